@@ -1,0 +1,218 @@
+//! Attributes of files and of file systems.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What a directory entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A block device.
+    BlockDevice,
+    /// A character device.
+    CharDevice,
+}
+
+impl FileKind {
+    /// The kind in the `S_IFMT` bits of a mode; `None` when those bits name none.
+    #[must_use]
+    pub fn from_mode(mode: u32) -> Option<FileKind> {
+        Some(match mode & libc::S_IFMT {
+            libc::S_IFREG => FileKind::Regular,
+            libc::S_IFDIR => FileKind::Directory,
+            libc::S_IFLNK => FileKind::Symlink,
+            libc::S_IFIFO => FileKind::Fifo,
+            libc::S_IFSOCK => FileKind::Socket,
+            libc::S_IFBLK => FileKind::BlockDevice,
+            libc::S_IFCHR => FileKind::CharDevice,
+            _ => return None,
+        })
+    }
+
+    /// The `S_IFMT` bits of this kind.
+    #[must_use]
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            FileKind::Regular => libc::S_IFREG,
+            FileKind::Directory => libc::S_IFDIR,
+            FileKind::Symlink => libc::S_IFLNK,
+            FileKind::Fifo => libc::S_IFIFO,
+            FileKind::Socket => libc::S_IFSOCK,
+            FileKind::BlockDevice => libc::S_IFBLK,
+            FileKind::CharDevice => libc::S_IFCHR,
+        }
+    }
+}
+
+/// A point in time as a file's attribute has it: seconds since 1970 (negative before), and
+/// nanoseconds in `0..1_000_000_000` on top of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp {
+    /// Whole seconds since 1970-01-01 00:00 UTC.
+    pub secs: i64,
+    /// Nanoseconds after `secs`.
+    pub nanos: u32,
+}
+
+impl Timestamp {
+    /// A time of whole seconds, the only kind that SFTP version 3 carries.
+    #[must_use]
+    pub fn from_secs(secs: i64) -> Timestamp {
+        Timestamp { secs, nanos: 0 }
+    }
+
+    /// The time of this machine's clock.
+    #[must_use]
+    pub fn now() -> Timestamp {
+        SystemTime::now().into()
+    }
+}
+
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Timestamp {
+        match time.duration_since(UNIX_EPOCH) {
+            Ok(after) => Timestamp { secs: after.as_secs() as i64, nanos: after.subsec_nanos() },
+            Err(before) => {
+                let before = before.duration();
+                let round_up = i64::from(before.subsec_nanos() > 0);
+                Timestamp {
+                    secs: -(before.as_secs() as i64) - round_up,
+                    nanos: (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000,
+                }
+            }
+        }
+    }
+}
+
+impl From<Timestamp> for SystemTime {
+    fn from(time: Timestamp) -> SystemTime {
+        let whole = Duration::from_secs(time.secs.unsigned_abs());
+        let base = if time.secs < 0 { UNIX_EPOCH - whole } else { UNIX_EPOCH + whole };
+        base + Duration::from_nanos(u64::from(time.nanos))
+    }
+}
+
+/// What a remote tells about a file. What it cannot tell (inode number, link count, change
+/// time over SFTP) is not here; the layer above makes it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits, `0o7777` at most.
+    pub perm: u32,
+    /// Bytes of a regular file, or of a link's target; at most `i64::MAX`.
+    pub size: u64,
+    /// Owner, as the remote numbers it.
+    pub uid: u32,
+    /// Group, as the remote numbers it.
+    pub gid: u32,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the content.
+    pub mtime: Timestamp,
+}
+
+impl Attr {
+    /// `st_mode`: kind and permission bits together.
+    #[must_use]
+    pub fn mode(&self) -> u32 {
+        self.kind.mode_bits() | self.perm
+    }
+
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+}
+
+/// Attributes to set; what is `None` stays as it is.
+///
+/// All that is given is applied, or an error says that something was not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttrChange {
+    /// New permission bits, `0o7777` at most.
+    pub perm: Option<u32>,
+    /// New owner.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+    /// New length in bytes: cut, or grown with zeros.
+    pub size: Option<u64>,
+    /// New time of last access.
+    pub atime: Option<Timestamp>,
+    /// New time of last change.
+    pub mtime: Option<Timestamp>,
+}
+
+impl AttrChange {
+    /// Whether nothing would change.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == AttrChange::default()
+    }
+}
+
+/// Figures of a file system, as `statvfs(3)` has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatVfs {
+    /// Preferred size of an I/O in bytes.
+    pub block_size: u64,
+    /// Unit of the block counts in bytes, never zero.
+    pub fragment_size: u64,
+    /// Size in fragments.
+    pub blocks: u64,
+    /// Free fragments.
+    pub blocks_free: u64,
+    /// Free fragments for unprivileged users.
+    pub blocks_available: u64,
+    /// Inodes.
+    pub files: u64,
+    /// Free inodes.
+    pub files_free: u64,
+    /// Free inodes for unprivileged users.
+    pub files_available: u64,
+    /// Identifier of the file system, equal for equal ones on one host.
+    pub fsid: u64,
+    /// Longest name in bytes.
+    pub name_max: u64,
+    /// Whether it is mounted read-only.
+    pub read_only: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_survive_the_mode() {
+        for kind in [
+            FileKind::Regular,
+            FileKind::Directory,
+            FileKind::Symlink,
+            FileKind::Fifo,
+            FileKind::Socket,
+            FileKind::BlockDevice,
+            FileKind::CharDevice,
+        ] {
+            assert_eq!(FileKind::from_mode(kind.mode_bits() | 0o7777), Some(kind));
+        }
+        assert_eq!(FileKind::from_mode(0o644), None);
+        assert_eq!(FileKind::from_mode(0o170_000), None);
+    }
+
+    #[test]
+    fn times_before_1970_keep_their_fraction() {
+        let time = Timestamp { secs: -2, nanos: 250_000_000 };
+        assert_eq!(Timestamp::from(SystemTime::from(time)), time);
+        assert!(time < Timestamp::from_secs(-1));
+    }
+}

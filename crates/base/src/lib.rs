@@ -1,0 +1,16 @@
+//! The words that all parts of sshoal share: [`Remote`], paths, attributes, errno, and the
+//! in-place [`task`]s on which operations run.
+//!
+//! Nothing here does I/O, and nothing here knows FUSE, SFTP or ssh.
+#![forbid(unsafe_code)]
+
+pub mod attr;
+pub mod errno;
+pub mod path;
+pub mod remote;
+pub mod task;
+
+pub use attr::{Attr, AttrChange, FileKind, StatVfs, Timestamp};
+pub use errno::{Errno, Result};
+pub use path::{InvalidName, Name, RemotePath};
+pub use remote::{Access, Create, Data, Dh, DirEntry, Fh, OpenFlags, Opened, Remote, RenameMode};

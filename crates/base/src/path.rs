@@ -1,0 +1,258 @@
+//! Names and paths on a remote: bytes, never assumed to be UTF-8.
+//!
+//! A [`Name`] is valid by construction. Whatever comes from a server becomes a name here or is an
+//! error of the server, so nothing above has to think of `..`, `/` or NUL again.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+/// Why bytes cannot be the name of a directory entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvalidName {
+    /// It has no bytes.
+    Empty,
+    /// It is `.` or `..`.
+    Dots,
+    /// It has a `/` or a NUL in it.
+    ForbiddenByte,
+}
+
+impl fmt::Display for InvalidName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            InvalidName::Empty => "an empty name",
+            InvalidName::Dots => "the name \".\" or \"..\"",
+            InvalidName::ForbiddenByte => "a name with '/' or NUL in it",
+        })
+    }
+}
+
+impl std::error::Error for InvalidName {}
+
+/// The name of a directory entry: not empty, not `.` or `..`, without `/` and NUL.
+///
+/// Its length is not limited here, since the limit is the remote's.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Arc<[u8]>);
+
+impl Name {
+    /// Checks and takes over `bytes`.
+    pub fn new(bytes: &[u8]) -> Result<Name, InvalidName> {
+        match bytes {
+            b"" => Err(InvalidName::Empty),
+            b"." | b".." => Err(InvalidName::Dots),
+            _ if bytes.iter().any(|byte| matches!(byte, b'/' | 0)) => {
+                Err(InvalidName::ForbiddenByte)
+            }
+            _ => Ok(Name(bytes.into())),
+        }
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Borrow<[u8]> for Name {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+/// Escaped, so that it may go to a terminal.
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt_escaped(&self.0, f)
+    }
+}
+
+/// A path below a remote's root: names joined by `/`, empty for the root itself.
+///
+/// It never begins or ends with `/` and has no `.` or `..` in it.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RemotePath(Vec<u8>);
+
+impl RemotePath {
+    /// The root.
+    #[must_use]
+    pub fn root() -> RemotePath {
+        RemotePath::default()
+    }
+
+    /// The path of these names, outermost first.
+    pub fn from_names<'a>(names: impl IntoIterator<Item = &'a Name>) -> RemotePath {
+        let mut path = RemotePath::root();
+        for name in names {
+            path.push(name);
+        }
+        path
+    }
+
+    /// Splits `bytes` at `/` and checks each name; the empty path is the root.
+    pub fn parse(bytes: &[u8]) -> Result<RemotePath, InvalidName> {
+        let mut path = RemotePath::root();
+        if !bytes.is_empty() {
+            for part in bytes.split(|byte| *byte == b'/') {
+                path.push(&Name::new(part)?);
+            }
+        }
+        Ok(path)
+    }
+
+    /// This path with `name` below it.
+    #[must_use]
+    pub fn join(&self, name: &Name) -> RemotePath {
+        let mut path = RemotePath(Vec::with_capacity(self.0.len() + 1 + name.0.len()));
+        path.0.extend_from_slice(&self.0);
+        path.push(name);
+        path
+    }
+
+    /// Adds `name` below this path.
+    pub fn push(&mut self, name: &Name) {
+        if !self.0.is_empty() {
+            self.0.push(b'/');
+        }
+        self.0.extend_from_slice(&name.0);
+    }
+
+    /// The directory that this is in; `None` for the root.
+    #[must_use]
+    pub fn parent(&self) -> Option<RemotePath> {
+        if self.is_root() {
+            return None;
+        }
+        let end = self.0.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        Some(RemotePath(self.0[..end].to_vec()))
+    }
+
+    /// The last name; `None` for the root.
+    #[must_use]
+    pub fn file_name(&self) -> Option<Name> {
+        if self.is_root() {
+            return None;
+        }
+        let start = self.0.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+        Some(Name(self.0[start..].into()))
+    }
+
+    /// The names, outermost first.
+    pub fn names(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
+        self.0.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
+    }
+
+    /// Whether this is the root.
+    #[must_use]
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The bytes, without a leading `/`.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for RemotePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+/// Escaped, so that it may go to a terminal.
+impl fmt::Display for RemotePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt_escaped(&self.0, f)
+    }
+}
+
+/// UTF-8 text as it is, control characters and stray bytes as escapes.
+fn fmt_escaped(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for chunk in bytes.utf8_chunks() {
+        for char in chunk.valid().chars() {
+            if char.is_control() {
+                write!(f, "{}", char.escape_default())?;
+            } else {
+                write!(f, "{char}")?;
+            }
+        }
+        write!(f, "{}", chunk.invalid().escape_ascii())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn name(text: &str) -> Name {
+        Name::new(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn names_that_would_leave_their_directory_are_refused() {
+        for (bytes, why) in [
+            (&b""[..], InvalidName::Empty),
+            (b".", InvalidName::Dots),
+            (b"..", InvalidName::Dots),
+            (b"a/b", InvalidName::ForbiddenByte),
+            (b"/", InvalidName::ForbiddenByte),
+            (b"a\0b", InvalidName::ForbiddenByte),
+        ] {
+            assert_eq!(Name::new(bytes), Err(why), "{bytes:?}");
+        }
+        for bytes in [&b"..."[..], b".a", b"a.", b" ", b"\n", b"\xff\xfe"] {
+            assert_eq!(Name::new(bytes).unwrap().as_bytes(), bytes);
+        }
+    }
+
+    #[test]
+    fn paths_join_and_split() {
+        let root = RemotePath::root();
+        let deep = root.join(&name("a")).join(&name("b c"));
+        assert_eq!(deep.as_bytes(), b"a/b c");
+        assert_eq!(deep.file_name().unwrap(), name("b c"));
+        assert_eq!(deep.parent().unwrap().as_bytes(), b"a");
+        assert_eq!(deep.parent().unwrap().parent().unwrap(), root);
+        assert_eq!(root.parent(), None);
+        assert_eq!(root.file_name(), None);
+        assert_eq!(root.names().count(), 0);
+        assert_eq!(RemotePath::parse(b"a/../b"), Err(InvalidName::Dots));
+        assert_eq!(RemotePath::parse(b"/a"), Err(InvalidName::Empty));
+    }
+
+    #[test]
+    fn what_goes_to_a_terminal_is_escaped() {
+        let path =
+            RemotePath::root().join(&Name::new(b"\x1b[2Jgr\xc3\xbc\xc3\x9fe\xff\n").unwrap());
+        assert_eq!(path.to_string(), "\\u{1b}[2Jgrüße\\xff\\n");
+    }
+
+    proptest! {
+        #[test]
+        fn a_path_is_its_names(parts in prop::collection::vec("[a-z.]{1,3}", 0..5)) {
+            let names: Result<Vec<_>, _> =
+                parts.iter().map(|part| Name::new(part.as_bytes())).collect();
+            let parsed = RemotePath::parse(parts.join("/").as_bytes());
+            match names {
+                Ok(names) => {
+                    let path = RemotePath::from_names(&names);
+                    prop_assert_eq!(parsed.unwrap(), path.clone());
+                    prop_assert!(path.names().eq(names.iter().map(Name::as_bytes)));
+                }
+                Err(why) => prop_assert_eq!(parsed, Err(why)),
+            }
+        }
+    }
+}
