@@ -1,1 +1,231 @@
-//! placeholder
+//! A POSIX file system over any [`Remote`](base::Remote), in FUSE's terms but without FUSE.
+//!
+//! Keeps what the kernel and SFTP do not have: inodes with numbers and link counts, handles,
+//! attributes that count for a while, the order of writes and reads, and the promise that a name
+//! which was replaced on the server is another file. `docs/semantics.md` lists the promises.
+//!
+//! The methods of [`Vfs`] are named after FUSE's operations. Each is cancelled by dropping its
+//! future, and counts a look-up, or opens a handle, in the very poll in which it returns, so that
+//! a dropped future leaves nothing behind.
+//!
+//! Deliberately not here: who talks to the kernel (the binary's adapter), where the remote is, and
+//! locks (`flock`, `fcntl`), which the kernel keeps for this machine by itself.
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod config;
+mod directory;
+mod idmap;
+mod inode;
+mod io;
+mod links;
+mod lookup;
+mod names;
+mod numbers;
+mod open;
+mod table;
+mod tree;
+mod writes;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::{Attr, AttrChange, Errno, FileKind, Name, Remote, Result, Timestamp};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+pub use config::{Config, Consistency, IdMap, Links, PageCache, Shown, Timeout};
+pub use directory::{DirHandle, ListedEntry, Listing};
+pub use io::Seek;
+pub use lookup::Looked;
+pub use open::{OpenRequest, Opened};
+
+use directory::OpenDirectory;
+use inode::Inode;
+use open::OpenFile;
+use table::Table;
+use tree::{Ticks, Tree};
+
+/// FUSE's node id: what the kernel calls an inode by. Never used twice in the life of a mount,
+/// unlike the inode number that users see ([`Stat::number`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// The root of the mount.
+    pub const ROOT: Ino = Ino(1);
+}
+
+/// What the kernel calls an open file by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Handle(pub u64);
+
+/// Attributes as an application sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// `st_ino`.
+    pub number: u64,
+    /// Owners mapped, times as exact as they are known.
+    pub attr: Attr,
+    /// `st_nlink`: links made through this mount; 1 for directories, which means unknown.
+    pub nlink: u32,
+    /// `st_ctime`: the last change made through this mount, or `mtime`.
+    pub ctime: Timestamp,
+    /// How long the kernel may take this for true.
+    pub ttl: Duration,
+}
+
+/// A name that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its inode, of which one look-up has been counted.
+    pub ino: Ino,
+    /// Its attributes.
+    pub stat: Stat,
+    /// How long the kernel may take the name for this inode.
+    pub ttl: Duration,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+}
+
+/// Bytes of writes on their way, at most, for the whole mount. Past it writers wait. 32 MiB fill
+/// eight sessions' windows of 2 MiB twice over.
+const WRITE_WINDOW: u32 = 32 << 20;
+
+/// A mounted file system. See the [crate](self).
+pub struct Vfs {
+    remote: Arc<dyn Remote>,
+    config: Config,
+    tree: Mutex<Tree>,
+    ticks: Arc<Ticks>,
+    files: Table<OpenFile>,
+    directories: Table<OpenDirectory>,
+    /// Permits are bytes; held by each write on its way.
+    write_window: Arc<Semaphore>,
+}
+
+impl Vfs {
+    /// A file system that shows `remote`.
+    #[must_use]
+    pub fn new(remote: Arc<dyn Remote>, config: Config) -> Vfs {
+        let ticks = Arc::<Ticks>::default();
+        Vfs {
+            remote,
+            config: config.effective(),
+            tree: Mutex::new(Tree::new(ticks.clone())),
+            ticks,
+            files: Table::default(),
+            directories: Table::default(),
+            write_window: Arc::new(Semaphore::new(WRITE_WINDOW as usize)),
+        }
+    }
+
+    /// How many inodes are kept, the root included.
+    #[must_use]
+    pub fn inodes(&self) -> usize {
+        self.tree().len()
+    }
+
+    /// How many files and directories are open.
+    #[must_use]
+    pub fn handles(&self) -> usize {
+        self.files.len() + self.directories.len()
+    }
+
+    /// Waits until everything written through any handle is at the server.
+    pub async fn drain(&self) {
+        let all = self.write_window.acquire_many(WRITE_WINDOW).await;
+        drop(all);
+    }
+
+    /// Figures of the file system that holds `ino`.
+    pub async fn statfs(&self, ino: Ino) -> Result<base::StatVfs> {
+        let path = self.tree().path(ino).unwrap_or_default();
+        self.remote.statvfs(&path).await
+    }
+
+    /// Drops `count` look-ups of `ino`; the inode goes with the last one.
+    pub fn forget(&self, ino: Ino, count: u64) {
+        self.tree().forget(ino, count);
+    }
+
+    fn tree(&self) -> MutexGuard<'_, Tree> {
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
+        self.tree().get(ino).ok_or(Errno::ESTALE)
+    }
+
+    /// The path that reaches `ino` by name; `ESTALE` for an orphan.
+    fn path(&self, ino: Ino) -> Result<base::RemotePath> {
+        self.tree().path(ino).ok_or(Errno::ESTALE)
+    }
+
+    /// How long attributes and names of a file of this kind count.
+    fn timeout(&self, kind: FileKind) -> Timeout {
+        if kind == FileKind::Directory { self.config.dirs } else { self.config.files }
+    }
+
+    /// What an application sees of `inode` if the server says `attr`. The kernel may take it for
+    /// true for as long as `attr` counts here.
+    fn stat(&self, inode: &Inode, attr: &Attr) -> Result<Stat> {
+        let (times, nlink, left) = {
+            let state = inode.state();
+            let known = state.last_attr() == Some(*attr);
+            let left = state.valid_until().saturating_duration_since(Instant::now());
+            (state.times(attr), state.nlink, if known { left } else { Duration::ZERO })
+        };
+        let (atime, mtime, ctime) = times;
+        let attr = self.config.idmap.attr_here(&self.config.shown, *attr)?;
+        let ttl = self.config.kernel_attr.map_or(left, |cap| cap.min(left));
+        Ok(Stat { number: inode.number, attr: Attr { atime, mtime, ..attr }, nlink, ctime, ttl })
+    }
+
+    fn entry(&self, inode: &Inode, attr: &Attr) -> Result<Entry> {
+        let stat = self.stat(inode, attr)?;
+        let left = inode.state().valid_until().saturating_duration_since(Instant::now());
+        let ttl = self.config.kernel_entry.map_or(left, |cap| cap.min(left));
+        Ok(Entry { ino: inode.ino, stat, ttl })
+    }
+}
+
+/// A change of an inode on its way; ends when dropped, however the change ended.
+struct Change<'a> {
+    inode: &'a Inode,
+    ticks: &'a Ticks,
+}
+
+impl<'a> Change<'a> {
+    fn begin(inode: &'a Inode, ticks: &'a Ticks) -> Change<'a> {
+        inode.state().begin_change(ticks.advance());
+        Change { inode, ticks }
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.inode.state().end_change(self.ticks.advance());
+    }
+}
+
+/// The name that the kernel asks for.
+fn name(bytes: &[u8]) -> Result<Name> {
+    Name::new(bytes).map_err(|_| Errno::EINVAL)
+}
+
+/// Translates the owners of `change` to the remote's.
+fn change_there(config: &Config, change: AttrChange) -> Result<AttrChange> {
+    Ok(AttrChange {
+        uid: change.uid.map(|uid| config.idmap.uid_there(uid)).transpose()?,
+        gid: change.gid.map(|gid| config.idmap.gid_there(gid)).transpose()?,
+        ..change
+    })
+}

@@ -1,0 +1,180 @@
+//! What can be set about a mount's behaviour above the remote.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// When the content and the attributes of a file may be taken from a cache.
+///
+/// `docs/semantics.md` says what each promises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consistency {
+    /// Nothing is cached: each call asks the server.
+    Strict,
+    /// Every open asks whether the file is still the one that is cached.
+    #[default]
+    CloseToOpen,
+    /// Caches count until their time-out, also at open.
+    Timeout,
+    /// The tree never changes: what was seen once counts for ever.
+    Immutable,
+}
+
+/// What happens to the kernel's pages of a file when it is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PageCache {
+    /// Kept if the file is proven to be the one they are from.
+    #[default]
+    Validated,
+    /// Kept if size and time of last change are the same (`auto_cache`).
+    SameTime,
+    /// Always kept (`kernel_cache`).
+    Always,
+    /// Not used at all (`direct_io`).
+    Never,
+}
+
+/// How long something seen counts: at first `min`, doubled each time that it is found unchanged,
+/// up to `max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeout {
+    /// After a change, and when first seen.
+    pub min: Duration,
+    /// For what has not changed for long.
+    pub max: Duration,
+}
+
+impl Timeout {
+    /// The same time for everything.
+    #[must_use]
+    pub fn fixed(time: Duration) -> Timeout {
+        Timeout { min: time, max: time }
+    }
+}
+
+/// Which link targets the kernel gets to see. It resolves them on this machine, so a server could
+/// point a link anywhere here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Links {
+    /// Targets that stay inside the mount; absolute ones below the remote root are made relative.
+    /// Others give `EPERM`.
+    #[default]
+    Inside,
+    /// Only relative targets without `..` (`contain_symlinks`); others give `EPERM`.
+    Strict,
+    /// All, as they are (`no_contain_symlinks`).
+    Any,
+}
+
+/// Translation of owners between this machine and the remote.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum IdMap {
+    /// Numbers are taken as they are.
+    #[default]
+    Same,
+    /// The remote login's ids are the local user's and the other way round.
+    User {
+        /// Remote and local user id.
+        uid: (u32, u32),
+        /// Remote and local group id.
+        gid: (u32, u32),
+    },
+    /// Tables of remote and local ids.
+    Table {
+        /// Remote user id to local user id.
+        uids: HashMap<u32, u32>,
+        /// Remote group id to local group id.
+        gids: HashMap<u32, u32>,
+        /// Whether an id that is not in the table is taken as it is; otherwise using it fails.
+        others_same: bool,
+    },
+}
+
+/// What every file seems to have, whatever the remote says (`uid=`, `gid=`, `umask=` …).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Permissions of everything but directories are `0o777` without these bits.
+    pub file_umask: Option<u32>,
+    /// Permissions of directories are `0o777` without these bits.
+    pub dir_umask: Option<u32>,
+}
+
+/// Settings of a [`Vfs`](crate::Vfs).
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// When caches count.
+    pub consistency: Consistency,
+    /// The kernel's pages at open.
+    pub page_cache: PageCache,
+    /// Attributes and names of everything but directories (NFS: `acregmin`, `acregmax`).
+    pub files: Timeout,
+    /// Attributes and names of directories (NFS: `acdirmin`, `acdirmax`).
+    pub dirs: Timeout,
+    /// How long the kernel may take a name for absent.
+    pub negative: Duration,
+    /// Upper limit of what the kernel is told about names (`entry_timeout`).
+    pub kernel_entry: Option<Duration>,
+    /// Upper limit of what the kernel is told about attributes (`attr_timeout`).
+    pub kernel_attr: Option<Duration>,
+    /// Link targets.
+    pub links: Links,
+    /// Make absolute targets below the remote root relative, whatever `links` says.
+    pub transform_links: bool,
+    /// The remote root as an absolute path there, without a trailing slash; empty for `/`.
+    /// `None` when it is not known: then no absolute target is inside.
+    pub remote_root: Option<Vec<u8>>,
+    /// Owners.
+    pub idmap: IdMap,
+    /// Overrides of what is shown.
+    pub shown: Shown,
+    /// A write returns when the server has the data (`sshfs_sync`).
+    pub sync_writes: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        let timeout = Timeout { min: Duration::from_secs(1), max: Duration::from_secs(20) };
+        Config {
+            consistency: Consistency::default(),
+            page_cache: PageCache::default(),
+            files: timeout,
+            dirs: timeout,
+            negative: Duration::from_secs(1),
+            kernel_entry: None,
+            kernel_attr: None,
+            links: Links::default(),
+            transform_links: false,
+            remote_root: None,
+            idmap: IdMap::default(),
+            shown: Shown::default(),
+            sync_writes: false,
+        }
+    }
+}
+
+impl Config {
+    /// The time-outs with what `consistency` demands of them.
+    pub(crate) fn effective(mut self) -> Config {
+        /// As good as for ever, and far from overflowing anything.
+        const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
+        match self.consistency {
+            Consistency::CloseToOpen | Consistency::Timeout => {}
+            Consistency::Strict => {
+                self.files = Timeout::fixed(Duration::ZERO);
+                self.dirs = Timeout::fixed(Duration::ZERO);
+                self.negative = Duration::ZERO;
+                self.page_cache = PageCache::Never;
+            }
+            Consistency::Immutable => {
+                self.files = Timeout::fixed(FOR_EVER);
+                self.dirs = Timeout::fixed(FOR_EVER);
+                self.negative = FOR_EVER;
+                self.page_cache = PageCache::Always;
+            }
+        }
+        self
+    }
+}

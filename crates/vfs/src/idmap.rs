@@ -1,0 +1,127 @@
+//! Owners and permissions between the remote and this machine.
+
+use base::{Attr, Errno, Result};
+
+use crate::config::{IdMap, Shown};
+
+impl IdMap {
+    /// Remote owner to local owner. An id with no local one is `EPERM` where the table says so.
+    fn uid_here(&self, uid: u32) -> Result<u32> {
+        match self {
+            IdMap::Same => Ok(uid),
+            IdMap::User { uid: (remote, local), .. } => Ok(swap(uid, *remote, *local)),
+            IdMap::Table { uids, others_same, .. } => from_table(uids.get(&uid), uid, *others_same),
+        }
+    }
+
+    fn gid_here(&self, gid: u32) -> Result<u32> {
+        match self {
+            IdMap::Same => Ok(gid),
+            IdMap::User { gid: (remote, local), .. } => Ok(swap(gid, *remote, *local)),
+            IdMap::Table { gids, others_same, .. } => from_table(gids.get(&gid), gid, *others_same),
+        }
+    }
+
+    /// Local owner to remote owner.
+    pub(crate) fn uid_there(&self, uid: u32) -> Result<u32> {
+        match self {
+            IdMap::Same => Ok(uid),
+            IdMap::User { uid: (remote, local), .. } => Ok(swap(uid, *local, *remote)),
+            IdMap::Table { uids, others_same, .. } => {
+                from_table(key_of(uids, uid), uid, *others_same)
+            }
+        }
+    }
+
+    /// Local group to remote group.
+    pub(crate) fn gid_there(&self, gid: u32) -> Result<u32> {
+        match self {
+            IdMap::Same => Ok(gid),
+            IdMap::User { gid: (remote, local), .. } => Ok(swap(gid, *local, *remote)),
+            IdMap::Table { gids, others_same, .. } => {
+                from_table(key_of(gids, gid), gid, *others_same)
+            }
+        }
+    }
+
+    /// Attributes as this machine is to see them.
+    pub(crate) fn attr_here(&self, shown: &Shown, attr: Attr) -> Result<Attr> {
+        let umask = if attr.is_dir() { shown.dir_umask } else { shown.file_umask };
+        Ok(Attr {
+            uid: shown.uid.map_or_else(|| self.uid_here(attr.uid), Ok)?,
+            gid: shown.gid.map_or_else(|| self.gid_here(attr.gid), Ok)?,
+            perm: umask.map_or(attr.perm, |umask| 0o777 & !umask),
+            ..attr
+        })
+    }
+}
+
+fn swap(id: u32, from: u32, to: u32) -> u32 {
+    if id == from { to } else { id }
+}
+
+fn from_table(found: Option<&u32>, id: u32, others_same: bool) -> Result<u32> {
+    match found {
+        Some(found) => Ok(*found),
+        None if others_same => Ok(id),
+        None => Err(Errno::EPERM),
+    }
+}
+
+/// The smallest remote id of those that are `local` here, so that the answer is the same each
+/// time.
+fn key_of(table: &std::collections::HashMap<u32, u32>, local: u32) -> Option<&u32> {
+    table.iter().filter(|(_, here)| **here == local).map(|(there, _)| there).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{FileKind, Timestamp};
+
+    fn attr(kind: FileKind, perm: u32, uid: u32, gid: u32) -> Attr {
+        let time = Timestamp::default();
+        Attr { kind, perm, size: 0, uid, gid, atime: time, mtime: time }
+    }
+
+    #[test]
+    fn the_login_is_the_local_user_in_both_directions() {
+        let map = IdMap::User { uid: (1000, 500), gid: (100, 50) };
+        let here = map
+            .attr_here(&Shown::default(), attr(FileKind::Regular, 0o644, 1000, 100))
+            .unwrap();
+        assert_eq!((here.uid, here.gid), (500, 50));
+        assert_eq!((map.uid_there(500), map.gid_there(50)), (Ok(1000), Ok(100)));
+        assert_eq!((map.uid_here(7), map.uid_there(7)), (Ok(7), Ok(7)));
+    }
+
+    #[test]
+    fn a_table_maps_what_is_in_it_and_refuses_or_passes_the_rest() {
+        let table = |others_same| IdMap::Table {
+            uids: [(1, 11), (2, 12)].into(),
+            gids: [(3, 13)].into(),
+            others_same,
+        };
+        assert_eq!(table(false).uid_here(1), Ok(11));
+        assert_eq!(table(false).uid_there(12), Ok(2));
+        assert_eq!(table(false).gid_there(13), Ok(3));
+        assert_eq!(table(false).uid_here(9), Err(Errno::EPERM));
+        assert_eq!(table(false).uid_there(1), Err(Errno::EPERM));
+        assert_eq!(table(true).uid_here(9), Ok(9));
+    }
+
+    #[test]
+    fn what_is_shown_may_be_the_same_for_all() {
+        let shown = Shown {
+            uid: Some(5),
+            gid: Some(6),
+            file_umask: Some(0o177),
+            dir_umask: Some(0o022),
+        };
+        let file = attr(FileKind::Regular, 0o6755, 1, 1);
+        let file = IdMap::Same.attr_here(&shown, file).unwrap();
+        assert_eq!((file.uid, file.gid, file.perm), (5, 6, 0o600));
+        let dir = attr(FileKind::Directory, 0, 1, 1);
+        assert_eq!(IdMap::Same.attr_here(&shown, dir).unwrap().perm, 0o755);
+    }
+}

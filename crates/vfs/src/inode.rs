@@ -1,0 +1,362 @@
+//! One inode: its attributes as last seen, what this mount knows better than the server, and the
+//! handles it is open with.
+//!
+//! Definitions. The *validator* of a file is what tells one content from another as far as SFTP
+//! allows: size and time of last change, in whole seconds. It is *settled* when no further change
+//! could leave it the same: when the second it names is over.
+//!
+//! Who locks what: `state` is a plain mutex held for a few instructions; it may be taken inside
+//! the tree's lock, never around it. `writes` has a lock of its own.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::{Access, Attr, AttrChange, Fh, FileKind, Timestamp};
+use tokio::time::Instant;
+
+use crate::Ino;
+use crate::config::Timeout;
+use crate::writes::Writes;
+
+/// A content is settled when this much time has gone since its validator was first seen: the
+/// second named by the time stamp, and one for a clock that ticks in between.
+const SETTLING: Duration = Duration::from_secs(2);
+
+/// A time stamp that lies this far back by this machine's clock is settled without waiting.
+/// Bounds how far the clocks of both machines may be apart (Kerberos allows as much).
+const MAX_CLOCK_SKEW: i64 = 300;
+
+/// See the [module](self).
+pub(crate) struct Inode {
+    pub(crate) ino: Ino,
+    /// `st_ino`.
+    pub(crate) number: u64,
+    pub(crate) kind: FileKind,
+    pub(crate) writes: Writes,
+    state: Mutex<State>,
+}
+
+/// What tells one content of a file from another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Validator {
+    size: u64,
+    mtime: i64,
+}
+
+impl Validator {
+    pub(crate) fn of(attr: &Attr) -> Validator {
+        Validator { size: attr.size, mtime: attr.mtime.secs }
+    }
+}
+
+/// Which content the kernel's page cache holds, and since when it may have been filled.
+#[derive(Clone, Copy)]
+struct Pages {
+    validator: Validator,
+    settled: bool,
+}
+
+/// An open handle of the remote.
+pub(crate) struct OpenHandle {
+    pub(crate) fh: Fh,
+    pub(crate) access: Access,
+}
+
+/// The mutable part of an [`Inode`].
+pub(crate) struct State {
+    /// As the server last told, not mapped.
+    attr: Option<Attr>,
+    valid_until: Instant,
+    /// For how long an unchanged answer counts next.
+    lifetime: Duration,
+    /// When the present validator was first seen.
+    first_seen: Instant,
+    /// Tick of the last change made here.
+    changed: u64,
+    /// Changes on their way.
+    changing: u32,
+    /// Changes that have ever begun.
+    begun: u64,
+    /// Links, as far as this mount made them.
+    pub(crate) nlink: u32,
+    /// Time of the last change of the inode that this mount made.
+    ctime: Option<Timestamp>,
+    /// Times set here, with the fractions that SFTP cannot carry; they hold as long as the server
+    /// tells the same seconds.
+    set_atime: Option<Timestamp>,
+    set_mtime: Option<Timestamp>,
+    pages: Option<Pages>,
+    pub(crate) open: Vec<OpenHandle>,
+}
+
+impl Inode {
+    pub(crate) fn new(ino: Ino, number: u64, kind: FileKind) -> Inode {
+        let now = Instant::now();
+        Inode {
+            ino,
+            number,
+            kind,
+            writes: Writes::default(),
+            state: Mutex::new(State {
+                attr: None,
+                valid_until: now,
+                lifetime: Duration::ZERO,
+                first_seen: now,
+                changed: 0,
+                changing: 0,
+                begun: 0,
+                nlink: 1,
+                ctime: None,
+                set_atime: None,
+                set_mtime: None,
+                pages: None,
+                open: Vec::new(),
+            }),
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The attributes last seen, if they still count.
+    pub(crate) fn fresh_attr(&self, now: Instant) -> Option<Attr> {
+        (now < self.valid_until).then_some(self.attr).flatten()
+    }
+
+    /// The attributes last seen, however long ago.
+    pub(crate) fn last_attr(&self) -> Option<Attr> {
+        self.attr
+    }
+
+    /// Until when the attributes count.
+    pub(crate) fn valid_until(&self) -> Instant {
+        self.valid_until
+    }
+
+    /// Whether nothing was changed here since `tick`, nor is being changed.
+    pub(crate) fn unchanged_since(&self, tick: u64) -> bool {
+        self.changing == 0 && self.changed <= tick
+    }
+
+    /// A change made through this mount begins at `tick`. To be followed by [`State::end_change`].
+    pub(crate) fn begin_change(&mut self, tick: u64) {
+        self.changing += 1;
+        self.begun += 1;
+        self.changed = tick;
+        self.expire();
+    }
+
+    /// The change is over at `tick`, however it ended.
+    pub(crate) fn end_change(&mut self, tick: u64) {
+        self.changing -= 1;
+        self.changed = tick;
+        self.expire();
+    }
+
+    /// How many changes have ever begun.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// Whether all changes are over, and none has begun since [`State::begun`] said `begun`.
+    pub(crate) fn settled_since(&self, begun: u64) -> bool {
+        self.changing == 0 && self.begun == begun
+    }
+
+    /// The attributes do not count any longer.
+    pub(crate) fn expire(&mut self) {
+        self.valid_until = Instant::now();
+    }
+
+    /// Takes over what the server told at `now`, to count for as long as `timeout` says.
+    pub(crate) fn learn(&mut self, attr: Attr, now: Instant, timeout: Timeout) {
+        let same = self.attr.is_some_and(|old| {
+            Validator::of(&old) == Validator::of(&attr)
+                && (old.perm, old.uid, old.gid) == (attr.perm, attr.uid, attr.gid)
+        });
+        self.lifetime = if same && now >= self.valid_until {
+            (self.lifetime * 2).clamp(timeout.min, timeout.max)
+        } else if same {
+            self.lifetime.clamp(timeout.min, timeout.max)
+        } else {
+            timeout.min
+        };
+        if self.attr.is_none_or(|old| Validator::of(&old) != Validator::of(&attr)) {
+            self.first_seen = now;
+        }
+        if self.set_atime.is_some_and(|set| set.secs != attr.atime.secs) {
+            self.set_atime = None;
+        }
+        if self.set_mtime.is_some_and(|set| set.secs != attr.mtime.secs) {
+            self.set_mtime = None;
+        }
+        self.attr = Some(attr);
+        self.valid_until = now + self.lifetime;
+    }
+
+    /// The server has done `change`: what follows from it without asking is taken over, if the
+    /// attributes counted before. Returns whether all of it is known.
+    pub(crate) fn apply(&mut self, change: &AttrChange, counted: bool) -> bool {
+        self.ctime = Some(Timestamp::now());
+        if let Some(atime) = change.atime {
+            self.set_atime = Some(atime);
+        }
+        if let Some(mtime) = change.mtime {
+            self.set_mtime = Some(mtime);
+        }
+        // A new owner takes set-id bits away, a new mode may lose them, a new size makes a new
+        // time of change.
+        let special = change.perm.is_some_and(|perm| perm & 0o7000 != 0);
+        let predictable =
+            counted && change.size.is_none() && change.uid.or(change.gid).is_none() && !special;
+        if let Some(attr) = self.attr.as_mut().filter(|_| predictable) {
+            if let Some(perm) = change.perm {
+                attr.perm = perm;
+            }
+            if let Some(atime) = change.atime {
+                attr.atime = Timestamp::from_secs(atime.secs);
+            }
+            if let Some(mtime) = change.mtime {
+                attr.mtime = Timestamp::from_secs(mtime.secs);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Lets the attributes count until `until` again, after a change which [`State::apply`] has
+    /// taken over.
+    pub(crate) fn extend(&mut self, until: Instant) {
+        self.valid_until = until;
+    }
+
+    /// The inode itself was changed now (links, name), though not its content.
+    pub(crate) fn touch(&mut self) {
+        self.ctime = Some(Timestamp::now());
+    }
+
+    /// Times as applications see them: with the fractions set here, and a time of change.
+    pub(crate) fn times(&self, attr: &Attr) -> (Timestamp, Timestamp, Timestamp) {
+        let exact = |told: Timestamp, set: Option<Timestamp>| {
+            set.filter(|set| set.secs == told.secs).unwrap_or(told)
+        };
+        let mtime = exact(attr.mtime, self.set_mtime);
+        let ctime = self.ctime.map_or(attr.mtime, |own| own.max(attr.mtime));
+        (exact(attr.atime, self.set_atime), mtime, ctime)
+    }
+
+    /// Whether the kernel's pages are of the content that `attr` names. If not, the caller has
+    /// the kernel drop them, and they are filled with that content from now on.
+    ///
+    /// With `trust_unsettled` an equal validator is enough.
+    pub(crate) fn validate_pages(&mut self, attr: &Attr, trust_unsettled: bool) -> bool {
+        let validator = Validator::of(attr);
+        let kept = self
+            .pages
+            .is_some_and(|pages| pages.validator == validator && (pages.settled || trust_unsettled));
+        if !kept {
+            let age = Timestamp::now().secs.saturating_sub(attr.mtime.secs);
+            let settled = age > MAX_CLOCK_SKEW || self.first_seen.elapsed() >= SETTLING;
+            self.pages = Some(Pages { validator, settled });
+        }
+        kept
+    }
+
+    /// The kernel's pages are what was just written, and `attr` is what came of it.
+    pub(crate) fn pages_written(&mut self, attr: &Attr) {
+        self.pages = Some(Pages { validator: Validator::of(attr), settled: false });
+    }
+
+    /// The content is being changed here, so that the pages match no validator seen so far.
+    pub(crate) fn forget_pages(&mut self) {
+        self.pages = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr(size: u64, mtime: i64) -> Attr {
+        let time = Timestamp::from_secs(mtime);
+        Attr { kind: FileKind::Regular, perm: 0o644, size, uid: 1, gid: 1, atime: time, mtime: time }
+    }
+
+    fn inode() -> Inode {
+        Inode::new(Ino(2), 2, FileKind::Regular)
+    }
+
+    fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_stays_the_same_counts_longer_each_time() {
+        let inode = inode();
+        let timeout = Timeout { min: secs(1), max: secs(3) };
+        for lifetime in [1, 2, 3, 3] {
+            inode.state().learn(attr(1, 100), Instant::now(), timeout);
+            assert_eq!(inode.state().valid_until() - Instant::now(), secs(lifetime));
+            tokio::time::advance(secs(lifetime)).await;
+            assert!(inode.state().fresh_attr(Instant::now()).is_none());
+        }
+        inode.state().learn(attr(2, 100), Instant::now(), timeout);
+        assert_eq!(inode.state().valid_until() - Instant::now(), secs(1), "it changed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pages_of_a_fresh_file_are_not_trusted_until_its_second_is_over() {
+        let inode = inode();
+        let timeout = Timeout::fixed(secs(1));
+        let now = Timestamp::now().secs;
+        inode.state().learn(attr(1, now), Instant::now(), timeout);
+        assert!(!inode.state().validate_pages(&attr(1, now), false), "never filled");
+        assert!(!inode.state().validate_pages(&attr(1, now), false), "filled in that second");
+        assert!(inode.state().validate_pages(&attr(1, now), true));
+        tokio::time::advance(SETTLING).await;
+        assert!(!inode.state().validate_pages(&attr(1, now), false), "filled in that second");
+        assert!(inode.state().validate_pages(&attr(1, now), false), "filled after it");
+        assert!(!inode.state().validate_pages(&attr(2, now), false), "another content");
+    }
+
+    #[test]
+    fn pages_of_an_old_file_are_trusted_at_once() {
+        let inode = inode();
+        inode.state().learn(attr(1, 1000), Instant::now(), Timeout::fixed(secs(1)));
+        assert!(!inode.state().validate_pages(&attr(1, 1000), false));
+        assert!(inode.state().validate_pages(&attr(1, 1000), false));
+        inode.state().forget_pages();
+        assert!(!inode.state().validate_pages(&attr(1, 1000), false));
+    }
+
+    #[test]
+    fn fractions_set_here_hold_while_the_server_tells_the_same_second() {
+        let inode = inode();
+        let timeout = Timeout::fixed(secs(1));
+        inode.state().learn(attr(1, 100), Instant::now(), timeout);
+        let exact = Timestamp { secs: 500, nanos: 123 };
+        let change = AttrChange { mtime: Some(exact), ..AttrChange::default() };
+        assert!(inode.state().apply(&change, true));
+        let told = inode.state().last_attr().unwrap();
+        assert_eq!((told.mtime.secs, inode.state().times(&told).1), (500, exact));
+        inode.state().learn(attr(1, 501), Instant::now(), timeout);
+        let told = inode.state().last_attr().unwrap();
+        assert_eq!(inode.state().times(&told).1, Timestamp::from_secs(501));
+    }
+
+    #[test]
+    fn what_the_server_may_decide_otherwise_is_not_predicted() {
+        let inode = inode();
+        inode.state().learn(attr(1, 100), Instant::now(), Timeout::fixed(secs(1)));
+        let of = |change: AttrChange| inode.state().apply(&change, true);
+        assert!(of(AttrChange { perm: Some(0o755), ..AttrChange::default() }));
+        assert!(!of(AttrChange { perm: Some(0o2755), ..AttrChange::default() }));
+        assert!(!of(AttrChange { uid: Some(5), ..AttrChange::default() }));
+        assert!(!of(AttrChange { size: Some(5), ..AttrChange::default() }));
+        let plain = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+        assert!(!inode.state().apply(&plain, false), "nothing counted before");
+    }
+}

@@ -1,0 +1,143 @@
+//! read, write, copy_file_range, lseek.
+//!
+//! A write is acknowledged when it is on its way to the server, within [`WRITE_WINDOW`] bytes for
+//! the mount. Its error, if it comes to one, is kept for the next write, fsync or close of the
+//! same open file.
+//!
+//! [`WRITE_WINDOW`]: crate::WRITE_WINDOW
+
+use std::sync::Arc;
+
+use base::task::Task;
+use base::{Data, Errno, Result};
+use bytes::Bytes;
+
+use crate::open::OpenFile;
+use crate::tree::Ticks;
+use crate::{Change, Handle, Vfs};
+
+/// What lseek(2) is asked to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// The next data (`SEEK_DATA`).
+    Data,
+    /// The next hole (`SEEK_HOLE`).
+    Hole,
+}
+
+impl Vfs {
+    /// Up to `len` bytes from `offset`; fewer only at the end of the file.
+    pub async fn read(&self, handle: Handle, offset: u64, len: u32) -> Result<Data> {
+        let file = self.files.get(handle.0)?;
+        if !file.access.reads() {
+            return Err(Errno::EBADF);
+        }
+        let end = offset.saturating_add(u64::from(len));
+        file.inode.writes.clear_of(file.number, offset..end).await;
+        self.remote.read(file.fh, offset, len).await
+    }
+
+    /// Writes all of `data`, at `offset` or, for a file opened with `O_APPEND`, at the end.
+    pub async fn write(&self, handle: Handle, offset: u64, data: Bytes) -> Result<()> {
+        let file = self.files.get(handle.0)?;
+        if !file.access.writes() {
+            return Err(Errno::EBADF);
+        }
+        file.take_error()?;
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= i64::MAX as u64);
+        let end = end.ok_or(Errno::EFBIG)?;
+        let range = if file.append { 0..u64::MAX } else { offset..end };
+        file.inode.writes.clear_of(file.number, range.clone()).await;
+
+        let bytes = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
+        let permit = self.write_window.clone().acquire_many_owned(bytes.min(crate::WRITE_WINDOW));
+        let permit = permit.await.map_err(|_| Errno::EIO)?;
+        let write = WriteOnItsWay::begin(&file, &self.ticks, range);
+        let remote = self.remote.clone();
+        let fh = file.fh;
+        let sending = async move {
+            let result = remote.write(fh, offset, data).await;
+            write.end();
+            drop(permit);
+            result
+        };
+        if self.config.sync_writes {
+            return sending.await;
+        }
+        // Goes out now, in the order of the calls; nobody waits for the answer.
+        Task::start(async move {
+            if let Err(error) = sending.await {
+                file.fail(error);
+            }
+        });
+        Ok(())
+    }
+
+    /// Copies on the server, without moving the bytes over the network; tells how many.
+    /// `EOPNOTSUPP` where that cannot be done, and for one file with itself.
+    pub async fn copy_file_range(
+        &self,
+        from: (Handle, u64),
+        to: (Handle, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let source = self.files.get(from.0.0)?;
+        let target = self.files.get(to.0.0)?;
+        if !source.access.reads() || !target.access.writes() || target.append {
+            return Err(Errno::EBADF);
+        }
+        if source.inode.ino == target.inode.ino {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        source.inode.writes.drained().await;
+        target.inode.writes.drained().await;
+        let _change = Change::begin(&target.inode, &self.ticks);
+        target.inode.state().forget_pages();
+        target.note_write();
+        self.remote.copy(source.fh, from.1, target.fh, to.1, len).await
+    }
+
+    /// Where data or a hole begins at or after `offset`. SFTP tells no holes, so a file is all
+    /// data, with the hole that every file has at its end.
+    pub async fn lseek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
+        let file = self.files.get(handle.0)?;
+        let size = self.attr(&file.inode).await?.size;
+        if offset >= size {
+            return Err(Errno::ENXIO);
+        }
+        Ok(if what == Seek::Data { offset } else { size })
+    }
+}
+
+/// One write between its acknowledgement and the server's answer. Ends when dropped.
+struct WriteOnItsWay {
+    file: Arc<OpenFile>,
+    ticks: Arc<Ticks>,
+    number: u64,
+}
+
+impl WriteOnItsWay {
+    fn begin(
+        file: &Arc<OpenFile>,
+        ticks: &Arc<Ticks>,
+        range: std::ops::Range<u64>,
+    ) -> WriteOnItsWay {
+        file.note_write();
+        {
+            let mut state = file.inode.state();
+            state.begin_change(ticks.advance());
+            state.forget_pages();
+        }
+        let number = file.inode.writes.begin(file.number, range);
+        WriteOnItsWay { file: file.clone(), ticks: ticks.clone(), number }
+    }
+
+    fn end(self) {}
+}
+
+impl Drop for WriteOnItsWay {
+    fn drop(&mut self) {
+        self.file.inode.state().end_change(self.ticks.advance());
+        self.file.inode.writes.end(self.number);
+    }
+}

@@ -1,0 +1,145 @@
+//! Which targets of symbolic links the kernel gets to see.
+//!
+//! The kernel resolves a target on this machine. A target from a hostile server may therefore
+//! point to any local file, for reading or for writing (CVE-2026-47187 of sshfs).
+//!
+//! [`Links::Inside`] proves that a target stays inside the mount by its text alone: leading `..`
+//! climb through real directories, of which there are as many as the link is deep; every name
+//! after them is looked up below the mount, and if it is a link itself it has been through this
+//! function too. A `..` behind a name proves nothing, since that name may be a link to somewhere
+//! else, so it is refused.
+
+use base::{Errno, RemotePath, Result};
+
+use crate::config::{Config, Links};
+
+/// Longest target the kernel takes, in bytes (`PATH_MAX` without its NUL).
+const MAX_TARGET: usize = 4095;
+
+/// What `readlink` answers for a link in the directory `dir` whose target is `target`.
+pub(crate) fn present(config: &Config, dir: &RemotePath, target: Vec<u8>) -> Result<Vec<u8>> {
+    if target.is_empty() || target.len() > MAX_TARGET || target.contains(&0) {
+        return Err(Errno::EIO);
+    }
+    let rewrite = config.transform_links || config.links == Links::Inside;
+    let target = match below_root(config, &target) {
+        Some(rest) if rewrite => relative(dir, rest),
+        _ => target,
+    };
+    let allowed = match config.links {
+        Links::Any => true,
+        Links::Strict => !target.starts_with(b"/") && parts(&target).all(|part| part != b".."),
+        Links::Inside => stays_inside(&target, dir.names().count()),
+    };
+    if allowed { Ok(target) } else { Err(Errno::EPERM) }
+}
+
+fn parts(target: &[u8]) -> impl Iterator<Item = &[u8]> {
+    target.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".")
+}
+
+/// The part of an absolute target below the remote root.
+fn below_root<'a>(config: &Config, target: &'a [u8]) -> Option<&'a [u8]> {
+    let root = config.remote_root.as_deref()?;
+    if !target.starts_with(b"/") {
+        return None;
+    }
+    let rest = target.strip_prefix(root)?;
+    (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
+}
+
+/// `rest`, a path below the root, as seen from the directory `dir`.
+fn relative(dir: &RemotePath, rest: &[u8]) -> Vec<u8> {
+    let up = dir.names().map(|_| &b".."[..]);
+    let path = up.chain(parts(rest)).collect::<Vec<_>>().join(&b'/');
+    if path.is_empty() { b".".to_vec() } else { path }
+}
+
+/// Whether `target`, of a link `depth` directories below the root, cannot leave the root.
+fn stays_inside(target: &[u8], depth: usize) -> bool {
+    if target.starts_with(b"/") {
+        return false;
+    }
+    let climbs = parts(target).take_while(|part| *part == b"..").count();
+    climbs <= depth && parts(target).skip(climbs).all(|part| part != b"..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(config: &Config, dir: &str, target: &str) -> Result<String> {
+        let dir = RemotePath::parse(dir.as_bytes()).unwrap();
+        present(config, &dir, target.as_bytes().to_vec()).map(|t| String::from_utf8(t).unwrap())
+    }
+
+    fn config(links: Links) -> Config {
+        Config { links, remote_root: Some(b"/srv/data".to_vec()), ..Config::default() }
+    }
+
+    #[test]
+    fn by_default_links_inside_the_mount_work_and_others_do_not() {
+        let inside = config(Links::Inside);
+        for (dir, target, expected) in [
+            ("", "sub/target", Ok("sub/target")),
+            ("", "./sub/target", Ok("./sub/target")),
+            ("a/b", "../c", Ok("../c")),
+            ("a/b", "../../c", Ok("../../c")),
+            ("a/b", "./.././/../c", Ok("./.././/../c")),
+            ("a/b", "../../../etc/passwd", Err(Errno::EPERM)),
+            ("", "..", Err(Errno::EPERM)),
+            ("a", "..", Ok("..")),
+            ("a", "x/../../..", Err(Errno::EPERM)),
+            ("a", "x/..", Err(Errno::EPERM)),
+            ("", "/etc/passwd", Err(Errno::EPERM)),
+            ("", "/srv/database", Err(Errno::EPERM)),
+            ("", "/srv/data", Ok(".")),
+            ("", "/srv/data/x", Ok("x")),
+            ("a/b", "/srv/data//x/./y", Ok("../../x/y")),
+            ("a/b", "/srv/data", Ok("../..")),
+            ("a", "/srv/data/../x", Err(Errno::EPERM)),
+        ] {
+            assert_eq!(shown(&inside, dir, target), expected.map(str::to_owned), "{dir}: {target}");
+        }
+    }
+
+    #[test]
+    fn strict_is_what_sshfs_does() {
+        let strict = config(Links::Strict);
+        assert_eq!(shown(&strict, "", "sub/target").unwrap(), "sub/target");
+        assert_eq!(shown(&strict, "", "..a/b..").unwrap(), "..a/b..");
+        for target in ["../x", "a/..", "/srv/data/x", "/"] {
+            assert_eq!(shown(&strict, "a", target), Err(Errno::EPERM), "{target}");
+        }
+        let transformed = Config { transform_links: true, ..strict };
+        assert_eq!(shown(&transformed, "", "/srv/data/x").unwrap(), "x");
+        assert_eq!(shown(&transformed, "a", "/srv/data/x"), Err(Errno::EPERM));
+        assert_eq!(shown(&transformed, "", "/etc"), Err(Errno::EPERM));
+    }
+
+    #[test]
+    fn any_leaves_targets_alone_unless_they_are_to_be_transformed() {
+        let any = config(Links::Any);
+        assert_eq!(shown(&any, "", "/srv/data/x").unwrap(), "/srv/data/x");
+        assert_eq!(shown(&any, "", "../..").unwrap(), "../..");
+        let transformed = Config { transform_links: true, ..any };
+        assert_eq!(shown(&transformed, "a/b", "/srv/data/x").unwrap(), "../../x");
+        assert_eq!(shown(&transformed, "a/b", "/etc").unwrap(), "/etc");
+    }
+
+    #[test]
+    fn when_the_whole_remote_is_mounted_every_absolute_target_is_inside() {
+        let root = Config { remote_root: Some(Vec::new()), ..Config::default() };
+        assert_eq!(shown(&root, "a", "/etc/passwd").unwrap(), "../etc/passwd");
+        let unknown = Config::default();
+        assert_eq!(shown(&unknown, "a", "/etc/passwd"), Err(Errno::EPERM));
+    }
+
+    #[test]
+    fn targets_that_no_link_can_have_are_an_error_of_the_server() {
+        let any = config(Links::Any);
+        for target in [String::new(), "a\0b".into(), "x".repeat(4096)] {
+            assert_eq!(shown(&any, "", &target), Err(Errno::EIO));
+        }
+    }
+}

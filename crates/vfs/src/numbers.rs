@@ -1,0 +1,204 @@
+//! Inode numbers that stay.
+//!
+//! SFTP tells no inode numbers, but `find`, `tar`, `git` and `rsync` compare them: within one
+//! mount, and git also across mounts. So the number of a name is a hash of its parent's number
+//! and itself, the same after FORGET and after a remount. Two things make exceptions:
+//!
+//! - a renamed inode keeps its number, and a second link made here shares it;
+//! - a name whose own number is taken (its former owner was renamed away) gets another one.
+//!
+//! Exceptions are remembered by name while the name lives, for [`MAX_EXCEPTIONS`] names at most;
+//! past that the oldest are forgotten, and their numbers may change once the kernel has forgotten
+//! the inode.
+//!
+//! Invariant: no two live inodes have the same number.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hasher;
+
+use base::Name;
+
+/// The number of the root. Also what `ls -i` shows for the root of a fresh ext4 is 2, but 1 is
+/// FUSE's own.
+pub(crate) const ROOT_NUMBER: u64 = 1;
+
+/// Names with a number other than their own hash, at most; about 10 MiB when full.
+const MAX_EXCEPTIONS: usize = 1 << 16;
+
+type Key = (u64, Name);
+
+/// The numbers in use and the exceptions from the rule.
+#[derive(Default)]
+pub(crate) struct Numbers {
+    /// How many live inodes have this number (one), and how many exceptions name it.
+    used: HashMap<u64, u32>,
+    exceptions: HashMap<Key, (u64, u64)>,
+    /// Insertion order of the exceptions, for forgetting the oldest.
+    order: BTreeMap<u64, Key>,
+    next_order: u64,
+}
+
+impl Numbers {
+    /// The number for an inode that is now found at `name` below the directory numbered `parent`.
+    /// The caller reports its end with [`Numbers::release`].
+    pub(crate) fn take(&mut self, parent: u64, name: &Name) -> u64 {
+        let key = (parent, name.clone());
+        if let Some((number, _)) = self.exceptions.get(&key) {
+            let number = *number;
+            // Its only other user may be this exception itself.
+            if self.used.get(&number) == Some(&1) {
+                self.hold(number);
+                return number;
+            }
+        }
+        for salt in 0.. {
+            let number = hash(parent, name, salt);
+            if number > ROOT_NUMBER && !self.used.contains_key(&number) {
+                self.hold(number);
+                if salt > 0 {
+                    self.remember(key, number);
+                }
+                return number;
+            }
+        }
+        unreachable!("2^64 salts cannot all be taken")
+    }
+
+    /// The number that `name` would most probably get.
+    pub(crate) fn expected(&self, parent: u64, name: &Name) -> u64 {
+        let exception = self.exceptions.get(&(parent, name.clone()));
+        exception.map_or_else(|| hash(parent, name, 0), |(number, _)| *number)
+    }
+
+    /// An inode of this number is gone.
+    pub(crate) fn release(&mut self, number: u64) {
+        self.drop_one(number);
+    }
+
+    /// `name` now belongs to the inode numbered `number`, by a rename or as a further link.
+    pub(crate) fn bind(&mut self, parent: u64, name: &Name, number: u64) {
+        self.unbind(parent, name);
+        if hash(parent, name, 0) != number {
+            self.remember((parent, name.clone()), number);
+        }
+    }
+
+    /// `name` is gone: whatever takes it next starts anew.
+    pub(crate) fn unbind(&mut self, parent: u64, name: &Name) {
+        if let Some((number, order)) = self.exceptions.remove(&(parent, name.clone())) {
+            self.order.remove(&order);
+            self.drop_one(number);
+        }
+    }
+
+    fn remember(&mut self, key: Key, number: u64) {
+        if self.exceptions.len() >= MAX_EXCEPTIONS
+            && let Some((_, oldest)) = self.order.pop_first()
+            && let Some((number, _)) = self.exceptions.remove(&oldest)
+        {
+            self.drop_one(number);
+        }
+        self.hold(number);
+        let order = self.next_order;
+        self.next_order += 1;
+        self.order.insert(order, key.clone());
+        if let Some((old, old_order)) = self.exceptions.insert(key, (number, order)) {
+            self.order.remove(&old_order);
+            self.drop_one(old);
+        }
+    }
+
+    fn hold(&mut self, number: u64) {
+        *self.used.entry(number).or_default() += 1;
+    }
+
+    fn drop_one(&mut self, number: u64) {
+        if let Some(count) = self.used.get_mut(&number) {
+            *count -= 1;
+            if *count == 0 {
+                self.used.remove(&number);
+            }
+        }
+    }
+}
+
+/// FNV-1a, 64 bit, finished with a multiply-shift mix: fixed for ever, since git keeps these
+/// numbers on disk. Collisions cost nothing but a salt.
+fn hash(parent: u64, name: &Name, salt: u64) -> u64 {
+    struct Fnv(u64);
+    impl Hasher for Fnv {
+        fn write(&mut self, bytes: &[u8]) {
+            for byte in bytes {
+                self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            }
+        }
+        fn finish(&self) -> u64 {
+            let mixed = (self.0 ^ (self.0 >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            mixed ^ (mixed >> 29)
+        }
+    }
+    let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
+    hasher.write(&parent.to_le_bytes());
+    hasher.write(name.as_bytes());
+    if salt > 0 {
+        hasher.write(b"/");
+        hasher.write(&salt.to_le_bytes());
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::new(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_name_keeps_its_number_over_forget() {
+        let mut numbers = Numbers::default();
+        let first = numbers.take(1, &name("a"));
+        numbers.release(first);
+        assert_eq!(numbers.take(1, &name("a")), first);
+        assert_ne!(numbers.take(1, &name("b")), first);
+        assert_ne!(numbers.take(2, &name("a")), first);
+    }
+
+    #[test]
+    fn a_renamed_inode_keeps_its_number_and_its_old_name_gets_another() {
+        let mut numbers = Numbers::default();
+        let moved = numbers.take(1, &name("a"));
+        numbers.unbind(1, &name("a"));
+        numbers.bind(1, &name("b"), moved);
+        let newcomer = numbers.take(1, &name("a"));
+        assert_ne!(newcomer, moved);
+        numbers.release(moved);
+        numbers.release(newcomer);
+        assert_eq!(numbers.take(1, &name("b")), moved, "forgotten by the kernel, asked again");
+        assert_eq!(numbers.take(1, &name("a")), newcomer);
+    }
+
+    #[test]
+    fn a_removed_name_leaves_nothing_behind() {
+        let mut numbers = Numbers::default();
+        let moved = numbers.take(1, &name("a"));
+        numbers.unbind(1, &name("a"));
+        numbers.bind(1, &name("b"), moved);
+        numbers.unbind(1, &name("b"));
+        numbers.release(moved);
+        assert!(numbers.used.is_empty() && numbers.exceptions.is_empty());
+        assert!(numbers.order.is_empty());
+    }
+
+    #[test]
+    fn exceptions_are_bounded() {
+        let mut numbers = Numbers::default();
+        for index in 0..MAX_EXCEPTIONS + 10 {
+            numbers.bind(1, &name(&format!("n{index}")), 1_000_000_000 + index as u64);
+        }
+        assert_eq!(numbers.exceptions.len(), MAX_EXCEPTIONS);
+        assert_eq!(numbers.order.len(), MAX_EXCEPTIONS);
+        assert_eq!(numbers.used.len(), MAX_EXCEPTIONS);
+    }
+}

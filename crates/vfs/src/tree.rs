@@ -1,0 +1,542 @@
+//! The inodes the kernel knows, and the names they have.
+//!
+//! Definitions. A *node* is an inode with its bookkeeping; it is called by its [`Ino`], FUSE's
+//! node id, which is never used twice. A *binding* says that a name in a directory is a node. A
+//! node without bindings is an *orphan*: its file was unlinked or replaced, and it lives on for
+//! those who have it open.
+//!
+//! Invariants:
+//! 1. The root is always there.
+//! 2. A node is there exactly as long as the kernel counts look-ups of it or names are bound
+//!    below it.
+//! 3. Bindings and the names in nodes say the same.
+//! 4. Directories have at most one binding, so every node that is no orphan has a path.
+//! 5. [`Ticks`] grow with every change made through this mount. What was asked of the server at
+//!    tick `t` may be kept for a directory's names, or an inode's attributes, only if these have
+//!    not been changed since `t` and are not being changed now.
+//!
+//! One mutex guards it all (`Vfs::tree`); nothing waits while holding it. An inode's own state
+//! (`Inode::state`) may be locked inside it, never the other way round.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::{Attr, FileKind, Name, RemotePath};
+use tokio::time::Instant;
+
+use crate::Ino;
+use crate::inode::Inode;
+use crate::numbers::{Numbers, ROOT_NUMBER};
+
+/// A name that was found, and until when it need not be asked for again.
+#[derive(Clone, Copy)]
+struct Binding {
+    ino: Ino,
+    valid_until: Instant,
+}
+
+struct Node {
+    inode: Arc<Inode>,
+    nlookup: u64,
+    names: Vec<(Ino, Name)>,
+    /// Bindings in this directory.
+    children: u64,
+    /// Tick of the last change of names in this directory.
+    names_changed: u64,
+    /// Changes of names in this directory on their way.
+    names_changing: u32,
+}
+
+/// Counts the changes made through this mount; see invariant 5.
+#[derive(Default)]
+pub(crate) struct Ticks(AtomicU64);
+
+impl Ticks {
+    pub(crate) fn now(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// A new tick, for a change that begins or ends now.
+    pub(crate) fn advance(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::AcqRel) + 1
+    }
+}
+
+/// See the [module](self).
+pub(crate) struct Tree {
+    nodes: HashMap<Ino, Node>,
+    bindings: HashMap<(Ino, Name), Binding>,
+    numbers: Numbers,
+    next: u64,
+    ticks: Arc<Ticks>,
+}
+
+/// What a name that was looked up at the server turned out to be.
+pub(crate) enum Seen {
+    /// A node that the tree did not have under this name.
+    New(Arc<Inode>),
+    /// The node that it was before.
+    Known(Arc<Inode>),
+}
+
+impl Seen {
+    pub(crate) fn inode(self) -> Arc<Inode> {
+        match self {
+            Seen::New(inode) | Seen::Known(inode) => inode,
+        }
+    }
+}
+
+impl Tree {
+    pub(crate) fn new(ticks: Arc<Ticks>) -> Tree {
+        let root = Node {
+            inode: Arc::new(Inode::new(Ino::ROOT, ROOT_NUMBER, FileKind::Directory)),
+            nlookup: 1,
+            names: Vec::new(),
+            children: 0,
+            names_changed: 0,
+            names_changing: 0,
+        };
+        Tree {
+            nodes: HashMap::from([(Ino::ROOT, root)]),
+            bindings: HashMap::new(),
+            numbers: Numbers::default(),
+            next: Ino::ROOT.0 + 1,
+            ticks,
+        }
+    }
+
+    /// How many nodes there are, the root included.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
+        self.nodes.get(&ino).map(|node| node.inode.clone())
+    }
+
+    /// The path of a node; `None` for an orphan, and for what is below one.
+    pub(crate) fn path(&self, ino: Ino) -> Option<RemotePath> {
+        let mut names = Vec::new();
+        let mut at = ino;
+        while at != Ino::ROOT {
+            let (parent, name) = self.nodes.get(&at)?.names.first()?;
+            debug_assert!(names.len() < self.nodes.len(), "a directory is below itself");
+            names.push(name);
+            at = *parent;
+        }
+        Some(RemotePath::from_names(names.into_iter().rev()))
+    }
+
+    /// All paths of a node.
+    pub(crate) fn paths(&self, ino: Ino) -> Vec<RemotePath> {
+        let names = self.nodes.get(&ino).map_or(&[][..], |node| &node.names);
+        names
+            .iter()
+            .filter_map(|(parent, name)| Some(self.path(*parent)?.join(name)))
+            .collect()
+    }
+
+    /// The inode number of `name`, or the one that it would get.
+    pub(crate) fn expected_number(&self, parent: Ino, name: &Name) -> u64 {
+        match self.child(parent, name) {
+            Some(inode) => inode.number,
+            None => self.numbers.expected(self.number_of(parent), name),
+        }
+    }
+
+    /// The directory that `dir` is in; the root for itself.
+    pub(crate) fn parent(&self, dir: Ino) -> Ino {
+        let first = self.nodes.get(&dir).and_then(|node| node.names.first());
+        first.map_or(Ino::ROOT, |(parent, _)| *parent)
+    }
+
+    /// `st_ino` of a node.
+    pub(crate) fn number(&self, ino: Ino) -> u64 {
+        self.number_of(ino)
+    }
+
+    /// The node that `name` is bound to.
+    pub(crate) fn child(&self, parent: Ino, name: &Name) -> Option<Arc<Inode>> {
+        self.get(self.bindings.get(&(parent, name.clone()))?.ino)
+    }
+
+    /// The same, if it is known to be that still.
+    pub(crate) fn fresh_child(&self, parent: Ino, name: &Name, now: Instant) -> Option<Arc<Inode>> {
+        let binding = self.bindings.get(&(parent, name.clone()))?;
+        (now < binding.valid_until).then(|| self.get(binding.ino))?
+    }
+
+    /// Whether no name in `dir` was changed through this mount since `tick`, nor is being changed.
+    pub(crate) fn names_unchanged_since(&self, dir: Ino, tick: u64) -> bool {
+        self.nodes
+            .get(&dir)
+            .is_some_and(|node| node.names_changing == 0 && node.names_changed <= tick)
+    }
+
+    /// Names in `dir` are about to be changed. To be followed by [`Tree::end_names`].
+    pub(crate) fn begin_names(&mut self, dir: Ino) {
+        let tick = self.ticks.advance();
+        if let Some(node) = self.nodes.get_mut(&dir) {
+            node.names_changing += 1;
+            node.names_changed = tick;
+        }
+    }
+
+    /// The change is over, however it ended.
+    pub(crate) fn end_names(&mut self, dir: Ino) {
+        let tick = self.ticks.advance();
+        if let Some(node) = self.nodes.get_mut(&dir) {
+            node.names_changing -= 1;
+            node.names_changed = tick;
+        }
+    }
+
+    /// Notes that `name` is what `attr` says, until `valid_until`, and counts one look-up of it.
+    ///
+    /// A node of another kind under this name has been replaced on the server and is cut loose.
+    pub(crate) fn see(
+        &mut self,
+        parent: Ino,
+        name: &Name,
+        attr: &Attr,
+        valid_until: Instant,
+    ) -> Seen {
+        if let Some(known) = self.child(parent, name) {
+            if known.kind == attr.kind {
+                self.rebind(parent, name, valid_until);
+                self.count(known.ino);
+                return Seen::Known(known);
+            }
+            self.unbind(parent, name);
+        }
+        let ino = Ino(self.next);
+        self.next += 1;
+        let parent_number = self.number_of(parent);
+        let number = self.numbers.take(parent_number, name);
+        let inode = Arc::new(Inode::new(ino, number, attr.kind));
+        let node = Node {
+            inode: inode.clone(),
+            nlookup: 1,
+            names: Vec::new(),
+            children: 0,
+            names_changed: self.ticks.now(),
+            names_changing: 0,
+        };
+        self.nodes.insert(ino, node);
+        self.add_name(ino, parent, name, valid_until);
+        Seen::New(inode)
+    }
+
+    /// Makes `name` a further name of `ino`.
+    pub(crate) fn bind(&mut self, ino: Ino, parent: Ino, name: &Name, valid_until: Instant) {
+        self.unbind(parent, name);
+        self.add_name(ino, parent, name, valid_until);
+    }
+
+    /// Extends the time for which `name` need not be asked for.
+    pub(crate) fn rebind(&mut self, parent: Ino, name: &Name, valid_until: Instant) {
+        if let Some(binding) = self.bindings.get_mut(&(parent, name.clone())) {
+            binding.valid_until = valid_until;
+        }
+    }
+
+    /// `name` is gone. Returns the node that had it.
+    pub(crate) fn unbind(&mut self, parent: Ino, name: &Name) -> Option<Arc<Inode>> {
+        let binding = self.bindings.remove(&(parent, name.clone()))?;
+        let parent_number = self.number_of(parent);
+        self.numbers.unbind(parent_number, name);
+        let inode = self.nodes.get_mut(&binding.ino).map(|node| {
+            node.names.retain(|(dir, n)| (*dir, n) != (parent, name));
+            node.inode.clone()
+        });
+        if let Some(inode) = &inode {
+            self.keep_number(inode);
+        }
+        if let Some(node) = self.nodes.get_mut(&parent) {
+            node.children -= 1;
+        }
+        self.collect(parent);
+        inode
+    }
+
+    /// All names of `ino` are gone: it has been replaced on the server.
+    pub(crate) fn orphan(&mut self, ino: Ino) {
+        let names = self.nodes.get(&ino).map(|node| node.names.clone()).unwrap_or_default();
+        for (parent, name) in names {
+            self.unbind(parent, &name);
+        }
+    }
+
+    /// What had the name `from` now has the name `to`, and what had `to` has lost it.
+    /// Returns the moved node and the replaced one.
+    pub(crate) fn rename(
+        &mut self,
+        from: (Ino, &Name),
+        to: (Ino, &Name),
+    ) -> (Option<Arc<Inode>>, Option<Arc<Inode>>) {
+        let moved = self.child(from.0, from.1);
+        let target = self.child(to.0, to.1);
+        if let (Some(moved), Some(target)) = (&moved, &target)
+            && moved.ino == target.ino
+        {
+            // Two names of one file: rename(2) leaves both.
+            return (Some(moved.clone()), None);
+        }
+        let replaced = self.unbind(to.0, to.1);
+        let Some(binding) = self.bindings.get(&(from.0, from.1.clone())).copied() else {
+            return (None, replaced);
+        };
+        // The new name first, so that its directories are never without a reason to be kept.
+        self.add_name(binding.ino, to.0, to.1, binding.valid_until);
+        self.unbind(from.0, from.1);
+        (moved, replaced)
+    }
+
+    /// The kernel has dropped `count` look-ups of `ino`.
+    pub(crate) fn forget(&mut self, ino: Ino, count: u64) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            if count > node.nlookup {
+                tracing::warn!(ino = ino.0, count, had = node.nlookup, "more forgets than look-ups");
+            }
+            node.nlookup = node.nlookup.saturating_sub(count);
+            self.collect(ino);
+        }
+    }
+
+    /// Counts one more look-up of `ino`.
+    pub(crate) fn count(&mut self, ino: Ino) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.nlookup += 1;
+        }
+    }
+
+    fn add_name(&mut self, ino: Ino, parent: Ino, name: &Name, valid_until: Instant) {
+        self.bindings.insert((parent, name.clone()), Binding { ino, valid_until });
+        if let Some(dir) = self.nodes.get_mut(&parent) {
+            dir.children += 1;
+        }
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.names.push((parent, name.clone()));
+            let inode = node.inode.clone();
+            self.keep_number(&inode);
+        }
+    }
+
+    /// Sees to it that the first name of an inode leads to its number also once the kernel has
+    /// forgotten it.
+    fn keep_number(&mut self, inode: &Inode) {
+        if let Some((parent, name)) =
+            self.nodes.get(&inode.ino).and_then(|node| node.names.first()).cloned()
+        {
+            let parent_number = self.number_of(parent);
+            self.numbers.bind(parent_number, &name, inode.number);
+        }
+    }
+
+    fn number_of(&self, ino: Ino) -> u64 {
+        self.nodes.get(&ino).map_or(0, |node| node.inode.number)
+    }
+
+    /// Removes `ino` if nothing needs it, and then what was only needed by it.
+    fn collect(&mut self, mut ino: Ino) {
+        loop {
+            let Some(node) = self.nodes.get(&ino) else { return };
+            if ino == Ino::ROOT || node.nlookup > 0 || node.children > 0 {
+                return;
+            }
+            let Some(node) = self.nodes.remove(&ino) else { return };
+            self.numbers.release(node.inode.number);
+            let mut parents = Vec::new();
+            for (parent, name) in node.names {
+                self.bindings.remove(&(parent, name));
+                if let Some(dir) = self.nodes.get_mut(&parent) {
+                    dir.children -= 1;
+                    parents.push(parent);
+                }
+            }
+            // A directory has one parent; only a file with several names has more.
+            let Some(next) = parents.pop() else { return };
+            for parent in parents {
+                self.collect(parent);
+            }
+            ino = next;
+        }
+    }
+
+    /// Checks the invariants; for tests.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        assert!(self.nodes.contains_key(&Ino::ROOT));
+        let mut children: HashMap<Ino, u64> = HashMap::new();
+        for ((parent, name), binding) in &self.bindings {
+            *children.entry(*parent).or_default() += 1;
+            let node = &self.nodes[&binding.ino];
+            let times = node.names.iter().filter(|(p, n)| (p, n) == (parent, name)).count();
+            assert_eq!(times, 1, "{name} is bound but not a name of its node");
+        }
+        let names: usize = self.nodes.values().map(|node| node.names.len()).sum();
+        assert_eq!(names, self.bindings.len());
+        for (ino, node) in &self.nodes {
+            assert_eq!(node.children, children.get(ino).copied().unwrap_or(0));
+            assert!(*ino == Ino::ROOT || node.nlookup > 0 || node.children > 0, "{ino:?} is left");
+            assert!(node.inode.kind != FileKind::Directory || node.names.len() <= 1);
+        }
+        let numbers: std::collections::HashSet<_> =
+            self.nodes.values().map(|node| node.inode.number).collect();
+        assert_eq!(numbers.len(), self.nodes.len(), "two inodes have one number");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Timestamp;
+    use proptest::prelude::*;
+
+    fn name(text: &str) -> Name {
+        Name::new(text.as_bytes()).unwrap()
+    }
+
+    fn attr(kind: FileKind) -> Attr {
+        let time = Timestamp::default();
+        Attr { kind, perm: 0o755, size: 0, uid: 0, gid: 0, atime: time, mtime: time }
+    }
+
+    fn see(tree: &mut Tree, parent: Ino, text: &str, kind: FileKind) -> Arc<Inode> {
+        tree.see(parent, &name(text), &attr(kind), Instant::now()).inode()
+    }
+
+    #[test]
+    fn a_node_lives_as_long_as_it_is_counted_or_has_children() {
+        let mut tree = Tree::new(Arc::default());
+        let dir = see(&mut tree, Ino::ROOT, "dir", FileKind::Directory);
+        let file = see(&mut tree, dir.ino, "file", FileKind::Regular);
+        assert_eq!(see(&mut tree, dir.ino, "file", FileKind::Regular).ino, file.ino);
+        tree.forget(dir.ino, 1);
+        tree.check();
+        assert_eq!(tree.path(file.ino).unwrap().as_bytes(), b"dir/file");
+        tree.forget(file.ino, 1);
+        assert_eq!(tree.len(), 3);
+        tree.forget(file.ino, 1);
+        tree.check();
+        assert_eq!(tree.len(), 1);
+    }
+
+    #[test]
+    fn what_changed_its_kind_is_another_inode() {
+        let mut tree = Tree::new(Arc::default());
+        let file = see(&mut tree, Ino::ROOT, "x", FileKind::Regular);
+        let dir = see(&mut tree, Ino::ROOT, "x", FileKind::Directory);
+        assert_ne!((file.ino, file.number), (dir.ino, dir.number));
+        assert_eq!(tree.path(file.ino), None);
+        assert_eq!(tree.path(dir.ino).unwrap().as_bytes(), b"x");
+        tree.check();
+    }
+
+    #[test]
+    fn a_renamed_directory_takes_its_tree_along() {
+        let mut tree = Tree::new(Arc::default());
+        let dir = see(&mut tree, Ino::ROOT, "a", FileKind::Directory);
+        let file = see(&mut tree, dir.ino, "f", FileKind::Regular);
+        let (moved, replaced) = tree.rename((Ino::ROOT, &name("a")), (Ino::ROOT, &name("b")));
+        assert_eq!(moved.unwrap().ino, dir.ino);
+        assert!(replaced.is_none());
+        assert_eq!(tree.path(file.ino).unwrap().as_bytes(), b"b/f");
+        assert!(tree.child(Ino::ROOT, &name("a")).is_none());
+        tree.check();
+        let number = dir.number;
+        tree.forget(file.ino, 1);
+        tree.forget(dir.ino, 1);
+        assert_eq!(tree.len(), 1);
+        assert_eq!(see(&mut tree, Ino::ROOT, "b", FileKind::Directory).number, number);
+    }
+
+    #[test]
+    fn two_links_are_one_inode_and_renaming_one_over_the_other_leaves_both() {
+        let mut tree = Tree::new(Arc::default());
+        let file = see(&mut tree, Ino::ROOT, "a", FileKind::Regular);
+        tree.bind(file.ino, Ino::ROOT, &name("b"), Instant::now());
+        assert_eq!(see(&mut tree, Ino::ROOT, "b", FileKind::Regular).ino, file.ino);
+        assert_eq!(tree.paths(file.ino).len(), 2);
+        tree.rename((Ino::ROOT, &name("a")), (Ino::ROOT, &name("b")));
+        assert_eq!(tree.paths(file.ino).len(), 2);
+        tree.unbind(Ino::ROOT, &name("a"));
+        tree.check();
+        tree.forget(file.ino, 2);
+        assert_eq!(see(&mut tree, Ino::ROOT, "b", FileKind::Regular).number, file.number);
+    }
+
+    #[test]
+    fn names_changed_here_spoil_what_was_asked_before() {
+        let mut tree = Tree::new(Arc::default());
+        let asked = tree.ticks.now();
+        assert!(tree.names_unchanged_since(Ino::ROOT, asked));
+        tree.begin_names(Ino::ROOT);
+        assert!(!tree.names_unchanged_since(Ino::ROOT, tree.ticks.now()));
+        tree.end_names(Ino::ROOT);
+        assert!(!tree.names_unchanged_since(Ino::ROOT, asked));
+        assert!(tree.names_unchanged_since(Ino::ROOT, tree.ticks.now()));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #[test]
+        fn the_invariants_hold_whatever_happens(
+            steps in prop::collection::vec((0..6u8, 0..4usize, 0..4usize, 0..3usize, 0..3usize), 0..80)
+        ) {
+            const NAMES: [&str; 3] = ["a", "b", "c"];
+            let mut tree = Tree::new(Arc::default());
+            let mut known: Vec<(Arc<Inode>, u64)> = Vec::new();
+            for (what, dir, other, from, to) in steps {
+                let dirs: Vec<Ino> = std::iter::once(Ino::ROOT)
+                    .chain(known.iter().map(|(inode, _)| inode)
+                        .filter(|inode| inode.kind == FileKind::Directory)
+                        .map(|inode| inode.ino))
+                    .collect();
+                let (dir, other) = (dirs[dir % dirs.len()], dirs[other % dirs.len()]);
+                let (from, to) = (name(NAMES[from]), name(NAMES[to]));
+                match what {
+                    0 | 1 => {
+                        let kind = if what == 0 { FileKind::Regular } else { FileKind::Directory };
+                        let inode = tree.see(dir, &from, &attr(kind), Instant::now()).inode();
+                        match known.iter_mut().find(|(known, _)| known.ino == inode.ino) {
+                            Some((_, count)) => *count += 1,
+                            None => known.push((inode, 1)),
+                        }
+                    }
+                    2 => { tree.unbind(dir, &from); }
+                    3 => {
+                        // The server would refuse to move a directory below itself.
+                        let below_itself = tree.child(dir, &from).is_some_and(|moved| {
+                            tree.path(other).zip(tree.path(moved.ino)).is_some_and(|(to, from)| {
+                                to.as_bytes().starts_with(from.as_bytes())
+                            })
+                        });
+                        if !below_itself && tree.path(other).is_some() {
+                            tree.rename((dir, &from), (other, &to));
+                        }
+                    }
+                    4 => {
+                        let file = known.iter().find(|(inode, _)| inode.kind == FileKind::Regular);
+                        if let Some((inode, _)) = file {
+                            tree.bind(inode.ino, dir, &to, Instant::now());
+                        }
+                    }
+                    _ => {
+                        if let Some((inode, count)) = known.pop() {
+                            tree.forget(inode.ino, count);
+                        }
+                    }
+                }
+                tree.check();
+            }
+            for (inode, count) in known {
+                tree.forget(inode.ino, count);
+            }
+            tree.check();
+            prop_assert_eq!(tree.len(), 1);
+        }
+    }
+}
