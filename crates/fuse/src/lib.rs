@@ -1,1 +1,42 @@
-//! placeholder
+//! The Linux kernel's FUSE protocol on `/dev/fuse`: mount, session, typed requests and replies,
+//! interrupts, notifications, passthrough.
+//!
+//! Implement [`Filesystem`], [`Mount`] it, [`Session::start`] it and [`Session::run`] it;
+//! `examples/hello.rs` is a whole file system in a page. Usable by itself: of its siblings it
+//! needs `base` only, for error numbers, times, read data and in-place tasks.
+//!
+//! What it does that others do not: it answers interrupts, so a blocked caller can always be
+//! ended; it runs each operation on the thread that read its request until it has to wait; it
+//! sends read data from the pieces in which it came; it undoes what could not be delivered.
+//!
+//! Deliberately not here: inodes and their counts, handles, caches, deadlines, permissions (the
+//! file system's); the kernel's write-back cache; CUSE, DAX, `FUSE_NOTIFY_RETRIEVE`.
+
+pub mod abi;
+mod attr;
+mod channel;
+mod directory;
+mod error;
+pub mod filesystem;
+mod mount;
+mod notify;
+mod open;
+mod operation;
+mod passthrough;
+pub mod request;
+mod session;
+
+pub use attr::{Attr, AttrReply, Entry, SetAttr, SetTime, Statfs, StatxReply};
+pub use channel::{Channel, Device};
+pub use directory::{DirSink, NAME_MAX, PlusSink};
+pub use error::{Error, Result};
+pub use filesystem::{Filesystem, IoctlReply};
+pub use mount::{AccessTime, Mount, MountOptions, Visibility, unmount};
+pub use notify::Notifier;
+pub use open::{OpenReply, Opened};
+pub use operation::{
+    Context, CopyFileRange, Create, ForgetItems, Init, Ioctl, Lock, LockKind, LockRequest, Open,
+    Operation, Read, Release, Write,
+};
+pub use passthrough::{BackingId, Passthrough};
+pub use session::{Cause, Config, DataInvalidation, End, Negotiated, Session, Started, Stopper};

@@ -1,1 +1,46 @@
-fn main() {}
+//! sshoal: makes directories that live on other machines usable here, over nothing but SSH.
+//!
+//! This binary is the command line, one module a command; only it knows how the layers of the other
+//! crates are stacked, and only in [`mount::wiring`]. Exit codes: 0 when what was asked for was
+//! done, 1 when the command line is wrong or it could not be done, as sshfs has it.
+#![deny(unsafe_code)]
+#![allow(unreachable_pub, reason = "in a binary, `pub` says what a module offers to the others")]
+
+#[allow(unsafe_code, reason = "the C library's lookup of users has no safe interface")]
+mod accounts;
+mod adapter;
+mod background;
+mod command;
+mod connector;
+mod mount;
+mod mounts;
+mod program;
+mod record;
+mod report;
+mod systemd;
+mod umount;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use program::Program;
+use report::{EXIT_FAILURE, EXIT_OK};
+
+fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    let program = Program::from_argv0(words.next().as_deref());
+    let words: Vec<OsString> = words.collect();
+    command::run(program, words).unwrap_or_else(|error| {
+        eprintln!("{}: {error:#}", program.name);
+        ExitCode::from(EXIT_FAILURE)
+    })
+}
+
+/// Prints a text that was asked for. A reader that has seen enough (`| head`) is no error.
+fn print(text: &str) -> anyhow::Result<ExitCode> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitCode::from(EXIT_OK)),
+    }
+}

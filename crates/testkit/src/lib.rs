@@ -1,1 +1,44 @@
-//! placeholder
+//! What the tests of all other parts stand on.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`mem`] | a perfect [`Remote`](base::Remote) in memory, which counts its calls and can be changed from behind |
+//! | [`faulty`] | a `Remote` around a `Remote` that fails, holds and loses calls when told to |
+//! | [`conformance`] | the rules that every `Remote` must keep, one test each |
+//! | [`model`] | random operations, run against a reference model and a real file system at once |
+//! | [`sshd`] | a private OpenSSH server |
+//! | [`link`] | a delaying, breaking forwarder in front of one |
+//! | [`leftover`] | proof that a test left no mount and no process behind |
+//!
+//! Nothing here is used by the file system itself.
+#![deny(unsafe_code)]
+
+pub mod call;
+pub mod clock;
+//#[cfg(feature = "suites")]
+//pub mod conformance;
+pub mod faulty;
+pub mod leftover;
+pub mod link;
+pub mod mem;
+#[cfg(feature = "suites")]
+pub mod model;
+pub mod sshd;
+pub mod tree;
+
+pub use call::Call;
+pub use clock::{Clock, ManualClock};
+pub use faulty::FaultyRemote;
+pub use mem::MemRemote;
+
+use base::RemotePath;
+
+/// The path written as `text`; the empty text is the root.
+///
+/// # Panics
+///
+/// When `text` is no path: it is for literals.
+#[must_use]
+pub fn path(text: &str) -> RemotePath {
+    RemotePath::parse(text.as_bytes()).unwrap_or_else(|why| panic!("{text:?} has {why} in it"))
+}

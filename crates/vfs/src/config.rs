@@ -78,12 +78,12 @@ pub enum IdMap {
         /// Remote and local group id.
         gid: (u32, u32),
     },
-    /// Tables of remote and local ids.
+    /// Tables of remote and local ids. Where there is none, ids are taken as they are.
     Table {
         /// Remote user id to local user id.
-        uids: HashMap<u32, u32>,
+        uids: Option<HashMap<u32, u32>>,
         /// Remote group id to local group id.
-        gids: HashMap<u32, u32>,
+        gids: Option<HashMap<u32, u32>>,
         /// Whether an id that is not in the table is taken as it is; otherwise using it fails.
         others_same: bool,
     },

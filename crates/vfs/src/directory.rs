@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base::{Attr, Dh, DirEntry, Errno, FileKind, Remote, Result};
+use base::{Attr, Dh, DirEntry, Errno, FileKind, Name, Remote, Result};
 use tokio::time::Instant;
 
 use crate::inode::Validator;
@@ -25,8 +25,8 @@ pub struct ListedEntry<'a> {
     pub name: &'a [u8],
     /// `d_ino`.
     pub number: u64,
-    /// `d_type`; `None` when the server has not told.
-    pub kind: Option<FileKind>,
+    /// `d_type`.
+    pub kind: FileKind,
     /// Where the listing goes on after this entry.
     pub next_offset: u64,
     /// What it is, with one look-up counted; only when asked for, and known.
@@ -52,10 +52,17 @@ pub(crate) struct OpenDirectory {
 
 struct Listed {
     dh: Dh,
-    entries: Vec<(DirEntry, Instant)>,
+    entries: Vec<Found>,
     complete: bool,
     /// The tick before which the listing began.
     tick: u64,
+}
+
+/// A name as it was listed.
+struct Found {
+    name: Name,
+    attr: Attr,
+    seen_at: Instant,
 }
 
 /// `.` and `..` come first.
@@ -125,34 +132,31 @@ impl Vfs {
             listing.push(ListedEntry {
                 name,
                 number: tree.number(ino),
-                kind: Some(FileKind::Directory),
+                kind: FileKind::Directory,
                 next_offset: index as u64 + 1,
                 entry: None,
             });
         }
         directory.with(|listed| {
             let first = offset.saturating_sub(DOTS.len());
-            for (index, (found, seen_at)) in listed.entries.iter().enumerate().skip(first) {
+            for (index, found) in listed.entries.iter().enumerate().skip(first) {
                 let name = found.name.as_bytes();
                 if !listing.has_room(name) {
                     break;
                 }
                 let number = self.tree().expected_number(directory.ino, &found.name);
-                let entry = if plus {
-                    self.listed_entry(directory.ino, found, listed.tick, *seen_at)?
-                } else {
-                    None
-                };
+                let entry = plus.then(|| self.listed_entry(directory.ino, found, listed.tick));
+                let entry = entry.flatten();
                 listing.push(ListedEntry {
                     name,
                     number: entry.map_or(number, |entry| entry.stat.number),
-                    kind: found.attr.map(|attr| attr.kind),
+                    kind: found.attr.kind,
                     next_offset: (index + DOTS.len()) as u64 + 1,
                     entry,
                 });
             }
-            Ok(())
-        })
+        });
+        Ok(())
     }
 
     /// Begins the listing anew, if it has got anywhere.
@@ -187,50 +191,57 @@ impl Vfs {
         let _fetching = directory.fetching.lock().await;
         while !directory.with(reached) {
             let dh = directory.with(|listed| listed.dh);
-            let batch = self.remote.readdir(dh).await?;
-            let now = Instant::now();
-            directory.with(|listed| match batch {
-                Some(batch) => listed.entries.extend(batch.into_iter().map(|entry| (entry, now))),
-                None => listed.complete = true,
-            });
+            let Some(batch) = self.remote.readdir(dh).await? else {
+                directory.with(|listed| listed.complete = true);
+                break;
+            };
+            let found = self.with_attributes(directory.ino, batch).await?;
+            directory.with(|listed| listed.entries.extend(found));
         }
         Ok(())
     }
 
+    /// The entries with attributes. What a server leaves out is asked for; what is gone by then
+    /// is left out.
+    async fn with_attributes(&self, dir: Ino, batch: Vec<DirEntry>) -> Result<Vec<Found>> {
+        let mut found = Vec::with_capacity(batch.len());
+        let seen_at = Instant::now();
+        for DirEntry { name, attr } in batch {
+            let attr = match attr {
+                Some(attr) => attr,
+                None => match self.remote.lstat(&self.path(dir)?.join(&name)).await {
+                    Ok(attr) => attr,
+                    Err(Errno::ENOENT) => continue,
+                    Err(error) => return Err(error),
+                },
+            };
+            found.push(Found { name, attr, seen_at });
+        }
+        Ok(found)
+    }
+
     /// Looks up a name by what the listing, begun at `tick`, tells of it.
-    fn listed_entry(
-        &self,
-        dir: Ino,
-        found: &DirEntry,
-        tick: u64,
-        seen_at: Instant,
-    ) -> Result<Option<Entry>> {
-        let Some(attr) = found.attr else { return Ok(None) };
+    fn listed_entry(&self, dir: Ino, found: &Found, tick: u64) -> Option<Entry> {
+        let Found { name, attr, seen_at } = found;
         let mut tree = self.tree();
-        let trusted = match tree.child(dir, &found.name) {
+        let trusted = match tree.child(dir, name) {
             Some(known) => {
                 let state = known.state();
                 let outdated = !state.unchanged_since(tick);
-                let doubtful = !state.open.is_empty() && differs(state.last_attr(), &attr);
+                let doubtful = !state.open.is_empty() && differs(state.last_attr(), attr);
                 known.kind == attr.kind && !outdated && !doubtful
             }
             None => tree.names_unchanged_since(dir, tick),
         };
         if !trusted {
-            return Ok(None);
+            return None;
         }
-        let inode = tree.see(dir, &found.name, &attr, seen_at).inode();
-        inode.state().learn(attr, seen_at, self.timeout(inode.kind));
-        tree.rebind(dir, &found.name, inode.state().valid_until());
+        let inode = tree.see(dir, name, attr, *seen_at).inode();
+        inode.state().learn(*attr, *seen_at, self.timeout(inode.kind));
+        tree.rebind(dir, name, inode.state().valid_until());
         drop(tree);
-        match self.entry(&inode, &attr) {
-            Ok(entry) => Ok(Some(entry)),
-            Err(_) => {
-                // An owner with no number here: left to a look-up, which can say so.
-                self.forget(inode.ino, 1);
-                Ok(None)
-            }
-        }
+        // An owner with no number here is left to a look-up, which can say so.
+        self.entry(&inode, attr).inspect_err(|_| self.forget(inode.ino, 1)).ok()
     }
 }
 

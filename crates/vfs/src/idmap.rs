@@ -1,5 +1,7 @@
 //! Owners and permissions between the remote and this machine.
 
+use std::collections::HashMap;
+
 use base::{Attr, Errno, Result};
 
 use crate::config::{IdMap, Shown};
@@ -10,7 +12,7 @@ impl IdMap {
         match self {
             IdMap::Same => Ok(uid),
             IdMap::User { uid: (remote, local), .. } => Ok(swap(uid, *remote, *local)),
-            IdMap::Table { uids, others_same, .. } => from_table(uids.get(&uid), uid, *others_same),
+            IdMap::Table { uids, others_same, .. } => here(uids.as_ref(), uid, *others_same),
         }
     }
 
@@ -18,7 +20,7 @@ impl IdMap {
         match self {
             IdMap::Same => Ok(gid),
             IdMap::User { gid: (remote, local), .. } => Ok(swap(gid, *remote, *local)),
-            IdMap::Table { gids, others_same, .. } => from_table(gids.get(&gid), gid, *others_same),
+            IdMap::Table { gids, others_same, .. } => here(gids.as_ref(), gid, *others_same),
         }
     }
 
@@ -27,9 +29,7 @@ impl IdMap {
         match self {
             IdMap::Same => Ok(uid),
             IdMap::User { uid: (remote, local), .. } => Ok(swap(uid, *local, *remote)),
-            IdMap::Table { uids, others_same, .. } => {
-                from_table(key_of(uids, uid), uid, *others_same)
-            }
+            IdMap::Table { uids, others_same, .. } => there(uids.as_ref(), uid, *others_same),
         }
     }
 
@@ -38,9 +38,7 @@ impl IdMap {
         match self {
             IdMap::Same => Ok(gid),
             IdMap::User { gid: (remote, local), .. } => Ok(swap(gid, *local, *remote)),
-            IdMap::Table { gids, others_same, .. } => {
-                from_table(key_of(gids, gid), gid, *others_same)
-            }
+            IdMap::Table { gids, others_same, .. } => there(gids.as_ref(), gid, *others_same),
         }
     }
 
@@ -60,18 +58,24 @@ fn swap(id: u32, from: u32, to: u32) -> u32 {
     if id == from { to } else { id }
 }
 
-fn from_table(found: Option<&u32>, id: u32, others_same: bool) -> Result<u32> {
+fn here(table: Option<&HashMap<u32, u32>>, id: u32, others_same: bool) -> Result<u32> {
+    let Some(table) = table else { return Ok(id) };
+    known(table.get(&id), id, others_same)
+}
+
+fn there(table: Option<&HashMap<u32, u32>>, id: u32, others_same: bool) -> Result<u32> {
+    let Some(table) = table else { return Ok(id) };
+    // The smallest of those that are `id` here, so that the answer is the same each time.
+    let remote = table.iter().filter(|(_, local)| **local == id).map(|(remote, _)| remote).min();
+    known(remote, id, others_same)
+}
+
+fn known(found: Option<&u32>, id: u32, others_same: bool) -> Result<u32> {
     match found {
         Some(found) => Ok(*found),
         None if others_same => Ok(id),
         None => Err(Errno::EPERM),
     }
-}
-
-/// The smallest remote id of those that are `local` here, so that the answer is the same each
-/// time.
-fn key_of(table: &std::collections::HashMap<u32, u32>, local: u32) -> Option<&u32> {
-    table.iter().filter(|(_, here)| **here == local).map(|(there, _)| there).min()
 }
 
 #[cfg(test)]
@@ -98,8 +102,8 @@ mod tests {
     #[test]
     fn a_table_maps_what_is_in_it_and_refuses_or_passes_the_rest() {
         let table = |others_same| IdMap::Table {
-            uids: [(1, 11), (2, 12)].into(),
-            gids: [(3, 13)].into(),
+            uids: Some([(1, 11), (2, 12)].into()),
+            gids: Some([(3, 13)].into()),
             others_same,
         };
         assert_eq!(table(false).uid_here(1), Ok(11));
@@ -108,6 +112,8 @@ mod tests {
         assert_eq!(table(false).uid_here(9), Err(Errno::EPERM));
         assert_eq!(table(false).uid_there(1), Err(Errno::EPERM));
         assert_eq!(table(true).uid_here(9), Ok(9));
+        let users = IdMap::Table { uids: Some([(1, 11)].into()), gids: None, others_same: false };
+        assert_eq!((users.gid_here(5), users.gid_there(5)), (Ok(5), Ok(5)));
     }
 
     #[test]

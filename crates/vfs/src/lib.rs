@@ -42,7 +42,7 @@ pub use open::{OpenRequest, Opened};
 
 use directory::OpenDirectory;
 use inode::Inode;
-use open::OpenFile;
+use open::{LostWrite, OpenFile};
 use table::Table;
 use tree::{Ticks, Tree};
 
@@ -109,6 +109,7 @@ pub struct Vfs {
     directories: Table<OpenDirectory>,
     /// Permits are bytes; held by each write on its way.
     write_window: Arc<Semaphore>,
+    lost_write: Arc<LostWrite>,
 }
 
 impl Vfs {
@@ -124,6 +125,7 @@ impl Vfs {
             files: Table::default(),
             directories: Table::default(),
             write_window: Arc::new(Semaphore::new(WRITE_WINDOW as usize)),
+            lost_write: Arc::default(),
         }
     }
 
@@ -143,6 +145,12 @@ impl Vfs {
     pub async fn drain(&self) {
         let all = self.write_window.acquire_many(WRITE_WINDOW).await;
         drop(all);
+    }
+
+    /// The error of a write whose file was closed before it failed, so that no call could report
+    /// it; the last of them, once. Only pages written through a mapping come so late.
+    pub fn take_lost_write(&self) -> Option<Errno> {
+        self.lost_write.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Figures of the file system that holds `ino`.

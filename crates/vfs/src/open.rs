@@ -59,7 +59,11 @@ pub(crate) struct OpenFile {
     pub(crate) append: bool,
     remote: Arc<dyn Remote>,
     state: Mutex<FileState>,
+    lost: Arc<LostWrite>,
 }
+
+/// The error of a write that nobody was left to be told of.
+pub(crate) type LostWrite = Mutex<Option<Errno>>;
 
 #[derive(Default)]
 struct FileState {
@@ -97,6 +101,7 @@ impl Drop for OpenFile {
     fn drop(&mut self) {
         if let Some(error) = self.with(|state| state.error) {
             tracing::error!(%error, "a write failed after its file had been closed");
+            *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         }
         self.remote.close(self.fh);
     }
@@ -215,6 +220,7 @@ impl Vfs {
             append: request.append,
             remote: self.remote.clone(),
             state: Mutex::default(),
+            lost: self.lost_write.clone(),
         })
     }
 

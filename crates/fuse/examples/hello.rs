@@ -1,0 +1,89 @@
+//! The smallest useful file system: a directory with one file that says hello.
+//!
+//! ```text
+//! cargo run -p fuse --example hello -- /some/empty/directory
+//! cat /some/empty/directory/hello
+//! fusermount3 -u /some/empty/directory
+//! ```
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Data, Errno, FileKind, Result};
+use bytes::Bytes;
+use fuse::{
+    Attr, AttrReply, Config, Context, DirSink, Entry, Filesystem, Mount, MountOptions, Read,
+    Session,
+};
+
+/// The root's node id is given by the protocol.
+const ROOT: u64 = fuse::abi::ROOT_ID;
+const FILE: u64 = 2;
+const NAME: &[u8] = b"hello";
+const CONTENT: &[u8] = b"Hello, world!\n";
+/// Nothing ever changes, so the kernel may remember it for long.
+const TTL: Duration = Duration::from_secs(3600);
+
+struct Hello;
+
+fn attr(ino: u64) -> Attr {
+    match ino {
+        ROOT => Attr { perm: 0o555, nlink: 2, ..Attr::new(ino, FileKind::Directory) },
+        _ => Attr { perm: 0o444, size: CONTENT.len() as u64, ..Attr::new(ino, FileKind::Regular) },
+    }
+}
+
+impl Filesystem for Hello {
+    async fn lookup(&self, _ctx: &Context, parent: u64, name: &[u8]) -> Result<Entry> {
+        if parent != ROOT || name != NAME {
+            return Err(Errno::ENOENT);
+        }
+        // Look-ups would have to be counted here, if inodes could ever go away.
+        Ok(Entry { ino: FILE, generation: 0, attr: attr(FILE), attr_ttl: TTL, entry_ttl: TTL })
+    }
+
+    async fn getattr(&self, _ctx: &Context, ino: u64, _fh: Option<u64>) -> Result<AttrReply> {
+        Ok(AttrReply { attr: attr(ino), ttl: TTL })
+    }
+
+    async fn read(&self, _ctx: &Context, _ino: u64, read: &Read) -> Result<Data> {
+        let from = CONTENT.len().min(read.offset as usize);
+        Ok(Data::from(Bytes::from_static(&CONTENT[from..])))
+    }
+
+    async fn readdir(
+        &self,
+        _ctx: &Context,
+        _ino: u64,
+        _fh: u64,
+        offset: u64,
+        sink: &mut DirSink,
+    ) -> Result<()> {
+        let entries = [
+            (ROOT, FileKind::Directory, &b"."[..]),
+            (ROOT, FileKind::Directory, b".."),
+            (FILE, FileKind::Regular, NAME),
+        ];
+        // An entry's offset is where the listing goes on behind it.
+        for (next, (ino, kind, name)) in (1..).zip(entries).skip(offset as usize) {
+            if !sink.push(ino, next, kind, name) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[tokio::main]
+async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let path = std::env::args_os().nth(1).ok_or("where shall it be mounted?")?;
+    let options =
+        MountOptions { fsname: "hello".into(), read_only: true, ..MountOptions::default() };
+    let mount = Mount::new(Path::new(&path), &options)?;
+    let config = Config { readdirplus: false, ..Config::default() };
+    let session = Session::start(mount, Arc::new(Hello), config).await?;
+    let end = session.run().await;
+    eprintln!("{:?}", end.cause);
+    Ok(())
+}

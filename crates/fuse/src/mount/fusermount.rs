@@ -1,0 +1,191 @@
+//! `fusermount3`: the set-user-ID helper that mounts for unprivileged users.
+//!
+//! It opens `/dev/fuse`, mounts, and sends the descriptor over a socket whose number it finds in
+//! `_FUSE_COMMFD`. With `auto_unmount` it stays, and unmounts when that socket is closed.
+
+use std::io::{self, ErrorKind, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::fs::Access;
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+    recvmsg, socketpair,
+};
+
+use super::options::MountOptions;
+use super::point::MountPoint;
+use crate::error::{Error, Result};
+
+const PROGRAM: &str = "fusermount3";
+
+/// Its complaints are a line or two; more is cut off.
+const MESSAGE_MAX: u64 = 4096;
+
+/// The `fusermount3` that waits for the end of this process.
+#[derive(Debug)]
+pub(super) struct AutoUnmount {
+    child: Child,
+    socket: OwnedFd,
+}
+
+impl AutoUnmount {
+    /// Lets it unmount now, if that has not happened, and end.
+    pub(super) fn finish(mut self) {
+        drop(self.socket);
+        let _ = self.child.wait();
+    }
+}
+
+/// Mounts.
+pub(super) fn mount(
+    point: &MountPoint,
+    options: &MountOptions,
+) -> Result<(OwnedFd, Option<AutoUnmount>)> {
+    let failed = |errno: rustix::io::Errno| Error::FusermountFailed(errno.into());
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(failed)?;
+    let number = theirs.as_raw_fd();
+    let mut command = Command::new(PROGRAM);
+    command
+        .arg("-o")
+        .arg(options.for_fusermount())
+        .arg("--")
+        .arg(&point.path)
+        .env("_FUSE_COMMFD", number.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    // SAFETY: between fork and exec only fcntl(2) is called, on a descriptor that is open since
+    // `theirs` lives until after the spawn.
+    unsafe {
+        command.pre_exec(move || {
+            fcntl_setfd(BorrowedFd::borrow_raw(number), FdFlags::empty()).map_err(io::Error::from)
+        });
+    }
+    let mut child = command.spawn().map_err(spawn_error)?;
+    drop(theirs);
+    let Some(fd) = receive(&ours) else {
+        let message = message(&mut child);
+        let _ = child.wait();
+        return Err(explain(&message));
+    };
+    if options.auto_unmount {
+        // Its stderr stays open as long as it does.
+        drop(child.stderr.take());
+        return Ok((fd, Some(AutoUnmount { child, socket: ours })));
+    }
+    let message = message(&mut child);
+    let _ = child.wait();
+    if !message.is_empty() {
+        tracing::warn!("{message}");
+    }
+    Ok((fd, None))
+}
+
+/// Unmounts.
+pub(super) fn unmount(path: &Path, lazy: bool) -> Result<()> {
+    let mut command = Command::new(PROGRAM);
+    command.arg("-u");
+    if lazy {
+        command.arg("-z");
+    }
+    command.arg("--").arg(path).stdin(Stdio::null()).stdout(Stdio::null());
+    let output = command.stderr(Stdio::piped()).output().map_err(spawn_error)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if message.contains("busy") {
+        return Err(Error::Busy(path.to_owned()));
+    }
+    Err(match message.is_empty() {
+        true => Error::Unmount {
+            path: path.to_owned(),
+            source: io::Error::other("fusermount3 failed without a message"),
+        },
+        false => Error::Fusermount(message),
+    })
+}
+
+fn spawn_error(error: io::Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => Error::FusermountMissing,
+        _ => Error::FusermountFailed(error),
+    }
+}
+
+/// The descriptor that comes over the socket; `None` when it is closed without one.
+fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return None,
+            Ok(_) => break,
+        }
+    }
+    control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    })
+}
+
+/// What it says, until it ends.
+fn message(child: &mut Child) -> String {
+    let mut text = Vec::new();
+    if let Some(stderr) = child.stderr.take() {
+        // What could be read so far is as good as anything.
+        let _ = stderr.take(MESSAGE_MAX).read_to_end(&mut text);
+    }
+    String::from_utf8_lossy(&text).trim().to_owned()
+}
+
+/// Why it refused.
+fn explain(message: &str) -> Error {
+    let device = rustix::fs::access("/dev/fuse", Access::READ_OK | Access::WRITE_OK);
+    match device {
+        Err(rustix::io::Errno::NOENT) => Error::NoDevice,
+        Err(rustix::io::Errno::ACCESS) if message.contains("/dev/fuse") => {
+            Error::DeviceNotPermitted
+        }
+        _ if message.contains("user_allow_other") => Error::AllowOtherNotPermitted,
+        _ if message.is_empty() => {
+            Error::Fusermount("fusermount3 failed without a message".to_owned())
+        }
+        _ => Error::Fusermount(message.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_socket_is_no_descriptor() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        drop(theirs);
+        assert!(receive(&ours).is_none());
+    }
+
+    #[test]
+    fn its_words_are_kept_unless_they_are_known() {
+        let known = explain(
+            "fusermount3: option allow_other only allowed if 'user_allow_other' is set in \
+             /etc/fuse.conf",
+        );
+        assert!(matches!(known, Error::AllowOtherNotPermitted));
+        let other = explain("fusermount3: user has no write access to mountpoint /mnt");
+        assert_eq!(other.to_string(), "fusermount3: user has no write access to mountpoint /mnt");
+    }
+}

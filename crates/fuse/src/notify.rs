@@ -1,0 +1,167 @@
+//! Notifications: what the kernel shall drop from its caches, or put into them, unasked.
+//!
+//! The kernel may block in such a call on a lock that one of our own requests holds (a page that
+//! is being read, a directory in which a name is being looked up). So notifications are queued to
+//! a thread of their own, and nothing ever waits for that thread but [`Notifier::settled`], which
+//! no operation may await. The thread ends with the session, or with the last [`Notifier`].
+
+use std::io::IoSlice;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Weak};
+use std::{io, thread};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use crate::abi::{self, OutHeader, Wire, flags, opcode};
+use crate::channel::Channel;
+
+/// Notifications that may wait. Each has some 300 bytes (but for `store`), so the queue stays
+/// around a megabyte; the number is that of the changes which a large checkout on the server makes
+/// in the time that the kernel may block us. Past it the caller hears of it.
+const QUEUE: usize = 4096;
+
+/// Longest name in a notification.
+const NAME_MAX: usize = 1024;
+
+/// One notification on its way.
+enum Notification {
+    Packet {
+        /// Everything behind the header but `data`.
+        body: Vec<u8>,
+        code: i32,
+        data: Bytes,
+    },
+    /// Answered when all before it have been handed over.
+    Barrier(oneshot::Sender<()>),
+}
+
+/// Sends notifications to the kernel. Cheap to clone; does not keep the session alive.
+///
+/// Methods return at once, `false` when the queue is full: the kernel will not hear of that one
+/// change, and goes on with what it has until its time-out. What the kernel does not have cached
+/// is no error, nor is a session that is over.
+#[derive(Clone)]
+pub struct Notifier {
+    queue: SyncSender<Notification>,
+    expire_only: bool,
+}
+
+impl std::fmt::Debug for Notifier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Notifier")
+    }
+}
+
+impl Notifier {
+    /// Starts the thread. `expire_only`: the kernel knows `FUSE_EXPIRE_ONLY`.
+    pub(crate) fn start(channel: &Arc<dyn Channel>, expire_only: bool) -> io::Result<Notifier> {
+        let (queue, notifications) = sync_channel(QUEUE);
+        let channel = Arc::downgrade(channel);
+        thread::Builder::new()
+            .name("fuse-notify".to_owned())
+            .spawn(move || deliver(&notifications, &channel))?;
+        Ok(Notifier { queue, expire_only })
+    }
+
+    /// Drops the attributes of `ino`, and its cached data from `offset` on: `len` bytes, or all
+    /// for zero. With a negative `offset` the data stays.
+    #[must_use]
+    pub fn inval_inode(&self, ino: u64, offset: i64, len: i64) -> bool {
+        self.packet(
+            opcode::NOTIFY_INVAL_INODE,
+            &abi::NotifyInvalInode { ino, off: offset, len },
+            &[],
+            Bytes::new(),
+        )
+    }
+
+    /// Drops a cached name, also one cached as absent.
+    #[must_use]
+    pub fn inval_entry(&self, parent: u64, name: &[u8]) -> bool {
+        self.entry(parent, name, 0)
+    }
+
+    /// Lets a cached name expire: the next use looks it up again, and mounts below it stay. Drops
+    /// it where the kernel does not know the difference (before Linux 6.2).
+    #[must_use]
+    pub fn expire_entry(&self, parent: u64, name: &[u8]) -> bool {
+        self.entry(parent, name, if self.expire_only { flags::EXPIRE_ONLY } else { 0 })
+    }
+
+    fn entry(&self, parent: u64, name: &[u8], flags: u32) -> bool {
+        let namelen = name.len() as u32;
+        let body = abi::NotifyInvalEntry { parent, namelen, flags };
+        self.packet(opcode::NOTIFY_INVAL_ENTRY, &body, name, Bytes::new())
+    }
+
+    /// Tells that `name`, of inode `child`, was deleted: also who watches it hears of it.
+    #[must_use]
+    pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> bool {
+        let namelen = name.len() as u32;
+        let body = abi::NotifyDelete { parent, child, namelen, padding: 0 };
+        self.packet(opcode::NOTIFY_DELETE, &body, name, Bytes::new())
+    }
+
+    /// Puts `data` into the page cache of `ino`. The file grows if it was shorter.
+    #[must_use]
+    pub fn store(&self, ino: u64, offset: u64, data: Bytes) -> bool {
+        let Ok(size) = u32::try_from(data.len()) else { return false };
+        let body = abi::NotifyStore { nodeid: ino, offset, size, padding: 0 };
+        self.packet(opcode::NOTIFY_STORE, &body, &[], data)
+    }
+
+    /// Waits until everything queued so far was handed to the kernel, or the session is over.
+    ///
+    /// Never to be awaited by an operation: the kernel may be waiting for that one.
+    pub async fn settled(&self) {
+        let (done, all_done) = oneshot::channel();
+        let mut barrier = Notification::Barrier(done);
+        // A full queue is rare enough to be looked at again after a while.
+        while let Err(TrySendError::Full(again)) = self.queue.try_send(barrier) {
+            barrier = again;
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        // An error says that the thread has ended, and so has the session.
+        let _ = all_done.await;
+    }
+
+    fn packet(&self, code: i32, fixed: &impl Wire, name: &[u8], data: Bytes) -> bool {
+        if name.len() > NAME_MAX || name.contains(&0) {
+            // The kernel cannot have cached it.
+            return true;
+        }
+        let mut body = Vec::with_capacity(32 + name.len());
+        fixed.put(&mut body);
+        if !name.is_empty() {
+            body.extend_from_slice(name);
+            body.push(0);
+        }
+        match self.queue.try_send(Notification::Packet { body, code, data }) {
+            Ok(()) | Err(TrySendError::Disconnected(_)) => true,
+            Err(TrySendError::Full(_)) => false,
+        }
+    }
+}
+
+/// The thread's body.
+fn deliver(notifications: &Receiver<Notification>, channel: &Weak<dyn Channel>) {
+    while let Ok(notification) = notifications.recv() {
+        let Some(channel) = channel.upgrade() else { return };
+        match notification {
+            Notification::Packet { body, code, data } => {
+                let len = OutHeader::SIZE + body.len() + data.len();
+                let mut header = Vec::with_capacity(OutHeader::SIZE);
+                OutHeader { len: len as u32, error: code, unique: 0 }.put(&mut header);
+                let packet = [IoSlice::new(&header), IoSlice::new(&body), IoSlice::new(&data)];
+                if let Err(error) = channel.send(&packet)
+                    && error.raw_os_error() != Some(libc::ENOENT)
+                {
+                    tracing::debug!(code, %error, "the kernel refused a notification");
+                }
+            }
+            // Nobody may be waiting any more.
+            Notification::Barrier(done) => drop(done.send(())),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What a file system answers to an open.
+
+use std::sync::Arc;
+
+use crate::abi::{self, flags::fopen};
+use crate::passthrough::BackingId;
+
+/// An opened file or directory.
+#[derive(Clone, Debug, Default)]
+pub struct Opened {
+    /// The file system's handle, given back with `release` or `releasedir`.
+    pub fh: u64,
+    /// How the kernel shall treat it.
+    pub flags: OpenReply,
+}
+
+impl Opened {
+    /// Handle `fh`, and nothing special about it.
+    #[must_use]
+    pub fn new(fh: u64) -> Opened {
+        Opened { fh, flags: OpenReply::default() }
+    }
+
+    pub(crate) fn wire(&self) -> abi::OpenOut {
+        abi::OpenOut {
+            fh: self.fh,
+            open_flags: self.flags.wire(),
+            backing_id: self.flags.passthrough.as_ref().map_or(0, |backing| backing.number()),
+        }
+    }
+}
+
+/// How the kernel shall treat an open file.
+#[derive(Clone, Debug, Default)]
+pub struct OpenReply {
+    /// Reads and writes go to the file system, past the page cache.
+    ///
+    /// To be set for an open with `O_DIRECT`, together with `parallel_direct_writes`: on a cached
+    /// open the kernel sends no interrupt for asynchronous direct I/O, and its caller cannot even
+    /// be killed.
+    pub direct_io: bool,
+    /// The cached pages of this inode stay; otherwise they are dropped by this open.
+    pub keep_cache: bool,
+    /// `lseek(2)` fails.
+    pub nonseekable: bool,
+    /// Direct writes of several callers to this inode may be under way together.
+    pub parallel_direct_writes: bool,
+    /// No `flush` at close.
+    pub noflush: bool,
+    /// The listing may be kept for other opens (directories).
+    pub cache_dir: bool,
+    /// Reads and writes go to this file instead, without a request. `direct_io`, `noflush` and
+    /// `parallel_direct_writes` are all that may be set besides. All opens of one inode must name
+    /// the same backing file, and none may be cached, for as long as one of them lasts.
+    pub passthrough: Option<Arc<BackingId>>,
+}
+
+impl OpenReply {
+    fn wire(&self) -> u32 {
+        [
+            (self.direct_io, fopen::DIRECT_IO),
+            (self.keep_cache, fopen::KEEP_CACHE),
+            (self.nonseekable, fopen::NONSEEKABLE),
+            (self.parallel_direct_writes, fopen::PARALLEL_DIRECT_WRITES),
+            (self.noflush, fopen::NOFLUSH),
+            (self.cache_dir, fopen::CACHE_DIR),
+            (self.passthrough.is_some(), fopen::PASSTHROUGH),
+        ]
+        .into_iter()
+        .filter(|(set, _)| *set)
+        .fold(0, |bits, (_, bit)| bits | bit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_have_their_bits() {
+        let flags = OpenReply {
+            direct_io: true,
+            keep_cache: true,
+            nonseekable: true,
+            parallel_direct_writes: true,
+            noflush: true,
+            cache_dir: true,
+            passthrough: None,
+        };
+        assert_eq!(
+            Opened { fh: 9, flags }.wire(),
+            abi::OpenOut { fh: 9, open_flags: 0x6f, backing_id: 0 }
+        );
+        assert_eq!(Opened::new(1).wire().open_flags, 0);
+    }
+}

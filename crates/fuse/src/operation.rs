@@ -1,0 +1,340 @@
+//! What the kernel can ask for, as typed values. [`request`](crate::request) makes them.
+
+use crate::attr::SetAttr;
+
+/// Who asks, and as which request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// User id for file access (`fsuid`).
+    pub uid: u32,
+    /// Group id for file access (`fsgid`).
+    pub gid: u32,
+    /// The process, zero when it is not visible from the mount's pid namespace, or for requests
+    /// that the kernel makes on nobody's behalf.
+    pub pid: u32,
+    /// The request's number; never used twice in the life of a mount.
+    pub unique: u64,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// Flags of `open(2)`, without `O_CREAT` and `O_EXCL`; with `O_TRUNC` where the kernel leaves
+    /// that to the file system.
+    pub flags: i32,
+    /// Set-user-ID and set-group-ID bits have to go.
+    pub kill_suidgid: bool,
+}
+
+/// How a file is made and opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Create {
+    /// Flags of `open(2)`.
+    pub flags: i32,
+    /// Kind and permissions, the umask already applied.
+    pub mode: u32,
+    /// The caller's umask.
+    pub umask: u32,
+    /// Set-user-ID and set-group-ID bits have to go.
+    pub kill_suidgid: bool,
+}
+
+/// A read of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The open file.
+    pub fh: u64,
+    /// Where to begin.
+    pub offset: u64,
+    /// Bytes wanted; fewer mean the end of the file.
+    pub size: u32,
+    /// Flags of the open file.
+    pub flags: i32,
+    /// Who reads, for mandatory locks.
+    pub lock_owner: Option<u64>,
+}
+
+/// A write to a file; the data comes apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// The open file; a guess when `cached`.
+    pub fh: u64,
+    /// Where to begin.
+    pub offset: u64,
+    /// Flags of the open file.
+    pub flags: i32,
+    /// Comes from the page cache (a shared mapping), not from `write(2)`.
+    pub cached: bool,
+    /// Set-user-ID and set-group-ID bits have to go.
+    pub kill_suidgid: bool,
+    /// Who writes, for mandatory locks.
+    pub lock_owner: Option<u64>,
+}
+
+/// The last close of an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// The open file.
+    pub fh: u64,
+    /// Flags of the open file.
+    pub flags: i32,
+    /// To be flushed first.
+    pub flush: bool,
+    /// Its `flock` locks are to be dropped.
+    pub flock_unlock: bool,
+    /// Who closes.
+    pub lock_owner: u64,
+}
+
+/// Kind of a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockKind {
+    /// `F_RDLCK`
+    Read,
+    /// `F_WRLCK`
+    Write,
+    /// `F_UNLCK`
+    Unlock,
+}
+
+/// A range of a file and its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lock {
+    /// First byte.
+    pub start: u64,
+    /// Last byte, included; `i64::MAX` for everything up to the end.
+    pub end: u64,
+    /// What is asked or held.
+    pub kind: LockKind,
+    /// The process that asks or holds.
+    pub pid: u32,
+}
+
+/// A lock to set or to test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockRequest {
+    /// The open file.
+    pub fh: u64,
+    /// Who owns it: two with the same owner do not conflict.
+    pub owner: u64,
+    /// The lock.
+    pub lock: Lock,
+    /// Of `flock(2)`, not of `fcntl(2)`.
+    pub flock: bool,
+    /// To be waited for.
+    pub wait: bool,
+}
+
+/// An `ioctl(2)`, restricted: its sizes follow from the command's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ioctl {
+    /// The open file.
+    pub fh: u64,
+    /// `FUSE_IOCTL_*`
+    pub flags: u32,
+    /// The command.
+    pub command: u32,
+    /// Its argument: a number, or a pointer that means nothing here.
+    pub argument: u64,
+    /// Bytes that may be answered.
+    pub out_size: u32,
+}
+
+/// A copy between two files of this file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyFileRange {
+    /// The open file to read.
+    pub fh_in: u64,
+    /// Where to begin there.
+    pub offset_in: u64,
+    /// The inode to write.
+    pub ino_out: u64,
+    /// The open file to write.
+    pub fh_out: u64,
+    /// Where to begin there.
+    pub offset_out: u64,
+    /// Bytes to copy.
+    pub len: u64,
+    /// Flags of `copy_file_range(2)`, none so far.
+    pub flags: u64,
+}
+
+/// What a request asks for; borrowed from its bytes.
+///
+/// Names are not empty and have no `/` in them; they are not checked for anything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // The fields are those of the methods of `Filesystem`, described there.
+pub enum Operation<'a> {
+    Lookup {
+        name: &'a [u8],
+    },
+    Forget {
+        count: u64,
+    },
+    /// Pairs of node id and count, as they are on the wire.
+    BatchForget {
+        items: ForgetItems<'a>,
+    },
+    Getattr {
+        fh: Option<u64>,
+    },
+    Setattr {
+        change: SetAttr,
+    },
+    Statx {
+        fh: Option<u64>,
+        flags: u32,
+        mask: u32,
+    },
+    Readlink,
+    Symlink {
+        name: &'a [u8],
+        target: &'a [u8],
+    },
+    Mknod {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+    },
+    Mkdir {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+    },
+    Unlink {
+        name: &'a [u8],
+    },
+    Rmdir {
+        name: &'a [u8],
+    },
+    Rename {
+        name: &'a [u8],
+        new_parent: u64,
+        new_name: &'a [u8],
+        flags: u32,
+    },
+    Link {
+        ino: u64,
+        new_name: &'a [u8],
+    },
+    Open(Open),
+    Read(Read),
+    Write(Write, &'a [u8]),
+    Statfs,
+    Release(Release),
+    Fsync {
+        fh: u64,
+        datasync: bool,
+    },
+    Setxattr {
+        name: &'a [u8],
+        value: &'a [u8],
+        flags: u32,
+    },
+    Getxattr {
+        name: &'a [u8],
+        size: u32,
+    },
+    Listxattr {
+        size: u32,
+    },
+    Removexattr {
+        name: &'a [u8],
+    },
+    Flush {
+        fh: u64,
+        lock_owner: u64,
+    },
+    Init(Init),
+    Opendir {
+        flags: i32,
+    },
+    Readdir(Read),
+    Readdirplus(Read),
+    Releasedir {
+        fh: u64,
+        flags: i32,
+    },
+    Fsyncdir {
+        fh: u64,
+        datasync: bool,
+    },
+    Getlk(LockRequest),
+    Setlk(LockRequest),
+    Access {
+        mask: u32,
+    },
+    Create {
+        name: &'a [u8],
+        create: Create,
+    },
+    Tmpfile {
+        create: Create,
+    },
+    Interrupt {
+        unique: u64,
+    },
+    Bmap {
+        block: u64,
+        blocksize: u32,
+    },
+    Destroy,
+    Ioctl(Ioctl, &'a [u8]),
+    Poll {
+        fh: u64,
+        kh: u64,
+        flags: u32,
+        events: u32,
+    },
+    NotifyReply,
+    Fallocate {
+        fh: u64,
+        offset: u64,
+        len: u64,
+        mode: i32,
+    },
+    Lseek {
+        fh: u64,
+        offset: i64,
+        whence: u32,
+    },
+    /// `wide`: the reply has 64 bits (`FUSE_COPY_FILE_RANGE_64`).
+    CopyFileRange {
+        copy: CopyFileRange,
+        wide: bool,
+    },
+    Syncfs,
+    /// A request that this crate does not know.
+    Unknown {
+        opcode: u32,
+    },
+}
+
+/// The kernel's side of the negotiation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Init {
+    /// Major version.
+    pub major: u32,
+    /// Minor version.
+    pub minor: u32,
+    /// Largest readahead in bytes.
+    pub max_readahead: u32,
+    /// All capabilities, those of `flags2` shifted up.
+    pub flags: u64,
+}
+
+/// The items of a `FUSE_BATCH_FORGET`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForgetItems<'a>(pub(crate) &'a [u8]);
+
+impl Iterator for ForgetItems<'_> {
+    /// Node id and count.
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<(u64, u64)> {
+        use crate::abi::Wire;
+        let one = crate::abi::ForgetOne::take(&mut self.0)?;
+        Some((one.nodeid, one.nlookup))
+    }
+}

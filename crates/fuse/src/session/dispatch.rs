@@ -1,0 +1,140 @@
+//! From a request to the operation of the file system, and from that to the reply.
+
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use base::Errno;
+use base::task::Task;
+
+use super::Inner;
+use super::buffers::Buffer;
+use super::reply::Reply;
+use crate::abi::{self, opcode};
+use crate::filesystem::Filesystem;
+use crate::operation::{Context, Operation};
+use crate::request::{Malformed, Request, WRITE_DATA_OFFSET};
+
+/// Requests that go by an open file: who got in once may go on, as in libfuse.
+const BY_HANDLE: &[u32] = &[
+    opcode::READ,
+    opcode::WRITE,
+    opcode::FSYNC,
+    opcode::RELEASE,
+    opcode::READDIR,
+    opcode::READDIRPLUS,
+    opcode::FSYNCDIR,
+    opcode::RELEASEDIR,
+];
+
+impl<F: Filesystem> Inner<F> {
+    /// Starts what the first `len` bytes of `buffer` ask for.
+    pub(super) fn dispatch(self: &Arc<Self>, buffer: &mut Buffer, len: usize) {
+        let request = match Request::parse(&buffer[..len]) {
+            Ok(request) => request,
+            Err(malformed @ Malformed::Header { .. }) => {
+                return tracing::error!("from the kernel: {malformed}");
+            }
+            Err(malformed @ Malformed::Body { header }) => {
+                tracing::error!("from the kernel: {malformed}");
+                if !matches!(
+                    header.opcode,
+                    opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT
+                ) {
+                    self.write(header.unique, -libc::EIO, &[]);
+                }
+                return;
+            }
+        };
+        let header = request.header;
+        tracing::trace!(
+            unique = header.unique,
+            ino = header.nodeid,
+            "{}",
+            opcode::name(header.opcode).unwrap_or("unknown")
+        );
+        let ctx =
+            Context { uid: header.uid, gid: header.gid, pid: header.pid, unique: header.unique };
+        match request.operation {
+            Operation::Forget { count } => self.forget(header.nodeid, count),
+            Operation::BatchForget { items } => {
+                for (ino, count) in items {
+                    self.forget(ino, count);
+                }
+            }
+            // Dropping what an operation holds may run foreign code, which may panic.
+            Operation::Interrupt { unique } => {
+                guarded("interrupt", || self.pending.interrupt(unique));
+            }
+            Operation::NotifyReply => {}
+            Operation::Destroy => drop(self.write(header.unique, 0, &[])),
+            Operation::Unknown { .. } => drop(self.write(header.unique, -libc::ENOSYS, &[])),
+            // A second one makes no sense.
+            Operation::Init(_) => drop(self.write(header.unique, -libc::EIO, &[])),
+            _ if self.denies(ctx.uid, header.opcode) => {
+                self.write(header.unique, -libc::EACCES, &[]);
+            }
+            Operation::Write(write, data) => {
+                let range = WRITE_DATA_OFFSET..WRITE_DATA_OFFSET + data.len();
+                let data = self.buffers.take(buffer, range);
+                self.run(ctx.unique, true, move |reply| async move {
+                    let ino = header.nodeid;
+                    let result = reply.filesystem().write(&ctx, ino, &write, data).await;
+                    reply.wire(result.map(|size| abi::WriteOut { size, padding: 0 }));
+                });
+            }
+            operation => self.perform(ctx, header.nodeid, operation),
+        }
+    }
+
+    /// Enters a request, polls its operation once, and keeps it if it has to wait.
+    pub(super) fn run<Fut>(
+        self: &Arc<Self>,
+        unique: u64,
+        interruptible: bool,
+        operation: impl FnOnce(Reply<F>) -> Fut,
+    ) where
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let interrupted_before = !self.pending.starting(unique, interruptible);
+        let reply = Reply::new(self, unique);
+        if interrupted_before {
+            return reply.error(Errno::EINTR);
+        }
+        if let Some(task) = Task::start(caught(operation(reply))) {
+            self.pending.started(unique, task);
+        }
+    }
+
+    /// Whether `allow_root` keeps this caller out.
+    fn denies(&self, uid: u32, opcode: u32) -> bool {
+        self.only_user.is_some_and(|user| uid != user && uid != 0) && !BY_HANDLE.contains(&opcode)
+    }
+
+    /// Takes back look-ups.
+    pub(super) fn forget(&self, ino: u64, count: u64) {
+        guarded("forget", || self.filesystem.forget(ino, count));
+    }
+}
+
+/// Runs code of the file system that has no reply to tell of a panic.
+fn guarded(what: &str, body: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(body)).is_err() {
+        tracing::error!("{what} panicked");
+    }
+}
+
+/// Ends with the operation, or with its panic. Its reply is dropped by that panic, which answers
+/// the request.
+async fn caught(operation: impl Future<Output = ()> + Send) {
+    let mut operation = pin!(operation);
+    poll_fn(|context| {
+        catch_unwind(AssertUnwindSafe(|| operation.as_mut().poll(context))).unwrap_or_else(|_| {
+            tracing::error!("an operation panicked; its caller gets EIO");
+            Poll::Ready(())
+        })
+    })
+    .await;
+}

@@ -1,0 +1,169 @@
+//! FUSE_INIT: the first request, which both sides use to agree on what they can do.
+
+use std::io::{self, IoSlice};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::buffers::Buffer;
+use super::config::{Config, Negotiated};
+use crate::abi::{self, InitOut, OutHeader, Wire, flags::init};
+use crate::channel::Readiness;
+use crate::error::{Error, Result};
+use crate::operation::{Init, Operation};
+use crate::request::Request;
+
+/// The kernel's page size in the unit of `max_pages`. Where pages are larger, the kernel takes
+/// `max_pages` for more bytes, which does no harm.
+const PAGE: u32 = 4096;
+
+/// How deep file systems may be stacked: passthrough needs one level.
+const STACK_DEPTH: u32 = 1;
+
+/// Waits for FUSE_INIT and answers it.
+pub(super) async fn negotiate(
+    channel: &AsyncFd<Readiness>,
+    buffer: &mut Buffer,
+    config: &Config,
+) -> Result<Negotiated> {
+    loop {
+        let len = receive(channel, buffer).await?;
+        let request = Request::parse(&buffer[..len]).map_err(|_| Error::NoInit)?;
+        let Operation::Init(init) = request.operation else { return Err(Error::NoInit) };
+        let send = |out: &InitOut| {
+            let mut packet = Vec::with_capacity(OutHeader::SIZE + InitOut::SIZE);
+            let len = (OutHeader::SIZE + InitOut::SIZE) as u32;
+            OutHeader { len, error: 0, unique: request.header.unique }.put(&mut packet);
+            out.put(&mut packet);
+            channel.get_ref().0.send(&[IoSlice::new(&packet)]).map_err(Error::Session)
+        };
+        if init.major > abi::MAJOR {
+            // By the protocol the kernel now begins again with our major version.
+            send(&InitOut { major: abi::MAJOR, minor: abi::MINOR, ..InitOut::default() })?;
+            continue;
+        }
+        if init.major < abi::MAJOR || init.minor < abi::MINOR_MIN {
+            return Err(Error::Protocol { major: init.major, minor: init.minor });
+        }
+        let (out, negotiated) = agree(&init, config);
+        send(&out)?;
+        tracing::debug!(offered = init.flags, ?negotiated, "the kernel's FUSE is {}", init.minor);
+        return Ok(negotiated);
+    }
+}
+
+/// What to answer, and what that means.
+fn agree(offer: &Init, config: &Config) -> (InitOut, Negotiated) {
+    let mut capabilities = offer.flags & config.capabilities();
+    if capabilities & init::INIT_EXT == 0 {
+        capabilities &= u64::from(u32::MAX);
+    }
+    let negotiated = Negotiated {
+        minor: offer.minor.min(abi::MINOR),
+        max_write: config.max_write,
+        max_readahead: config.max_readahead.min(offer.max_readahead),
+        capabilities,
+    };
+    let out = InitOut {
+        major: abi::MAJOR,
+        minor: negotiated.minor,
+        max_readahead: negotiated.max_readahead,
+        flags: capabilities as u32,
+        max_background: config.max_background,
+        congestion_threshold: config.congestion_threshold,
+        max_write: config.max_write,
+        time_gran: config.time_granularity,
+        max_pages: (config.max_write / PAGE) as u16,
+        flags2: (capabilities >> 32) as u32,
+        max_stack_depth: if negotiated.passthrough() { STACK_DEPTH } else { 0 },
+        ..InitOut::default()
+    };
+    (out, negotiated)
+}
+
+async fn receive(channel: &AsyncFd<Readiness>, buffer: &mut Buffer) -> Result<usize> {
+    loop {
+        let ready = channel.ready(Interest::READABLE | Interest::ERROR).await;
+        let mut guard = ready.map_err(Error::Session)?;
+        match guard.try_io(|channel| channel.get_ref().0.receive(buffer)) {
+            Ok(Ok(0)) => return Err(Error::Ended),
+            Ok(Ok(len)) => return Ok(len),
+            Ok(Err(error)) => match error.raw_os_error() {
+                Some(libc::ENODEV | libc::ECONNABORTED) => return Err(Error::Ended),
+                Some(libc::ENOENT | libc::EINTR) => {}
+                _ => return Err(Error::Session(io::Error::from(error.kind()))),
+            },
+            // Nothing there after all.
+            Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::DataInvalidation;
+
+    fn offer(flags: u64) -> Init {
+        Init { major: 7, minor: 45, max_readahead: 128 << 10, flags }
+    }
+
+    #[test]
+    fn only_what_is_offered_and_wanted_is_taken() {
+        let config = Config::default().effective();
+        let (out, negotiated) = agree(&offer(u64::MAX), &config);
+        assert_eq!(out.flags & init::WRITEBACK_CACHE as u32, 0);
+        assert_eq!(out.flags & init::READDIRPLUS_AUTO as u32, 0);
+        assert_ne!(out.flags & init::ASYNC_DIO as u32, 0);
+        assert_eq!(out.max_pages, 256);
+        assert_eq!((out.minor, out.max_stack_depth), (42, 0));
+        assert_eq!(negotiated.max_readahead, 128 << 10);
+
+        let passthrough = Config { passthrough: true, ..config };
+        let (out, _) = agree(&offer(u64::MAX), &passthrough);
+        assert_eq!(out.max_stack_depth, 1);
+        assert_ne!(out.flags2 & 1 << (37 - 32), 0);
+
+        let (out, negotiated) = agree(&offer(init::ASYNC_READ), &passthrough);
+        assert_eq!((u64::from(out.flags), out.flags2), (init::ASYNC_READ, 0));
+        assert!(!negotiated.passthrough());
+    }
+
+    #[test]
+    fn the_upper_flags_need_the_extension() {
+        let config = Config { passthrough: true, ..Config::default() }.effective();
+        let (out, negotiated) = agree(&offer(u64::MAX & !init::INIT_EXT), &config);
+        assert_eq!((out.flags2, out.max_stack_depth), (0, 0));
+        assert!(!negotiated.passthrough());
+    }
+
+    #[test]
+    fn one_way_of_invalidation_is_taken() {
+        for (way, flag) in [
+            (DataInvalidation::OnSize, 0),
+            (DataInvalidation::Auto, init::AUTO_INVAL_DATA),
+            (DataInvalidation::Explicit, init::EXPLICIT_INVAL_DATA),
+        ] {
+            let config = Config { data_invalidation: way, ..Config::default() }.effective();
+            let both = init::AUTO_INVAL_DATA | init::EXPLICIT_INVAL_DATA;
+            assert_eq!(agree(&offer(u64::MAX), &config).1.capabilities & both, flag);
+        }
+    }
+
+    #[test]
+    fn settings_out_of_range_are_brought_into_it() {
+        let config = Config {
+            max_write: u32::MAX,
+            max_background: 0,
+            congestion_threshold: 9,
+            readers: 7,
+            ..Config::default()
+        };
+        let config = config.effective();
+        assert_eq!((config.max_write, config.max_background), (1 << 20, 1));
+        assert_eq!((config.congestion_threshold, config.readers), (1, 2));
+        let small = Config { max_write: 0, ..Config::default() }.effective();
+        assert_eq!(agree(&offer(0), &small).0.max_pages, 1);
+        assert!(small.buffer_size() > 64 << 10);
+    }
+}

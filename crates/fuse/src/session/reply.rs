@@ -1,0 +1,291 @@
+//! The one reply of a request.
+//!
+//! A [`Reply`] belongs to the future of its operation. Sending consumes it; dropping it unsent
+//! sends an error. What the kernel does not take is undone here.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use base::{Data, Errno, Result};
+
+use super::Inner;
+use crate::abi::{self, OUT_HEADER_SIZE, Wire};
+use crate::attr::Entry;
+use crate::directory::PlusSink;
+use crate::filesystem::{Filesystem, IoctlReply};
+use crate::open::Opened;
+use crate::operation::{Context, Release};
+
+/// Pieces that one system call writes at most (`IOV_MAX`), the header among them.
+const PIECES_MAX: usize = 1024;
+
+/// The kernel refuses larger error numbers (`ERESTARTSYS` and what follows are its own).
+const ERRNO_MAX: i32 = 511;
+
+/// A request in the table of those under way; leaves it when dropped.
+struct Entered<F: Filesystem> {
+    inner: Arc<Inner<F>>,
+    unique: u64,
+}
+
+impl<F: Filesystem> Entered<F> {
+    /// Writes a reply; whether the kernel took it.
+    fn write(&self, error: i32, pieces: &[IoSlice<'_>]) -> bool {
+        self.inner.write(self.unique, error, pieces)
+    }
+}
+
+impl<F: Filesystem> Drop for Entered<F> {
+    fn drop(&mut self) {
+        self.inner.pending.ended(self.unique);
+    }
+}
+
+/// The right and the duty to answer one request.
+pub(super) struct Reply<F: Filesystem> {
+    /// Gone when the reply was sent.
+    entered: Option<Entered<F>>,
+    inner: Arc<Inner<F>>,
+}
+
+impl<F: Filesystem> Drop for Reply<F> {
+    fn drop(&mut self) {
+        if let Some(entered) = self.entered.take() {
+            // Dropped by a panic, or by a cancellation.
+            let errno = if std::thread::panicking() { Errno::EIO } else { Errno::EINTR };
+            entered.write(-errno.raw(), &[]);
+        }
+    }
+}
+
+impl<F: Filesystem> Reply<F> {
+    /// For a request that is in the table.
+    pub(super) fn new(inner: &Arc<Inner<F>>, unique: u64) -> Reply<F> {
+        let entered = Entered { inner: inner.clone(), unique };
+        Reply { entered: Some(entered), inner: inner.clone() }
+    }
+
+    /// The file system that is asked.
+    pub(super) fn filesystem(&self) -> &F {
+        &self.inner.filesystem
+    }
+
+    /// Sends a reply. Answers the request's place in the table if the kernel did not take it.
+    fn send(&mut self, error: i32, pieces: &[IoSlice<'_>]) -> Option<Entered<F>> {
+        let entered = self.entered.take()?;
+        (!entered.write(error, pieces)).then_some(entered)
+    }
+
+    /// Answers with an error.
+    pub(super) fn error(mut self, errno: Errno) {
+        let errno = if errno.raw() > ERRNO_MAX { Errno::EIO } else { errno };
+        self.send(-errno.raw(), &[]);
+    }
+
+    /// Answers with bytes.
+    pub(super) fn bytes(mut self, bytes: &[u8]) {
+        self.send(0, &[IoSlice::new(bytes)]);
+    }
+
+    /// Answers with a structure, or the error.
+    pub(super) fn wire(self, result: Result<impl Wire>) {
+        match result {
+            Ok(wire) => self.bytes(&encoded(&wire)),
+            Err(errno) => self.error(errno),
+        }
+    }
+
+    /// Answers with success and nothing else.
+    pub(super) fn empty(mut self, result: Result<()>) {
+        match result {
+            Ok(()) => drop(self.send(0, &[])),
+            Err(errno) => self.error(errno),
+        }
+    }
+
+    /// Answers a READ of `size` bytes from where they are.
+    pub(super) fn data(mut self, result: Result<Data>, size: u32) {
+        let mut data = match result {
+            Ok(data) => data,
+            Err(errno) => return self.error(errno),
+        };
+        if data.len() > size as usize {
+            data.truncate(size as usize);
+        }
+        let pieces = data.pieces();
+        if pieces.len() < PIECES_MAX {
+            let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+            self.send(0, &slices);
+        } else {
+            self.bytes(&data.to_vec());
+        }
+    }
+
+    /// Answers what getxattr(2) and listxattr(2) want: the value, or its size if `size` is zero.
+    pub(super) fn xattr(self, result: Result<Vec<u8>>, size: u32) {
+        match result {
+            Ok(value) if size == 0 => match u32::try_from(value.len()) {
+                Ok(size) => self.wire(Ok(abi::GetxattrOut { size, padding: 0 })),
+                Err(_) => self.error(Errno::E2BIG),
+            },
+            Ok(value) if value.len() > size as usize => self.error(Errno::ERANGE),
+            Ok(value) => self.bytes(&value),
+            Err(errno) => self.error(errno),
+        }
+    }
+
+    /// Answers an ioctl.
+    pub(super) fn ioctl(mut self, answer: &IoctlReply) {
+        let out = abi::IoctlOut { result: answer.result, ..abi::IoctlOut::default() };
+        self.send(0, &[IoSlice::new(&encoded(&out)), IoSlice::new(&answer.data)]);
+    }
+
+    /// Answers an entry, and forgets it if it does not arrive.
+    pub(super) fn entry(mut self, result: Result<Entry>) {
+        match result {
+            Ok(entry) => {
+                let undelivered = self.send(0, &[IoSlice::new(&encoded(&entry.wire()))]);
+                if undelivered.is_some() {
+                    self.forget(&entry);
+                }
+            }
+            Err(errno) => self.error(errno),
+        }
+    }
+
+    /// Answers an open, and releases it if it does not arrive.
+    pub(super) fn opened(mut self, result: Result<Opened>, ctx: Context, ino: u64, flags: i32) {
+        match result {
+            Ok(opened) => {
+                let undelivered = self.send(0, &[IoSlice::new(&encoded(&opened.wire()))]);
+                if let Some(entered) = undelivered {
+                    release(entered, ctx, ino, opened.fh, flags);
+                }
+            }
+            Err(errno) => self.error(errno),
+        }
+    }
+
+    /// As [`Reply::opened`], for a directory.
+    pub(super) fn opened_dir(mut self, result: Result<Opened>, ctx: Context, ino: u64, flags: i32) {
+        match result {
+            Ok(opened) => {
+                let undelivered = self.send(0, &[IoSlice::new(&encoded(&opened.wire()))]);
+                if let Some(entered) = undelivered {
+                    let runtime = self.inner.runtime.clone();
+                    runtime.spawn(async move {
+                        let filesystem = &entered.inner.filesystem;
+                        let _ = filesystem.releasedir(&ctx, ino, opened.fh, flags).await;
+                    });
+                }
+            }
+            Err(errno) => self.error(errno),
+        }
+    }
+
+    /// Answers a create; releases the handle and forgets the entry if that does not arrive.
+    pub(super) fn created(mut self, result: Result<(Entry, Opened)>, ctx: Context, flags: i32) {
+        match result {
+            Ok((entry, opened)) => {
+                let mut packet = encoded(&entry.wire());
+                opened.wire().put(&mut packet);
+                if let Some(entered) = self.send(0, &[IoSlice::new(&packet)]) {
+                    self.forget(&entry);
+                    release(entered, ctx, entry.ino, opened.fh, flags);
+                }
+            }
+            Err(errno) => self.error(errno),
+        }
+    }
+
+    fn forget(&self, entry: &Entry) {
+        if entry.ino != 0 {
+            self.inner.forget(entry.ino, 1);
+        }
+    }
+
+    /// Answers a listing with look-ups, and forgets those that do not arrive.
+    pub(super) fn listing(mut self, result: Result<()>, mut listing: Listing<F>) {
+        match result {
+            Ok(()) => {
+                let undelivered = self.send(0, &[IoSlice::new(listing.sink.bytes())]);
+                listing.delivered = undelivered.is_none();
+                // Forgets before the request leaves the table.
+                drop(listing);
+            }
+            Err(errno) => {
+                drop(listing);
+                self.error(errno);
+            }
+        }
+    }
+}
+
+fn encoded(wire: &impl Wire) -> Vec<u8> {
+    // The largest reply, of statx, or an entry and an open.
+    let mut bytes = Vec::with_capacity(abi::StatxOut::SIZE);
+    wire.put(&mut bytes);
+    bytes
+}
+
+/// Releases an open that the kernel does not know of. The request stays in the table until then.
+fn release<F: Filesystem>(entered: Entered<F>, ctx: Context, ino: u64, fh: u64, flags: i32) {
+    let runtime = entered.inner.runtime.clone();
+    runtime.spawn(async move {
+        let release = Release { fh, flags, flush: false, flock_unlock: false, lock_owner: 0 };
+        let _ = entered.inner.filesystem.release(&ctx, ino, &release).await;
+    });
+}
+
+/// A listing with look-ups on its way; they are forgotten if it is dropped before it is delivered.
+pub(super) struct Listing<F: Filesystem> {
+    pub(super) sink: PlusSink,
+    inner: Arc<Inner<F>>,
+    delivered: bool,
+}
+
+impl<F: Filesystem> Listing<F> {
+    /// An empty one, for up to `size` bytes.
+    pub(super) fn new(inner: &Arc<Inner<F>>, size: u32) -> Listing<F> {
+        Listing { sink: PlusSink::new(size as usize), inner: inner.clone(), delivered: false }
+    }
+}
+
+impl<F: Filesystem> Drop for Listing<F> {
+    fn drop(&mut self) {
+        for ino in self.sink.owed_forgets(self.delivered) {
+            self.inner.forget(ino, 1);
+        }
+    }
+}
+
+impl<F: Filesystem> Inner<F> {
+    /// Writes a reply; whether the kernel took it.
+    pub(super) fn write(&self, unique: u64, error: i32, pieces: &[IoSlice<'_>]) -> bool {
+        let len = OUT_HEADER_SIZE + pieces.iter().map(|piece| piece.len()).sum::<usize>();
+        let mut header = [0; OUT_HEADER_SIZE];
+        header[..4].copy_from_slice(&(len as u32).to_ne_bytes());
+        header[4..8].copy_from_slice(&error.to_ne_bytes());
+        header[8..].copy_from_slice(&unique.to_ne_bytes());
+        let sent = match pieces {
+            [] => self.channel.send(&[IoSlice::new(&header)]),
+            [piece] => self.channel.send(&[IoSlice::new(&header), *piece]),
+            _ => {
+                let mut packet = Vec::with_capacity(1 + pieces.len());
+                packet.push(IoSlice::new(&header));
+                packet.extend_from_slice(pieces);
+                self.channel.send(&packet)
+            }
+        };
+        match sent {
+            Ok(()) => true,
+            Err(failure) => {
+                // ENOENT is usual: the request was given up, or the session is over.
+                if failure.raw_os_error() != Some(libc::ENOENT) {
+                    tracing::debug!(unique, error, %failure, "the kernel refused a reply");
+                }
+                false
+            }
+        }
+    }
+}

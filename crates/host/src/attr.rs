@@ -1,0 +1,89 @@
+//! Attributes of the wire as attributes of ours, and back.
+
+use base::{Attr, Errno, FileKind, StatVfs, Timestamp};
+use sftp::FileAttrs;
+
+/// Permission bits that may be set.
+pub(crate) const PERM_BITS: u32 = 0o7777;
+
+/// What the attributes say it is.
+pub(crate) fn kind(attrs: &FileAttrs) -> Option<FileKind> {
+    FileKind::from_mode(attrs.permissions?)
+}
+
+/// `EIO` when the server leaves out what it is, or tells a size that no file can have.
+pub(crate) fn from_wire(attrs: &FileAttrs) -> Result<Attr, Errno> {
+    let kind = kind(attrs).ok_or(Errno::EIO)?;
+    let size = attrs.size.unwrap_or(0);
+    if i64::try_from(size).is_err() {
+        return Err(Errno::EIO);
+    }
+    let time = |seconds: u32| Timestamp::from_secs(i64::from(seconds));
+    Ok(Attr {
+        kind,
+        perm: attrs.permissions.unwrap_or(0) & PERM_BITS,
+        size,
+        uid: attrs.owner.map_or(0, |owner| owner.uid),
+        gid: attrs.owner.map_or(0, |owner| owner.gid),
+        atime: attrs.times.map_or_else(Timestamp::default, |times| time(times.atime)),
+        mtime: attrs.times.map_or_else(Timestamp::default, |times| time(times.mtime)),
+    })
+}
+
+/// Whole seconds within what the wire can carry, 1970 to 2106; times beyond become the nearest, as
+/// Linux does it for file systems with such limits.
+pub(crate) fn seconds(time: Timestamp) -> u32 {
+    time.secs.clamp(0, i64::from(u32::MAX)) as u32
+}
+
+/// The figures with what callers divide by made sane.
+pub(crate) fn figures(wire: &sftp::StatVfs) -> StatVfs {
+    let first_nonzero = |values: [u64; 3]| values.into_iter().find(|value| *value > 0).unwrap_or(1);
+    StatVfs {
+        block_size: first_nonzero([wire.block_size, wire.fragment_size, 4096]),
+        fragment_size: first_nonzero([wire.fragment_size, wire.block_size, 4096]),
+        blocks: wire.blocks,
+        blocks_free: wire.blocks_free,
+        blocks_available: wire.blocks_available,
+        files: wire.files,
+        files_free: wire.files_free,
+        files_available: wire.files_available,
+        fsid: wire.fsid,
+        name_max: first_nonzero([wire.name_max, 255, 255]),
+        read_only: wire.flags & sftp::StatVfs::READ_ONLY != 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_that_cannot_be_are_refused() {
+        let good = FileAttrs { size: Some(5), permissions: Some(0o100_644), ..Default::default() };
+        let attr = from_wire(&good).unwrap();
+        assert_eq!((attr.kind, attr.perm, attr.size), (FileKind::Regular, 0o644, 5));
+        for bad in [
+            FileAttrs { permissions: None, ..good },
+            FileAttrs { permissions: Some(0o644), ..good },
+            FileAttrs { size: Some(1 << 63), ..good },
+        ] {
+            assert_eq!(from_wire(&bad), Err(Errno::EIO), "{bad:?}");
+        }
+        let sizeless = FileAttrs { size: None, ..good };
+        assert_eq!(from_wire(&sizeless).unwrap().size, 0);
+    }
+
+    #[test]
+    fn times_beyond_the_wire_become_the_nearest() {
+        for (secs, sent) in [(-1, 0), (0, 0), (77, 77), (1 << 32, u32::MAX), (i64::MAX, u32::MAX)] {
+            assert_eq!(seconds(Timestamp { secs, nanos: 9 }), sent);
+        }
+    }
+
+    #[test]
+    fn nobody_has_to_divide_by_zero() {
+        let figures = figures(&sftp::StatVfs::default());
+        assert!(figures.block_size > 0 && figures.fragment_size > 0 && figures.name_max > 0);
+    }
+}

@@ -1,0 +1,59 @@
+//! How a host is to be used.
+
+use std::time::Duration;
+
+/// How a host is to be used. [`Config::default`] is one connection with all checks on.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The directory on the server that becomes the root, as the user gave it: absolute, relative
+    /// to where the session begins (usually the home), or beginning with `~`. Empty for where the
+    /// session begins.
+    pub base: Vec<u8>,
+    /// Sessions at most, from 1 on. The first is for metadata, and for everything when it is the
+    /// only one; further ones are opened when files are.
+    pub max_conns: usize,
+    /// Shows what symbolic links lead to in their stead, as far as they lead somewhere.
+    pub follow_symlinks: bool,
+    /// Asks for one part of a listing at a time.
+    pub sync_readdir: bool,
+    /// Longest READ in bytes; the server's own limit counts too.
+    pub max_read: Option<u32>,
+    /// Longest WRITE in bytes; the server's own limit counts too.
+    pub max_write: Option<u32>,
+    /// Makes no hard links (`ENOSYS`).
+    pub disable_hardlink: bool,
+    /// On a server without `posix-rename`: moves the target of a rename out of the way, renames,
+    /// and removes what was the target. Not atomic.
+    pub rename_workaround: bool,
+    /// Answers `EXDEV` where a rename fails for an unknown reason, so that `mv` copies.
+    pub renamexdev_workaround: bool,
+    /// With requests outstanding and no byte received for so long, a session is given up. Ten
+    /// times as much while an `fsync` or a copy on the server is outstanding.
+    pub stall_limit: Duration,
+    /// Connects anew when a connection is lost.
+    pub reconnect: bool,
+    /// Connects at the first operation, not in [`Host::connect`](crate::Host::connect).
+    pub delay_connect: bool,
+    /// Checks in [`Host::connect`](crate::Host::connect) that the base is a directory.
+    pub check_root: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            base: Vec::new(),
+            max_conns: 1,
+            follow_symlinks: false,
+            sync_readdir: false,
+            max_read: None,
+            max_write: None,
+            disable_hardlink: false,
+            rename_workaround: false,
+            renamexdev_workaround: false,
+            stall_limit: Duration::from_secs(60),
+            reconnect: true,
+            delay_connect: false,
+            check_root: true,
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What SFTP answers as an errno, as far as that can be told without asking further. What
+//! FAILURE hides is found out by [`crate::probe`].
+
+use base::Errno;
+use sftp::{Error, StatusCode};
+
+/// The errno of a failed request.
+pub(crate) fn from_sftp(error: &Error) -> Errno {
+    match error {
+        Error::Status { code, .. } => from_status(*code),
+        Error::Unsupported(_) => Errno::EOPNOTSUPP,
+        // Only a path can make a request too long, for a server with short packets.
+        Error::TooMuch(_) => Errno::ENAMETOOLONG,
+        Error::Disconnected(_) => Errno::EHOSTDOWN,
+        Error::Stalled(_) => Errno::ETIMEDOUT,
+        Error::Protocol(_) => Errno::EIO,
+    }
+}
+
+/// The errno of a failed request through a handle, where OpenSSH's NO_SUCH_FILE is `EBADF`: one
+/// that is not open for this.
+pub(crate) fn from_handle(error: &Error) -> Errno {
+    match error.status() {
+        Some(StatusCode::NO_SUCH_FILE) => Errno::EBADF,
+        Some(StatusCode::FAILURE) => Errno::EIO,
+        _ => from_sftp(error),
+    }
+}
+
+/// The errno of a status. FAILURE is `EPERM`, as sshfs has it.
+pub(crate) fn from_status(code: StatusCode) -> Errno {
+    match code {
+        StatusCode::NO_SUCH_FILE => Errno::ENOENT,
+        StatusCode::PERMISSION_DENIED => Errno::EACCES,
+        StatusCode::FAILURE => Errno::EPERM,
+        StatusCode::BAD_MESSAGE => Errno::EINVAL,
+        StatusCode::OP_UNSUPPORTED => Errno::EOPNOTSUPP,
+        StatusCode::NO_CONNECTION | StatusCode::CONNECTION_LOST => Errno::EHOSTDOWN,
+        // Success and the end of a file are no errors where this is asked.
+        _ => Errno::EIO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn each_error_has_its_errno() {
+        for (code, errno) in [
+            (0, Errno::EIO),
+            (1, Errno::EIO),
+            (2, Errno::ENOENT),
+            (3, Errno::EACCES),
+            (4, Errno::EPERM),
+            (5, Errno::EINVAL),
+            (6, Errno::EHOSTDOWN),
+            (7, Errno::EHOSTDOWN),
+            (8, Errno::EOPNOTSUPP),
+            (9, Errno::EIO),
+            (u32::MAX, Errno::EIO),
+        ] {
+            let error = Error::Status { code: StatusCode(code), message: String::new() };
+            assert_eq!(from_sftp(&error), errno, "status {code}");
+        }
+        for (error, errno) in [
+            (Error::Unsupported("fsync"), Errno::EOPNOTSUPP),
+            (Error::TooMuch("path"), Errno::ENAMETOOLONG),
+            (Error::Disconnected("cut".into()), Errno::EHOSTDOWN),
+            (Error::Stalled(Duration::from_secs(60)), Errno::ETIMEDOUT),
+            (Error::Protocol("noise".into()), Errno::EIO),
+        ] {
+            assert_eq!(from_sftp(&error), errno, "{error}");
+        }
+    }
+}

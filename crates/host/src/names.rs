@@ -1,0 +1,163 @@
+//! Making, removing and showing names.
+
+use base::{Attr, Errno, RemotePath, Result, StatVfs};
+use sftp::{Error, Extension, FileAttrs, StatusCode};
+
+use crate::handles::OpenHandle;
+use crate::host::Host;
+use crate::listing::Listing;
+use crate::open::missing_bits;
+use crate::probe::Probe;
+use crate::{attr, errno, gather};
+
+/// Longest target of a symbolic link, in bytes: Linux's `PATH_MAX` without the NUL.
+const MAX_TARGET_BYTES: usize = 4095;
+
+/// Figures for a server that does not tell any: as sshfs has them, 1000 GiB, all free.
+const MADE_UP_FIGURES: StatVfs = StatVfs {
+    block_size: 4096,
+    fragment_size: 4096,
+    blocks: 250 << 20,
+    blocks_free: 250 << 20,
+    blocks_available: 250 << 20,
+    files: 1_000_000_000,
+    files_free: 1_000_000_000,
+    files_available: 1_000_000_000,
+    fsid: 0,
+    name_max: 255,
+    read_only: false,
+};
+
+impl Host {
+    pub(crate) async fn lstat_path(&self, path: &RemotePath) -> Result<Attr> {
+        let session = self.metadata().await?;
+        let full = session.path(path)?;
+        // The root may be a link to the directory that is meant.
+        let attrs = if path.is_root() {
+            session.client.stat(&full).await
+        } else if self.config().follow_symlinks {
+            match gather::both(session.client.stat(&full), session.client.lstat(&full)).await {
+                (Ok(attrs), _) => Ok(attrs),
+                // A link that leads nowhere is shown as one.
+                (Err(_), there) => there,
+            }
+        } else {
+            session.client.lstat(&full).await
+        };
+        match attrs {
+            Ok(attrs) => attr::from_wire(&attrs),
+            // The commonest answer of all, and what it may hide is not worth a round trip.
+            Err(error) if error.status() == Some(StatusCode::NO_SUCH_FILE) => Err(Errno::ENOENT),
+            Err(error) => Err(Probe(&session).general(&error, path).await),
+        }
+    }
+
+    pub(crate) async fn read_link(&self, path: &RemotePath) -> Result<Vec<u8>> {
+        let session = self.metadata().await?;
+        let full = session.path(path)?;
+        match session.client.readlink(&full).await {
+            // Such a target cannot be, and NUL would cut it in the kernel.
+            Ok(target) if target.len() > MAX_TARGET_BYTES || target.contains(&0) => Err(Errno::EIO),
+            Ok(target) => Ok(target.to_vec()),
+            Err(error) => Err(Probe(&session).general(&error, path).await),
+        }
+    }
+
+    pub(crate) async fn open_dir(&self, path: &RemotePath) -> Result<Listing> {
+        let session = self.metadata().await?;
+        let full = session.path(path)?;
+        let handle = match session.client.opendir(&full).await {
+            Ok(handle) => handle,
+            Err(error) => return Err(Probe(&session).opendir(&error, path).await),
+        };
+        let follow_in = self.config().follow_symlinks.then_some(full);
+        Ok(Listing::new(OpenHandle { session, handle }, follow_in, !self.config().sync_readdir))
+    }
+
+    pub(crate) async fn make_dir(&self, path: &RemotePath, perm: u32) -> Result<()> {
+        let session = self.metadata().await?;
+        let full = session.path(path)?;
+        let perm = perm & attr::PERM_BITS;
+        let attrs = FileAttrs::with_permissions(perm);
+        let (made, after) =
+            gather::both(session.client.mkdir(&full, attrs), session.client.lstat(&full)).await;
+        match (made, after) {
+            (Ok(()), after) => {
+                let are = after.ok().and_then(|attrs| attrs.permissions);
+                if let Some(wanted) = are.and_then(|are| missing_bits(perm, are & attr::PERM_BITS))
+                {
+                    // A server that insists on fewer may.
+                    let fix = session.client.setstat(&full, FileAttrs::with_permissions(wanted));
+                    let _ = fix.await;
+                }
+                Ok(())
+            }
+            (Err(error), Ok(_)) if crate::open::is_failure(&error) => Err(Errno::EEXIST),
+            (Err(error), _) => Err(Probe(&session).create(&error, path).await),
+        }
+    }
+
+    pub(crate) async fn remove_dir(&self, path: &RemotePath) -> Result<()> {
+        if path.is_root() {
+            return Err(Errno::EBUSY);
+        }
+        let session = self.metadata().await?;
+        let full = session.path(path)?;
+        match session.client.rmdir(&full).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Probe(&session).rmdir(&error, path).await),
+        }
+    }
+
+    pub(crate) async fn remove_name(&self, path: &RemotePath) -> Result<()> {
+        if path.is_root() {
+            return Err(Errno::EISDIR);
+        }
+        let session = self.metadata().await?;
+        let full = session.path(path)?;
+        match session.client.remove(&full).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Probe(&session).unlink(&error, path).await),
+        }
+    }
+
+    pub(crate) async fn make_symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
+        if target.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        if target.len() > MAX_TARGET_BYTES {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        let session = self.metadata().await?;
+        let full = session.path(path)?;
+        match session.client.symlink(target, &full).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Probe(&session).create(&error, path).await),
+        }
+    }
+
+    pub(crate) async fn make_link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
+        if self.config().disable_hardlink {
+            return Err(Errno::ENOSYS);
+        }
+        let session = self.metadata().await?;
+        let (from, to) = (session.path(existing)?, session.path(new)?);
+        match session.client.hardlink(&from, &to).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Probe(&session).link(&error, existing, new).await),
+        }
+    }
+
+    pub(crate) async fn figures(&self, path: &RemotePath) -> Result<StatVfs> {
+        let session = self.metadata().await?;
+        if !session.offers(Extension::Statvfs) {
+            return Ok(MADE_UP_FIGURES);
+        }
+        let full = session.path(path)?;
+        match session.client.statvfs(&full).await {
+            Ok(figures) => Ok(attr::figures(&figures)),
+            Err(error @ Error::Status { .. }) => Err(Probe(&session).general(&error, path).await),
+            Err(error) => Err(errno::from_sftp(&error)),
+        }
+    }
+}

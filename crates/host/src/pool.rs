@@ -1,0 +1,205 @@
+//! The sessions of one host: opened on demand, opened anew when lost.
+//!
+//! Each place of the pool is in one of these states:
+//!
+//! - `Vacant`: never connected. → `Connecting` by the first who needs it.
+//! - `Connecting`: a task of its own connects; callers wait for it and may give up waiting, it
+//!   goes on. → `Up` or `Down`.
+//! - `Up`: a session, alive or not. When it is found dead → `Connecting`, where reconnecting is on.
+//! - `Down`: the last attempt failed. Before `retry_at` callers are told so at once, or wait when
+//!   that is near; after it → `Connecting`.
+//!
+//! The lock of a place is never held across an await.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::Errno;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::config::Config;
+use crate::connector::{Connector, Role};
+use crate::error::Error;
+use crate::session::Session;
+
+/// Time to the second attempt after a failed one; doubles with each failure.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+
+/// Longest time between attempts, and the first after a failure that lasts. OpenSSH punishes
+/// failed logins from 15 s on (`PerSourcePenalties`), each counting for 5 s.
+const LAST_RETRY: Duration = Duration::from_secs(30);
+
+/// An attempt nearer than this is waited for rather than answered with an error.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+enum State {
+    Vacant,
+    Connecting { failures: u32 },
+    Up(Arc<Session>),
+    Down { why: Error, failures: u32, retry_at: Instant },
+}
+
+struct Place {
+    state: Mutex<State>,
+    /// Notified when an attempt is over.
+    settled: Notify,
+}
+
+impl Place {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is to be done to get a session.
+enum Step {
+    Have(Arc<Session>),
+    Lost,
+    Connect,
+    Wait,
+    Sleep(Instant),
+    Fail(Error),
+}
+
+/// Why there is no session now.
+#[derive(Debug)]
+pub(crate) enum Unavailable {
+    /// The last one is gone and none is made anew.
+    Lost,
+    /// The last attempt failed.
+    Failed(Error),
+}
+
+impl From<Unavailable> for Errno {
+    fn from(_: Unavailable) -> Errno {
+        Errno::EHOSTDOWN
+    }
+}
+
+/// The sessions of one host.
+pub(crate) struct Pool {
+    connector: Arc<dyn Connector>,
+    pub(crate) config: Config,
+    places: Vec<Place>,
+    /// The user has been let in before, so connecting takes no typing.
+    connected_once: AtomicBool,
+}
+
+impl Pool {
+    pub(crate) fn new(connector: Arc<dyn Connector>, config: Config) -> Arc<Pool> {
+        let places = (0..config.max_conns.max(1))
+            .map(|_| Place { state: Mutex::new(State::Vacant), settled: Notify::new() })
+            .collect();
+        let connected_once = AtomicBool::new(false);
+        Arc::new(Pool { connector, config, places, connected_once })
+    }
+
+    /// Number of places.
+    pub(crate) fn size(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The living session of a place, if it has one now.
+    pub(crate) fn living(&self, slot: usize) -> Option<Arc<Session>> {
+        match &*self.places[slot].lock() {
+            State::Up(session) if session.is_alive() => Some(session.clone()),
+            _ => None,
+        }
+    }
+
+    /// A living session in this place, connecting if need be.
+    pub(crate) async fn session(
+        self: &Arc<Pool>,
+        slot: usize,
+    ) -> Result<Arc<Session>, Unavailable> {
+        loop {
+            let settled = self.places[slot].settled.notified();
+            match self.next_step(slot) {
+                Step::Have(session) => return Ok(session),
+                Step::Lost => return Err(Unavailable::Lost),
+                Step::Fail(why) => return Err(Unavailable::Failed(why)),
+                Step::Connect => {
+                    tokio::spawn(self.clone().connect(slot));
+                    settled.await;
+                }
+                Step::Wait => settled.await,
+                Step::Sleep(until) => {
+                    tokio::time::sleep_until(until).await;
+                    continue;
+                }
+            }
+            // Those who waited for the attempt share its outcome.
+            if let State::Down { why, .. } = &*self.places[slot].lock() {
+                return Err(Unavailable::Failed(why.clone()));
+            }
+        }
+    }
+
+    fn next_step(&self, slot: usize) -> Step {
+        let mut state = self.places[slot].lock();
+        let failures = match &*state {
+            State::Up(session) if session.is_alive() => return Step::Have(session.clone()),
+            State::Up(_) if !self.config.reconnect => return Step::Lost,
+            State::Connecting { .. } => return Step::Wait,
+            State::Down { why, retry_at, .. } => {
+                let left = retry_at.saturating_duration_since(Instant::now());
+                match left {
+                    Duration::ZERO => {}
+                    left if left <= PATIENCE => return Step::Sleep(*retry_at),
+                    _ => return Step::Fail(why.clone()),
+                }
+                match &*state {
+                    State::Down { failures, .. } => *failures,
+                    _ => 0,
+                }
+            }
+            State::Vacant | State::Up(_) => 0,
+        };
+        *state = State::Connecting { failures };
+        Step::Connect
+    }
+
+    /// The task that connects.
+    async fn connect(self: Arc<Pool>, slot: usize) {
+        let attempt = self.attempt(slot).await;
+        let place = &self.places[slot];
+        let mut state = place.lock();
+        let failures = match &*state {
+            State::Connecting { failures } => failures + 1,
+            _ => 1,
+        };
+        *state = match attempt {
+            Ok(session) => State::Up(session),
+            Err(why) => {
+                tracing::warn!(session = slot, "{why}");
+                let lasting = matches!(&why, Error::Connect(error) if error.lasting);
+                let doubled = FIRST_RETRY.saturating_mul(1 << (failures - 1).min(16));
+                let pause = if lasting { LAST_RETRY } else { doubled.min(LAST_RETRY) };
+                State::Down { why, failures, retry_at: Instant::now() + pause }
+            }
+        };
+        drop(state);
+        place.settled.notify_waiters();
+    }
+
+    async fn attempt(&self, slot: usize) -> Result<Arc<Session>, Error> {
+        let role = if slot == 0 { Role::Metadata } else { Role::Bulk(slot) };
+        let attempt = async {
+            let connection = self.connector.connect(role).await?;
+            Session::begin(connection, slot, &self.config).await
+        };
+        // The very first one may have to wait for somebody who types a password.
+        if slot == 0 && !self.connected_once.load(Ordering::Relaxed) {
+            let session = attempt.await?;
+            self.connected_once.store(true, Ordering::Relaxed);
+            return Ok(session);
+        }
+        let limit = self.config.stall_limit;
+        match tokio::time::timeout(limit, attempt).await {
+            Ok(result) => result,
+            Err(_) => Err(Error::Session { source: sftp::Error::Stalled(limit), diagnosis: None }),
+        }
+    }
+}

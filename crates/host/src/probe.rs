@@ -1,0 +1,395 @@
+//! What went wrong, found out by asking further where SFTP says too little.
+//!
+//! OpenSSH's server answers FAILURE for most errors, NO_SUCH_FILE for `ENOTDIR` too, and
+//! BAD_MESSAGE for `ENAMETOOLONG`. After such an answer, and only then, the paths and their file
+//! systems are looked at. The answers can be overtaken by what others do on the server; then the
+//! errno is the one that held when it was looked at.
+
+use base::{Errno, FileKind, RemotePath};
+use sftp::{Error, FileAttrs, StatVfs, StatusCode};
+
+use crate::session::Session;
+use crate::{attr, errno, gather};
+
+/// Longest name where the server does not say, in bytes: what nearly all of Unix has.
+const DEFAULT_NAME_MAX: usize = 255;
+
+/// Handles that OpenSSH's server needs for itself beyond those it counts.
+const SPARE_HANDLES: u64 = 2;
+
+/// What is at a path now.
+pub(crate) enum There {
+    /// Nothing.
+    Nothing,
+    /// Something of this kind.
+    Something(Option<FileKind>),
+    /// It cannot be told.
+    Unknown,
+}
+
+impl There {
+    fn new(answer: sftp::Result<FileAttrs>) -> There {
+        match answer {
+            Ok(attrs) => There::Something(attr::kind(&attrs)),
+            Err(error) if error.status() == Some(StatusCode::NO_SUCH_FILE) => There::Nothing,
+            Err(_) => There::Unknown,
+        }
+    }
+
+    fn is_something(&self) -> bool {
+        matches!(self, There::Something(_))
+    }
+
+    fn is_dir(&self) -> bool {
+        matches!(self, There::Something(Some(FileKind::Directory)))
+    }
+
+    fn is_other_than_dir(&self) -> bool {
+        self.is_something() && !self.is_dir()
+    }
+}
+
+/// Looks into failures of one session.
+#[derive(Clone, Copy)]
+pub(crate) struct Probe<'a>(pub(crate) &'a Session);
+
+impl Probe<'_> {
+    async fn look(self, path: &RemotePath) -> There {
+        match self.0.path(path) {
+            Ok(full) => There::new(self.0.client.lstat(&full).await),
+            Err(_) => There::Unknown,
+        }
+    }
+
+    async fn figures(self, path: &RemotePath) -> Option<StatVfs> {
+        let full = self.0.path(path).ok()?;
+        self.0.client.statvfs(&full).await.ok()
+    }
+
+    /// The file system that holds the name `path`.
+    async fn figures_of_parent(self, path: &RemotePath) -> Option<StatVfs> {
+        self.figures(&path.parent()?).await
+    }
+
+    /// What any operation on `path` may meet: a component that is no directory or too long. To be
+    /// asked only after an answer of the server.
+    pub(crate) async fn general(self, error: &Error, path: &RemotePath) -> Errno {
+        match error.status() {
+            Some(StatusCode::NO_SUCH_FILE) => self.missing(path).await,
+            Some(StatusCode::BAD_MESSAGE) if self.has_long_name(path).await => Errno::ENAMETOOLONG,
+            _ => errno::from_sftp(error),
+        }
+    }
+
+    /// `ENOTDIR` when what should be a directory on the way to `path` is none, else `ENOENT`.
+    async fn missing(self, path: &RemotePath) -> Errno {
+        let mut above = path.parent();
+        while let Some(dir) = above {
+            match self.look(&dir).await {
+                There::Nothing => above = dir.parent(),
+                // A link on the way may lead to no directory; the server has said that the
+                // path is not there, and that is all that can be told.
+                There::Something(Some(FileKind::Directory | FileKind::Symlink) | None)
+                | There::Unknown => return Errno::ENOENT,
+                There::Something(_) => return Errno::ENOTDIR,
+            }
+        }
+        Errno::ENOENT
+    }
+
+    async fn has_long_name(self, path: &RemotePath) -> bool {
+        let longest = path.names().map(<[u8]>::len).max().unwrap_or(0);
+        if longest > DEFAULT_NAME_MAX {
+            return true;
+        }
+        let figures = self.figures_of_parent(path).await;
+        figures.is_some_and(|figures| figures.name_max > 0 && longest as u64 > figures.name_max)
+    }
+
+    /// After a failed creation of the name `path`, other than of an open file.
+    pub(crate) async fn create(self, error: &Error, path: &RemotePath) -> Errno {
+        if path.is_root() {
+            return Errno::EEXIST;
+        }
+        match error.status() {
+            Some(StatusCode::FAILURE) => {
+                if self.look(path).await.is_something() {
+                    return Errno::EEXIST;
+                }
+                self.full_or_read_only(path).await.unwrap_or(Errno::EPERM)
+            }
+            _ => self.general(error, path).await,
+        }
+    }
+
+    /// Whether the file system that holds the name `path` is read-only or has no room.
+    async fn full_or_read_only(self, path: &RemotePath) -> Option<Errno> {
+        no_room(&self.figures_of_parent(path).await?)
+    }
+
+    /// After a failed opening of what is there, of which `open_handles` were open.
+    pub(crate) async fn open(self, error: &Error, path: &RemotePath, open_handles: usize) -> Errno {
+        match error.status() {
+            Some(StatusCode::FAILURE) => {
+                let most = self.0.client.server().max_handles;
+                if most.is_some_and(|most| open_handles as u64 + SPARE_HANDLES >= most) {
+                    return Errno::EMFILE;
+                }
+                match self.look(path).await {
+                    There::Something(Some(FileKind::Directory)) => Errno::EISDIR,
+                    There::Something(Some(FileKind::Symlink)) => Errno::ELOOP,
+                    There::Something(Some(FileKind::Regular) | None) | There::Unknown => {
+                        match self.figures(path).await {
+                            Some(figures) if is_read_only(&figures) => Errno::EROFS,
+                            _ => Errno::EPERM,
+                        }
+                    }
+                    There::Something(_) => Errno::ENXIO,
+                    There::Nothing => Errno::ENOENT,
+                }
+            }
+            _ => self.general(error, path).await,
+        }
+    }
+
+    /// After a failed opening of a directory.
+    pub(crate) async fn opendir(self, error: &Error, path: &RemotePath) -> Errno {
+        match error.status() {
+            Some(StatusCode::NO_SUCH_FILE | StatusCode::FAILURE) => match self.look(path).await {
+                there if there.is_other_than_dir() => Errno::ENOTDIR,
+                _ => self.open(error, path, 0).await,
+            },
+            _ => self.general(error, path).await,
+        }
+    }
+
+    /// After a failed REMOVE.
+    pub(crate) async fn unlink(self, error: &Error, path: &RemotePath) -> Errno {
+        match error.status() {
+            Some(StatusCode::FAILURE | StatusCode::PERMISSION_DENIED) => {
+                if self.look(path).await.is_dir() {
+                    return Errno::EISDIR;
+                }
+                self.read_only_or(error, path).await
+            }
+            _ => self.general(error, path).await,
+        }
+    }
+
+    /// After a failed RMDIR.
+    pub(crate) async fn rmdir(self, error: &Error, path: &RemotePath) -> Errno {
+        match error.status() {
+            Some(StatusCode::NO_SUCH_FILE) => match self.look(path).await {
+                there if there.is_other_than_dir() => Errno::ENOTDIR,
+                _ => self.general(error, path).await,
+            },
+            Some(StatusCode::FAILURE) => match self.look(path).await {
+                there if there.is_other_than_dir() => Errno::ENOTDIR,
+                _ if self.has_entries(path).await => Errno::ENOTEMPTY,
+                _ => self.read_only_or(error, path).await,
+            },
+            _ => self.general(error, path).await,
+        }
+    }
+
+    async fn read_only_or(self, error: &Error, path: &RemotePath) -> Errno {
+        match self.figures_of_parent(path).await {
+            Some(figures) if is_read_only(&figures) => Errno::EROFS,
+            _ => errno::from_sftp(error),
+        }
+    }
+
+    /// Whether a directory has entries.
+    async fn has_entries(self, path: &RemotePath) -> bool {
+        let Ok(full) = self.0.path(path) else { return false };
+        let Ok(handle) = self.0.client.opendir(&full).await else { return false };
+        let first = gather::send(self.0.client.readdir(&handle));
+        self.0.client.close_unattended(&handle);
+        let is_entry = |name: &[u8]| !matches!(name, b"." | b"..");
+        match first.await {
+            // `.` and `..` are two, and come first or at least in the same part.
+            Ok(Some(names)) => names.iter().any(|entry| is_entry(&entry.name)),
+            _ => false,
+        }
+    }
+
+    /// After a failed hard link.
+    pub(crate) async fn link(
+        self,
+        error: &Error,
+        existing: &RemotePath,
+        new: &RemotePath,
+    ) -> Errno {
+        match error {
+            Error::Unsupported(_) => return Errno::ENOSYS,
+            error if error.status() == Some(StatusCode::OP_UNSUPPORTED) => return Errno::ENOSYS,
+            _ => {}
+        }
+        match error.status() {
+            Some(StatusCode::FAILURE) => {
+                if self.look(new).await.is_something() {
+                    return Errno::EEXIST;
+                }
+                if self.are_apart(existing, new).await {
+                    return Errno::EXDEV;
+                }
+                self.full_or_read_only(new).await.unwrap_or(Errno::EPERM)
+            }
+            Some(StatusCode::PERMISSION_DENIED) => match self.look(existing).await {
+                there if there.is_dir() => Errno::EPERM,
+                _ => Errno::EACCES,
+            },
+            Some(StatusCode::NO_SUCH_FILE) => match self.look(existing).await {
+                there if there.is_something() => self.missing(new).await,
+                _ => self.missing(existing).await,
+            },
+            _ if self.has_long_name(new).await => self.general(error, new).await,
+            _ => self.general(error, existing).await,
+        }
+    }
+
+    /// Whether two names are on different file systems.
+    async fn are_apart(self, one: &RemotePath, other: &RemotePath) -> bool {
+        let figures = (self.figures_of_parent(one).await, self.figures_of_parent(other).await);
+        matches!(figures, (Some(one), Some(other)) if one.fsid != other.fsid)
+    }
+
+    /// After a failed rename that was to replace.
+    pub(crate) async fn rename(
+        self,
+        error: &Error,
+        from: &RemotePath,
+        to: &RemotePath,
+        unexplained: Errno,
+    ) -> Errno {
+        match error.status() {
+            Some(StatusCode::NO_SUCH_FILE | StatusCode::FAILURE) => {}
+            _ if self.is_long_in_either(error, from, to).await => return Errno::ENAMETOOLONG,
+            _ => return errno::from_sftp(error),
+        }
+        let (source, target) = (self.look(from).await, self.look(to).await);
+        match (source, target) {
+            (There::Nothing, _) => self.missing(from).await,
+            (source, There::Nothing) => match self.missing_parent(to).await {
+                Some(errno) => errno,
+                None => self.rename_between(error, &source, from, to, unexplained).await,
+            },
+            (source, target) if source.is_dir() && target.is_other_than_dir() => Errno::ENOTDIR,
+            (source, target) if source.is_other_than_dir() && target.is_dir() => Errno::EISDIR,
+            (_, target) if target.is_dir() && self.has_entries(to).await => Errno::ENOTEMPTY,
+            (source, _) => self.rename_between(error, &source, from, to, unexplained).await,
+        }
+    }
+
+    async fn is_long_in_either(self, error: &Error, from: &RemotePath, to: &RemotePath) -> bool {
+        error.status() == Some(StatusCode::BAD_MESSAGE)
+            && (self.has_long_name(from).await || self.has_long_name(to).await)
+    }
+
+    /// What is wrong with the directory in which `path` is to be.
+    async fn missing_parent(self, path: &RemotePath) -> Option<Errno> {
+        match self.look(&path.parent()?).await {
+            There::Nothing => Some(self.missing(path).await),
+            There::Something(Some(FileKind::Directory | FileKind::Symlink) | None)
+            | There::Unknown => None,
+            There::Something(_) => Some(Errno::ENOTDIR),
+        }
+    }
+
+    /// What stands between two names that both could be.
+    async fn rename_between(
+        self,
+        error: &Error,
+        source: &There,
+        from: &RemotePath,
+        to: &RemotePath,
+        unexplained: Errno,
+    ) -> Errno {
+        // A server that reports EINVAL as FAILURE.
+        if source.is_dir() && to != from && is_below(to, from) {
+            return Errno::EINVAL;
+        }
+        if self.are_apart(from, to).await {
+            return Errno::EXDEV;
+        }
+        match error.status() {
+            Some(StatusCode::FAILURE) => self.full_or_read_only(to).await.unwrap_or(unexplained),
+            _ => errno::from_sftp(error),
+        }
+    }
+
+    /// After a failed change of attributes by path.
+    pub(crate) async fn setattr(self, error: &Error, path: &RemotePath, resizes: bool) -> Errno {
+        match error.status() {
+            Some(StatusCode::FAILURE) => match self.figures(path).await {
+                Some(figures) if is_read_only(&figures) => Errno::EROFS,
+                Some(figures) if resizes && figures.blocks_available == 0 => Errno::ENOSPC,
+                _ => Errno::EPERM,
+            },
+            // Only the owner may, and nothing else stands behind it but for the size.
+            Some(StatusCode::PERMISSION_DENIED) if !resizes => Errno::EPERM,
+            _ => self.general(error, path).await,
+        }
+    }
+
+    /// After something failed through a handle.
+    pub(crate) async fn handle(self, error: &Error, handle: &sftp::RemoteHandle) -> Errno {
+        if error.status() != Some(StatusCode::FAILURE) {
+            return errno::from_handle(error);
+        }
+        match self.0.client.fstatvfs(handle).await {
+            Ok(figures) => no_room(&figures).unwrap_or(Errno::EIO),
+            Err(_) => Errno::EIO,
+        }
+    }
+}
+
+fn is_read_only(figures: &StatVfs) -> bool {
+    figures.flags & StatVfs::READ_ONLY != 0
+}
+
+/// `EROFS`, or `ENOSPC` when blocks or inodes have run out. A file system that does not count
+/// inodes tells a total of zero.
+fn no_room(figures: &StatVfs) -> Option<Errno> {
+    let no_inodes = figures.files > 0 && figures.files_available == 0;
+    if is_read_only(figures) {
+        Some(Errno::EROFS)
+    } else if figures.blocks_available == 0 || no_inodes {
+        Some(Errno::ENOSPC)
+    } else {
+        None
+    }
+}
+
+/// Whether `path` is below `top`.
+pub(crate) fn is_below(path: &RemotePath, top: &RemotePath) -> bool {
+    let rest = path.as_bytes().strip_prefix(top.as_bytes());
+    rest.is_some_and(|rest| (top.is_root() && !rest.is_empty()) || rest.first() == Some(&b'/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_room_is_read_only_first() {
+        let room =
+            StatVfs { blocks_available: 1, files: 9, files_available: 1, ..StatVfs::default() };
+        assert_eq!(no_room(&room), None);
+        assert_eq!(no_room(&StatVfs { files: 0, files_available: 0, ..room }), None);
+        assert_eq!(no_room(&StatVfs { files_available: 0, ..room }), Some(Errno::ENOSPC));
+        assert_eq!(no_room(&StatVfs { blocks_available: 0, ..room }), Some(Errno::ENOSPC));
+        let read_only = StatVfs { flags: StatVfs::READ_ONLY, ..StatVfs::default() };
+        assert_eq!(no_room(&read_only), Some(Errno::EROFS));
+    }
+
+    #[test]
+    fn below_is_by_whole_names() {
+        let path = |text: &str| RemotePath::parse(text.as_bytes()).unwrap();
+        assert!(is_below(&path("a/b"), &path("a")));
+        assert!(is_below(&path("a"), &path("")));
+        assert!(!is_below(&path("a"), &path("a")));
+        assert!(!is_below(&path("ab"), &path("a")));
+        assert!(!is_below(&path(""), &path("")));
+    }
+}

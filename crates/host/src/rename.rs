@@ -1,0 +1,129 @@
+//! Renaming.
+
+use std::hash::{BuildHasher, RandomState};
+
+use base::{Errno, RemotePath, RenameMode, Result};
+use sftp::{Error, Extension, StatusCode};
+
+use crate::gather;
+use crate::host::Host;
+use crate::open::is_failure;
+use crate::probe::Probe;
+use crate::session::Session;
+
+impl Host {
+    pub(crate) async fn rename_path(
+        &self,
+        from: &RemotePath,
+        to: &RemotePath,
+        mode: RenameMode,
+    ) -> Result<()> {
+        if from.is_root() || to.is_root() {
+            return Err(Errno::EBUSY);
+        }
+        let session = self.metadata().await?;
+        match mode {
+            RenameMode::Replace => self.rename_replacing(&session, from, to).await?,
+            RenameMode::NoReplace => self.rename_without_replacing(&session, from, to).await?,
+        }
+        if from != to {
+            self.handles.renamed(from, to);
+        }
+        Ok(())
+    }
+
+    async fn rename_replacing(
+        &self,
+        session: &Session,
+        from: &RemotePath,
+        to: &RemotePath,
+    ) -> Result<()> {
+        let (old, new) = (session.path(from)?, session.path(to)?);
+        let renamed = if session.offers(Extension::PosixRename) {
+            session.client.posix_rename(&old, &new).await
+        } else {
+            match session.client.rename(&old, &new).await {
+                Err(error) if is_failure(&error) && self.config().rename_workaround => {
+                    rename_around(session, &old, &new).await
+                }
+                other => other,
+            }
+        };
+        match renamed {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                Err(Probe(session).rename(&error, from, to, self.unexplained_rename()).await)
+            }
+        }
+    }
+
+    /// Plain RENAME, which OpenSSH's server does by `link` and `unlink` for a regular file: atomic
+    /// but for a crash between the two, which leaves both names. For all else it looks whether
+    /// something is at `to`, following links, and renames; what comes to be there in between is
+    /// replaced. The look here also sees a link that leads nowhere.
+    async fn rename_without_replacing(
+        &self,
+        session: &Session,
+        from: &RemotePath,
+        to: &RemotePath,
+    ) -> Result<()> {
+        let (old, new) = (session.path(from)?, session.path(to)?);
+        let (source, target) =
+            gather::both(session.client.lstat(&old), session.client.lstat(&new)).await;
+        if let Err(error) = source {
+            return Err(Probe(session).general(&error, from).await);
+        }
+        match target {
+            Ok(_) => return Err(Errno::EEXIST),
+            Err(error) if error.status() == Some(StatusCode::NO_SUCH_FILE) => {}
+            Err(error) => return Err(Probe(session).general(&error, to).await),
+        }
+        match session.client.rename(&old, &new).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                if is_failure(&error) && session.client.lstat(&new).await.is_ok() {
+                    return Err(Errno::EEXIST);
+                }
+                Err(Probe(session).rename(&error, from, to, self.unexplained_rename()).await)
+            }
+        }
+    }
+
+    /// The errno of a rename that fails for no reason that can be found.
+    fn unexplained_rename(&self) -> Errno {
+        match self.config().renamexdev_workaround {
+            true => Errno::EXDEV,
+            false => Errno::EPERM,
+        }
+    }
+}
+
+/// Renames `from` to `to` with what is at `to` moved out of the way; moves it back if that fails.
+async fn rename_around(
+    session: &Session,
+    from: &[u8],
+    to: &[u8],
+) -> std::result::Result<(), Error> {
+    let aside =
+        [to, format!(".sshoal-{:016x}", RandomState::new().hash_one(to)).as_bytes()].concat();
+    session.client.rename(to, &aside).await?;
+    match session.client.rename(from, to).await {
+        Ok(()) => {
+            // What was replaced has lost its name either way; a directory has to be empty for it.
+            if session.client.remove(&aside).await.is_err() {
+                let removed = session.client.rmdir(&aside).await;
+                if let Err(error) = removed {
+                    tracing::warn!("left behind after a rename: {}: {error}", aside.escape_ascii());
+                }
+            }
+            Ok(())
+        }
+        Err(error) => {
+            let back = session.client.rename(&aside, to).await;
+            if let Err(error) = back {
+                tracing::warn!("not moved back: {}: {error}", aside.escape_ascii());
+            }
+            Err(error)
+        }
+    }
+}

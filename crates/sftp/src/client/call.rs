@@ -1,0 +1,129 @@
+//! One request as a future.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::pending::Expect;
+use super::{Packet, Shared, reader};
+use crate::codec::Reply;
+use crate::error::{Error, Result};
+
+/// A request on its way. It is sent on the first poll, or as soon after that as there is room;
+/// dropping it forgets it, whatever has become of it by then.
+#[must_use = "a request is sent when its future is first polled"]
+pub struct Call<T> {
+    shared: Arc<Shared>,
+    expect: Expect,
+    finish: fn(Reply) -> Result<T>,
+    state: State<T>,
+}
+
+enum State<T> {
+    /// Not sent; with a ticket it waits for its turn.
+    New { packet: Packet, ticket: Option<u64> },
+    /// Sent with this id.
+    Sent(u32),
+    /// The result was known without asking.
+    Known(Result<T>),
+    /// Over.
+    Done,
+}
+
+// Nothing in a call is pinned.
+impl<T> Unpin for Call<T> {}
+
+impl<T> Call<T> {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        packet: Packet,
+        expect: Expect,
+        finish: fn(Reply) -> Result<T>,
+    ) -> Call<T> {
+        Call { shared: shared.clone(), expect, finish, state: State::New { packet, ticket: None } }
+    }
+
+    pub(super) fn known(shared: &Arc<Shared>, result: Result<T>) -> Call<T> {
+        Call {
+            shared: shared.clone(),
+            expect: Expect::Status,
+            finish: |_: Reply| {
+                Err(Error::Protocol("a reply to a request that was never sent".into()))
+            },
+            state: State::Known(result),
+        }
+    }
+}
+
+impl<T> Call<T> {
+    /// Sends the request without taking the answer; ready when it is sent, or will not be.
+    ///
+    /// As long as the answer is not taken, dropping the call sees to it that nothing stays open
+    /// on the server, so a caller with several calls may leave the one that opens for last.
+    pub fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let State::New { packet, ticket } = &mut self.state else {
+            return Poll::Ready(());
+        };
+        self.state = match self.shared.send_in_turn(packet, self.expect, ticket, context.waker()) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(id)) => State::Sent(id),
+            Poll::Ready(Err(error)) => State::Known(Err(error)),
+        };
+        Poll::Ready(())
+    }
+}
+
+impl<T> Future for Call<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        let call = &mut *self;
+        if matches!(call.state, State::New { .. }) {
+            if call.poll_send(context).is_pending() {
+                return Poll::Pending;
+            }
+            if matches!(call.state, State::Sent(_)) {
+                // The slot has this waker, and a reply or an end since then will have called it.
+                return Poll::Pending;
+            }
+        }
+        match &mut call.state {
+            State::Sent(id) => {
+                let reply = call.shared.pending().take(*id, context.waker());
+                match reply {
+                    None => Poll::Pending,
+                    Some(reply) => {
+                        call.state = State::Done;
+                        let result = reply.and_then(call.finish);
+                        if let Err(error @ Error::Protocol(_)) = &result {
+                            call.shared.finish(error.clone());
+                        }
+                        Poll::Ready(result)
+                    }
+                }
+            }
+            State::Known(_) => match std::mem::replace(&mut call.state, State::Done) {
+                State::Known(result) => Poll::Ready(result),
+                _ => Poll::Pending,
+            },
+            State::New { .. } | State::Done => Poll::Pending,
+        }
+    }
+}
+
+impl<T> Drop for Call<T> {
+    fn drop(&mut self) {
+        match self.state {
+            State::New { ticket: Some(ticket), .. } => {
+                let next = self.shared.pending().leave(ticket);
+                next.into_iter().for_each(|waker| waker.wake());
+            }
+            State::Sent(id) => {
+                let reply = self.shared.pending().forget(id);
+                reply.into_iter().for_each(|reply| reader::discard(&self.shared, reply));
+            }
+            State::New { ticket: None, .. } | State::Known(_) | State::Done => {}
+        }
+    }
+}

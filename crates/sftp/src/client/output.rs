@@ -1,0 +1,190 @@
+//! The way out: packets go to the stream in the order in which they are pushed.
+//!
+//! Whoever pushes writes by himself as long as nothing is queued; what the stream does not take
+//! is queued, and from then on the writer task alone writes until the queue is empty again. The
+//! lock is held across the non-blocking write, never across a wait.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Buf, Bytes};
+use tokio::io::AsyncWrite;
+
+use super::{Packet, Shared};
+use crate::error::{Error, Result};
+
+/// Pieces in one gathered write; beyond about this many a write is bounded by its bytes anyway.
+const GATHERED: usize = 64;
+
+type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// The stream's writing half and what waits for it.
+pub(super) struct Output(Mutex<State>);
+
+pub(super) struct State {
+    /// Gone when the connection has ended.
+    stream: Option<Writer>,
+    queue: VecDeque<Bytes>,
+    queued_bytes: usize,
+    /// How to reach the writer task.
+    writer: Option<Waker>,
+    /// The writer task has to be woken, after the lock is given back.
+    wake_writer: bool,
+}
+
+impl Output {
+    pub(super) fn new(stream: Writer) -> Output {
+        Output(Mutex::new(State {
+            stream: Some(stream),
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            writer: None,
+            wake_writer: false,
+        }))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the stream; gives the writer task's waker, so that it ends.
+    pub(super) fn close(&self) -> Option<Waker> {
+        let mut state = self.lock();
+        let stream = state.stream.take();
+        state.queue.clear();
+        state.queued_bytes = 0;
+        let writer = state.writer.take();
+        drop(state);
+        drop(stream);
+        writer
+    }
+}
+
+impl State {
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
+    /// Whom to wake once the lock is given back.
+    pub(super) fn writer_to_wake(&mut self) -> Option<Waker> {
+        if std::mem::take(&mut self.wake_writer) { self.writer.clone() } else { None }
+    }
+
+    /// Writes a packet, or queues what of it cannot be written now.
+    pub(super) fn push(&mut self, packet: &mut Packet) -> Result<()> {
+        let idle = self.queue.is_empty();
+        let mut written = 0;
+        if idle {
+            match self.write_now(packet) {
+                Ok(n) => written = n,
+                Err(error) => return Err(Error::Disconnected(error.to_string())),
+            }
+        }
+        if written < packet.len() {
+            let mut head = std::mem::take(&mut packet.head).freeze();
+            let mut body = std::mem::take(&mut packet.body);
+            let of_head = written.min(head.len());
+            head.advance(of_head);
+            body.advance(written - of_head);
+            for piece in [head, body] {
+                if !piece.is_empty() {
+                    self.queued_bytes += piece.len();
+                    self.queue.push_back(piece);
+                }
+            }
+            self.wake_writer = idle;
+        }
+        Ok(())
+    }
+
+    /// Writes as much of a packet as the stream takes at once; gives the number of bytes.
+    fn write_now(&mut self, packet: &Packet) -> io::Result<usize> {
+        // Nobody is to be woken: what is not written is left to the writer task, which asks again.
+        let mut context = Context::from_waker(Waker::noop());
+        let mut written = 0;
+        while written < packet.len() {
+            let of_head = written.min(packet.head.len());
+            let slices = [
+                IoSlice::new(&packet.head[of_head..]),
+                IoSlice::new(&packet.body[written - of_head..]),
+            ];
+            let slices = if of_head == packet.head.len() { &slices[1..] } else { &slices[..] };
+            match write_vectored(&mut self.stream, &mut context, slices) {
+                Poll::Ready(n) => written += n?,
+                Poll::Pending => break,
+            }
+        }
+        Ok(written)
+    }
+
+    /// Writes the queue; ready when it is empty, or with an error.
+    fn flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.queue.is_empty() {
+            let written = {
+                let pieces = self.queue.iter().take(GATHERED);
+                let slices: Vec<IoSlice<'_>> = pieces.map(|piece| IoSlice::new(piece)).collect();
+                match write_vectored(&mut self.stream, context, &slices) {
+                    Poll::Ready(n) => n?,
+                    Poll::Pending => return Poll::Pending,
+                }
+            };
+            self.consume(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn consume(&mut self, mut written: usize) {
+        self.queued_bytes -= written;
+        while let Some(front) = self.queue.front_mut() {
+            if front.len() > written {
+                front.advance(written);
+                return;
+            }
+            written -= front.len();
+            self.queue.pop_front();
+        }
+    }
+}
+
+fn write_vectored(
+    stream: &mut Option<Writer>,
+    context: &mut Context<'_>,
+    slices: &[IoSlice<'_>],
+) -> Poll<io::Result<usize>> {
+    let Some(stream) = stream else {
+        return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+    };
+    match Pin::new(stream).poll_write_vectored(context, slices) {
+        Poll::Ready(Ok(0)) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+        other => other,
+    }
+}
+
+/// The writer task: writes what is queued until the connection ends.
+pub(super) async fn run(shared: Arc<Shared>) {
+    std::future::poll_fn(|context| {
+        let mut state = shared.output.lock();
+        if state.stream.is_none() {
+            return Poll::Ready(());
+        }
+        if !state.writer.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            state.writer = Some(context.waker().clone());
+        }
+        let before = state.queued_bytes;
+        let flushed = state.flush(context);
+        let made_room = state.queued_bytes < before;
+        drop(state);
+        if let Poll::Ready(Err(error)) = flushed {
+            shared.finish(Error::Disconnected(error.to_string()));
+            return Poll::Ready(());
+        }
+        if made_room {
+            shared.wake_next();
+        }
+        Poll::Pending
+    })
+    .await;
+}

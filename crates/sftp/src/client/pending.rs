@@ -1,0 +1,287 @@
+//! The table of requests without a reply, and the queue of those that wait for a place in it.
+//!
+//! A slot goes Free → Waiting → Done → Free, or, when the caller gives up, Waiting → Forgotten →
+//! Free. An id is the slot's index with the slot's generation above it, so a second reply to an
+//! old request is told from the reply to the present one.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use crate::codec::Reply;
+use crate::error::Error;
+
+/// Bits of an id that are the slot's index.
+const INDEX_BITS: u32 = 16;
+
+/// Slots at most. Calls are bounded far below; only CLOSE goes out unbounded, one for each handle
+/// that the server has given.
+const MAX_SLOTS: usize = 1 << INDEX_BITS;
+
+/// What may answer a request, beside a STATUS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expect {
+    /// Nothing but a STATUS.
+    Status,
+    /// As `Status`, and it may take long.
+    SlowStatus,
+    /// A handle, to be closed when nobody waits for it any more.
+    Handle,
+    /// At most so many bytes, and at least one.
+    Data(u32),
+    /// One name.
+    Name,
+    /// At least one name.
+    Names,
+    /// Attributes.
+    Attrs,
+    /// The extension's own reply.
+    Extended,
+}
+
+impl Expect {
+    /// What is wrong with `reply` as an answer.
+    fn objection(self, reply: &Reply) -> Option<String> {
+        use crate::codec::StatusCode;
+        match (self, reply) {
+            (Expect::Status | Expect::SlowStatus, Reply::Status { .. }) => None,
+            (_, Reply::Status { code: StatusCode::OK, .. }) => {
+                Some("success without the result that was asked for".into())
+            }
+            (_, Reply::Status { .. })
+            | (Expect::Handle, Reply::Handle(_))
+            | (Expect::Attrs, Reply::Attrs(_))
+            | (Expect::Extended, Reply::Extended(_)) => None,
+            (Expect::Data(_), Reply::Data(data)) if data.is_empty() => {
+                Some("data of zero length".into())
+            }
+            (Expect::Data(most), Reply::Data(data)) if data.len() > most as usize => {
+                Some(format!("{} bytes of data where {most} were asked for", data.len()))
+            }
+            (Expect::Data(_), Reply::Data(_)) => None,
+            (Expect::Name, Reply::Names(names)) if names.len() != 1 => {
+                Some(format!("{} names where one was asked for", names.len()))
+            }
+            (Expect::Names, Reply::Names(names)) if names.is_empty() => {
+                Some("a part of a listing without names".into())
+            }
+            (Expect::Name | Expect::Names, Reply::Names(_)) => None,
+            _ => Some(format!("a reply of the wrong type for a request ({self:?})")),
+        }
+    }
+
+    fn is_slow(self) -> bool {
+        self == Expect::SlowStatus
+    }
+}
+
+enum State {
+    Free,
+    Waiting(Waker),
+    Forgotten,
+    Done(Reply),
+}
+
+struct Slot {
+    generation: u16,
+    expect: Expect,
+    state: State,
+}
+
+/// What [`Pending::complete`] leaves to be done without the lock.
+pub(super) enum Completed {
+    /// Somebody waits for this.
+    Wake(Waker),
+    /// Nobody waits for it any more.
+    Forgotten(Reply),
+}
+
+/// The table.
+pub(super) struct Pending {
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+    in_flight: usize,
+    slow_in_flight: usize,
+    /// When the last byte came, or the first request was sent after there was none.
+    heard: Instant,
+    /// Those who wait for a place, in the order of their first polls.
+    queue: VecDeque<(u64, Waker)>,
+    next_ticket: u64,
+    /// Why the connection is over.
+    end: Option<Error>,
+}
+
+impl Pending {
+    pub(super) fn new() -> Pending {
+        Pending {
+            slots: Vec::new(),
+            free: Vec::new(),
+            in_flight: 0,
+            slow_in_flight: 0,
+            heard: Instant::now(),
+            queue: VecDeque::new(),
+            next_ticket: 0,
+            end: None,
+        }
+    }
+
+    pub(super) fn end(&self) -> Option<&Error> {
+        self.end.as_ref()
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    pub(super) fn slow_in_flight(&self) -> usize {
+        self.slow_in_flight
+    }
+
+    pub(super) fn silent(&self) -> Duration {
+        if self.in_flight == 0 { Duration::ZERO } else { self.heard.elapsed() }
+    }
+
+    pub(super) fn hear(&mut self) {
+        self.heard = Instant::now();
+    }
+
+    /// Whether the caller with this ticket, or a new one, is the next to be sent.
+    pub(super) fn is_next(&self, ticket: Option<u64>) -> bool {
+        match self.queue.front() {
+            None => true,
+            Some((front, _)) => ticket == Some(*front),
+        }
+    }
+
+    /// Puts a caller at the end of the queue, or renews its waker.
+    pub(super) fn wait(&mut self, ticket: Option<u64>, waker: &Waker) -> u64 {
+        if let Some(ticket) = ticket
+            && let Some((_, old)) = self.queue.iter_mut().find(|(number, _)| *number == ticket)
+        {
+            old.clone_from(waker);
+            return ticket;
+        }
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.queue.push_back((ticket, waker.clone()));
+        ticket
+    }
+
+    /// Takes a caller out of the queue; gives the one to be woken in its stead.
+    pub(super) fn leave(&mut self, ticket: u64) -> Option<Waker> {
+        let at = self.queue.iter().position(|(number, _)| *number == ticket)?;
+        self.queue.remove(at);
+        if at == 0 { self.first_in_queue() } else { None }
+    }
+
+    pub(super) fn first_in_queue(&self) -> Option<Waker> {
+        self.queue.front().map(|(_, waker)| waker.clone())
+    }
+
+    /// Takes a slot for a request whose reply is awaited by `waker`, or by nobody; gives its id.
+    pub(super) fn reserve(&mut self, expect: Expect, waker: Option<Waker>) -> Option<u32> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.slots.len() == MAX_SLOTS => return None,
+            None => {
+                self.slots.push(Slot { generation: 0, expect, state: State::Free });
+                (self.slots.len() - 1) as u16
+            }
+        };
+        if self.in_flight == 0 {
+            self.hear();
+        }
+        self.in_flight += 1;
+        self.slow_in_flight += usize::from(expect.is_slow());
+        let slot = &mut self.slots[usize::from(index)];
+        slot.expect = expect;
+        slot.state = waker.map_or(State::Forgotten, State::Waiting);
+        Some(u32::from(slot.generation) << INDEX_BITS | u32::from(index))
+    }
+
+    /// Brings a reply to its request. An error is one of the server.
+    pub(super) fn complete(&mut self, id: u32, reply: Reply) -> Result<Completed, Error> {
+        let unknown = || Error::Protocol(format!("a reply to request {id}, which is not open"));
+        let index = id as u16;
+        let slot = self.slots.get_mut(usize::from(index)).ok_or_else(unknown)?;
+        if u32::from(slot.generation) != id >> INDEX_BITS
+            || !matches!(slot.state, State::Waiting(_) | State::Forgotten)
+        {
+            return Err(unknown());
+        }
+        if let Some(objection) = slot.expect.objection(&reply) {
+            return Err(Error::Protocol(objection));
+        }
+        self.in_flight -= 1;
+        self.slow_in_flight -= usize::from(slot.expect.is_slow());
+        match std::mem::replace(&mut slot.state, State::Free) {
+            State::Waiting(waker) => {
+                slot.state = State::Done(reply);
+                Ok(Completed::Wake(waker))
+            }
+            _ => {
+                self.release(index);
+                Ok(Completed::Forgotten(reply))
+            }
+        }
+    }
+
+    /// The reply for the caller that reserved `id`, which thereby gives the slot up; else the
+    /// caller goes on waiting, and an error is why no reply will come.
+    pub(super) fn take(&mut self, id: u32, waker: &Waker) -> Option<Result<Reply, Error>> {
+        let index = id as u16;
+        let slot = &mut self.slots[usize::from(index)];
+        match &mut slot.state {
+            State::Done(_) => {
+                let State::Done(reply) = std::mem::replace(&mut slot.state, State::Free) else {
+                    return None;
+                };
+                self.release(index);
+                Some(Ok(reply))
+            }
+            State::Waiting(old) => match &self.end {
+                Some(end) => Some(Err(end.clone())),
+                None => {
+                    old.clone_from(waker);
+                    None
+                }
+            },
+            State::Free | State::Forgotten => None,
+        }
+    }
+
+    /// The caller that reserved `id` does not wait any longer; gives the reply that was there.
+    pub(super) fn forget(&mut self, id: u32) -> Option<Reply> {
+        let index = id as u16;
+        let slot = &mut self.slots[usize::from(index)];
+        match std::mem::replace(&mut slot.state, State::Forgotten) {
+            State::Done(reply) => {
+                slot.state = State::Free;
+                self.release(index);
+                Some(reply)
+            }
+            _ => None,
+        }
+    }
+
+    fn release(&mut self, index: u16) {
+        let slot = &mut self.slots[usize::from(index)];
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(index);
+    }
+
+    /// Ends everything; gives those to be woken. The first reason stays.
+    pub(super) fn finish(&mut self, why: Error) -> Vec<Waker> {
+        if self.end.is_some() {
+            return Vec::new();
+        }
+        self.end = Some(why);
+        self.in_flight = 0;
+        self.slow_in_flight = 0;
+        let waiting = self.slots.iter().filter_map(|slot| match &slot.state {
+            State::Waiting(waker) => Some(waker.clone()),
+            _ => None,
+        });
+        waiting.chain(self.queue.drain(..).map(|(_, waker)| waker)).collect()
+    }
+}

@@ -1,0 +1,294 @@
+//! The extensions that OpenSSH's server announces, and the bodies of their own replies.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::wire::{Fields, Malformed, put_sized, put_string};
+
+const TYPE_VERSION: u8 = 2;
+
+macro_rules! extensions {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal $version:literal,)*) => {
+        /// An extension that is known here.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Extension { $($(#[$doc])* $variant,)* }
+
+        impl Extension {
+            /// All of them.
+            pub const ALL: &[Extension] = &[$(Extension::$variant,)*];
+
+            /// The name on the wire.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Extension::$variant => $name,)* }
+            }
+
+            /// The version that is spoken here, as a server announces it.
+            #[must_use]
+            pub fn version(self) -> &'static str {
+                match self { $(Extension::$variant => $version,)* }
+            }
+
+            /// The extension of that name.
+            #[must_use]
+            pub fn from_name(name: &[u8]) -> Option<Extension> {
+                $(if name == $name.as_bytes() {
+                    return Some(Extension::$variant);
+                })*
+                None
+            }
+        }
+    };
+}
+
+extensions! {
+    /// `rename(2)`, which replaces (OpenSSH 4.9).
+    PosixRename = "posix-rename@openssh.com" "1",
+    /// `statvfs(2)` (5.1).
+    Statvfs = "statvfs@openssh.com" "2",
+    /// `fstatvfs(2)` (5.1).
+    Fstatvfs = "fstatvfs@openssh.com" "2",
+    /// `link(2)` (5.7).
+    Hardlink = "hardlink@openssh.com" "1",
+    /// `fsync(2)` (6.5).
+    Fsync = "fsync@openssh.com" "1",
+    /// SETSTAT that follows no link (8.0).
+    Lsetstat = "lsetstat@openssh.com" "1",
+    /// The server's limits (8.5).
+    Limits = "limits@openssh.com" "1",
+    /// REALPATH that knows `~` and `~user` (8.7).
+    ExpandPath = "expand-path@openssh.com" "1",
+    /// A copy within the server (9.0).
+    CopyData = "copy-data" "1",
+    /// A user's home (9.1).
+    HomeDirectory = "home-directory" "1",
+    /// Names of users and groups (9.1).
+    UsersGroupsById = "users-groups-by-id@openssh.com" "1",
+}
+
+/// A set of [`Extension`]s.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extensions(u16);
+
+impl Extensions {
+    /// Whether `extension` is in the set.
+    #[must_use]
+    pub fn has(self, extension: Extension) -> bool {
+        self.0 & (1 << extension as u8) != 0
+    }
+
+    /// Adds `extension`.
+    pub fn insert(&mut self, extension: Extension) {
+        self.0 |= 1 << extension as u8;
+    }
+
+    /// Takes `extension` out.
+    pub fn remove(&mut self, extension: Extension) {
+        self.0 &= !(1 << extension as u8);
+    }
+}
+
+impl FromIterator<Extension> for Extensions {
+    fn from_iter<T: IntoIterator<Item = Extension>>(extensions: T) -> Extensions {
+        let mut set = Extensions::default();
+        extensions.into_iter().for_each(|extension| set.insert(extension));
+        set
+    }
+}
+
+/// The server's first packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// The protocol version that it will speak.
+    pub version: u32,
+    /// What it offers of the extensions known here, in the versions known here.
+    pub extensions: Extensions,
+}
+
+impl Version {
+    /// Appends the whole packet.
+    pub fn encode(&self, out: &mut BytesMut) {
+        put_sized(out, 0, |out| {
+            out.put_u8(TYPE_VERSION);
+            out.put_u32(self.version);
+            for extension in Extension::ALL {
+                if self.extensions.has(*extension) {
+                    put_string(out, extension.name().as_bytes());
+                    put_string(out, extension.version().as_bytes());
+                }
+            }
+        });
+    }
+
+    /// Decodes a packet without its length field. Unknown extensions are read over.
+    pub fn decode(packet: &[u8]) -> Result<Version, Malformed> {
+        let mut fields = Fields::new(packet);
+        match fields.u8()? {
+            TYPE_VERSION => {}
+            other => return Err(Malformed::UnknownType(other)),
+        }
+        let version = fields.u32()?;
+        let mut extensions = Extensions::default();
+        while fields.left() > 0 {
+            let (name, data) = (fields.string()?, fields.string()?);
+            if let Some(extension) = Extension::from_name(name)
+                && data == extension.version().as_bytes()
+            {
+                extensions.insert(extension);
+            }
+        }
+        Ok(Version { version, extensions })
+    }
+}
+
+/// What `statvfs@openssh.com` answers, field by field as `statvfs(3)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatVfs {
+    /// `f_bsize`
+    pub block_size: u64,
+    /// `f_frsize`
+    pub fragment_size: u64,
+    /// `f_blocks`
+    pub blocks: u64,
+    /// `f_bfree`
+    pub blocks_free: u64,
+    /// `f_bavail`
+    pub blocks_available: u64,
+    /// `f_files`
+    pub files: u64,
+    /// `f_ffree`
+    pub files_free: u64,
+    /// `f_favail`
+    pub files_available: u64,
+    /// `f_fsid`
+    pub fsid: u64,
+    /// `f_flag`: [`StatVfs::READ_ONLY`] and [`StatVfs::NO_SUID`]
+    pub flags: u64,
+    /// `f_namemax`
+    pub name_max: u64,
+}
+
+impl StatVfs {
+    /// Mounted read-only.
+    pub const READ_ONLY: u64 = 0x1;
+    /// Mounted without set-user-id.
+    pub const NO_SUID: u64 = 0x2;
+
+    /// The body of an EXTENDED_REPLY.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(11 * 8);
+        for value in [
+            self.block_size,
+            self.fragment_size,
+            self.blocks,
+            self.blocks_free,
+            self.blocks_available,
+            self.files,
+            self.files_free,
+            self.files_available,
+            self.fsid,
+            self.flags,
+            self.name_max,
+        ] {
+            out.put_u64(value);
+        }
+        out.freeze()
+    }
+
+    /// From the body of an EXTENDED_REPLY.
+    pub fn decode(body: &[u8]) -> Result<StatVfs, Malformed> {
+        let mut fields = Fields::new(body);
+        let figures = StatVfs {
+            block_size: fields.u64()?,
+            fragment_size: fields.u64()?,
+            blocks: fields.u64()?,
+            blocks_free: fields.u64()?,
+            blocks_available: fields.u64()?,
+            files: fields.u64()?,
+            files_free: fields.u64()?,
+            files_available: fields.u64()?,
+            fsid: fields.u64()?,
+            flags: fields.u64()?,
+            name_max: fields.u64()?,
+        };
+        fields.finish()?;
+        Ok(figures)
+    }
+}
+
+/// What `limits@openssh.com` answers; zero means that the server does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest packet.
+    pub packet_bytes: u64,
+    /// Longest READ.
+    pub read_bytes: u64,
+    /// Longest WRITE.
+    pub write_bytes: u64,
+    /// Handles open at once.
+    pub open_handles: u64,
+}
+
+impl Limits {
+    /// The body of an EXTENDED_REPLY.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(4 * 8);
+        for value in [self.packet_bytes, self.read_bytes, self.write_bytes, self.open_handles] {
+            out.put_u64(value);
+        }
+        out.freeze()
+    }
+
+    /// From the body of an EXTENDED_REPLY.
+    pub fn decode(body: &[u8]) -> Result<Limits, Malformed> {
+        let mut fields = Fields::new(body);
+        let limits = Limits {
+            packet_bytes: fields.u64()?,
+            read_bytes: fields.u64()?,
+            write_bytes: fields.u64()?,
+            open_handles: fields.u64()?,
+        };
+        fields.finish()?;
+        Ok(limits)
+    }
+}
+
+/// What `users-groups-by-id@openssh.com` answers: one name for each id asked, empty where the
+/// server knows none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UsersGroups {
+    /// Names of the users.
+    pub users: Vec<Bytes>,
+    /// Names of the groups.
+    pub groups: Vec<Bytes>,
+}
+
+impl UsersGroups {
+    /// The body of an EXTENDED_REPLY.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        for names in [&self.users, &self.groups] {
+            put_sized(&mut out, 0, |out| names.iter().for_each(|name| put_string(out, name)));
+        }
+        out.freeze()
+    }
+
+    /// From the body of an EXTENDED_REPLY.
+    pub fn decode(body: &Bytes) -> Result<UsersGroups, Malformed> {
+        let mut fields = Fields::new(body);
+        let mut names = || -> Result<Vec<Bytes>, Malformed> {
+            let mut list = Fields::new(fields.string()?);
+            let mut names = Vec::new();
+            while list.left() > 0 {
+                names.push(body.slice_ref(list.string()?));
+            }
+            Ok(names)
+        };
+        let (users, groups) = (names()?, names()?);
+        fields.finish()?;
+        Ok(UsersGroups { users, groups })
+    }
+}

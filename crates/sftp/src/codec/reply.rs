@@ -1,0 +1,167 @@
+//! What a server answers.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::attrs::FileAttrs;
+use super::status::StatusCode;
+use super::wire::{Fields, Malformed, put_sized, put_string};
+
+const STATUS: u8 = 101;
+const HANDLE: u8 = 102;
+const DATA: u8 = 103;
+const NAME: u8 = 104;
+const ATTRS: u8 = 105;
+const EXTENDED_REPLY: u8 = 201;
+
+/// Longest handle that the protocol allows, in bytes.
+const MAX_HANDLE_BYTES: usize = 256;
+
+/// Least bytes of an entry in a NAME reply: two empty strings and the flags of its attributes.
+const MIN_ENTRY_BYTES: usize = 12;
+
+/// Longest text of a STATUS that is kept, in bytes; enough for a sentence in an error message.
+const MAX_STATUS_TEXT_BYTES: usize = 1024;
+
+/// What the server calls an open file or directory: bytes that only it understands.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct RemoteHandle(Arc<[u8]>);
+
+impl RemoteHandle {
+    /// Takes over the server's bytes; at most 256, as the protocol has it.
+    pub fn new(bytes: &[u8]) -> Result<RemoteHandle, Malformed> {
+        if bytes.len() > MAX_HANDLE_BYTES {
+            return Err(Malformed::BadValue("a handle longer than 256 bytes"));
+        }
+        Ok(RemoteHandle(bytes.into()))
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for RemoteHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RemoteHandle({})", self.0.escape_ascii())
+    }
+}
+
+/// One name of a NAME reply. The `longname` that comes with it is free text: it is ignored when
+/// decoding and empty when encoding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameEntry {
+    /// The name, or the path for the requests that ask for one; unchecked.
+    pub name: Bytes,
+    /// Attributes as LSTAT has them.
+    pub attrs: FileAttrs,
+}
+
+/// One reply but VERSION.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// How it went, when there is nothing else to tell.
+    Status {
+        /// The code.
+        code: StatusCode,
+        /// The server's words.
+        message: String,
+    },
+    /// What to call the opened file or directory.
+    Handle(RemoteHandle),
+    /// Content; shares the packet's memory.
+    Data(Bytes),
+    /// Names or paths; share the packet's memory.
+    Names(Vec<NameEntry>),
+    /// Attributes.
+    Attrs(FileAttrs),
+    /// The body of an extension's own reply; shares the packet's memory.
+    Extended(Bytes),
+}
+
+impl Reply {
+    /// Appends the whole packet.
+    pub fn encode(&self, id: u32, out: &mut BytesMut) {
+        put_sized(out, 0, |out| {
+            out.put_u8(self.message_type());
+            out.put_u32(id);
+            match self {
+                Reply::Status { code, message } => {
+                    out.put_u32(code.0);
+                    put_string(out, message.as_bytes());
+                    put_string(out, b"");
+                }
+                Reply::Handle(handle) => put_string(out, handle.as_bytes()),
+                Reply::Data(data) => put_string(out, data),
+                Reply::Names(entries) => {
+                    out.put_u32(entries.len() as u32);
+                    for entry in entries {
+                        put_string(out, &entry.name);
+                        put_string(out, b"");
+                        entry.attrs.encode(out);
+                    }
+                }
+                Reply::Attrs(attrs) => attrs.encode(out),
+                Reply::Extended(body) => out.put_slice(body),
+            }
+        });
+    }
+
+    fn message_type(&self) -> u8 {
+        match self {
+            Reply::Status { .. } => STATUS,
+            Reply::Handle(_) => HANDLE,
+            Reply::Data(_) => DATA,
+            Reply::Names(_) => NAME,
+            Reply::Attrs(_) => ATTRS,
+            Reply::Extended(_) => EXTENDED_REPLY,
+        }
+    }
+
+    /// Decodes a packet without its length field; gives its id too.
+    pub fn decode(packet: &Bytes) -> Result<(u32, Reply), Malformed> {
+        let mut fields = Fields::new(packet);
+        let message_type = fields.u8()?;
+        let id = fields.u32()?;
+        let f = &mut fields;
+        let reply = match message_type {
+            STATUS => decode_status(f)?,
+            HANDLE => Reply::Handle(RemoteHandle::new(f.string()?)?),
+            DATA => Reply::Data(packet.slice_ref(f.string()?)),
+            NAME => Reply::Names(decode_names(packet, f)?),
+            ATTRS => Reply::Attrs(FileAttrs::decode(f)?),
+            EXTENDED_REPLY => Reply::Extended(packet.slice_ref(f.remainder())),
+            other => return Err(Malformed::UnknownType(other)),
+        };
+        fields.finish()?;
+        Ok((id, reply))
+    }
+}
+
+fn decode_status(fields: &mut Fields<'_>) -> Result<Reply, Malformed> {
+    let code = StatusCode(fields.u32()?);
+    // Servers of version 2's days send no text, and some of today leave out the language.
+    let mut text = || if fields.left() > 0 { fields.string() } else { Ok(&[][..]) };
+    let message = text()?;
+    let _language = text()?;
+    let message = &message[..message.len().min(MAX_STATUS_TEXT_BYTES)];
+    Ok(Reply::Status { code, message: String::from_utf8_lossy(message).into_owned() })
+}
+
+fn decode_names(packet: &Bytes, fields: &mut Fields<'_>) -> Result<Vec<NameEntry>, Malformed> {
+    let count = fields.u32()? as usize;
+    if count > fields.left() / MIN_ENTRY_BYTES {
+        return Err(Malformed::BadValue("more names announced than fit into it"));
+    }
+    let mut entries = Vec::with_capacity(count);
+    for _ in 0..count {
+        let name = packet.slice_ref(fields.string()?);
+        let _longname = fields.string()?;
+        entries.push(NameEntry { name, attrs: FileAttrs::decode(fields)? });
+    }
+    Ok(entries)
+}

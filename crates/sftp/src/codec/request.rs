@@ -1,0 +1,347 @@
+//! What a client asks.
+
+use std::ops::BitOr;
+
+use bytes::{BufMut, BytesMut};
+
+use super::attrs::FileAttrs;
+use super::extension::Extension;
+use super::wire::{Fields, Malformed, put_sized, put_string};
+
+const INIT: u8 = 1;
+const OPEN: u8 = 3;
+const CLOSE: u8 = 4;
+const READ: u8 = 5;
+const WRITE: u8 = 6;
+const LSTAT: u8 = 7;
+const FSTAT: u8 = 8;
+const SETSTAT: u8 = 9;
+const FSETSTAT: u8 = 10;
+const OPENDIR: u8 = 11;
+const READDIR: u8 = 12;
+const REMOVE: u8 = 13;
+const MKDIR: u8 = 14;
+const RMDIR: u8 = 15;
+const REALPATH: u8 = 16;
+const STAT: u8 = 17;
+const RENAME: u8 = 18;
+const READLINK: u8 = 19;
+const SYMLINK: u8 = 20;
+const EXTENDED: u8 = 200;
+
+/// Appends the whole INIT packet, the only request without an id.
+pub fn encode_init(version: u32, out: &mut BytesMut) {
+    put_sized(out, 0, |out| {
+        out.put_u8(INIT);
+        out.put_u32(version);
+    });
+}
+
+/// Decodes an INIT packet without its length field; gives the client's version.
+pub fn decode_init(packet: &[u8]) -> Result<u32, Malformed> {
+    let mut fields = Fields::new(packet);
+    match fields.u8()? {
+        // What may follow are extensions of the client, of which none is known.
+        INIT => fields.u32(),
+        other => Err(Malformed::UnknownType(other)),
+    }
+}
+
+/// How OPEN opens, as the wire has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenFlags(pub u32);
+
+impl OpenFlags {
+    /// For reading.
+    pub const READ: OpenFlags = OpenFlags(0x1);
+    /// For writing.
+    pub const WRITE: OpenFlags = OpenFlags(0x2);
+    /// Writes go to the end.
+    pub const APPEND: OpenFlags = OpenFlags(0x4);
+    /// Made when it is not there.
+    pub const CREATE: OpenFlags = OpenFlags(0x8);
+    /// Cut to nothing.
+    pub const TRUNCATE: OpenFlags = OpenFlags(0x10);
+    /// With `CREATE`: must not be there.
+    pub const EXCLUSIVE: OpenFlags = OpenFlags(0x20);
+
+    /// Whether all of `flags` are set.
+    #[must_use]
+    pub fn contains(self, flags: OpenFlags) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+}
+
+impl BitOr for OpenFlags {
+    type Output = OpenFlags;
+
+    fn bitor(self, other: OpenFlags) -> OpenFlags {
+        OpenFlags(self.0 | other.0)
+    }
+}
+
+/// One request but INIT. Paths and handles are bytes that only the server understands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are what the message's documentation names")]
+pub enum Request<'a> {
+    /// Opens a file; `attrs` for one that is made.
+    Open { path: &'a [u8], flags: OpenFlags, attrs: FileAttrs },
+    /// Gives a handle back.
+    Close { handle: &'a [u8] },
+    /// Reads up to `len` bytes.
+    Read { handle: &'a [u8], offset: u64, len: u32 },
+    /// Writes all of `data`.
+    Write { handle: &'a [u8], offset: u64, data: &'a [u8] },
+    /// Attributes, of a link itself.
+    Lstat { path: &'a [u8] },
+    /// Attributes of an open file.
+    Fstat { handle: &'a [u8] },
+    /// Changes attributes, of what a link leads to.
+    Setstat { path: &'a [u8], attrs: FileAttrs },
+    /// Changes attributes of an open file.
+    Fsetstat { handle: &'a [u8], attrs: FileAttrs },
+    /// Opens a directory for listing.
+    Opendir { path: &'a [u8] },
+    /// Some more entries.
+    Readdir { handle: &'a [u8] },
+    /// Removes a file's name.
+    Remove { path: &'a [u8] },
+    /// Makes a directory.
+    Mkdir { path: &'a [u8], attrs: FileAttrs },
+    /// Removes an empty directory.
+    Rmdir { path: &'a [u8] },
+    /// Makes a path absolute.
+    Realpath { path: &'a [u8] },
+    /// Attributes, of what a link leads to.
+    Stat { path: &'a [u8] },
+    /// Renames, and fails when the new name is taken.
+    Rename { from: &'a [u8], to: &'a [u8] },
+    /// A link's target.
+    Readlink { path: &'a [u8] },
+    /// Makes a symbolic link at `link`.
+    Symlink { target: &'a [u8], link: &'a [u8] },
+    /// `posix-rename@openssh.com`
+    PosixRename { from: &'a [u8], to: &'a [u8] },
+    /// `statvfs@openssh.com`
+    Statvfs { path: &'a [u8] },
+    /// `fstatvfs@openssh.com`
+    Fstatvfs { handle: &'a [u8] },
+    /// `hardlink@openssh.com`
+    Hardlink { existing: &'a [u8], new: &'a [u8] },
+    /// `fsync@openssh.com`
+    Fsync { handle: &'a [u8] },
+    /// `lsetstat@openssh.com`
+    Lsetstat { path: &'a [u8], attrs: FileAttrs },
+    /// `limits@openssh.com`
+    Limits,
+    /// `expand-path@openssh.com`
+    ExpandPath { path: &'a [u8] },
+    /// `copy-data`; a `len` of zero means up to the end of the file.
+    CopyData { from: &'a [u8], from_offset: u64, len: u64, to: &'a [u8], to_offset: u64 },
+    /// `home-directory`
+    HomeDirectory { user: &'a [u8] },
+    /// `users-groups-by-id@openssh.com`
+    UsersGroupsById { uids: Vec<u32>, gids: Vec<u32> },
+    /// An extension that is not known here.
+    UnknownExtension { name: &'a [u8], body: &'a [u8] },
+}
+
+impl<'a> Request<'a> {
+    /// Appends the whole packet.
+    pub fn encode(&self, id: u32, out: &mut BytesMut) {
+        let data = match self {
+            Request::Write { data, .. } => *data,
+            _ => &[],
+        };
+        self.encode_head(id, data.len(), out);
+        out.put_slice(data);
+    }
+
+    /// Appends the packet up to the content of a WRITE, which is its last field and of which
+    /// `data_len` bytes have to follow (the request's own `data` is not looked at). For any other
+    /// request `data_len` is zero and this is all.
+    pub fn encode_head(&self, id: u32, data_len: usize, out: &mut BytesMut) {
+        put_sized(out, data_len, |out| {
+            out.put_u8(self.message_type());
+            out.put_u32(id);
+            self.encode_fields(data_len, out);
+        });
+    }
+
+    fn message_type(&self) -> u8 {
+        match self {
+            Request::Open { .. } => OPEN,
+            Request::Close { .. } => CLOSE,
+            Request::Read { .. } => READ,
+            Request::Write { .. } => WRITE,
+            Request::Lstat { .. } => LSTAT,
+            Request::Fstat { .. } => FSTAT,
+            Request::Setstat { .. } => SETSTAT,
+            Request::Fsetstat { .. } => FSETSTAT,
+            Request::Opendir { .. } => OPENDIR,
+            Request::Readdir { .. } => READDIR,
+            Request::Remove { .. } => REMOVE,
+            Request::Mkdir { .. } => MKDIR,
+            Request::Rmdir { .. } => RMDIR,
+            Request::Realpath { .. } => REALPATH,
+            Request::Stat { .. } => STAT,
+            Request::Rename { .. } => RENAME,
+            Request::Readlink { .. } => READLINK,
+            Request::Symlink { .. } => SYMLINK,
+            _ => EXTENDED,
+        }
+    }
+
+    fn encode_fields(&self, data_len: usize, out: &mut BytesMut) {
+        let extended = |out: &mut BytesMut, extension: Extension, strings: &[&[u8]]| {
+            put_string(out, extension.name().as_bytes());
+            strings.iter().for_each(|string| put_string(out, string));
+        };
+        match self {
+            Request::Open { path, flags, attrs } => {
+                put_string(out, path);
+                out.put_u32(flags.0);
+                attrs.encode(out);
+            }
+            Request::Read { handle, offset, len } => {
+                put_string(out, handle);
+                out.put_u64(*offset);
+                out.put_u32(*len);
+            }
+            Request::Write { handle, offset, .. } => {
+                put_string(out, handle);
+                out.put_u64(*offset);
+                out.put_u32(data_len as u32);
+            }
+            Request::Close { handle: bytes }
+            | Request::Fstat { handle: bytes }
+            | Request::Readdir { handle: bytes }
+            | Request::Lstat { path: bytes }
+            | Request::Opendir { path: bytes }
+            | Request::Remove { path: bytes }
+            | Request::Rmdir { path: bytes }
+            | Request::Realpath { path: bytes }
+            | Request::Stat { path: bytes }
+            | Request::Readlink { path: bytes } => put_string(out, bytes),
+            Request::Setstat { path: bytes, attrs }
+            | Request::Fsetstat { handle: bytes, attrs }
+            | Request::Mkdir { path: bytes, attrs } => {
+                put_string(out, bytes);
+                attrs.encode(out);
+            }
+            Request::Rename { from: first, to: second }
+            | Request::Symlink { target: first, link: second } => {
+                put_string(out, first);
+                put_string(out, second);
+            }
+            Request::PosixRename { from, to } => {
+                extended(out, Extension::PosixRename, &[from, to]);
+            }
+            Request::Statvfs { path } => extended(out, Extension::Statvfs, &[path]),
+            Request::Fstatvfs { handle } => extended(out, Extension::Fstatvfs, &[handle]),
+            Request::Hardlink { existing, new } => {
+                extended(out, Extension::Hardlink, &[existing, new]);
+            }
+            Request::Fsync { handle } => extended(out, Extension::Fsync, &[handle]),
+            Request::Lsetstat { path, attrs } => {
+                extended(out, Extension::Lsetstat, &[path]);
+                attrs.encode(out);
+            }
+            Request::Limits => extended(out, Extension::Limits, &[]),
+            Request::ExpandPath { path } => extended(out, Extension::ExpandPath, &[path]),
+            Request::CopyData { from, from_offset, len, to, to_offset } => {
+                extended(out, Extension::CopyData, &[from]);
+                out.put_u64(*from_offset);
+                out.put_u64(*len);
+                put_string(out, to);
+                out.put_u64(*to_offset);
+            }
+            Request::HomeDirectory { user } => extended(out, Extension::HomeDirectory, &[user]),
+            Request::UsersGroupsById { uids, gids } => {
+                extended(out, Extension::UsersGroupsById, &[]);
+                for ids in [uids, gids] {
+                    put_sized(out, 0, |out| ids.iter().for_each(|id| out.put_u32(*id)));
+                }
+            }
+            Request::UnknownExtension { name, body } => {
+                put_string(out, name);
+                out.put_slice(body);
+            }
+        }
+    }
+
+    /// Decodes a packet without its length field; gives its id too.
+    pub fn decode(packet: &'a [u8]) -> Result<(u32, Request<'a>), Malformed> {
+        let mut fields = Fields::new(packet);
+        let message_type = fields.u8()?;
+        let id = fields.u32()?;
+        let f = &mut fields;
+        let request = match message_type {
+            OPEN => Request::Open {
+                path: f.string()?,
+                flags: OpenFlags(f.u32()?),
+                attrs: FileAttrs::decode(f)?,
+            },
+            CLOSE => Request::Close { handle: f.string()? },
+            READ => Request::Read { handle: f.string()?, offset: f.u64()?, len: f.u32()? },
+            WRITE => Request::Write { handle: f.string()?, offset: f.u64()?, data: f.string()? },
+            LSTAT => Request::Lstat { path: f.string()? },
+            FSTAT => Request::Fstat { handle: f.string()? },
+            SETSTAT => Request::Setstat { path: f.string()?, attrs: FileAttrs::decode(f)? },
+            FSETSTAT => Request::Fsetstat { handle: f.string()?, attrs: FileAttrs::decode(f)? },
+            OPENDIR => Request::Opendir { path: f.string()? },
+            READDIR => Request::Readdir { handle: f.string()? },
+            REMOVE => Request::Remove { path: f.string()? },
+            MKDIR => Request::Mkdir { path: f.string()?, attrs: FileAttrs::decode(f)? },
+            RMDIR => Request::Rmdir { path: f.string()? },
+            REALPATH => Request::Realpath { path: f.string()? },
+            STAT => Request::Stat { path: f.string()? },
+            RENAME => Request::Rename { from: f.string()?, to: f.string()? },
+            READLINK => Request::Readlink { path: f.string()? },
+            SYMLINK => Request::Symlink { target: f.string()?, link: f.string()? },
+            EXTENDED => Request::decode_extended(f)?,
+            other => return Err(Malformed::UnknownType(other)),
+        };
+        fields.finish()?;
+        Ok((id, request))
+    }
+
+    fn decode_extended(f: &mut Fields<'a>) -> Result<Request<'a>, Malformed> {
+        let name = f.string()?;
+        let Some(extension) = Extension::from_name(name) else {
+            return Ok(Request::UnknownExtension { name, body: f.remainder() });
+        };
+        Ok(match extension {
+            Extension::PosixRename => Request::PosixRename { from: f.string()?, to: f.string()? },
+            Extension::Statvfs => Request::Statvfs { path: f.string()? },
+            Extension::Fstatvfs => Request::Fstatvfs { handle: f.string()? },
+            Extension::Hardlink => Request::Hardlink { existing: f.string()?, new: f.string()? },
+            Extension::Fsync => Request::Fsync { handle: f.string()? },
+            Extension::Lsetstat => {
+                Request::Lsetstat { path: f.string()?, attrs: FileAttrs::decode(f)? }
+            }
+            Extension::Limits => Request::Limits,
+            Extension::ExpandPath => Request::ExpandPath { path: f.string()? },
+            Extension::CopyData => Request::CopyData {
+                from: f.string()?,
+                from_offset: f.u64()?,
+                len: f.u64()?,
+                to: f.string()?,
+                to_offset: f.u64()?,
+            },
+            Extension::HomeDirectory => Request::HomeDirectory { user: f.string()? },
+            Extension::UsersGroupsById => {
+                Request::UsersGroupsById { uids: decode_ids(f)?, gids: decode_ids(f)? }
+            }
+        })
+    }
+}
+
+fn decode_ids(fields: &mut Fields<'_>) -> Result<Vec<u32>, Malformed> {
+    let mut list = Fields::new(fields.string()?);
+    let mut ids = Vec::with_capacity(list.left() / 4);
+    while list.left() > 0 {
+        ids.push(list.u32()?);
+    }
+    Ok(ids)
+}

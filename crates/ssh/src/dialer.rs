@@ -1,0 +1,106 @@
+//! Connections to one destination, one after another or many at once.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::sync::OnceCell;
+
+use crate::command::{self, our_options, users_options};
+use crate::config::{Config, Transport};
+use crate::diagnosis::Diagnosis;
+use crate::effective::Effective;
+use crate::error::{Error, Result};
+use crate::stream::Stream;
+use crate::{child, socket};
+
+/// Gets ssh's stderr while it is written, raw: banners, warnings, reasons. Must not block for
+/// long, since nothing else is done for that child meanwhile.
+pub type StderrHook = Arc<dyn Fn(&[u8]) + Send + Sync>;
+
+/// A stream, and where to learn why it ended.
+#[derive(Debug)]
+pub struct Connection {
+    /// The bytes.
+    pub stream: Stream,
+    /// ssh's words and how it ended.
+    pub diagnosis: Diagnosis,
+}
+
+/// Makes connections to one destination.
+pub struct Dialer {
+    config: Config,
+    /// The words of the ssh command, the first of them the program.
+    command: Vec<OsString>,
+    hook: StderrHook,
+    /// Learned at the first connection; `None` when ssh did not tell.
+    effective: OnceCell<Option<Effective>>,
+}
+
+impl Dialer {
+    /// Checks the configuration. Relative names of files in it count from the current directory.
+    ///
+    /// # Errors
+    /// [`Error::EmptyCommand`]; [`Error::Local`] when there is no current directory.
+    pub fn new(mut config: Config, hook: StderrHook) -> Result<Dialer> {
+        let mut words = command::split(&config.ssh_command)?;
+        let directory = std::env::current_dir()
+            .map_err(|source| Error::Local { what: "find the current directory", source })?;
+        // A name with a slash is no business of PATH's, and ssh is started elsewhere.
+        if Path::new(&words[0]).components().count() > 1 {
+            words[0] = directory.join(&words[0]).into_os_string();
+        }
+        config.args = command::with_absolute_files(&config.args, &directory);
+        Ok(Dialer { config, command: words, hook, effective: OnceCell::new() })
+    }
+
+    /// The configuration, with absolute names of files.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Makes a connection. Must be called within a tokio runtime, which serves it from then on.
+    ///
+    /// With ssh this returns when the child is started, before it has logged in, since only the
+    /// server's answer to an SFTP message tells that it has: send one, and when the stream ends
+    /// instead, ask [`Diagnosis::explain`].
+    ///
+    /// # Errors
+    /// [`Error::Spawn`], [`Error::Connect`], [`Error::Local`], [`Error::PassiveUsed`].
+    pub async fn connect(&self) -> Result<Connection> {
+        let stream = match self.config.transport {
+            Transport::Ssh => {
+                let words = self.words().await;
+                tracing::debug!("starting {words:?}");
+                let password = self.config.password.clone();
+                let (stream, diagnosis) = child::start(&words, password, self.hook.clone())?;
+                return Ok(Connection { stream, diagnosis });
+            }
+            Transport::DirectPort(port) => socket::tcp(self.config.destination.host(), port).await?,
+            Transport::Vsock { cid, port } => socket::vsock(cid, port).await?,
+            Transport::Passive => socket::passive()?,
+        };
+        Ok(Connection { stream, diagnosis: Diagnosis::default() })
+    }
+
+    /// The program and all its arguments.
+    async fn words(&self) -> Vec<OsString> {
+        let users = users_options(&self.config);
+        let (program, prefix) = self.command.split_first().expect("split gives at least one word");
+        let destination = self.config.destination.to_string();
+        let effective = self
+            .effective
+            .get_or_init(|| Effective::query(program, prefix, &users, &destination))
+            .await;
+        let ours = our_options(&self.config, effective.as_ref(), command::processor_has_aes());
+        [&self.command[..], &users, &ours, &command::target(&self.config)].concat()
+    }
+}
+
+impl fmt::Debug for Dialer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dialer").field("config", &self.config).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,170 @@
+//! What the user's configuration comes to, as ssh itself tells it (`ssh -G`).
+//!
+//! The command line beats the configuration files, so a default of ours would silently replace
+//! what the user wrote there. This is how it is known what he wrote. ssh is asked once for a
+//! [`Dialer`](crate::Dialer), and not at all where the program is not certainly an ssh.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+
+/// How long `ssh -G` may take. It answers in milliseconds, unless a `Match exec` of the user's
+/// runs something slow or `CanonicalizeHostname` waits for a name server; then the connection is
+/// made without this knowledge.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Most bytes read of the answer, which is about 6 KiB.
+const ANSWER_MAX_BYTES: u64 = 256 * 1024;
+
+/// The settings that ssh would use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effective {
+    settings: HashMap<String, String>,
+    /// The ciphers of an ssh without any configuration.
+    default_ciphers: Option<String>,
+}
+
+impl Effective {
+    /// Asks `program`, which is run with `prefix` and `options` as for a connection. `None` when
+    /// it does not answer as an ssh does.
+    pub async fn query(
+        program: &OsStr,
+        prefix: &[OsString],
+        options: &[OsString],
+        destination: &str,
+    ) -> Option<Effective> {
+        if Path::new(program).file_name() != Some(OsStr::new("ssh")) {
+            return None;
+        }
+        let mut effective = Command::new(program);
+        effective.args(prefix).args(options).args(["-G", "--", destination]);
+        // The name of the host is of no account, since no file is read that could mention it.
+        let mut default = Command::new(program);
+        default.args(["-G", "-F", "none", "--", "localhost"]);
+        let (effective, default) = tokio::join!(answer(effective), answer(default));
+        let default_ciphers = parse(&default?).remove("ciphers");
+        Some(Effective { settings: parse(&effective?), default_ciphers })
+    }
+
+    /// The value of a keyword, which is written in lower case.
+    #[must_use]
+    pub fn get(&self, keyword: &str) -> Option<&str> {
+        self.settings.get(keyword).map(String::as_str)
+    }
+
+    /// The ciphers, if they are those of an ssh that was told nothing about them.
+    #[must_use]
+    pub fn unchosen_ciphers(&self) -> Option<&str> {
+        let ciphers = self.get("ciphers")?;
+        (Some(ciphers) == self.default_ciphers.as_deref()).then_some(ciphers)
+    }
+
+    /// Whether the way to the host leads through another program.
+    #[must_use]
+    pub fn has_proxy(&self) -> bool {
+        let set = |keyword| self.get(keyword).is_some_and(|value| value != "none");
+        set("proxycommand") || set("proxyjump")
+    }
+}
+
+/// What `command` prints, if it succeeds in time.
+async fn answer(mut command: Command) -> Option<String> {
+    command
+        .current_dir("/")
+        .env_remove("OLDPWD")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
+    let asked = async {
+        let mut child = command.spawn().ok()?;
+        let mut text = Vec::new();
+        child.stdout.take()?.take(ANSWER_MAX_BYTES).read_to_end(&mut text).await.ok()?;
+        let status = child.wait().await.ok()?;
+        status.success().then(|| String::from_utf8_lossy(&text).into_owned())
+    };
+    match tokio::time::timeout(QUERY_TIMEOUT, asked).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            tracing::warn!("ssh -G gave no answer in {} s", QUERY_TIMEOUT.as_secs());
+            None
+        }
+    }
+}
+
+fn parse(answer: &str) -> HashMap<String, String> {
+    let mut settings = HashMap::new();
+    for line in answer.lines() {
+        let (keyword, value) = line.split_once(' ').unwrap_or((line, ""));
+        // Of a keyword that may be given many times (IdentityFile) the first one is enough here.
+        settings.entry(keyword.to_ascii_lowercase()).or_insert_with(|| value.to_owned());
+    }
+    settings
+}
+
+#[cfg(test)]
+impl Effective {
+    pub(crate) fn from_answers(effective: &str, default: &str) -> Effective {
+        Effective {
+            settings: parse(effective),
+            default_ciphers: parse(default).remove("ciphers"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn ciphers_that_the_user_named_are_his() {
+        let default = "ciphers a,b,c\n";
+        let same = Effective::from_answers("ciphers a,b,c\n", default);
+        assert_eq!(same.unchosen_ciphers(), Some("a,b,c"));
+        let other = Effective::from_answers("ciphers b,a,c\n", default);
+        assert_eq!(other.unchosen_ciphers(), None);
+        assert_eq!(Effective::default().unchosen_ciphers(), None);
+    }
+
+    #[test]
+    fn a_jump_host_is_a_proxy_and_none_is_not() {
+        assert!(Effective::from_answers("proxyjump gate\n", "").has_proxy());
+        assert!(Effective::from_answers("proxycommand nc %h %p\n", "").has_proxy());
+        assert!(!Effective::from_answers("proxycommand none\n", "").has_proxy());
+        assert!(!Effective::from_answers("host x\n", "").has_proxy());
+    }
+
+    #[tokio::test]
+    async fn the_installed_ssh_tells_its_settings() {
+        let options = words("-F none -oServerAliveInterval=7 -J gate");
+        let effective =
+            Effective::query("ssh".as_ref(), &[], &options, "host.invalid").await.unwrap();
+        assert_eq!(effective.get("serveraliveinterval"), Some("7"));
+        assert_eq!(effective.get("hostname"), Some("host.invalid"));
+        assert!(effective.unchosen_ciphers().unwrap().contains("aes128-gcm@openssh.com"));
+        assert!(effective.has_proxy());
+
+        let options = words("-F none -c aes256-ctr");
+        let chosen = Effective::query("ssh".as_ref(), &[], &options, "host.invalid").await;
+        assert_eq!(chosen.unwrap().unchosen_ciphers(), None);
+    }
+
+    #[tokio::test]
+    async fn only_an_ssh_is_asked() {
+        for program in ["/bin/true", "/bin/echo", "/nonexistent/ssh"] {
+            assert_eq!(Effective::query(program.as_ref(), &[], &[], "host").await, None);
+        }
+        // An ssh that does not like its options says so when it connects.
+        let options = words("-oNoSuchKeyword=1");
+        assert_eq!(Effective::query("ssh".as_ref(), &[], &options, "host").await, None);
+    }
+}

@@ -1,0 +1,98 @@
+//! The one error type of this crate.
+
+use std::io;
+
+use crate::diagnosis::Failure;
+
+/// The result of what this crate does.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why there is no byte stream to the server, or why it ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The source names no host that ssh could be given.
+    #[error("invalid hostname {0:?}: {1}")]
+    InvalidHostname(String, &'static str),
+    /// The source has no `:` between host and directory.
+    #[error("{0:?} names no host: a source is written [user@]host:[directory]")]
+    NoHost(String),
+    /// The source's port is no port.
+    #[error("invalid port {0:?}")]
+    InvalidPort(String),
+    /// The ssh command has no words.
+    #[error("the ssh command is empty")]
+    EmptyCommand,
+    /// A program could not be started.
+    #[error("cannot start {program:?}: {source}")]
+    Spawn {
+        /// The program, as it was named.
+        program: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A descriptor needed for a connection could not be made or used.
+    #[error("cannot {what}: {source}")]
+    Local {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// A direct socket could not be connected.
+    #[error("cannot connect to {target}: {source}")]
+    Connect {
+        /// Host and port, or context identifier and port.
+        target: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Stdin and stdout serve for one connection, and that one was given away.
+    #[error("stdin and stdout were already used for a connection")]
+    PassiveUsed,
+    /// ssh ended, or went silent, and this is what it had to say.
+    #[error(transparent)]
+    Ssh(#[from] Failure),
+    /// A connection without an ssh ended.
+    #[error("the connection was closed by the other side")]
+    Closed,
+}
+
+impl Error {
+    /// What the user can do about it, as one sentence, where something is known.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Error::InvalidHostname(..) => {
+                Some("if the name really is that, give it an alias in ~/.ssh/config")
+            }
+            Error::NoHost(_) => Some("an IPv6 address is written [::1]:directory"),
+            Error::InvalidPort(_) => Some("a port is a number from 1 to 65535"),
+            Error::EmptyCommand => Some("leave ssh_command away to use ssh"),
+            Error::Spawn { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Some("install the OpenSSH client, or name the program with -o ssh_command=")
+            }
+            Error::Connect { .. } => Some("is the server listening there, without ssh?"),
+            Error::Ssh(failure) => failure.cause.hint(),
+            Error::Spawn { .. } | Error::Local { .. } | Error::PassiveUsed | Error::Closed => None,
+        }
+    }
+
+    /// Whether the same attempt may succeed later without anybody changing anything.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Error::Connect { .. } | Error::Closed => true,
+            Error::Ssh(failure) => failure.cause.is_transient(),
+            // Out of descriptors, processes or memory for the moment.
+            Error::Spawn { source, .. } | Error::Local { source, .. } => {
+                source.kind() != io::ErrorKind::NotFound
+                    && source.kind() != io::ErrorKind::PermissionDenied
+            }
+            Error::InvalidHostname(..)
+            | Error::NoHost(_)
+            | Error::InvalidPort(_)
+            | Error::EmptyCommand
+            | Error::PassiveUsed => false,
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Connections through the real ssh to a private sshd, and what is said when there is none.
+
+mod harness;
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use harness::{Heard, config_of, dialer, failure, greet, output, script};
+use ssh::{Cause, Config, Destination, Dialer, Error, Password, Transport};
+use testkit::sshd::{Options, SftpServer, Sshd};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+fn sshd() -> Sshd {
+    Sshd::start(Options::default()).expect("a private sshd")
+}
+
+#[tokio::test]
+async fn a_key_logs_in_and_the_stream_speaks_sftp() {
+    let sshd = sshd();
+    let connection = dialer(config_of(&sshd), &Heard::default()).connect().await.unwrap();
+    let mut stream = connection.stream;
+    greet(&mut stream).await.unwrap();
+    assert_eq!(connection.diagnosis.status(), None);
+    assert_eq!(connection.diagnosis.summary(), None);
+    assert_eq!(sshd.sftp_server_pids().len(), 1);
+}
+
+#[tokio::test]
+async fn many_bytes_pass_in_both_directions() {
+    let sshd = Sshd::start(Options {
+        sftp_server: SftpServer::Command("cat".to_owned()),
+        ..Options::default()
+    })
+    .unwrap();
+    let connection = dialer(config_of(&sshd), &Heard::default()).connect().await.unwrap();
+    let (mut reader, mut writer) = tokio::io::split(connection.stream);
+    let sent: Vec<u8> = (0..8_000_000u32).map(|i| (i ^ (i >> 8)) as u8).collect();
+    let mut received = vec![0; sent.len()];
+    let (read, written) =
+        tokio::join!(reader.read_exact(&mut received), writer.write_all(&sent));
+    read.unwrap();
+    written.unwrap();
+    assert!(received == sent, "the bytes came back changed");
+}
+
+#[tokio::test]
+async fn the_fast_cipher_is_chosen_only_where_the_user_chose_none() {
+    let sshd = sshd();
+    for (args, expected) in [
+        (vec!["-v"], "aes128-gcm@openssh.com"),
+        (vec!["-v", "-oCiphers=aes256-ctr"], "aes256-ctr"),
+        (vec!["-v", "-c", "aes256-ctr"], "aes256-ctr"),
+    ] {
+        if expected.contains("gcm") && !ssh::command::processor_has_aes() {
+            continue;
+        }
+        let mut config = config_of(&sshd);
+        config.args.extend(args.iter().map(Into::into));
+        let connection = dialer(config, &Heard::default()).connect().await.unwrap();
+        let mut stream = connection.stream;
+        greet(&mut stream).await.unwrap();
+        let words = connection.diagnosis.words();
+        let cipher = format!("kex: server->client cipher: {expected}");
+        assert!(words.contains(&cipher), "{args:?}: {words}");
+    }
+}
+
+#[tokio::test]
+async fn a_password_answers_each_connection() {
+    let options = Options { password: Some("open sesame".to_owned()), ..Options::default() };
+    let sshd = Sshd::start(options).unwrap();
+    let config = Config { password: Some(Password::new("open sesame")), ..config_of(&sshd) };
+    let dialer = dialer(config, &Heard::default());
+    let mut streams = Vec::new();
+    for _ in 0..3 {
+        let mut connection = dialer.connect().await.unwrap();
+        if let Err(error) = greet(&mut connection.stream).await {
+            panic!("{error}: {}\n{}", connection.diagnosis.words(), sshd.log());
+        }
+        streams.push(connection.stream);
+    }
+    assert_eq!(sshd.session_pids().len(), 3);
+    assert!(sshd.log().contains("Accepted password"), "{}", sshd.log());
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_tried_once_and_told() {
+    let options = Options { password: Some("open sesame".to_owned()), ..Options::default() };
+    let sshd = Sshd::start(options).unwrap();
+    let config = Config { password: Some(Password::new("wrong")), ..config_of(&sshd) };
+    let failure = failure(config).await;
+    assert_eq!(failure.cause, Cause::PermissionDenied, "{failure}");
+    assert_eq!(sshd.log().matches("Failed password").count(), 1, "{}", sshd.log());
+    assert!(!failure.words.contains("wrong"), "{}", failure.words);
+}
+
+#[tokio::test]
+async fn a_key_that_is_not_known_is_no_password_question() {
+    let sshd = sshd();
+    let mut config = config_of(&sshd);
+    config.args.push("-oIdentityFile=/dev/null".into());
+    config.args.push("-oIdentitiesOnly=yes".into());
+    config.args[1] = harness::without_keys(&sshd).into();
+    let failure = failure(config).await;
+    assert_eq!(failure.cause, Cause::PermissionDenied, "{failure}");
+    assert!(failure.to_string().contains("Permission denied (publickey)"), "{failure}");
+}
+
+#[tokio::test]
+async fn every_refusal_has_its_cause_and_sshs_own_words() {
+    let sshd = sshd();
+    let with = |args: &[&str]| {
+        let mut config = config_of(&sshd);
+        config.args.extend(args.iter().map(Into::into));
+        config
+    };
+    // A port on which nobody listens: bound, but not listened to.
+    let bound = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let free = bound.local_addr().unwrap().port();
+    drop(bound);
+    let refused = Config { port: Some(free), ..config_of(&sshd) };
+    let table = [
+        (refused, Cause::Refused, "connection refused"),
+        (
+            with(&["-oHostName=no-such-host.invalid"]),
+            Cause::UnknownHost,
+            "no-such-host.invalid",
+        ),
+        (
+            with(&["-oUserKnownHostsFile=/dev/null", "-oHostKeyAlias=stranger"]),
+            Cause::HostKeyUnknown,
+            "host key is known for stranger",
+        ),
+        (with(&["-oNoSuchKeyword=1"]), Cause::BadConfiguration, "nosuchkeyword"),
+        // sshd offers no CBC cipher unless told to.
+        (with(&["-oCiphers=aes256-cbc"]), Cause::NoCommonAlgorithm, "no matching cipher"),
+        (
+            Config { sftp_server: Some("nothing".to_owned()), ..with(&[]) },
+            Cause::NoSubsystem,
+            "subsystem request failed",
+        ),
+        (
+            Config { sftp_server: Some("/no/sftp-server".to_owned()), ..with(&[]) },
+            Cause::CommandNotFound,
+            "/no/sftp-server",
+        ),
+    ];
+    for (config, cause, words) in table {
+        let failure = failure(config).await;
+        assert_eq!(failure.cause, cause, "{}", failure.words);
+        assert!(failure.to_string().to_lowercase().contains(words), "{failure}");
+        assert!(Error::Ssh(failure).hint().is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_changed_host_key_is_refused() {
+    let mut sshd = sshd();
+    sshd.change_host_key().unwrap();
+    let failure = failure(config_of(&sshd)).await;
+    assert_eq!(failure.cause, Cause::HostKeyChanged, "{}", failure.words);
+    assert!(!failure.cause.is_transient());
+    // The whole of ssh's warning is there for the user, with the file to correct.
+    assert!(failure.words.contains("SOMEONE IS DOING SOMETHING NASTY"), "{}", failure.words);
+    assert!(failure.words.contains("known_hosts"), "{}", failure.words);
+}
+
+#[tokio::test]
+async fn a_server_without_sftp_says_so() {
+    let options = Options { sftp_server: SftpServer::Disabled, ..Options::default() };
+    let sshd = Sshd::start(options).unwrap();
+    assert_eq!(failure(config_of(&sshd)).await.cause, Cause::NoSubsystem);
+    // The program by its path works all the same.
+    let path = "/usr/lib/openssh/sftp-server".to_owned();
+    let config = Config { sftp_server: Some(path), ..config_of(&sshd) };
+    let mut connection = dialer(config, &Heard::default()).connect().await.unwrap();
+    greet(&mut connection.stream).await.unwrap();
+}
+
+#[tokio::test]
+async fn noise_of_a_shell_comes_through_as_bytes() {
+    let noisy = "sh -c 'echo Welcome to the host; exec /usr/lib/openssh/sftp-server'";
+    let options =
+        Options { sftp_server: SftpServer::Command(noisy.to_owned()), ..Options::default() };
+    let sshd = Sshd::start(options).unwrap();
+    let mut connection = dialer(config_of(&sshd), &Heard::default()).connect().await.unwrap();
+    let mut text = [0; 19];
+    connection.stream.read_exact(&mut text).await.unwrap();
+    assert_eq!(&text, b"Welcome to the host");
+}
+
+#[tokio::test]
+async fn stderr_is_passed_on_and_remembered() {
+    let loud = "sh -c 'echo disk almost full >&2; exec /usr/lib/openssh/sftp-server'";
+    let options =
+        Options { sftp_server: SftpServer::Command(loud.to_owned()), ..Options::default() };
+    let sshd = Sshd::start(options).unwrap();
+    let heard = Heard::default();
+    let mut connection = dialer(config_of(&sshd), &heard).connect().await.unwrap();
+    greet(&mut connection.stream).await.unwrap();
+    drop(connection.stream);
+    connection.diagnosis.ended().await;
+    assert!(heard.text().contains("disk almost full\n"), "{}", heard.text());
+    assert!(connection.diagnosis.words().contains("disk almost full\n"));
+}
+
+#[tokio::test]
+async fn a_killed_server_ends_the_stream_and_ssh() {
+    let sshd = sshd();
+    let mut connection = dialer(config_of(&sshd), &Heard::default()).connect().await.unwrap();
+    greet(&mut connection.stream).await.unwrap();
+    sshd.kill_sessions();
+    let mut rest = Vec::new();
+    let _ = connection.stream.read_to_end(&mut rest).await;
+    let Error::Ssh(failure) = connection.diagnosis.explain().await else { panic!("no failure") };
+    assert_eq!(failure.status.and_then(|status| status.code()), Some(255));
+    assert_eq!(failure.cause, Cause::Lost, "{}", failure.words);
+    assert!(failure.cause.is_transient());
+}
+
+#[tokio::test]
+async fn a_dropped_stream_ends_the_login_and_the_child_is_reaped() {
+    let sshd = sshd();
+    let mut connection = dialer(config_of(&sshd), &Heard::default()).connect().await.unwrap();
+    greet(&mut connection.stream).await.unwrap();
+    drop(connection.stream);
+    connection.diagnosis.ended().await;
+    assert!(connection.diagnosis.status().unwrap().success(), "{}", connection.diagnosis.words());
+    assert_eq!(harness::children_named("ssh", sshd.dir()), Vec::<u32>::new());
+}
+
+#[tokio::test]
+async fn a_child_that_does_not_want_to_end_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    // It hears neither the end of its stdin nor SIGTERM.
+    let stubborn = script(dir.path(), "stubborn", "trap '' TERM\nread -r _ </dev/null\n\
+        echo up\nwhile :; do sleep 100 & wait $!; done\n");
+    let config = Config { ssh_command: stubborn.into(), ..harness::nowhere() };
+    let mut connection = dialer(config, &Heard::default()).connect().await.unwrap();
+    let mut up = [0; 3];
+    connection.stream.read_exact(&mut up).await.unwrap();
+    drop(connection.stream);
+    let ended = tokio::time::timeout(Duration::from_secs(10), connection.diagnosis.ended()).await;
+    assert!(ended.is_ok(), "the child lives on");
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(connection.diagnosis.status().unwrap().signal(), Some(9));
+}
+
+#[tokio::test]
+async fn an_ssh_that_dies_at_its_start_is_heard() {
+    let dir = tempfile::tempdir().unwrap();
+    let dying = script(dir.path(), "dying", "echo 'no luck today' >&2\nexit 7\n");
+    let config = Config { ssh_command: dying.into(), ..harness::nowhere() };
+    let failure = failure(config).await;
+    assert_eq!(failure.to_string(), "ssh: no luck today");
+    assert_eq!(failure.status.and_then(|status| status.code()), Some(7));
+
+    let config = Config { ssh_command: "/no/such/ssh".into(), ..harness::nowhere() };
+    let error = dialer(config, &Heard::default()).connect().await.unwrap_err();
+    assert!(matches!(error, Error::Spawn { .. }), "{error}");
+    assert!(error.hint().unwrap().contains("ssh_command"));
+    assert!(!error.is_transient());
+}
+
+#[tokio::test]
+async fn the_child_is_out_of_the_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let curious = script(
+        dir.path(),
+        "curious",
+        "pwd\necho \"$OLDPWD\"\ngrep SigIgn /proc/self/status\nls -l /proc/self/fd | grep -c ' -> '\n",
+    );
+    let config = Config { ssh_command: curious.into(), ..harness::nowhere() };
+    let text = output(config).await;
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(&lines[..2], ["/", ""], "{text}");
+    let ignored = lines[2].split_whitespace().last().unwrap();
+    let ignored = u64::from_str_radix(ignored, 16).unwrap();
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+        assert_ne!(ignored & (1 << (signal - 1)), 0, "signal {signal} is not ignored: {text}");
+    }
+    // stdin, stdout, stderr, and the directory that ls reads.
+    assert_eq!(lines[3], "4", "{text}");
+}
+
+#[tokio::test]
+async fn the_arguments_are_those_of_sshfs_and_nothing_gets_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let echo = script(dir.path(), "echo args", "for arg; do echo \"$arg\"; done\n");
+    let command = echo.replace(' ', "\\ ") + " first";
+    let (destination, _) = Destination::parse(b"me@[::1]:/x").unwrap();
+    let config = Config {
+        ssh_command: command.into(),
+        port: Some(2222),
+        args: ["-oIdentityFile=/key with space", "-J", "gate"].map(Into::into).into(),
+        compression: true,
+        ..Config::new(destination)
+    };
+    let text = output(config).await;
+    assert_eq!(
+        text.lines().collect::<Vec<_>>(),
+        [
+            "first", "-x", "-a", "-oClearAllForwardings=yes", "-p", "2222",
+            "-oIdentityFile=/key with space", "-J", "gate", "-C", "-oServerAliveInterval=15",
+            "-oConnectTimeout=60", "-s", "--", "me@::1", "sftp",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_question_on_the_terminal_gets_the_password_and_only_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let asking = script(
+        dir.path(),
+        "asking",
+        "exec 3<>/dev/tty\n\
+         printf 'Enter passphrase for key: ' >&3; read -r phrase <&3\n\
+         printf 'me@host'\"'\"'s password: ' >&3; read -r word <&3\n\
+         echo \"[$phrase][$word]\"\n",
+    );
+    let config = Config {
+        ssh_command: asking.into(),
+        password: Some(Password::new("open sesame")),
+        ..harness::nowhere()
+    };
+    assert_eq!(output(config).await, "[][open sesame]\n");
+}
+
+#[tokio::test]
+async fn a_direct_port_needs_no_ssh() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (destination, _) = Destination::parse(b"localhost:").unwrap();
+    let config =
+        Config { transport: Transport::DirectPort(port), ..Config::new(destination) };
+    let dialer = Dialer::new(config, Heard::default().hook()).unwrap();
+    let (connection, accepted) = tokio::join!(dialer.connect(), listener.accept());
+    let (mut server, _) = accepted.unwrap();
+    server.write_all(b"x").await.unwrap();
+    let mut connection = connection.unwrap();
+    assert_eq!(connection.stream.read_u8().await.unwrap(), b'x');
+    assert!(matches!(connection.diagnosis.explain().await, Error::Closed));
+}
+
+#[tokio::test]
+async fn a_program_named_relative_to_here_is_found() {
+    let config = Config { ssh_command: "target/nothing".into(), ..harness::nowhere() };
+    let error = dialer(config, &Heard::default()).connect().await.unwrap_err();
+    let here = std::env::current_dir().unwrap().join("target/nothing");
+    assert!(error.to_string().contains(here.to_str().unwrap()), "{error}");
+    // A file that may not be executed is told apart from none.
+    let dir = tempfile::tempdir().unwrap();
+    let plain = script(dir.path(), "plain", "");
+    std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let config = Config { ssh_command: plain.into(), ..harness::nowhere() };
+    let error = dialer(config, &Heard::default()).connect().await.unwrap_err();
+    assert!(error.to_string().contains("ermission denied"), "{error}");
+}

@@ -1,0 +1,105 @@
+//! Which command it is. A source always has a `:`, so that the name of a command never is one.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+use crate::mount;
+use crate::mount::help;
+use crate::program::Program;
+use crate::report::{EXIT_OK, Problem};
+use crate::umount;
+
+/// Everything but mounting, whose command line is sshfs's (see `mount::command_line`).
+#[derive(Debug, Parser)]
+#[command(name = "sshoal", disable_help_subcommand = true, disable_version_flag = true)]
+struct Commands {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Unmount, and wait until everything is written to the server.
+    Umount {
+        /// Where it is mounted.
+        mountpoint: PathBuf,
+        /// Detach it even if it is in use, and do not wait.
+        #[arg(short = 'z', long)]
+        lazy: bool,
+    },
+    /// Show help.
+    Help {
+        /// `options` for all options, the name of an option, or a command.
+        topic: Option<String>,
+    },
+}
+
+/// Runs the command that the words after `argv[0]` are.
+pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCode> {
+    let has_commands = !program.is_sshfs() && !program.helper;
+    match words.first().and_then(|word| word.to_str()).filter(|_| has_commands) {
+        Some("mount") => mount::run(program, words.drain(1..)),
+        Some(name) if is_command(name) => {
+            let argv0 = OsString::from(program.name);
+            match Commands::try_parse_from(std::iter::once(argv0).chain(words)) {
+                Ok(commands) => run_command(program, commands.command),
+                Err(error) => explain(error),
+            }
+        }
+        _ => mount::run(program, words),
+    }
+}
+
+fn is_command(name: &str) -> bool {
+    use clap::CommandFactory;
+    Commands::command().get_subcommands().any(|command| command.get_name() == name)
+}
+
+fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Umount { mountpoint, lazy } => {
+            umount::run(&mountpoint, lazy)?;
+            Ok(ExitCode::from(EXIT_OK))
+        }
+        Command::Help { topic } => match topic.as_deref() {
+            None | Some("mount") => crate::print(&help::short(program)),
+            Some("options") => crate::print(&help::full()),
+            Some(command) if is_command(command) => {
+                match Commands::try_parse_from([program.name, command, "--help"]) {
+                    Ok(_) => Ok(ExitCode::from(EXIT_OK)),
+                    Err(error) => explain(error),
+                }
+            }
+            Some(topic) => match help::one(topic) {
+                Some(text) => crate::print(&text),
+                None => {
+                    let what = format!("help '{}'", topic.escape_debug());
+                    Err(Problem::new(what, "no such option or command")
+                        .hint("`sshoal help options` lists all options")
+                        .into())
+                }
+            },
+        },
+    }
+}
+
+/// Help goes to standard output; of an error clap's first line is shown, in this program's form.
+fn explain(error: clap::Error) -> anyhow::Result<ExitCode> {
+    let text = error.to_string();
+    if error.kind() == ErrorKind::DisplayHelp {
+        return crate::print(&text);
+    }
+    let why = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
+    let missing = text.lines().nth(1).map(str::trim).filter(|_| why.ends_with(':'));
+    let why = format!("{why}{}{}", if missing.is_some() { " " } else { "" }, missing.unwrap_or(""));
+    let problem = Problem::new("command line", why);
+    Err(match usage {
+        Some(usage) => problem.hint(format!("usage: {usage}")).into(),
+        None => problem.into(),
+    })
+}

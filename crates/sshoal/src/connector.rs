@@ -1,0 +1,44 @@
+//! ssh as what a host gets its byte streams from.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use host::{ConnectError, Connection, Connector, Role};
+
+use crate::report::Problem;
+
+/// Starts an ssh for each session.
+pub struct SshConnector {
+    dialer: ssh::Dialer,
+}
+
+impl SshConnector {
+    /// What ssh says goes to standard error as it comes: to the terminal while the mount is being
+    /// made, to the log afterwards.
+    pub fn new(config: ssh::Config) -> Result<SshConnector, Problem> {
+        let hook = Arc::new(|words: &[u8]| {
+            let _ = std::io::stderr().write_all(words);
+        });
+        let dialer = ssh::Dialer::new(config, hook).map_err(|error| {
+            let problem = Problem::new("ssh", error.to_string());
+            match error.hint() {
+                Some(hint) => problem.hint(hint),
+                None => problem,
+            }
+        })?;
+        Ok(SshConnector { dialer })
+    }
+}
+
+#[async_trait]
+impl Connector for SshConnector {
+    async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
+        let connection = self.dialer.connect().await.map_err(|error| ConnectError {
+            message: error.to_string(),
+            lasting: !error.is_transient(),
+        })?;
+        let diagnosis = connection.diagnosis;
+        Ok(Connection::new(connection.stream, Box::new(move || diagnosis.summary())))
+    }
+}

@@ -1,0 +1,161 @@
+//! The command that mounts: from the command line to a request, and into the background.
+
+mod command_line;
+mod draft;
+mod flag_table;
+pub mod help;
+mod idmap;
+mod option_string;
+mod option_table;
+pub mod request;
+mod ssh_keywords;
+mod suggestion;
+pub mod wiring;
+
+#[cfg(test)]
+mod documentation;
+#[cfg(test)]
+mod option_tests;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::background::{self, Side};
+use crate::mounts;
+use crate::program::Program;
+use crate::report::{EXIT_OK, Problem, printable};
+use command_line::Wish;
+use request::{MountRequest, RunOptions};
+
+/// Does what the words after `argv[0]` ask for.
+pub fn run(
+    program: Program,
+    words: impl IntoIterator<Item = OsString>,
+) -> anyhow::Result<ExitCode> {
+    let cwd = std::env::current_dir()
+        .map_err(|error| Problem::new("current directory", error.to_string()))?;
+    match command_line::parse(program, words, cwd)? {
+        Wish::Help => crate::print(&help::short(program)),
+        Wish::Version => crate::print(&help::version(program)),
+        Wish::Mount(request, notes) => mount(program, *request, &notes),
+    }
+}
+
+fn mount(
+    program: Program,
+    mut request: MountRequest,
+    notes: &[String],
+) -> anyhow::Result<ExitCode> {
+    resolve_mountpoint(&mut request)?;
+    idmap::load(&mut request.idmap)?;
+    if request.run.fake {
+        return Ok(ExitCode::from(EXIT_OK));
+    }
+    let run = &request.run;
+    match background::enter(run.foreground, run.log.as_deref(), program.name)? {
+        Side::Parent(code) => {
+            if code == EXIT_OK {
+                tell(program, notes);
+            }
+            Ok(ExitCode::from(code))
+        }
+        Side::Mount(ready) => {
+            if ready.is_foreground() {
+                tell(program, notes);
+            }
+            start_log(&request.run);
+            wiring::run(request, ready)
+        }
+    }
+}
+
+fn tell(program: Program, notes: &[String]) {
+    for note in notes {
+        eprintln!("{}: note: {note}", program.name);
+    }
+}
+
+/// Makes the mount point absolute and free of links, as the kernel will show it. `/dev/fd/N` stands
+/// for a mount that somebody else has made, and stays.
+fn resolve_mountpoint(request: &mut MountRequest) -> Result<(), Problem> {
+    let typed = &request.mountpoint;
+    if is_open_descriptor(typed) {
+        return Ok(());
+    }
+    let what = || format!("mount point '{}'", printable(typed));
+    let resolved = typed.canonicalize().and_then(|path| Ok((path.metadata()?, path)));
+    let (metadata, path) = resolved.map_err(|error| {
+        let problem = Problem::new(what(), error.to_string());
+        match error.raw_os_error() {
+            Some(libc::ENOTCONN) => problem.hint(format!(
+                "a mount whose program died; `{} {}` clears it",
+                unmount_command(typed),
+                printable(typed)
+            )),
+            Some(libc::ENOENT) => problem.hint(format!("mkdir '{}'", printable(typed))),
+            _ => problem,
+        }
+    })?;
+    if !metadata.is_dir() {
+        return Err(Problem::new(what(), "not a directory"));
+    }
+    request.mountpoint = path;
+    Ok(())
+}
+
+fn unmount_command(mountpoint: &Path) -> &'static str {
+    match mounts::find(mountpoint) {
+        Ok(Some(mount)) if mount.kind == "fuse.sshoal" => "sshoal umount",
+        _ => "fusermount3 -u",
+    }
+}
+
+fn is_open_descriptor(path: &Path) -> bool {
+    let number = path.to_str().and_then(|path| path.strip_prefix("/dev/fd/"));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// Messages go to standard error, which `Ready` turns to the log file or to nowhere when the
+/// process leaves the terminal.
+fn start_log(run: &RunOptions) {
+    let level = match (run.debug, run.verbose) {
+        (true, _) => tracing::Level::DEBUG,
+        (false, true) => tracing::Level::INFO,
+        (false, false) => tracing::Level::WARN,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(run.foreground && rustix::termios::isatty(std::io::stderr()))
+        .with_target(false)
+        .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(path: &Path) -> Result<std::path::PathBuf, String> {
+        let mut request = MountRequest::new("host:".into(), path.to_owned());
+        resolve_mountpoint(&mut request).map_err(|problem| problem.to_string())?;
+        Ok(request.mountpoint)
+    }
+
+    #[test]
+    fn a_mount_point_is_an_existing_directory_or_an_open_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        assert_eq!(resolve(&link), Ok(real));
+        assert_eq!(resolve(Path::new("/dev/fd/3")), Ok("/dev/fd/3".into()));
+        let missing = resolve(&dir.path().join("no\ndir")).unwrap_err();
+        assert!(missing.contains("/no\\ndir': No such file"), "{missing}");
+        assert!(missing.contains("\n  mkdir '"), "{missing}");
+        let file = resolve(Path::new("/etc/passwd")).unwrap_err();
+        assert_eq!(file, "mount point '/etc/passwd': not a directory");
+        assert!(!is_open_descriptor(Path::new("/dev/fd/")));
+        assert!(!is_open_descriptor(Path::new("/dev/fd/3/x")));
+    }
+}

@@ -1,0 +1,69 @@
+//! Keeps the tables in `docs/options.md` in step with the program's.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use super::flag_table::{FLAGS, FlagDefinition, HELPER_FLAGS};
+use super::option_table::GROUPS;
+use super::ssh_keywords;
+
+const BEGIN: &str = "<!-- made from the program's tables: begin -->\n";
+const END: &str = "<!-- made from the program's tables: end -->\n";
+
+/// Set to anything, the test writes the tables instead of comparing them.
+const WRITE: &str = "SSHOAL_WRITE_DOCS";
+
+#[test]
+fn the_page_of_options_has_every_option_and_nothing_else() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/options.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once(BEGIN).expect("the page has lost its begin mark");
+    let (tables, after) = rest.split_once(END).expect("the page has lost its end mark");
+    if std::env::var_os(WRITE).is_some() {
+        let page = format!("{before}{BEGIN}{}{END}{after}", tables_of_the_program());
+        std::fs::write(&path, page).unwrap();
+    } else if tables != tables_of_the_program() {
+        panic!("docs/options.md is out of step: `{WRITE}=1 cargo test -p sshoal page_of_options`");
+    }
+}
+
+fn tables_of_the_program() -> String {
+    let mut text = String::new();
+    flags(&mut text, "Flags", FLAGS);
+    flags(&mut text, "Flags as a mount helper", HELPER_FLAGS);
+    for group in GROUPS {
+        head(&mut text, &format!("{} (`-o`)", group.title), "Option");
+        for option in group.options {
+            let aliases: String =
+                option.aliases.iter().map(|alias| format!(", `{alias}`")).collect();
+            row(&mut text, &option.usage(), &aliases, option.help, option.why_not());
+        }
+    }
+    let _ = write!(text, "\n### Keywords of ssh (`-o KEYWORD=VALUE`)\n\n");
+    let mut keywords: Vec<&str> = ssh_keywords::all().collect();
+    keywords.sort_unstable_by_key(|keyword| keyword.to_ascii_lowercase());
+    let _ = writeln!(text, "`{}`", keywords.join("` `"));
+    text.push_str("\nNot passed on:\n\n");
+    for (keyword, why) in ssh_keywords::withheld() {
+        let _ = writeln!(text, "- `{keyword}`: {why}");
+    }
+    text.push('\n');
+    text
+}
+
+fn flags(text: &mut String, title: &str, flags: &[FlagDefinition]) {
+    head(text, title, "Flag");
+    for flag in flags {
+        row(text, &flag.usage(), "", flag.help, flag.why_not());
+    }
+}
+
+fn head(text: &mut String, title: &str, first: &str) {
+    let _ = write!(text, "\n### {title}\n\n| {first} | Meaning |\n|---|---|\n");
+}
+
+fn row(text: &mut String, usage: &str, aliases: &str, help: &str, why: Option<(&str, &str)>) {
+    let usage = usage.replace('|', "\\|");
+    let why = why.map(|(fate, why)| format!(". **{fate}**: {why}")).unwrap_or_default();
+    let _ = writeln!(text, "| `{usage}`{aliases} | {help}{why} |");
+}

@@ -1,0 +1,321 @@
+//! A mount request in the making: what the options said so far, and what follows from all of them
+//! together once the last one is known.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::request::{CacheOptions, IdMap, IdTable, MountRequest, PageCache, Timeout, Transport};
+use super::suggestion;
+use crate::program::Program;
+use crate::report::Problem;
+
+/// Which translation of owners was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IdMapKind {
+    #[default]
+    None,
+    User,
+    File,
+}
+
+/// The options about owners, in whatever order they came.
+#[derive(Debug, Default)]
+pub struct Ids {
+    pub kind: IdMapKind,
+    pub users: Option<PathBuf>,
+    pub groups: Option<PathBuf>,
+    pub others_same: bool,
+}
+
+/// A time-out of which either end may have been given.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ends {
+    pub min: Option<Duration>,
+    pub max: Option<Duration>,
+}
+
+impl Ends {
+    fn fixed(time: Duration) -> Ends {
+        Ends { min: Some(time), max: Some(time) }
+    }
+
+    /// An end that was not given gives way to one that was.
+    fn resolve(self, default: Timeout, kind: &str) -> Result<Timeout, Problem> {
+        let timeout = Timeout {
+            min: self.min.unwrap_or(default.min.min(self.max.unwrap_or(default.min))),
+            max: self.max.unwrap_or(default.max.max(self.min.unwrap_or(default.max))),
+        };
+        if timeout.min > timeout.max {
+            return Err(Problem::new(
+                format!("options 'ac{kind}min' and 'ac{kind}max'"),
+                "the shortest time is longer than the longest",
+            ));
+        }
+        Ok(timeout)
+    }
+}
+
+/// The options about time-outs.
+#[derive(Debug, Default)]
+pub struct Times {
+    pub files: Ends,
+    dirs: Ends,
+    /// Directories were given a time of their own, which `dcache_stat_timeout` leaves alone.
+    has_own_dirs: bool,
+    pub negative: Option<Duration>,
+    /// `dir_cache=no`.
+    pub is_off: bool,
+}
+
+impl Times {
+    pub fn set_all(&mut self, time: Duration) {
+        self.files = Ends::fixed(time);
+        self.dirs = Ends::fixed(time);
+        self.has_own_dirs = false;
+    }
+
+    pub fn set_files(&mut self, time: Duration) {
+        self.files = Ends::fixed(time);
+        if !self.has_own_dirs {
+            self.dirs = Ends::fixed(time);
+        }
+    }
+
+    pub fn set_dirs(&mut self, time: Duration) {
+        self.dirs = Ends::fixed(time);
+        self.has_own_dirs = true;
+    }
+
+    pub fn set_dirs_min(&mut self, time: Duration) {
+        self.dirs.min = Some(time);
+        self.has_own_dirs = true;
+    }
+
+    pub fn set_dirs_max(&mut self, time: Duration) {
+        self.dirs.max = Some(time);
+        self.has_own_dirs = true;
+    }
+
+    fn resolve(&self, cache: &mut CacheOptions) -> Result<(), Problem> {
+        cache.files = self.files.resolve(cache.files, "reg")?;
+        cache.dirs = self.dirs.resolve(cache.dirs, "dir")?;
+        // Who shortens what is known of a directory means also what is not in it.
+        cache.negative = self.negative.unwrap_or(cache.negative.min(cache.dirs.max));
+        if self.is_off {
+            cache.files = Timeout::fixed(Duration::ZERO);
+            cache.dirs = Timeout::fixed(Duration::ZERO);
+            cache.negative = Duration::ZERO;
+        }
+        Ok(())
+    }
+}
+
+/// What the options said so far.
+#[derive(Debug)]
+pub struct Draft {
+    pub request: MountRequest,
+    pub times: Times,
+    pub ids: Ids,
+    pub umask: Option<u32>,
+    pub fmask: Option<u32>,
+    pub dmask: Option<u32>,
+    pub default_permissions: Option<bool>,
+    transports: Vec<Transport>,
+    /// Things worth a line on standard error though nothing is wrong.
+    pub notes: Vec<String>,
+    cwd: PathBuf,
+}
+
+/// Turns something on or off.
+type Switch = fn(&mut Draft, bool);
+
+/// What `workaround=` knows: the word, and what it does. Those that do nothing are for servers
+/// that died out long ago, or for what is never done.
+const WORKAROUNDS: &[(&str, Switch)] = &[
+    ("rename", |draft, on| draft.request.host.rename_workaround = on),
+    ("renamexdev", |draft, on| draft.request.host.renamexdev_workaround = on),
+    ("truncate", |_, _| ()),
+    ("buflimit", |_, _| ()),
+    ("fstat", |_, _| ()),
+    ("createmode", |_, _| ()),
+    ("nodelay", |_, _| ()),
+    ("nodelaysrv", |_, _| ()),
+];
+
+impl Draft {
+    /// All defaults. `cwd` is what relative paths start from.
+    pub fn new(program: Program, cwd: PathBuf) -> Draft {
+        let mut request = MountRequest::new(OsString::new(), PathBuf::new());
+        request.fuse.subtype = program.name.into();
+        Draft {
+            request,
+            times: Times::default(),
+            ids: Ids::default(),
+            umask: None,
+            fmask: None,
+            dmask: None,
+            default_permissions: None,
+            transports: Vec::new(),
+            notes: Vec::new(),
+            cwd,
+        }
+    }
+
+    /// `path` from the root on, since the process will not stay where it was started.
+    pub fn absolute(&self, path: &OsStr) -> OsString {
+        self.cwd.join(path).into_os_string()
+    }
+
+    /// Where relative paths start from.
+    pub fn cwd(&self) -> &Path {
+        &self.cwd
+    }
+
+    /// Adds an argument for ssh.
+    pub fn add_ssh_argument(&mut self, argument: impl Into<OsString>) {
+        self.request.ssh.arguments.push(argument.into());
+    }
+
+    pub fn set_transport(&mut self, transport: Transport) {
+        if !self.transports.contains(&transport) {
+            self.transports.push(transport);
+        }
+    }
+
+    /// A program with a `/` in its path that is not absolute is meant from here.
+    pub fn set_ssh_command(&mut self, command: OsString) {
+        let bytes = command.as_bytes();
+        let program = &bytes[..first_word_length(bytes)];
+        let is_relative = program.contains(&b'/') && !matches!(program.first(), Some(b'/' | b' '));
+        self.request.ssh.command = if is_relative {
+            let mut absolute = escape_spaces(self.cwd.as_os_str().as_bytes());
+            absolute.push(b'/');
+            absolute.extend_from_slice(bytes);
+            OsString::from_vec(absolute)
+        } else {
+            command
+        };
+    }
+
+    /// A list parted by colons; each word may begin with `no`.
+    pub fn set_workarounds(&mut self, list: &str) -> Result<(), String> {
+        for word in list.split(':').filter(|word| !word.is_empty()) {
+            let find = |name: &str| WORKAROUNDS.iter().find(|(known, _)| *known == name);
+            match (word, find(word), word.strip_prefix("no").and_then(find)) {
+                ("none", ..) => WORKAROUNDS.iter().for_each(|(_, set)| set(self, false)),
+                // As in sshfs 2, which had no renamexdev.
+                ("all", ..) => self.request.host.rename_workaround = true,
+                (_, Some((_, set)), _) => set(self, true),
+                (_, None, Some((_, set))) => set(self, false),
+                (_, None, None) => {
+                    let known = WORKAROUNDS.iter().map(|(word, _)| *word);
+                    let meant = suggestion::nearest(word, known.clone()).map_or_else(
+                        || format!("known are none, all, {}", known.collect::<Vec<_>>().join(", ")),
+                        |meant| format!("did you mean {meant}?"),
+                    );
+                    return Err(format!(
+                        "no workaround is called '{}'; {meant}",
+                        word.escape_debug()
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn unset_auto_cache(&mut self) {
+        if self.request.cache.pages == PageCache::SameTime {
+            self.request.cache.pages = PageCache::default();
+        }
+    }
+
+    /// The request, if the options go together.
+    pub fn finish(
+        mut self,
+        source: OsString,
+        mountpoint: PathBuf,
+    ) -> Result<(MountRequest, Vec<String>), Problem> {
+        self.request.source = source;
+        self.request.mountpoint = mountpoint;
+        self.finish_transport()?;
+        self.times.resolve(&mut self.request.cache)?;
+        self.finish_ids()?;
+        let fuse = &mut self.request.fuse;
+        if fuse.allow_other && fuse.allow_root {
+            return Err(excluding("allow_other", "allow_root"));
+        }
+        fuse.default_permissions = self.default_permissions.unwrap_or(fuse.allow_other);
+        let shown = &mut self.request.shown;
+        shown.file_umask = self.fmask.or(self.umask);
+        shown.dir_umask = self.dmask.or(self.umask);
+        let run = &mut self.request.run;
+        run.foreground |= run.debug;
+        Ok((self.request, self.notes))
+    }
+
+    fn finish_transport(&mut self) -> Result<(), Problem> {
+        let name = |transport: &Transport| match transport {
+            Transport::Ssh => "ssh_command",
+            Transport::DirectPort(_) => "directport",
+            Transport::Vsock { .. } => "vsock",
+            Transport::Passive => "passive",
+        };
+        match self.transports[..] {
+            [] => {}
+            [one] => self.request.ssh.transport = one,
+            [one, other, ..] => return Err(excluding(name(&one), name(&other))),
+        }
+        if self.request.ssh.transport == Transport::Passive {
+            if self.request.ssh.password_stdin {
+                return Err(
+                    excluding("passive", "password_stdin").hint("both would need standard input")
+                );
+            }
+            if self.request.host.max_conns.is_some_and(|number| number > 1) {
+                return Err(excluding("passive", "max_conns")
+                    .hint("standard input and output are one connection"));
+            }
+            self.request.host.max_conns = Some(1);
+            self.request.run.foreground = true;
+        }
+        Ok(())
+    }
+
+    fn finish_ids(&mut self) -> Result<(), Problem> {
+        let table = |file: PathBuf| IdTable { file, ..IdTable::default() };
+        let users = self.ids.users.take().map(table);
+        let groups = self.ids.groups.take().map(table);
+        let has_files = users.is_some() || groups.is_some();
+        self.request.idmap = match self.ids.kind {
+            IdMapKind::File if !has_files => {
+                return Err(Problem::new("option 'idmap=file'", "there is no file to map by")
+                    .hint("add uidfile=FILE or gidfile=FILE or both"));
+            }
+            IdMapKind::File => IdMap::File { users, groups, others_same: self.ids.others_same },
+            IdMapKind::User => IdMap::User,
+            IdMapKind::None => IdMap::None,
+        };
+        if has_files && self.ids.kind != IdMapKind::File {
+            self.notes.push("uidfile and gidfile have no effect without idmap=file".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn excluding(one: &str, other: &str) -> Problem {
+    Problem::new(format!("options '{one}' and '{other}'"), "they exclude each other")
+}
+
+/// The bytes before the first space that has no backslash before it.
+fn first_word_length(command: &[u8]) -> usize {
+    (0..command.len())
+        .find(|at| command[*at] == b' ' && (*at == 0 || command[at - 1] != b'\\'))
+        .unwrap_or(command.len())
+}
+
+fn escape_spaces(path: &[u8]) -> Vec<u8> {
+    let escape = |byte: &u8| if *byte == b' ' { vec![b'\\', b' '] } else { vec![*byte] };
+    path.iter().flat_map(escape).collect()
+}

@@ -1,0 +1,172 @@
+//! The files of `idmap=file`: which remote id is which user or group here.
+//!
+//! A line is `name:remote id`, or one of passwd(5) or group(5) as the remote has them; the name is
+//! looked up on this machine. As in sshfs, a file that others could change is refused, since it
+//! decides whose files are whose.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::process::getuid;
+
+use super::request::{IdMap, IdTable};
+use crate::accounts;
+use crate::report::{Problem, printable};
+
+/// A passwd file of a large site has some ten thousand lines of about 100 bytes.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+
+/// Finds the local id of a name; `None` if there is none.
+type Lookup = fn(&[u8]) -> std::io::Result<Option<u32>>;
+
+/// Reads the files that an id map is made of.
+pub fn load(idmap: &mut IdMap) -> Result<(), Problem> {
+    let IdMap::File { users, groups, .. } = idmap else {
+        return Ok(());
+    };
+    let tables: [(&mut Option<IdTable>, Lookup); 2] =
+        [(users, accounts::user_id), (groups, accounts::group_id)];
+    for (table, lookup) in tables {
+        if let Some(table) = table {
+            let text = read(&table.file)?;
+            table.ids = parse(&text, &table.file, lookup)?;
+        }
+    }
+    Ok(())
+}
+
+fn about(file: &Path) -> String {
+    format!("id file '{}'", printable(file))
+}
+
+/// The content of a file that is the user's and that nobody else can write to.
+fn read(path: &Path) -> Result<Vec<u8>, Problem> {
+    let failed = |error: std::io::Error| Problem::new(about(path), error.to_string());
+    let file = File::open(path).map_err(failed)?;
+    let stat = file.metadata().map_err(failed)?;
+    let me = getuid().as_raw();
+    if stat.uid() != me {
+        return Err(Problem::new(about(path), format!("not owned by user {me}")));
+    }
+    if stat.mode() & 0o022 != 0 {
+        return Err(Problem::new(about(path), "others can write to it")
+            .hint(format!("chmod go-w '{}'", printable(path))));
+    }
+    let mut text = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(Problem::new(about(path), "too large"));
+    }
+    Ok(text)
+}
+
+/// Remote id to local id for each line whose name is known here. Of two lines with one remote id
+/// the last counts.
+fn parse(text: &[u8], path: &Path, lookup: Lookup) -> Result<HashMap<u32, u32>, Problem> {
+    let mut ids = HashMap::new();
+    for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
+        if line.is_empty() {
+            continue;
+        }
+        let what = format!("{}, line {}", about(path), index + 1);
+        let (name, remote) = name_and_id(line).ok_or_else(|| {
+            Problem::new(&what, "neither 'name:id' nor a line of passwd(5) or group(5)")
+        })?;
+        match lookup(name) {
+            Ok(Some(local)) => {
+                ids.insert(remote, local);
+            }
+            Ok(None) => {
+                tracing::debug!("{what}: '{}' is not known here", name.escape_ascii());
+            }
+            Err(error) => {
+                let name = name.escape_ascii();
+                return Err(Problem::new(what, format!("cannot look up '{name}': {error}")));
+            }
+        }
+    }
+    Ok(ids)
+}
+
+/// The fields: of two, the second is the id; of more, the third.
+fn name_and_id(line: &[u8]) -> Option<(&[u8], u32)> {
+    let mut fields = line.split(|byte| *byte == b':');
+    let name = fields.next().filter(|name| !name.is_empty())?;
+    let second = fields.next()?;
+    let id = std::str::from_utf8(fields.next().unwrap_or(second)).ok()?;
+    Some((name, id.trim().parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    const FILE: &str = "/etc/map";
+
+    fn known(name: &[u8]) -> std::io::Result<Option<u32>> {
+        Ok(match name {
+            b"ann" => Some(1),
+            b"ben" => Some(2),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn both_formats_and_blank_lines_are_read() {
+        let text = b"ann:1001\n\nben:x:1002:100:Ben:/home/ben:/bin/sh\nzoe:1003\n";
+        let ids = parse(text, Path::new(FILE), known).unwrap();
+        assert_eq!(ids, HashMap::from([(1001, 1), (1002, 2)]));
+        assert_eq!(parse(b"ann:1", Path::new(FILE), known).unwrap(), HashMap::from([(1, 1)]));
+        assert!(parse(b"", Path::new(FILE), known).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_line_that_is_neither_is_named() {
+        for text in ["ann:1\nben", "ann:1\nben:two", "ann:1\n:5", "ann:1\nben:x:", "ann:1\nb:-4"] {
+            let problem = parse(text.as_bytes(), Path::new(FILE), known).unwrap_err().to_string();
+            assert!(problem.starts_with("id file '/etc/map', line 2: "), "{problem}");
+        }
+        let failing: Lookup = |_| Err(std::io::Error::other("no answer"));
+        let problem = parse(b"ann:1", Path::new(FILE), failing).unwrap_err().to_string();
+        assert_eq!(problem, "id file '/etc/map', line 1: cannot look up 'ann': no answer");
+    }
+
+    #[test]
+    fn names_are_looked_up_here_and_files_of_others_are_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "root:77\n").unwrap();
+        let table = || Some(IdTable { file: file.path().to_owned(), ids: HashMap::new() });
+        let mut map = IdMap::File { users: table(), groups: table(), others_same: false };
+        load(&mut map).unwrap();
+        let IdMap::File { users: Some(users), groups: Some(groups), .. } = &map else {
+            panic!("{map:?}");
+        };
+        assert_eq!(users.ids, HashMap::from([(77, 0)]));
+        assert_eq!(groups.ids, HashMap::from([(77, 0)]));
+
+        std::fs::set_permissions(file.path(), Permissions::from_mode(0o620)).unwrap();
+        let problem = load(&mut map).unwrap_err().to_string();
+        assert!(problem.contains("others can write to it\n  chmod go-w"), "{problem}");
+        let problem = read(Path::new("/no/file")).unwrap_err().to_string();
+        assert!(problem.contains("No such file"), "{problem}");
+    }
+
+    #[test]
+    fn a_file_of_another_user_is_refused() {
+        let own = rustix::process::getuid().is_root();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = if own {
+            std::os::unix::fs::chown(file.path(), Some(1), None).unwrap();
+            file.path()
+        } else {
+            Path::new("/etc/passwd")
+        };
+        let problem = read(path).unwrap_err().to_string();
+        assert!(problem.contains("not owned by user"), "{problem}");
+    }
+}

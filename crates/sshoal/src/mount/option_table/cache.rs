@@ -1,0 +1,152 @@
+//! How long what was seen counts, and what the kernel keeps.
+
+use super::Effect::{Choice, Flag, Ignored, Seconds};
+use super::{Effect, MountOption, option};
+use crate::mount::draft::Draft;
+use crate::mount::request::{Consistency, PageCache};
+
+/// Why nothing needs to be said about the size and the sweeping of the cache.
+const NO_SWEEP: Effect =
+    Ignored("the cache is bounded by what the kernel holds, and needs no sweeping");
+
+pub(super) const OPTIONS: &[MountOption] = &[
+    option(
+        "consistency",
+        "when a cache may answer: see docs/semantics.md (close-to-open)",
+        Choice(&[
+            ("strict", |draft| draft.request.consistency = Consistency::Strict),
+            ("close-to-open", |draft| draft.request.consistency = Consistency::CloseToOpen),
+            ("cto", |draft| draft.request.consistency = Consistency::CloseToOpen),
+            ("timeout", |draft| draft.request.consistency = Consistency::Timeout),
+            ("immutable", |draft| draft.request.consistency = Consistency::Immutable),
+        ]),
+    )
+    .prominent(),
+    option(
+        "cto",
+        "as consistency=close-to-open",
+        Flag(|draft| draft.request.consistency = Consistency::CloseToOpen),
+    ),
+    option(
+        "nocto",
+        "as consistency=timeout",
+        Flag(|draft| draft.request.consistency = Consistency::Timeout),
+    ),
+    option(
+        "dcache_timeout",
+        "keep attributes and names this long (1 to 20, see acregmax)",
+        Seconds(|draft, time| draft.times.set_all(time)),
+    )
+    .also(&["cache_timeout", "actimeo"])
+    .prominent(),
+    option(
+        "dcache_stat_timeout",
+        "keep those of files this long; of directories too unless dcache_dir_timeout is given",
+        Seconds(|draft, time| draft.times.set_files(time)),
+    )
+    .also(&["cache_stat_timeout"]),
+    option(
+        "dcache_dir_timeout",
+        "keep those of directories this long, and their listings",
+        Seconds(|draft, time| draft.times.set_dirs(time)),
+    )
+    .also(&["cache_dir_timeout"]),
+    option(
+        "dcache_link_timeout",
+        "targets of symbolic links",
+        Ignored("a link's target counts for as long as its attributes (dcache_stat_timeout)"),
+    )
+    .also(&["cache_link_timeout"]),
+    option(
+        "acregmin",
+        "keep attributes of a file at least this long (1)",
+        Seconds(|draft, time| draft.times.files.min = Some(time)),
+    ),
+    option(
+        "acregmax",
+        "and at most this long, when it has not changed for long (20)",
+        Seconds(|draft, time| draft.times.files.max = Some(time)),
+    ),
+    option(
+        "acdirmin",
+        "keep attributes and names of a directory at least this long (1)",
+        Seconds(|draft, time| draft.times.set_dirs_min(time)),
+    ),
+    option(
+        "acdirmax",
+        "and at most this long, when it has not changed for long (20)",
+        Seconds(|draft, time| draft.times.set_dirs_max(time)),
+    ),
+    option(
+        "acnegative",
+        "keep it in mind this long that a name is not there (1)",
+        Seconds(|draft, time| draft.times.negative = Some(time)),
+    ),
+    option(
+        "dir_cache",
+        "no: all these times are 0 (yes)",
+        Choice(&[
+            ("yes", |draft| draft.times.is_off = false),
+            ("no", |draft| draft.times.is_off = true),
+        ]),
+    )
+    .also(&["cache"]),
+    option("dcache_max_size", "bound of sshfs's cache", NO_SWEEP).also(&["cache_max_size"]),
+    option("dcache_clean_interval", "sweep of sshfs's cache", NO_SWEEP)
+        .also(&["cache_clean_interval"]),
+    option("dcache_min_clean_interval", "sweep of sshfs's cache", NO_SWEEP)
+        .also(&["cache_min_clean_interval"]),
+    option(
+        "entry_timeout",
+        "the kernel keeps names no longer than this",
+        Seconds(|draft, time| draft.request.cache.kernel_entry = Some(time)),
+    ),
+    option(
+        "attr_timeout",
+        "the kernel keeps attributes no longer than this",
+        Seconds(|draft, time| draft.request.cache.kernel_attr = Some(time)),
+    ),
+    option(
+        "negative_timeout",
+        "the kernel keeps absent names no longer than this",
+        Seconds(|draft, time| draft.request.cache.kernel_negative = Some(time)),
+    ),
+    option(
+        "ac_attr_timeout",
+        "attributes' time-out for auto_cache",
+        Ignored("auto_cache compares with the attributes of each open"),
+    ),
+    option(
+        "kernel_cache",
+        "keep cached data at open, whatever happened to the file",
+        Flag(|draft| draft.request.cache.pages = PageCache::Always),
+    )
+    .prominent(),
+    option(
+        "auto_cache",
+        "keep cached data at open if size and time of last change are the same",
+        Flag(|draft| draft.request.cache.pages = PageCache::SameTime),
+    ),
+    option("noauto_cache", "undo auto_cache", Flag(Draft::unset_auto_cache)),
+    option(
+        "direct_io",
+        "cache no data in the kernel (for files such as /proc's)",
+        Flag(|draft| draft.request.cache.pages = PageCache::Never),
+    )
+    .prominent(),
+    option(
+        "no_readahead",
+        "do not read ahead",
+        Flag(|draft| draft.request.cache.readahead = false),
+    ),
+    option(
+        "sshfs_sync",
+        "a write returns when the server has the data",
+        Flag(|draft| draft.request.cache.sync_writes = true),
+    ),
+    option(
+        "writeback_cache",
+        "the kernel's write-back cache",
+        Ignored("never used: the kernel then trusts its own idea of size and times"),
+    ),
+];

@@ -1,0 +1,632 @@
+//! What each option does, and what the command line makes of right and wrong words.
+//!
+//! An expectation is a change of the default request, so an option that does more than it should
+//! fails, too.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::command_line::{Wish, parse};
+use super::option_table::{self, MountOption};
+use super::request::{
+    Consistency, IdMap, IdTable, LinkTargets, MountRequest, PageCache, Timeout, Transport,
+};
+use super::ssh_keywords;
+use crate::program::Program;
+
+const SSHOAL: Program = Program { name: "sshoal", helper: false };
+const HELPER: Program = Program { name: "sshfs", helper: true };
+
+type Change = fn(&mut MountRequest);
+
+fn wish(program: Program, words: &[&str]) -> Result<Wish, String> {
+    let words = words.iter().map(OsString::from);
+    parse(program, words, PathBuf::from("/home/u")).map_err(|problem| problem.to_string())
+}
+
+fn request(words: &[&str]) -> MountRequest {
+    match wish(SSHOAL, words) {
+        Ok(Wish::Mount(request, _)) => *request,
+        other => panic!("{words:?}: {other:?}"),
+    }
+}
+
+/// The request for `host: /mnt` with these options.
+fn with_options(options: &str) -> MountRequest {
+    request(&["host:", "/mnt", "-o", options])
+}
+
+fn default_with(change: Change) -> MountRequest {
+    let mut request = MountRequest::new("host:".into(), "/mnt".into());
+    change(&mut request);
+    request
+}
+
+fn failure(words: &[&str]) -> String {
+    wish(SSHOAL, words).expect_err("it should have been refused")
+}
+
+fn ssh_argument(request: &mut MountRequest, argument: &str) {
+    request.ssh.arguments.push(argument.into());
+}
+
+fn ssh_arguments(request: &mut MountRequest, arguments: &[&str]) {
+    request.ssh.arguments.extend(arguments.iter().map(OsString::from));
+}
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn set_times(request: &mut MountRequest, time: Duration) {
+    request.cache.files = Timeout::fixed(time);
+    request.cache.dirs = Timeout::fixed(time);
+    request.cache.negative = time.min(seconds(1));
+}
+
+/// Every option of the table that has an effect, and some whose effect depends on others.
+const OPTIONS: &[(&str, Change)] = &[
+    // sshfs.
+    ("reconnect", |_| ()),
+    ("noreconnect", |r| r.host.reconnect = false),
+    ("no_reconnect", |r| r.host.reconnect = false),
+    ("noreconnect,reconnect", |_| ()),
+    ("delay_connect", |r| r.host.delay_connect = true),
+    ("sshfs_sync", |r| r.cache.sync_writes = true),
+    ("no_readahead", |r| r.cache.readahead = false),
+    ("sync_readdir", |r| r.host.sync_readdir = true),
+    ("sshfs_debug", |r| (r.run.debug, r.run.foreground) = (true, true)),
+    ("debug", |r| (r.run.debug, r.run.foreground) = (true, true)),
+    ("verbose", |r| r.run.verbose = true),
+    ("sshfs_verbose", |r| r.run.verbose = true),
+    ("dir_cache=yes", |_| ()),
+    ("cache=yes", |_| ()),
+    ("dir_cache=no", |r| set_times(r, Duration::ZERO)),
+    ("cache=no,dcache_timeout=20", |r| set_times(r, Duration::ZERO)),
+    ("dcache_timeout=1", |r| set_times(r, seconds(1))),
+    ("cache_timeout=115200", |r| set_times(r, seconds(115_200))),
+    ("actimeo=0", |r| set_times(r, Duration::ZERO)),
+    ("dcache_stat_timeout=7", |r| set_times(r, seconds(7))),
+    ("cache_stat_timeout=7", |r| set_times(r, seconds(7))),
+    ("dcache_dir_timeout=7", |r| r.cache.dirs = Timeout::fixed(seconds(7))),
+    ("cache_dir_timeout=7", |r| r.cache.dirs = Timeout::fixed(seconds(7))),
+    ("dcache_dir_timeout=9,dcache_stat_timeout=7", |r| {
+        r.cache.files = Timeout::fixed(seconds(7));
+        r.cache.dirs = Timeout::fixed(seconds(9));
+    }),
+    ("dcache_stat_timeout=7,dcache_dir_timeout=9", |r| {
+        r.cache.files = Timeout::fixed(seconds(7));
+        r.cache.dirs = Timeout::fixed(seconds(9));
+    }),
+    ("dcache_dir_timeout=9,dcache_timeout=7", |r| set_times(r, seconds(7))),
+    ("direct_io", |r| r.cache.pages = PageCache::Never),
+    ("max_read=65536", |r| r.host.max_read_bytes = Some(65536)),
+    ("max_read=65536,max_read=0", |_| ()),
+    ("max_write=4096", |r| r.host.max_write_bytes = Some(4096)),
+    ("max_conns=3", |r| r.host.max_conns = Some(3)),
+    ("workaround=none", |_| ()),
+    ("workaround=rename", |r| r.host.rename_workaround = true),
+    ("workaround=rename:norename:renamexdev", |r| r.host.renamexdev_workaround = true),
+    ("workaround=rename:none", |_| ()),
+    ("workaround=all", |r| r.host.rename_workaround = true),
+    ("workaround=truncate:buflimit:fstat:createmode:nonodelay:nobuflimit", |_| ()),
+    ("idmap=none", |_| ()),
+    ("idmap=user", |r| r.idmap = IdMap::User),
+    ("idmap=file,uidfile=ids,nomap=ignore", |r| {
+        let file = "/home/u/ids".into();
+        let users = Some(IdTable { file, ..IdTable::default() });
+        r.idmap = IdMap::File { users, groups: None, others_same: true };
+    }),
+    ("gidfile=/etc/ids,idmap=file,nomap=error", |r| {
+        let groups = Some(IdTable { file: "/etc/ids".into(), ..IdTable::default() });
+        r.idmap = IdMap::File { users: None, groups, others_same: false };
+    }),
+    ("uidfile=ids", |_| ()),
+    ("ssh_command=ssh -v", |r| r.ssh.command = "ssh -v".into()),
+    ("ssh_command=/opt/my\\\\ ssh -v", |r| r.ssh.command = "/opt/my\\ ssh -v".into()),
+    ("ssh_command=bin/ssh -F x/y", |r| r.ssh.command = "/home/u/bin/ssh -F x/y".into()),
+    ("ssh_protocol=2", |_| ()),
+    ("sftp_server=/usr/lib/sftp-server", |r| {
+        r.ssh.sftp_server = Some("/usr/lib/sftp-server".into());
+    }),
+    ("directport=5285", |r| r.ssh.transport = Transport::DirectPort(5285)),
+    ("vsock=3:5000", |r| r.ssh.transport = Transport::Vsock { cid: 3, port: 5000 }),
+    ("passive", |r| {
+        r.ssh.transport = Transport::Passive;
+        r.host.max_conns = Some(1);
+        r.run.foreground = true;
+    }),
+    ("slave,passive", |r| {
+        r.ssh.transport = Transport::Passive;
+        r.host.max_conns = Some(1);
+        r.run.foreground = true;
+    }),
+    ("disable_hardlink", |r| r.host.disable_hardlink = true),
+    ("transform_symlinks", |r| r.links.transform = true),
+    ("contain_symlinks", |r| r.links.targets = LinkTargets::Strict),
+    ("no_contain_symlinks", |r| r.links.targets = LinkTargets::Any),
+    ("no_contain_symlinks,contain_symlinks", |r| r.links.targets = LinkTargets::Strict),
+    ("contain_symlinks,no_contain_symlinks", |r| r.links.targets = LinkTargets::Any),
+    ("follow_symlinks", |r| r.host.follow_symlinks = true),
+    ("no_check_root", |r| r.host.check_root = false),
+    ("password_stdin", |r| r.ssh.password_stdin = true),
+    // libfuse.
+    ("allow_other", |r| (r.fuse.allow_other, r.fuse.default_permissions) = (true, true)),
+    ("allow_other,no_default_permissions", |r| r.fuse.allow_other = true),
+    ("no_default_permissions,default_permissions", |r| r.fuse.default_permissions = true),
+    ("allow_root", |r| r.fuse.allow_root = true),
+    ("ro", |r| r.fuse.read_only = true),
+    ("ro,rw", |_| ()),
+    ("suid", |r| r.fuse.suid = true),
+    ("suid,nosuid", |_| ()),
+    ("dev", |r| r.fuse.dev = true),
+    ("dev,nodev", |_| ()),
+    ("noexec", |r| r.fuse.exec = false),
+    ("noexec,exec", |_| ()),
+    ("noatime", |r| r.fuse.atime = false),
+    ("noatime,atime", |_| ()),
+    ("sync", |r| r.fuse.sync = true),
+    ("sync,async", |_| ()),
+    ("dirsync", |r| r.fuse.dirsync = true),
+    ("fsname=a\\,b", |r| r.fuse.fsname = Some("a,b".into())),
+    ("subtype=other", |r| r.fuse.subtype = "other".into()),
+    ("auto_unmount", |r| r.fuse.auto_unmount = true),
+    ("context=system_u:object_r:t:s0", |r| {
+        r.fuse.context = Some("system_u:object_r:t:s0".into());
+    }),
+    ("kernel_cache", |r| r.cache.pages = PageCache::Always),
+    ("auto_cache", |r| r.cache.pages = PageCache::SameTime),
+    ("auto_cache,noauto_cache", |_| ()),
+    ("kernel_cache,noauto_cache", |r| r.cache.pages = PageCache::Always),
+    ("umask=077", |r| {
+        r.shown.file_umask = Some(0o077);
+        r.shown.dir_umask = Some(0o077);
+    }),
+    ("fmask=0133,dmask=0022,umask=077", |r| {
+        r.shown.file_umask = Some(0o133);
+        r.shown.dir_umask = Some(0o022);
+    }),
+    ("uid=1000", |r| r.shown.uid = Some(1000)),
+    ("gid=0", |r| r.shown.gid = Some(0)),
+    ("entry_timeout=0", |r| r.cache.kernel_entry = Some(Duration::ZERO)),
+    ("attr_timeout=2.5", |r| r.cache.kernel_attr = Some(Duration::from_millis(2500))),
+    ("negative_timeout=3", |r| r.cache.kernel_negative = Some(seconds(3))),
+    ("max_background=100", |r| r.fuse.max_background = Some(100)),
+    ("congestion_threshold=70", |r| r.fuse.congestion_threshold = Some(70)),
+    ("max_readahead=1048576", |r| r.fuse.max_readahead_bytes = Some(1 << 20)),
+    // Ours and NFS's.
+    ("request_timeout=5", |r| r.host.request_timeout = seconds(5)),
+    ("stall=0.5", |r| r.host.request_timeout = Duration::from_millis(500)),
+    ("consistency=strict", |r| r.consistency = Consistency::Strict),
+    ("consistency=immutable", |r| r.consistency = Consistency::Immutable),
+    ("consistency=timeout", |r| r.consistency = Consistency::Timeout),
+    ("nocto", |r| r.consistency = Consistency::Timeout),
+    ("nocto,cto", |_| ()),
+    ("nocto,consistency=cto", |_| ()),
+    ("nocto,consistency=close-to-open", |_| ()),
+    ("acregmin=3", |r| r.cache.files.min = seconds(3)),
+    ("acregmin=60", |r| r.cache.files = Timeout::fixed(seconds(60))),
+    ("acregmax=0", |r| r.cache.files = Timeout::fixed(Duration::ZERO)),
+    ("acdirmin=30,acdirmax=60", |r| {
+        r.cache.dirs = Timeout { min: seconds(30), max: seconds(60) };
+    }),
+    ("acnegative=0", |r| r.cache.negative = Duration::ZERO),
+    ("acnegative=9,dcache_timeout=0", |r| {
+        set_times(r, Duration::ZERO);
+        r.cache.negative = seconds(9);
+    }),
+    ("foreground", |r| r.run.foreground = true),
+    ("single_thread", |r| r.run.single_thread = true),
+    ("log=mount.log", |r| r.run.log = Some("/home/u/mount.log".into())),
+];
+
+#[test]
+fn each_option_does_what_it_should_and_nothing_else() {
+    for (options, change) in OPTIONS {
+        assert_eq!(with_options(options), default_with(*change), "{options}");
+    }
+}
+
+#[test]
+fn each_option_of_the_table_has_been_tried() {
+    let tried: BTreeSet<&str> = OPTIONS
+        .iter()
+        .flat_map(|(options, _)| options.split(','))
+        .map(|word| word.split('=').next().unwrap_or_default())
+        .collect();
+    for option in option_table::all().filter(|option| option.why_not().is_none()) {
+        for name in option.names() {
+            assert!(tried.contains(name), "{name} is in no test");
+        }
+    }
+}
+
+#[test]
+fn what_is_ignored_changes_nothing_with_or_without_a_value() {
+    for option in option_table::all().filter(|option| option.is_ignored()) {
+        for name in option.names() {
+            let name = name.replace('*', "systemd.automount");
+            assert_eq!(with_options(&name), default_with(|_| ()), "{name}");
+            if !ssh_keywords::is_keyword(OsStr::new(&name)) {
+                let with_value = format!("{name}=no");
+                assert_eq!(with_options(&with_value), default_with(|_| ()), "{with_value}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_had_says_why() {
+    for (option, why) in [
+        ("modules=subdir", "modules of libfuse do not work here"),
+        ("subdir=/x", "give the directory in the source"),
+        ("remount", "unmount it and mount it anew"),
+        ("ssh_protocol=1", "version 1 is no longer in any ssh"),
+    ] {
+        let said = failure(&["host:", "/mnt", "-o", option]);
+        assert!(said.starts_with(&format!("option '{option}': ")) && said.contains(why), "{said}");
+    }
+    assert!(failure(&["-1", "host:", "/mnt"]).starts_with("flag '-1': no ssh speaks"));
+}
+
+#[test]
+fn each_keyword_of_ssh_goes_on_to_ssh() {
+    let withheld: Vec<&str> = ssh_keywords::withheld().iter().map(|(name, _)| *name).collect();
+    for keyword in ssh_keywords::all() {
+        for typed in [keyword.to_owned(), keyword.to_lowercase()] {
+            let got = with_options(&format!("{typed}=/a b")).ssh.arguments;
+            let wanted = OsString::from(format!("-o{keyword}=/a b"));
+            let wanted = if withheld.contains(&keyword) { vec![] } else { vec![wanted] };
+            if !keyword.ends_with("KnownHostsFile") {
+                assert_eq!(got, wanted);
+            }
+        }
+    }
+    let Ok(Wish::Mount(_, notes)) = wish(SSHOAL, &["h:", "/m", "-oforwardagent=yes"]) else {
+        panic!("ForwardAgent is to be taken");
+    };
+    assert_eq!(notes, ["ForwardAgent has no effect: a mount never forwards the agent"]);
+}
+
+#[test]
+fn a_word_of_fstab_with_a_value_may_be_a_keyword_of_ssh() {
+    assert_eq!(with_options("user"), default_with(|_| ()));
+    assert_eq!(with_options("user=ann"), default_with(|r| ssh_argument(r, "-oUser=ann")));
+    assert_eq!(
+        with_options("port=22,compression=no"),
+        default_with(|r| {
+            ssh_argument(r, "-oPort=22");
+            ssh_argument(r, "-oCompression=no");
+        })
+    );
+    assert_eq!(
+        with_options("IdentityFile key"),
+        default_with(|r| {
+            ssh_argument(r, "-oIdentityFile=/home/u/key");
+        })
+    );
+    let said = failure(&["h:", "/m", "-o", "IdentityFile"]);
+    assert_eq!(
+        said,
+        "option 'IdentityFile': no such option\n  as a keyword of ssh it needs a value: IdentityFile=…"
+    );
+}
+
+/// Every way to write flags, and each flag once.
+#[test]
+fn flags_and_operands_may_come_in_any_order() {
+    let plain = default_with(|r| {
+        ssh_argument(r, "-oPort=22");
+        r.fuse.read_only = true;
+        r.run.foreground = true;
+    });
+    for words in [
+        &["host:", "/mnt", "-p", "22", "-o", "ro", "-f"][..],
+        &["-p", "22", "-o", "ro", "-f", "host:", "/mnt"],
+        &["-f", "host:", "-oro", "/mnt", "-p22"],
+        &["-fp22", "-oro", "--", "host:", "/mnt"],
+        &["/mnt", "host:", "--foreground", "-p", "22", "-o", ",ro,"],
+    ] {
+        assert_eq!(request(words), plain, "{words:?}");
+    }
+}
+
+#[test]
+fn each_flag_does_what_it_does_in_sshfs_or_ssh() {
+    let cases: &[(&[&str], Change)] = &[
+        (&["-C"], |r| ssh_argument(r, "-oCompression=yes")),
+        (&["-F", "conf"], |r| ssh_argument(r, "-F/home/u/conf")),
+        (&["-F", "none"], |r| ssh_argument(r, "-Fnone")),
+        (&["-d"], |r| (r.run.debug, r.run.foreground) = (true, true)),
+        (&["--debug"], |r| (r.run.debug, r.run.foreground) = (true, true)),
+        (&["-v"], |r| r.run.verbose = true),
+        (&["--verbose"], |r| r.run.verbose = true),
+        (&["-s"], |r| r.run.single_thread = true),
+        (&["-2", "-a", "-x", "-A", "-X", "-Y"], |_| ()),
+        (&["-i", "k", "-J", "a@b:1", "-l", "ann"], |r| {
+            ssh_arguments(r, &["-i", "/home/u/k", "-J", "a@b:1", "-l", "ann"]);
+        }),
+        (&["-46qKk"], |r| {
+            ssh_arguments(r, &["-4", "-6", "-q", "-K", "-k"]);
+        }),
+        (&["-c", "x,y", "-mz", "-b", "::1", "-B", "eth0"], |r| {
+            ssh_arguments(r, &["-c", "x,y", "-m", "z", "-b", "::1", "-B", "eth0"]);
+        }),
+        (&["-I", "pkcs.so", "-I", "./pkcs.so", "-S", "none"], |r| {
+            ssh_arguments(r, &["-I", "pkcs.so", "-I", "/home/u/./pkcs.so", "-S", "none"]);
+        }),
+    ];
+    for (flags, change) in cases {
+        let words: Vec<&str> = ["host:", "/mnt"].iter().chain(*flags).copied().collect();
+        assert_eq!(request(&words), default_with(*change), "{flags:?}");
+    }
+    assert_eq!(wish(SSHOAL, &["-h"]), Ok(Wish::Help));
+    assert_eq!(wish(SSHOAL, &["x", "--help"]), Ok(Wish::Help));
+    assert_eq!(wish(SSHOAL, &["-fV"]), Ok(Wish::Version));
+    assert_eq!(wish(SSHOAL, &["--version"]), Ok(Wish::Version));
+}
+
+#[test]
+fn operands_are_told_apart_by_the_colon() {
+    let parts = |words: &[&str]| {
+        let request = request(words);
+        (request.source.into_string().unwrap(), request.mountpoint)
+    };
+    for (words, source, mountpoint) in [
+        (&["u@h:dir", "m"][..], "u@h:dir", "m"),
+        (&["[::1]:", "m"], "[::1]:", "m"),
+        (&["h:a:b", "m:n"], "h:a:b", "m:n"),
+        (&["h:", "/dev/fd/3"], "h:", "/dev/fd/3"),
+        (&["--", "-oProxyCommand=x:/p", "m"], "-oProxyCommand=x:/p", "m"),
+        (&["sshfs#h:", "m"], "sshfs#h:", "m"),
+    ] {
+        assert_eq!(parts(words), (source.to_owned(), PathBuf::from(mountpoint)));
+    }
+    for (words, said) in [
+        (&[][..], "source: missing"),
+        (&["/mnt"], "source: missing (there is only '/mnt')"),
+        (&["h:"], "mount point: missing"),
+        (&["h:", ""], "mount point: missing"),
+        (&["h", "/mnt"], "source 'h': has no ':' in it"),
+        (&["h:", "/mnt", "x"], "argument 'x': one too many"),
+        (&["h:", "/mnt", "-p"], "flag '-p': needs a value: PORT"),
+        (&["h:", "/mnt", "-p", "0"], "flag '-p': needs a number from 1 to 65535"),
+        (&["h:", "/mnt", "-Z"], "flag '-Z': no such flag"),
+        (
+            &["h:", "/mnt", "--foregrund"],
+            "flag '--foregrund': no such flag\n  did you mean --foreground?",
+        ),
+        (
+            &["h:", "/mnt", "--allow_other"],
+            "flag '--allow_other': no such flag\n  mount options follow -o",
+        ),
+    ] {
+        let got = failure(words);
+        assert!(got.starts_with(said), "{words:?}: {got}");
+        assert_eq!(got.lines().count(), if got.contains('\n') { 2 } else { 1 });
+    }
+}
+
+#[test]
+fn wrong_options_are_named_with_what_would_be_right() {
+    for (options, said) in [
+        ("reconect", "option 'reconect': no such option\n  did you mean 'reconnect'?"),
+        (
+            "IdentitiyFile=x",
+            "option 'IdentitiyFile=x': no such option\n  did you mean 'IdentityFile'?",
+        ),
+        (
+            "cache_timeuot=5",
+            "option 'cache_timeuot=5': no such option\n  did you mean 'cache_timeout'?",
+        ),
+        ("quux", "option 'quux': no such option\n  `sshoal help options` lists all"),
+        ("a\x1b[2J", "option 'a\\u{1b}[2J': no such option\n  `sshoal help options` lists all"),
+        (
+            "Ciphers=aes128-ctr,aes256-ctr",
+            "option 'aes256-ctr': no such option\n  if it belongs to Ciphers, write the comma before it as '\\,'",
+        ),
+        ("reconnect=yes", "option 'reconnect=yes': takes no value"),
+        ("uid=ann", "option 'uid=ann': needs a whole number from 0 to 4294967294, as in uid=4"),
+        ("umask=9", "option 'umask=9': needs octal permission bits, as in umask=022"),
+        (
+            "max_conns=0",
+            "option 'max_conns=0': needs a whole number from 1 to 64, as in max_conns=4",
+        ),
+        (
+            "dcache_timeout=soon",
+            "option 'dcache_timeout=soon': needs a number of seconds, as in dcache_timeout=20",
+        ),
+        ("attr_timeout", "option 'attr_timeout': needs a number of seconds, as in attr_timeout=20"),
+        ("idmap=users", "option 'idmap=users': needs none or user or file"),
+        ("sftp_server=", "option 'sftp_server=': needs a value, as in sftp_server=SERVER"),
+        ("vsock=3", "option 'vsock=3': needs two numbers, as in vsock=3:5000"),
+        (
+            "directport=ftp",
+            "option 'directport=ftp': needs a whole number from 1 to 65535, as in directport=4",
+        ),
+        (
+            "workaround=renam",
+            "option 'workaround=renam': no workaround is called 'renam'; did you mean rename?",
+        ),
+        (
+            "idmap=file",
+            "option 'idmap=file': there is no file to map by\n  add uidfile=FILE or gidfile=FILE or both",
+        ),
+        (
+            "allow_other,allow_root",
+            "options 'allow_other' and 'allow_root': they exclude each other",
+        ),
+        ("passive,directport=1", "options 'passive' and 'directport': they exclude each other"),
+        (
+            "passive,password_stdin",
+            "options 'passive' and 'password_stdin': they exclude each other\n  both would need standard input",
+        ),
+        (
+            "passive,max_conns=2",
+            "options 'passive' and 'max_conns': they exclude each other\n  standard input and output are one connection",
+        ),
+        (
+            "acregmin=9,acregmax=3",
+            "options 'acregmin' and 'acregmax': the shortest time is longer than the longest",
+        ),
+    ] {
+        assert_eq!(failure(&["h:", "/m", "-o", options]), said);
+    }
+}
+
+#[test]
+fn a_mount_helper_has_flags_of_its_own() {
+    let helper = |words: &[&str]| match wish(HELPER, words) {
+        Ok(Wish::Mount(request, _)) => Ok(*request),
+        Ok(other) => panic!("{other:?}"),
+        Err(said) => Err(said),
+    };
+    let plain = || {
+        let mut request = MountRequest::new("u@h:/d".into(), "/mnt".into());
+        request.fuse.subtype = "sshfs".into();
+        request
+    };
+    let typed = helper(&["u@h:/d", "/mnt", "-n", "-t", "fuse.sshfs", "-o", "rw,_netdev"]);
+    assert_eq!(typed, Ok(plain()));
+    let mut wanted = plain();
+    wanted.fuse.subtype = "sshoal".into();
+    assert_eq!(helper(&["u@h:/d", "/mnt", "-t", "sshoal"]), Ok(wanted));
+    let mut wanted = plain();
+    (wanted.run.fake, wanted.run.verbose) = (true, true);
+    assert_eq!(helper(&["sshfs#u@h:/d", "/mnt", "-sfnv", "-o", "rw,foo,bar=1"]), Ok(wanted));
+    assert!(helper(&["u@h:/d", "/mnt", "-o", "foo"]).unwrap_err().contains("no such option"));
+    assert!(helper(&["u@h:/d", "/mnt", "-N", "7"]).unwrap_err().contains("nsenter"));
+}
+
+/// Lines as people have them in fstab, autofs maps and scripts.
+#[test]
+fn real_lines_are_taken() {
+    let got = with_options(
+        "noauto,x-systemd.automount,_netdev,user,idmap=user,follow_symlinks,\
+         identityfile=/home/u/.ssh/id_rsa,allow_other,default_permissions,uid=1000,gid=1000",
+    );
+    assert_eq!(
+        got,
+        default_with(|r| {
+            r.idmap = IdMap::User;
+            r.host.follow_symlinks = true;
+            ssh_argument(r, "-oIdentityFile=/home/u/.ssh/id_rsa");
+            (r.fuse.allow_other, r.fuse.default_permissions) = (true, true);
+            (r.shown.uid, r.shown.gid) = (Some(1000), Some(1000));
+        })
+    );
+    let got = with_options(
+        "defaults,reconnect,ServerAliveInterval=15,ServerAliveCountMax=3,allow_other,umask=022,\
+         Compression=no,Ciphers=aes128-gcm@openssh.com\\,aes256-gcm@openssh.com,max_conns=4,\
+         cache=yes,kernel_cache,cache_timeout=3600,attr_timeout=3600,entry_timeout=3600,\
+         big_writes,large_read,nonempty,comment=sshfs,x-gvfs-show,nofail,rw,nosuid,nodev,relatime",
+    );
+    assert_eq!(
+        got,
+        default_with(|r| {
+            ssh_argument(r, "-oServerAliveInterval=15");
+            ssh_argument(r, "-oServerAliveCountMax=3");
+            (r.fuse.allow_other, r.fuse.default_permissions) = (true, true);
+            (r.shown.file_umask, r.shown.dir_umask) = (Some(0o022), Some(0o022));
+            ssh_argument(r, "-oCompression=no");
+            ssh_argument(r, "-oCiphers=aes128-gcm@openssh.com,aes256-gcm@openssh.com");
+            r.host.max_conns = Some(4);
+            r.cache.pages = PageCache::Always;
+            r.cache.files = Timeout::fixed(seconds(3600));
+            r.cache.dirs = Timeout::fixed(seconds(3600));
+            r.cache.kernel_attr = Some(seconds(3600));
+            r.cache.kernel_entry = Some(seconds(3600));
+        })
+    );
+    let got = request(&[
+        "-f",
+        "host:",
+        "/mnt",
+        "-o",
+        "sshfs_debug",
+        "-o",
+        "sync_readdir",
+        "-o",
+        "dcache_timeout=1",
+        "-o",
+        "dir_cache=yes",
+        "-o",
+        "entry_timeout=0",
+        "-o",
+        "attr_timeout=0",
+        "-o",
+        "no_contain_symlinks",
+        "-o",
+        "max_conns=3",
+    ]);
+    assert_eq!(
+        got,
+        default_with(|r| {
+            (r.run.foreground, r.run.debug) = (true, true);
+            r.host.sync_readdir = true;
+            set_times(r, seconds(1));
+            (r.cache.kernel_entry, r.cache.kernel_attr) =
+                (Some(Duration::ZERO), Some(Duration::ZERO));
+            r.links.targets = LinkTargets::Any;
+            r.host.max_conns = Some(3);
+        })
+    );
+    let got = request(&[
+        "ann@gate:/srv",
+        "/mnt",
+        "-o",
+        "ProxyCommand=ssh -W \"%h:%p\" jump",
+        "-C",
+        "-p",
+        "2222",
+        "-o",
+        "sftp_server=sudo /usr/lib/openssh/sftp-server",
+        "-o",
+        "StrictHostKeyChecking=no",
+    ]);
+    assert_eq!(
+        got.ssh.arguments,
+        [
+            "-oProxyCommand=ssh -W \"%h:%p\" jump",
+            "-oCompression=yes",
+            "-oPort=2222",
+            "-oStrictHostKeyChecking=no",
+        ]
+    );
+    assert_eq!(
+        got.ssh.sftp_server.as_deref(),
+        Some(OsStr::new("sudo /usr/lib/openssh/sftp-server"))
+    );
+}
+
+#[test]
+fn words_that_are_no_text_pass_through() {
+    use std::os::unix::ffi::OsStrExt;
+    let odd = |bytes: &'static [u8]| OsStr::from_bytes(bytes).to_owned();
+    let words = [odd(b"h:\xff"), odd(b"/m\xfe"), odd(b"-ofsname=\xfd,IdentityFile=/k\xfc")];
+    let Ok(Wish::Mount(request, _)) = parse(SSHOAL, words, "/".into()) else {
+        panic!("names are bytes");
+    };
+    assert_eq!(request.source, odd(b"h:\xff"));
+    assert_eq!(request.mountpoint, PathBuf::from(odd(b"/m\xfe")));
+    assert_eq!(request.fuse.fsname, Some(odd(b"\xfd")));
+    assert_eq!(request.ssh.arguments, [odd(b"-oIdentityFile=/k\xfc")]);
+    let said = parse(SSHOAL, [odd(b"h:"), odd(b"/m"), odd(b"-o\xff=1")], "/".into()).unwrap_err();
+    assert!(said.to_string().starts_with("option '\\xff=1': no such option"), "{said}");
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_command_line_makes_it_panic(words in proptest::collection::vec("\\PC{0,12}|-[a-zA-Z0-9]{1,4}|-o[a-z_=,\\\\0-9]{0,20}", 0..6)) {
+        let _ = parse(HELPER, words.into_iter().map(OsString::from), "/".into());
+    }
+}
+
+#[test]
+fn every_name_in_the_table_is_an_option() {
+    for name in option_table::all().flat_map(MountOption::names) {
+        assert!(option_table::find(OsStr::new(name)).is_some(), "{name}");
+    }
+}

@@ -1,0 +1,292 @@
+//! The keywords of ssh_config(5): each may be given as `-o Keyword=value` and goes to ssh.
+//!
+//! The list is OpenSSH's up to 10.x with what earlier versions had and Debian's and Apple's builds
+//! add. It is only for telling a keyword from a misspelled option of ours: whether a keyword exists
+//! in the ssh that runs, and what its value may be, is for that ssh to say.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// How the value of a keyword names a file of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Files {
+    /// It does not.
+    None,
+    /// The whole value is a path.
+    One,
+    /// Paths parted by white space.
+    List,
+}
+
+/// Keywords whose value goes to ssh as it is.
+const PLAIN: &[&str] = &[
+    "AddKeysToAgent",
+    "AddressFamily",
+    "BatchMode",
+    "BindAddress",
+    "BindInterface",
+    "CASignatureAlgorithms",
+    "CanonicalDomains",
+    "CanonicalizeFallbackLocal",
+    "CanonicalizeHostname",
+    "CanonicalizeMaxDots",
+    "CanonicalizePermittedCNAMEs",
+    "ChallengeResponseAuthentication",
+    "ChannelTimeout",
+    "CheckHostIP",
+    "Cipher",
+    "Ciphers",
+    "ClearAllForwardings",
+    "Compression",
+    "CompressionLevel",
+    "ConnectTimeout",
+    "ConnectionAttempts",
+    "ControlMaster",
+    "ControlPersist",
+    "DSAAuthentication",
+    "DynamicForward",
+    "EnableEscapeCommandline",
+    "EnableSSHKeysign",
+    "EscapeChar",
+    "ExitOnForwardFailure",
+    "FallBackToRsh",
+    "FingerprintHash",
+    "ForkAfterAuthentication",
+    "ForwardX11Timeout",
+    "GSSAPIAuthentication",
+    "GSSAPIClientIdentity",
+    "GSSAPIDelegateCredentials",
+    "GSSAPIKexAlgorithms",
+    "GSSAPIKeyExchange",
+    "GSSAPIRenewalForcesRekey",
+    "GSSAPIServerIdentity",
+    "GSSAPITrustDns",
+    "GatewayPorts",
+    "HashKnownHosts",
+    "HostKeyAlgorithms",
+    "HostKeyAlias",
+    "HostName",
+    "HostbasedAcceptedAlgorithms",
+    "HostbasedAuthentication",
+    "HostbasedKeyTypes",
+    "IPQoS",
+    "IdentitiesOnly",
+    "IgnoreUnknown",
+    "Include",
+    "KbdInteractiveAuthentication",
+    "KbdInteractiveDevices",
+    "KeepAlive",
+    "KexAlgorithms",
+    "KnownHostsCommand",
+    "LocalCommand",
+    "LocalForward",
+    "LogLevel",
+    "LogVerbose",
+    "MACs",
+    "NoHostAuthenticationForLocalhost",
+    "NumberOfPasswordPrompts",
+    "ObscureKeystrokeTiming",
+    "PasswordAuthentication",
+    "PermitLocalCommand",
+    "PermitRemoteOpen",
+    "Port",
+    "PreferredAuthentications",
+    "Protocol",
+    "ProxyCommand",
+    "ProxyJump",
+    "ProxyUseFdpass",
+    "PubkeyAcceptedAlgorithms",
+    "PubkeyAcceptedKeyTypes",
+    "PubkeyAuthentication",
+    "RSAAuthentication",
+    "RefuseConnection",
+    "RekeyLimit",
+    "RemoteCommand",
+    "RemoteForward",
+    "RequestTTY",
+    "RequiredRSASize",
+    "RhostsRSAAuthentication",
+    "SecurityKeyProvider",
+    "SendEnv",
+    "ServerAliveCountMax",
+    "ServerAliveInterval",
+    "SessionType",
+    "SetEnv",
+    "SkeyAuthentication",
+    "SmartcardDevice",
+    "StdinNull",
+    "StreamLocalBindMask",
+    "StreamLocalBindUnlink",
+    "StrictHostKeyChecking",
+    "SyslogFacility",
+    "TCPKeepAlive",
+    "TISAuthentication",
+    "Tag",
+    "UpdateHostKeys",
+    "UseBlacklistedKeys",
+    "UseKeychain",
+    "UsePrivilegedPort",
+    "UseRoaming",
+    "UseRsh",
+    "User",
+    "VerifyHostKeyDNS",
+    "VersionAddendum",
+    "VisualHostKey",
+    "WarnWeakCrypto",
+    "XAuthLocation",
+];
+
+/// Keywords whose value is a path, or `none` or the like.
+const WITH_FILE: &[&str] = &[
+    "CertificateFile",
+    "ControlPath",
+    "GlobalKnownHostsFile2",
+    "IdentityAgent",
+    "IdentityFile",
+    "IdentityFile2",
+    "PKCS11Provider",
+    "RevokedHostKeys",
+    "UserKnownHostsFile2",
+];
+
+/// Keywords whose value is several paths.
+const WITH_FILES: &[&str] = &["GlobalKnownHostsFile", "UserKnownHostsFile"];
+
+/// Keywords that are taken and not given to ssh, with the reason.
+const WITHHELD: &[(&str, &str)] = &[
+    ("ForwardAgent", "a mount never forwards the agent"),
+    ("ForwardX11", "a mount never forwards X11"),
+    ("ForwardX11Trusted", "a mount never forwards X11"),
+    ("Host", "conditions belong into ssh's configuration file (-F)"),
+    ("Match", "conditions belong into ssh's configuration file (-F)"),
+    ("Tunnel", "a mount never makes a tunnel"),
+    ("TunnelDevice", "a mount never makes a tunnel"),
+];
+
+/// Words that may stand where a path is expected.
+const NO_PATHS: &[&str] = &["none", "SSH_AUTH_SOCK"];
+
+/// What becomes of `-o Keyword=value`.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Keyword {
+    /// An argument for ssh.
+    Argument(OsString),
+    /// Nothing, for this reason.
+    Withheld(&'static str, &'static str),
+}
+
+/// All keywords as ssh_config(5) spells them, those that are withheld too, in no order.
+pub fn all() -> impl Iterator<Item = &'static str> {
+    let withheld = WITHHELD.iter().map(|(keyword, _)| *keyword);
+    PLAIN.iter().chain(WITH_FILE).chain(WITH_FILES).copied().chain(withheld)
+}
+
+/// Those that are withheld, and why.
+pub fn withheld() -> &'static [(&'static str, &'static str)] {
+    WITHHELD
+}
+
+/// Whether this is a keyword, in any case.
+pub fn is_keyword(name: &OsStr) -> bool {
+    all().any(|keyword| name.eq_ignore_ascii_case(keyword))
+}
+
+/// `None` if `name` is no keyword. A relative path in the value becomes absolute from `cwd`, since
+/// ssh will not run there.
+pub fn recognize(name: &OsStr, value: &OsStr, cwd: &Path) -> Option<Keyword> {
+    let keyword = all().find(|keyword| name.eq_ignore_ascii_case(keyword))?;
+    if let Some((keyword, why)) = WITHHELD.iter().find(|(withheld, _)| *withheld == keyword) {
+        return Some(Keyword::Withheld(keyword, why));
+    }
+    let files = if WITH_FILE.contains(&keyword) {
+        Files::One
+    } else if WITH_FILES.contains(&keyword) {
+        Files::List
+    } else {
+        Files::None
+    };
+    let mut argument = OsString::from(format!("-o{keyword}="));
+    match (files, value.to_str()) {
+        (Files::One, _) => argument.push(absolute(value, cwd)),
+        // Quotes would make the words' ends a matter of ssh's own grammar.
+        (Files::List, Some(list)) if !list.contains('"') => {
+            for (index, word) in list.split_whitespace().enumerate() {
+                argument.push(if index > 0 { " " } else { "" });
+                argument.push(absolute(OsStr::new(word), cwd));
+            }
+        }
+        _ => argument.push(value),
+    }
+    Some(Keyword::Argument(argument))
+}
+
+/// `path` below `cwd` if it is relative. A word that ssh expands itself (`~`, `%d`, `$HOME`), a
+/// quoted one and one that is no path stay as they are.
+pub fn absolute(path: &OsStr, cwd: &Path) -> OsString {
+    let first = path.as_encoded_bytes().first();
+    let is_left_to_ssh = matches!(first, None | Some(b'/' | b'~' | b'%' | b'$' | b'"'));
+    if is_left_to_ssh || NO_PATHS.iter().any(|word| path == *word) {
+        path.to_owned()
+    } else {
+        cwd.join(path).into_os_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn argument(name: &str, value: &str) -> String {
+        match recognize(OsStr::new(name), OsStr::new(value), Path::new("/home/u")) {
+            Some(Keyword::Argument(argument)) => argument.into_string().unwrap(),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_keyword_is_known_in_any_case_and_goes_on_in_ssh_s() {
+        assert_eq!(argument("identitiesonly", "yes"), "-oIdentitiesOnly=yes");
+        assert_eq!(argument("MACS", "a,b"), "-oMACs=a,b");
+        assert_eq!(argument("SetEnv", "A=\"x y\""), "-oSetEnv=A=\"x y\"");
+        assert_eq!(recognize(OsStr::new("IdentitiesOnl"), OsStr::new(""), Path::new("/")), None);
+    }
+
+    #[test]
+    fn relative_paths_become_absolute_and_nothing_else_does() {
+        assert_eq!(argument("IdentityFile", "key"), "-oIdentityFile=/home/u/key");
+        for value in ["/etc/key", "~/.ssh/key", "%d/key", "none", "\"a b\"", ""] {
+            assert_eq!(argument("IdentityFile", value), format!("-oIdentityFile={value}"));
+        }
+        assert_eq!(argument("IdentityAgent", "SSH_AUTH_SOCK"), "-oIdentityAgent=SSH_AUTH_SOCK");
+        assert_eq!(
+            argument("UserKnownHostsFile", "known /etc/known"),
+            "-oUserKnownHostsFile=/home/u/known /etc/known"
+        );
+        assert_eq!(argument("ProxyCommand", "./gate %h"), "-oProxyCommand=./gate %h");
+    }
+
+    #[test]
+    fn forwarding_is_withheld() {
+        let word = recognize(OsStr::new("forwardagent"), OsStr::new("yes"), Path::new("/"));
+        assert_eq!(word, Some(Keyword::Withheld("ForwardAgent", WITHHELD[0].1)));
+    }
+
+    #[test]
+    fn every_keyword_of_the_installed_ssh_is_in_the_list_once() {
+        let ours: BTreeSet<String> = all().map(str::to_ascii_lowercase).collect();
+        assert_eq!(ours.len(), all().count(), "a keyword is listed twice");
+        // ssh tells its effective configuration, and so most of its keywords.
+        let output = std::process::Command::new("ssh")
+            .args(["-G", "-F", "none", "localhost"])
+            .output()
+            .unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        assert!(output.lines().count() > 30, "{output}");
+        for line in output.lines() {
+            let keyword = line.split(' ').next().unwrap();
+            let keyword = keyword.to_ascii_lowercase();
+            assert!(ours.contains(&keyword), "{keyword} is not in the list");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The kernel's table of mounts, `/proc/self/mountinfo`.
+//!
+//! Reading it asks no file system anything, so it also works when a mount is dead or hangs. For
+//! the same reason a mount point is looked up by its name and never by `stat`.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// The number by which the kernel knows a mounted file system; `st_dev` of its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Device {
+    /// Zero for everything without a block device.
+    pub major: u32,
+    /// Tells the file systems with the same major number apart.
+    pub minor: u32,
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// The file system.
+    pub device: Device,
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// Its type with subtype, such as `fuse.sshoal`.
+    pub kind: OsString,
+    /// What is mounted, such as `host:/dir`.
+    pub source: OsString,
+    /// The user who mounted it, if it is a FUSE mount.
+    pub owner: Option<u32>,
+}
+
+/// The mount that one sees at `mountpoint`: the last of those that lie on top of each other there.
+///
+/// `mountpoint` need not be absolute; only its parent directories are looked at.
+pub fn find(mountpoint: &Path) -> io::Result<Option<Mount>> {
+    let table = fs::read("/proc/self/mountinfo")?;
+    let mounts: Vec<Mount> = table.split(|byte| *byte == b'\n').filter_map(parse_line).collect();
+    let at = |place: &Path| mounts.iter().rfind(|mount| mount.mountpoint == place).cloned();
+    let place = without_links_in_parent(mountpoint)?;
+    if let Some(mount) = at(&place) {
+        return Ok(Some(mount));
+    }
+    // The last part may be a symbolic link to the mount point.
+    match fs::read_link(&place) {
+        Ok(target) => {
+            let parent = place.parent().unwrap_or(Path::new("/"));
+            Ok(at(&without_links_in_parent(&parent.join(target))?))
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// The absolute path of `path` with the links of all but its last part resolved.
+fn without_links_in_parent(path: &Path) -> io::Result<PathBuf> {
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => {
+            let parent = if parent == Path::new("") { Path::new(".") } else { parent };
+            Ok(parent.canonicalize()?.join(name))
+        }
+        // `/`, `.` and `..` have no last part of their own.
+        _ => path.canonicalize(),
+    }
+}
+
+/// `None` for a line that is not as proc(5) says.
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let mountpoint = unescape(fields.nth(1)?);
+    // Mount options, then any number of tagged fields up to the hyphen.
+    fields.by_ref().skip(1).find(|field| *field == b"-")?;
+    let kind = unescape(fields.next()?);
+    let source = unescape(fields.next()?);
+    let owner = fields.next().and_then(|options| {
+        let value =
+            options.split(|byte| *byte == b',').find_map(|o| o.strip_prefix(b"user_id="))?;
+        std::str::from_utf8(value).ok()?.parse().ok()
+    });
+    Some(Mount {
+        device: Device { major: major.parse().ok()?, minor: minor.parse().ok()? },
+        mountpoint: mountpoint.into(),
+        kind,
+        source,
+        owner,
+    })
+}
+
+/// Space, tab, newline and backslash are written as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let escaped = (byte == b'\\').then(|| octal(tail)).flatten();
+        out.push(escaped.unwrap_or(byte));
+        rest = if escaped.is_some() { &tail[3..] } else { tail };
+    }
+    OsString::from_vec(out)
+}
+
+/// The byte that three octal digits at the start of `text` stand for.
+fn octal(text: &[u8]) -> Option<u8> {
+    let digits = std::str::from_utf8(text.get(..3)?).ok()?;
+    u8::from_str_radix(digits, 8).ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Whether the type is FUSE's, with whatever subtype.
+#[must_use]
+pub fn is_fuse(kind: &OsStr) -> bool {
+    kind == "fuse" || kind.as_bytes().starts_with(b"fuse.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &[u8] = br"36 25 0:41 / /mnt/my\040dir rw,nosuid shared:7 master:2 - fuse.sshoal \
+u@h:/a\134b rw,user_id=1000,group_id=100,default_permissions";
+
+    #[test]
+    fn a_line_is_taken_apart() {
+        let line: Vec<u8> = String::from_utf8_lossy(LINE).replace("\\\n", "").into_bytes();
+        let mount = parse_line(&line).unwrap();
+        assert_eq!(mount.device, Device { major: 0, minor: 41 });
+        assert_eq!(mount.device.to_string(), "0:41");
+        assert_eq!(mount.mountpoint, Path::new("/mnt/my dir"));
+        assert_eq!(mount.kind, "fuse.sshoal");
+        assert!(is_fuse(&mount.kind));
+        assert_eq!(mount.source, "u@h:/a\\b");
+        assert_eq!(mount.owner, Some(1000));
+    }
+
+    #[test]
+    fn other_lines_have_no_owner_and_broken_ones_are_no_mounts() {
+        let root = parse_line(b"1 0 8:1 / / rw - ext4 /dev/sda1 rw").unwrap();
+        assert_eq!((root.owner, is_fuse(&root.kind)), (None, false));
+        for line in [&b""[..], b"1 0 8:1 / / rw", b"1 0 x:y / / rw - ext4 a rw", b"- - - - -"] {
+            assert_eq!(parse_line(line), None);
+        }
+        assert_eq!(unescape(br"a\04"), OsStr::new(r"a\04"));
+        assert_eq!(unescape(br"\+12\999"), OsStr::new(r"\+12\999"));
+    }
+
+    #[test]
+    fn a_mount_point_is_found_by_any_of_its_names() {
+        let proc = find(Path::new("/proc")).unwrap().unwrap();
+        assert_eq!(proc.kind, "proc");
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/proc", &link).unwrap();
+        assert_eq!(find(&link).unwrap(), Some(proc));
+        assert_eq!(find(dir.path()).unwrap(), None);
+        assert!(find(Path::new("/no/such/dir")).is_err());
+    }
+}

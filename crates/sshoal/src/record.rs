@@ -1,0 +1,382 @@
+//! What a running mount leaves where `sshoal umount` finds it, so that it can wait for the end of
+//! the daemon: unmounting only cuts the kernel's side, and the daemon may still be writing.
+//!
+//! A record is a small text file `DIRECTORY/MAJOR:MINOR` named after the mount's device number. Its
+//! daemon holds an exclusive flock(2) on it from just after mounting to its end; the lock goes with
+//! the process, so nobody has to trust what is written in it to know whether the daemon lives.
+//!
+//! Invariants:
+//! 1. The directory is the owner's alone (mode 0700), in a place where nobody else can replace it
+//!    (the user's own runtime directory, `/run`, or `/tmp` with its sticky bit), so nobody else can
+//!    plant a record or a link there.
+//! 2. Whoever holds the lock of the file that the name stands for owns the record. The file is
+//!    removed while its lock is held; who waits has it open and still reads its last words.
+//! 3. Without an `end=` line as the last word, the daemon did not come to its end.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::process::geteuid;
+
+use crate::mounts::{Device, Mount};
+use crate::report::printable;
+
+/// The directory's name within a runtime directory.
+const NAME: &str = "sshoal";
+
+/// Far more than source, mount point and reason take; a longer file is not one of ours.
+const MAX_RECORD_BYTES: u64 = 64 * 1024;
+
+/// How often a record is tried that another process removes at the same moment.
+const MAX_TRIES: usize = 10;
+
+/// Why a record cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The directory, or the file in it.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Somebody else could change what is in the directory.
+    #[error("{}: not a directory of mode 0700 of this user", .0.display())]
+    Untrusted(PathBuf),
+    /// Another living daemon has the same device number, which the kernel does not do.
+    #[error("{}: in use by another process", .0.display())]
+    InUse(PathBuf),
+}
+
+fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, Error> {
+    result.map_err(|error| Error::Io { path: path.to_owned(), error })
+}
+
+/// The daemon's side: held for as long as the daemon serves the mount.
+#[derive(Debug)]
+pub struct Record {
+    file: File,
+    path: PathBuf,
+}
+
+impl Record {
+    /// Records that this process serves `mount` (see [`mounts::find`](crate::mounts::find)).
+    pub fn create(mount: &Mount) -> Result<Record, Error> {
+        Record::create_in(&own_dir(), mount)
+    }
+
+    fn create_in(dir: &Path, mount: &Mount) -> Result<Record, Error> {
+        make_private(dir)?;
+        let path = dir.join(mount.device.to_string());
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).mode(0o600).custom_flags(nofollow());
+        for _ in 0..MAX_TRIES {
+            let mut file = at(&path, options.open(&path))?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::InUse(path)),
+                Err(error) => return at(&path, Err(error.into())),
+            }
+            // Another owner may have removed it between our open and our lock.
+            if !is_at(&file, &path) {
+                continue;
+            }
+            // A daemon that was killed may have left it.
+            at(&path, file.set_len(0))?;
+            let text = format!(
+                "pid={}\nsource={}\nmountpoint={}\n",
+                std::process::id(),
+                printable(&mount.source),
+                printable(&mount.mountpoint)
+            );
+            at(&path, file.write_all(text.as_bytes()))?;
+            return Ok(Record { file, path });
+        }
+        Err(Error::InUse(path))
+    }
+
+    /// Ends the record: everything is on the server.
+    pub fn ended(self) {
+        self.end("end=ok\n");
+    }
+
+    /// Ends the record: something acknowledged could not be written to the server, for this reason.
+    /// `sshoal umount` tells it.
+    pub fn failed(self, reason: &str) {
+        self.end(&format!("end=failed\nreason={}\n", printable(reason)));
+    }
+
+    fn end(mut self, last_words: &str) {
+        let written = self.file.write_all(last_words.as_bytes());
+        let removed = std::fs::remove_file(&self.path);
+        if let Err(error) = written.and(removed) {
+            tracing::warn!("{}: {error}", self.path.display());
+        }
+        // The lock goes with the file.
+    }
+}
+
+/// The other side: a record of a daemon, found by the mount that it serves.
+#[derive(Debug)]
+pub struct Found {
+    file: File,
+}
+
+/// How a daemon came to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It wrote everything.
+    Complete,
+    /// It could not write everything, and says why.
+    Failed(String),
+    /// It was killed or crashed.
+    Vanished,
+}
+
+/// The record of the daemon that serves `mount`. Root finds those of other users, too.
+#[must_use]
+pub fn find(mount: &Mount) -> Option<Found> {
+    let me = geteuid().as_raw();
+    let owner = mount.owner.unwrap_or(me);
+    if owner != me && me != 0 {
+        return None;
+    }
+    let own = (owner == me).then(own_dir);
+    let mut dirs = own.into_iter().chain(usual_dirs(owner));
+    dirs.find_map(|dir| find_in(&dir, mount.device, owner))
+}
+
+fn find_in(dir: &Path, device: Device, owner: u32) -> Option<Found> {
+    let is_private = std::fs::symlink_metadata(dir).is_ok_and(|dir| is_private(&dir, owner));
+    if !is_private {
+        return None;
+    }
+    let path = dir.join(device.to_string());
+    let file = OpenOptions::new().read(true).custom_flags(nofollow()).open(path).ok()?;
+    // Without a daemon that holds it, it is a leftover of another mount with the same number.
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Err(rustix::io::Errno::WOULDBLOCK) => Some(Found { file }),
+        _ => None,
+    }
+}
+
+impl Found {
+    /// The daemon's process id, for messages.
+    #[must_use]
+    pub fn pid(&mut self) -> Option<u32> {
+        field(&self.text().ok()?, "pid")?.parse().ok()
+    }
+
+    /// Waits until the daemon has ended, and says how.
+    pub fn wait_released(&mut self) -> io::Result<End> {
+        loop {
+            match flock(&self.file, FlockOperation::LockShared) {
+                Ok(()) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let text = self.text()?;
+        Ok(match field(&text, "end") {
+            Some("ok") => End::Complete,
+            Some(_) => End::Failed(field(&text, "reason").unwrap_or("no reason given").to_owned()),
+            None => End::Vanished,
+        })
+    }
+
+    fn text(&mut self) -> io::Result<String> {
+        self.file.seek(SeekFrom::Start(0))?;
+        let mut bytes = Vec::new();
+        (&self.file).take(MAX_RECORD_BYTES).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// The value of the last line with this key.
+fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().rev().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// Where this user's records are made. Root's are always below `/run`, so that a mount made at boot
+/// is found from a login of root, which has `XDG_RUNTIME_DIR`.
+fn own_dir() -> PathBuf {
+    let me = geteuid().as_raw();
+    let from_login = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|_| me != 0);
+    let [usual, last_resort] = usual_dirs(me);
+    let in_login = from_login.filter(|dir| dir.is_absolute()).map(|dir| dir.join(NAME));
+    let is_usable = |dir: &PathBuf| dir.parent().is_some_and(|around| is_owned_by(around, me));
+    in_login.into_iter().chain([usual]).find(is_usable).unwrap_or(last_resort)
+}
+
+/// Where a user's records are when nothing else was said: the best place and the last resort.
+fn usual_dirs(user: u32) -> [PathBuf; 2] {
+    let usual = match user {
+        0 => format!("/run/{NAME}"),
+        _ => format!("/run/user/{user}/{NAME}"),
+    };
+    [usual.into(), format!("/tmp/{NAME}-{user}").into()]
+}
+
+/// Whether `dir` is this user's and nobody else can change names in it.
+fn is_owned_by(dir: &Path, user: u32) -> bool {
+    std::fs::metadata(dir)
+        .is_ok_and(|dir| dir.is_dir() && dir.uid() == user && dir.mode() & 0o022 == 0)
+}
+
+/// Makes `dir` where missing, and trusts it only if it is this user's alone.
+fn make_private(dir: &Path) -> Result<(), Error> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => at(dir, Err(error))?,
+        _ => {}
+    }
+    if is_private(&at(dir, std::fs::symlink_metadata(dir))?, geteuid().as_raw()) {
+        Ok(())
+    } else {
+        Err(Error::Untrusted(dir.to_owned()))
+    }
+}
+
+fn is_private(dir: &std::fs::Metadata, user: u32) -> bool {
+    dir.is_dir() && dir.uid() == user && dir.mode() & 0o077 == 0
+}
+
+/// Whether `file` is what `path` stands for.
+fn is_at(file: &File, path: &Path) -> bool {
+    let same = || -> io::Result<bool> {
+        let (open, named) = (file.metadata()?, std::fs::symlink_metadata(path)?);
+        Ok((open.dev(), open.ino()) == (named.dev(), named.ino()))
+    };
+    same().unwrap_or(false)
+}
+
+fn nofollow() -> i32 {
+    // The flags of open(2) are a C int.
+    OFlags::NOFOLLOW.bits().cast_signed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::{Command, Stdio};
+    use std::sync::mpsc;
+    use std::thread;
+
+    const DEVICE: Device = Device { major: 0, minor: 99 };
+
+    fn mount() -> Mount {
+        Mount {
+            device: DEVICE,
+            mountpoint: "/mnt/with\nnewline".into(),
+            kind: "fuse.sshoal".into(),
+            source: "host:/dir".into(),
+            owner: Some(me()),
+        }
+    }
+
+    fn me() -> u32 {
+        geteuid().as_raw()
+    }
+
+    fn fresh_dir() -> (tempfile::TempDir, PathBuf) {
+        let outer = tempfile::tempdir().unwrap();
+        let dir = outer.path().join("records");
+        (outer, dir)
+    }
+
+    #[test]
+    fn whoever_waits_learns_how_the_daemon_ended() {
+        type Finish = fn(Record);
+        let cases: [(Finish, End); 3] = [
+            (Record::ended, End::Complete),
+            (|record| record.failed("no space\nleft"), End::Failed("no space\\nleft".to_owned())),
+            (drop, End::Vanished),
+        ];
+        for (finish, expected) in cases {
+            let (_outer, dir) = fresh_dir();
+            let record = Record::create_in(&dir, &mount()).unwrap();
+            let mut found = find_in(&dir, DEVICE, me()).unwrap();
+            assert_eq!(found.pid(), Some(std::process::id()));
+            let (sender, receiver) = mpsc::channel();
+            let waiting = thread::spawn(move || {
+                sender.send(()).unwrap();
+                found.wait_released().unwrap()
+            });
+            receiver.recv().unwrap();
+            assert!(!waiting.is_finished(), "it must wait while the daemon lives");
+            finish(record);
+            assert_eq!(waiting.join().unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_clean_end_leaves_nothing() {
+        let (_outer, dir) = fresh_dir();
+        Record::create_in(&dir, &mount()).unwrap().ended();
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+        assert!(find_in(&dir, DEVICE, me()).is_none());
+    }
+
+    #[test]
+    fn what_a_killed_daemon_left_is_no_record_and_is_taken_over() {
+        let (_outer, dir) = fresh_dir();
+        drop(Record::create_in(&dir, &mount()).unwrap());
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
+        assert!(find_in(&dir, DEVICE, me()).is_none());
+        let record = Record::create_in(&dir, &mount()).unwrap();
+        let text = std::fs::read_to_string(&record.path).unwrap();
+        assert_eq!(field(&text, "source"), Some("host:/dir"));
+        assert_eq!(field(&text, "mountpoint"), Some("/mnt/with\\nnewline"));
+        assert!(matches!(Record::create_in(&dir, &mount()), Err(Error::InUse(_))));
+    }
+
+    #[test]
+    fn the_lock_of_another_process_counts() {
+        let (_outer, dir) = fresh_dir();
+        drop(Record::create_in(&dir, &mount()).unwrap());
+        let mut holder = Command::new("flock")
+            .arg(dir.join(DEVICE.to_string()))
+            .args(["-c", "echo locked; read line"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = [0; 6];
+        holder.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+        let mut found = find_in(&dir, DEVICE, me()).unwrap();
+        drop(holder.stdin.take());
+        assert_eq!(found.wait_released().unwrap(), End::Vanished);
+        assert!(holder.wait().is_ok());
+    }
+
+    #[test]
+    fn a_directory_open_to_others_is_not_trusted() {
+        let (_outer, dir) = fresh_dir();
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o770)).unwrap();
+        assert!(matches!(Record::create_in(&dir, &mount()), Err(Error::Untrusted(_))));
+        std::fs::remove_dir(&dir).unwrap();
+        let (_other, elsewhere) = fresh_dir();
+        std::fs::create_dir(&elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &dir).unwrap();
+        assert!(matches!(Record::create_in(&dir, &mount()), Err(Error::Untrusted(_))));
+        assert!(find_in(&dir, DEVICE, me()).is_none());
+    }
+
+    #[test]
+    fn records_are_below_a_directory_of_the_user() {
+        let dir = own_dir();
+        let [usual, last_resort] = usual_dirs(me());
+        if me() == 0 {
+            assert!([&usual, &last_resort].contains(&&dir));
+        }
+        assert!(dir.is_absolute());
+        assert_eq!(usual_dirs(0)[0], Path::new("/run/sshoal"));
+        assert_eq!(usual_dirs(7)[0], Path::new("/run/user/7/sshoal"));
+        assert_eq!(usual_dirs(7)[1], Path::new("/tmp/sshoal-7"));
+    }
+}

@@ -1,0 +1,81 @@
+//! What goes wrong, said so that the user can act: `sshoal: what: why`, and one line with a hint.
+
+use std::ffi::OsStr;
+use std::fmt::{self, Write as _};
+use std::os::unix::ffi::OsStrExt;
+
+/// Everything went well.
+pub const EXIT_OK: u8 = 0;
+
+/// The command line is wrong, or the mount (or unmount) failed; sshfs uses 1 for both as well.
+pub const EXIT_FAILURE: u8 = 1;
+
+/// One thing that keeps the program from doing what it was asked to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {why}{}", Hint(hint.as_deref()))]
+pub struct Problem {
+    what: String,
+    why: String,
+    hint: Option<String>,
+}
+
+impl Problem {
+    /// `what` failed or is wrong, and `why`. Neither may hold raw text from outside: see
+    /// [`printable`].
+    pub fn new(what: impl Into<String>, why: impl Into<String>) -> Problem {
+        Problem { what: what.into(), why: why.into(), hint: None }
+    }
+
+    /// Adds what the user can do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Problem {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+struct Hint<'a>(Option<&'a str>);
+
+impl fmt::Display for Hint<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |hint| write!(f, "\n  {hint}"))
+    }
+}
+
+/// Text of unknown origin, safe for a terminal: control characters and stray bytes as escapes.
+#[must_use]
+pub fn printable(text: impl AsRef<OsStr>) -> String {
+    let mut out = String::new();
+    for chunk in text.as_ref().as_bytes().utf8_chunks() {
+        for char in chunk.valid().chars() {
+            if char.is_control() {
+                out.extend(char.escape_default());
+            } else {
+                out.push(char);
+            }
+        }
+        let _ = write!(out, "{}", chunk.invalid().escape_ascii());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_a_line_and_a_hint() {
+        let problem = Problem::new("option 'x'", "no such option");
+        assert_eq!(problem.to_string(), "option 'x': no such option");
+        assert_eq!(
+            problem.hint("did you mean 'y'?").to_string(),
+            "option 'x': no such option\n  did you mean 'y'?"
+        );
+    }
+
+    #[test]
+    fn nothing_from_outside_reaches_the_terminal_raw() {
+        let text = OsStr::from_bytes(b"gr\xc3\xbcn\x1b[2J\xff\n");
+        assert_eq!(printable(text), "grün\\u{1b}[2J\\xff\\n");
+    }
+}

@@ -1,0 +1,214 @@
+//! `sshoal umount`: unmounts, and returns when the daemon has ended.
+//!
+//! The second half is what umount(8) and fusermount3 cannot do: the kernel tells a FUSE daemon of
+//! its unmounting and does not wait for it.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::mount::UnmountFlags;
+use rustix::process::geteuid;
+
+use crate::mounts::{self, Mount};
+use crate::record::{self, End, Found};
+use crate::report::{Problem, printable};
+
+/// After this time of waiting the user is told what is being waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Unmounts `mountpoint`. With `lazy` it only disappears from the tree, the daemon ends when the
+/// last open file is closed, and nobody waits for that.
+pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
+    let what = format!("'{}'", printable(mountpoint));
+    let mount = mounts::find(mountpoint)
+        .map_err(|error| Problem::new(&what, error.to_string()))?
+        .ok_or_else(|| {
+        Problem::new(&what, "nothing is mounted there")
+            .hint("`findmnt -t fuse.sshoal,fuse.sshfs` lists the mounts")
+    })?;
+    // Before unmounting: afterwards nothing tells which record it was.
+    let record = record::find(&mount);
+    if record.is_none() && mount.kind != "fuse.sshoal" {
+        return Err(not_ours(&what, &mount));
+    }
+    unmount(&mount, lazy).map_err(|why| {
+        let problem = Problem::new(&what, why.text);
+        if why.busy {
+            let place = printable(mountpoint);
+            problem.hint(format!("`fuser -vm {place}` shows who uses it; -z detaches it anyway"))
+        } else {
+            problem
+        }
+    })?;
+    match record {
+        Some(record) if !lazy => wait(record, &what),
+        _ => Ok(()),
+    }
+}
+
+fn not_ours(what: &str, mount: &Mount) -> Problem {
+    let why = format!("a mount of type {} that is not sshoal's", printable(&mount.kind));
+    let hint = if mounts::is_fuse(&mount.kind) { "fusermount3 -u" } else { "umount" };
+    Problem::new(what, why).hint(format!("`{hint}` unmounts it"))
+}
+
+/// Why the kernel or fusermount3 refused.
+#[derive(Debug)]
+struct Refusal {
+    text: String,
+    busy: bool,
+}
+
+fn unmount(mount: &Mount, lazy: bool) -> Result<(), Refusal> {
+    if geteuid().is_root() {
+        let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        let flags = flags | UnmountFlags::NOFOLLOW;
+        return rustix::mount::unmount(&mount.mountpoint, flags).map_err(|error| Refusal {
+            text: std::io::Error::from(error).to_string(),
+            busy: error == rustix::io::Errno::BUSY,
+        });
+    }
+    let mut command = Command::new("fusermount3");
+    command.arg("-u");
+    if lazy {
+        command.arg("-z");
+    }
+    match command.arg("--").arg(&mount.mountpoint).output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let busy = said.contains("busy");
+            Err(Refusal { text: printable(said.trim()), busy })
+        }
+        Err(error) => {
+            Err(Refusal { text: format!("cannot run fusermount3: {error}"), busy: false })
+        }
+    }
+}
+
+fn wait(mut record: Found, what: &str) -> Result<(), Problem> {
+    let pid = record.pid();
+    let (done, waited) = mpsc::channel::<()>();
+    let note = format!(
+        "sshoal: {what}: unmounted; waiting for process {} to write what is left",
+        pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string())
+    );
+    let telling = thread::spawn(move || {
+        if waited.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("{note}");
+        }
+    });
+    let end = record.wait_released();
+    drop(done);
+    let _ = telling.join();
+    match end {
+        Ok(End::Complete) => Ok(()),
+        Ok(End::Failed(reason)) => {
+            Err(Problem::new(what, format!("unmounted, but data was lost: {reason}")))
+        }
+        Ok(End::Vanished) => Err(Problem::new(
+            what,
+            "unmounted, but its process died before it had written everything",
+        )
+        .hint("what was not fsynced or closed may be missing on the server")),
+        Err(error) => Err(Problem::new(what, format!("unmounted, but cannot wait: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+    use std::os::fd::AsRawFd;
+
+    use rustix::fs::{Mode, OFlags};
+    use rustix::mount::MountFlags;
+
+    use crate::record::Record;
+
+    #[test]
+    fn only_mounts_of_ours_are_unmounted() {
+        let dir = tempfile::tempdir().unwrap();
+        let nothing = run(dir.path(), false).unwrap_err().to_string();
+        assert!(nothing.contains("nothing is mounted there"), "{nothing}");
+        let other = run(Path::new("/proc"), false).unwrap_err().to_string();
+        assert!(other.contains("type proc"), "{other}");
+        assert!(other.contains("`umount`"), "{other}");
+        let missing = run(Path::new("/no/such/place"), true).unwrap_err().to_string();
+        assert!(missing.contains("No such file"), "{missing}");
+    }
+
+    /// Set in the process that runs in a mount namespace of its own.
+    const INSIDE: &str = "SSHOAL_TEST_INSIDE";
+
+    #[test]
+    fn a_mount_of_ours_goes_and_its_daemon_s_end_is_waited_for() {
+        if std::env::var_os(INSIDE).is_none() {
+            let mut command = Command::new("unshare");
+            command.args(["-m", "--propagation", "private"]);
+            if !geteuid().is_root() {
+                command.args(["-U", "-r"]);
+            }
+            command.arg(std::env::current_exe().unwrap()).args(["--exact", "--nocapture"]);
+            command.arg("umount::tests::a_mount_of_ours_goes_and_its_daemon_s_end_is_waited_for");
+            let output = command.env(INSIDE, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{said}");
+            return;
+        }
+        type Finish = fn(Record);
+        let dir = tempfile::tempdir().unwrap();
+        let cases: [(Finish, Option<&str>); 3] = [
+            (Record::ended, None),
+            (|record| record.failed("no space left"), Some("data was lost: no space left")),
+            (drop, Some("its process died")),
+        ];
+        for (finish, expected) in cases {
+            let _device = mount_without_daemon(dir.path(), "fuse.sshfs");
+            let mount = mounts::find(dir.path()).unwrap().unwrap();
+            assert_eq!((&mount.kind, mount.owner), (&"fuse.sshfs".into(), Some(0)));
+            // Held open, it is busy; that is the caller's to solve, and nothing has happened yet.
+            let record = Record::create(&mount).unwrap();
+            let handle = rustix::fs::open(dir.path(), OFlags::PATH, Mode::empty()).unwrap();
+            let busy = run(dir.path(), false).unwrap_err().to_string();
+            assert!(busy.contains("busy") && busy.contains("-z detaches"), "{busy}");
+            drop(handle);
+
+            let place = dir.path().to_owned();
+            let unmounting = thread::spawn(move || run(&place, false));
+            while mounts::find(dir.path()).unwrap().is_some() && !unmounting.is_finished() {
+                thread::yield_now();
+            }
+            assert!(!unmounting.is_finished(), "it must wait for the daemon");
+            finish(record);
+            let result = unmounting.join().unwrap().map_err(|problem| problem.to_string());
+            match expected {
+                None => assert_eq!(result, Ok(())),
+                Some(why) => assert!(result.clone().unwrap_err().contains(why), "{result:?}"),
+            }
+            // What the killed one left behind, the next with its number clears away.
+            Record::create(&mount).unwrap().ended();
+        }
+        // Without a daemon only the type tells whose it is; a lazy unmount waits for nobody.
+        let _other = mount_without_daemon(dir.path(), "fuse.sshfs");
+        let other = run(dir.path(), false).unwrap_err().to_string();
+        assert!(other.contains("`fusermount3 -u`"), "{other}");
+        let _dead = mount_without_daemon(dir.path(), "fuse.sshoal");
+        run(dir.path(), true).unwrap();
+        let below = mounts::find(dir.path()).unwrap().unwrap();
+        assert_eq!(below.kind, "fuse.sshfs");
+    }
+
+    /// A FUSE mount that nobody serves; it is dead once the file is dropped.
+    fn mount_without_daemon(place: &Path, kind: &str) -> std::fs::File {
+        let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").unwrap();
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        let options = CString::new(options).unwrap();
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        rustix::mount::mount("host:/dir", place, kind, flags, options.as_c_str()).unwrap();
+        device
+    }
+}

@@ -1,0 +1,119 @@
+//! The program as a user sees it: exit codes, standard output and error, and its names.
+
+use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+
+/// Runs the program under `name` with these words.
+fn run(name: &str, words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sshoal")).arg0(name).args(words).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// The one message of a run that fails, with exit code 1 and nothing on standard output.
+fn failure(name: &str, words: &[&str]) -> String {
+    let output = run(name, words);
+    assert_eq!(output.status.code(), Some(1), "{words:?}");
+    assert_eq!(text(&output.stdout), "", "{words:?}");
+    text(&output.stderr).to_owned()
+}
+
+fn success(name: &str, words: &[&str]) -> String {
+    let output = run(name, words);
+    assert_eq!(text(&output.stderr), "", "{words:?}");
+    assert_eq!(output.status.code(), Some(0), "{words:?}");
+    text(&output.stdout).to_owned()
+}
+
+#[test]
+fn help_and_version_go_to_standard_output() {
+    let help = success("sshoal", &["--help"]);
+    assert!(help.starts_with("usage: sshoal [user@]host:[dir] mountpoint [options]\n"));
+    for words in [&["help"][..], &["-h"], &["mount", "--help"], &["help", "mount"]] {
+        assert_eq!(success("sshoal", words), help);
+    }
+    assert!(success("/usr/bin/sshfs", &["-h"]).starts_with("usage: sshfs "));
+    assert!(success("sshfs", &["-V"]).starts_with("SSHFS version 3."));
+    assert!(success("sshoal", &["--version"]).starts_with("sshoal "));
+    assert!(success("sshoal", &["help", "options"]).contains("dcache_max_size"));
+    assert!(success("sshoal", &["help", "nomap"]).starts_with("  -o nomap=ignore|error"));
+    for words in [&["umount", "--help"][..], &["help", "umount"]] {
+        assert!(success("sshoal", words).contains("--lazy"), "{words:?}");
+    }
+}
+
+#[test]
+fn help_into_a_closed_pipe_is_no_error() {
+    let script =
+        format!("{} help options | true; exit ${{PIPESTATUS[0]}}", env!("CARGO_BIN_EXE_sshoal"));
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+}
+
+#[test]
+fn mistakes_are_one_line_and_a_hint() {
+    for (name, words, said) in [
+        ("sshoal", &[][..], "sshoal: source: missing\n  `sshoal --help` shows what there is\n"),
+        ("sshfs", &["h:"], "sshfs: mount point: missing\n  `sshfs --help` shows what there is\n"),
+        (
+            "sshoal",
+            &["h:", "/", "-o", "reconect"],
+            "sshoal: option 'reconect': no such option\n  did you mean 'reconnect'?\n",
+        ),
+        (
+            "sshoal",
+            &["h:", "/no/dir"],
+            "sshoal: mount point '/no/dir': No such file or directory (os error 2)\n  mkdir '/no/dir'\n",
+        ),
+        (
+            "sshoal",
+            &["help", "me"],
+            "sshoal: help 'me': no such option or command\n  `sshoal help options` lists all options\n",
+        ),
+        (
+            "sshfs",
+            &["umount", "/"],
+            "sshfs: source 'umount': has no ':' in it\n  [user@]host:[dir]; the home directory of umount is 'umount:'\n",
+        ),
+    ] {
+        assert_eq!(failure(name, words), said, "{words:?}");
+    }
+}
+
+#[test]
+fn umount_needs_a_mount_of_ours() {
+    let missing = failure("sshoal", &["umount"]);
+    assert!(missing.starts_with("sshoal: command line: "), "{missing}");
+    assert!(missing.contains("<MOUNTPOINT>"), "{missing}");
+    let wrong = failure("sshoal", &["umount", "-q", "/mnt"]);
+    assert!(wrong.contains("'-q'") && wrong.contains("usage: sshoal umount"), "{wrong}");
+    let other = failure("sshoal", &["umount", "/proc"]);
+    assert!(other.starts_with("sshoal: '/proc': a mount of type proc that is not"), "{other}");
+    let dir = tempfile::tempdir().unwrap();
+    let nothing = failure("sshoal", &["umount", dir.path().to_str().unwrap()]);
+    assert!(nothing.contains("nothing is mounted there"), "{nothing}");
+}
+
+#[test]
+fn a_mount_helper_that_fakes_checks_and_does_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    let said = success("mount.fuse.sshfs", &["h:", dir, "-f", "-s", "-o", "rw,unheard_of"]);
+    assert_eq!(said, "");
+    let said = failure("mount.sshoal", &["h:", dir, "-f", "-o", "unheard_of"]);
+    assert!(said.contains("no such option"), "{said}");
+}
+
+#[test]
+fn odd_bytes_in_the_command_line_do_no_harm() {
+    use std::os::unix::ffi::OsStrExt;
+    let output = Command::new(env!("CARGO_BIN_EXE_sshoal"))
+        .args([OsStr::from_bytes(b"h:\xff"), OsStr::from_bytes(b"/\xfe\x1b[2J")])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).starts_with("sshoal: mount point '/\\xfe\\u{1b}[2J': No such"));
+}

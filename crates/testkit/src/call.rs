@@ -1,0 +1,57 @@
+//! The operations of a [`Remote`](base::Remote) as values, and how often each was called.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! calls {
+    ($($name:ident)*) => {
+        /// One operation of a [`Remote`](base::Remote), named as its method.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Call {
+            $(#[doc = concat!("The method of the same name as `", stringify!($name), "`.")]
+            $name,)*
+        }
+
+        impl Call {
+            /// All of them, in the order of the trait.
+            pub const ALL: &[Call] = &[$(Call::$name),*];
+        }
+    };
+}
+
+calls! {
+    Lstat Readlink Opendir Readdir Closedir Open Fstat Read Write Fsync Fsyncdir Close Setattr
+    Fsetattr Mkdir Rmdir Unlink Symlink Link Rename Statvfs Copy
+}
+
+impl Call {
+    /// Whether it costs a round trip; giving a handle back does not, since nobody waits for it.
+    #[must_use]
+    pub fn is_round_trip(self) -> bool {
+        !matches!(self, Call::Close | Call::Closedir)
+    }
+}
+
+/// How often each operation was called.
+#[derive(Debug, Default)]
+pub(crate) struct Counters([AtomicU64; Call::ALL.len()]);
+
+impl Counters {
+    pub(crate) fn count(&self, call: Call) {
+        self.0[call as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn of(&self, call: Call) -> u64 {
+        self.0[call as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn round_trips(&self) -> u64 {
+        let asking = Call::ALL.iter().filter(|call| call.is_round_trip());
+        asking.map(|call| self.of(*call)).sum()
+    }
+
+    pub(crate) fn reset(&self) {
+        for counter in &self.0 {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+}

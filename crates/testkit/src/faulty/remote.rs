@@ -1,0 +1,289 @@
+//! The operations of [`Remote`], each through [`FaultyRemote::pass`].
+
+use std::future::Future;
+use std::pin::pin;
+
+use async_trait::async_trait;
+use base::{
+    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, OpenFlags, Opened, Remote, RemotePath,
+    RenameMode, Result, StatVfs,
+};
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::plan::{Order, Orders};
+use super::{FaultyRemote, Handle, State};
+use crate::call::Call;
+
+/// A call's place in the queues of its handles; leaving it lets the next one go.
+struct Turn {
+    behind: Vec<watch::Receiver<()>>,
+    _place: Option<watch::Sender<()>>,
+}
+
+impl State {
+    /// Those that still wait to reach the inner remote with `handle`, in order.
+    fn waiting(&mut self, handle: Handle) -> Vec<watch::Receiver<()>> {
+        let mut queue = self.queues.remove(&handle).unwrap_or_default();
+        queue.retain(|place| place.has_changed().is_ok());
+        queue
+    }
+
+    /// Takes a place in the queues of `handles`, if there are any or this call will make one.
+    fn queue_up(&mut self, handles: &[Handle], will_wait: bool) -> Turn {
+        let queues: Vec<_> =
+            handles.iter().map(|handle| (*handle, self.waiting(*handle))).collect();
+        let behind: Vec<_> = queues.iter().flat_map(|(_, queue)| queue.clone()).collect();
+        if behind.is_empty() && !will_wait {
+            return Turn { behind, _place: None };
+        }
+        let (place, seen) = watch::channel(());
+        for (handle, mut queue) in queues {
+            queue.push(seen.clone());
+            self.queues.insert(handle, queue);
+        }
+        Turn { behind, _place: Some(place) }
+    }
+}
+
+/// An answer of the inner remote that has not reached its caller; undone if it never does.
+struct Answer<T, U: FnMut(T)> {
+    value: Option<T>,
+    undo: U,
+}
+
+impl<T, U: FnMut(T)> Answer<T, U> {
+    fn deliver(mut self) -> Option<T> {
+        self.value.take()
+    }
+}
+
+impl<T, U: FnMut(T)> Drop for Answer<T, U> {
+    fn drop(&mut self) {
+        if let Some(value) = self.value.take() {
+            (self.undo)(value);
+        }
+    }
+}
+
+impl Order {
+    async fn carry_out(&self) -> Result<()> {
+        for barrier in &self.barriers {
+            barrier.pass().await;
+        }
+        self.errno.map_or(Ok(()), Err)
+    }
+}
+
+impl<R: Remote + ?Sized> FaultyRemote<R> {
+    /// Lets `operation`, which is `call` on `handles`, through to the inner remote, unless there
+    /// are orders against it. `undo` is for an answer that cannot be delivered.
+    async fn pass<T: Send>(
+        &self,
+        call: Call,
+        handles: &[Handle],
+        operation: impl Future<Output = Result<T>> + Send,
+        undo: impl FnMut(T) + Send,
+    ) -> Result<T> {
+        self.calls.count(call);
+        let mut link = self.link.subscribe();
+        let at_start = *link.borrow_and_update();
+        let (orders, turn) = {
+            let mut state = self.state();
+            let orders = state.plan.orders(call);
+            let stale = handles.iter().find_map(|handle| state.stale.get(handle).copied());
+            if at_start.down {
+                return Err(Errno::EHOSTDOWN);
+            }
+            if let Some(errno) = stale {
+                return Err(errno);
+            }
+            let turn = state.queue_up(handles, !orders.before.barriers.is_empty());
+            (orders, turn)
+        };
+        tokio::select! {
+            biased;
+            _ = link.wait_for(|link| link.cuts != at_start.cuts) => Err(Errno::EHOSTDOWN),
+            result = follow(orders, turn, operation, undo) => result,
+        }
+    }
+
+    /// As [`FaultyRemote::pass`], for answers that leave nothing behind.
+    async fn pass_plain<T: Send>(
+        &self,
+        call: Call,
+        handles: &[Handle],
+        operation: impl Future<Output = Result<T>> + Send,
+    ) -> Result<T> {
+        self.pass(call, handles, operation, drop).await
+    }
+
+    /// Runs `close` when the calls that queue on `handle` have gone through.
+    fn pass_close(&self, handle: Handle, close: impl FnOnce(&R) + Send + 'static) {
+        let behind = {
+            let mut state = self.state();
+            state.handles.remove(&handle);
+            state.stale.remove(&handle);
+            state.waiting(handle)
+        };
+        if behind.is_empty() {
+            return close(&self.inner);
+        }
+        let inner = self.inner.clone();
+        tokio::spawn(async move {
+            all_gone(behind).await;
+            close(&inner);
+        });
+    }
+}
+
+/// Waits until none of these places in a queue is taken any more.
+async fn all_gone(places: Vec<watch::Receiver<()>>) {
+    for mut place in places {
+        // Nothing is ever sent: the end of the channel is the signal.
+        while place.changed().await.is_ok() {}
+    }
+}
+
+/// Carries out `orders` around `operation`.
+async fn follow<T>(
+    orders: Orders,
+    turn: Turn,
+    operation: impl Future<Output = Result<T>>,
+    undo: impl FnMut(T),
+) -> Result<T> {
+    let Turn { behind, _place: mut place } = turn;
+    all_gone(behind).await;
+    orders.before.carry_out().await?;
+    let mut operation = pin!(operation);
+    let result = std::future::poll_fn(|context| {
+        let polled = operation.as_mut().poll(context);
+        // Its first poll was its turn.
+        place = None;
+        polled
+    })
+    .await;
+    let (value, own_errno) = match result {
+        Ok(value) => (Some(value), None),
+        Err(errno) => (None, Some(errno)),
+    };
+    let answer = Answer { value, undo };
+    let ordered = orders.after.carry_out().await;
+    if let Some(errno) = own_errno {
+        return Err(errno);
+    }
+    ordered?;
+    Ok(answer.deliver().expect("it has a value, since there was no error"))
+}
+
+#[async_trait]
+impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
+    async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
+        self.pass_plain(Call::Lstat, &[], self.inner.lstat(path)).await
+    }
+
+    async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
+        self.pass_plain(Call::Readlink, &[], self.inner.readlink(path)).await
+    }
+
+    async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
+        let undo = |dh| self.inner.closedir(dh);
+        let dh = self.pass(Call::Opendir, &[], self.inner.opendir(path), undo).await?;
+        self.state().handles.insert(Handle::Directory(dh));
+        Ok(dh)
+    }
+
+    async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
+        let handles = [Handle::Directory(dh)];
+        self.pass_plain(Call::Readdir, &handles, self.inner.readdir(dh)).await
+    }
+
+    fn closedir(&self, dh: Dh) {
+        self.calls.count(Call::Closedir);
+        self.pass_close(Handle::Directory(dh), move |inner| inner.closedir(dh));
+    }
+
+    async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
+        let undo = |opened: Opened| self.inner.close(opened.fh);
+        let opened = self.pass(Call::Open, &[], self.inner.open(path, flags), undo).await?;
+        self.state().handles.insert(Handle::File(opened.fh));
+        Ok(opened)
+    }
+
+    async fn fstat(&self, fh: Fh) -> Result<Attr> {
+        self.pass_plain(Call::Fstat, &[Handle::File(fh)], self.inner.fstat(fh)).await
+    }
+
+    async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
+        let operation = self.inner.read(fh, offset, len);
+        self.pass_plain(Call::Read, &[Handle::File(fh)], operation).await
+    }
+
+    async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
+        let operation = self.inner.write(fh, offset, data);
+        self.pass_plain(Call::Write, &[Handle::File(fh)], operation).await
+    }
+
+    async fn fsync(&self, fh: Fh) -> Result<()> {
+        self.pass_plain(Call::Fsync, &[Handle::File(fh)], self.inner.fsync(fh)).await
+    }
+
+    async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
+        self.pass_plain(Call::Fsyncdir, &[], self.inner.fsyncdir(path)).await
+    }
+
+    fn close(&self, fh: Fh) {
+        self.calls.count(Call::Close);
+        self.pass_close(Handle::File(fh), move |inner| inner.close(fh));
+    }
+
+    async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
+        self.pass_plain(Call::Setattr, &[], self.inner.setattr(path, change)).await
+    }
+
+    async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
+        let operation = self.inner.fsetattr(fh, change);
+        self.pass_plain(Call::Fsetattr, &[Handle::File(fh)], operation).await
+    }
+
+    async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
+        self.pass_plain(Call::Mkdir, &[], self.inner.mkdir(path, perm)).await
+    }
+
+    async fn rmdir(&self, path: &RemotePath) -> Result<()> {
+        self.pass_plain(Call::Rmdir, &[], self.inner.rmdir(path)).await
+    }
+
+    async fn unlink(&self, path: &RemotePath) -> Result<()> {
+        self.pass_plain(Call::Unlink, &[], self.inner.unlink(path)).await
+    }
+
+    async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
+        self.pass_plain(Call::Symlink, &[], self.inner.symlink(target, path)).await
+    }
+
+    async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
+        self.pass_plain(Call::Link, &[], self.inner.link(existing, new)).await
+    }
+
+    async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
+        self.pass_plain(Call::Rename, &[], self.inner.rename(from, to, mode)).await
+    }
+
+    async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
+        self.pass_plain(Call::Statvfs, &[], self.inner.statvfs(path)).await
+    }
+
+    async fn copy(
+        &self,
+        from: Fh,
+        from_offset: u64,
+        to: Fh,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let handles = [Handle::File(from), Handle::File(to)];
+        let operation = self.inner.copy(from, from_offset, to, to_offset, len);
+        self.pass_plain(Call::Copy, &handles, operation).await
+    }
+}

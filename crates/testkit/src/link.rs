@@ -1,0 +1,1 @@
+//! A forwarder on the loopback interface.

@@ -1,0 +1,239 @@
+//! The operations of [`Remote`] on a tree in memory.
+
+use async_trait::async_trait;
+use base::{
+    Attr, AttrChange, Create, Data, Dh, DirEntry, Errno, Fh, OpenFlags, Opened, Remote, RemotePath,
+    RenameMode, Result, StatVfs,
+};
+use bytes::Bytes;
+
+use super::{GiveBack, Late, Listing, MemRemote, OpenFile, Options, State};
+use crate::call::Call;
+use crate::tree::Follow;
+
+#[async_trait]
+impl Remote for MemRemote {
+    async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
+        self.call(Call::Lstat, |state, _| {
+            let ino = state.tree.lookup(path, Follow::No)?;
+            Ok(state.tree.attr(ino))
+        })
+        .await
+    }
+
+    async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
+        self.call(Call::Readlink, |state, _| {
+            let ino = state.tree.lookup(path, Follow::No)?;
+            state.tree.target(ino)
+        })
+        .await
+    }
+
+    async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
+        self.calls.count(Call::Opendir);
+        let dh = self.state().opendir(path, &self.options);
+        let give_back = dh.ok().map(GiveBack::Directory);
+        let mut late = Late { remote: self, give_back };
+        self.answer_arrives().await;
+        late.give_back = None;
+        dh
+    }
+
+    async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
+        self.call(Call::Readdir, |state, options| state.readdir(dh, options)).await
+    }
+
+    fn closedir(&self, dh: Dh) {
+        self.calls.count(Call::Closedir);
+        self.state().closedir(dh);
+    }
+
+    async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
+        self.calls.count(Call::Open);
+        let opened = self.state().open(path, flags, &self.options);
+        let give_back = opened.as_ref().ok().map(|opened| GiveBack::File(opened.fh));
+        let mut late = Late { remote: self, give_back };
+        self.answer_arrives().await;
+        late.give_back = None;
+        opened
+    }
+
+    async fn fstat(&self, fh: Fh) -> Result<Attr> {
+        self.call(Call::Fstat, |state, _| Ok(state.tree.attr(state.file(fh)?.ino))).await
+    }
+
+    async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
+        self.call(Call::Read, |state, options| {
+            let file = state.file(fh)?;
+            if !file.access.reads() {
+                return Err(Errno::EBADF);
+            }
+            let mut rest = Bytes::from(state.tree.read(file.ino, offset, u64::from(len))?);
+            let piece = options.read_piece_bytes.unwrap_or(usize::MAX).max(1);
+            let mut data = Data::new();
+            while !rest.is_empty() {
+                data.push(rest.split_to(piece.min(rest.len())));
+            }
+            Ok(data)
+        })
+        .await
+    }
+
+    async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
+        self.call(Call::Write, |state, _| {
+            let file = state.file(fh)?;
+            if !file.access.writes() {
+                return Err(Errno::EBADF);
+            }
+            let end = state.tree.attr(file.ino).size;
+            state.tree.write(file.ino, if file.append { end } else { offset }, &data)
+        })
+        .await
+    }
+
+    async fn fsync(&self, fh: Fh) -> Result<()> {
+        self.call(Call::Fsync, |state, _| state.file(fh).map(drop)).await
+    }
+
+    async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
+        self.call(Call::Fsyncdir, |state, _| {
+            let ino = state.tree.lookup(path, Follow::No)?;
+            if state.tree.attr(ino).is_dir() { Ok(()) } else { Err(Errno::ENOTDIR) }
+        })
+        .await
+    }
+
+    fn close(&self, fh: Fh) {
+        self.calls.count(Call::Close);
+        self.state().close(fh);
+    }
+
+    async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
+        self.call(Call::Setattr, |state, _| {
+            let ino = state.tree.lookup(path, Follow::No)?;
+            state.tree.set_attr(ino, &change)
+        })
+        .await
+    }
+
+    async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
+        self.call(Call::Fsetattr, |state, _| {
+            let file = state.file(fh)?;
+            if change.size.is_some() && !file.access.writes() {
+                return Err(Errno::EINVAL);
+            }
+            state.tree.set_attr(file.ino, &change)
+        })
+        .await
+    }
+
+    async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
+        self.call(Call::Mkdir, |state, _| state.tree.mkdir(path, perm).map(drop)).await
+    }
+
+    async fn rmdir(&self, path: &RemotePath) -> Result<()> {
+        self.call(Call::Rmdir, |state, _| state.tree.rmdir(path)).await
+    }
+
+    async fn unlink(&self, path: &RemotePath) -> Result<()> {
+        self.call(Call::Unlink, |state, _| state.tree.unlink(path)).await
+    }
+
+    async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
+        self.call(Call::Symlink, |state, _| state.tree.symlink(target, path).map(drop)).await
+    }
+
+    async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
+        self.call(Call::Link, |state, _| state.tree.link(existing, new)).await
+    }
+
+    async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
+        self.call(Call::Rename, |state, _| state.tree.rename(from, to, mode)).await
+    }
+
+    async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
+        self.call(Call::Statvfs, |state, _| {
+            state.tree.lookup(path, Follow::No)?;
+            Ok(state.tree.statvfs())
+        })
+        .await
+    }
+
+    async fn copy(
+        &self,
+        from: Fh,
+        from_offset: u64,
+        to: Fh,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.call(Call::Copy, |state, options| {
+            let (source, target) = (state.file(from)?, state.file(to)?);
+            if !source.access.reads() || !target.access.writes() || target.append {
+                return Err(Errno::EBADF);
+            }
+            if source.ino == target.ino {
+                return Err(Errno::EINVAL);
+            }
+            let len = len.min(options.copy_max_bytes);
+            let data = state.tree.read(source.ino, from_offset, len)?;
+            state.tree.write(target.ino, to_offset, &data)?;
+            Ok(data.len() as u64)
+        })
+        .await
+    }
+}
+
+impl State {
+    fn open(&mut self, path: &RemotePath, flags: OpenFlags, options: &Options) -> Result<Opened> {
+        // First, so that a refused open has not made or cut anything.
+        let fh = self.new_handle(options)?;
+        let (perm, exclusive) = match flags.create {
+            Create::Never => (None, false),
+            Create::IfAbsent(perm) => (Some(perm), false),
+            Create::Exclusive(perm) => (Some(perm), true),
+        };
+        let found = self.tree.open_or_create(path, Follow::No, perm, exclusive)?;
+        if flags.truncate && !found.created {
+            self.tree.set_size(found.ino, 0)?;
+        }
+        self.tree.hold(found.ino);
+        let file = OpenFile { ino: found.ino, access: flags.access, append: flags.append };
+        self.files.insert(fh, file);
+        Ok(Opened { fh: Fh(fh), attr: self.tree.attr(found.ino) })
+    }
+
+    fn opendir(&mut self, path: &RemotePath, options: &Options) -> Result<Dh> {
+        let dh = self.new_handle(options)?;
+        let ino = self.tree.lookup(path, Follow::No)?;
+        let mut entries = self.tree.list(ino)?;
+        // In an order that nobody takes for sorted, as a hashed directory's.
+        entries.sort_by_key(|(name, _)| scramble(name.as_bytes()));
+        let names = entries.into_iter().map(|(name, _)| name).collect();
+        self.tree.hold(ino);
+        self.listings.insert(dh, Listing { ino, names });
+        Ok(Dh(dh))
+    }
+
+    /// The next names that are still there.
+    fn readdir(&mut self, dh: Dh, options: &Options) -> Result<Option<Vec<DirEntry>>> {
+        let listing = self.listings.get_mut(&dh.0).ok_or(Errno::EBADF)?;
+        let mut batch = Vec::new();
+        while batch.len() < options.listing_batch.max(1) {
+            let Some(name) = listing.names.pop_front() else {
+                break;
+            };
+            if let Some(ino) = self.tree.child(listing.ino, &name) {
+                let attr = options.listing_attrs.then(|| self.tree.attr(ino));
+                batch.push(DirEntry { name, attr });
+            }
+        }
+        Ok((!batch.is_empty()).then_some(batch))
+    }
+}
+
+/// FNV-1a, for an order that looks like none.
+fn scramble(bytes: &[u8]) -> u64 {
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
+}

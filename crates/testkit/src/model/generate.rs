@@ -1,0 +1,204 @@
+//! Making lists of operations, and running many of them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use base::{Access, Create, OpenFlags, RenameMode};
+use proptest::collection::vec;
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
+
+use super::{FDS, Op, Subject, check};
+
+/// The name space: small, so that operations meet, and deep enough for moves between directories
+/// and into oneself. Simple ones first, since shrinking goes that way.
+const PATHS: &[&str] = &[
+    "a",
+    "b",
+    "c",
+    "\u{fc} \n",
+    "a/a",
+    "a/b",
+    "b/a",
+    "b/c",
+    "c/a",
+    "a/a/a",
+    "a/b/c",
+    "b/a/a",
+    "b/c/b",
+];
+
+/// Link targets. None leaves the tree: above a subject's root there is what the test cannot know.
+/// None ends in `/`, for which Linux has an errno of its own (`EISDIR` when a file is to be made).
+const TARGETS: &[&str] = &["a", "b", "a/b", "./c", "b/.", "nowhere", "a/a/a"];
+
+/// Permission bits that let the owner do everything, so that no test depends on being root.
+const FILE_PERMS: &[u32] = &[0o644, 0o600, 0o755, 0o640];
+const DIR_PERMS: &[u32] = &[0o755, 0o700, 0o750];
+const ANY_PERMS: &[u32] = &[0o755, 0o700, 0o777, 0o711];
+
+/// Times with nothing special, at the beginning, and past what 31 bits hold.
+const TIMES: &[i64] = &[1_000_000_000, 0, 1, 1_234_567_890, 2_500_000_000];
+
+fn paths() -> impl Strategy<Value = &'static str> {
+    select(PATHS)
+}
+
+fn fds() -> impl Strategy<Value = usize> {
+    0..FDS
+}
+
+/// Offsets and lengths in bytes around where pages, requests and readahead windows end.
+fn places() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => 0..64u64,
+        2 => 4_090..4_102u64,
+        1 => 32_760..32_776u64,
+        1 => 65_530..65_542u64,
+        1 => 131_066..131_078u64,
+        1 => 0..200_000u64,
+    ]
+}
+
+fn lens() -> impl Strategy<Value = usize> {
+    prop_oneof![
+        4 => 0..64usize,
+        2 => 4_090..4_102usize,
+        1 => 0..40_000usize,
+        1 => 131_066..131_078usize,
+    ]
+}
+
+fn flags() -> impl Strategy<Value = OpenFlags> {
+    let access = prop_oneof![
+        3 => Just(Access::ReadWrite),
+        1 => Just(Access::Read),
+        1 => Just(Access::Write),
+    ];
+    let create = prop_oneof![
+        3 => select(FILE_PERMS).prop_map(Create::IfAbsent),
+        2 => Just(Create::Never),
+        1 => select(FILE_PERMS).prop_map(Create::Exclusive),
+    ];
+    let rarely = || proptest::bool::weighted(0.2);
+    (access, create, rarely(), rarely()).prop_map(|(access, create, truncate, append)| {
+        // POSIX leaves open what O_TRUNC does without write access.
+        let writes = access.writes();
+        OpenFlags { access, create, truncate: truncate && writes, append: append && writes }
+    })
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let modes = prop_oneof![3 => Just(RenameMode::Replace), 1 => Just(RenameMode::NoReplace)];
+    let files = prop_oneof![
+        8 => (fds(), paths(), flags()).prop_map(|(fd, path, flags)| Op::Open { fd, path, flags }),
+        2 => fds().prop_map(|fd| Op::Close { fd }),
+        5 => (fds(), places(), lens())
+            .prop_map(|(fd, offset, len)| Op::Pread { fd, offset, len }),
+        8 => (fds(), places(), lens(), any::<u8>())
+            .prop_map(|(fd, offset, len, fill)| Op::Pwrite { fd, offset, len, fill }),
+        2 => (fds(), places()).prop_map(|(fd, size)| Op::Ftruncate { fd, size }),
+        2 => fds().prop_map(|fd| Op::Fstat { fd }),
+        1 => fds().prop_map(|fd| Op::Fsync { fd }),
+        1 => (fds(), select(ANY_PERMS)).prop_map(|(fd, perm)| Op::Fchmod { fd, perm }),
+        1 => (fds(), select(TIMES)).prop_map(|(fd, secs)| Op::Futimens { fd, secs }),
+        2 => (fds(), places(), fds(), places(), lens()).prop_map(
+            |(from, from_offset, to, to_offset, len)| {
+                Op::CopyRange { from, from_offset, to, to_offset, len }
+            }
+        ),
+    ];
+    let names = prop_oneof![
+        2 => (paths(), places()).prop_map(|(path, size)| Op::Truncate { path, size }),
+        4 => (paths(), select(DIR_PERMS)).prop_map(|(path, perm)| Op::Mkdir { path, perm }),
+        2 => paths().prop_map(|path| Op::Rmdir { path }),
+        3 => paths().prop_map(|path| Op::Unlink { path }),
+        2 => (select(TARGETS), paths())
+            .prop_map(|(target, path)| Op::Symlink { target, path }),
+        1 => paths().prop_map(|path| Op::Readlink { path }),
+        2 => (paths(), paths()).prop_map(|(existing, new)| Op::Link { existing, new }),
+        5 => (paths(), paths(), modes).prop_map(|(from, to, mode)| Op::Rename { from, to, mode }),
+        1 => (paths(), select(ANY_PERMS)).prop_map(|(path, perm)| Op::Chmod { path, perm }),
+        2 => (paths(), select(TIMES), any::<bool>())
+            .prop_map(|(path, secs, follow)| Op::Utimens { path, secs, follow }),
+        4 => (paths(), any::<bool>()).prop_map(|(path, follow)| Op::Stat { path, follow }),
+        2 => prop_oneof![Just(""), paths()].prop_map(|path| Op::Readdir { path }),
+    ];
+    prop_oneof![files, names]
+}
+
+/// Lists of 1 to `most` operations.
+pub fn ops(most: usize) -> impl Strategy<Value = Vec<Op>> {
+    vec(op(), 1..=most)
+}
+
+/// How much [`run`] does.
+#[derive(Clone, Copy, Debug)]
+pub struct Runs {
+    /// How many lists.
+    pub lists: u32,
+    /// How long the longest is.
+    pub most_ops: usize,
+}
+
+/// Runs random lists, each on a fresh subject made by `make`.
+///
+/// # Panics
+///
+/// On the first list on which a subject differs from the reference (or panics), after shrinking,
+/// with the text of a regression test.
+pub fn run<S: Subject>(runs: Runs, make: impl Fn() -> S) {
+    let config = Config {
+        cases: runs.lists,
+        // A failure is kept as a test with its text, not as a seed in a file.
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let result = TestRunner::new(config).run(&ops(runs.most_ops), |ops| {
+        check(&ops, &mut make()).map_err(|why| TestCaseError::fail(why.to_string()))
+    });
+    match result {
+        Ok(()) => {}
+        Err(TestError::Abort(why)) => panic!("the run was given up: {why}"),
+        Err(TestError::Fail(why, mut ops)) => {
+            let why = shorten(&mut ops, &make).unwrap_or_else(|| why.to_string());
+            panic!("{why}\n\n{}", regression(&ops));
+        }
+    }
+}
+
+/// Leaves out every operation that the failure does not need, and says what still differs; `None`
+/// when nothing does, since the subject panics or fails by chance.
+///
+/// proptest tries to leave out each once, but what was needed before another one was simplified
+/// may not be needed any more.
+fn shorten<S: Subject>(ops: &mut Vec<Op>, make: &impl Fn() -> S) -> Option<String> {
+    let fails = |ops: &[Op]| {
+        let outcome = catch_unwind(AssertUnwindSafe(|| check(ops, &mut make()).err()));
+        outcome.ok().flatten().map(|why| why.to_string())
+    };
+    let mut why = fails(ops)?;
+    loop {
+        let before = ops.len();
+        for index in (0..ops.len()).rev() {
+            let left_out = ops.remove(index);
+            match fails(ops) {
+                Some(still) => why = still,
+                None => ops.insert(index, left_out),
+            }
+        }
+        if ops.len() == before {
+            return Some(why);
+        }
+    }
+}
+
+/// The text of a test that does `ops`.
+fn regression(ops: &[Op]) -> String {
+    let lines: String = ops.iter().map(|op| format!("        {op:?},\n")).collect();
+    format!(
+        "#[test]\nfn regression_NAME() {{\n    use base::{{Access::*, Create::*, OpenFlags, \
+         RenameMode::*}};\n    use testkit::model::{{Op::*, check}};\n    let ops = [\n{lines}    \
+         ];\n    check(&ops, &mut SUBJECT).unwrap_or_else(|why| panic!(\"{{why}}\"));\n}}\n"
+    )
+}

@@ -1,0 +1,248 @@
+//! The reference: what a process on Linux sees of a local file system.
+//!
+//! Names and inodes are [`Tree`]'s; here is what a process adds to them: following links at the
+//! end of a path, open files, and which errno an open file answers.
+//!
+//! Times: a change made by an operation gets [`RECENT`], which [`check`](super::check) compares
+//! with the time of the run; [`UNKNOWN`] where POSIX leaves open whether it changes.
+
+use base::{Access, AttrChange, Create, Errno, OpenFlags, RenameMode, Result, Timestamp};
+
+use super::{Entry, FDS, Features, Stat, Subject};
+use crate::clock::ManualClock;
+use crate::path;
+use crate::tree::{Follow, Ino, Limits, Tree};
+
+/// A time of last change: some time since the run began.
+pub(super) const RECENT: i64 = i64::MAX;
+
+/// A time of last change: that of before or [`RECENT`].
+pub(super) const UNKNOWN: i64 = i64::MAX - 1;
+
+/// The reference file system.
+#[derive(Debug)]
+pub struct Reference {
+    tree: Tree,
+    clock: ManualClock,
+    umask: u32,
+    open: [Option<OpenFile>; FDS + 1],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OpenFile {
+    ino: Ino,
+    access: Access,
+    append: bool,
+}
+
+impl Reference {
+    /// An empty one, for processes with this umask.
+    #[must_use]
+    pub fn new(umask: u32) -> Reference {
+        let clock = ManualClock::at(RECENT);
+        let tree = Tree::new(clock.clone().into(), Limits::default());
+        Reference { tree, clock, umask, open: [None; FDS + 1] }
+    }
+
+    /// Whether a file is open in this slot.
+    #[must_use]
+    pub fn is_open(&self, fd: usize) -> bool {
+        self.open.get(fd).is_some_and(Option::is_some)
+    }
+
+    fn file(&self, fd: usize) -> Result<OpenFile> {
+        self.open.get(fd).copied().flatten().ok_or(Errno::EBADF)
+    }
+
+    fn to_write(&self, fd: usize) -> Result<OpenFile> {
+        let file = self.file(fd)?;
+        if file.access.writes() { Ok(file) } else { Err(Errno::EBADF) }
+    }
+
+    fn to_read(&self, fd: usize) -> Result<OpenFile> {
+        let file = self.file(fd)?;
+        if file.access.reads() { Ok(file) } else { Err(Errno::EBADF) }
+    }
+
+    fn find(&self, at: &str, follow: Follow) -> Result<Ino> {
+        self.tree.lookup(&path(at), follow)
+    }
+
+    fn stat_of(&self, ino: Ino) -> Stat {
+        let attr = self.tree.attr(ino);
+        Stat {
+            kind: attr.kind,
+            perm: attr.perm,
+            size: attr.size,
+            mtime: attr.mtime.secs,
+            links: u64::from(self.tree.link_count(ino)),
+        }
+    }
+}
+
+fn perm_change(perm: u32) -> AttrChange {
+    AttrChange { perm: Some(perm), ..AttrChange::default() }
+}
+
+fn time_change(secs: i64) -> AttrChange {
+    let time = Some(Timestamp::from_secs(secs));
+    AttrChange { atime: time, mtime: time, ..AttrChange::default() }
+}
+
+fn follow_if(follow: bool) -> Follow {
+    if follow { Follow::Yes } else { Follow::No }
+}
+
+impl Subject for Reference {
+    fn features(&self) -> Features {
+        Features { link_counts: true, umask: self.umask }
+    }
+
+    fn open(&mut self, fd: usize, at: &str, flags: OpenFlags) -> Result<()> {
+        let (perm, exclusive) = match flags.create {
+            Create::Never => (None, false),
+            Create::IfAbsent(perm) => (Some(perm & !self.umask), false),
+            Create::Exclusive(perm) => (Some(perm & !self.umask), true),
+        };
+        let found = self.tree.open_or_create(&path(at), Follow::Yes, perm, exclusive)?;
+        if flags.truncate && !found.created {
+            self.tree.set_size(found.ino, 0)?;
+        }
+        self.tree.hold(found.ino);
+        let file = OpenFile { ino: found.ino, access: flags.access, append: flags.append };
+        self.open[fd] = Some(file);
+        Ok(())
+    }
+
+    fn close(&mut self, fd: usize) -> Result<()> {
+        let file = self.file(fd)?;
+        self.open[fd] = None;
+        self.tree.release(file.ino);
+        Ok(())
+    }
+
+    fn pread(&mut self, fd: usize, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let file = self.to_read(fd)?;
+        self.tree.read(file.ino, offset, len as u64)
+    }
+
+    fn pwrite(&mut self, fd: usize, offset: u64, data: &[u8]) -> Result<usize> {
+        let file = self.to_write(fd)?;
+        let end = self.tree.attr(file.ino).size;
+        self.tree.write(file.ino, if file.append { end } else { offset }, data)?;
+        Ok(data.len())
+    }
+
+    fn ftruncate(&mut self, fd: usize, size: u64) -> Result<()> {
+        let file = self.file(fd)?;
+        if !file.access.writes() {
+            return Err(Errno::EINVAL);
+        }
+        self.tree.set_size(file.ino, size)
+    }
+
+    fn fstat(&mut self, fd: usize) -> Result<Stat> {
+        Ok(self.stat_of(self.file(fd)?.ino))
+    }
+
+    fn fsync(&mut self, fd: usize) -> Result<()> {
+        self.file(fd).map(drop)
+    }
+
+    fn fchmod(&mut self, fd: usize, perm: u32) -> Result<()> {
+        let file = self.file(fd)?;
+        self.tree.set_attr(file.ino, &perm_change(perm))
+    }
+
+    fn futimens(&mut self, fd: usize, secs: i64) -> Result<()> {
+        let file = self.file(fd)?;
+        self.tree.set_attr(file.ino, &time_change(secs))
+    }
+
+    /// `EINVAL` when the ranges overlap in one file, after the length was cut to what the source
+    /// has; `EBADF` for a file opened to append (copy_file_range(2)).
+    fn copy_range(
+        &mut self,
+        from: usize,
+        from_offset: u64,
+        to: usize,
+        to_offset: u64,
+        len: usize,
+    ) -> Result<usize> {
+        let (source, target) = (self.to_read(from)?, self.to_write(to)?);
+        if target.append {
+            return Err(Errno::EBADF);
+        }
+        let data = self.tree.read(source.ino, from_offset, len as u64)?;
+        let count = data.len() as u64;
+        let overlap = to_offset + count > from_offset && to_offset < from_offset + count;
+        if source.ino == target.ino && overlap {
+            return Err(Errno::EINVAL);
+        }
+        self.tree.write(target.ino, to_offset, &data)?;
+        Ok(data.len())
+    }
+
+    fn truncate(&mut self, at: &str, size: u64) -> Result<()> {
+        let ino = self.find(at, Follow::Yes)?;
+        if self.tree.attr(ino).size == size {
+            // POSIX wants a new time of last change also when the size stays; Linux does not give
+            // one by path (but does by descriptor).
+            self.clock.set(UNKNOWN);
+        }
+        let result = self.tree.set_size(ino, size);
+        self.clock.set(RECENT);
+        result
+    }
+
+    fn mkdir(&mut self, at: &str, perm: u32) -> Result<()> {
+        self.tree.mkdir(&path(at), perm & !self.umask).map(drop)
+    }
+
+    fn rmdir(&mut self, at: &str) -> Result<()> {
+        self.tree.rmdir(&path(at))
+    }
+
+    fn unlink(&mut self, at: &str) -> Result<()> {
+        self.tree.unlink(&path(at))
+    }
+
+    fn symlink(&mut self, target: &str, at: &str) -> Result<()> {
+        self.tree.symlink(target.as_bytes(), &path(at)).map(drop)
+    }
+
+    fn readlink(&mut self, at: &str) -> Result<Vec<u8>> {
+        let ino = self.find(at, Follow::No)?;
+        self.tree.target(ino)
+    }
+
+    fn link(&mut self, existing: &str, new: &str) -> Result<()> {
+        self.tree.link(&path(existing), &path(new))
+    }
+
+    fn rename(&mut self, from: &str, to: &str, mode: RenameMode) -> Result<()> {
+        self.tree.rename(&path(from), &path(to), mode)
+    }
+
+    fn chmod(&mut self, at: &str, perm: u32) -> Result<()> {
+        let ino = self.find(at, Follow::Yes)?;
+        self.tree.set_attr(ino, &perm_change(perm))
+    }
+
+    fn utimens(&mut self, at: &str, secs: i64, follow: bool) -> Result<()> {
+        let ino = self.find(at, follow_if(follow))?;
+        self.tree.set_attr(ino, &time_change(secs))
+    }
+
+    fn stat(&mut self, at: &str, follow: bool) -> Result<Stat> {
+        Ok(self.stat_of(self.find(at, follow_if(follow))?))
+    }
+
+    fn readdir(&mut self, at: &str) -> Result<Vec<Entry>> {
+        let ino = self.find(at, Follow::Yes)?;
+        let entries = self.tree.list(ino)?.into_iter();
+        Ok(entries
+            .map(|(name, ino)| (name.as_bytes().to_vec(), self.tree.attr(ino).kind))
+            .collect())
+    }
+}

@@ -1,0 +1,305 @@
+//! A private OpenSSH server on the loopback interface, with keys that live as long as it does.
+//!
+//! Everything is in one temporary directory: host key, user key, `sshd_config`, `known_hosts`,
+//! and an `ssh_config` with an alias, so that `ssh -F CONFIG ALIAS` logs in as the user who runs
+//! the test. Nothing of the user's own ssh is read or changed.
+//!
+//! Invariants:
+//! 1. As root the server lives in a mount namespace of its own, into which mounts made later do
+//!    not spread: a tree served to a mount inside of that tree cannot wait for itself.
+//! 2. When [`Sshd`] is dropped, the server and everything that its logins started are dead. When
+//!    this process dies without that, the kernel ends the server, and the logins end with their
+//!    clients.
+//! 3. No process gets a signal that was not a descendant of this server at that moment.
+//!
+//! It needs `sshd`, `ssh-keygen`, `setpriv` and `unshare` (openssh-server, openssh-client,
+//! util-linux), and `perl` for passwords. It blocks; from async code start it before, or on a
+//! thread for that.
+//!
+//! Without root there is no namespace of its own (a server in a user namespace cannot log anybody
+//! in), and only the user himself can log in.
+
+mod files;
+mod keeper;
+mod tree;
+
+use std::fs;
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use keeper::{Keeper, Started};
+
+/// How often a port is tried that was free a moment ago.
+const PORT_ATTEMPTS: u32 = 5;
+
+/// What serves SFTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SftpServer {
+    /// This program, a process of its own for each session, which can be stopped and killed.
+    External(PathBuf),
+    /// The one inside of sshd.
+    Internal,
+    /// A command for the login shell.
+    Command(String),
+    /// Nothing: the server has no subsystem `sftp`.
+    Disabled,
+}
+
+/// How the server is to be.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What serves SFTP.
+    pub sftp_server: SftpServer,
+    /// Lines of `sshd_config`, which win over those that this module writes. `LogLevel` must not
+    /// be lower than `INFO`, or the server's start goes unnoticed.
+    pub settings: Vec<String>,
+    /// The name by which the client's configuration knows the server.
+    pub alias: String,
+    /// Allows the user to log in with this password, and with no key. Only as root: the server's
+    /// namespace gets an `/etc/shadow` of its own.
+    pub password: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            // Debian's place for it.
+            sftp_server: SftpServer::External("/usr/lib/openssh/sftp-server".into()),
+            settings: Vec::new(),
+            alias: "testhost".to_owned(),
+            password: None,
+        }
+    }
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Sshd {
+    options: Options,
+    user: String,
+    port: u16,
+    isolated: bool,
+    keeper: Option<Keeper>,
+    /// Last, so that it is removed when nothing runs any more.
+    dir: TempDir,
+}
+
+impl Sshd {
+    /// Makes keys and configuration and starts the server; returns when it listens.
+    ///
+    /// # Errors
+    /// When a program is missing, when sshd refuses its settings (its words are in the error), or
+    /// when no port is to be had.
+    pub fn start(options: Options) -> io::Result<Sshd> {
+        let dir = tempfile::Builder::new().prefix("sshd-").tempdir()?;
+        let isolated = is_root() && can_unshare();
+        if options.password.is_some() && !isolated {
+            return Err(io::Error::other("a password needs root and a mount namespace"));
+        }
+        if is_root() {
+            // Debian's sshd wants it; its service makes it at the start of the system.
+            fs::create_dir_all("/run/sshd")?;
+        }
+        let user = files::user_name()?;
+        files::write_keys(dir.path(), &options.alias)?;
+        if let Some(password) = &options.password {
+            files::write_shadow(dir.path(), &user, password)?;
+        }
+        let mut sshd = Sshd { options, user, port: 0, isolated, keeper: None, dir };
+        for attempt in 1.. {
+            sshd.port = free_port()?;
+            match sshd.run() {
+                Ok(()) => break,
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse && attempt < PORT_ATTEMPTS => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sshd)
+    }
+
+    /// Starts the server on the port that is already chosen.
+    fn run(&mut self) -> io::Result<()> {
+        let Sshd { options, user, port, dir, .. } = self;
+        files::write_client_config(dir.path(), options, user, *port)?;
+        let config = files::write_server_config(dir.path(), options, user, *port)?;
+        let mut command = Command::new("setpriv");
+        // The kernel ends it with the thread that keeps it.
+        command.args(["--pdeathsig", "TERM", "--"]);
+        if self.isolated {
+            command.args(["unshare", "-m", "--propagation", "private", "--"]);
+        }
+        if self.options.password.is_some() {
+            let shadow = dir.path().join("shadow");
+            let script = "mount --bind \"$1\" /etc/shadow && shift && exec \"$@\"";
+            command.args(["sh", "-c", script, "sh"]).arg(shadow);
+        }
+        command.args([files::SSHD, "-D", "-e", "-f"]).arg(&config).current_dir("/");
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        match Keeper::start(command, dir.path().join("sshd.log"))? {
+            Started::Listening(keeper) => {
+                self.keeper = Some(keeper);
+                Ok(())
+            }
+            Started::Ended(words) if words.contains("Address already in use") => {
+                Err(io::ErrorKind::AddrInUse.into())
+            }
+            Started::Ended(words) => Err(io::Error::other(format!("sshd ended: {words}"))),
+        }
+    }
+
+    /// The client's configuration, for `ssh -F`.
+    #[must_use]
+    pub fn config_path(&self) -> PathBuf {
+        self.dir.path().join(files::CLIENT_CONFIG)
+    }
+
+    /// The host's name in that configuration.
+    #[must_use]
+    pub fn alias(&self) -> &str {
+        &self.options.alias
+    }
+
+    /// The user who may log in: the one who runs this.
+    #[must_use]
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
+    /// The port on 127.0.0.1. The host's key is known by the alias, so that a
+    /// [`Link`](crate::link::Link) to this port may be connected to with `-p`.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where keys, configuration and log (`sshd.log`) are.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Whether the server is in a mount namespace of its own.
+    #[must_use]
+    pub fn is_isolated(&self) -> bool {
+        self.isolated
+    }
+
+    /// What the server has logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let bytes = fs::read(self.dir.path().join("sshd.log")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The server's processes for its connections, one for each.
+    #[must_use]
+    pub fn session_pids(&self) -> Vec<u32> {
+        let root = self.root();
+        self.descendants().iter().filter(|it| Some(it.parent) == root).map(|it| it.pid).collect()
+    }
+
+    /// The `sftp-server` processes.
+    #[must_use]
+    pub fn sftp_server_pids(&self) -> Vec<u32> {
+        self.sftp_servers().iter().map(|process| process.pid).collect()
+    }
+
+    /// Kills (SIGKILL) whatever serves connections now, and returns when it is dead. The server
+    /// itself goes on and takes new connections.
+    ///
+    /// # Panics
+    /// When a process stays for five seconds after SIGKILL.
+    pub fn kill_sessions(&self) {
+        tree::kill(|| self.descendants());
+    }
+
+    /// Kills (SIGKILL) the `sftp-server` processes alone, as a crash would.
+    ///
+    /// # Panics
+    /// When a process stays for five seconds after SIGKILL.
+    pub fn kill_sftp_servers(&self) {
+        tree::kill(|| self.sftp_servers());
+    }
+
+    /// Stops (SIGSTOP) the `sftp-server` processes: the connections stand, but nothing answers.
+    pub fn stop(&self) {
+        self.sftp_servers().iter().for_each(|process| process.signal(Signal::STOP));
+    }
+
+    /// Lets stopped `sftp-server` processes go on.
+    pub fn cont(&self) {
+        self.sftp_servers().iter().for_each(|process| process.signal(Signal::CONT));
+    }
+
+    /// Ends the server and all connections. Its port refuses from now on.
+    pub fn end(&mut self) {
+        if let Some(keeper) = self.keeper.take() {
+            keeper.end();
+        }
+    }
+
+    /// Ends the server and all connections, and starts it anew on the same port with the same
+    /// keys.
+    ///
+    /// # Errors
+    /// As [`Sshd::start`], also when somebody else has taken the port meanwhile.
+    pub fn restart(&mut self) -> io::Result<()> {
+        self.end();
+        self.run()
+    }
+
+    /// Gives the server another host key, which no client knows, and restarts it.
+    ///
+    /// # Errors
+    /// As [`Sshd::restart`].
+    pub fn change_host_key(&mut self) -> io::Result<()> {
+        self.end();
+        files::generate_key(&self.dir.path().join(files::HOST_KEY))?;
+        self.run()
+    }
+
+    fn root(&self) -> Option<u32> {
+        self.keeper.as_ref().map(Keeper::pid)
+    }
+
+    fn descendants(&self) -> Vec<tree::Process> {
+        self.root().map(tree::descendants).unwrap_or_default()
+    }
+
+    fn sftp_servers(&self) -> Vec<tree::Process> {
+        let mut servers = self.descendants();
+        servers.retain(|process| process.name == "sftp-server");
+        servers
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Whether this root may make mount namespaces; in many containers he may not.
+fn can_unshare() -> bool {
+    let args = ["-m", "--propagation", "private", "true"];
+    let quiet = Command::new("unshare").args(args).stderr(Stdio::null()).status();
+    quiet.is_ok_and(|status| status.success())
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! Keys and configuration files of a private server and its clients.
+
+use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use super::{Options, SftpServer};
+
+/// sshd wants to be started by its absolute name, since it starts itself again by it.
+pub(super) const SSHD: &str = "/usr/sbin/sshd";
+pub(super) const CLIENT_CONFIG: &str = "ssh_config";
+pub(super) const HOST_KEY: &str = "host_key";
+const USER_KEY: &str = "user_key";
+
+/// The name of the user who runs this, as sshd looks it up.
+pub(super) fn user_name() -> io::Result<String> {
+    let output = run(Command::new("id").arg("-un"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Makes both keys, and what each side knows of the other's.
+pub(super) fn write_keys(dir: &Path, alias: &str) -> io::Result<()> {
+    for key in [HOST_KEY, USER_KEY] {
+        generate_key(&dir.join(key))?;
+    }
+    fs::copy(dir.join(USER_KEY).with_extension("pub"), dir.join("authorized_keys"))?;
+    let host_key = fs::read_to_string(dir.join(HOST_KEY).with_extension("pub"))?;
+    // Known by the alias (`HostKeyAlias`), so that the port may be another one's.
+    fs::write(dir.join("known_hosts"), format!("{alias} {host_key}"))
+}
+
+/// Makes a key pair at `path`, in the place of an older one.
+pub(super) fn generate_key(path: &Path) -> io::Result<()> {
+    for old in [path.to_owned(), path.with_extension("pub")] {
+        match fs::remove_file(old) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => (),
+        }
+    }
+    let args = ["-q", "-t", "ed25519", "-N", "", "-C", "test", "-f"];
+    run(Command::new("ssh-keygen").args(args).arg(path)).map(drop)
+}
+
+/// A copy of `/etc/shadow` in which `user` has `password`.
+pub(super) fn write_shadow(dir: &Path, user: &str, password: &str) -> io::Result<()> {
+    // perl-base is on every Debian; openssl's command need not be. The password must not be seen
+    // by ps, though it guards nothing.
+    let script = r#"print crypt($ENV{PASSWORD}, '$6$testkit$')"#;
+    let output = run(Command::new("perl").args(["-e", script]).env("PASSWORD", password))?;
+    let hash = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut shadow = String::new();
+    for line in fs::read_to_string("/etc/shadow")?.lines() {
+        let mut fields: Vec<&str> = line.split(':').collect();
+        if fields.len() > 1 && fields[0] == user {
+            fields[1] = &hash;
+        }
+        let _ = writeln!(shadow, "{}", fields.join(":"));
+    }
+    let path = dir.join("shadow");
+    fs::write(&path, shadow)
+}
+
+/// Writes `ssh_config`.
+pub(super) fn write_client_config(
+    dir: &Path,
+    options: &Options,
+    user: &str,
+    port: u16,
+) -> io::Result<()> {
+    let at = |name: &str| dir.join(name).display().to_string();
+    let Options { alias, password, .. } = options;
+    let (pubkey, batch) = if password.is_some() { ("no", "no") } else { ("yes", "yes") };
+    let text = format!(
+        "Host {alias}\n\
+         HostName 127.0.0.1\n\
+         Port {port}\n\
+         User {user}\n\
+         HostKeyAlias {alias}\n\
+         PubkeyAuthentication {pubkey}\n\
+         BatchMode {batch}\n\
+         IdentityFile {key}\n\
+         IdentitiesOnly yes\n\
+         IdentityAgent none\n\
+         UserKnownHostsFile {known}\n\
+         GlobalKnownHostsFile /dev/null\n\
+         StrictHostKeyChecking yes\n\
+         UpdateHostKeys no\n\
+         CheckHostIP no\n\
+         ControlPath none\n",
+        key = at(USER_KEY),
+        known = at("known_hosts"),
+    );
+    fs::write(dir.join(CLIENT_CONFIG), text)
+}
+
+/// Writes `sshd_config` and lets sshd check it.
+pub(super) fn write_server_config(
+    dir: &Path,
+    options: &Options,
+    user: &str,
+    port: u16,
+) -> io::Result<PathBuf> {
+    let path = dir.join("sshd_config");
+    let at = |name: &str| dir.join(name).display().to_string();
+    let mut text = String::new();
+    // sshd takes the first value that it sees.
+    for line in &options.settings {
+        let _ = writeln!(text, "{line}");
+    }
+    let _ = write!(
+        text,
+        "ListenAddress 127.0.0.1\n\
+         Port {port}\n\
+         HostKey {host_key}\n\
+         AuthorizedKeysFile {authorized}\n\
+         PidFile none\n\
+         LogLevel VERBOSE\n\
+         UsePAM no\n\
+         StrictModes no\n\
+         UseDNS no\n\
+         PermitRootLogin yes\n\
+         AllowUsers {user}\n\
+         PasswordAuthentication {password}\n\
+         KbdInteractiveAuthentication no\n\
+         X11Forwarding no\n\
+         PrintMotd no\n\
+         PrintLastLog no\n",
+        host_key = at(HOST_KEY),
+        authorized = at("authorized_keys"),
+        password = if options.password.is_some() { "yes" } else { "no" },
+    );
+    let _ = match &options.sftp_server {
+        SftpServer::External(program) => writeln!(text, "Subsystem sftp {}", program.display()),
+        SftpServer::Internal => writeln!(text, "Subsystem sftp internal-sftp"),
+        SftpServer::Command(command) => writeln!(text, "Subsystem sftp {command}"),
+        SftpServer::Disabled => Ok(()),
+    };
+    // Since 9.8 an address with failed logins is kept out for a while, which a test that fails
+    // to log in on purpose does not want. Older ones do not know the keyword.
+    fs::write(&path, format!("{text}PerSourcePenalties no\n"))?;
+    if check(&path).is_err() {
+        fs::write(&path, text)?;
+        check(&path)?;
+    }
+    Ok(path)
+}
+
+fn check(config: &Path) -> io::Result<()> {
+    run(Command::new(SSHD).args(["-t", "-f"]).arg(config)).map(drop)
+}
+
+/// Runs a command to its end; its words are the error when it fails.
+fn run(command: &mut Command) -> io::Result<Output> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot run {program}: {error}")))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("{program} failed ({}): {}", output.status, words.trim())))
+}

@@ -1,0 +1,118 @@
+//! The thread that keeps one sshd: starts it, writes its log, reaps it.
+//!
+//! The kernel's signal at the parent's death counts the death of the thread that started the
+//! child, so that thread has to stay.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, SyncSender};
+use std::thread::{self, JoinHandle};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::tree;
+
+/// Most bytes of sshd's words that go into an error.
+const WORDS_MAX_BYTES: usize = 8 * 1024;
+
+/// A running sshd and its thread.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pid: u32,
+    /// Names the process even when its number has been given to another one.
+    handle: OwnedFd,
+    thread: JoinHandle<()>,
+}
+
+/// How a start went.
+pub(super) enum Started {
+    /// It takes connections.
+    Listening(Keeper),
+    /// It ended, and said this.
+    Ended(String),
+}
+
+/// What the thread tells while it starts.
+enum News {
+    Spawned(io::Result<(u32, OwnedFd)>),
+    Listening,
+    Ended(String),
+}
+
+impl Keeper {
+    pub(super) fn start(mut command: Command, log: PathBuf) -> io::Result<Started> {
+        let log = File::options().create(true).append(true).open(log)?;
+        command.stderr(Stdio::piped());
+        // Three messages at most, so that the thread never waits for a reader.
+        let (tell, news) = mpsc::sync_channel(3);
+        let thread = thread::Builder::new()
+            .name("sshd-keeper".to_owned())
+            .spawn(move || keep(command, log, &tell))?;
+        let (pid, handle) = match news.recv() {
+            Ok(News::Spawned(spawned)) => spawned?,
+            _ => return Err(io::Error::other("the thread of sshd ended")),
+        };
+        match news.recv() {
+            Ok(News::Listening) => Ok(Started::Listening(Keeper { pid, handle, thread })),
+            Ok(News::Ended(words)) => Ok(Started::Ended(words)),
+            _ => Err(io::Error::other("the thread of sshd ended")),
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Ends the server with all that it started, and waits for it.
+    pub(super) fn end(self) {
+        // Stopped, it takes no further connection, and what is listed is all that there is.
+        let _ = pidfd_send_signal(&self.handle, Signal::STOP);
+        tree::kill(|| tree::descendants(self.pid));
+        let _ = pidfd_send_signal(&self.handle, Signal::KILL);
+        let _ = self.thread.join();
+    }
+}
+
+/// The thread.
+fn keep(mut command: Command, mut log: File, tell: &SyncSender<News>) {
+    let spawned = command.spawn().and_then(|mut child| {
+        let pid = Pid::from_child(&child);
+        let stderr = child.stderr.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok((pidfd_open(pid, PidfdFlags::empty())?, stderr, child))
+    });
+    let (stderr, mut child) = match spawned {
+        Ok((handle, stderr, child)) => {
+            let _ = tell.send(News::Spawned(Ok((child.id(), handle))));
+            (stderr, child)
+        }
+        Err(error) => {
+            let _ = tell.send(News::Spawned(Err(error)));
+            return;
+        }
+    };
+    let mut words = String::new();
+    let mut listening = false;
+    let mut stderr = BufReader::new(stderr);
+    let mut line = Vec::new();
+    // The logins have the other end, too, so this ends after the last of them.
+    while stderr.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+        let _ = log.write_all(&line);
+        if !listening {
+            let text = String::from_utf8_lossy(&line);
+            if text.starts_with("Server listening on") {
+                listening = true;
+                let _ = tell.send(News::Listening);
+            } else if words.len() < WORDS_MAX_BYTES {
+                words.push_str(&text);
+            }
+        }
+        line.clear();
+    }
+    let _ = child.wait();
+    if !listening {
+        let _ = tell.send(News::Ended(words));
+    }
+}

@@ -1,0 +1,143 @@
+use super::*;
+use std::process::{Child, Output};
+
+fn ssh(sshd: &Sshd, args: &[&str]) -> Command {
+    let mut command = Command::new("ssh");
+    command.arg("-F").arg(sshd.config_path()).args(args);
+    command.stdin(Stdio::null());
+    command
+}
+
+fn output(sshd: &Sshd, args: &[&str]) -> Output {
+    ssh(sshd, args).output().unwrap()
+}
+
+/// A client whose SFTP session stands: the server has answered it.
+fn session(sshd: &Sshd) -> Child {
+    use std::io::{Read, Write};
+    let mut command = ssh(sshd, &["-s", sshd.alias(), "sftp"]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    // SSH_FXP_INIT, version 3.
+    child.stdin.as_mut().unwrap().write_all(&[0, 0, 0, 5, 1, 0, 0, 0, 3]).unwrap();
+    let mut header = [0; 5];
+    child.stdout.as_mut().unwrap().read_exact(&mut header).unwrap();
+    assert_eq!(header[4], 2, "an answer other than SSH_FXP_VERSION");
+    child
+}
+
+#[test]
+fn the_user_logs_in_with_his_key() {
+    let sshd = Sshd::start(Options::default()).unwrap();
+    let said = output(&sshd, &[sshd.alias(), "echo", "hello"]);
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "hello\n", "{said:?}\n{}", sshd.log());
+    assert!(sshd.log().contains("Accepted publickey"), "{}", sshd.log());
+}
+
+#[test]
+fn sessions_are_counted_killed_and_made_anew() {
+    let mut sshd = Sshd::start(Options::default()).unwrap();
+    assert_eq!((sshd.session_pids(), sshd.sftp_server_pids()), (vec![], vec![]));
+    let (mut first, mut second) = (session(&sshd), session(&sshd));
+    assert_eq!((sshd.session_pids().len(), sshd.sftp_server_pids().len()), (2, 2));
+    sshd.kill_sessions();
+    assert_eq!((sshd.session_pids(), sshd.sftp_server_pids()), (vec![], vec![]));
+    for client in [&mut first, &mut second] {
+        assert_eq!(client.wait().unwrap().code(), Some(255));
+    }
+
+    let mut third = session(&sshd);
+    sshd.kill_sftp_servers();
+    assert_ne!(third.wait().unwrap().code(), Some(0));
+    let port = sshd.port();
+    let mut fourth = session(&sshd);
+    sshd.restart().unwrap();
+    assert_eq!(fourth.wait().unwrap().code(), Some(255));
+    assert_eq!(sshd.port(), port);
+    session(&sshd).kill().unwrap();
+}
+
+#[test]
+fn a_stopped_server_answers_when_it_goes_on() {
+    use std::io::{Read, Write};
+    let sshd = Sshd::start(Options::default()).unwrap();
+    let mut client = session(&sshd);
+    let server = sshd.sftp_server_pids()[0];
+    let state = || {
+        let stat = fs::read_to_string(format!("/proc/{server}/stat")).unwrap();
+        stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+    };
+    sshd.stop();
+    // The signal is delivered at once; the state is seen as soon as the process is off its
+    // processor, which no event tells.
+    while state() != 'T' {
+        std::thread::yield_now();
+    }
+    sshd.cont();
+    // SSH_FXP_REALPATH of ".", after the rest of the VERSION.
+    let realpath = [0, 0, 0, 10, 16, 0, 0, 0, 7, 0, 0, 0, 1, b'.'];
+    client.stdin.as_mut().unwrap().write_all(&realpath).unwrap();
+    drop(client.stdin.take());
+    let mut rest = Vec::new();
+    client.stdout.as_mut().unwrap().read_to_end(&mut rest).unwrap();
+    assert!(rest.windows(5).any(|window| window == [104, 0, 0, 0, 7]), "no SSH_FXP_NAME");
+    client.wait().unwrap();
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let sshd = Sshd::start(Options::default()).unwrap();
+    let dir = sshd.dir().to_owned();
+    let pid = sshd.root().unwrap();
+    let mut client = session(&sshd);
+    let servers = sshd.sftp_server_pids();
+    assert_eq!(servers.len(), 1);
+    drop(sshd);
+    client.wait().unwrap();
+    assert!(!dir.exists());
+    for pid in servers.into_iter().chain([pid]) {
+        let name = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        assert!(!name.contains("ssh") && !name.contains("sftp"), "{pid} is left: {name}");
+    }
+}
+
+#[test]
+fn mounts_made_later_do_not_reach_the_server() {
+    let sshd = Sshd::start(Options::default()).unwrap();
+    assert_eq!(sshd.is_isolated(), is_root() && can_unshare());
+    let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap();
+    let same = namespace(sshd.root().unwrap()) == namespace(std::process::id());
+    assert_eq!(same, !sshd.is_isolated());
+}
+
+#[test]
+fn a_changed_host_key_is_refused_by_the_client() {
+    let mut sshd = Sshd::start(Options::default()).unwrap();
+    sshd.change_host_key().unwrap();
+    let said = output(&sshd, &[sshd.alias(), "true"]);
+    let words = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(words.contains("Host key verification failed"), "{words}");
+}
+
+#[test]
+fn sftp_can_be_internal_or_absent() {
+    let internal = Options { sftp_server: SftpServer::Internal, ..Options::default() };
+    let sshd = Sshd::start(internal).unwrap();
+    let mut client = session(&sshd);
+    assert_eq!((sshd.session_pids().len(), sshd.sftp_server_pids()), (1, vec![]));
+    drop(client.stdin.take());
+    client.wait().unwrap();
+
+    let disabled = Options { sftp_server: SftpServer::Disabled, ..Options::default() };
+    let sshd = Sshd::start(disabled).unwrap();
+    let said = output(&sshd, &["-s", sshd.alias(), "sftp"]);
+    let words = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(words.contains("subsystem request failed"), "{words}");
+}
+
+#[test]
+fn settings_that_sshd_refuses_are_an_error_in_its_words() {
+    let options = Options { settings: vec!["NoSuchKeyword 1".to_owned()], ..Options::default() };
+    let error = Sshd::start(options).unwrap_err().to_string();
+    assert!(error.contains("NoSuchKeyword"), "{error}");
+}

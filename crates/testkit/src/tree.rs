@@ -1,0 +1,343 @@
+//! A file system in memory: inodes and names, with the errno that Linux gives.
+//!
+//! It is the core of both [`mem`](crate::mem) and [`model`](crate::model), and is itself proven by
+//! running the model against a local directory (`tests/model_local.rs`).
+//!
+//! Invariants:
+//! 1. An inode lives while it has a name or is held open; the root always.
+//! 2. `pages` is the sum of the pages of all living files, and never above the capacity.
+//! 3. A directory has one name at most, and `parent` is the directory which that is in.
+//!
+//! Absent on purpose: permission checks (everybody is root), the set-id bits' own rules, access
+//! times on read (as `noatime`), link counts of directories.
+
+mod content;
+mod entry;
+mod rename;
+mod resolve;
+
+use std::collections::{BTreeMap, HashMap};
+
+use base::{Attr, AttrChange, Errno, FileKind, Name, Result, StatVfs, Timestamp};
+
+use crate::Clock;
+use content::{Content, PAGE};
+pub use resolve::Follow;
+pub(crate) use resolve::NAME_MAX;
+
+/// Largest file in bytes: ext4's limit, far below where offsets overflow.
+pub(crate) const MAX_FILE_BYTES: u64 = 1 << 44;
+
+/// Bytes of an unlimited tree, for `statvfs`: 1 TiB, a usual disk.
+const UNLIMITED_BYTES: u64 = 1 << 40;
+
+/// Number of an inode; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ino(u64);
+
+impl Ino {
+    /// The root directory.
+    pub const ROOT: Ino = Ino(1);
+}
+
+/// How much a tree may hold, and whose its files are.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes of file content in whole pages of 4096; `None` for no limit. Beyond it: `ENOSPC`.
+    pub capacity_bytes: Option<u64>,
+    /// Inodes. Beyond them: `ENOSPC`.
+    pub inodes: u64,
+    /// Owner of what is made.
+    pub uid: u32,
+    /// Group of what is made.
+    pub gid: u32,
+}
+
+impl Default for Limits {
+    /// No limit of content, a million inodes (which bounds a test that runs wild), owner 1000.
+    fn default() -> Limits {
+        Limits { capacity_bytes: None, inodes: 1 << 20, uid: 1000, gid: 1000 }
+    }
+}
+
+#[derive(Debug)]
+enum Body {
+    File(Content),
+    Directory(Directory),
+    Link(Vec<u8>),
+}
+
+#[derive(Debug)]
+struct Directory {
+    entries: BTreeMap<Name, Ino>,
+    parent: Ino,
+}
+
+#[derive(Debug)]
+struct Node {
+    perm: u32,
+    uid: u32,
+    gid: u32,
+    atime: Timestamp,
+    mtime: Timestamp,
+    /// Names that it has; a directory counts one.
+    links: u32,
+    /// Handles that keep it alive.
+    holds: u32,
+    body: Body,
+}
+
+/// A file system in memory. See the [module](self).
+#[derive(Debug)]
+pub struct Tree {
+    nodes: HashMap<Ino, Node>,
+    next: u64,
+    pages: u64,
+    limits: Limits,
+    clock: Clock,
+}
+
+impl Tree {
+    /// An empty root directory.
+    #[must_use]
+    pub fn new(clock: Clock, limits: Limits) -> Tree {
+        let mut tree =
+            Tree { nodes: HashMap::new(), next: Ino::ROOT.0 + 1, pages: 0, limits, clock };
+        let directory = Directory { entries: BTreeMap::new(), parent: Ino::ROOT };
+        let mut root = tree.fresh(Body::Directory(directory), 0o755);
+        root.links = 1;
+        tree.nodes.insert(Ino::ROOT, root);
+        tree
+    }
+
+    /// A node without a name, made now.
+    fn fresh(&self, body: Body, perm: u32) -> Node {
+        let now = self.clock.now();
+        let Limits { uid, gid, .. } = self.limits;
+        Node { perm: perm & 0o7777, uid, gid, atime: now, mtime: now, links: 0, holds: 0, body }
+    }
+
+    fn node(&self, ino: Ino) -> &Node {
+        self.nodes.get(&ino).expect("an inode that is named or held is there (invariant 1)")
+    }
+
+    fn node_mut(&mut self, ino: Ino) -> &mut Node {
+        self.nodes.get_mut(&ino).expect("an inode that is named or held is there (invariant 1)")
+    }
+
+    fn entries(&self, ino: Ino) -> Option<&BTreeMap<Name, Ino>> {
+        match &self.node(ino).body {
+            Body::Directory(directory) => Some(&directory.entries),
+            _ => None,
+        }
+    }
+
+    fn parent(&self, ino: Ino) -> Ino {
+        match &self.node(ino).body {
+            Body::Directory(directory) => directory.parent,
+            _ => Ino::ROOT,
+        }
+    }
+
+    /// Keeps `ino` alive until [`Tree::release`].
+    pub fn hold(&mut self, ino: Ino) {
+        self.node_mut(ino).holds += 1;
+    }
+
+    /// Ends one [`Tree::hold`].
+    pub fn release(&mut self, ino: Ino) {
+        self.node_mut(ino).holds -= 1;
+        self.forget_if_unused(ino);
+    }
+
+    fn forget_if_unused(&mut self, ino: Ino) {
+        let node = self.node(ino);
+        if node.links > 0 || node.holds > 0 {
+            return;
+        }
+        if let Some(Node { body: Body::File(content), .. }) = self.nodes.remove(&ino) {
+            self.pages -= content.pages();
+        }
+    }
+
+    /// The attributes of a living inode.
+    #[must_use]
+    pub fn attr(&self, ino: Ino) -> Attr {
+        let node = self.node(ino);
+        let (kind, size) = match &node.body {
+            Body::File(content) => (FileKind::Regular, content.size()),
+            Body::Directory(_) => (FileKind::Directory, PAGE),
+            Body::Link(target) => (FileKind::Symlink, target.len() as u64),
+        };
+        Attr {
+            kind,
+            perm: node.perm,
+            size,
+            uid: node.uid,
+            gid: node.gid,
+            atime: node.atime,
+            mtime: node.mtime,
+        }
+    }
+
+    /// How many names a living inode has; one for a directory.
+    #[must_use]
+    pub fn link_count(&self, ino: Ino) -> u32 {
+        self.node(ino).links
+    }
+
+    /// The target of a link; `EINVAL` when it is none.
+    pub fn target(&self, ino: Ino) -> Result<Vec<u8>> {
+        match &self.node(ino).body {
+            Body::Link(target) => Ok(target.clone()),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// The names in a directory, in their byte order; `ENOTDIR` when it is none.
+    pub fn list(&self, ino: Ino) -> Result<Vec<(Name, Ino)>> {
+        let entries = self.entries(ino).ok_or(Errno::ENOTDIR)?;
+        Ok(entries.iter().map(|(name, ino)| (name.clone(), *ino)).collect())
+    }
+
+    /// The entry `name` of a living directory.
+    #[must_use]
+    pub fn child(&self, ino: Ino, name: &Name) -> Option<Ino> {
+        self.entries(ino)?.get(name).copied()
+    }
+
+    /// What an inode without file content answers to file operations.
+    fn no_file(body: &Body) -> Errno {
+        if matches!(body, Body::Directory(_)) { Errno::EISDIR } else { Errno::EINVAL }
+    }
+
+    fn content(&self, ino: Ino) -> Result<&Content> {
+        match &self.node(ino).body {
+            Body::File(content) => Ok(content),
+            other => Err(Tree::no_file(other)),
+        }
+    }
+
+    fn content_mut(&mut self, ino: Ino) -> Result<&mut Content> {
+        match &mut self.node_mut(ino).body {
+            Body::File(content) => Ok(content),
+            other => Err(Tree::no_file(other)),
+        }
+    }
+
+    /// Up to `len` bytes of a file from `offset`.
+    pub fn read(&self, ino: Ino, offset: u64, len: u64) -> Result<Vec<u8>> {
+        if offset > i64::MAX as u64 {
+            return Err(Errno::EINVAL);
+        }
+        Ok(self.content(ino)?.read(offset, len))
+    }
+
+    /// Writes `data` at `offset`. When the capacity ends in the middle, what fits is written and
+    /// the answer is `ENOSPC`.
+    pub fn write(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        if data.is_empty() {
+            return self.content(ino).map(drop);
+        }
+        if offset > i64::MAX as u64 {
+            return Err(Errno::EINVAL);
+        }
+        if offset.saturating_add(data.len() as u64) > MAX_FILE_BYTES {
+            return Err(Errno::EFBIG);
+        }
+        let free = self.free_pages();
+        let content = self.content_mut(ino)?;
+        let fitting = content.fitting(offset, data.len() as u64, free) as usize;
+        let before = content.pages();
+        content.write(offset, &data[..fitting]);
+        let added = content.pages() - before;
+        self.pages += added;
+        if fitting > 0 {
+            self.touch(ino);
+        }
+        if fitting < data.len() { Err(Errno::ENOSPC) } else { Ok(()) }
+    }
+
+    /// Cuts or grows a file; its time of last change becomes now even if the size stays.
+    pub fn set_size(&mut self, ino: Ino, size: u64) -> Result<()> {
+        if size > MAX_FILE_BYTES {
+            self.content(ino)?;
+            return Err(if size > i64::MAX as u64 { Errno::EINVAL } else { Errno::EFBIG });
+        }
+        let content = self.content_mut(ino)?;
+        let before = content.pages();
+        content.set_size(size);
+        let dropped = before - content.pages();
+        self.pages -= dropped;
+        self.touch(ino);
+        Ok(())
+    }
+
+    /// Applies all of `change`, or nothing when any of it cannot be.
+    ///
+    /// Times lose their fraction of a second, as over SFTP version 3.
+    pub fn set_attr(&mut self, ino: Ino, change: &AttrChange) -> Result<()> {
+        if change.perm.is_some() && matches!(self.node(ino).body, Body::Link(_)) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if let Some(size) = change.size {
+            self.set_size(ino, size)?;
+        }
+        let node = self.node_mut(ino);
+        node.perm = change.perm.map_or(node.perm, |perm| perm & 0o7777);
+        node.uid = change.uid.unwrap_or(node.uid);
+        node.gid = change.gid.unwrap_or(node.gid);
+        node.atime = change.atime.map_or(node.atime, |time| Timestamp::from_secs(time.secs));
+        node.mtime = change.mtime.map_or(node.mtime, |time| Timestamp::from_secs(time.secs));
+        Ok(())
+    }
+
+    /// Sets the time of last change to now.
+    fn touch(&mut self, ino: Ino) {
+        let now = self.clock.now();
+        self.node_mut(ino).mtime = now;
+    }
+
+    fn free_pages(&self) -> u64 {
+        self.total_pages() - self.pages
+    }
+
+    fn total_pages(&self) -> u64 {
+        match self.limits.capacity_bytes {
+            // What has no limit must not run out of the figure that it shows either.
+            None => (UNLIMITED_BYTES / PAGE).max(self.pages.saturating_mul(2)),
+            // A capacity lowered under what is there leaves nothing free.
+            Some(bytes) => (bytes / PAGE).max(self.pages),
+        }
+    }
+
+    /// Changes the capacity; what is there stays, even if it is more.
+    pub fn set_capacity(&mut self, bytes: Option<u64>) {
+        self.limits.capacity_bytes = bytes;
+    }
+
+    /// Figures of the file system.
+    #[must_use]
+    pub fn statvfs(&self) -> StatVfs {
+        let files_free = self.limits.inodes.saturating_sub(self.nodes.len() as u64);
+        StatVfs {
+            block_size: PAGE,
+            fragment_size: PAGE,
+            blocks: self.total_pages(),
+            blocks_free: self.free_pages(),
+            blocks_available: self.free_pages(),
+            files: self.limits.inodes,
+            files_free,
+            files_available: files_free,
+            fsid: 1,
+            name_max: NAME_MAX as u64,
+            read_only: false,
+        }
+    }
+
+    /// How many inodes live, the root among them.
+    #[must_use]
+    pub fn inodes(&self) -> usize {
+        self.nodes.len()
+    }
+}

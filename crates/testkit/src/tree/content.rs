@@ -1,0 +1,125 @@
+//! The bytes of one file, with holes.
+//!
+//! Invariants: no page lies wholly past `size`; bytes of the last page past `size` are zero, so
+//! that growing a file never shows what was cut off before.
+
+use std::collections::BTreeMap;
+
+/// Unit of storage in bytes; what is counted against a capacity.
+pub(crate) const PAGE: u64 = 4096;
+
+/// The bytes of one file. Pages that were never written are holes and read as zeros.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Content {
+    size: u64,
+    pages: BTreeMap<u64, Box<[u8; PAGE as usize]>>,
+}
+
+/// The part of page `index` that lies in `start..end`, as a range of file offsets.
+fn part(index: u64, start: u64, end: u64) -> (u64, u64) {
+    (start.max(index * PAGE), end.min((index + 1) * PAGE))
+}
+
+impl Content {
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// How many pages are stored.
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages.len() as u64
+    }
+
+    /// Up to `len` bytes from `offset`; fewer at the end.
+    pub(crate) fn read(&self, offset: u64, len: u64) -> Vec<u8> {
+        let end = self.size.min(offset.saturating_add(len));
+        if offset >= end {
+            return Vec::new();
+        }
+        let mut bytes = vec![0; (end - offset) as usize];
+        for (index, page) in self.pages.range(offset / PAGE..=(end - 1) / PAGE) {
+            let (from, to) = part(*index, offset, end);
+            let start = index * PAGE;
+            bytes[(from - offset) as usize..(to - offset) as usize]
+                .copy_from_slice(&page[(from - start) as usize..(to - start) as usize]);
+        }
+        bytes
+    }
+
+    /// How many of `len` bytes at `offset` can be written with `free` more pages.
+    pub(crate) fn fitting(&self, offset: u64, len: u64, free: u64) -> u64 {
+        if len == 0 {
+            return 0;
+        }
+        let wanted = offset / PAGE..=(offset + len - 1) / PAGE;
+        let mut missing = wanted.filter(|index| !self.pages.contains_key(index));
+        match missing.nth(usize::try_from(free).unwrap_or(usize::MAX)) {
+            Some(first_too_many) => (first_too_many * PAGE).saturating_sub(offset).min(len),
+            None => len,
+        }
+    }
+
+    /// Writes `data` at `offset`, growing the file when it ends beyond.
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        let end = offset + data.len() as u64;
+        for index in offset / PAGE..=(end - 1) / PAGE {
+            let (from, to) = part(index, offset, end);
+            let start = index * PAGE;
+            let page = self.pages.entry(index).or_insert_with(|| Box::new([0; PAGE as usize]));
+            page[(from - start) as usize..(to - start) as usize]
+                .copy_from_slice(&data[(from - offset) as usize..(to - offset) as usize]);
+        }
+        self.size = self.size.max(end);
+    }
+
+    /// Cuts the file to `size` bytes, or grows it with a hole.
+    pub(crate) fn set_size(&mut self, size: u64) {
+        if size < self.size {
+            self.pages.split_off(&size.div_ceil(PAGE));
+            if let Some(last) = self.pages.get_mut(&(size / PAGE)) {
+                last[(size % PAGE) as usize..].fill(0);
+            }
+        }
+        self.size = size;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_cut_off_does_not_come_back() {
+        let mut content = Content::default();
+        content.write(0, &[7; 10_000]);
+        content.set_size(5_000);
+        content.set_size(10_000);
+        assert_eq!(content.read(4_990, 20), [[7; 10], [0; 10]].concat());
+        assert_eq!(content.pages(), 2);
+        content.set_size(0);
+        assert_eq!(content.pages(), 0);
+    }
+
+    #[test]
+    fn holes_cost_nothing_and_read_as_zeros() {
+        let mut content = Content::default();
+        content.write(1 << 40, b"end");
+        assert_eq!((content.size(), content.pages()), ((1 << 40) + 3, 1));
+        assert_eq!(content.read((1 << 40) - 2, 100), b"\0\0end");
+        assert_eq!(content.read(1 << 41, 1), b"");
+    }
+
+    #[test]
+    fn what_fits_ends_at_the_first_page_too_many() {
+        let mut content = Content::default();
+        assert_eq!(content.fitting(100, 10_000, 0), 0);
+        assert_eq!(content.fitting(100, 10_000, 2), 8_092);
+        assert_eq!(content.fitting(100, 10_000, 3), 10_000);
+        content.write(0, &[1; 5_000]);
+        assert_eq!(content.fitting(100, 10_000, 0), 8_092);
+        assert_eq!(content.fitting(0, 0, 0), 0);
+    }
+}

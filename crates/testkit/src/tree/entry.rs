@@ -1,0 +1,170 @@
+//! Making and removing names.
+
+use std::collections::BTreeMap;
+
+use base::{Errno, Name, RemotePath, Result};
+
+use super::resolve::{PATH_MAX, Place};
+use super::{Body, Content, Directory, Follow, Ino, Tree};
+
+/// What opening a path by [`Tree::open_or_create`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The file.
+    pub ino: Ino,
+    /// Whether it was made just now.
+    pub created: bool,
+}
+
+impl Tree {
+    /// Adds a new node at `place`, whose name must be free.
+    fn insert_new(&mut self, place: &Place, perm: u32, body: Body) -> Result<Ino> {
+        let (Some(name), None) = (&place.name, place.node) else {
+            return Err(Errno::EEXIST);
+        };
+        if self.nodes.len() as u64 >= self.limits.inodes {
+            return Err(Errno::ENOSPC);
+        }
+        let ino = Ino(self.next);
+        self.next += 1;
+        let node = self.fresh(body, perm);
+        self.nodes.insert(ino, node);
+        self.add_name(place.parent, name, ino);
+        Ok(ino)
+    }
+
+    /// Gives `ino` the free name `name` in the directory `parent`.
+    pub(super) fn add_name(&mut self, parent: Ino, name: &Name, ino: Ino) {
+        self.entries_mut(parent).insert(name.clone(), ino);
+        self.touch(parent);
+        let node = self.node_mut(ino);
+        node.links += 1;
+        if let Body::Directory(directory) = &mut node.body {
+            directory.parent = parent;
+        }
+    }
+
+    /// Takes the name `name` in the directory `parent` away from the inode that has it.
+    pub(super) fn remove_name(&mut self, parent: Ino, name: &Name) {
+        if let Some(ino) = self.entries_mut(parent).remove(name) {
+            self.touch(parent);
+            self.node_mut(ino).links -= 1;
+            self.forget_if_unused(ino);
+        }
+    }
+
+    fn entries_mut(&mut self, ino: Ino) -> &mut BTreeMap<Name, Ino> {
+        match &mut self.node_mut(ino).body {
+            Body::Directory(directory) => &mut directory.entries,
+            _ => unreachable!("names are only resolved in directories"),
+        }
+    }
+
+    pub(super) fn is_dir(&self, ino: Ino) -> bool {
+        self.entries(ino).is_some()
+    }
+
+    /// The regular file at `path`, made when it is absent and `perm` is given.
+    ///
+    /// `exclusive`: `EEXIST` when anything is there. Otherwise `EISDIR` for a directory, and
+    /// `ELOOP` for a link which `follow` leaves unfollowed.
+    pub fn open_or_create(
+        &mut self,
+        path: &RemotePath,
+        follow: Follow,
+        perm: Option<u32>,
+        exclusive: bool,
+    ) -> Result<Found> {
+        let place = self.resolve(path, if exclusive { Follow::No } else { follow })?;
+        match (place.node, perm) {
+            (Some(_), _) if exclusive => Err(Errno::EEXIST),
+            (Some(ino), _) => match self.node(ino).body {
+                Body::File(_) => Ok(Found { ino, created: false }),
+                Body::Directory(_) => Err(Errno::EISDIR),
+                Body::Link(_) => Err(Errno::ELOOP),
+            },
+            (None, None) => Err(Errno::ENOENT),
+            (None, Some(perm)) => {
+                let ino = self.insert_new(&place, perm, Body::File(Content::default()))?;
+                Ok(Found { ino, created: true })
+            }
+        }
+    }
+
+    /// Makes a directory.
+    pub fn mkdir(&mut self, path: &RemotePath, perm: u32) -> Result<Ino> {
+        let place = self.resolve(path, Follow::No)?;
+        let directory = Directory { entries: BTreeMap::new(), parent: place.parent };
+        self.insert_new(&place, perm, Body::Directory(directory))
+    }
+
+    /// Makes a symbolic link.
+    pub fn symlink(&mut self, target: &[u8], path: &RemotePath) -> Result<Ino> {
+        if target.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        if target.len() > PATH_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        if target.contains(&0) {
+            return Err(Errno::EINVAL);
+        }
+        let place = self.resolve(path, Follow::No)?;
+        self.insert_new(&place, 0o777, Body::Link(target.to_vec()))
+    }
+
+    /// Makes `new` a second name of `existing`, of a link itself if it is one.
+    pub fn link(&mut self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
+        let ino = self.lookup(existing, Follow::No)?;
+        let place = self.resolve(new, Follow::No)?;
+        let (Some(name), None) = (&place.name, place.node) else {
+            return Err(Errno::EEXIST);
+        };
+        if self.is_dir(ino) {
+            return Err(Errno::EPERM);
+        }
+        self.add_name(place.parent, name, ino);
+        Ok(())
+    }
+
+    /// Removes a name that is no directory's.
+    pub fn unlink(&mut self, path: &RemotePath) -> Result<()> {
+        let place = self.resolve(path, Follow::No)?;
+        let ino = place.node.ok_or(Errno::ENOENT)?;
+        match &place.name {
+            Some(name) if !self.is_dir(ino) => {
+                self.remove_name(place.parent, name);
+                Ok(())
+            }
+            _ => Err(Errno::EISDIR),
+        }
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&mut self, path: &RemotePath) -> Result<()> {
+        let place = self.resolve(path, Follow::No)?;
+        let ino = place.node.ok_or(Errno::ENOENT)?;
+        let name = place.name.as_ref().ok_or(Errno::EBUSY)?;
+        let entries = self.entries(ino).ok_or(Errno::ENOTDIR)?;
+        if !entries.is_empty() {
+            return Err(Errno::ENOTEMPTY);
+        }
+        self.remove_name(place.parent, name);
+        Ok(())
+    }
+
+    /// Removes `path` and everything below it.
+    pub fn remove_all(&mut self, path: &RemotePath) -> Result<()> {
+        let ino = self.lookup(path, Follow::No)?;
+        for (name, _) in self.list(ino).unwrap_or_default() {
+            self.remove_all(&path.join(&name))?;
+        }
+        if path.is_root() {
+            Ok(())
+        } else if self.is_dir(ino) {
+            self.rmdir(path)
+        } else {
+            self.unlink(path)
+        }
+    }
+}

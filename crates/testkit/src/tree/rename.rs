@@ -1,0 +1,60 @@
+//! Renaming, with the order of checks that Linux has.
+
+use base::{Errno, RemotePath, RenameMode, Result};
+
+use super::{Follow, Ino, Tree};
+
+impl Tree {
+    /// Gives `from` the name `to`, as `renameat2(2)`.
+    ///
+    /// | `from` | `to` | answer |
+    /// |---|---|---|
+    /// | anything | another name of the same inode | done, both names stay |
+    /// | a directory | below itself | `EINVAL` |
+    /// | anything | a directory that `from` is in | `ENOTEMPTY` |
+    /// | a directory | no directory | `ENOTDIR` |
+    /// | no directory | a directory | `EISDIR` |
+    /// | a directory | a directory with entries | `ENOTEMPTY` |
+    pub fn rename(&mut self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
+        let source = self.resolve(from, Follow::No)?;
+        let target = self.resolve(to, Follow::No)?;
+        let (Some(from_name), Some(to_name)) = (&source.name, &target.name) else {
+            return Err(Errno::EBUSY);
+        };
+        let moved = source.node.ok_or(Errno::ENOENT)?;
+        if mode == RenameMode::NoReplace && target.node.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        if self.is_same_or_below(target.parent, moved) {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(replaced) = target.node {
+            if self.is_same_or_below(source.parent, replaced) {
+                return Err(Errno::ENOTEMPTY);
+            }
+            if replaced == moved {
+                return Ok(());
+            }
+            match (self.is_dir(moved), self.entries(replaced)) {
+                (true, None) => return Err(Errno::ENOTDIR),
+                (false, Some(_)) => return Err(Errno::EISDIR),
+                (true, Some(entries)) if !entries.is_empty() => return Err(Errno::ENOTEMPTY),
+                _ => self.remove_name(target.parent, to_name),
+            }
+        }
+        // Held, so that it outlives the moment in which it has no name.
+        self.hold(moved);
+        self.remove_name(source.parent, from_name);
+        self.add_name(target.parent, to_name, moved);
+        self.release(moved);
+        Ok(())
+    }
+
+    /// Whether the directory `ino` is `ancestor` or lies below it.
+    fn is_same_or_below(&self, mut ino: Ino, ancestor: Ino) -> bool {
+        while ino != ancestor && ino != Ino::ROOT {
+            ino = self.parent(ino);
+        }
+        ino == ancestor
+    }
+}
