@@ -182,9 +182,8 @@ impl Vfs {
         let enough =
             |listed: &mut Listed| listed.complete || listed.entries.len() + DOTS.len() > offset;
         // The dots alone would make a reply, but a poor one.
-        let reached = |listed: &mut Listed| {
-            enough(listed) && (listed.complete || !listed.entries.is_empty())
-        };
+        let reached =
+            |listed: &mut Listed| enough(listed) && (listed.complete || !listed.entries.is_empty());
         if directory.with(reached) {
             return Ok(());
         }

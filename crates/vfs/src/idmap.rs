@@ -91,9 +91,8 @@ mod tests {
     #[test]
     fn the_login_is_the_local_user_in_both_directions() {
         let map = IdMap::User { uid: (1000, 500), gid: (100, 50) };
-        let here = map
-            .attr_here(&Shown::default(), attr(FileKind::Regular, 0o644, 1000, 100))
-            .unwrap();
+        let here =
+            map.attr_here(&Shown::default(), attr(FileKind::Regular, 0o644, 1000, 100)).unwrap();
         assert_eq!((here.uid, here.gid), (500, 50));
         assert_eq!((map.uid_there(500), map.gid_there(50)), (Ok(1000), Ok(100)));
         assert_eq!((map.uid_here(7), map.uid_there(7)), (Ok(7), Ok(7)));
@@ -118,12 +117,8 @@ mod tests {
 
     #[test]
     fn what_is_shown_may_be_the_same_for_all() {
-        let shown = Shown {
-            uid: Some(5),
-            gid: Some(6),
-            file_umask: Some(0o177),
-            dir_umask: Some(0o022),
-        };
+        let shown =
+            Shown { uid: Some(5), gid: Some(6), file_umask: Some(0o177), dir_umask: Some(0o022) };
         let file = attr(FileKind::Regular, 0o6755, 1, 1);
         let file = IdMap::Same.attr_here(&shown, file).unwrap();
         assert_eq!((file.uid, file.gid, file.perm), (5, 6, 0o600));

@@ -254,9 +254,9 @@ impl State {
     /// With `trust_unsettled` an equal validator is enough.
     pub(crate) fn validate_pages(&mut self, attr: &Attr, trust_unsettled: bool) -> bool {
         let validator = Validator::of(attr);
-        let kept = self
-            .pages
-            .is_some_and(|pages| pages.validator == validator && (pages.settled || trust_unsettled));
+        let kept = self.pages.is_some_and(|pages| {
+            pages.validator == validator && (pages.settled || trust_unsettled)
+        });
         if !kept {
             let age = Timestamp::now().secs.saturating_sub(attr.mtime.secs);
             let settled = age > MAX_CLOCK_SKEW || self.first_seen.elapsed() >= SETTLING;
@@ -282,7 +282,15 @@ mod tests {
 
     fn attr(size: u64, mtime: i64) -> Attr {
         let time = Timestamp::from_secs(mtime);
-        Attr { kind: FileKind::Regular, perm: 0o644, size, uid: 1, gid: 1, atime: time, mtime: time }
+        Attr {
+            kind: FileKind::Regular,
+            perm: 0o644,
+            size,
+            uid: 1,
+            gid: 1,
+            atime: time,
+            mtime: time,
+        }
     }
 
     fn inode() -> Inode {

@@ -142,8 +142,7 @@ impl Vfs {
         let to_path = self.path(to.0)?.join(&to_name);
         let _change = self.change_names(&[(from.0, &from_name), (to.0, &to_name)]);
         self.remote.rename(&from_path, &to_path, mode).await?;
-        let (moved, replaced) =
-            self.tree().rename((from.0, &from_name), (to.0, &to_name));
+        let (moved, replaced) = self.tree().rename((from.0, &from_name), (to.0, &to_name));
         if let Some(moved) = moved {
             moved.state().touch();
         }

@@ -291,8 +291,7 @@ impl Vfs {
     pub async fn fsync(&self, handle: Handle) -> Result<()> {
         let file = self.files.get(handle.0)?;
         file.inode.writes.drained_but(file.number).await;
-        let (synced, ()) =
-            tokio::join!(self.remote.fsync(file.fh), file.inode.writes.drained());
+        let (synced, ()) = tokio::join!(self.remote.fsync(file.fh), file.inode.writes.drained());
         file.take_error()?;
         synced.map_err(no_fsync)
     }

@@ -132,10 +132,7 @@ impl Tree {
     /// All paths of a node.
     pub(crate) fn paths(&self, ino: Ino) -> Vec<RemotePath> {
         let names = self.nodes.get(&ino).map_or(&[][..], |node| &node.names);
-        names
-            .iter()
-            .filter_map(|(parent, name)| Some(self.path(*parent)?.join(name)))
-            .collect()
+        names.iter().filter_map(|(parent, name)| Some(self.path(*parent)?.join(name))).collect()
     }
 
     /// The inode number of `name`, or the one that it would get.
@@ -298,7 +295,12 @@ impl Tree {
     pub(crate) fn forget(&mut self, ino: Ino, count: u64) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             if count > node.nlookup {
-                tracing::warn!(ino = ino.0, count, had = node.nlookup, "more forgets than look-ups");
+                tracing::warn!(
+                    ino = ino.0,
+                    count,
+                    had = node.nlookup,
+                    "more forgets than look-ups"
+                );
             }
             node.nlookup = node.nlookup.saturating_sub(count);
             self.collect(ino);
