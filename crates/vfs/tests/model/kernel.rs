@@ -15,7 +15,7 @@ const MAX_LINKS: usize = 40;
 
 /// When the kernel forgets inodes.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Memory {
+pub(crate) enum Memory {
     /// At the end of everything, so that the names of one file stay together.
     Long,
     /// After each call, as far as it may: what is open is kept.
@@ -23,7 +23,7 @@ pub enum Memory {
 }
 
 /// A [`Vfs`] over a [`MemRemote`], as a process sees it.
-pub struct Kernel {
+pub(crate) struct Kernel {
     runtime: Runtime,
     vfs: Arc<Vfs>,
     remote: Arc<MemRemote>,
@@ -66,7 +66,7 @@ impl Listing for Names {
 }
 
 impl Kernel {
-    pub fn new(config: Config, memory: Memory) -> Kernel {
+    pub(crate) fn new(config: Config, memory: Memory) -> Kernel {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let remote = Arc::new(MemRemote::new());
         remote.set_pending(true);
