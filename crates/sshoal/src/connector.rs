@@ -38,7 +38,18 @@ impl Connector for SshConnector {
             message: error.to_string(),
             lasting: !error.is_transient(),
         })?;
+        let (reader, writer) = connection.stream.into_split();
         let diagnosis = connection.diagnosis;
-        Ok(Connection::new(connection.stream, Box::new(move || diagnosis.summary())))
+        Ok(Connection::from_halves(reader, writer, Box::new(move || explain(&diagnosis))))
     }
+}
+
+/// ssh's words about its end, and what the user can do about it.
+fn explain(diagnosis: &ssh::Diagnosis) -> Option<String> {
+    let summary = diagnosis.summary()?;
+    let (cause, _) = ssh::Cause::of(&diagnosis.words(), diagnosis.status());
+    Some(match cause.hint() {
+        Some(hint) => format!("{summary}\n  {hint}"),
+        None => summary,
+    })
 }

@@ -18,7 +18,7 @@ mod documentation;
 mod option_tests;
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::background::{self, Side};
@@ -86,14 +86,17 @@ fn resolve_mountpoint(request: &mut MountRequest) -> Result<(), Problem> {
     let what = || format!("mount point '{}'", printable(typed));
     let resolved = typed.canonicalize().and_then(|path| Ok((path.metadata()?, path)));
     let (metadata, path) = resolved.map_err(|error| {
-        let problem = Problem::new(what(), error.to_string());
-        match error.raw_os_error() {
-            Some(libc::ENOTCONN) => problem.hint(format!(
-                "a mount whose program died; `{} {}` clears it",
-                unmount_command(typed),
-                printable(typed)
-            )),
-            Some(libc::ENOENT) => problem.hint(format!("mkdir '{}'", printable(typed))),
+        let errno = base::Errno::from(error);
+        let problem = Problem::new(what(), errno.to_string());
+        match errno {
+            base::Errno::ENOTCONN => match fuse_mount_around(typed) {
+                Some((place, command)) => problem.hint(format!(
+                    "a mount whose program died; `{command} {}` clears it",
+                    printable(place)
+                )),
+                None => problem,
+            },
+            base::Errno::ENOENT => problem.hint(format!("mkdir '{}'", printable(typed))),
             _ => problem,
         }
     })?;
@@ -104,11 +107,13 @@ fn resolve_mountpoint(request: &mut MountRequest) -> Result<(), Problem> {
     Ok(())
 }
 
-fn unmount_command(mountpoint: &Path) -> &'static str {
-    match mounts::find(mountpoint) {
-        Ok(Some(mount)) if mount.kind == "fuse.sshoal" => "sshoal umount",
-        _ => "fusermount3 -u",
-    }
+/// The innermost FUSE mount in which `path` lies, and what unmounts it.
+fn fuse_mount_around(path: &Path) -> Option<(PathBuf, &'static str)> {
+    let path = std::path::absolute(path).ok()?;
+    // Of a path in a dead mount only what stands before the mount can be resolved.
+    let mount = path.ancestors().find_map(|place| mounts::find(place).ok().flatten())?;
+    let command = if mount.kind == "fuse.sshoal" { "sshoal umount" } else { "fusermount3 -u" };
+    mounts::is_fuse(&mount.kind).then_some((mount.mountpoint, command))
 }
 
 fn is_open_descriptor(path: &Path) -> bool {

@@ -9,9 +9,12 @@
 //! 1. The directory is the owner's alone (mode 0700), in a place where nobody else can replace it
 //!    (the user's own runtime directory, `/run`, or `/tmp` with its sticky bit), so nobody else can
 //!    plant a record or a link there.
-//! 2. Whoever holds the lock of the file that the name stands for owns the record. The file is
-//!    removed while its lock is held; who waits has it open and still reads its last words.
-//! 3. Without an `end=` line as the last word, the daemon did not come to its end.
+//! 2. A record has its name from the moment on in which it is locked and complete. The kernel gives
+//!    a device number away again as soon as a mount is gone, which may be before its daemon has
+//!    ended: then the new mount's record takes the name, and the old one lives on without it.
+//! 3. Names in the directory change only while the directory's lock is held. Who waits for a record
+//!    has it open, and still reads its last words when it has lost its name.
+//! 4. Without an `end=` line as the last word, the daemon did not come to its end.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -30,9 +33,6 @@ const NAME: &str = "sshoal";
 /// Far more than source, mount point and reason take; a longer file is not one of ours.
 const MAX_RECORD_BYTES: u64 = 64 * 1024;
 
-/// How often a record is tried that another process removes at the same moment.
-const MAX_TRIES: usize = 10;
-
 /// Why a record cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -47,9 +47,6 @@ pub enum Error {
     /// Somebody else could change what is in the directory.
     #[error("{}: not a directory of mode 0700 of this user", .0.display())]
     Untrusted(PathBuf),
-    /// Another living daemon has the same device number, which the kernel does not do.
-    #[error("{}: in use by another process", .0.display())]
-    InUse(PathBuf),
 }
 
 fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, Error> {
@@ -72,31 +69,27 @@ impl Record {
     fn create_in(dir: &Path, mount: &Mount) -> Result<Record, Error> {
         make_private(dir)?;
         let path = dir.join(mount.device.to_string());
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).mode(0o600).custom_flags(nofollow());
-        for _ in 0..MAX_TRIES {
-            let mut file = at(&path, options.open(&path))?;
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
-                Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::InUse(path)),
-                Err(error) => return at(&path, Err(error.into())),
-            }
-            // Another owner may have removed it between our open and our lock.
-            if !is_at(&file, &path) {
-                continue;
-            }
-            // A daemon that was killed may have left it.
-            at(&path, file.set_len(0))?;
-            let text = format!(
-                "pid={}\nsource={}\nmountpoint={}\n",
-                std::process::id(),
-                printable(&mount.source),
-                printable(&mount.mountpoint)
-            );
-            at(&path, file.write_all(text.as_bytes()))?;
-            return Ok(Record { file, path });
+        // Only this process has this name, and it makes one record at a time.
+        let draft = dir.join(format!("{}.{}", mount.device, std::process::id()));
+        let _directory = lock(dir)?;
+        match std::fs::remove_file(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => at(&draft, Err(error))?,
+            _ => {}
         }
-        Err(Error::InUse(path))
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o600);
+        let mut file = at(&draft, options.open(&draft))?;
+        let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        at(&draft, locked.map_err(io::Error::from))?;
+        let text = format!(
+            "pid={}\nsource={}\nmountpoint={}\n",
+            std::process::id(),
+            printable(&mount.source),
+            printable(&mount.mountpoint)
+        );
+        at(&draft, file.write_all(text.as_bytes()))?;
+        at(&path, std::fs::rename(&draft, &path))?;
+        Ok(Record { file, path })
     }
 
     /// Ends the record: everything is on the server.
@@ -112,12 +105,28 @@ impl Record {
 
     fn end(mut self, last_words: &str) {
         let written = self.file.write_all(last_words.as_bytes());
-        let removed = std::fs::remove_file(&self.path);
-        if let Err(error) = written.and(removed) {
-            tracing::warn!("{}: {error}", self.path.display());
+        if let Err(error) = at(&self.path, written).and_then(|()| self.remove()) {
+            tracing::warn!("{error}");
         }
         // The lock goes with the file.
     }
+
+    /// Takes the name away, unless a later mount with the same device number has it by now.
+    fn remove(&self) -> Result<(), Error> {
+        let _directory = self.path.parent().map(lock).transpose()?;
+        if is_at(&self.file, &self.path) {
+            at(&self.path, std::fs::remove_file(&self.path))?;
+        }
+        Ok(())
+    }
+}
+
+/// The right to change names in the directory. Nobody holds it for longer than that takes.
+fn lock(dir: &Path) -> Result<File, Error> {
+    let directory = at(dir, File::open(dir))?;
+    let locked = flock(&directory, FlockOperation::LockExclusive);
+    at(dir, locked.map_err(io::Error::from))?;
+    Ok(directory)
 }
 
 /// The other side: a record of a daemon, found by the mount that it serves.
@@ -331,7 +340,23 @@ mod tests {
         let text = std::fs::read_to_string(&record.path).unwrap();
         assert_eq!(field(&text, "source"), Some("host:/dir"));
         assert_eq!(field(&text, "mountpoint"), Some("/mnt/with\\nnewline"));
-        assert!(matches!(Record::create_in(&dir, &mount()), Err(Error::InUse(_))));
+    }
+
+    #[test]
+    fn a_new_mount_takes_the_number_of_one_whose_daemon_is_still_ending() {
+        let (_outer, dir) = fresh_dir();
+        let ending = Record::create_in(&dir, &mount()).unwrap();
+        let mut found_before = find_in(&dir, DEVICE, me()).unwrap();
+        let other = Mount { source: "other:".into(), ..mount() };
+        let record = Record::create_in(&dir, &other).unwrap();
+        ending.failed("no space");
+        let reason = "no space".to_owned();
+        assert_eq!(found_before.wait_released().unwrap(), End::Failed(reason));
+        // The name is the new mount's, and goes with it.
+        let mut found = find_in(&dir, DEVICE, me()).unwrap();
+        record.ended();
+        assert_eq!(found.wait_released().unwrap(), End::Complete);
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
     }
 
     #[test]

@@ -75,7 +75,6 @@ const OPTIONS: &[(&str, Change)] = &[
     ("noreconnect,reconnect", |_| ()),
     ("delay_connect", |r| r.host.delay_connect = true),
     ("sshfs_sync", |r| r.cache.sync_writes = true),
-    ("no_readahead", |r| r.cache.readahead = false),
     ("sync_readdir", |r| r.host.sync_readdir = true),
     ("sshfs_debug", |r| (r.run.debug, r.run.foreground) = (true, true)),
     ("debug", |r| (r.run.debug, r.run.foreground) = (true, true)),

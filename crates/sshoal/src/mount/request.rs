@@ -188,8 +188,6 @@ pub struct CacheOptions {
     pub kernel_negative: Option<Duration>,
     /// The kernel's pages of a file at its next open.
     pub pages: PageCache,
-    /// Read ahead of what is asked.
-    pub readahead: bool,
     /// A write returns when the server has the data.
     pub sync_writes: bool,
 }
@@ -207,7 +205,6 @@ impl Default for CacheOptions {
             kernel_attr: None,
             kernel_negative: None,
             pages: PageCache::default(),
-            readahead: true,
             sync_writes: false,
         }
     }

@@ -137,7 +137,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     option(
         "no_readahead",
         "do not read ahead",
-        Flag(|draft| draft.request.cache.readahead = false),
+        Ignored("nothing is read ahead but by the kernel: max_readahead limits that, as on sshfs"),
     ),
     option(
         "sshfs_sync",

@@ -57,7 +57,7 @@ pub(super) const OTHERS: &[MountOption] = &[
     option("big_writes", "writes of more than 4 KiB", LIBFUSE_TWO),
     option("large_read", "reads of more than 4 KiB", LIBFUSE_TWO),
     option("async_read", "several reads at once", LIBFUSE_TWO),
-    option("sync_read", "one read at a time", Ignored("use no_readahead")),
+    option("sync_read", "one read at a time", Ignored("max_readahead=0 has that effect")),
     option("atomic_o_trunc", "open and truncate in one request", LIBFUSE_TWO),
     option(
         "hard_remove",

@@ -1,0 +1,124 @@
+//! A server without room.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use testkit::sshd::{Options, SftpServer};
+
+use super::close;
+use crate::behaviours::pattern;
+use crate::mount::Mount;
+use crate::process::run;
+use crate::world::World;
+
+/// The server's disk: a file system of its own, which only the server sees.
+const ROOM_BYTES: usize = 8 << 20;
+
+/// The directory on which it lies has to stay: with it the kernel would take the disk away.
+fn full_world() -> (tempfile::TempDir, World, Mount) {
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!(
+        "mkdir -p {place} && {{ mountpoint -q {place} || \
+         mount -t tmpfs -o size={ROOM_BYTES} tmpfs {place}; }} && \
+         exec /usr/lib/openssh/sftp-server\n",
+        place = dir.path().join("small").display()
+    );
+    let options = Options { sftp_server: SftpServer::Command(script), ..Options::default() };
+    let world = World::with(options);
+    assert!(world.sshd().is_isolated(), "this test needs root");
+    let source = world.source_of(&dir.path().join("small"));
+    let mount = world.mount_of(&source, &[]).with_errors();
+    (dir, world, mount)
+}
+
+/// The mounted directory as the server sees it.
+fn on_server(world: &World, mount: &Mount, name: &str) -> PathBuf {
+    let source = served_directory(mount);
+    let pid = world.sshd().sftp_server_pids()[0];
+    PathBuf::from(format!("/proc/{pid}/root{source}")).join(name)
+}
+
+/// The directory on the server, by the table of mounts.
+fn served_directory(mount: &Mount) -> String {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let place = mount.place().to_str().unwrap();
+    let line = table.lines().find(|line| line.split(' ').nth(1) == Some(place)).unwrap();
+    line.split(' ').next().unwrap().split_once(':').unwrap().1.to_owned()
+}
+
+#[test]
+fn a_full_disk_is_told_as_such_and_nothing_fsynced_is_missing() {
+    let (_disk, world, mount) = full_world();
+    let content = pattern(2 * ROOM_BYTES);
+    let file = File::create(mount.at("big")).unwrap();
+    let mut errors = Vec::new();
+    let mut synced = 0;
+    for (number, block) in content.chunks(64 << 10).enumerate() {
+        let at = (number * (64 << 10)) as u64;
+        errors.extend(file.write_all_at(block, at).err());
+        if number % 8 == 7 {
+            match file.sync_all() {
+                Ok(()) if errors.is_empty() => synced = at as usize + block.len(),
+                Ok(()) => {}
+                Err(error) => errors.push(error),
+            }
+        }
+    }
+    errors.extend(close(file).err());
+    assert!(!errors.is_empty(), "16 MiB into 8 MiB");
+    for error in &errors {
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{errors:?}");
+    }
+    let there = fs::read(on_server(&world, &mount, "big")).unwrap();
+    assert!(synced > 0 && there.len() >= synced && there[..synced] == content[..synced]);
+
+    // The errors are those of this file; others are not touched, and `df` tells the truth.
+    let figures = rustix::fs::statvfs(mount.place()).unwrap();
+    assert_eq!(figures.f_bavail, 0);
+    fs::remove_file(mount.at("big")).unwrap();
+    fs::write(mount.at("small"), &content[..1 << 20]).unwrap();
+    assert!(fs::read(mount.at("small")).unwrap() == content[..1 << 20]);
+}
+
+#[test]
+fn a_write_behind_error_comes_at_close_at_the_latest() {
+    let (_disk, _world, mount) = full_world();
+    let content = pattern(2 * ROOM_BYTES);
+    let file = File::create(mount.at("big")).unwrap();
+    let written = content
+        .chunks(128 << 10)
+        .enumerate()
+        .map(|(number, block)| file.write_all_at(block, (number * (128 << 10)) as u64))
+        .find(Result::is_err)
+        .unwrap_or(Ok(()));
+    let closed = close(file);
+    let error = written.and(closed).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+}
+
+#[test]
+fn programs_say_so() {
+    let (_disk, world, mount) = full_world();
+    fs::write(world.local("source"), pattern(2 * ROOM_BYTES)).unwrap();
+    let (source, target) = (world.local("source"), mount.at("target"));
+    let full = "No space left on device";
+    for command in [
+        Command::new("cp").arg(&source).arg(&target),
+        Command::new("dd")
+            .arg(format!("if={}", source.display()))
+            .arg(format!("of={}", target.display())),
+        Command::new("dd")
+            .arg(format!("if={}", source.display()))
+            .arg(format!("of={}", target.display()))
+            .args(["bs=1M", "conv=fsync"]),
+    ] {
+        let ended = run(command);
+        assert!(!ended.status.success(), "{command:?}: {ended:?}");
+        assert!(ended.stderr.contains(full), "{command:?}: {ended:?}");
+        fs::remove_file(&target).unwrap();
+    }
+    // Names need room, too, but fail or not by themselves.
+    fs::create_dir(mount.at("dir")).unwrap();
+}

@@ -1,0 +1,17 @@
+//! The whole program: real mounts, by the kernel, of directories behind a private sshd.
+//!
+//! One test binary, so that it is linked once. Each test has a [`world::World`] of its own, so
+//! that they may run side by side and stop or kill their servers as they like.
+//!
+//! They need /dev/fuse, and from Debian: openssh-server, fuse3, and what [`applications`] runs.
+#![deny(unsafe_code)]
+#![allow(
+    unreachable_pub,
+    reason = "in a test binary, `pub` says what a module offers to the others"
+)]
+
+mod behaviours;
+mod faults;
+mod mount;
+mod process;
+mod world;
