@@ -65,9 +65,7 @@ pub(crate) fn start(
     ours.set_nonblocking(true).map_err(local("make a socket nonblocking"))?;
     let ours = UnixStream::from_std(ours).map_err(local("watch a socket"))?;
     let terminal = match password {
-        Some(password) => {
-            Some(Terminal::open(password).map_err(local("open a pseudo-terminal"))?)
-        }
+        Some(password) => Some(Terminal::open(password).map_err(local("open a pseudo-terminal"))?),
         None => None,
     };
 
@@ -102,7 +100,8 @@ pub(crate) fn start(
     let (hangup, hung_up) = oneshot::channel();
     let attendant = Attendant { child, terminal, hook, record: record.clone() };
     tokio::spawn(attendant.attend(hung_up));
-    Ok((Stream::of_child(ours, hangup), Diagnosis::of(record)))
+    let diagnosis = Diagnosis::of(record);
+    Ok((Stream::of_child(ours, hangup, &diagnosis), diagnosis))
 }
 
 /// As far as the kernel allows: forced as root, else cut to its limits. Less is only slower.
@@ -248,7 +247,10 @@ impl Attendant {
 }
 
 /// The next words; `None` at the end.
-async fn read_words<'a>(stderr: Option<&mut ChildStderr>, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+async fn read_words<'a>(
+    stderr: Option<&mut ChildStderr>,
+    buffer: &'a mut [u8],
+) -> Option<&'a [u8]> {
     let read = stderr?.read(buffer).await.ok()?;
     (read > 0).then(|| &buffer[..read])
 }

@@ -107,13 +107,11 @@ pub fn our_options(
     processor_has_aes: bool,
 ) -> Vec<OsString> {
     let mut options: Vec<OsString> = Vec::new();
-    let unset = |keyword, value| {
-        effective.and_then(|settings| settings.get(keyword)).is_none_or(|set| set == value)
-    };
-    if unset("serveraliveinterval", "0") {
+    if !effective.is_some_and(Effective::has_keepalive) {
         options.push(format!("-oServerAliveInterval={SERVER_ALIVE_SECONDS}").into());
     }
-    if unset("connecttimeout", "none") {
+    let timeout = effective.and_then(|settings| settings.get("connecttimeout"));
+    if timeout.is_none_or(|timeout| timeout == "none") {
         let direct = effective.is_some_and(|settings| !settings.has_proxy());
         let seconds = if direct { CONNECT_SECONDS } else { CONNECT_BY_PROXY_SECONDS };
         options.push(format!("-oConnectTimeout={seconds}").into());
@@ -343,7 +341,10 @@ mod tests {
             ("-F f -i key -v", "-F /d/f -i /d/key -v"),
             ("-Ff -ikey", "-F/d/f -i/d/key"),
             ("-F /f -F none -i ~/key -i %d/key", "-F /f -F none -i ~/key -i %d/key"),
-            ("-oIdentityFile=key -o CertificateFile=c", "-oIdentityFile=/d/key -o CertificateFile=/d/c"),
+            (
+                "-oIdentityFile=key -o CertificateFile=c",
+                "-oIdentityFile=/d/key -o CertificateFile=/d/c",
+            ),
             ("-o User=key -oUser=f", "-o User=key -oUser=f"),
             ("-i -F -o", "-i /d/-F -o"),
         ] {

@@ -239,8 +239,7 @@ mod tests {
             ("ssh://[::1]:22/a%20b%", None, "::1", Some(22), "/a b%"),
         ];
         for (source, user, host, port, directory) in table {
-            let expected =
-                (user.map(str::to_owned), host.to_owned(), port, directory.to_owned());
+            let expected = (user.map(str::to_owned), host.to_owned(), port, directory.to_owned());
             assert_eq!(parsed(source), expected, "{source}");
         }
     }

@@ -18,8 +18,8 @@ use crate::error::Error;
 /// (a changed host key) has 900; the rest is room for a banner and `-v`.
 const WORDS_MAX_BYTES: usize = 16 * 1024;
 
-/// How long [`Diagnosis::explain`] waits for ssh to finish its sentence and end, once the stream
-/// is at its end. It takes milliseconds, unless ssh is stuck.
+/// How long ssh may take to finish its sentence and end, once the stream is at its end. It takes
+/// milliseconds, unless ssh is stuck.
 const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why ssh ended, as far as its words tell.
@@ -288,8 +288,7 @@ impl Diagnosis {
     }
 
     /// What ended the connection as far as it is known now, as one line for a message; `None`
-    /// when nothing is known. Use [`Diagnosis::explain`] where waiting is possible, since a stream
-    /// may be at its end some milliseconds before ssh's words are complete.
+    /// when nothing is known. Complete once the stream has told its end.
     #[must_use]
     pub fn summary(&self) -> Option<String> {
         let failure = self.failure()?;
@@ -299,16 +298,14 @@ impl Diagnosis {
     /// Why the connection ended. To be called when the stream is at its end, or does not speak
     /// SFTP. Waits at most two seconds for ssh to end.
     pub async fn explain(&self) -> Error {
-        if let Some(record) = &self.child {
-            let mut status = record.status.subscribe();
-            // Both are fine: ended, or not in time.
-            let _ = tokio::time::timeout(
-                LAST_WORDS_TIMEOUT,
-                status.wait_for(Option::is_some),
-            )
-            .await;
-        }
+        self.settled().await;
         self.failure().map_or(Error::Closed, Error::Ssh)
+    }
+
+    /// Returns when ssh has ended and all its words are known, or does not do so in time.
+    pub(crate) async fn settled(&self) {
+        // Both outcomes are fine.
+        let _ = tokio::time::timeout(LAST_WORDS_TIMEOUT, self.ended()).await;
     }
 
     /// Returns when the child has ended and was reaped; at once where there is none.
@@ -387,7 +384,10 @@ mod tests {
             ("kex_exchange_identification: Connection closed by remote host", Cause::ClosedEarly),
             ("client_loop: send disconnect: Broken pipe", Cause::Lost),
             ("Connection to h closed by remote host.", Cause::Lost),
-            ("Unable to negotiate with ::1 port 22: no matching host key", Cause::NoCommonAlgorithm),
+            (
+                "Unable to negotiate with ::1 port 22: no matching host key",
+                Cause::NoCommonAlgorithm,
+            ),
             ("command-line: line 0: Bad configuration option: x", Cause::BadConfiguration),
             ("sudo: a password is required", Cause::SudoPassword),
             ("segfault or whatever", Cause::Other),

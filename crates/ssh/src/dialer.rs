@@ -78,7 +78,9 @@ impl Dialer {
                 let (stream, diagnosis) = child::start(&words, password, self.hook.clone())?;
                 return Ok(Connection { stream, diagnosis });
             }
-            Transport::DirectPort(port) => socket::tcp(self.config.destination.host(), port).await?,
+            Transport::DirectPort(port) => {
+                socket::tcp(self.config.destination.host(), port).await?
+            }
             Transport::Vsock { cid, port } => socket::vsock(cid, port).await?,
             Transport::Passive => socket::passive()?,
         };

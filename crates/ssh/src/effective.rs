@@ -57,6 +57,17 @@ impl Effective {
         self.settings.get(keyword).map(String::as_str)
     }
 
+    /// Whether the user asked for questions to a silent server, of any number.
+    #[must_use]
+    pub fn has_keepalive(&self) -> bool {
+        match self.get("serveraliveinterval") {
+            None | Some("0") => false,
+            // Debian's ssh sets it by itself where nobody can be asked anything.
+            Some("300") => self.get("batchmode") != Some("yes"),
+            Some(_) => true,
+        }
+    }
+
     /// The ciphers, if they are those of an ssh that was told nothing about them.
     #[must_use]
     pub fn unchosen_ciphers(&self) -> Option<&str> {
@@ -110,10 +121,7 @@ fn parse(answer: &str) -> HashMap<String, String> {
 #[cfg(test)]
 impl Effective {
     pub(crate) fn from_answers(effective: &str, default: &str) -> Effective {
-        Effective {
-            settings: parse(effective),
-            default_ciphers: parse(default).remove("ciphers"),
-        }
+        Effective { settings: parse(effective), default_ciphers: parse(default).remove("ciphers") }
     }
 }
 
@@ -141,6 +149,15 @@ mod tests {
         assert!(Effective::from_answers("proxycommand nc %h %p\n", "").has_proxy());
         assert!(!Effective::from_answers("proxycommand none\n", "").has_proxy());
         assert!(!Effective::from_answers("host x\n", "").has_proxy());
+    }
+
+    #[test]
+    fn a_keepalive_of_the_distribution_is_not_the_users() {
+        let has = |text: &str| Effective::from_answers(text, "").has_keepalive();
+        assert!(has("serveraliveinterval 5\nbatchmode yes\n"));
+        assert!(has("serveraliveinterval 300\nbatchmode no\n"));
+        assert!(!has("serveraliveinterval 300\nbatchmode yes\n"));
+        assert!(!has("serveraliveinterval 0\n"));
     }
 
     #[tokio::test]

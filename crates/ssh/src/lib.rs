@@ -28,4 +28,4 @@ pub use destination::Destination;
 pub use diagnosis::{Cause, Diagnosis, Failure};
 pub use dialer::{Connection, Dialer, StderrHook};
 pub use error::{Error, Result};
-pub use stream::Stream;
+pub use stream::{Reader, Stream, Writer};

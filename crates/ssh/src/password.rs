@@ -58,8 +58,7 @@ impl Terminal {
         let mut buffer = [0; 1024];
         loop {
             let mut ready = self.ours.readable().await?;
-            let read =
-                ready.try_io(|ours| Ok(rustix::io::read(ours.get_ref(), &mut buffer[..])?));
+            let read = ready.try_io(|ours| Ok(rustix::io::read(ours.get_ref(), &mut buffer[..])?));
             let Ok(read) = read else { continue };
             match self.answerer.hear(&buffer[..read?]) {
                 None => (),

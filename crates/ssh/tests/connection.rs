@@ -36,8 +36,7 @@ async fn many_bytes_pass_in_both_directions() {
     let (mut reader, mut writer) = tokio::io::split(connection.stream);
     let sent: Vec<u8> = (0..8_000_000u32).map(|i| (i ^ (i >> 8)) as u8).collect();
     let mut received = vec![0; sent.len()];
-    let (read, written) =
-        tokio::join!(reader.read_exact(&mut received), writer.write_all(&sent));
+    let (read, written) = tokio::join!(reader.read_exact(&mut received), writer.write_all(&sent));
     read.unwrap();
     written.unwrap();
     assert!(received == sent, "the bytes came back changed");
@@ -121,11 +120,7 @@ async fn every_refusal_has_its_cause_and_sshs_own_words() {
     let refused = Config { port: Some(free), ..config_of(&sshd) };
     let table = [
         (refused, Cause::Refused, "connection refused"),
-        (
-            with(&["-oHostName=no-such-host.invalid"]),
-            Cause::UnknownHost,
-            "no-such-host.invalid",
-        ),
+        (with(&["-oHostName=no-such-host.invalid"]), Cause::UnknownHost, "no-such-host.invalid"),
         (
             with(&["-oUserKnownHostsFile=/dev/null", "-oHostKeyAlias=stranger"]),
             Cause::HostKeyUnknown,
@@ -179,7 +174,7 @@ async fn a_server_without_sftp_says_so() {
 
 #[tokio::test]
 async fn noise_of_a_shell_comes_through_as_bytes() {
-    let noisy = "sh -c 'echo Welcome to the host; exec /usr/lib/openssh/sftp-server'";
+    let noisy = "echo Welcome to the host; exec /usr/lib/openssh/sftp-server";
     let options =
         Options { sftp_server: SftpServer::Command(noisy.to_owned()), ..Options::default() };
     let sshd = Sshd::start(options).unwrap();
@@ -191,12 +186,12 @@ async fn noise_of_a_shell_comes_through_as_bytes() {
 
 #[tokio::test]
 async fn stderr_is_passed_on_and_remembered() {
-    let loud = "sh -c 'echo disk almost full >&2; exec /usr/lib/openssh/sftp-server'";
-    let options =
-        Options { sftp_server: SftpServer::Command(loud.to_owned()), ..Options::default() };
-    let sshd = Sshd::start(options).unwrap();
+    // sshd throws away what a subsystem says on stderr, but not what a command says.
+    let sshd = sshd();
+    let loud = "echo disk almost full >&2; exec /usr/lib/openssh/sftp-server\n";
+    let config = Config { sftp_server: Some(script(sshd.dir(), "loud", loud)), ..config_of(&sshd) };
     let heard = Heard::default();
-    let mut connection = dialer(config_of(&sshd), &heard).connect().await.unwrap();
+    let mut connection = dialer(config, &heard).connect().await.unwrap();
     greet(&mut connection.stream).await.unwrap();
     drop(connection.stream);
     connection.diagnosis.ended().await;
@@ -233,8 +228,12 @@ async fn a_dropped_stream_ends_the_login_and_the_child_is_reaped() {
 async fn a_child_that_does_not_want_to_end_is_killed() {
     let dir = tempfile::tempdir().unwrap();
     // It hears neither the end of its stdin nor SIGTERM.
-    let stubborn = script(dir.path(), "stubborn", "trap '' TERM\nread -r _ </dev/null\n\
-        echo up\nwhile :; do sleep 100 & wait $!; done\n");
+    let stubborn = script(
+        dir.path(),
+        "stubborn",
+        "trap '' TERM\nread -r _ </dev/null\n\
+        echo up\nwhile :; do sleep 100 & wait $!; done\n",
+    );
     let config = Config { ssh_command: stubborn.into(), ..harness::nowhere() };
     let mut connection = dialer(config, &Heard::default()).connect().await.unwrap();
     let mut up = [0; 3];
@@ -244,6 +243,26 @@ async fn a_child_that_does_not_want_to_end_is_killed() {
     assert!(ended.is_ok(), "the child lives on");
     use std::os::unix::process::ExitStatusExt;
     assert_eq!(connection.diagnosis.status().unwrap().signal(), Some(9));
+}
+
+#[tokio::test]
+async fn the_end_of_the_stream_is_told_when_the_reason_is_known() {
+    let dir = tempfile::tempdir().unwrap();
+    // Its end of the stream is gone before it says why.
+    let body = "exec 0<&- 1>&-\nsleep 0.2\necho 'the disk is on fire' >&2\nexit 9\n";
+    let slow = script(dir.path(), "slow", body);
+    let config = Config { ssh_command: slow.into(), ..harness::nowhere() };
+    let dialer = dialer(config, &Heard::default());
+
+    let mut connection = dialer.connect().await.unwrap();
+    assert_eq!(connection.stream.read(&mut [0; 8]).await.unwrap(), 0);
+    let reason = Some("ssh: the disk is on fire");
+    assert_eq!(connection.diagnosis.summary().as_deref(), reason);
+
+    let connection = dialer.connect().await.unwrap();
+    let (_reader, mut writer) = connection.stream.into_split();
+    while writer.write(&[0; 1024]).await.is_ok() {}
+    assert_eq!(connection.diagnosis.summary().as_deref(), reason);
 }
 
 #[tokio::test]
@@ -265,13 +284,11 @@ async fn an_ssh_that_dies_at_its_start_is_heard() {
 #[tokio::test]
 async fn the_child_is_out_of_the_way() {
     let dir = tempfile::tempdir().unwrap();
-    let curious = script(
-        dir.path(),
-        "curious",
-        "pwd\necho \"$OLDPWD\"\ngrep SigIgn /proc/self/status\nls -l /proc/self/fd | grep -c ' -> '\n",
-    );
+    let body = "pwd\necho \"$OLDPWD\"\ngrep SigIgn /proc/self/status\n\
+        ls -l /proc/self/fd | grep -c socket:\n";
+    let curious = script(dir.path(), "curious", body);
     let config = Config { ssh_command: curious.into(), ..harness::nowhere() };
-    let text = output(config).await;
+    let (text, _) = output(config).await;
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(&lines[..2], ["/", ""], "{text}");
     let ignored = lines[2].split_whitespace().last().unwrap();
@@ -279,8 +296,8 @@ async fn the_child_is_out_of_the_way() {
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
         assert_ne!(ignored & (1 << (signal - 1)), 0, "signal {signal} is not ignored: {text}");
     }
-    // stdin, stdout, stderr, and the directory that ls reads.
-    assert_eq!(lines[3], "4", "{text}");
+    // Of sockets there is stdin, and no other end. (Stdout is ls's pipe there.)
+    assert_eq!(lines[3], "1", "{text}");
 }
 
 #[tokio::test]
@@ -296,13 +313,26 @@ async fn the_arguments_are_those_of_sshfs_and_nothing_gets_in() {
         compression: true,
         ..Config::new(destination)
     };
-    let text = output(config).await;
+    let (text, _) = output(config).await;
     assert_eq!(
         text.lines().collect::<Vec<_>>(),
         [
-            "first", "-x", "-a", "-oClearAllForwardings=yes", "-p", "2222",
-            "-oIdentityFile=/key with space", "-J", "gate", "-C", "-oServerAliveInterval=15",
-            "-oConnectTimeout=60", "-s", "--", "me@::1", "sftp",
+            "first",
+            "-x",
+            "-a",
+            "-oClearAllForwardings=yes",
+            "-p",
+            "2222",
+            "-oIdentityFile=/key with space",
+            "-J",
+            "gate",
+            "-C",
+            "-oServerAliveInterval=15",
+            "-oConnectTimeout=60",
+            "-s",
+            "--",
+            "me@::1",
+            "sftp",
         ]
     );
 }
@@ -323,7 +353,9 @@ async fn a_question_on_the_terminal_gets_the_password_and_only_that() {
         password: Some(Password::new("open sesame")),
         ..harness::nowhere()
     };
-    assert_eq!(output(config).await, "[][open sesame]\n");
+    let (text, words) = output(config).await;
+    assert_eq!(text, "[][open sesame]\n");
+    assert_eq!(words, "not answered: Enter passphrase for key:\n");
 }
 
 #[tokio::test]
@@ -331,8 +363,7 @@ async fn a_direct_port_needs_no_ssh() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (destination, _) = Destination::parse(b"localhost:").unwrap();
-    let config =
-        Config { transport: Transport::DirectPort(port), ..Config::new(destination) };
+    let config = Config { transport: Transport::DirectPort(port), ..Config::new(destination) };
     let dialer = Dialer::new(config, Heard::default().hook()).unwrap();
     let (connection, accepted) = tokio::join!(dialer.connect(), listener.accept());
     let (mut server, _) = accepted.unwrap();
@@ -355,4 +386,39 @@ async fn a_program_named_relative_to_here_is_found() {
     let config = Config { ssh_command: plain.into(), ..harness::nowhere() };
     let error = dialer(config, &Heard::default()).connect().await.unwrap_err();
     assert!(error.to_string().contains("ermission denied"), "{error}");
+}
+
+/// Names the process that plays the other role in the test below.
+const PASSIVE_CHILD: &str = "SSHOAL_TEST_PASSIVE_CHILD";
+
+#[tokio::test]
+async fn stdin_and_stdout_serve_one_connection() {
+    let config = Config { transport: Transport::Passive, ..harness::nowhere() };
+    if std::env::var_os(PASSIVE_CHILD).is_some() {
+        let dialer = dialer(config, &Heard::default());
+        let mut stream = dialer.connect().await.unwrap().stream;
+        println!("noise that must not get into the stream");
+        let mut line = [0; 5];
+        stream.read_exact(&mut line).await.unwrap();
+        stream.write_all(&line).await.unwrap();
+        let error = dialer.connect().await.unwrap_err();
+        stream.write_all(error.to_string().as_bytes()).await.unwrap();
+        return;
+    }
+    use std::process::Stdio;
+    let mut child = tokio::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "stdin_and_stdout_serve_one_connection", "--nocapture"])
+        .env(PASSIVE_CHILD, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.as_mut().unwrap().write_all(b"ping\n").await.unwrap();
+    let mut text = String::new();
+    child.stdout.as_mut().unwrap().read_to_string(&mut text).await.unwrap();
+    assert!(child.wait().await.unwrap().success());
+    // The harness of the tests has said something before.
+    let stream = text.split_once("ping\n").unwrap().1;
+    assert_eq!(stream, "stdin and stdout were already used for a connection");
+    assert!(!text.contains("noise"), "{text}");
 }

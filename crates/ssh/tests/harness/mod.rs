@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use ssh::{Config, Destination, Dialer, Error, Failure, Stream, StderrHook};
+use ssh::{Config, Destination, Dialer, Error, Failure, StderrHook, Stream};
 use testkit::sshd::Sshd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -63,14 +63,13 @@ pub(crate) async fn failure(config: Config) -> Failure {
     }
 }
 
-/// All that a program writes to its stdout.
-pub(crate) async fn output(config: Config) -> String {
+/// All that a program writes to its stdout and to its stderr.
+pub(crate) async fn output(config: Config) -> (String, String) {
     let mut connection = dialer(config, &Heard::default()).connect().await.unwrap();
     let mut text = String::new();
     connection.stream.read_to_string(&mut text).await.unwrap();
     connection.diagnosis.ended().await;
-    assert_eq!(connection.diagnosis.words(), "");
-    text
+    (text, connection.diagnosis.words())
 }
 
 /// Writes a shell script and returns its name.
@@ -84,8 +83,7 @@ pub(crate) fn script(dir: &Path, name: &str, body: &str) -> String {
 /// A client's configuration that names a key which the server does not know.
 pub(crate) fn without_keys(sshd: &Sshd) -> PathBuf {
     let text = fs::read_to_string(sshd.config_path()).unwrap();
-    let lines: Vec<&str> =
-        text.lines().filter(|line| !line.starts_with("IdentityFile")).collect();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("IdentityFile")).collect();
     let path = sshd.dir().join("config_without_keys");
     fs::write(&path, lines.join("\n") + "\n").unwrap();
     path

@@ -1,0 +1,57 @@
+# What one types. CI runs `make check`.
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+# mount(8) looks for its helpers here and nowhere else.
+SBINDIR ?= /sbin
+DESTDIR ?=
+DEMO_ARGS ?=
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+
+.PHONY: build setup demo test check format lint doc install uninstall fuzz clean
+
+build:
+	$(CARGO) build --release -p sshoal
+
+setup:
+	scripts/setup.sh
+
+demo: setup build
+	target/release/sshoal demo $(DEMO_ARGS)
+
+test: setup
+	scripts/test.sh --workspace
+
+check: format lint doc test
+
+format:
+	$(CARGO) fmt --all --check
+
+lint:
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+# Does not build, since root seldom has a compiler: run `make` first.
+install:
+	@test -x target/release/sshoal || { echo "run make first" >&2; exit 1; }
+	install -D -m 755 target/release/sshoal "$(DESTDIR)$(PREFIX)/bin/sshoal"
+	install -d "$(DESTDIR)$(SBINDIR)"
+	ln -sfn "$(PREFIX)/bin/sshoal" "$(DESTDIR)$(SBINDIR)/mount.sshoal"
+	ln -sfn "$(PREFIX)/bin/sshoal" "$(DESTDIR)$(SBINDIR)/mount.fuse.sshoal"
+
+uninstall:
+	rm -f "$(DESTDIR)$(SBINDIR)/mount.sshoal" "$(DESTDIR)$(SBINDIR)/mount.fuse.sshoal"
+	rm -f "$(DESTDIR)$(PREFIX)/bin/sshoal"
+
+# Needs a nightly compiler and cargo-fuzz.
+fuzz:
+	for target in $(FUZZ_TARGETS); do \
+		$(CARGO) +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	done
+
+clean:
+	$(CARGO) clean
+	rm -rf fuzz/target fuzz/corpus fuzz/artifacts
