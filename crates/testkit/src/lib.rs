@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`mem`] | a perfect [`Remote`](base::Remote) in memory, which counts its calls and can be changed from behind |
 //! | [`faulty`] | a `Remote` around a `Remote` that fails, holds and loses calls when told to |
-//! | [`conformance`] | the rules that every `Remote` must keep, one test each |
+//! | [`mod@conformance`] | the rules that every `Remote` must keep, one test each |
 //! | [`model`] | random operations, run against a reference model and a real file system at once |
 //! | [`sshd`] | a private OpenSSH server |
 //! | [`link`] | a delaying, breaking forwarder in front of one |
@@ -15,8 +15,8 @@
 
 pub mod call;
 pub mod clock;
-//#[cfg(feature = "suites")]
-//pub mod conformance;
+#[cfg(feature = "suites")]
+pub mod conformance;
 pub mod faulty;
 pub mod leftover;
 pub mod link;

@@ -72,6 +72,7 @@ fn umask() -> u32 {
     value.expect("/proc/self/status has the umask since Linux 4.7")
 }
 
+#[allow(clippy::unnecessary_cast, reason = "on some machines these fields are 32 bits wide")]
 fn stat(stat: rustix::fs::Stat) -> Result<Stat> {
     Ok(Stat {
         kind: FileKind::from_mode(stat.st_mode).ok_or(Errno::EIO)?,

@@ -134,7 +134,11 @@ pub(super) fn write_server_config(
     let _ = match &options.sftp_server {
         SftpServer::External(program) => writeln!(text, "Subsystem sftp {}", program.display()),
         SftpServer::Internal => writeln!(text, "Subsystem sftp internal-sftp"),
-        SftpServer::Command(command) => writeln!(text, "Subsystem sftp {command}"),
+        SftpServer::Command(command) => {
+            // sshd takes quotes away before a shell sees them, so the command gets a file.
+            fs::write(dir.join("sftp_command"), command)?;
+            writeln!(text, "Subsystem sftp sh {}", at("sftp_command"))
+        }
         SftpServer::Disabled => Ok(()),
     };
     // Since 9.8 an address with failed logins is kept out for a while, which a test that fails

@@ -1,0 +1,192 @@
+//! The rules that every [`Remote`](base::Remote) must keep, each one test.
+//!
+//! [`conformance!`](crate::conformance!) makes the tests for one kind of remote:
+//!
+//! ```
+//! mod memory {
+//!     use std::sync::Arc;
+//!     use testkit::MemRemote;
+//!     use testkit::conformance::Ground;
+//!
+//!     async fn ground() -> Ground {
+//!         let remote = Arc::new(MemRemote::new());
+//!         let counted = remote.clone();
+//!         Ground::new(remote).counting(move || counted.open_handles())
+//!     }
+//!
+//!     testkit::conformance!(ground);
+//! }
+//! ```
+//!
+//! The rules are those of [`base::remote`] and of the documentation of each method there. What a
+//! kind of remote honestly cannot do, it says in its [`Expectations`]; then the rule checks that it
+//! refuses, instead of doing something else.
+
+pub mod attributes;
+pub mod cancelling;
+pub mod copying;
+pub mod directories;
+mod ground;
+pub mod handles;
+pub mod links;
+pub mod names;
+pub mod opening;
+pub mod ordering;
+pub mod reading;
+pub mod renaming;
+pub mod writing;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+pub use ground::{Expectations, Ground};
+
+/// How long one rule may take: far longer than any needs, so that one which hangs fails.
+const RULE_LIMIT: Duration = Duration::from_secs(120);
+
+/// A rule's future.
+pub type Check<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// Runs `rule` on new ground, with a runtime of its own, and then looks whether a handle leaked.
+///
+/// # Panics
+///
+/// When the rule is broken, and when it takes two minutes.
+pub fn run_rule<F: Future<Output = Ground>>(
+    rule: impl for<'a> FnOnce(&'a Ground) -> Check<'a>,
+    make: impl FnOnce() -> F,
+) {
+    // Two threads, so that what a remote does by itself really runs beside the rule.
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime can be made");
+    runtime.block_on(async {
+        let in_time = tokio::time::timeout(RULE_LIMIT, async {
+            let ground = make().await;
+            rule(&ground).await;
+            ground.no_handle_leaked().await;
+        });
+        in_time.await.expect("the rule was not done in time");
+    });
+}
+
+/// The one list of rules. `$d` is a dollar sign, which the macro inside needs for itself.
+macro_rules! rules {
+    ($d:tt $($family:ident: $($rule:ident)*;)*) => {
+        /// Makes one `#[test]` of each rule. The argument is an
+        /// `async fn() -> `[`Ground`](crate::conformance::Ground).
+        #[macro_export]
+        macro_rules! conformance {
+            ($d make:expr) => {
+                $($(
+                    #[test]
+                    fn $rule() {
+                        $d crate::conformance::run_rule(
+                            |ground| Box::pin($d crate::conformance::$family::$rule(ground)),
+                            $d make,
+                        );
+                    }
+                )*)*
+            };
+        }
+
+        /// The names of all rules, by the module that has them.
+        #[cfg(test)]
+        const RULES: &[(&str, &[&str])] =
+            &[$((stringify!($family), &[$(stringify!($rule)),*]),)*];
+    };
+}
+
+rules! { $
+    opening:
+        a_new_file_is_empty_and_private_enough
+        opening_what_is_there_changes_nothing
+        exclusive_means_new
+        truncating_at_open_empties
+        only_regular_files_are_opened
+        the_attributes_of_an_open_are_the_files;
+    reading:
+        reads_give_what_was_written_at_any_size
+        reads_are_short_only_at_the_end
+        a_hole_reads_as_zeros
+        access_is_what_was_asked_for;
+    writing:
+        writes_of_any_size_arrive_whole
+        a_write_changes_its_range_and_nothing_else
+        appends_go_to_the_end
+        a_file_is_cut_and_grown
+        fsync_answers;
+    ordering:
+        overlapping_writes_end_as_the_last
+        a_read_sees_the_writes_before_it
+        appends_keep_their_order
+        a_size_change_takes_its_turn
+        many_calls_at_once_do_not_mix;
+    handles:
+        an_unlinked_file_goes_on
+        a_replaced_file_goes_on
+        a_renamed_file_is_still_open
+        a_closed_handle_is_an_error;
+    directories:
+        a_directory_is_made_and_removed
+        a_listing_is_complete_and_without_duplicates
+        an_empty_listing_ends_at_once
+        a_listing_tells_what_lstat_tells
+        a_listing_goes_on_while_entries_vanish
+        only_directories_are_listed
+        entries_are_synced;
+    names:
+        names_are_bytes
+        names_can_be_too_long
+        paths_can_be_deep
+        what_is_absent_is_enoent
+        a_file_is_no_directory
+        names_are_removed_by_their_kind;
+    links:
+        a_target_is_kept_as_it_is
+        links_are_not_followed
+        only_links_are_read
+        a_taken_name_takes_no_link
+        two_names_are_one_file;
+    renaming:
+        every_kind_onto_every_kind
+        onto_itself_is_nothing
+        into_itself_is_impossible
+        over_where_it_is_in_is_impossible
+        both_parents_must_be_there
+        a_directory_moves_with_all_that_is_in_it;
+    attributes:
+        each_part_is_set_alone
+        an_open_file_is_changed_as_well
+        times_are_kept
+        permissions_are_kept
+        a_link_is_changed_itself
+        a_change_is_seen_in_the_times
+        owners_are_set
+        figures_make_sense;
+    copying:
+        a_copy_is_what_the_source_was
+        a_copy_goes_where_it_is_sent;
+    cancelling:
+        a_dropped_call_leaves_nothing
+        a_dropped_write_does_not_come_late
+        a_dropped_read_does_not_confuse_the_next;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rule that is written but not in the list would never run.
+    #[test]
+    fn every_rule_is_in_the_list() {
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/src/conformance");
+        for (family, rules) in RULES {
+            let source = std::fs::read_to_string(format!("{directory}/{family}.rs")).unwrap();
+            let written = source.lines().filter_map(|line| line.strip_prefix("pub async fn "));
+            let written: Vec<&str> =
+                written.map(|rest| rest.split('(').next().unwrap_or(rest)).collect();
+            assert_eq!(&written, rules, "rules of {family}.rs");
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The thread of a link: takes connections, moves bytes when they are due.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
+
+use super::flow::{Flow, Lane, Offer};
+use super::{Counters, LinkOptions};
+
+/// How long before a byte is due the thread stops sleeping and spins: more than a timer is late
+/// on a virtual machine (measured: 10 to 40 us).
+const SPIN: Duration = Duration::from_micros(60);
+
+/// Delays from which on nothing is spun: there the timer's lateness is below 3 %.
+const SPIN_BELOW: Duration = Duration::from_millis(2);
+
+/// Connections that wait to be taken, as many as `TcpListener` has.
+const BACKLOG: i32 = 128;
+
+/// What a link can be told.
+#[derive(Debug)]
+pub(super) enum Command {
+    Cut,
+    Stall,
+    Resume,
+    Refuse,
+    Accept,
+    End,
+}
+
+/// All that the thread has.
+pub(super) struct Forwarder {
+    /// `None` while connections are refused.
+    listener: Option<TcpListener>,
+    address: SocketAddr,
+    target: SocketAddr,
+    connections: Vec<Connection>,
+    to_target: Direction,
+    from_target: Direction,
+    stalled: bool,
+    spins: bool,
+    bell: Arc<OwnedFd>,
+    commands: Receiver<(Command, SyncSender<io::Result<()>>)>,
+}
+
+/// One way of the wire.
+struct Direction {
+    lane: Lane,
+    /// Its index in [`Connection::flows`], and that of its source in [`Connection::ends`].
+    index: usize,
+    counters: Arc<Counters>,
+    /// What a read goes into, since how much there is to read is not known before.
+    buffer: Vec<u8>,
+}
+
+struct Connection {
+    /// The client, and the target.
+    ends: [TcpStream; 2],
+    /// From each end to the other one.
+    flows: [Flow; 2],
+}
+
+impl Forwarder {
+    pub(super) fn new(
+        listener: TcpListener,
+        target: SocketAddr,
+        options: LinkOptions,
+        delay: Duration,
+        counters: Arc<Counters>,
+        bell: Arc<OwnedFd>,
+        commands: Receiver<(Command, SyncSender<io::Result<()>>)>,
+    ) -> io::Result<Forwarder> {
+        listener.set_nonblocking(true)?;
+        let now = Instant::now();
+        let direction = |index| {
+            let lane = Lane::new(delay, options.rate_bytes_per_s, now);
+            let buffer = vec![0; lane.chunk_bytes()];
+            Direction { lane, index, counters: counters.clone(), buffer }
+        };
+        Ok(Forwarder {
+            address: listener.local_addr()?,
+            listener: Some(listener),
+            target,
+            connections: Vec::new(),
+            to_target: direction(0),
+            from_target: direction(1),
+            stalled: false,
+            spins: !delay.is_zero() && delay < SPIN_BELOW,
+            bell,
+            commands,
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        // The default of 50 us would make each timer late by as much.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        loop {
+            self.wait();
+            let mut bell = [0; 8];
+            if rustix::io::read(&*self.bell, &mut bell).is_ok() && !self.obey() {
+                return;
+            }
+            if self.stalled {
+                continue;
+            }
+            self.take_connections();
+            let Forwarder { connections, to_target, from_target, .. } = &mut self;
+            connections.retain_mut(|connection| {
+                connection.forward(to_target).is_ok()
+                    && connection.forward(from_target).is_ok()
+                    && !connection.flows.iter().all(Flow::is_over)
+            });
+        }
+    }
+
+    /// Sleeps until there may be something to do.
+    fn wait(&self) {
+        let mut fds = vec![PollFd::new(&*self.bell, PollFlags::IN)];
+        if !self.stalled {
+            fds.extend(self.listener.iter().map(|it| PollFd::new(it, PollFlags::IN)));
+            for connection in &self.connections {
+                let wanted = connection.events([&self.to_target.lane, &self.from_target.lane]);
+                for (end, events) in connection.ends.iter().zip(wanted) {
+                    if !events.is_empty() {
+                        fds.push(PollFd::new(end, events));
+                    }
+                }
+            }
+        }
+        let timeout = self.next_due().map(|due| {
+            let left = due.saturating_duration_since(Instant::now());
+            let left = if self.spins { left.saturating_sub(SPIN) } else { left };
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+        });
+        // Interrupted is as good as woken.
+        let _ = poll(&mut fds, timeout.as_ref());
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let flows = self.connections.iter().flat_map(|connection| &connection.flows);
+        if self.stalled { None } else { flows.filter_map(Flow::due).min() }
+    }
+
+    /// Carries out what was told; `false` at the end.
+    fn obey(&mut self) -> bool {
+        while let Ok((command, done)) = self.commands.try_recv() {
+            let result = match command {
+                Command::Cut => {
+                    for connection in self.connections.drain(..) {
+                        connection.reset();
+                    }
+                    Ok(())
+                }
+                Command::Stall => {
+                    self.stalled = true;
+                    Ok(())
+                }
+                Command::Resume => {
+                    self.stalled = false;
+                    Ok(())
+                }
+                Command::Refuse => {
+                    self.listener = None;
+                    Ok(())
+                }
+                Command::Accept => self.listen(),
+                Command::End => return false,
+            };
+            // Nobody waits when the link is dropped.
+            let _ = done.send(result);
+        }
+        true
+    }
+
+    /// Takes the port again.
+    fn listen(&mut self) -> io::Result<()> {
+        if self.listener.is_none() {
+            let listener = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+            // The old connections keep the port otherwise.
+            sockopt::set_socket_reuseaddr(&listener, true)?;
+            bind(&listener, &self.address)?;
+            listen(&listener, BACKLOG)?;
+            let listener = TcpListener::from(listener);
+            listener.set_nonblocking(true)?;
+            self.listener = Some(listener);
+        }
+        Ok(())
+    }
+
+    fn take_connections(&mut self) {
+        while let Some(Ok((client, _))) = self.listener.as_ref().map(TcpListener::accept) {
+            // When the target refuses, the client sees its connection end.
+            if let Ok(connection) = Connection::new(client, self.target) {
+                self.connections.push(connection);
+            }
+        }
+    }
+}
+
+impl Connection {
+    fn new(client: TcpStream, target: SocketAddr) -> io::Result<Connection> {
+        let target = TcpStream::connect(target)?;
+        for end in [&client, &target] {
+            end.set_nodelay(true)?;
+            end.set_nonblocking(true)?;
+        }
+        Ok(Connection { ends: [client, target], flows: Default::default() })
+    }
+
+    /// What to wait for at each end.
+    fn events(&self, lanes: [&Lane; 2]) -> [PollFlags; 2] {
+        [0, 1].map(|end| {
+            let mut events = PollFlags::empty();
+            events.set(PollFlags::IN, self.flows[end].wants(lanes[end]));
+            events.set(PollFlags::OUT, self.flows[1 - end].is_blocked);
+            events
+        })
+    }
+
+    /// Moves in one direction what can be moved now. An error means that the connection is broken.
+    fn forward(&mut self, direction: &mut Direction) -> io::Result<()> {
+        let index = direction.index;
+        let counter = direction.counter();
+        deliver(&mut self.flows[index], &self.ends[1 - index], counter)?;
+        let (flow, mut source) = (&mut self.flows[index], &self.ends[index]);
+        while flow.wants(&direction.lane) {
+            match source.read(&mut direction.buffer) {
+                Ok(read) => {
+                    let bytes = direction.buffer[..read].to_vec();
+                    flow.push(bytes, &mut direction.lane, Instant::now());
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => (),
+                Err(error) => return Err(error),
+            }
+        }
+        deliver(flow, &self.ends[1 - index], direction.counter())
+    }
+
+    /// Ends both connections as a link that is gone does in the end: with a reset.
+    fn reset(self) {
+        for end in &self.ends {
+            let _ = sockopt::set_socket_linger(end, Some(Duration::ZERO));
+        }
+    }
+}
+
+impl Direction {
+    fn counter(&self) -> &AtomicU64 {
+        match self.index {
+            0 => &self.counters.to_target,
+            _ => &self.counters.from_target,
+        }
+    }
+}
+
+/// Hands over what is due.
+fn deliver(flow: &mut Flow, mut sink: &TcpStream, counter: &AtomicU64) -> io::Result<()> {
+    flow.is_blocked = false;
+    loop {
+        match flow.offer(Instant::now()) {
+            Offer::Nothing => return Ok(()),
+            Offer::End => {
+                sink.shutdown(Shutdown::Write)?;
+                flow.taken(0);
+            }
+            Offer::Bytes(bytes) => match sink.write(bytes) {
+                Ok(written) => {
+                    flow.taken(written);
+                    counter.fetch_add(written as u64, Ordering::Relaxed);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    flow.is_blocked = true;
+                    return Ok(());
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => (),
+                Err(error) => return Err(error),
+            },
+        }
+    }
+}
