@@ -28,6 +28,9 @@ pub enum Error {
     /// fusermount3 refused, with its own words.
     #[error("{0}")]
     Fusermount(String),
+    /// The process for `auto_unmount` could not be started.
+    #[error("cannot start the process that unmounts at the end (auto_unmount): {0}")]
+    AutoUnmount(#[source] io::Error),
     /// `allow_other` or `allow_root`, which the administrator has not allowed.
     #[error("allow_other and allow_root need \"user_allow_other\" in /etc/fuse.conf")]
     AllowOtherNotPermitted,

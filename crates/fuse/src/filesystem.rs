@@ -22,7 +22,7 @@
 //!
 //! # Errors
 //!
-//! An [`Errno`](base::Errno) goes to the caller as it is. To `ENOSYS` the kernel reacts by not
+//! An [`Errno`] goes to the caller as it is. To `ENOSYS` the kernel reacts by not
 //! asking that again for the life of the mount: for `open`, `opendir`, `flush`, `fsync`,
 //! `fsyncdir`, `access` and `release` that means success, for `create` it falls back to `mknod`
 //! and `open`, for `statx` to `getattr`, for `lseek`, `copy_file_range`, `poll` to what it can do

@@ -8,6 +8,7 @@ mod fusermount;
 mod inherited;
 mod options;
 mod point;
+mod watcher;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -19,7 +20,7 @@ use rustix::mount::UnmountFlags;
 
 use crate::channel::Device;
 use crate::error::{Error, Result};
-use fusermount::AutoUnmount;
+use watcher::Watcher;
 
 pub use options::{AccessTime, MountOptions, Visibility};
 
@@ -31,42 +32,45 @@ pub struct Mount {
     /// `None` when another process mounted it.
     path: Option<PathBuf>,
     only_user: Option<u32>,
-    auto_unmount: Option<AutoUnmount>,
+    watcher: Option<Watcher>,
 }
 
 impl Mount {
     /// Mounts on the directory `path`; `/dev/fd/N` takes over the descriptor N of `/dev/fuse`,
     /// which another process has mounted and handed to this one.
     ///
-    /// As root it mounts itself, unless it may not (a container) or `auto_unmount` is wanted;
-    /// then, and for everybody else, `fusermount3` from PATH does.
+    /// As root it mounts itself, unless it may not (a container); then, and for everybody else,
+    /// `fusermount3` from PATH does.
     pub fn new(path: &Path, options: &MountOptions) -> Result<Mount> {
         let only_user = (options.visibility == Visibility::OwnerAndRoot)
             .then(|| rustix::process::getuid().as_raw());
         if let Some(number) = inherited::number(path) {
             let device = Arc::new(inherited::take(number)?);
-            return Ok(Mount { device, path: None, only_user, auto_unmount: None });
+            return Ok(Mount { device, path: None, only_user, watcher: None });
         }
         let point = point::check(path)?;
-        let direct = if rustix::process::geteuid().is_root() && !options.auto_unmount {
+        let direct = if rustix::process::geteuid().is_root() {
             direct::mount(&point, options)?
         } else {
             None
         };
-        let (fd, auto_unmount) = match direct {
-            Some(fd) => (fd, None),
+        let fd = match direct {
+            Some(fd) => fd,
             None => fusermount::mount(&point, options)?,
         };
+        let device = Device::new(fd).map_err(|error| {
+            let _ = unmount(&point.path, true);
+            Error::Device(error)
+        })?;
         // From here on an error unmounts.
-        let device = Device::new(fd).map_err(Error::Device);
-        let device = match device {
-            Ok(device) => Arc::new(device),
-            Err(error) => {
-                let _ = unmount(&point.path, true);
-                return Err(error);
-            }
-        };
-        Ok(Mount { device, path: Some(point.path), only_user, auto_unmount })
+        let mut mount =
+            Mount { device: Arc::new(device), path: Some(point.path), only_user, watcher: None };
+        if options.auto_unmount
+            && let Some(path) = &mount.path
+        {
+            mount.watcher = Some(Watcher::start(path).map_err(Error::AutoUnmount)?);
+        }
+        Ok(mount)
     }
 
     /// Where it is mounted, as an absolute path; `None` when another process mounted it.
@@ -101,8 +105,8 @@ impl Drop for Mount {
         {
             tracing::warn!("{error}");
         }
-        if let Some(auto_unmount) = self.auto_unmount.take() {
-            auto_unmount.finish();
+        if let Some(watcher) = self.watcher.take() {
+            watcher.dismiss();
         }
     }
 }

@@ -3,7 +3,8 @@
 //! The kernel may block in such a call on a lock that one of our own requests holds (a page that
 //! is being read, a directory in which a name is being looked up). So notifications are queued to
 //! a thread of their own, and nothing ever waits for that thread but [`Notifier::settled`], which
-//! no operation may await. The thread ends with the session, or with the last [`Notifier`].
+//! no operation may await. The thread ends with the last [`Notifier`], or with the first notification
+//! after the session.
 
 use std::io::IoSlice;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};

@@ -104,7 +104,8 @@ struct Inner<F> {
 
 /// A file system that is mounted and ready to [`run`](Session::run).
 ///
-/// When dropped it is unmounted, unless that has happened already.
+/// When dropped, also in the middle of its run, it drops what is under way, and is unmounted unless
+/// that has happened already.
 pub struct Session<F: Filesystem> {
     inner: Arc<Inner<F>>,
     readiness: Arc<AsyncFd<Readiness>>,
@@ -192,8 +193,8 @@ impl<F: Filesystem> Session<F> {
     /// Serves requests until the file system is unmounted or stopped; then waits for the
     /// operations under way, up to [`Config::drain_limit`], and for [`Filesystem::destroy`].
     ///
-    /// Dropping this future ends the session without either.
-    pub async fn run(self) -> End {
+    /// Dropping this future drops the session, without waiting for either.
+    pub async fn run(mut self) -> End {
         let mut readers = JoinSet::new();
         for _ in 0..self.config.readers {
             readers.spawn(reader::read_requests(self.inner.clone(), self.readiness.clone()));
@@ -212,10 +213,18 @@ impl<F: Filesystem> Session<F> {
         let abandoned = self.inner.pending.len();
         self.inner.pending.cancel_all();
         self.inner.filesystem.destroy().await;
-        if let Some(mount) = self.mount {
+        if let Some(mount) = self.mount.take() {
             // May run fusermount3, which blocks.
             let _ = tokio::task::spawn_blocking(move || drop(mount)).await;
         }
         End { cause, abandoned }
+    }
+}
+
+impl<F: Filesystem> Drop for Session<F> {
+    fn drop(&mut self) {
+        // An operation that waits would keep the session's parts alive, the descriptor among
+        // them, and so its caller would wait for ever.
+        self.inner.pending.cancel_all();
     }
 }

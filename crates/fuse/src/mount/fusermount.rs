@@ -1,7 +1,7 @@
 //! `fusermount3`: the set-user-ID helper that mounts for unprivileged users.
 //!
 //! It opens `/dev/fuse`, mounts, and sends the descriptor over a socket whose number it finds in
-//! `_FUSE_COMMFD`. With `auto_unmount` it stays, and unmounts when that socket is closed.
+//! `_FUSE_COMMFD`.
 
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -26,26 +26,8 @@ const PROGRAM: &str = "fusermount3";
 /// Its complaints are a line or two; more is cut off.
 const MESSAGE_MAX: u64 = 4096;
 
-/// The `fusermount3` that waits for the end of this process.
-#[derive(Debug)]
-pub(super) struct AutoUnmount {
-    child: Child,
-    socket: OwnedFd,
-}
-
-impl AutoUnmount {
-    /// Lets it unmount now, if that has not happened, and end.
-    pub(super) fn finish(mut self) {
-        drop(self.socket);
-        let _ = self.child.wait();
-    }
-}
-
 /// Mounts.
-pub(super) fn mount(
-    point: &MountPoint,
-    options: &MountOptions,
-) -> Result<(OwnedFd, Option<AutoUnmount>)> {
+pub(super) fn mount(point: &MountPoint, options: &MountOptions) -> Result<OwnedFd> {
     let failed = |errno: rustix::io::Errno| Error::FusermountFailed(errno.into());
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
@@ -70,22 +52,18 @@ pub(super) fn mount(
     }
     let mut child = command.spawn().map_err(spawn_error)?;
     drop(theirs);
-    let Some(fd) = receive(&ours) else {
-        let message = message(&mut child);
-        let _ = child.wait();
-        return Err(explain(&message));
-    };
-    if options.auto_unmount {
-        // Its stderr stays open as long as it does.
-        drop(child.stderr.take());
-        return Ok((fd, Some(AutoUnmount { child, socket: ours })));
-    }
+    let fd = receive(&ours);
     let message = message(&mut child);
     let _ = child.wait();
-    if !message.is_empty() {
-        tracing::warn!("{message}");
+    match fd {
+        Some(fd) => {
+            if !message.is_empty() {
+                tracing::warn!("{message}");
+            }
+            Ok(fd)
+        }
+        None => Err(explain(&message)),
     }
-    Ok((fd, None))
 }
 
 /// Unmounts.

@@ -55,7 +55,7 @@ pub struct MountOptions {
     pub sync: bool,
     /// Changes of directories are synchronous.
     pub dirsync: bool,
-    /// `fusermount3` stays and unmounts when this process ends, however it ends.
+    /// Another process unmounts when this one ends, however it ends.
     pub auto_unmount: bool,
     /// SELinux options (`context=…`, `fscontext=…`, `defcontext=…`, `rootcontext=…`), as they are.
     /// Only root can have them.
@@ -153,7 +153,6 @@ impl MountOptions {
             (self.atime == AccessTime::Off, "noatime"),
             (self.sync, "sync"),
             (self.dirsync, "dirsync"),
-            (self.auto_unmount, "auto_unmount"),
         ] {
             if set {
                 list.push(option);
@@ -235,7 +234,7 @@ mod tests {
         assert_eq!(
             options.for_fusermount(),
             "fsname=host:/a\\,b\\\\c,subtype=x\\,y,ro,suid,dev,noexec,noatime,sync,dirsync,\
-             auto_unmount,allow_other,default_permissions,max_read=4096,\
+             allow_other,default_permissions,max_read=4096,\
              context=\"u:r:t:s0:c1,c2\""
         );
         assert_eq!(

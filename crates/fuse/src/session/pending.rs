@@ -155,3 +155,93 @@ impl Pending {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::pending;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// A task that waits for ever, and whether it was dropped.
+    fn waiting() -> (Arc<Task>, Arc<AtomicBool>) {
+        struct Flag(Arc<AtomicBool>);
+        impl Drop for Flag {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::SeqCst);
+            }
+        }
+        let dropped = Arc::new(AtomicBool::new(false));
+        let flag = Flag(dropped.clone());
+        let task = Task::start(async move {
+            let _flag = flag;
+            pending::<()>().await;
+        });
+        (task.unwrap(), dropped)
+    }
+
+    #[tokio::test]
+    async fn an_interrupt_finds_its_request_in_every_state() {
+        let table = Pending::new(true);
+        // Before it is entered.
+        table.interrupt(2);
+        assert!(!table.starting(2, true));
+        table.ended(2);
+        assert!(table.starting(2, true), "remembered once only");
+        // During the first poll.
+        table.interrupt(2);
+        let (task, dropped) = waiting();
+        table.started(2, task);
+        assert!(dropped.load(Ordering::SeqCst));
+        table.ended(2);
+        // While it waits.
+        assert!(table.starting(4, true));
+        let (task, dropped) = waiting();
+        table.started(4, task);
+        assert!(!dropped.load(Ordering::SeqCst));
+        table.interrupt(4);
+        assert!(dropped.load(Ordering::SeqCst));
+        table.ended(4);
+        assert_eq!(table.len(), 0);
+        // With one reader no interrupt is early, so none is remembered.
+        let table = Pending::new(false);
+        table.interrupt(2);
+        assert!(table.starting(2, true));
+    }
+
+    #[tokio::test]
+    async fn what_must_not_be_interrupted_is_not_but_at_the_end() {
+        let table = Pending::new(true);
+        table.interrupt(2);
+        assert!(table.starting(2, false));
+        table.interrupt(2);
+        let (task, dropped) = waiting();
+        table.started(2, task);
+        table.interrupt(2);
+        assert!(!dropped.load(Ordering::SeqCst));
+        table.cancel_all();
+        assert!(dropped.load(Ordering::SeqCst));
+    }
+
+    #[tokio::test]
+    async fn a_request_that_ended_elsewhere_meanwhile_is_not_kept() {
+        let table = Pending::new(false);
+        assert!(table.starting(2, true));
+        table.ended(2);
+        let (task, dropped) = waiting();
+        table.started(2, task);
+        assert_eq!(table.len(), 0);
+        assert!(dropped.load(Ordering::SeqCst));
+        table.idle().await;
+    }
+
+    #[test]
+    fn the_memory_of_early_interrupts_is_bounded() {
+        let table = Pending::new(true);
+        for unique in 0..2 * EARLY as u64 {
+            table.interrupt(unique);
+        }
+        assert!(table.starting(0, true));
+        assert!(!table.starting(2 * EARLY as u64 - 1, true));
+        assert_eq!(table.table().early.len(), EARLY - 1);
+    }
+}

@@ -1,0 +1,81 @@
+//! What the protocol itself costs: one file of 512 MiB that is answered from memory.
+//!
+//! ```text
+//! cargo run --release -p fuse --example floor -- /some/empty/directory [readers]
+//! fio --name=r --filename=/some/empty/directory/data --rw=randread --bs=4k --direct=1 \
+//!     --ioengine=psync --runtime=5 --time_based --size=512m
+//! ```
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Data, Errno, FileKind, Result};
+use bytes::Bytes;
+use fuse::{
+    Attr, AttrReply, Config, Context, Entry, Filesystem, Mount, MountOptions, Open, OpenReply,
+    Opened, Read, Session, Write,
+};
+
+const ROOT: u64 = fuse::abi::ROOT_ID;
+const FILE: u64 = 2;
+const SIZE: u64 = 512 << 20;
+const TTL: Duration = Duration::from_secs(3600);
+
+/// As much as the largest READ takes, the same for each.
+struct Floor(Bytes);
+
+fn attr(ino: u64) -> Attr {
+    match ino {
+        ROOT => Attr { perm: 0o755, ..Attr::new(ino, FileKind::Directory) },
+        _ => Attr { perm: 0o666, size: SIZE, ..Attr::new(ino, FileKind::Regular) },
+    }
+}
+
+impl Filesystem for Floor {
+    async fn lookup(&self, _ctx: &Context, _parent: u64, name: &[u8]) -> Result<Entry> {
+        match name {
+            b"data" => Ok(Entry {
+                ino: FILE,
+                generation: 0,
+                attr: attr(FILE),
+                attr_ttl: TTL,
+                entry_ttl: TTL,
+            }),
+            _ => Err(Errno::ENOENT),
+        }
+    }
+
+    async fn getattr(&self, _ctx: &Context, ino: u64, _fh: Option<u64>) -> Result<AttrReply> {
+        Ok(AttrReply { attr: attr(ino), ttl: TTL })
+    }
+
+    async fn open(&self, _ctx: &Context, _ino: u64, open: &Open) -> Result<Opened> {
+        let direct = open.flags & libc::O_DIRECT != 0;
+        let flags =
+            OpenReply { direct_io: direct, parallel_direct_writes: direct, ..OpenReply::default() };
+        Ok(Opened { fh: 0, flags })
+    }
+
+    async fn read(&self, _ctx: &Context, _ino: u64, read: &Read) -> Result<Data> {
+        let left = SIZE.saturating_sub(read.offset).min(u64::from(read.size));
+        Ok(Data::from(self.0.slice(..left as usize)))
+    }
+
+    async fn write(&self, _ctx: &Context, _ino: u64, _write: &Write, data: Bytes) -> Result<u32> {
+        Ok(data.len() as u32)
+    }
+}
+
+#[tokio::main]
+async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let path = arguments.next().ok_or("where shall it be mounted?")?;
+    let readers = arguments.next().map_or(Ok(1), |number| number.parse())?;
+    let mount = Mount::new(Path::new(&path), &MountOptions::default())?;
+    let config = Config { readers, readdirplus: false, ..Config::default() };
+    let floor = Floor(Bytes::from(vec![7; 1 << 20]));
+    let session = Session::start(mount, Arc::new(floor), config).await?;
+    session.run().await;
+    Ok(())
+}

@@ -1,0 +1,534 @@
+//! A file system in memory for the tests: one directory of files, which counts what is asked of
+//! it, can hold operations back, and keeps the balance of look-ups and handles.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+use base::{Data, Errno, FileKind, Result, Timestamp};
+use bytes::Bytes;
+use fuse::{
+    Attr, AttrReply, BackingId, Context, Create, DirSink, Entry, Filesystem, Open, OpenReply,
+    Opened, PlusSink, Read, Release, SetAttr, Started, Statfs, Write,
+};
+use tokio::sync::watch;
+
+/// Nothing in a test takes longer than this unless it hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const ROOT: u64 = fuse::abi::ROOT_ID;
+
+#[derive(Clone)]
+struct File {
+    kind: FileKind,
+    data: Vec<u8>,
+    perm: u32,
+    mtime: Timestamp,
+}
+
+#[derive(Default)]
+struct State {
+    names: BTreeMap<Vec<u8>, u64>,
+    files: HashMap<u64, File>,
+    next_ino: u64,
+    next_fh: u64,
+    /// Look-ups that the kernel has not given back.
+    lookups: HashMap<u64, u64>,
+    /// Open files and directories.
+    handles: HashSet<u64>,
+    /// How often an operation was begun, ended and dropped before its end.
+    begun: HashMap<&'static str, usize>,
+    ended: HashMap<&'static str, usize>,
+    dropped: HashMap<&'static str, usize>,
+    held: HashMap<&'static str, watch::Sender<bool>>,
+    destroyed: bool,
+}
+
+/// See the module.
+pub(crate) struct Memory {
+    state: Mutex<State>,
+    changed: Condvar,
+    pub(crate) started: OnceLock<Started>,
+    pub(crate) ttl: Duration,
+    /// Opened files go to this one.
+    pub(crate) backing: Mutex<Option<OwnedFd>>,
+    backing_id: Mutex<Option<Arc<BackingId>>>,
+}
+
+/// Tells when an operation is dropped before its end.
+struct Running<'a> {
+    memory: &'a Memory,
+    operation: &'static str,
+    ended: bool,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut state = self.memory.state();
+        let counts = if self.ended { &mut state.ended } else { &mut state.dropped };
+        *counts.entry(self.operation).or_default() += 1;
+        drop(state);
+        self.memory.changed.notify_all();
+    }
+}
+
+#[allow(dead_code)] // Not every test binary needs all of it.
+impl Memory {
+    pub(crate) fn new(ttl: Duration) -> Arc<Memory> {
+        let state = State { next_ino: ROOT + 1, next_fh: 1, ..State::default() };
+        Arc::new(Memory {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            started: OnceLock::new(),
+            ttl,
+            backing: Mutex::default(),
+            backing_id: Mutex::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// Adds a file behind the kernel's back.
+    pub(crate) fn add(&self, name: &str, data: &[u8]) -> u64 {
+        let mut state = self.state();
+        let ino = state.next_ino;
+        state.next_ino += 1;
+        state.names.insert(name.as_bytes().to_vec(), ino);
+        let file = File {
+            kind: FileKind::Regular,
+            data: data.to_vec(),
+            perm: 0o666,
+            mtime: Timestamp::from_secs(1_000_000),
+        };
+        state.files.insert(ino, file);
+        ino
+    }
+
+    /// Changes a file behind the kernel's back.
+    pub(crate) fn change(&self, ino: u64, data: &[u8]) {
+        self.state().files.get_mut(&ino).unwrap().data = data.to_vec();
+    }
+
+    pub(crate) fn remove(&self, name: &str) {
+        self.state().names.remove(name.as_bytes());
+    }
+
+    pub(crate) fn content(&self, ino: u64) -> Vec<u8> {
+        self.state().files[&ino].data.clone()
+    }
+
+    /// Lets every such operation wait from now on, until [`Memory::release_held`].
+    pub(crate) fn hold(&self, operation: &'static str) {
+        self.state().held.insert(operation, watch::Sender::new(true));
+    }
+
+    pub(crate) fn release_held(&self, operation: &'static str) {
+        if let Some(gate) = self.state().held.remove(operation) {
+            gate.send_replace(false);
+        }
+    }
+
+    pub(crate) fn release_all(&self) {
+        for (_, gate) in self.state().held.drain() {
+            gate.send_replace(false);
+        }
+    }
+
+    pub(crate) fn begun(&self, operation: &'static str) -> usize {
+        self.state().begun.get(operation).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn dropped(&self, operation: &'static str) -> usize {
+        self.state().dropped.get(operation).copied().unwrap_or(0)
+    }
+
+    /// Waits until this many operations were begun.
+    pub(crate) fn wait_begun(&self, operation: &'static str, count: usize) {
+        self.wait(&format!("{operation} begun {count} times"), |state| {
+            state.begun.get(operation).copied().unwrap_or(0) >= count
+        });
+    }
+
+    pub(crate) fn wait_dropped(&self, operation: &'static str, count: usize) {
+        self.wait(&format!("{operation} dropped {count} times"), |state| {
+            state.dropped.get(operation).copied().unwrap_or(0) >= count
+        });
+    }
+
+    /// Waits until the kernel holds neither look-ups nor handles.
+    pub(crate) fn wait_balanced(&self) {
+        self.wait("no look-ups and no handles", |state| {
+            state.lookups.is_empty() && state.handles.is_empty()
+        });
+    }
+
+    /// Waits until every such operation that was begun has ended or was dropped.
+    pub(crate) fn wait_ended(&self, operation: &'static str) {
+        self.wait(&format!("the end of {operation}"), |state| {
+            let count = |counts: &HashMap<_, _>| counts.get(operation).copied().unwrap_or(0);
+            count(&state.begun) == count(&state.ended) + count(&state.dropped)
+        });
+    }
+
+    pub(crate) fn lookups(&self, ino: u64) -> u64 {
+        self.state().lookups.get(&ino).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn handles(&self) -> usize {
+        self.state().handles.len()
+    }
+
+    pub(crate) fn destroyed(&self) -> bool {
+        self.state().destroyed
+    }
+
+    fn wait(&self, what: &str, mut condition: impl FnMut(&State) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut state = self.state();
+        while !condition(&state) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "waited in vain for {what}: {:?}", state.lookups);
+            state = self.changed.wait_timeout(state, left).unwrap().0;
+        }
+    }
+
+    /// Counts the operation and waits while it is held.
+    async fn begin(&self, operation: &'static str) -> Running<'_> {
+        let running = Running { memory: self, operation, ended: false };
+        let gate = {
+            let mut state = self.state();
+            *state.begun.entry(operation).or_default() += 1;
+            state.held.get(operation).map(watch::Sender::subscribe)
+        };
+        self.changed.notify_all();
+        if let Some(mut gate) = gate {
+            // An error says that the gate is gone, so open.
+            let _ = gate.wait_for(|held| !held).await;
+        }
+        running
+    }
+
+    fn attr(&self, state: &State, ino: u64) -> Result<Attr> {
+        // Whoever mounts it owns everything in it.
+        let uid = rustix::process::getuid().as_raw();
+        let gid = rustix::process::getgid().as_raw();
+        if ino == ROOT {
+            let root = Attr::new(ino, FileKind::Directory);
+            return Ok(Attr { perm: 0o755, nlink: 2, uid, gid, ..root });
+        }
+        let file = state.files.get(&ino).ok_or(Errno::ESTALE)?;
+        let size = file.data.len() as u64;
+        Ok(Attr {
+            perm: file.perm,
+            size,
+            blocks: size.div_ceil(512),
+            mtime: file.mtime,
+            ctime: file.mtime,
+            uid,
+            gid,
+            ..Attr::new(ino, file.kind)
+        })
+    }
+
+    fn entry(&self, state: &mut State, ino: u64) -> Result<Entry> {
+        let attr = self.attr(state, ino)?;
+        *state.lookups.entry(ino).or_default() += 1;
+        Ok(Entry { ino, generation: 0, attr, attr_ttl: self.ttl, entry_ttl: self.ttl })
+    }
+
+    fn named(&self, state: &State, name: &[u8]) -> Result<u64> {
+        state.names.get(name).copied().ok_or(Errno::ENOENT)
+    }
+
+    fn make(&self, name: &[u8], kind: FileKind, mode: u32, data: &[u8]) -> Result<Entry> {
+        let mut state = self.state();
+        if state.names.contains_key(name) {
+            return Err(Errno::EEXIST);
+        }
+        let ino = state.next_ino;
+        state.next_ino += 1;
+        let file = File { kind, data: data.to_vec(), perm: mode & 0o7777, mtime: Timestamp::now() };
+        state.files.insert(ino, file);
+        state.names.insert(name.to_vec(), ino);
+        self.entry(&mut state, ino)
+    }
+
+    fn handle(&self, state: &mut State, flags: i32) -> Opened {
+        let fh = state.next_fh;
+        state.next_fh += 1;
+        state.handles.insert(fh);
+        let direct = flags & libc::O_DIRECT != 0;
+        let passthrough = self.backing_id.lock().unwrap().clone();
+        let flags = OpenReply {
+            direct_io: direct,
+            parallel_direct_writes: direct,
+            keep_cache: !direct && passthrough.is_none(),
+            passthrough,
+            ..OpenReply::default()
+        };
+        Opened { fh, flags }
+    }
+}
+
+impl Filesystem for Memory {
+    fn init(&self, started: &Started) {
+        if let (Some(passthrough), Some(file)) =
+            (&started.passthrough, &*self.backing.lock().unwrap())
+        {
+            let id = passthrough.register(file.as_fd()).unwrap();
+            *self.backing_id.lock().unwrap() = Some(Arc::new(id));
+        }
+        self.started.set(started.clone()).unwrap();
+    }
+
+    async fn destroy(&self) {
+        // As a file system that has to wait for something.
+        tokio::task::yield_now().await;
+        self.state().destroyed = true;
+    }
+
+    async fn lookup(&self, _ctx: &Context, parent: u64, name: &[u8]) -> Result<Entry> {
+        let mut running = self.begin("lookup").await;
+        assert_ne!(name, b"panic", "asked to panic");
+        let mut state = self.state();
+        let ino = self.named(&state, name);
+        running.ended = true;
+        match ino {
+            Ok(ino) if parent == ROOT => self.entry(&mut state, ino),
+            _ => Ok(Entry::negative(self.ttl)),
+        }
+    }
+
+    fn forget(&self, ino: u64, count: u64) {
+        let mut state = self.state();
+        let left = state.lookups.get_mut(&ino).expect("forgets what was never looked up");
+        *left = left.checked_sub(count).expect("forgets more than was looked up");
+        if *left == 0 {
+            state.lookups.remove(&ino);
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    async fn getattr(&self, _ctx: &Context, ino: u64, _fh: Option<u64>) -> Result<AttrReply> {
+        let mut running = self.begin("getattr").await;
+        running.ended = true;
+        Ok(AttrReply { attr: self.attr(&self.state(), ino)?, ttl: self.ttl })
+    }
+
+    async fn setattr(&self, _ctx: &Context, ino: u64, change: &SetAttr) -> Result<AttrReply> {
+        let mut running = self.begin("setattr").await;
+        running.ended = true;
+        let mut state = self.state();
+        let file = state.files.get_mut(&ino).ok_or(Errno::ESTALE)?;
+        if let Some(size) = change.size {
+            file.data.resize(size as usize, 0);
+        }
+        if let Some(mode) = change.mode {
+            file.perm = mode & 0o7777;
+        }
+        if let Some(fuse::SetTime::At(mtime)) = change.mtime {
+            file.mtime = mtime;
+        }
+        Ok(AttrReply { attr: self.attr(&state, ino)?, ttl: self.ttl })
+    }
+
+    async fn readlink(&self, _ctx: &Context, ino: u64) -> Result<Vec<u8>> {
+        Ok(self.content(ino))
+    }
+
+    async fn symlink(
+        &self,
+        _ctx: &Context,
+        _parent: u64,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Entry> {
+        self.make(name, FileKind::Symlink, 0o777, target)
+    }
+
+    async fn unlink(&self, _ctx: &Context, _parent: u64, name: &[u8]) -> Result<()> {
+        self.state().names.remove(name).map(drop).ok_or(Errno::ENOENT)
+    }
+
+    async fn rename(
+        &self,
+        _ctx: &Context,
+        _parent: u64,
+        name: &[u8],
+        _new_parent: u64,
+        new_name: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        let mut state = self.state();
+        if flags & libc::RENAME_NOREPLACE != 0 && state.names.contains_key(new_name) {
+            return Err(Errno::EEXIST);
+        }
+        let ino = state.names.remove(name).ok_or(Errno::ENOENT)?;
+        state.names.insert(new_name.to_vec(), ino);
+        Ok(())
+    }
+
+    async fn link(&self, _ctx: &Context, ino: u64, _parent: u64, name: &[u8]) -> Result<Entry> {
+        let mut state = self.state();
+        state.names.insert(name.to_vec(), ino);
+        self.entry(&mut state, ino)
+    }
+
+    async fn open(&self, _ctx: &Context, ino: u64, open: &Open) -> Result<Opened> {
+        let mut running = self.begin("open").await;
+        running.ended = true;
+        let mut state = self.state();
+        if open.flags & libc::O_TRUNC != 0 {
+            state.files.get_mut(&ino).ok_or(Errno::ESTALE)?.data.clear();
+        }
+        Ok(self.handle(&mut state, open.flags))
+    }
+
+    async fn create(
+        &self,
+        _ctx: &Context,
+        _parent: u64,
+        name: &[u8],
+        create: &Create,
+    ) -> Result<(Entry, Opened)> {
+        let mut running = self.begin("create").await;
+        running.ended = true;
+        let entry = self.make(name, FileKind::Regular, create.mode, b"")?;
+        let opened = self.handle(&mut self.state(), create.flags);
+        Ok((entry, opened))
+    }
+
+    async fn read(&self, _ctx: &Context, ino: u64, read: &Read) -> Result<Data> {
+        let mut running = self.begin("read").await;
+        running.ended = true;
+        let state = self.state();
+        let data = &state.files.get(&ino).ok_or(Errno::ESTALE)?.data;
+        let start = data.len().min(read.offset as usize);
+        let end = data.len().min(start + read.size as usize);
+        // In pieces, as they would arrive from a network.
+        let mut pieces = Data::new();
+        for piece in data[start..end].chunks(10_000) {
+            pieces.push(Bytes::copy_from_slice(piece));
+        }
+        Ok(pieces)
+    }
+
+    async fn write(&self, _ctx: &Context, ino: u64, write: &Write, data: Bytes) -> Result<u32> {
+        let mut running = self.begin("write").await;
+        running.ended = true;
+        let mut state = self.state();
+        let file = state.files.get_mut(&ino).ok_or(Errno::ESTALE)?;
+        let start = write.offset as usize;
+        let end = start + data.len();
+        if file.data.len() < end {
+            file.data.resize(end, 0);
+        }
+        file.data[start..end].copy_from_slice(&data);
+        Ok(data.len() as u32)
+    }
+
+    async fn flush(&self, _ctx: &Context, _ino: u64, _fh: u64, _owner: u64) -> Result<()> {
+        let mut running = self.begin("flush").await;
+        running.ended = true;
+        Ok(())
+    }
+
+    async fn release(&self, _ctx: &Context, _ino: u64, release: &Release) -> Result<()> {
+        let mut running = self.begin("release").await;
+        running.ended = true;
+        assert!(self.state().handles.remove(&release.fh), "released twice");
+        Ok(())
+    }
+
+    async fn opendir(&self, _ctx: &Context, _ino: u64, _flags: i32) -> Result<Opened> {
+        let mut running = self.begin("opendir").await;
+        running.ended = true;
+        let mut state = self.state();
+        let fh = state.next_fh;
+        state.next_fh += 1;
+        state.handles.insert(fh);
+        Ok(Opened::new(fh))
+    }
+
+    async fn readdir(
+        &self,
+        _ctx: &Context,
+        _ino: u64,
+        _fh: u64,
+        offset: u64,
+        sink: &mut DirSink,
+    ) -> Result<()> {
+        let mut running = self.begin("readdir").await;
+        running.ended = true;
+        let state = self.state();
+        for (next, (name, ino)) in (1..).zip(&state.names).skip(offset as usize) {
+            if !sink.push(*ino, next, self.attr(&state, *ino)?.kind, name) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn readdirplus(
+        &self,
+        _ctx: &Context,
+        _ino: u64,
+        _fh: u64,
+        offset: u64,
+        sink: &mut PlusSink,
+    ) -> Result<()> {
+        let mut running = self.begin("readdirplus").await;
+        let names: Vec<_> = {
+            let state = self.state();
+            state.names.iter().map(|(name, ino)| (name.clone(), *ino)).collect()
+        };
+        let dots = [&b"."[..], b".."];
+        for (next, name) in (1..).zip(dots).skip(offset as usize) {
+            if !sink.push_name(ROOT, next, FileKind::Directory, name) {
+                running.ended = true;
+                return Ok(());
+            }
+        }
+        let skip = (offset as usize).saturating_sub(dots.len());
+        for (next, (name, ino)) in (3..).zip(names).skip(skip) {
+            if !sink.has_room(name.len()) {
+                break;
+            }
+            let pushed = {
+                let mut state = self.state();
+                let entry = self.entry(&mut state, ino)?;
+                sink.push(&entry, next, &name)
+            };
+            assert!(pushed, "there was room");
+            // An interrupt may come between two entries.
+            drop(self.begin("readdirplus entry").await);
+        }
+        running.ended = true;
+        Ok(())
+    }
+
+    async fn releasedir(&self, _ctx: &Context, _ino: u64, fh: u64, _flags: i32) -> Result<()> {
+        let mut running = self.begin("releasedir").await;
+        running.ended = true;
+        assert!(self.state().handles.remove(&fh), "released twice");
+        Ok(())
+    }
+
+    async fn statfs(&self, _ctx: &Context, _ino: u64) -> Result<Statfs> {
+        Ok(Statfs { blocks: 12345, ..Statfs::default() })
+    }
+
+    async fn getxattr(&self, _ctx: &Context, _ino: u64, name: &[u8]) -> Result<Vec<u8>> {
+        match name {
+            b"user.color" => Ok(b"blue".to_vec()),
+            _ => Err(Errno::ENODATA),
+        }
+    }
+
+    async fn listxattr(&self, _ctx: &Context, _ino: u64) -> Result<Vec<u8>> {
+        Ok(b"user.color\0".to_vec())
+    }
+}

@@ -1,0 +1,760 @@
+//! Real mounts. Every test of [`everybody`] runs twice: as the user who runs the tests, and, by
+//! [`as_root::nobody_can_do_it_too`], as `nobody` through fusermount3.
+
+mod memory;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fuse::{
+    Cause, Config, End, Error, Mount, MountOptions, Notifier, Session, Visibility, unmount,
+};
+use memory::{Memory, PATIENCE, ROOT};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+
+const TTL: Duration = Duration::from_secs(100);
+
+/// A mounted [`Memory`]. Not to be dropped before [`Mounted::end`] but by a panic.
+struct Mounted {
+    memory: Arc<Memory>,
+    session: Option<JoinHandle<End>>,
+    runtime: Runtime,
+    dir: TempDir,
+}
+
+/// What `/proc/self/mountinfo` says is mounted on `path`.
+fn mounted_on(path: &Path) -> Option<String> {
+    let all = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let of = format!(" {} ", path.display());
+    all.lines().find(|line| line.contains(&of)).map(str::to_owned)
+}
+
+/// Waits until nothing is mounted on `path`.
+fn wait_unmounted(path: &Path) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut mounts = File::open("/proc/self/mountinfo").unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // The kernel reports changes since the last reading.
+        mounts.seek(SeekFrom::Start(0)).unwrap();
+        mounts.read_to_end(&mut Vec::new()).unwrap();
+        if mounted_on(path).is_none() {
+            return;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        assert!(!left.is_zero(), "still mounted on {}", path.display());
+        let left = Timespec { tv_sec: left.as_secs() as i64 + 1, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&mounts, PollFlags::PRI)], Some(&left)).unwrap();
+    }
+}
+
+impl Mounted {
+    fn new() -> Mounted {
+        Mounted::with(Memory::new(TTL), &MountOptions::default(), Config::default())
+    }
+
+    fn with(memory: Arc<Memory>, options: &MountOptions, config: Config) -> Mounted {
+        let dir = tempfile::tempdir().unwrap();
+        // For other users in those tests where they may come.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let mount = Mount::new(dir.path(), options).unwrap();
+        Mounted::over(memory, mount, config, dir)
+    }
+
+    fn over(memory: Arc<Memory>, mount: Mount, config: Config, dir: TempDir) -> Mounted {
+        let runtime = Runtime::new().unwrap();
+        let session = runtime.block_on(Session::start(mount, memory.clone(), config)).unwrap();
+        let session = Some(runtime.spawn(session.run()));
+        Mounted { memory, session, runtime, dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn notifier(&self) -> Notifier {
+        self.memory.started.get().unwrap().notifier.clone()
+    }
+
+    /// Unmounts, waits for the end of the session, and looks whether anything was left.
+    fn end(mut self) -> Arc<Memory> {
+        match unmount(self.dir.path(), false) {
+            // Another test is about to start a program, and has between fork and exec whatever is
+            // open here.
+            Err(Error::Busy(_)) => unmount(self.dir.path(), true).unwrap(),
+            other => other.unwrap(),
+        }
+        let session = self.session.take().unwrap();
+        let end = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, session).await });
+        let end = end.expect("no end: has another mount namespace a copy of the mount?").unwrap();
+        assert!(matches!(end.cause, Cause::Unmounted), "{end:?}");
+        assert_eq!(end.abandoned, 0);
+        assert!(self.memory.destroyed());
+        assert_eq!(mounted_on(self.dir.path()), None);
+        self.memory.clone()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.session.is_some() {
+            // A failed test; what matters is that it leaves nothing behind, no caller either.
+            self.memory.release_all();
+            let _ = unmount(self.dir.path(), true);
+        }
+    }
+}
+
+/// Runs `body` on a thread and gives its result, or panics if that takes too long.
+fn in_time<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = mpsc::channel();
+    thread::spawn(move || done.send(body()));
+    result.recv_timeout(PATIENCE).expect("the file system hangs")
+}
+
+/// Waits for the end of a child, at most a second.
+fn reaped_within_a_second(mut child: Child) -> std::process::ExitStatus {
+    let (done, status) = mpsc::channel();
+    thread::spawn(move || done.send(child.wait().unwrap()));
+    status.recv_timeout(Duration::from_secs(1)).expect("the caller was not freed within a second")
+}
+
+/// How a blocked caller is told to give up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum By {
+    /// SIGKILL to a process.
+    Kill,
+    /// SIGINT to a process that has no handler for it.
+    Interrupt,
+    /// A signal with a handler: the call returns `EINTR`.
+    Handler,
+}
+
+/// Installs a handler for SIGUSR1 that does nothing, without `SA_RESTART`.
+fn handle_usr1() {
+    extern "C" fn nothing(_signal: libc::c_int) {}
+    // SAFETY: a zeroed sigaction is a valid one, and the handler is safe to run at any time.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+    }
+}
+
+/// Lets a call block in `operation`, ends its caller, and looks that it was freed at once, with
+/// the right error, and that the operation was dropped.
+fn free_blocked(
+    mounted: &Mounted,
+    operation: &'static str,
+    by: By,
+    command: &[&str],
+    call: impl FnOnce() -> io::Result<()> + Send + 'static,
+) {
+    let memory = &mounted.memory;
+    let (begun, dropped) = (memory.begun(operation), memory.dropped(operation));
+    memory.hold(operation);
+    match by {
+        By::Kill | By::Interrupt => {
+            let mut child = Command::new(command[0]);
+            child.args(&command[1..]).stdout(Stdio::null()).stderr(Stdio::null());
+            let child = child.spawn().unwrap();
+            memory.wait_begun(operation, begun + 1);
+            let signal = if by == By::Kill { libc::SIGKILL } else { libc::SIGINT };
+            let pid = rustix::process::Pid::from_child(&child);
+            let number = rustix::process::Signal::from_named_raw(signal).unwrap();
+            rustix::process::kill_process(pid, number).unwrap();
+            let status = reaped_within_a_second(child);
+            assert_eq!(status.signal(), Some(signal), "{operation} {by:?}: {status}");
+        }
+        By::Handler => {
+            let (tell, told) = mpsc::channel();
+            let caller = thread::spawn(move || {
+                // SAFETY: has no preconditions.
+                tell.send(unsafe { libc::pthread_self() }).unwrap();
+                call()
+            });
+            let thread_id = told.recv().unwrap();
+            memory.wait_begun(operation, begun + 1);
+            // SAFETY: the thread has not been joined.
+            assert_eq!(unsafe { libc::pthread_kill(thread_id, libc::SIGUSR1) }, 0);
+            let (done, result) = mpsc::channel();
+            thread::spawn(move || done.send(caller.join().unwrap()));
+            let result = result
+                .recv_timeout(Duration::from_secs(1))
+                .expect("the caller was not freed within a second");
+            let error = result.expect_err("a call that was interrupted succeeded");
+            assert_eq!(error.raw_os_error(), Some(libc::EINTR), "{operation}");
+        }
+    }
+    memory.wait_dropped(operation, dropped + 1);
+    memory.release_held(operation);
+}
+
+/// A read past the page cache.
+fn read_direct(path: &Path) -> io::Result<Vec<u8>> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
+    let mut data = vec![0; 4096];
+    let len = file.read_at(&mut data, 0)?;
+    data.truncate(len);
+    Ok(data)
+}
+
+mod everybody {
+    use super::*;
+
+    fn use_files(mounted: &Mounted) {
+        let path = mounted.path("file");
+        // Larger than several requests, and no multiple of anything.
+        let data: Vec<u8> = (0..3_333_333u32).map(|at| (at % 251) as u8).collect();
+        fs::write(&path, &data).unwrap();
+        assert!(fs::read(&path).unwrap() == data);
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        file.write_all_at(b"changed", 100_000).unwrap();
+        let mut changed = [0; 9];
+        file.read_exact_at(&mut changed, 99_999).unwrap();
+        assert_eq!(&changed[1..8], b"changed");
+        file.set_len(200_000).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 200_000);
+        drop(file);
+        fs::rename(&path, mounted.path("renamed")).unwrap();
+        assert_eq!(fs::read(&path).unwrap_err().raw_os_error(), Some(libc::ENOENT));
+        std::os::unix::fs::symlink("renamed", mounted.path("link")).unwrap();
+        assert_eq!(fs::read(mounted.path("link")).unwrap().len(), 200_000);
+        fs::hard_link(mounted.path("renamed"), mounted.path("again")).unwrap();
+        fs::set_permissions(mounted.path("again"), fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(fs::metadata(mounted.path("renamed")).unwrap().mode(), 0o100_600);
+        let mut names: Vec<_> = fs::read_dir(mounted.dir.path())
+            .unwrap()
+            .map(|entry| {
+                let entry = entry.unwrap();
+                (entry.file_name().into_string().unwrap(), entry.file_type().unwrap().is_symlink())
+            })
+            .collect();
+        names.sort();
+        let expected = [("again", false), ("link", true), ("renamed", false)];
+        assert_eq!(names, expected.map(|(name, link)| (name.to_owned(), link)));
+        for name in ["again", "link", "renamed"] {
+            fs::remove_file(mounted.path(name)).unwrap();
+        }
+        assert_eq!(fs::read_dir(mounted.dir.path()).unwrap().count(), 0);
+        assert_eq!(rustix::fs::statfs(mounted.dir.path()).unwrap().f_blocks, 12345);
+    }
+
+    #[test]
+    fn files_are_made_read_written_listed_and_removed() {
+        let mounted = Mounted::new();
+        let mounted = in_time(move || {
+            use_files(&mounted);
+            mounted
+        });
+        mounted.end();
+    }
+
+    #[test]
+    fn two_readers_do_it_too() {
+        let config = Config { readers: 2, ..Config::default() };
+        let mounted = Mounted::with(Memory::new(Duration::ZERO), &MountOptions::default(), config);
+        let mounted = in_time(move || {
+            use_files(&mounted);
+            thread::scope(|scope| {
+                for number in 0..8 {
+                    let path = mounted.path(&format!("of thread {number}"));
+                    scope.spawn(move || {
+                        for round in 0..100u32 {
+                            fs::write(&path, round.to_string()).unwrap();
+                            assert_eq!(fs::read_to_string(&path).unwrap(), round.to_string());
+                        }
+                    });
+                }
+            });
+            mounted
+        });
+        mounted.end();
+    }
+
+    #[test]
+    fn a_long_listing_comes_in_pieces_with_its_look_ups() {
+        let mounted = Mounted::new();
+        for number in 0..1000 {
+            mounted.memory.add(&format!("a file with a long name and the number {number:04}"), b"");
+        }
+        let dir = mounted.dir.path().to_owned();
+        let sizes = in_time(move || {
+            let entries = fs::read_dir(dir).unwrap();
+            entries.map(|entry| entry.unwrap().metadata().unwrap().len()).collect::<Vec<_>>()
+        });
+        assert_eq!(sizes, [0; 1000]);
+        // None but for names that the kernel was made to give up meanwhile, which another test does.
+        assert!(mounted.memory.begun("lookup") < 500);
+        assert!(mounted.memory.begun("readdirplus") > 1);
+        mounted.end();
+    }
+
+    #[test]
+    fn a_blocked_caller_can_always_be_freed() {
+        handle_usr1();
+        let mounted =
+            Mounted::with(Memory::new(Duration::ZERO), &MountOptions::default(), Config::default());
+        mounted.memory.add("file", &[7; 8192]);
+        let path = mounted.path("file");
+        let text = path.to_str().unwrap();
+        let input = format!("if={text}");
+        let (dd, cat, stat) = (
+            ["dd", &*input, "of=/dev/null", "bs=4096", "count=1", "iflag=direct"],
+            ["cat", text],
+            ["stat", text],
+        );
+        for by in [By::Kill, By::Interrupt, By::Handler] {
+            let at = path.clone();
+            free_blocked(&mounted, "lookup", by, &stat, move || fs::metadata(at).map(drop));
+            let at = path.clone();
+            free_blocked(&mounted, "getattr", by, &stat, move || fs::metadata(at).map(drop));
+            let at = path.clone();
+            free_blocked(&mounted, "open", by, &cat, move || {
+                // That of the standard library would try again.
+                let flags = rustix::fs::OFlags::RDONLY;
+                Ok(rustix::fs::open(at, flags, rustix::fs::Mode::empty()).map(drop)?)
+            });
+            let at = path.clone();
+            free_blocked(&mounted, "read", by, &dd, move || read_direct(&at).map(drop));
+        }
+        // The mount is as good as before.
+        assert_eq!(in_time(move || read_direct(&path)).unwrap(), [7; 4096]);
+        mounted.end();
+    }
+
+    #[test]
+    fn a_caller_that_is_killed_while_closing_goes_away() {
+        let mounted = Mounted::new();
+        mounted.memory.add("file", b"x");
+        mounted.memory.hold("flush");
+        let path = mounted.path("file");
+        let mut child = Command::new("cat").arg(&path).stdout(Stdio::null()).spawn().unwrap();
+        mounted.memory.wait_begun("flush", 1);
+        child.kill().unwrap();
+        assert_eq!(reaped_within_a_second(child).signal(), Some(libc::SIGKILL));
+        mounted.memory.release_held("flush");
+        mounted.end();
+    }
+
+    /// Callers that are interrupted at any moment, with two readers, so that interrupts also come
+    /// early and late.
+    #[test]
+    fn a_storm_of_interrupts_leaves_the_mount_in_order() {
+        handle_usr1();
+        let config = Config { readers: 2, ..Config::default() };
+        let mounted = Mounted::with(Memory::new(Duration::ZERO), &MountOptions::default(), config);
+        mounted.memory.add("file", &[7; 4096]);
+        let path = mounted.path("file");
+        let (tell, told) = mpsc::channel();
+        let (done, finished) = mpsc::channel();
+        let caller = thread::spawn(move || {
+            // SAFETY: has no preconditions.
+            tell.send(unsafe { libc::pthread_self() }).unwrap();
+            let mut interrupted = 0;
+            // As often as it takes on a machine that has other things to do.
+            while interrupted < 20 {
+                match read_direct(&path) {
+                    Ok(data) => assert_eq!(data, [7; 4096]),
+                    Err(error) => {
+                        assert_eq!(error.raw_os_error(), Some(libc::EINTR), "{error}");
+                        interrupted += 1;
+                    }
+                }
+            }
+            done.send(()).unwrap();
+            // Stays, since it gets signals, until the receiver is gone.
+            while done.send(()).is_ok() {
+                thread::yield_now();
+            }
+        });
+        let thread_id = told.recv().unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            assert!(Instant::now() < deadline, "the caller hangs, or cannot be interrupted");
+            // SAFETY: the thread has not been joined.
+            assert_eq!(unsafe { libc::pthread_kill(thread_id, libc::SIGUSR1) }, 0);
+            match finished.recv_timeout(Duration::from_micros(50)) {
+                Ok(()) => break,
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        drop(finished);
+        caller.join().unwrap();
+        mounted.end();
+    }
+
+    #[test]
+    fn direct_and_cached_opens_of_a_file_see_the_same() {
+        let mounted = Mounted::new();
+        let ino = mounted.memory.add("file", &[1; 8192]);
+        let path = mounted.path("file");
+        in_time(move || {
+            let mut options = OpenOptions::new();
+            let cached = options.read(true).write(true).open(&path).unwrap();
+            let direct = options.custom_flags(libc::O_DIRECT).open(&path).unwrap();
+            let read = |file: &File| {
+                let mut data = vec![0; 4096];
+                file.read_exact_at(&mut data, 4096).unwrap();
+                data
+            };
+            assert_eq!(read(&cached), [1; 4096]);
+            direct.write_all_at(&[2; 4096], 4096).unwrap();
+            assert_eq!(read(&cached), [2; 4096]);
+            cached.write_all_at(&[3; 4096], 4096).unwrap();
+            assert_eq!(read(&direct), [3; 4096]);
+            assert_eq!(read(&cached), [3; 4096]);
+            // A mapping too: its pages are those of the cached open.
+            drop(direct);
+            let again = File::options()
+                .read(true)
+                .write(true)
+                .custom_flags(libc::O_DIRECT)
+                .open(&path)
+                .unwrap();
+            again.write_all_at(&[4; 4096], 4096).unwrap();
+            assert_eq!(read(&cached), [4; 4096]);
+        });
+        assert_eq!(mounted.memory.content(ino)[4096..], [4; 4096]);
+        mounted.end();
+    }
+
+    #[test]
+    fn notifications_change_what_the_kernel_has() {
+        let mounted = Mounted::new();
+        let memory = mounted.memory.clone();
+        let ino = memory.add("file", b"old");
+        let path = mounted.path("file");
+        let text = |path: &Path| {
+            let path = path.to_owned();
+            in_time(move || fs::read_to_string(path)).map_err(|error| error.raw_os_error())
+        };
+        let notifier = mounted.notifier();
+        let settle = || mounted.runtime.block_on(notifier.settled());
+        assert_eq!(text(&path).unwrap(), "old");
+        memory.change(ino, b"new");
+        assert_eq!(text(&path).unwrap(), "old", "the kernel was to keep it");
+        assert!(notifier.inval_inode(ino, 0, 0));
+        settle();
+        assert_eq!(text(&path).unwrap(), "new");
+        // Stored data is shown without a READ, once the kernel knows of the length.
+        let reads = memory.begun("read");
+        assert!(notifier.store(ino, 0, bytes::Bytes::from_static(b"put")));
+        settle();
+        assert_eq!(text(&path).unwrap(), "put");
+        assert_eq!(memory.begun("read"), reads);
+        // A name.
+        memory.remove("file");
+        assert_eq!(text(&path).unwrap(), "put");
+        assert!(notifier.inval_entry(ROOT, b"file"));
+        settle();
+        assert_eq!(text(&path), Err(Some(libc::ENOENT)));
+        // A name cached as absent.
+        let ino = memory.add("file", b"back");
+        assert_eq!(text(&path), Err(Some(libc::ENOENT)));
+        assert!(notifier.expire_entry(ROOT, b"file"));
+        settle();
+        assert_eq!(text(&path).unwrap(), "back");
+        memory.remove("file");
+        assert!(notifier.delete(ROOT, ino, b"file"));
+        // What the kernel does not have is no error.
+        assert!(notifier.inval_inode(9999, 0, 0));
+        settle();
+        assert_eq!(text(&path), Err(Some(libc::ENOENT)));
+        mounted.end();
+    }
+
+    #[test]
+    fn a_mount_in_use_is_busy_and_goes_lazily() {
+        let mut mounted = Mounted::new();
+        mounted.memory.add("file", b"still here");
+        let mut file = File::open(mounted.path("file")).unwrap();
+        let busy = unmount(mounted.dir.path(), false).unwrap_err();
+        assert!(matches!(busy, Error::Busy(_)), "{busy}");
+        unmount(mounted.dir.path(), true).unwrap();
+        assert_eq!(mounted_on(mounted.dir.path()), None);
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "still here");
+        drop(file);
+        let end = mounted.runtime.block_on(mounted.session.take().unwrap()).unwrap();
+        assert!(matches!(end.cause, Cause::Unmounted), "{end:?}");
+        let error = unmount(mounted.dir.path(), false).unwrap_err();
+        assert!(matches!(error, Error::Unmount { .. } | Error::Fusermount(_)), "{error}");
+    }
+
+    #[test]
+    fn dropped_mounts_and_stopped_sessions_are_unmounted() {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = Mount::new(dir.path(), &MountOptions::default()).unwrap();
+        assert!(mounted_on(dir.path()).is_some());
+        drop(mount);
+        assert_eq!(mounted_on(dir.path()), None);
+
+        let runtime = Runtime::new().unwrap();
+        let mount = Mount::new(dir.path(), &MountOptions::default()).unwrap();
+        let memory = Memory::new(TTL);
+        let session = runtime.block_on(Session::start(mount, memory, Config::default())).unwrap();
+        let stopper = session.stopper();
+        let session = runtime.spawn(session.run());
+        let _open = File::open(dir.path()).unwrap();
+        stopper.stop();
+        let end = runtime.block_on(session).unwrap();
+        assert!(matches!(end.cause, Cause::Stopped), "{end:?}");
+        assert_eq!(mounted_on(dir.path()), None);
+    }
+
+    #[test]
+    fn what_is_mounted_has_the_name_and_the_options_that_were_asked_for() {
+        let options = MountOptions {
+            fsname: "host:/a,b\\c d".into(),
+            subtype: "kind".into(),
+            read_only: true,
+            exec: false,
+            default_permissions: true,
+            max_read: Some(65_536),
+            ..MountOptions::default()
+        };
+        let mounted = Mounted::with(Memory::new(TTL), &options, Config::default());
+        let line = mounted_on(mounted.dir.path()).unwrap();
+        for part in [
+            " ro,nosuid,nodev,noexec,",
+            " fuse.kind host:/a,b\\134c\\040d ",
+            "default_permissions",
+            "max_read=65536",
+        ] {
+            assert!(line.contains(part), "{part:?} is not in {line:?}");
+        }
+        let error = fs::write(mounted.path("file"), "").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EROFS));
+        mounted.end();
+    }
+
+    #[test]
+    fn a_mount_point_that_is_none_is_explained() {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = |path: &Path| Mount::new(path, &MountOptions::default()).unwrap_err();
+        let missing = mount(&dir.path().join("none"));
+        assert!(matches!(missing, Error::MountPointMissing(_)), "{missing}");
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        let file = mount(&file);
+        assert!(matches!(file, Error::MountPointNotADirectory(_)), "{file}");
+        let wrong = mount(Path::new("/dev/fd/987"));
+        assert!(matches!(wrong, Error::NotADevice(987)), "{wrong}");
+    }
+
+    #[test]
+    fn others_are_let_in_only_where_that_is_allowed() {
+        let options = MountOptions { visibility: Visibility::Everybody, ..MountOptions::default() };
+        let configured = fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
+        let allowed = rustix::process::geteuid().is_root()
+            || configured.lines().any(|line| line.trim() == "user_allow_other");
+        let dir = tempfile::tempdir().unwrap();
+        match Mount::new(dir.path(), &options) {
+            Ok(_) => assert!(allowed),
+            Err(error) => {
+                assert!(!allowed && matches!(error, Error::AllowOtherNotPermitted), "{error}");
+            }
+        }
+        assert_eq!(mounted_on(dir.path()), None);
+    }
+
+    /// Tells [`mounts_and_is_killed`] what to do in its process.
+    const AUTO_UNMOUNT: &str = "FUSE_TEST_AUTO_UNMOUNT";
+    const MOUNT_ON: &str = "FUSE_TEST_MOUNT_ON";
+
+    /// Mounts, if it is run by [`killed_after_mounting`], and waits to be killed.
+    #[test]
+    fn mounts_and_is_killed() {
+        let Some(dir) = std::env::var_os(MOUNT_ON) else { return };
+        let auto_unmount = std::env::var_os(AUTO_UNMOUNT).is_some();
+        let options = MountOptions { auto_unmount, ..MountOptions::default() };
+        let _mount = Mount::new(Path::new(&dir), &options).unwrap();
+        eprintln!("mounted");
+        loop {
+            thread::park();
+        }
+    }
+
+    /// Mounts on `dir` in another process and kills that.
+    fn killed_after_mounting(dir: &Path, auto_unmount: bool) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "everybody::mounts_and_is_killed", "--nocapture"])
+            .env(MOUNT_ON, dir)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        if auto_unmount {
+            command.env(AUTO_UNMOUNT, "1");
+        }
+        let mut child = command.spawn().unwrap();
+        let mut word = [0; 7];
+        child.stderr.take().unwrap().read_exact(&mut word).unwrap();
+        assert_eq!(&word, b"mounted");
+        assert!(mounted_on(dir).is_some());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn auto_unmount_unmounts_after_a_kill() {
+        let dir = tempfile::tempdir().unwrap();
+        killed_after_mounting(dir.path(), true);
+        wait_unmounted(dir.path());
+        // And it does not come in the way of an end in order.
+        let options = MountOptions { auto_unmount: true, ..MountOptions::default() };
+        let mounted = Mounted::with(Memory::new(TTL), &options, Config::default());
+        mounted.end();
+    }
+
+    #[test]
+    fn a_dead_mount_is_explained_and_can_be_unmounted() {
+        let dir = tempfile::tempdir().unwrap();
+        killed_after_mounting(dir.path(), false);
+        let error = Mount::new(dir.path(), &MountOptions::default()).unwrap_err();
+        let text = error.to_string();
+        unmount(dir.path(), false).unwrap();
+        assert!(matches!(error, Error::MountPointDead(_)), "{error}");
+        assert!(text.contains("fusermount3 -u /"), "{text}");
+        assert_eq!(mounted_on(dir.path()), None);
+    }
+}
+
+/// Tests that only root can run.
+mod as_root {
+    use super::*;
+
+    fn assert_root() {
+        assert!(rustix::process::geteuid().is_root(), "this test has to be run by root");
+    }
+
+    /// A command that runs as `nobody`.
+    fn nobody(program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
+        command
+    }
+
+    #[test]
+    fn nobody_can_do_it_too() {
+        assert_root();
+        // As udev has it; without udev the kernel makes it root's.
+        fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).unwrap();
+        // Where it is, nobody may not be able to reach it.
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let program = dir.path().join("mounted");
+        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        let output = nobody(&program)
+            .arg("everybody::")
+            .current_dir("/")
+            .env_remove("TMPDIR")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("a_blocked_caller_can_always_be_freed ... ok"), "{text}");
+    }
+
+    #[test]
+    fn all_look_ups_and_handles_are_given_back() {
+        assert_root();
+        let mounted = Mounted::new();
+        for number in 0..300 {
+            mounted.memory.add(&format!("file {number}"), b"content");
+        }
+        let dir = mounted.dir.path().to_owned();
+        in_time(move || {
+            for entry in fs::read_dir(&dir).unwrap() {
+                assert_eq!(fs::read(entry.unwrap().path()).unwrap(), b"content");
+            }
+            fs::write(dir.join("new"), "x").unwrap();
+            fs::hard_link(dir.join("new"), dir.join("again")).unwrap();
+            std::os::unix::fs::symlink("new", dir.join("link")).unwrap();
+            assert!(fs::metadata(dir.join("none")).is_err());
+            // Gives up what is not in use: dentries and inodes.
+            fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        });
+        mounted.memory.wait_balanced();
+        mounted.end();
+    }
+
+    #[test]
+    fn reads_pass_through_to_the_backing_file() {
+        assert_root();
+        let memory = Memory::new(TTL);
+        let ino = memory.add("file", &[0; 6]);
+        let mut backing = tempfile::tempfile().unwrap();
+        backing.write_all(b"backed").unwrap();
+        *memory.backing.lock().unwrap() = Some(backing.try_clone().unwrap().into());
+        let config = Config { passthrough: true, ..Config::default() };
+        let mounted = Mounted::with(memory, &MountOptions::default(), config);
+        assert!(mounted.memory.started.get().unwrap().negotiated.passthrough());
+        let path = mounted.path("file");
+        in_time(move || {
+            let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+            let mut data = [0; 6];
+            file.read_exact_at(&mut data, 0).unwrap();
+            assert_eq!(&data, b"backed");
+            file.write_all_at(b"BA", 0).unwrap();
+        });
+        let mut data = String::new();
+        backing.seek(SeekFrom::Start(0)).unwrap();
+        backing.read_to_string(&mut data).unwrap();
+        assert_eq!(data, "BAcked");
+        let memory = mounted.end();
+        assert_eq!((memory.begun("read"), memory.begun("write")), (0, 0));
+        assert_eq!(memory.content(ino), [0; 6]);
+    }
+
+    #[test]
+    fn allow_root_keeps_others_out() {
+        assert_root();
+        for (visibility, gets_in) in
+            [(Visibility::OwnerAndRoot, false), (Visibility::Everybody, true)]
+        {
+            let options = MountOptions { visibility, ..MountOptions::default() };
+            let mounted = Mounted::with(Memory::new(TTL), &options, Config::default());
+            mounted.memory.add("file", b"");
+            let output = nobody("stat").arg(mounted.path("file")).output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.success(), gets_in, "{error}");
+            assert_eq!(error.contains("Permission denied"), !gets_in, "{error}");
+            assert!(fs::metadata(mounted.path("file")).is_ok());
+            mounted.end();
+        }
+    }
+
+    #[test]
+    fn a_mount_by_another_process_is_served() {
+        assert_root();
+        let dir = tempfile::tempdir().unwrap();
+        let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").unwrap();
+        let number = device.as_fd().as_raw_fd();
+        let data = format!("fd={number},rootmode=40000,user_id=0,group_id=0");
+        let data = std::ffi::CString::new(data).unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("other", dir.path(), "fuse", flags, Some(&*data)).unwrap();
+        // It is handed over.
+        let _ = std::os::fd::IntoRawFd::into_raw_fd(device);
+        let point = PathBuf::from(format!("/dev/fd/{number}"));
+        let mount = Mount::new(&point, &MountOptions::default()).unwrap();
+        assert_eq!(mount.path(), None);
+        let mounted = Mounted::over(Memory::new(TTL), mount, Config::default(), dir);
+        let path = mounted.path("file");
+        in_time(move || fs::write(path, "x")).unwrap();
+        mounted.end();
+    }
+}
