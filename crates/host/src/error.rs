@@ -1,5 +1,5 @@
 //! Why a host cannot be used, in words for the user. Operations answer with an
-//! [`Errno`](base::Errno) instead, see [`crate::errno`].
+//! [`Errno`](base::Errno) instead, see the module `errno`.
 
 use crate::connector::ConnectError;
 

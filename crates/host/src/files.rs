@@ -12,13 +12,12 @@ use crate::probe::Probe;
 use crate::{attr, errno, gather};
 
 impl Host {
-    /// The file, if its session lives. If not, a new session is waited for, and the handle is
+    /// The file, if its session lives. If not, a connection is waited for, and the handle is
     /// stale then: it is here that handles would be opened anew.
     pub(crate) async fn live_file(&self, fh: Fh) -> Result<Arc<OpenFile>> {
         let file = self.handles.file(fh)?;
-        let session = &file.open.session;
-        if !session.is_alive() {
-            self.session(session.slot).await?;
+        if !file.open.session.is_alive() {
+            self.metadata().await?;
             return Err(Errno::ESTALE);
         }
         Ok(file)

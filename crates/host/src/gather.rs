@@ -60,8 +60,10 @@ pub(crate) async fn both<A, B>(first: Call<A>, mut second: Call<B>) -> (Result<A
     }
 }
 
-/// Sends a request now, to be awaited later. When there is no room it is sent when it is awaited.
-pub(crate) fn send<T>(mut call: Call<T>) -> Call<T> {
-    let _ = call.poll_send(&mut Context::from_waker(Waker::noop()));
-    call
+/// Sends a request now, to be awaited later; `None`, and nothing is sent, when there is no room.
+///
+/// It is not given back to wait for room: as long as nobody polls it, it would keep its turn.
+pub(crate) fn send_now<T>(mut call: Call<T>) -> Option<Call<T>> {
+    let sent = call.poll_send(&mut Context::from_waker(Waker::noop()));
+    sent.is_ready().then_some(call)
 }

@@ -121,16 +121,11 @@ impl Handles {
         place
     }
 
-    /// The session of `place` cannot be had: its path goes to the first one, if nothing of it
-    /// is open.
-    pub(crate) fn fall_back(&self, path: &RemotePath, place: PathPlace) -> PathPlace {
-        let mut tables = self.lock();
-        // The table's, the caller's.
-        if Arc::strong_count(&place.0) > 2 {
-            return place;
-        }
+    /// The session for `path` cannot be had, so whatever handles it has there are dead: it goes
+    /// to the first one.
+    pub(crate) fn fall_back(&self, path: &RemotePath) -> PathPlace {
         let place = PathPlace(Arc::new(0));
-        tables.paths.insert(path.clone(), place.clone());
+        self.lock().paths.insert(path.clone(), place.clone());
         place
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
 use base::{DirEntry, Errno, FileKind, Name, Result};
 use sftp::{Call, NameEntry};
@@ -93,18 +93,25 @@ impl Listing {
 
     /// Waits for one answer and takes it into the state.
     async fn receive(&self, state: &mut State) {
+        if state.asked.is_empty() {
+            // Not in the state before it is sent: given up there, it would keep its turn for
+            // room, and all others behind it.
+            let mut call = self.open.session.client.readdir(&self.open.handle);
+            poll_fn(|context| call.poll_send(context)).await;
+            state.asked.push_back(call);
+        }
+        let mut asked_for_more = false;
         let answer = poll_fn(|context| {
-            // Asking for more only when the answer is not there yet keeps small listings small.
-            if let Some(first) = state.asked.front_mut()
-                && let Poll::Ready(answer) = Pin::new(first).poll(context)
-            {
-                return Poll::Ready(answer);
-            }
-            state.ask(&self.open);
-            match state.asked.front_mut() {
+            let answer = match state.asked.front_mut() {
                 Some(first) => Pin::new(first).poll(context),
                 None => Poll::Pending,
+            };
+            // Asking for more only when the answer is not there yet keeps small listings small.
+            if answer.is_pending() && !asked_for_more {
+                asked_for_more = true;
+                state.ask(&self.open);
             }
+            answer
         })
         .await;
         state.asked.pop_front();
@@ -137,15 +144,12 @@ impl Listing {
 }
 
 impl State {
-    /// Asks for as many parts as the depth allows.
+    /// Asks for as many parts as the depth allows and there is room for.
     fn ask(&mut self, open: &OpenHandle) {
         while self.asked.len() < self.depth {
-            let mut call = open.session.client.readdir(&open.handle);
-            let sent = call.poll_send(&mut Context::from_waker(Waker::noop()));
-            self.asked.push_back(call);
-            if sent.is_pending() {
-                // No room for more; what waits in front is sent when it is polled.
-                return;
+            match gather::send_now(open.session.client.readdir(&open.handle)) {
+                Some(call) => self.asked.push_back(call),
+                None => return,
             }
         }
     }

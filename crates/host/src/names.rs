@@ -1,14 +1,14 @@
 //! Making, removing and showing names.
 
 use base::{Attr, Errno, RemotePath, Result, StatVfs};
-use sftp::{Error, Extension, FileAttrs, StatusCode};
+use sftp::{Extension, FileAttrs, StatusCode};
 
 use crate::handles::OpenHandle;
 use crate::host::Host;
 use crate::listing::Listing;
 use crate::open::missing_bits;
 use crate::probe::Probe;
-use crate::{attr, errno, gather};
+use crate::{attr, gather};
 
 /// Longest target of a symbolic link, in bytes: Linux's `PATH_MAX` without the NUL.
 const MAX_TARGET_BYTES: usize = 4095;
@@ -150,14 +150,16 @@ impl Host {
 
     pub(crate) async fn figures(&self, path: &RemotePath) -> Result<StatVfs> {
         let session = self.metadata().await?;
-        if !session.offers(Extension::Statvfs) {
-            return Ok(MADE_UP_FIGURES);
-        }
         let full = session.path(path)?;
-        match session.client.statvfs(&full).await {
-            Ok(figures) => Ok(attr::figures(&figures)),
-            Err(error @ Error::Status { .. }) => Err(Probe(&session).general(&error, path).await),
-            Err(error) => Err(errno::from_sftp(&error)),
+        let figures = if session.offers(Extension::Statvfs) {
+            session.client.statvfs(&full).await.map(|figures| attr::figures(&figures))
+        } else {
+            // Only for what is there.
+            session.client.stat(&full).await.map(|_| MADE_UP_FIGURES)
+        };
+        match figures {
+            Ok(figures) => Ok(figures),
+            Err(error) => Err(Probe(&session).general(&error, path).await),
         }
     }
 }

@@ -47,7 +47,7 @@ impl Host {
         match self.session(place.slot()).await {
             Ok(session) => Ok((session, place)),
             Err(_) if place.slot() != 0 => {
-                let place = self.handles.fall_back(path, place);
+                let place = self.handles.fall_back(path);
                 Ok((self.session(place.slot()).await?, place))
             }
             Err(errno) => Err(errno),

@@ -5,7 +5,8 @@
 //! - `Vacant`: never connected. → `Connecting` by the first who needs it.
 //! - `Connecting`: a task of its own connects; callers wait for it and may give up waiting, it
 //!   goes on. → `Up` or `Down`.
-//! - `Up`: a session, alive or not. When it is found dead → `Connecting`, where reconnecting is on.
+//! - `Up`: a session, alive or not. When it is found dead → `Connecting`, where reconnecting is
+//!   on, but not within a second of its beginning.
 //! - `Down`: the last attempt failed. Before `retry_at` callers are told so at once, or wait when
 //!   that is near; after it → `Connecting`.
 //!
@@ -36,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 enum State {
     Vacant,
-    Connecting { failures: u32 },
+    Connecting,
     Up(Arc<Session>),
     Down { why: Error, failures: u32, retry_at: Instant },
 }
@@ -56,11 +57,19 @@ impl Place {
 /// What is to be done to get a session.
 enum Step {
     Have(Arc<Session>),
+    /// It is gone for good.
     Lost,
-    Connect,
+    /// The caller has to start an attempt, after so many that failed.
+    Connect {
+        failures: u32,
+    },
+    /// An attempt is under way.
     Wait,
-    Sleep(Instant),
-    Fail(Error),
+    /// There must be no attempt before this.
+    Sleep {
+        until: Instant,
+        why: Error,
+    },
 }
 
 /// Why there is no session now.
@@ -119,16 +128,17 @@ impl Pool {
             match self.next_step(slot) {
                 Step::Have(session) => return Ok(session),
                 Step::Lost => return Err(Unavailable::Lost),
-                Step::Fail(why) => return Err(Unavailable::Failed(why)),
-                Step::Connect => {
-                    tokio::spawn(self.clone().connect(slot));
-                    settled.await;
-                }
-                Step::Wait => settled.await,
-                Step::Sleep(until) => {
+                // The first session is what everything depends on; others are only better.
+                Step::Sleep { until, .. } if slot == 0 && until <= Instant::now() + PATIENCE => {
                     tokio::time::sleep_until(until).await;
                     continue;
                 }
+                Step::Sleep { why, .. } => return Err(Unavailable::Failed(why)),
+                Step::Connect { failures } => {
+                    tokio::spawn(self.clone().connect(slot, failures));
+                    settled.await;
+                }
+                Step::Wait => settled.await,
             }
             // Those who waited for the attempt share its outcome.
             if let State::Down { why, .. } = &*self.places[slot].lock() {
@@ -140,43 +150,46 @@ impl Pool {
     fn next_step(&self, slot: usize) -> Step {
         let mut state = self.places[slot].lock();
         let failures = match &*state {
+            State::Vacant => 0,
+            State::Connecting => return Step::Wait,
             State::Up(session) if session.is_alive() => return Step::Have(session.clone()),
             State::Up(_) if !self.config.reconnect => return Step::Lost,
-            State::Connecting { .. } => return Step::Wait,
-            State::Down { why, retry_at, .. } => {
-                let left = retry_at.saturating_duration_since(Instant::now());
-                match left {
-                    Duration::ZERO => {}
-                    left if left <= PATIENCE => return Step::Sleep(*retry_at),
-                    _ => return Step::Fail(why.clone()),
+            State::Up(session) => {
+                // A server that lets in and throws out at once is not to be asked in a tight loop.
+                let until = session.began + FIRST_RETRY;
+                if until > Instant::now() {
+                    let why = session.lost();
+                    return Step::Sleep { until, why };
                 }
-                match &*state {
-                    State::Down { failures, .. } => *failures,
-                    _ => 0,
-                }
+                0
             }
-            State::Vacant | State::Up(_) => 0,
+            State::Down { why, failures, retry_at } => {
+                if *retry_at > Instant::now() {
+                    return Step::Sleep { until: *retry_at, why: why.clone() };
+                }
+                *failures
+            }
         };
-        *state = State::Connecting { failures };
-        Step::Connect
+        *state = State::Connecting;
+        Step::Connect { failures }
     }
 
     /// The task that connects.
-    async fn connect(self: Arc<Pool>, slot: usize) {
+    async fn connect(self: Arc<Pool>, slot: usize, failures: u32) {
         let attempt = self.attempt(slot).await;
         let place = &self.places[slot];
         let mut state = place.lock();
-        let failures = match &*state {
-            State::Connecting { failures } => failures + 1,
-            _ => 1,
-        };
         *state = match attempt {
             Ok(session) => State::Up(session),
             Err(why) => {
-                tracing::warn!(session = slot, "{why}");
+                // The first failure is the caller's to tell.
+                if self.connected_once.load(Ordering::Relaxed) {
+                    tracing::warn!(session = slot, "{why}");
+                }
                 let lasting = matches!(&why, Error::Connect(error) if error.lasting);
-                let doubled = FIRST_RETRY.saturating_mul(1 << (failures - 1).min(16));
+                let doubled = FIRST_RETRY.saturating_mul(1 << failures.min(16));
                 let pause = if lasting { LAST_RETRY } else { doubled.min(LAST_RETRY) };
+                let failures = failures.saturating_add(1);
                 State::Down { why, failures, retry_at: Instant::now() + pause }
             }
         };

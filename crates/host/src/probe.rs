@@ -5,11 +5,14 @@
 //! systems are looked at. The answers can be overtaken by what others do on the server; then the
 //! errno is the one that held when it was looked at.
 
+use std::sync::Arc;
+
 use base::{Errno, FileKind, RemotePath};
 use sftp::{Error, FileAttrs, StatVfs, StatusCode};
 
+use crate::handles::OpenHandle;
 use crate::session::Session;
-use crate::{attr, errno, gather};
+use crate::{attr, errno};
 
 /// Longest name where the server does not say, in bytes: what nearly all of Unix has.
 const DEFAULT_NAME_MAX: usize = 255;
@@ -51,7 +54,7 @@ impl There {
 
 /// Looks into failures of one session.
 #[derive(Clone, Copy)]
-pub(crate) struct Probe<'a>(pub(crate) &'a Session);
+pub(crate) struct Probe<'a>(pub(crate) &'a Arc<Session>);
 
 impl Probe<'_> {
     async fn look(self, path: &RemotePath) -> There {
@@ -203,10 +206,9 @@ impl Probe<'_> {
     async fn has_entries(self, path: &RemotePath) -> bool {
         let Ok(full) = self.0.path(path) else { return false };
         let Ok(handle) = self.0.client.opendir(&full).await else { return false };
-        let first = gather::send(self.0.client.readdir(&handle));
-        self.0.client.close_unattended(&handle);
+        let open = OpenHandle { session: self.0.clone(), handle };
         let is_entry = |name: &[u8]| !matches!(name, b"." | b"..");
-        match first.await {
+        match self.0.client.readdir(&open.handle).await {
             // `.` and `..` are two, and come first or at least in the same part.
             Ok(Some(names)) => names.iter().any(|entry| is_entry(&entry.name)),
             _ => false,

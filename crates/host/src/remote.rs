@@ -26,7 +26,7 @@ impl Remote for Host {
     async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
         let listing = self.handles.dir(dh)?;
         if !listing.session().is_alive() {
-            self.session(listing.slot()).await?;
+            self.metadata().await?;
             return Err(Errno::ESTALE);
         }
         listing.next().await

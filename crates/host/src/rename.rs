@@ -1,6 +1,7 @@
 //! Renaming.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use base::{Errno, RemotePath, RenameMode, Result};
 use sftp::{Error, Extension, StatusCode};
@@ -34,7 +35,7 @@ impl Host {
 
     async fn rename_replacing(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         from: &RemotePath,
         to: &RemotePath,
     ) -> Result<()> {
@@ -63,7 +64,7 @@ impl Host {
     /// replaced. The look here also sees a link that leads nowhere.
     async fn rename_without_replacing(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         from: &RemotePath,
         to: &RemotePath,
     ) -> Result<()> {

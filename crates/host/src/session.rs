@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::{Errno, RemotePath};
 use sftp::{Client, Extension, Options};
+use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::connector::{Connection, Diagnosis};
@@ -28,6 +29,7 @@ pub(crate) struct Session {
     /// What stands before every path; empty for where the session begins.
     root: Vec<u8>,
     diagnosis: Diagnosis,
+    pub(crate) began: Instant,
     /// Longest READ and WRITE, in bytes.
     pub(crate) max_read: u32,
     pub(crate) max_write: u32,
@@ -51,6 +53,7 @@ impl Session {
             slot,
             root,
             diagnosis,
+            began: Instant::now(),
             max_read: cap(client.server().max_read, config.max_read).max(1),
             max_write: cap(client.server().max_write, config.max_write).max(1),
             client,
@@ -61,6 +64,13 @@ impl Session {
 
     pub(crate) fn is_alive(&self) -> bool {
         self.client.end().is_none()
+    }
+
+    /// Why a session that is over is so.
+    pub(crate) fn lost(&self) -> Error {
+        let reason = || sftp::Error::Disconnected("it has ended".into());
+        let source = self.client.end().unwrap_or_else(reason);
+        Error::Session { source, diagnosis: (self.diagnosis)() }
     }
 
     pub(crate) fn offers(&self, extension: Extension) -> bool {
@@ -86,17 +96,18 @@ async fn expand(client: &Client, base: &[u8]) -> Result<Vec<u8>, Error> {
         return Ok(base.to_vec());
     }
     let path = base.escape_ascii().to_string();
+    let end_of_tilde = base.iter().position(|byte| *byte == b'/').unwrap_or(base.len());
+    let (tilde, below) = base.split_at(end_of_tilde);
     if client.server().extensions.has(Extension::ExpandPath) {
-        let expanded = client.expand_path(base).await;
-        return match expanded {
-            Ok(expanded) => Ok(expanded.to_vec()),
+        // Only the tilde, since what is below need not exist when the root is not checked.
+        return match client.expand_path(tilde).await {
+            Ok(expanded) => Ok([&expanded, below].concat()),
             Err(source) => Err(Error::Root { path, source }),
         };
     }
     // Sessions begin at home.
-    match &base[1..] {
-        b"" => Ok(Vec::new()),
-        [b'/', rest @ ..] => Ok(rest.to_vec()),
+    match tilde {
+        b"~" => Ok(below.strip_prefix(b"/").unwrap_or_default().to_vec()),
         _ => Err(Error::RootNotExpanded { path }),
     }
 }

@@ -4,6 +4,8 @@
 //! is looked up first. SETSTAT follows links; `lsetstat@openssh.com` does not, and where it is
 //! missing LSTAT has to say first that the path is no link.
 
+use std::sync::Arc;
+
 use base::{Attr, AttrChange, Errno, Fh, FileKind, RemotePath, Result};
 use sftp::codec::{Owner, Times};
 use sftp::{Extension, FileAttrs};
@@ -102,7 +104,7 @@ impl Host {
 /// By `lsetstat`. Where the server's system cannot set a mode without following (it needs /proc
 /// for that, which a chroot may lack), what is no link is changed by SETSTAT.
 async fn change_without_following(
-    session: &Session,
+    session: &Arc<Session>,
     path: &RemotePath,
     full: &[u8],
     attrs: FileAttrs,

@@ -1,8 +1,8 @@
 //! A client that keeps many requests in flight over one byte stream.
 //!
 //! The way of a request: the caller's first poll encodes it and writes it to the stream itself
-//! ([`output`]); only what the stream does not take at once is left to a writer task. One reader
-//! task ([`inbox`], [`reader`]) receives, finds the request by its id ([`pending`]) and wakes the
+//! (`output`); only what the stream does not take at once is left to a writer task. One reader
+//! task (`inbox`, `reader`) receives, finds the request by its id (`pending`) and wakes the
 //! caller inside one [`base::task::batch`], so an operation that runs as a [`base::task::Task`]
 //! goes on in the thread that decoded its reply. No request has a task or a channel of its own.
 //!

@@ -12,6 +12,9 @@ use crate::error::{Error, Result};
 
 /// A request on its way. It is sent on the first poll, or as soon after that as there is room;
 /// dropping it forgets it, whatever has become of it by then.
+///
+/// A call that was polled and has to wait for room keeps its turn, and later ones wait behind it:
+/// it must be polled on when woken, or dropped.
 #[must_use = "a request is sent when its future is first polled"]
 pub struct Call<T> {
     shared: Arc<Shared>,

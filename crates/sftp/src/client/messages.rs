@@ -144,7 +144,8 @@ impl Client {
     }
 
     /// Reads up to `len` bytes, at least one; `None` at the end of the file. A server may give
-    /// less than there is. `len` is to be within [`Server::max_read`](super::Server::max_read).
+    /// less than there is. The bytes are a slice of the receive buffer: keeping a few of them for
+    /// long keeps up to 64 KiB, or the longest packet, so a cache of small pieces copies them. `len` is to be within [`Server::max_read`](super::Server::max_read).
     pub fn read(&self, handle: &RemoteHandle, offset: u64, len: u32) -> Call<Option<Bytes>> {
         if len == 0 {
             return Call::known(&self.shared, Ok(Some(Bytes::new())));

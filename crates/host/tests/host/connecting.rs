@@ -1,0 +1,128 @@
+//! Connecting, and where the root is.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::Remote;
+use host::{Config, Error, Host};
+
+use super::peer::{Servers, path};
+
+async fn connect(base: &str) -> (Result<Host, Error>, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    std::fs::write(dir.path().join("sub/in"), "x").unwrap();
+    std::fs::write(dir.path().join("file"), "x").unwrap();
+    std::os::unix::fs::symlink("sub", dir.path().join("link")).unwrap();
+    let base = base.replace("DIR", dir.path().to_str().unwrap());
+    let config = Config { base: base.into_bytes(), ..Config::default() };
+    (Host::connect(Servers::new(dir.path(), &[]), config).await, dir)
+}
+
+#[tokio::test]
+async fn the_base_may_be_given_in_many_ways() {
+    for base in ["sub", "DIR/sub", "DIR/sub/", "link", "./sub", "DIR/link/"] {
+        let (host, dir) = connect(base).await;
+        let host = host.unwrap();
+        assert_eq!(host.lstat(&path("in")).await.unwrap().size, 1, "{base}");
+        assert!(host.lstat(&path("")).await.unwrap().is_dir(), "{base}");
+        let real = dir.path().canonicalize().unwrap().join("sub");
+        assert_eq!(host.real_root(), Some(real.to_str().unwrap().as_bytes()), "{base}");
+    }
+    let (host, _dir) = connect("").await;
+    host.unwrap().lstat(&path("sub/in")).await.unwrap();
+    let (host, _dir) = connect("/").await;
+    assert!(host.unwrap().lstat(&path("etc")).await.unwrap().is_dir());
+}
+
+#[tokio::test]
+async fn a_tilde_is_where_sessions_begin_and_a_users_home() {
+    // OpenSSH's server takes the directory it was started in for the home.
+    let (host, dir) = connect("~").await;
+    let here = dir.path().canonicalize().unwrap();
+    assert_eq!(host.unwrap().real_root(), here.to_str().map(str::as_bytes));
+    let (host, _dir) = connect("~/sub").await;
+    host.unwrap().lstat(&path("in")).await.unwrap();
+    let (host, _dir) = connect("~daemon/..").await;
+    assert_eq!(host.unwrap().real_root(), Some(&b"/usr"[..]));
+    let (host, _dir) = connect("~/none").await;
+    assert!(matches!(host.err(), Some(Error::RootMissing { .. })));
+    // Without the extension as far as that goes.
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    for (base, works) in [("~", true), ("~/sub", true), ("~root", false)] {
+        let servers = Servers::new(dir.path(), &["-P", "expand-path"]);
+        let config = Config { base: base.into(), ..Config::default() };
+        let host = Host::connect(servers, config).await;
+        match works {
+            true => drop(host.unwrap()),
+            false => assert!(matches!(host.err(), Some(Error::RootNotExpanded { .. }))),
+        }
+    }
+    let (host, _dir) = connect("~nobody-of-that-name/x").await;
+    let error = host.err().unwrap().to_string();
+    assert!(error.starts_with("~nobody-of-that-name/x: "), "{error}");
+}
+
+#[tokio::test]
+async fn a_wrong_base_is_told() {
+    let (host, _dir) = connect("none\x1b").await;
+    let error = host.err().unwrap();
+    assert!(matches!(error, Error::RootMissing { .. }), "{error}");
+    assert_eq!(error.to_string(), "none\\x1b: no such directory on the server");
+    let (host, _dir) = connect("file").await;
+    assert!(matches!(host.err().unwrap(), Error::RootNotDirectory { .. }));
+    let long = "x/".repeat(3000);
+    let (host, _dir) = connect(&long).await;
+    assert!(matches!(host.err().unwrap(), Error::RootTooLong));
+}
+
+#[tokio::test]
+async fn a_root_that_is_not_to_be_checked_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { base: b"later".to_vec(), check_root: false, ..Config::default() };
+    let host = Host::connect(Servers::new(dir.path(), &[]), config).await.unwrap();
+    assert_eq!(host.lstat(&path("f")).await, Err(base::Errno::ENOENT));
+    std::fs::create_dir(dir.path().join("later")).unwrap();
+    std::fs::write(dir.path().join("later/f"), "x").unwrap();
+    host.lstat(&path("f")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_delayed_connection_is_made_by_the_first_who_needs_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let servers = Servers::new(dir.path(), &[]);
+    let config = Config { delay_connect: true, ..Config::default() };
+    let host = Arc::new(Host::connect(servers.clone(), config).await.unwrap());
+    assert_eq!(servers.roles().len(), 0);
+    let calls: Vec<_> = (0..9)
+        .map(|_| {
+            let host = host.clone();
+            tokio::spawn(async move { host.lstat(&path("")).await })
+        })
+        .collect();
+    for call in calls {
+        assert!(call.await.unwrap().unwrap().is_dir());
+    }
+    assert_eq!(servers.roles().len(), 1, "all shared one attempt");
+}
+
+#[tokio::test]
+async fn the_login_is_the_owner_of_where_sessions_begin() {
+    let (host, dir) = connect("/").await;
+    let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(dir.path()).unwrap());
+    assert_eq!(host.unwrap().login_ids().await.unwrap().0, owner);
+}
+
+#[tokio::test]
+async fn why_there_is_no_connection_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let servers = Servers::new(dir.path(), &[]);
+    servers.refuse.store(1, Ordering::SeqCst);
+    let error = Host::connect(servers, Config::default()).await.err().unwrap();
+    assert_eq!(error.to_string(), "cannot connect: refused by the test");
+    // One that starts and ends at once: the transport's own words are the reason.
+    let servers = Servers::new(dir.path(), &["-?"]);
+    let error = Host::connect(servers, Config::default()).await.err().unwrap();
+    assert_eq!(error.to_string(), "the test's words");
+}

@@ -1,0 +1,238 @@
+//! Listing directories.
+
+use std::collections::HashSet;
+
+use base::{Dh, Errno, Remote};
+use bytes::Bytes;
+use host::Config;
+use sftp::codec::{NameEntry, Reply, Request};
+use sftp::{FileAttrs, StatusCode};
+
+use super::peer::{Real, path, staged};
+
+async fn names(host: &impl Remote, dh: Dh) -> Vec<Vec<u8>> {
+    let mut names = Vec::new();
+    while let Some(entries) = host.readdir(dh).await.unwrap() {
+        assert!(!entries.is_empty());
+        names.extend(entries.into_iter().map(|entry| entry.name.as_bytes().to_vec()));
+    }
+    names
+}
+
+#[tokio::test]
+async fn thousands_of_names_come_once_each() {
+    for sync_readdir in [false, true] {
+        let real = Real::with(Config { sync_readdir, ..Config::default() }).await;
+        let mut expected = HashSet::new();
+        for number in 0..3000 {
+            let name = format!("name\n{number}");
+            real.write_local(&name, "");
+            expected.insert(name.into_bytes());
+        }
+        let dh = real.host.opendir(&path("")).await.unwrap();
+        let listed = names(&*real.host, dh).await;
+        assert_eq!(listed.len(), 3000);
+        assert_eq!(listed.into_iter().collect::<HashSet<_>>(), expected);
+        assert_eq!(real.host.readdir(dh).await, Ok(None), "the end stays the end");
+        real.host.closedir(dh);
+        assert_eq!(real.host.readdir(dh).await, Err(Errno::EBADF));
+    }
+}
+
+#[tokio::test]
+async fn an_empty_directory_and_what_is_none() {
+    let real = Real::new().await;
+    std::fs::create_dir(real.local("d")).unwrap();
+    real.write_local("f", "");
+    std::os::unix::fs::symlink("f", real.local("l")).unwrap();
+    let dh = real.host.opendir(&path("d")).await.unwrap();
+    assert_eq!(real.host.readdir(dh).await, Ok(None));
+    for (name, errno) in [
+        ("f", Errno::ENOTDIR),
+        ("l", Errno::ENOTDIR),
+        ("none", Errno::ENOENT),
+        ("f/x", Errno::ENOTDIR),
+    ] {
+        assert_eq!(real.host.opendir(&path(name)).await, Err(errno), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn giving_up_at_any_time_loses_no_name() {
+    let real = Real::new().await;
+    for number in 0..2000 {
+        real.write_local(&format!("{number}"), "");
+    }
+    let dh = real.host.opendir(&path("")).await.unwrap();
+    let mut listed = Vec::new();
+    let mut given_up = 0;
+    loop {
+        // One poll, or a few.
+        let call = real.host.readdir(dh);
+        let patience = std::time::Duration::from_micros(given_up % 50);
+        match tokio::time::timeout(patience, call).await {
+            Err(_) => given_up += 1,
+            Ok(entries) => match entries.unwrap() {
+                Some(entries) => listed.extend(entries.into_iter().map(|entry| entry.name)),
+                None => break,
+            },
+        }
+    }
+    assert_eq!(listed.len(), 2000);
+    assert_eq!(listed.into_iter().collect::<HashSet<_>>().len(), 2000);
+}
+
+#[tokio::test]
+async fn two_who_read_one_directory_share_it() {
+    let real = Real::new().await;
+    for number in 0..1000 {
+        real.write_local(&format!("{number}"), "");
+    }
+    let dh = real.host.opendir(&path("")).await.unwrap();
+    let (one, other) = tokio::join!(names(&*real.host, dh), names(&*real.host, dh));
+    let all: HashSet<_> = one.iter().chain(&other).collect();
+    assert_eq!((one.len() + other.len(), all.len()), (1000, 1000));
+}
+
+fn entries(names: &[&'static [u8]]) -> Reply {
+    let entry = |name: &&'static [u8]| NameEntry {
+        name: Bytes::from_static(name),
+        attrs: FileAttrs::default(),
+    };
+    Reply::Names(names.iter().map(entry).collect())
+}
+
+#[tokio::test]
+async fn names_that_are_none_are_left_out() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    let server = async {
+        let id = actor.expect(Request::Opendir { path: b"d" }).await;
+        actor.handle(id, b"h").await;
+        let bad: &[&[u8]] = &[b"", b".", b"..", b"a/b", b"/", b"../x", b"nul\0", b"good", b"\xff"];
+        for reply in [
+            entries(bad),
+            // A part with nothing of use is not the end.
+            entries(&[b"..", b"x/"]),
+            entries(&[b"last"]),
+        ] {
+            let id = actor.expect(Request::Readdir { handle: b"h" }).await;
+            actor.send(id, reply).await;
+        }
+        loop {
+            let id = actor.expect(Request::Readdir { handle: b"h" }).await;
+            actor.fail(id, StatusCode::EOF).await;
+        }
+    };
+    let client = async {
+        let dh = host.opendir(&path("d")).await.unwrap();
+        let first = host.readdir(dh).await.unwrap().unwrap();
+        assert_eq!(first[0].attr, None, "the listing told nothing");
+        let mut names: Vec<_> = first.iter().map(|entry| entry.name.as_bytes().to_vec()).collect();
+        names.extend(self::names(&*host, dh).await);
+        names
+    };
+    let names = tokio::select! {
+        names = client => names,
+        () = server => unreachable!(),
+    };
+    assert_eq!(names, [&b"good"[..], b"\xff", b"last"]);
+}
+
+#[tokio::test]
+async fn a_server_with_nothing_but_bad_names_is_given_up() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    let server = async {
+        let id = actor.expect(Request::Opendir { path: b"d" }).await;
+        actor.handle(id, b"h").await;
+        loop {
+            let id = actor.expect(Request::Readdir { handle: b"h" }).await;
+            actor.send(id, entries(&[b"..", b"a/b"])).await;
+        }
+    };
+    let client = async {
+        let dh = host.opendir(&path("d")).await.unwrap();
+        host.readdir(dh).await
+    };
+    tokio::select! {
+        listed = client => assert_eq!(listed, Err(Errno::EIO)),
+        () = server => unreachable!(),
+    }
+}
+
+#[tokio::test]
+async fn one_who_gives_up_waiting_for_room_does_not_hold_up_others() {
+    // As many as a session takes in flight, a READDIR that is not answered counted or not.
+    no_room_for_a_listing(512, true).await;
+    no_room_for_a_listing(511, false).await;
+}
+
+async fn no_room_for_a_listing(busy: usize, second_is_answered: bool) {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    let root = path("d");
+    let opening = async {
+        let id = actor.expect(Request::Opendir { path: b"d" }).await;
+        actor.handle(id, b"h").await;
+        let first = actor.expect(Request::Readdir { handle: b"h" }).await;
+        let second = actor.expect(Request::Readdir { handle: b"h" }).await;
+        actor.send(first, entries(&[b"a"])).await;
+        if second_is_answered {
+            actor.send(second, entries(&[b"b"])).await;
+        }
+    };
+    let (dh, ()) = tokio::join!(host.opendir(&root), opening);
+    let dh = dh.unwrap();
+    for _ in 0..1 + usize::from(second_is_answered) {
+        host.readdir(dh).await.unwrap().unwrap();
+    }
+    let busy: Vec<_> = (0..busy)
+        .map(|_| {
+            let host = host.clone();
+            tokio::spawn(async move { host.lstat(&path("busy")).await })
+        })
+        .collect();
+    let mut ids = Vec::new();
+    for _ in 0..busy.len() {
+        ids.push(actor.expect(Request::Lstat { path: b"busy" }).await);
+    }
+    // No room to ask for more.
+    let patience = std::time::Duration::from_millis(20);
+    assert!(tokio::time::timeout(patience, host.readdir(dh)).await.is_err());
+    let other = tokio::spawn({
+        let host = host.clone();
+        async move { host.lstat(&path("other")).await }
+    });
+    for id in ids {
+        actor.attrs(id, 0o100_644, 0).await;
+    }
+    let id = actor.expect(Request::Lstat { path: b"other" }).await;
+    actor.attrs(id, 0o100_644, 5).await;
+    assert_eq!(other.await.unwrap().unwrap().size, 5);
+    for call in busy {
+        call.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn parts_are_asked_for_ahead_and_no_more_than_needed() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    let opening = async {
+        let id = actor.expect(Request::Opendir { path: b"d" }).await;
+        actor.handle(id, b"h").await;
+        // Before anybody has asked for entries.
+        let ids = [
+            actor.expect(Request::Readdir { handle: b"h" }).await,
+            actor.expect(Request::Readdir { handle: b"h" }).await,
+        ];
+        actor.expect_nothing().await;
+        actor.send(ids[0], entries(&[b"a"])).await;
+        actor.fail(ids[1], StatusCode::EOF).await;
+    };
+    let path = path("d");
+    let (dh, ()) = tokio::join!(host.opendir(&path), opening);
+    let dh = dh.unwrap();
+    // Both answers have come: a small directory takes no further request.
+    actor.expect_nothing().await;
+    assert_eq!(names(&*host, dh).await, [b"a"]);
+    host.closedir(dh);
+    actor.expect(Request::Close { handle: b"h" }).await;
+}

@@ -1,0 +1,187 @@
+//! Connections that end, or stop answering.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use base::{Access, Errno, Remote};
+use bytes::Bytes;
+use host::Config;
+use rustix::process::Signal;
+use sftp::codec::Request;
+use sftp::{Extension, StatusCode};
+
+use super::peer::{Real, path, staged};
+
+/// Operations that are in flight at a server that does not answer.
+async fn in_flight(real: &Real) -> Vec<tokio::task::JoinHandle<Result<(), Errno>>> {
+    let fh = real.create("f").await;
+    real.host.write(fh, 0, Bytes::from(vec![1; 5_000_000])).await.unwrap();
+    real.servers.signal_all(Signal::STOP);
+    let operation = |host: Arc<host::Host>, number| async move {
+        match number {
+            0 => host.read(fh, 0, 5_000_000).await.map(drop),
+            1 => host.write(fh, 0, Bytes::from(vec![2; 5_000_000])).await,
+            2 => host.lstat(&path("f")).await.map(drop),
+            _ => host.mkdir(&path("new"), 0o755).await,
+        }
+    };
+    let calls = (0..4).map(|number| {
+        let mut call = Box::pin(operation(real.host.clone(), number));
+        // Sent before this returns.
+        let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending());
+        tokio::spawn(call)
+    });
+    calls.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_server_fails_what_is_in_flight_and_the_next_call_connects_anew() {
+    let real = Real::new().await;
+    let old = real.create("old").await;
+    let dir = real.host.opendir(&path("")).await.unwrap();
+    let calls = in_flight(&real).await;
+    real.servers.kill_all().await;
+    for call in calls {
+        assert_eq!(call.await.unwrap(), Err(Errno::EHOSTDOWN));
+    }
+    // The next ones share one new connection.
+    let paths = (path("f"), path("old"));
+    let (one, other) = tokio::join!(real.host.lstat(&paths.0), real.host.lstat(&paths.1));
+    assert!(one.is_ok() && other.is_ok(), "{one:?} {other:?}");
+    assert_eq!(real.servers.roles().len(), 2);
+    // Old handles are of no more use.
+    assert_eq!(real.host.read(old, 0, 1).await, Err(Errno::ESTALE));
+    assert_eq!(real.host.write(old, 0, Bytes::from_static(b"x")).await, Err(Errno::ESTALE));
+    assert_eq!(real.host.fsync(old).await, Err(Errno::ESTALE));
+    assert_eq!(real.host.readdir(dir).await, Err(Errno::ESTALE));
+    real.host.close(old);
+    real.host.closedir(dir);
+    let fh = real.open("f", Access::Read).await;
+    assert_eq!(real.host.read(fh, 0, 1).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn without_reconnect_it_stays_down() {
+    let real = Real::with(Config { reconnect: false, ..Config::default() }).await;
+    let fh = real.create("f").await;
+    real.servers.kill_all().await;
+    while real.host.lstat(&path("f")).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..3 {
+        assert_eq!(real.host.lstat(&path("f")).await, Err(Errno::EHOSTDOWN));
+        assert_eq!(real.host.read(fh, 0, 1).await, Err(Errno::EHOSTDOWN));
+    }
+    assert_eq!(real.servers.roles().len(), 1);
+}
+
+#[tokio::test]
+async fn a_host_that_cannot_be_reached_is_tried_again_later() {
+    let real = Real::new().await;
+    let fh = real.create("f").await;
+    real.servers.refuse.store(2, Ordering::SeqCst);
+    real.servers.kill_all().await;
+    // The loss may first be found by this call.
+    while real.host.lstat(&path("f")).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    while real.servers.refuse.load(Ordering::SeqCst) > 1 {
+        assert_eq!(real.host.lstat(&path("f")).await, Err(Errno::EHOSTDOWN));
+    }
+    let began = Instant::now();
+    // Waits for the next attempt, which fails too; then for the one that goes well.
+    assert_eq!(real.host.read(fh, 0, 1).await, Err(Errno::EHOSTDOWN));
+    assert!(began.elapsed() > Duration::from_millis(500), "no pause between attempts");
+    assert_eq!(real.host.read(fh, 0, 1).await, Err(Errno::ESTALE));
+    real.host.lstat(&path("f")).await.unwrap();
+}
+
+#[tokio::test]
+async fn waiting_for_a_connection_can_be_given_up() {
+    let real = Real::new().await;
+    real.servers.refuse.store(1, Ordering::SeqCst);
+    real.servers.kill_all().await;
+    while !matches!(real.host.lstat(&path("")).await, Err(Errno::EHOSTDOWN)) {
+        tokio::task::yield_now().await;
+    }
+    while real.servers.refuse.load(Ordering::SeqCst) > 0 {
+        let _ = real.host.lstat(&path("")).await;
+    }
+    let (began, root) = (Instant::now(), path(""));
+    for _ in 0..20 {
+        let call = real.host.lstat(&root);
+        let _ = tokio::time::timeout(Duration::from_millis(1), call).await;
+    }
+    assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
+    real.host.lstat(&path("")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stops_is_given_up_after_the_stall_limit() {
+    let stall_limit = Duration::from_secs(1);
+    let real = Real::with(Config { stall_limit, ..Config::default() }).await;
+    let began = Instant::now();
+    let calls = in_flight(&real).await;
+    for call in calls {
+        assert_eq!(call.await.unwrap(), Err(Errno::ETIMEDOUT));
+    }
+    assert!(began.elapsed() >= stall_limit);
+    assert!(began.elapsed() < stall_limit * 20, "{:?}", began.elapsed());
+    real.host.lstat(&path("f")).await.unwrap();
+    real.servers.signal_all(Signal::CONT);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stops_for_less_goes_on() {
+    let real = Real::new().await;
+    let calls = in_flight(&real).await;
+    // Cancelled ones leave no trace.
+    let (host, other) = (real.host.clone(), real.host.clone());
+    for _ in 0..20 {
+        let _ = tokio::time::timeout(Duration::from_millis(1), host.lstat(&path("f"))).await;
+        let _ = tokio::time::timeout(Duration::from_millis(1), other.opendir(&path(""))).await;
+    }
+    real.servers.signal_all(Signal::CONT);
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(std::fs::read(real.local("f")).unwrap(), vec![2; 5_000_000]);
+    assert_eq!(real.servers.roles().len(), 1);
+}
+
+#[tokio::test]
+async fn an_idle_session_is_not_given_up() {
+    let stall_limit = Duration::from_millis(700);
+    let real = Real::with(Config { stall_limit, ..Config::default() }).await;
+    tokio::time::sleep(stall_limit * 2).await;
+    real.host.lstat(&path("")).await.unwrap();
+    assert_eq!(real.servers.roles().len(), 1);
+}
+
+#[tokio::test]
+async fn what_may_take_long_has_longer() {
+    let config = Config { stall_limit: Duration::from_millis(700), ..Config::default() };
+    let (host, mut actor) = staged(&[Extension::Fsync], config).await;
+    let server = async {
+        let look = actor.expect(Request::Lstat { path: b"f" }).await;
+        let open = actor.receive(|id, _| id).await;
+        actor.attrs(look, 0o100_644, 1).await;
+        actor.handle(open, b"h").await;
+        let sync = actor.expect(Request::Fsync { handle: b"h" }).await;
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        actor.fail(sync, StatusCode::OK).await;
+        let read = actor.expect(Request::Read { handle: b"h", offset: 0, len: 1 }).await;
+        (read, actor)
+    };
+    let client = async {
+        let flags = base::OpenFlags::existing(Access::Read);
+        let fh = host.open(&path("f"), flags).await.unwrap().fh;
+        host.fsync(fh).await.unwrap();
+        host.read(fh, 0, 1).await
+    };
+    let ((_, _actor), read) = tokio::join!(server, client);
+    assert_eq!(read, Err(Errno::ETIMEDOUT));
+}

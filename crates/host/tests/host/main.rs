@@ -1,0 +1,12 @@
+//! A host over OpenSSH's real sftp-server, and over servers played by the tests.
+
+mod conformance;
+mod connecting;
+mod errnos;
+mod files;
+mod listing;
+mod losing;
+mod names;
+mod peer;
+mod pool;
+mod scripted;

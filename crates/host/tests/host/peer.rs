@@ -1,0 +1,278 @@
+//! Connectors: to a real sftp-server in a directory, and to a server that a test plays.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base::{Access, Create, Fh, OpenFlags, Remote, RemotePath};
+use bytes::{Bytes, BytesMut};
+use host::{Config, ConnectError, Connection, Connector, Host, Role};
+use sftp::codec::{Reply, Request, Version};
+use sftp::{Extension, FileAttrs, StatusCode};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+
+pub(crate) fn path(text: &str) -> RemotePath {
+    RemotePath::parse(text.as_bytes()).unwrap()
+}
+
+/// Part of Debian's openssh-sftp-server.
+const SFTP_SERVER: &str = "/usr/lib/openssh/sftp-server";
+
+/// How long a request that has to come may take to come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Starts servers that begin in one directory.
+pub(crate) struct Servers {
+    dir: std::path::PathBuf,
+    program: &'static str,
+    arguments: Vec<String>,
+    running: Mutex<Vec<Child>>,
+    roles: Mutex<Vec<Role>>,
+    /// How many of the next attempts fail.
+    pub(crate) refuse: AtomicUsize,
+}
+
+impl Servers {
+    pub(crate) fn new(dir: &Path, arguments: &[&str]) -> Arc<Servers> {
+        Servers::of_program(dir, SFTP_SERVER, arguments)
+    }
+
+    /// The server runs in a mount namespace of its own, in which `script` may mount; it ends with
+    /// `exec "$@"`, in which words may stand before the "$@".
+    pub(crate) fn in_namespace(dir: &Path, script: &str) -> Arc<Servers> {
+        let unshare: &[&str] = match rustix::process::getuid().is_root() {
+            true => &["--mount", "--propagation", "private"],
+            false => &["--user", "--map-root-user", "--mount", "--propagation", "private"],
+        };
+        let shell = ["sh", "-ec", script, "sh", SFTP_SERVER];
+        Servers::of_program(dir, "unshare", &[unshare, &shell].concat())
+    }
+
+    fn of_program(dir: &Path, program: &'static str, arguments: &[&str]) -> Arc<Servers> {
+        Arc::new(Servers {
+            dir: dir.to_owned(),
+            program,
+            arguments: arguments.iter().map(|text| (*text).to_owned()).collect(),
+            running: Mutex::default(),
+            roles: Mutex::default(),
+            refuse: AtomicUsize::new(0),
+        })
+    }
+
+    /// What was connected so far.
+    pub(crate) fn roles(&self) -> Vec<Role> {
+        self.roles.lock().unwrap().clone()
+    }
+
+    pub(crate) fn signal_all(&self, signal: rustix::process::Signal) {
+        for server in self.running.lock().unwrap().iter() {
+            if let Some(pid) =
+                server.id().and_then(|pid| rustix::process::Pid::from_raw(pid as i32))
+            {
+                // One that has ended and is not reaped yet takes it too.
+                let _ = rustix::process::kill_process(pid, signal);
+            }
+        }
+    }
+
+    /// How many files and directories below `dir`, or that itself, the servers have open.
+    pub(crate) fn open_below(&self, dir: &Path) -> usize {
+        let pids: Vec<_> = self.running.lock().unwrap().iter().filter_map(Child::id).collect();
+        let descriptors = pids.iter().flat_map(|pid| {
+            // One that has just ended has none open.
+            std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten()
+        });
+        let targets = descriptors.filter_map(|descriptor| descriptor.path().read_link().ok());
+        targets.filter(|target| target.starts_with(dir)).count()
+    }
+
+    /// Kills all servers and waits until they are gone.
+    pub(crate) async fn kill_all(&self) {
+        let running = std::mem::take(&mut *self.running.lock().unwrap());
+        for mut server in running {
+            server.kill().await.unwrap();
+        }
+    }
+}
+
+#[async_trait]
+impl Connector for Servers {
+    async fn connect(&self, role: Role) -> Result<Connection, ConnectError> {
+        self.roles.lock().unwrap().push(role);
+        let refused =
+            self.refuse.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        if refused.is_ok() {
+            return Err(ConnectError { message: "refused by the test".into(), lasting: false });
+        }
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let server = Command::new(self.program)
+            .args(&self.arguments)
+            .current_dir(&self.dir)
+            .stdin(Stdio::from(OwnedFd::from(theirs.try_clone().unwrap())))
+            .stdout(Stdio::from(OwnedFd::from(theirs)))
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("openssh-sftp-server has to be installed");
+        self.running.lock().unwrap().push(server);
+        let (reader, writer) = UnixStream::from_std(ours).unwrap().into_split();
+        let diagnosis = Box::new(|| Some("the test's words".to_owned()));
+        Ok(Connection::from_halves(reader, writer, diagnosis))
+    }
+}
+
+/// A host over a real server, in a directory of its own.
+pub(crate) struct Real {
+    pub(crate) host: Arc<Host>,
+    pub(crate) servers: Arc<Servers>,
+    pub(crate) dir: TempDir,
+}
+
+impl Real {
+    pub(crate) async fn new() -> Real {
+        Real::with(Config::default()).await
+    }
+
+    pub(crate) async fn with(config: Config) -> Real {
+        Real::with_server(config, &[]).await
+    }
+
+    /// `arguments` are those of sftp-server.
+    pub(crate) async fn with_server(config: Config, arguments: &[&str]) -> Real {
+        let dir = tempfile::tempdir().unwrap();
+        let servers = Servers::new(dir.path(), arguments);
+        Real::over(dir, servers, config).await
+    }
+
+    pub(crate) async fn over(dir: TempDir, servers: Arc<Servers>, config: Config) -> Real {
+        let host = Host::connect(servers.clone(), config).await.unwrap();
+        Real { host: Arc::new(host), servers, dir }
+    }
+
+    pub(crate) fn local(&self, name: &str) -> std::path::PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn write_local(&self, name: &str, content: impl AsRef<[u8]>) {
+        std::fs::write(self.local(name), content).unwrap();
+    }
+
+    pub(crate) async fn open(&self, name: &str, access: Access) -> Fh {
+        self.host.open(&path(name), OpenFlags::existing(access)).await.unwrap().fh
+    }
+
+    pub(crate) async fn create(&self, name: &str) -> Fh {
+        let flags =
+            OpenFlags { create: Create::IfAbsent(0o644), ..OpenFlags::existing(Access::ReadWrite) };
+        self.host.open(&path(name), flags).await.unwrap().fh
+    }
+}
+
+/// Connects to servers that a test plays.
+pub(crate) struct Stage {
+    actors: mpsc::UnboundedSender<Actor>,
+    extensions: Vec<Extension>,
+}
+
+/// A server played by a test.
+pub(crate) struct Actor(DuplexStream);
+
+#[async_trait]
+impl Connector for Stage {
+    async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let mut actor = Actor(theirs);
+        let version = Version { version: 3, extensions: self.extensions.iter().copied().collect() };
+        let actors = self.actors.clone();
+        tokio::spawn(async move {
+            actor.receive_raw().await;
+            let mut out = BytesMut::new();
+            version.encode(&mut out);
+            actor.0.write_all(&out).await.unwrap();
+            let _ = actors.send(actor);
+        });
+        Ok(Connection::new(ours, Box::new(|| None)))
+    }
+}
+
+/// A host over a server played by the test, its root not checked.
+pub(crate) async fn staged(extensions: &[Extension], config: Config) -> (Arc<Host>, Actor) {
+    let (actors, mut stage) = mpsc::unbounded_channel();
+    let connector = Stage { actors, extensions: extensions.to_vec() };
+    let config = Config { check_root: false, ..config };
+    let serve_root = async {
+        let mut actor = stage.recv().await.unwrap();
+        for _ in 0..2 {
+            let id = actor.receive(|id, _| id).await;
+            actor.fail(id, StatusCode::NO_SUCH_FILE).await;
+        }
+        actor
+    };
+    let (host, actor) = tokio::join!(Host::connect(Arc::new(connector), config), serve_root);
+    (Arc::new(host.unwrap()), actor)
+}
+
+impl Actor {
+    async fn receive_raw(&mut self) -> Bytes {
+        let packet = tokio::time::timeout(PATIENCE, self.next_packet());
+        packet.await.expect("the client sends nothing")
+    }
+
+    async fn next_packet(&mut self) -> Bytes {
+        let len = self.0.read_u32().await.expect("the client has closed the stream");
+        let mut packet = vec![0; len as usize];
+        self.0.read_exact(&mut packet).await.unwrap();
+        packet.into()
+    }
+
+    /// One request: its id, and a look at it by `with`.
+    pub(crate) async fn receive<T>(&mut self, with: impl FnOnce(u32, Request<'_>) -> T) -> T {
+        let packet = self.receive_raw().await;
+        let (id, request) = Request::decode(&packet).unwrap();
+        with(id, request)
+    }
+
+    /// The next request has to be this one; gives its id.
+    pub(crate) async fn expect(&mut self, expected: Request<'_>) -> u32 {
+        self.receive(|id, request| {
+            assert_eq!(request, expected);
+            id
+        })
+        .await
+    }
+
+    /// Nothing was sent within a moment in which it would have been.
+    pub(crate) async fn expect_nothing(&mut self) {
+        let next = tokio::time::timeout(Duration::from_millis(50), self.receive_raw()).await;
+        assert!(next.is_err(), "{:?}", next.map(|packet| packet.escape_ascii().to_string()));
+    }
+
+    pub(crate) async fn send(&mut self, id: u32, reply: Reply) {
+        let mut out = BytesMut::new();
+        reply.encode(id, &mut out);
+        self.0.write_all(&out).await.unwrap();
+    }
+
+    pub(crate) async fn fail(&mut self, id: u32, code: StatusCode) {
+        self.send(id, Reply::Status { code, message: String::new() }).await;
+    }
+
+    pub(crate) async fn attrs(&mut self, id: u32, mode: u32, size: u64) {
+        let attrs = FileAttrs { size: Some(size), permissions: Some(mode), ..FileAttrs::default() };
+        self.send(id, Reply::Attrs(attrs)).await;
+    }
+
+    pub(crate) async fn handle(&mut self, id: u32, handle: &[u8]) {
+        let handle = sftp::RemoteHandle::new(handle).unwrap();
+        self.send(id, Reply::Handle(handle)).await;
+    }
+}

@@ -1,0 +1,136 @@
+//! Several sessions: what goes where.
+
+use std::sync::atomic::Ordering;
+
+use base::{Access, Create, Errno, OpenFlags, Remote, RenameMode};
+use bytes::Bytes;
+use host::{Config, Role};
+
+use super::peer::{Real, path};
+
+async fn real(max_conns: usize) -> Real {
+    let real = Real::with(Config { max_conns, ..Config::default() }).await;
+    for number in 0..4 {
+        real.write_local(&format!("{number}"), vec![number; 1_000_000]);
+    }
+    real
+}
+
+#[tokio::test]
+async fn one_session_does_everything() {
+    let real = real(1).await;
+    let (one, other) = (real.open("0", Access::Read).await, real.open("1", Access::Read).await);
+    assert_eq!(real.host.read(one, 5, 5).await.unwrap().to_vec(), [0; 5]);
+    assert_eq!(real.host.read(other, 5, 5).await.unwrap().to_vec(), [1; 5]);
+    assert_eq!(real.servers.roles(), [Role::Metadata]);
+}
+
+#[tokio::test]
+async fn files_are_spread_on_demand_and_handles_of_one_path_stay_together() {
+    let real = real(3).await;
+    real.host.lstat(&path("0")).await.unwrap();
+    assert_eq!(real.servers.roles(), [Role::Metadata], "metadata opens no other");
+    let first = real.open("0", Access::Read).await;
+    let again = real.open("0", Access::ReadWrite).await;
+    assert_eq!(real.servers.roles(), [Role::Metadata, Role::Bulk(1)]);
+    let second = real.open("1", Access::Read).await;
+    assert_eq!(real.servers.roles(), [Role::Metadata, Role::Bulk(1), Role::Bulk(2)]);
+    for number in 2..4_u8 {
+        let fh = real.open(&number.to_string(), Access::Read).await;
+        assert_eq!(real.host.read(fh, 0, 1).await.unwrap().to_vec(), [number]);
+    }
+    assert_eq!(real.servers.roles().len(), 3);
+    // Same session, so a copy would be of one file: refused by its path, not by its session.
+    assert_eq!(real.host.copy(first, 0, again, 0, 1).await, Err(Errno::EOPNOTSUPP));
+    // Of two sessions: cannot be.
+    assert_eq!(real.host.copy(second, 0, again, 0, 1).await, Err(Errno::EOPNOTSUPP));
+    // What is written through one handle is at once seen through the other.
+    for round in 0..200_u8 {
+        real.host.write(again, 0, Bytes::from(vec![round; 1000])).await.unwrap();
+        assert_eq!(real.host.read(first, 0, 1000).await.unwrap().to_vec(), [round; 1000]);
+    }
+}
+
+#[tokio::test]
+async fn a_renamed_file_keeps_its_session() {
+    let real = real(3).await;
+    std::fs::create_dir(real.local("d")).unwrap();
+    real.write_local("d/f", "x");
+    let old = real.open("d/f", Access::ReadWrite).await;
+    real.host.rename(&path("d"), &path("e"), RenameMode::Replace).await.unwrap();
+    let other = real.open("0", Access::Read).await;
+    let new = real.open("e/f", Access::Read).await;
+    // Had it not, these two would be on two sessions, and the third on the first one's.
+    for round in 0..100_u8 {
+        let written = real.host.write(old, 0, Bytes::from(vec![round]));
+        let seen = real.host.read(new, 0, 1);
+        let (written, seen) = tokio::join!(written, seen);
+        written.unwrap();
+        assert_eq!(seen.unwrap().to_vec(), [round], "the order of first polls is kept");
+    }
+    real.host.read(other, 0, 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn when_no_further_session_can_be_had_the_first_one_serves() {
+    let real = real(2).await;
+    real.servers.refuse.store(1, Ordering::SeqCst);
+    let fh = real.open("0", Access::Read).await;
+    assert_eq!(real.host.read(fh, 0, 1).await.unwrap().to_vec(), [0]);
+    assert_eq!(real.servers.roles(), [Role::Metadata, Role::Bulk(1)]);
+    // Handles of one path stay together also then.
+    let again = real.open("0", Access::ReadWrite).await;
+    real.host.write(again, 0, Bytes::from_static(b"x")).await.unwrap();
+    assert_eq!(real.host.read(fh, 0, 1).await.unwrap().to_vec(), b"x");
+}
+
+#[tokio::test]
+async fn a_lost_further_session_that_cannot_be_had_again_does_not_keep_its_files_away() {
+    let real = real(2).await;
+    let old = real.open("0", Access::Read).await;
+    real.servers.kill_all().await;
+    while real.host.lstat(&path("0")).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(real.host.read(old, 0, 1).await, Err(Errno::ESTALE));
+    // Its handle is still there, and only the first session is.
+    real.servers.refuse.store(usize::MAX, Ordering::SeqCst);
+    let new = real.open("0", Access::Read).await;
+    assert_eq!(real.host.read(new, 0, 1).await.unwrap().to_vec(), [0]);
+    assert_eq!(real.host.read(old, 0, 1).await, Err(Errno::ESTALE));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_handle_is_leaked_however_opens_and_closes_end() {
+    let real = real(2).await;
+    let flags =
+        OpenFlags { create: Create::IfAbsent(0o644), ..OpenFlags::existing(Access::ReadWrite) };
+    let few = std::time::Duration::from_micros;
+    for round in 0..400 {
+        let name = path(&format!("new{}", round % 7));
+        match tokio::time::timeout(few(round % 150), real.host.open(&name, flags)).await {
+            Ok(opened) => real.host.close(opened.unwrap().fh),
+            Err(_) => {
+                let root = path("");
+                let listing = tokio::time::timeout(few(round % 90), real.host.opendir(&root));
+                if let Ok(dh) = listing.await {
+                    real.host.closedir(dh.unwrap());
+                }
+            }
+        }
+        if round % 7 == 0 {
+            let _ = real.host.unlink(&name).await;
+        }
+    }
+    // The servers' descriptors tell: after one more call everything before it is done.
+    let fh = real.open("0", Access::Read).await;
+    real.host.read(fh, 0, 1).await.unwrap();
+    real.host.close(fh);
+    real.host.lstat(&path("")).await.unwrap();
+    // A closing request may just be on its way.
+    let patience = std::time::Instant::now();
+    while real.servers.open_below(real.dir.path()) > 0 {
+        assert!(patience.elapsed().as_secs() < 5, "a handle was leaked");
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,212 @@
+//! What goes over the wire, and servers that lie.
+
+use base::{Access, Create, Data, Errno, OpenFlags, Remote, RenameMode};
+use bytes::Bytes;
+use host::{Config, Host};
+use sftp::codec::{Reply, Request};
+use sftp::{Extension, FileAttrs, OpenFlags as Wire, StatusCode};
+
+use super::peer::{Actor, path, staged};
+
+const READ: OpenFlags =
+    OpenFlags { access: Access::Read, create: Create::Never, truncate: false, append: false };
+
+/// Opens `f` for reading, of `size` bytes by its attributes.
+async fn open(host: &Host, actor: &mut Actor, size: u64) -> base::Fh {
+    let serve = async {
+        let look = actor.expect(Request::Lstat { path: b"f" }).await;
+        let open = actor.receive(|id, _| id).await;
+        actor.attrs(look, 0o100_644, size).await;
+        actor.handle(open, b"h").await;
+    };
+    let path = path("f");
+    let (opened, ()) = tokio::join!(host.open(&path, READ), serve);
+    opened.unwrap().fh
+}
+
+#[tokio::test]
+async fn an_open_is_one_round_trip_and_asks_for_attributes_first() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    let serve = async {
+        let look = actor.expect(Request::Lstat { path: b"f" }).await;
+        let attrs = FileAttrs::default();
+        let open = actor.expect(Request::Open { path: b"f", flags: Wire::READ, attrs }).await;
+        // In any order.
+        actor.handle(open, b"h").await;
+        actor.attrs(look, 0o100_644, 7).await;
+    };
+    let path = path("f");
+    let (opened, ()) = tokio::join!(host.open(&path, READ), serve);
+    assert_eq!(opened.unwrap().attr.size, 7);
+}
+
+#[tokio::test]
+async fn a_handle_of_what_is_no_file_is_closed() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    for (mode, errno) in [
+        (0o040_755, Errno::EISDIR),
+        (0o120_777, Errno::ELOOP),
+        (0o010_644, Errno::ENXIO),
+        (0, Errno::EIO),
+    ] {
+        let path = path("f");
+        let serve = async {
+            let look = actor.expect(Request::Lstat { path: b"f" }).await;
+            let open = actor.receive(|id, _| id).await;
+            actor.attrs(look, mode, 0).await;
+            actor.handle(open, b"h").await;
+            actor.expect(Request::Close { handle: b"h" }).await;
+        };
+        let (opened, ()) = tokio::join!(host.open(&path, READ), serve);
+        assert_eq!(opened.err(), Some(errno), "{mode:o}");
+    }
+}
+
+#[tokio::test]
+async fn a_given_up_open_leaves_no_handle_whichever_answer_had_come() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    for answered in ["none", "look", "open"] {
+        let host = host.clone();
+        let call = tokio::spawn(async move { host.open(&path("f"), READ).await });
+        let look = actor.expect(Request::Lstat { path: b"f" }).await;
+        let open = actor.receive(|id, _| id).await;
+        match answered {
+            "look" => actor.attrs(look, 0o100_644, 0).await,
+            "open" => actor.handle(open, b"h").await,
+            _ => {}
+        }
+        // Lets the answer arrive before the call is dropped.
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        call.abort();
+        assert!(call.await.unwrap_err().is_cancelled());
+        if answered != "look" {
+            actor.attrs(look, 0o100_644, 0).await;
+        }
+        if answered != "open" {
+            actor.handle(open, b"h").await;
+        }
+        let id = actor.expect(Request::Close { handle: b"h" }).await;
+        actor.fail(id, StatusCode::OK).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_missing_of_a_short_read_is_asked_for_again() {
+    let config = Config { max_read: Some(10), ..Config::default() };
+    let (host, mut actor) = staged(&[], config).await;
+    let fh = open(&host, &mut actor, 25).await;
+    let serve = async {
+        let mut ids = Vec::new();
+        for (offset, len) in [(0, 10), (10, 10), (20, 5)] {
+            ids.push(actor.expect(Request::Read { handle: b"h", offset, len }).await);
+        }
+        let data = |bytes: &'static [u8]| Reply::Data(Bytes::from_static(bytes));
+        actor.send(ids[2], data(b"uvwxy")).await;
+        actor.send(ids[0], data(b"abc")).await;
+        actor.send(ids[1], data(b"klmnopqrst")).await;
+        let id = actor.expect(Request::Read { handle: b"h", offset: 3, len: 7 }).await;
+        actor.send(id, data(b"defghi")).await;
+        let id = actor.expect(Request::Read { handle: b"h", offset: 9, len: 1 }).await;
+        actor.send(id, data(b"j")).await;
+    };
+    let (read, ()) = tokio::join!(host.read(fh, 0, 25), serve);
+    assert_eq!(read.unwrap().to_vec(), b"abcdefghijklmnopqrstuvwxy");
+    // The end of the file, told in the middle, is the end.
+    let serve = async {
+        for answer in [Some(&b"abcdefghij"[..]), None, Some(b"later")] {
+            let id = actor.receive(|id, _| id).await;
+            match answer {
+                Some(bytes) => actor.send(id, Reply::Data(Bytes::from_static(bytes))).await,
+                None => actor.fail(id, StatusCode::EOF).await,
+            }
+        }
+    };
+    let (read, ()) = tokio::join!(host.read(fh, 0, 25), serve);
+    assert_eq!(read.unwrap(), Data::from(Bytes::from_static(b"abcdefghij")));
+    // An error is an error, never a short read.
+    let serve = async {
+        for answer in [Some(&b"abcdefghij"[..]), None, Some(b"later")] {
+            let id = actor.receive(|id, _| id).await;
+            match answer {
+                Some(bytes) => actor.send(id, Reply::Data(Bytes::from_static(bytes))).await,
+                None => actor.fail(id, StatusCode::FAILURE).await,
+            }
+        }
+    };
+    let (read, ()) = tokio::join!(host.read(fh, 0, 25), serve);
+    assert_eq!(read, Err(Errno::EIO));
+}
+
+#[tokio::test]
+async fn pieces_of_a_write_go_out_in_order_and_all_are_answered_for() {
+    let config = Config { max_write: Some(4), ..Config::default() };
+    let (host, mut actor) = staged(&[], config).await;
+    let fh = open(&host, &mut actor, 0).await;
+    let serve = async {
+        let mut ids = Vec::new();
+        for (offset, data) in [(100, &b"abcd"[..]), (104, b"efgh"), (108, b"ij")] {
+            ids.push(actor.expect(Request::Write { handle: b"h", offset, data }).await);
+        }
+        actor.fail(ids[2], StatusCode::OK).await;
+        actor.fail(ids[1], StatusCode::PERMISSION_DENIED).await;
+        actor.fail(ids[0], StatusCode::OK).await;
+    };
+    let (written, ()) = tokio::join!(host.write(fh, 100, Bytes::from_static(b"abcdefghij")), serve);
+    assert_eq!(written, Err(Errno::EACCES));
+}
+
+#[tokio::test]
+async fn a_size_that_no_file_has_is_an_error() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    let serve = async {
+        let id = actor.expect(Request::Lstat { path: b"f" }).await;
+        actor.attrs(id, 0o100_644, 1 << 63).await;
+    };
+    let path = path("f");
+    let (attr, ()) = tokio::join!(host.lstat(&path), serve);
+    assert_eq!(attr, Err(Errno::EIO));
+}
+
+#[tokio::test]
+async fn a_link_target_that_cannot_be_is_an_error() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    for target in [vec![b'x'; 4096], b"a\0b".to_vec()] {
+        let serve = async {
+            let id = actor.expect(Request::Readlink { path: b"l" }).await;
+            let attrs = FileAttrs::default();
+            let entry = sftp::NameEntry { name: target.into(), attrs };
+            actor.send(id, Reply::Names(vec![entry])).await;
+        };
+        let path = path("l");
+        let (target, ()) = tokio::join!(host.readlink(&path), serve);
+        assert_eq!(target, Err(Errno::EIO));
+    }
+}
+
+#[tokio::test]
+async fn a_protocol_error_ends_the_session_and_only_that() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    let serve = async {
+        let id = actor.expect(Request::Lstat { path: b"f" }).await;
+        actor.send(id, Reply::Data(Bytes::from_static(b"what?"))).await;
+    };
+    let path = path("f");
+    let (attr, ()) = tokio::join!(host.lstat(&path), serve);
+    assert_eq!(attr, Err(Errno::EIO));
+}
+
+#[tokio::test]
+async fn a_plain_rename_looks_before_it_leaps() {
+    let (host, mut actor) = staged(&[Extension::PosixRename], Config::default()).await;
+    let (from, to) = (path("a"), path("b"));
+    let serve = async {
+        let source = actor.expect(Request::Lstat { path: b"a" }).await;
+        let target = actor.expect(Request::Lstat { path: b"b" }).await;
+        actor.attrs(source, 0o040_755, 0).await;
+        // A link that leads nowhere, which the server's own look would not see.
+        actor.attrs(target, 0o120_777, 0).await;
+    };
+    let (renamed, ()) = tokio::join!(host.rename(&from, &to, RenameMode::NoReplace), serve);
+    assert_eq!(renamed, Err(Errno::EEXIST));
+    actor.expect_nothing().await;
+}

@@ -1,0 +1,247 @@
+//! Servers that break the protocol: the connection ends with a clear reason, for all in flight.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use sftp::codec::{NameEntry, Reply, StatusCode, Version};
+use sftp::{Client, Error, Extension, FileAttrs, Options, RemoteHandle};
+use tokio::io::AsyncWriteExt;
+
+use super::peer::{Script, scripted};
+
+fn handle() -> RemoteHandle {
+    RemoteHandle::new(b"h").unwrap()
+}
+
+fn entry(name: &'static [u8]) -> NameEntry {
+    NameEntry { name: Bytes::from_static(name), attrs: FileAttrs::default() }
+}
+
+/// What the client makes of a server that begins with `bytes` and then closes.
+async fn greeted_with(bytes: &[u8]) -> String {
+    let (ours, mut theirs) = tokio::io::duplex(4096);
+    theirs.write_all(bytes).await.unwrap();
+    theirs.shutdown().await.unwrap();
+    match Client::connect(ours, Options::default()).await {
+        Ok(_) => panic!("connected"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn version(version: u32) -> BytesMut {
+    let mut out = BytesMut::new();
+    Version { version, extensions: Default::default() }.encode(&mut out);
+    out
+}
+
+#[tokio::test]
+async fn greetings_that_are_none() {
+    for (bytes, expected) in [
+        (&b""[..], "closed the connection"),
+        (b"\0\0\0\0", "bad reply len: 0"),
+        (b"\xff\xff\xff\xff\x02", "bad reply len: 4294967295"),
+        (b"\0\0\0\x01\x02", "ends inside a field"),
+        (b"\0\0\0\x05\x63\0\0\0\x03", "unknown type 99"),
+        (b"\0\0\0\x09\x02\0\0\0\x03\0\0\0\x09", "ends inside a field"),
+        (&version(2), "version 2"),
+        (&version(4), "version 4"),
+        (&version(99), "version 99"),
+    ] {
+        let error = greeted_with(bytes).await;
+        assert!(error.contains(expected), "{bytes:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_chatty_shell_is_recognised_and_its_words_are_shown_escaped() {
+    for noise in ["Welcome to \x1b[2Jthe machine\n", "hi\n", "\n"] {
+        let bytes = [noise.as_bytes(), &version(3)].concat();
+        let error = greeted_with(&bytes).await;
+        assert!(error.contains("server sent text before the SFTP stream: "), "{error}");
+        assert!(error.contains("start-up file"), "{error}");
+        assert!(!error.contains('\x1b'), "{error}");
+    }
+    let error = greeted_with("x".repeat(3000).as_bytes()).await;
+    assert!(error.len() < 400, "{error}");
+    // It may also keep the stream open and say nothing more.
+    let (ours, mut theirs) = tokio::io::duplex(4096);
+    theirs.write_all(b"stdin: is not a tty\n").await.unwrap();
+    let error = Client::connect(ours, Options::default()).await.err().unwrap().to_string();
+    assert!(error.contains("stdin: is not a tty"), "{error}");
+}
+
+/// How the client's error reads when a READ of ten bytes is answered with these bytes.
+async fn answered_with(answer: impl FnOnce(u32) -> Vec<u8>) -> String {
+    let (client, mut script) = scripted(&[], Options::default()).await;
+    let bystander = client.lstat(b"bystander");
+    let read = client.read(&handle(), 0, 10);
+    let server = async {
+        script.next_id().await;
+        let id = script.next_id().await;
+        script.send_raw(&answer(id)).await;
+        // The client hangs up.
+        while script.try_receive_raw().await.is_some() {}
+    };
+    let (bystander, read, ()) = tokio::join!(bystander, read, server);
+    let error = read.unwrap_err();
+    assert!(matches!(error, Error::Protocol(_)), "{error:?}");
+    assert_eq!(bystander, Err(error.clone()), "all in flight fail with the reason");
+    assert_eq!(client.lstat(b"later").await, Err(error.clone()));
+    error.to_string()
+}
+
+fn encoded(id: u32, reply: Reply) -> Vec<u8> {
+    let mut out = BytesMut::new();
+    reply.encode(id, &mut out);
+    out.to_vec()
+}
+
+#[tokio::test]
+async fn replies_that_are_none() {
+    let data = |len: usize| Reply::Data(vec![7; len].into());
+    let ok = || Reply::Status { code: StatusCode::OK, message: String::new() };
+    type Answer = Box<dyn FnOnce(u32) -> Vec<u8>>;
+    let cases: Vec<(Answer, &str)> = vec![
+        (Box::new(|_| vec![0; 4]), "bad reply len: 0"),
+        (Box::new(|_| vec![0xff; 9]), "bad reply len: 4294967295"),
+        (Box::new(|_| b"\0\x04\0\x01".to_vec()), "bad reply len: 262145"),
+        (Box::new(move |id| encoded(id, data(11))), "11 bytes of data where 10"),
+        (Box::new(move |id| encoded(id, data(0))), "data of zero length"),
+        (Box::new(move |id| encoded(id, ok())), "success without the result"),
+        (Box::new(|id| encoded(id, Reply::Handle(handle()))), "wrong type"),
+        (Box::new(|id| encoded(id, Reply::Attrs(FileAttrs::default()))), "wrong type"),
+        (Box::new(|id| encoded(id, Reply::Names(vec![entry(b"n")]))), "wrong type"),
+        (Box::new(|id| encoded(id, Reply::Extended(Bytes::new()))), "wrong type"),
+        (Box::new(move |id| encoded(id + 1, data(5))), "which is not open"),
+        (Box::new(move |id| encoded(id ^ 0x8000_0000, data(5))), "which is not open"),
+        (Box::new(|_| b"\0\0\0\x05\x67\0\0\0\0".to_vec()), "ends inside a field"),
+        (Box::new(|_| b"\0\0\0\x01\x67".to_vec()), "ends inside a field"),
+        (Box::new(|_| b"\0\0\0\x05\x01\0\0\0\0".to_vec()), "unknown type 1"),
+        (
+            Box::new(move |id| {
+                let mut packet = encoded(id, data(5));
+                packet[3] += 1;
+                packet.push(0);
+                packet
+            }),
+            "1 bytes too many",
+        ),
+    ];
+    for (answer, expected) in cases {
+        let error = answered_with(answer).await;
+        assert!(error.contains(expected), "{error} has no {expected}");
+    }
+}
+
+#[tokio::test]
+async fn names_in_wrong_number() {
+    for (names, expected) in [(0, "0 names where one"), (2, "2 names where one")] {
+        let (client, mut script) = scripted(&[], Options::default()).await;
+        let server = async {
+            let id = script.next_id().await;
+            script.send(id, Reply::Names(vec![entry(b"n"); names])).await;
+        };
+        let (path, ()) = tokio::join!(client.readlink(b"l"), server);
+        assert!(path.unwrap_err().to_string().contains(expected));
+    }
+    let (client, mut script) = scripted(&[], Options::default()).await;
+    let server = async {
+        let id = script.next_id().await;
+        script.send(id, Reply::Names(vec![])).await;
+    };
+    let (names, ()) = tokio::join!(client.readdir(&handle()), server);
+    assert!(names.unwrap_err().to_string().contains("without names"));
+}
+
+#[tokio::test]
+async fn a_malformed_body_of_an_extension_ends_the_connection() {
+    let (client, mut script) = scripted(&[Extension::Statvfs], Options::default()).await;
+    let server = async {
+        let id = script.next_id().await;
+        script.send(id, Reply::Extended(Bytes::from_static(&[0; 87]))).await;
+    };
+    let (figures, ()) = tokio::join!(client.statvfs(b"."), server);
+    assert!(matches!(figures, Err(Error::Protocol(_))));
+    assert!(matches!(client.end(), Some(Error::Protocol(_))));
+}
+
+#[tokio::test]
+async fn the_same_reply_twice_is_not_taken_for_the_next_request() {
+    let (client, mut script) = scripted(&[], Options::default()).await;
+    let server = async {
+        let id = script.next_id().await;
+        let attrs = |size| Reply::Attrs(FileAttrs { size: Some(size), ..Default::default() });
+        script.send(id, attrs(1)).await;
+        script.next_id().await;
+        script.send(id, attrs(1)).await;
+    };
+    let calls = async {
+        assert_eq!(client.lstat(b"a").await.unwrap().size, Some(1));
+        client.lstat(b"b").await
+    };
+    let (second, ()) = tokio::join!(calls, server);
+    assert!(second.unwrap_err().to_string().contains("which is not open"));
+}
+
+#[tokio::test]
+async fn an_extension_that_is_not_offered_is_not_asked_for() {
+    let (client, mut script) = scripted(&[], Options::default()).await;
+    let error = client.posix_rename(b"a", b"b").await;
+    assert_eq!(error, Err(Error::Unsupported("posix-rename@openssh.com")));
+    assert_eq!(client.server().max_read, 32 * 1024);
+    drop(client);
+    assert!(script.try_receive_raw().await.is_none(), "something was sent");
+}
+
+#[tokio::test]
+async fn a_limit_that_cannot_be_kept_is_cut() {
+    let (ours, theirs) = tokio::io::duplex(4096);
+    let mut script = Script::new(theirs);
+    let server = async {
+        script.receive_raw().await;
+        let mut out = BytesMut::new();
+        let extensions = [Extension::Limits].into_iter().collect();
+        Version { version: 3, extensions }.encode(&mut out);
+        script.send_raw(&out).await;
+        let id = script.next_id().await;
+        let limits = sftp::Limits {
+            packet_bytes: 1,
+            read_bytes: u64::MAX,
+            write_bytes: u64::MAX,
+            open_handles: 0,
+        };
+        script.send(id, Reply::Extended(limits.encode())).await;
+    };
+    let (client, ()) = tokio::join!(Client::connect(ours, Options::default()), server);
+    let server = *client.unwrap().server();
+    assert!(server.max_read <= 256 * 1024 && server.max_read > 0);
+    assert!(server.max_write <= 2048 && server.max_write > 0, "{server:?}");
+    assert_eq!(server.max_handles, None);
+}
+
+#[tokio::test]
+async fn the_silence_of_a_server_is_measured_and_can_be_ended() {
+    let (client, mut script) = scripted(&[Extension::Fsync], Options::default()).await;
+    assert_eq!(client.activity().silent, Duration::ZERO);
+    let calls = async { tokio::join!(client.lstat(b"a"), client.fsync(&handle())) };
+    let watch = async {
+        let id = script.next_id().await;
+        script.next_id().await;
+        let activity = client.activity();
+        assert_eq!((activity.in_flight, activity.slow_in_flight), (2, 1));
+        while client.activity().silent < Duration::from_millis(30) {
+            tokio::task::yield_now().await;
+        }
+        script.send(id, Reply::Attrs(FileAttrs::default())).await;
+        while client.activity().in_flight == 2 {
+            tokio::task::yield_now().await;
+        }
+        assert!(client.activity().silent < Duration::from_millis(30));
+        client.abort(Error::Stalled(Duration::from_secs(1)));
+    };
+    let ((first, second), ()) = tokio::join!(calls, watch);
+    first.unwrap();
+    assert_eq!(second, Err(Error::Stalled(Duration::from_secs(1))));
+    assert_eq!(client.closed().await, Error::Stalled(Duration::from_secs(1)));
+    assert_eq!(client.activity().in_flight, 0);
+}

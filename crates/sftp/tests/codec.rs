@@ -1,0 +1,276 @@
+//! Whatever is encoded is decoded to the same; whatever is decoded is no panic.
+
+use bytes::{Bytes, BytesMut};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use sftp::codec::{
+    Extension, FileAttrs, HEADER_BYTES, Limits, MAX_PACKET_BYTES, Malformed, NameEntry, OpenFlags,
+    Owner, RemoteHandle, Reply, Request, StatVfs, StatusCode, Times, UsersGroups, Version,
+    decode_init, encode_init, packet_length,
+};
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    vec(any::<u8>(), 0..40)
+}
+
+fn attrs() -> impl Strategy<Value = FileAttrs> {
+    let owner = any::<(u32, u32)>().prop_map(|(uid, gid)| Owner { uid, gid });
+    let times = any::<(u32, u32)>().prop_map(|(atime, mtime)| Times { atime, mtime });
+    let fields = (
+        any::<Option<u64>>(),
+        prop::option::of(owner),
+        any::<Option<u32>>(),
+        prop::option::of(times),
+    );
+    fields.prop_map(|(size, owner, permissions, times)| FileAttrs {
+        size,
+        owner,
+        permissions,
+        times,
+    })
+}
+
+/// What requests are made of; each is made into every kind of request.
+#[derive(Debug, Clone)]
+struct Parts {
+    one: Vec<u8>,
+    two: Vec<u8>,
+    attrs: FileAttrs,
+    numbers: (u64, u64, u64, u32),
+    ids: (Vec<u32>, Vec<u32>),
+}
+
+fn parts() -> impl Strategy<Value = Parts> {
+    let ids = (vec(any::<u32>(), 0..9), vec(any::<u32>(), 0..9));
+    (bytes(), bytes(), attrs(), any::<(u64, u64, u64, u32)>(), ids)
+        .prop_map(|(one, two, attrs, numbers, ids)| Parts { one, two, attrs, numbers, ids })
+}
+
+fn requests(parts: &Parts) -> Vec<Request<'_>> {
+    let Parts { one, two, attrs, numbers: (a, b, c, d), ids } = parts;
+    let (path, handle, from, to) = (&one[..], &one[..], &one[..], &two[..]);
+    let (attrs, offset, len) = (*attrs, *a, *d);
+    vec![
+        Request::Open { path, flags: OpenFlags(*d), attrs },
+        Request::Close { handle },
+        Request::Read { handle, offset, len },
+        Request::Write { handle, offset, data: two },
+        Request::Lstat { path },
+        Request::Fstat { handle },
+        Request::Setstat { path, attrs },
+        Request::Fsetstat { handle, attrs },
+        Request::Opendir { path },
+        Request::Readdir { handle },
+        Request::Remove { path },
+        Request::Mkdir { path, attrs },
+        Request::Rmdir { path },
+        Request::Realpath { path },
+        Request::Stat { path },
+        Request::Rename { from, to },
+        Request::Readlink { path },
+        Request::Symlink { target: one, link: two },
+        Request::PosixRename { from, to },
+        Request::Statvfs { path },
+        Request::Fstatvfs { handle },
+        Request::Hardlink { existing: one, new: two },
+        Request::Fsync { handle },
+        Request::Lsetstat { path, attrs },
+        Request::Limits,
+        Request::ExpandPath { path },
+        Request::CopyData { from, from_offset: *a, len: *b, to, to_offset: *c },
+        Request::HomeDirectory { user: one },
+        Request::UsersGroupsById { uids: ids.0.clone(), gids: ids.1.clone() },
+        Request::UnknownExtension { name: b"nobody@example.org", body: two },
+    ]
+}
+
+fn replies(parts: &Parts, text: &str) -> Vec<Reply> {
+    let names = parts
+        .ids
+        .0
+        .iter()
+        .map(|_| NameEntry { name: Bytes::copy_from_slice(&parts.one), attrs: parts.attrs });
+    vec![
+        Reply::Status { code: StatusCode(parts.numbers.3), message: text.to_owned() },
+        Reply::Handle(RemoteHandle::new(&parts.one).unwrap()),
+        Reply::Data(Bytes::copy_from_slice(&parts.two)),
+        Reply::Names(names.collect()),
+        Reply::Attrs(parts.attrs),
+        Reply::Extended(Bytes::copy_from_slice(&parts.two)),
+    ]
+}
+
+/// Takes the length field off, after checking that it is right.
+fn unframed(packet: &[u8]) -> Bytes {
+    let len = packet_length(packet, MAX_PACKET_BYTES).unwrap().unwrap();
+    assert_eq!(packet.len(), HEADER_BYTES + len);
+    Bytes::copy_from_slice(&packet[HEADER_BYTES..])
+}
+
+proptest! {
+    #[test]
+    fn requests_survive(parts in parts(), id in any::<u32>()) {
+        for request in requests(&parts) {
+            let mut out = BytesMut::new();
+            request.encode(id, &mut out);
+            let packet = unframed(&out);
+            prop_assert_eq!(Request::decode(&packet), Ok((id, request.clone())));
+            // The same with the content from elsewhere.
+            if let Request::Write { data, .. } = request {
+                let mut head = BytesMut::new();
+                request.encode_head(id, data.len(), &mut head);
+                head.extend_from_slice(data);
+                prop_assert_eq!(&head, &out);
+            }
+        }
+    }
+
+    #[test]
+    fn replies_survive(parts in parts(), text in ".{0,40}", id in any::<u32>()) {
+        for reply in replies(&parts, &text) {
+            let mut out = BytesMut::new();
+            reply.encode(id, &mut out);
+            prop_assert_eq!(Reply::decode(&unframed(&out)), Ok((id, reply)));
+        }
+    }
+
+    #[test]
+    fn no_prefix_of_a_packet_is_one(parts in parts(), text in ".{0,9}") {
+        for request in requests(&parts) {
+            // This one's body ends wherever the packet does.
+            if matches!(request, Request::UnknownExtension { .. }) {
+                continue;
+            }
+            let mut out = BytesMut::new();
+            request.encode(1, &mut out);
+            let packet = unframed(&out);
+            for len in 0..packet.len() {
+                prop_assert!(Request::decode(&packet[..len]).is_err(), "{:?} cut to {}", request, len);
+            }
+            let longer = [&packet[..], b"x"].concat();
+            prop_assert!(Request::decode(&longer).is_err(), "{:?} and more", request);
+        }
+        for reply in replies(&parts, &text) {
+            // Its body ends wherever the packet does; and the texts of a status may be left out.
+            if matches!(reply, Reply::Extended(_) | Reply::Status { .. }) {
+                continue;
+            }
+            let mut out = BytesMut::new();
+            reply.encode(1, &mut out);
+            let packet = unframed(&out);
+            for len in 0..packet.len() {
+                prop_assert!(Reply::decode(&packet.slice(..len)).is_err(), "{:?} cut to {}", reply, len);
+            }
+            let longer = Bytes::from([&packet[..], b"x"].concat());
+            prop_assert!(Reply::decode(&longer).is_err(), "{:?} and more", reply);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_decoded_without_a_panic(kind in any::<u8>(), rest in vec(any::<u8>(), 0..80)) {
+        let packet = Bytes::from([&[kind][..], &rest].concat());
+        let _ = Request::decode(&packet);
+        let _ = Reply::decode(&packet);
+        let _ = Version::decode(&packet);
+        let _ = decode_init(&packet);
+        let _ = StatVfs::decode(&packet);
+        let _ = Limits::decode(&packet);
+        let _ = UsersGroups::decode(&packet);
+        let _ = packet_length(&packet, MAX_PACKET_BYTES);
+    }
+
+    #[test]
+    fn bodies_of_extensions_survive(numbers in any::<[u64; 11]>(), names in vec(bytes(), 0..5)) {
+        let [a, b, c, d, e, f, g, h, i, j, k] = numbers;
+        let figures = StatVfs {
+            block_size: a, fragment_size: b, blocks: c, blocks_free: d, blocks_available: e,
+            files: f, files_free: g, files_available: h, fsid: i, flags: j, name_max: k,
+        };
+        prop_assert_eq!(StatVfs::decode(&figures.encode()), Ok(figures));
+        let limits = Limits { packet_bytes: a, read_bytes: b, write_bytes: c, open_handles: d };
+        prop_assert_eq!(Limits::decode(&limits.encode()), Ok(limits));
+        let names: Vec<Bytes> = names.into_iter().map(Bytes::from).collect();
+        let both = UsersGroups { users: names.clone(), groups: names };
+        prop_assert_eq!(UsersGroups::decode(&both.encode()), Ok(both));
+    }
+
+    #[test]
+    fn the_first_packets_survive(version in any::<u32>(), chosen in any::<u16>()) {
+        let mut out = BytesMut::new();
+        encode_init(version, &mut out);
+        prop_assert_eq!(decode_init(&unframed(&out)), Ok(version));
+        let extensions = Extension::ALL.iter().copied().enumerate()
+            .filter(|(at, _)| chosen & (1 << at) != 0)
+            .map(|(_, extension)| extension)
+            .collect();
+        let first = Version { version, extensions };
+        let mut out = BytesMut::new();
+        first.encode(&mut out);
+        prop_assert_eq!(Version::decode(&unframed(&out)), Ok(first));
+    }
+}
+
+/// A packet from its parts.
+fn packet(parts: &[&[u8]]) -> Bytes {
+    Bytes::from(parts.concat())
+}
+
+#[test]
+fn numbers_in_a_packet_allocate_nothing() {
+    let huge = u32::MAX.to_be_bytes();
+    let id = [0, 0, 0, 1];
+    let flags = 0x8000_0000_u32.to_be_bytes();
+    for (packet, why) in [
+        (packet(&[&[104], &id, &huge]), "names"),
+        (packet(&[&[104], &id, &[0, 0, 0, 1], &huge]), "the length of a name"),
+        (packet(&[&[103], &id, &huge]), "data"),
+        (packet(&[&[102], &id, &huge, b"x"]), "a handle"),
+        (packet(&[&[101], &id, &[0, 0, 0, 4], &huge]), "a text"),
+        (packet(&[&[105], &id, &flags, &huge]), "extended attributes"),
+    ] {
+        assert!(Reply::decode(&packet).is_err(), "{why}");
+    }
+}
+
+#[test]
+fn what_no_message_has_is_refused() {
+    let id = [0, 0, 0, 1];
+    let long = [&257_u32.to_be_bytes()[..], &[b'h'; 257]].concat();
+    assert!(matches!(
+        Reply::decode(&packet(&[&[102], &id, &long])),
+        Err(Malformed::BadValue("a handle longer than 256 bytes"))
+    ));
+    assert_eq!(Reply::decode(&packet(&[&[99], &id])), Err(Malformed::UnknownType(99)));
+    let unknown_flag = 0x10_u32.to_be_bytes();
+    assert!(matches!(
+        Reply::decode(&packet(&[&[105], &id, &unknown_flag])),
+        Err(Malformed::BadValue(_))
+    ));
+    // Extended attributes are read over.
+    let one = packet(&[&[105], &id, &[0x80, 0, 0, 0], &[0, 0, 0, 1], &[0, 0, 0, 1], b"a", &[0; 4]]);
+    assert_eq!(Reply::decode(&one), Ok((1, Reply::Attrs(FileAttrs::default()))));
+}
+
+#[test]
+fn a_status_may_come_without_its_texts() {
+    let bare = packet(&[&[101], &[0, 0, 0, 7], &[0, 0, 0, 2]]);
+    let reply = Reply::Status { code: StatusCode::NO_SUCH_FILE, message: String::new() };
+    assert_eq!(Reply::decode(&bare), Ok((7, reply)));
+}
+
+#[test]
+fn an_extension_counts_only_in_the_version_that_is_known() {
+    let string = |text: &str| [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat();
+    let first = packet(&[
+        &[2, 0, 0, 0, 3],
+        &string("statvfs@openssh.com"),
+        &string("1"),
+        &string("fsync@openssh.com"),
+        &string("1"),
+        &string("newline@example.org"),
+        &string("\n"),
+    ]);
+    let version = Version::decode(&first).unwrap();
+    assert!(version.extensions.has(Extension::Fsync));
+    assert!(!version.extensions.has(Extension::Statvfs));
+}
