@@ -9,7 +9,7 @@ DEMO_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: build setup demo test check format lint doc install uninstall fuzz clean
+.PHONY: build setup demo test posix check format lint doc install uninstall fuzz clean
 
 build:
 	$(CARGO) build --release -p sshoal
@@ -22,6 +22,10 @@ demo: setup build
 
 test: setup
 	scripts/test.sh --workspace
+
+# The test suites of others: pjdfstest and fsx, see docs/posix.md.
+posix: setup
+	scripts/test.sh -p sshoal --test e2e suites::
 
 check: format lint doc test
 

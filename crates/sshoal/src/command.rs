@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
+use crate::demo;
 use crate::mount;
 use crate::mount::help;
 use crate::program::Program;
@@ -30,6 +31,15 @@ enum Command {
         /// Detach it even if it is in use, and do not wait.
         #[arg(short = 'z', long)]
         lazy: bool,
+    },
+    /// Show what this program does, on a private server that is gone afterwards.
+    Demo {
+        /// Leave it mounted, to look around, until Ctrl-C.
+        #[arg(long)]
+        keep: bool,
+        /// Show this directory (/usr/include, or another one where that is missing).
+        #[arg(long, value_name = "TREE")]
+        dir: Option<PathBuf>,
     },
     /// Show help.
     Help {
@@ -63,6 +73,10 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Umount { mountpoint, lazy } => {
             umount::run(&mountpoint, lazy)?;
+            Ok(ExitCode::from(EXIT_OK))
+        }
+        Command::Demo { keep, dir } => {
+            demo::run(dir, keep)?;
             Ok(ExitCode::from(EXIT_OK))
         }
         Command::Help { topic } => match topic.as_deref() {

@@ -12,6 +12,7 @@ mod adapter;
 mod background;
 mod command;
 mod connector;
+mod demo;
 mod mount;
 mod mounts;
 mod program;

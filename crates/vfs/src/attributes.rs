@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use base::{Attr, AttrChange, Errno, FileKind, Result};
+use base::{Attr, AttrChange, Errno, Fh, FileKind, Result};
 use tokio::time::Instant;
 
 use crate::inode::Inode;
+use crate::lookup::MAX_ATTEMPTS;
 use crate::{Change, Handle, Ino, Stat, Vfs, change_there};
 
 impl Vfs {
@@ -27,25 +28,51 @@ impl Vfs {
 
     /// The attributes of `inode`, from the server, with all writes of this mount in them.
     pub(crate) async fn fetch_attr(&self, inode: &Arc<Inode>) -> Result<Attr> {
-        inode.writes.drained().await;
-        let tick = self.ticks.now();
-        let fh = inode.state().open.first().map(|open| open.fh);
-        // A handle is of the file itself, whatever its name leads to by now. It may be gone with
-        // its session, in which case the name is what is left.
-        let by_handle = match fh {
-            Some(fh) => self.remote.fstat(fh).await.ok(),
-            None => None,
-        };
-        let attr = match by_handle {
-            Some(attr) => attr,
-            None => self.remote.lstat(&self.path(inode.ino)?).await?,
-        };
+        let (attr, tick) = self.told(inode).await?;
         if attr.kind != inode.kind {
             self.tree().orphan(inode.ino);
             return Err(Errno::ESTALE);
         }
         self.learn(inode, &attr, tick);
         Ok(attr)
+    }
+
+    /// What the server tells of `inode`, and the tick at which it was asked.
+    async fn told(&self, inode: &Arc<Inode>) -> Result<(Attr, u64)> {
+        for attempt in 1.. {
+            inode.writes.drained().await;
+            let tick = self.ticks.now();
+            // A handle is of the file itself, whatever its name leads to by now. It may be gone
+            // with its session, in which case the name is what is left.
+            if let Some(attr) = self.attr_by_handle(inode).await {
+                return Ok((attr, tick));
+            }
+            let path = self.path(inode.ino)?;
+            let told = self.remote.lstat(&path).await;
+            let moved = {
+                let tree = self.tree();
+                !tree.paths_unchanged_since(tick) || tree.path(inode.ino).as_ref() != Some(&path)
+            };
+            // The path may have led elsewhere when the server saw it.
+            if !moved || attempt == MAX_ATTEMPTS {
+                return Ok((told?, tick));
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    /// The attributes by a handle that is open, if there is one and it is good still. The newest
+    /// first: the older ones may be from a session that has ended.
+    pub(crate) async fn attr_by_handle(&self, inode: &Inode) -> Option<Attr> {
+        let handles: Vec<Fh> = inode.state().open.iter().rev().map(|open| open.fh).collect();
+        for fh in handles {
+            match self.remote.fstat(fh).await {
+                Ok(attr) => return Some(attr),
+                Err(Errno::ESTALE | Errno::EBADF) => {}
+                Err(_) => return None,
+            }
+        }
+        None
     }
 
     /// Changes attributes, through `handle` where the kernel names one.
@@ -60,27 +87,15 @@ impl Vfs {
         if change.is_empty() {
             return self.getattr(ino).await;
         }
-        let counted = {
-            let state = inode.state();
-            state.fresh_attr(Instant::now()).map(|_| state.valid_until())
-        };
-        let predicted = {
-            let _change = Change::begin(&inode, &self.ticks);
+        {
+            let mut changing = Change::begin(&inode, &self.ticks);
             if change.size.is_some() {
                 inode.state().forget_pages();
             }
             self.send_change(&inode, change, handle).await?;
-            inode.state().apply(&change, counted.is_some() && inode.writes.is_idle())
-        };
-        if predicted && let Some(until) = counted {
-            let mut state = inode.state();
-            state.extend(until);
-            if let Some(attr) = state.last_attr() {
-                drop(state);
-                return self.stat(&inode, &attr);
-            }
+            changing.apply(&change);
         }
-        let attr = self.fetch_attr(&inode).await?;
+        let attr = self.attr(&inode).await?;
         self.stat(&inode, &attr)
     }
 
@@ -104,7 +119,7 @@ impl Vfs {
                 let writable = |open: &&crate::inode::OpenHandle| open.access.writes();
                 let fh = {
                     let state = inode.state();
-                    let any = state.open.iter().find(writable).or(state.open.first());
+                    let any = state.open.iter().rfind(writable).or(state.open.last());
                     any.map(|open| open.fh)
                 };
                 self.remote.fsetattr(fh.ok_or(Errno::ESTALE)?, change).await

@@ -226,9 +226,12 @@ impl Vfs {
         let trusted = match tree.child(dir, name) {
             Some(known) => {
                 let state = known.state();
-                let outdated = !state.unchanged_since(tick);
-                let doubtful = !state.open.is_empty() && differs(state.last_attr(), attr);
-                known.kind == attr.kind && !outdated && !doubtful
+                let differs = differs(state.last_attr(), attr);
+                let outdated = !state.unchanged_since(tick)
+                    || differs && state.last_attr().is_some() && state.learned_at() > *seen_at;
+                let doubtful = !state.open.is_empty() && differs;
+                let same = known.kind == attr.kind && tree.bound_since(dir, name, tick);
+                same && !outdated && !doubtful
             }
             None => tree.names_unchanged_since(dir, tick),
         };
@@ -236,7 +239,7 @@ impl Vfs {
             return None;
         }
         let inode = tree.see(dir, name, attr, *seen_at).inode();
-        inode.state().learn(*attr, *seen_at, self.timeout(inode.kind));
+        self.learn_from(&inode, attr, tick, *seen_at);
         tree.rebind(dir, name, inode.state().valid_until());
         drop(tree);
         // An owner with no number here is left to a look-up, which can say so.

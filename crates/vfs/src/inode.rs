@@ -6,7 +6,8 @@
 //! could leave it the same: when the second it names is over.
 //!
 //! Who locks what: `state` is a plain mutex held for a few instructions; it may be taken inside
-//! the tree's lock, never around it. `writes` has a lock of its own.
+//! the tree's lock, never around it. `writes` has a lock of its own, which may be taken inside
+//! that of `state`: a write begins and ends in both at once.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,6 +26,10 @@ const SETTLING: Duration = Duration::from_secs(2);
 /// A time stamp that lies this far back by this machine's clock is settled without waiting.
 /// Bounds how far the clocks of both machines may be apart (Kerberos allows as much).
 const MAX_CLOCK_SKEW: i64 = 300;
+
+/// For how much longer than it was told to the kernel may take attributes for true: its time runs
+/// from when it takes the reply. Too much costs a round trip at an open of what has changed.
+const TOLD_SLACK: Duration = Duration::from_secs(1);
 
 /// See the [module](self).
 pub(crate) struct Inode {
@@ -60,6 +65,8 @@ struct Pages {
 pub(crate) struct OpenHandle {
     pub(crate) fh: Fh,
     pub(crate) access: Access,
+    /// Reads through it fill the kernel's pages.
+    pub(crate) cached: bool,
 }
 
 /// The mutable part of an [`Inode`].
@@ -69,8 +76,13 @@ pub(crate) struct State {
     valid_until: Instant,
     /// For how long an unchanged answer counts next.
     lifetime: Duration,
+    /// When the server told `attr`.
+    learned_at: Instant,
     /// When the present validator was first seen.
     first_seen: Instant,
+    /// The size that the kernel has been told, and until when it may take it for true. `None` when
+    /// it knows that its own is not.
+    told: Option<(u64, Instant)>,
     /// Tick of the last change made here.
     changed: u64,
     /// Changes on their way.
@@ -101,7 +113,9 @@ impl Inode {
                 attr: None,
                 valid_until: now,
                 lifetime: Duration::ZERO,
+                learned_at: now,
                 first_seen: now,
+                told: None,
                 changed: 0,
                 changing: 0,
                 begun: 0,
@@ -129,6 +143,21 @@ impl State {
     /// The attributes last seen, however long ago.
     pub(crate) fn last_attr(&self) -> Option<Attr> {
         self.attr
+    }
+
+    /// When the server told the attributes last seen.
+    pub(crate) fn learned_at(&self) -> Instant {
+        self.learned_at
+    }
+
+    /// The kernel is told `size`, to take it for true for `ttl`.
+    pub(crate) fn tell(&mut self, size: u64, ttl: Duration) {
+        self.told = (!ttl.is_zero()).then(|| (size, Instant::now() + ttl + TOLD_SLACK));
+    }
+
+    /// Whether the kernel takes another size for true than `size`.
+    pub(crate) fn mistold(&self, size: u64) -> bool {
+        self.told.is_some_and(|(told, until)| told != size && Instant::now() < until)
     }
 
     /// Until when the attributes count.
@@ -159,6 +188,23 @@ impl State {
     /// How many changes have ever begun.
     pub(crate) fn begun(&self) -> u64 {
         self.begun
+    }
+
+    /// How many changes are on their way.
+    pub(crate) fn changing(&self) -> u32 {
+        self.changing
+    }
+
+    /// Whether the change that was the `begun`th to begin is on its way, and no other has been
+    /// since.
+    pub(crate) fn only_change(&self, begun: u64) -> bool {
+        self.changing == 1 && self.begun == begun
+    }
+
+    /// Something that this inode was part of was changed at `tick`, which shows in its attributes.
+    pub(crate) fn changed_at(&mut self, tick: u64) {
+        self.changed = tick;
+        self.expire();
     }
 
     /// Whether all changes are over, and none has begun since [`State::begun`] said `begun`.
@@ -194,6 +240,7 @@ impl State {
             self.set_mtime = None;
         }
         self.attr = Some(attr);
+        self.learned_at = now;
         self.valid_until = now + self.lifetime;
     }
 
@@ -265,14 +312,27 @@ impl State {
         kept
     }
 
+    /// Whether what was opened as `attr` may be another file than the one that descriptors which
+    /// are open here fill the kernel's pages from: its validator is the same, but it was first
+    /// seen within the second that it names, and no change made here explains it.
+    pub(crate) fn is_doubtful(&self, attr: &Attr) -> bool {
+        let validator = Validator::of(attr);
+        let unsettled = |pages: Pages| pages.validator == validator && !pages.settled;
+        self.begun == 0
+            && self.pages.is_some_and(unsettled)
+            && self.open.iter().any(|open| open.cached)
+    }
+
     /// The kernel's pages are what was just written, and `attr` is what came of it.
     pub(crate) fn pages_written(&mut self, attr: &Attr) {
         self.pages = Some(Pages { validator: Validator::of(attr), settled: false });
     }
 
-    /// The content is being changed here, so that the pages match no validator seen so far.
+    /// The content is being changed here, so that the pages match no validator seen so far, and
+    /// the kernel knows that the size it was told is not true any longer.
     pub(crate) fn forget_pages(&mut self) {
         self.pages = None;
+        self.told = None;
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use base::task::Task;
 use base::{Data, Errno, Result};
 use bytes::Bytes;
+use tokio::sync::oneshot;
 
 use crate::open::OpenFile;
 use crate::tree::Ticks;
@@ -39,6 +40,24 @@ impl Vfs {
 
     /// Writes all of `data`, at `offset` or, for a file opened with `O_APPEND`, at the end.
     pub async fn write(&self, handle: Handle, offset: u64, data: Bytes) -> Result<()> {
+        self.write_out(handle, offset, data, !self.config.sync_writes).await
+    }
+
+    /// The same for pages of a shared mapping, through whichever handle. Returns when the server
+    /// has them: nobody waits in a `write` for that, and the kernel reports an error that it gets
+    /// here to all who have the file open, where ours would go to that one handle alone.
+    pub async fn write_back(&self, handle: Handle, offset: u64, data: Bytes) -> Result<()> {
+        self.write_out(handle, offset, data, false).await
+    }
+
+    /// With `acknowledge`, returns when the write is on its way.
+    async fn write_out(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: Bytes,
+        acknowledge: bool,
+    ) -> Result<()> {
         let file = self.files.get(handle.0)?;
         if !file.access.writes() {
             return Err(Errno::EBADF);
@@ -53,24 +72,35 @@ impl Vfs {
         let permit = self.write_window.clone().acquire_many_owned(bytes.min(crate::WRITE_WINDOW));
         let permit = permit.await.map_err(|_| Errno::EIO)?;
         let write = WriteOnItsWay::begin(&file, &self.ticks, range);
+        let (inode, number) = (file.inode.clone(), write.number);
         let remote = self.remote.clone();
-        let fh = file.fh;
-        let sending = async move {
-            let result = remote.write(fh, offset, data).await;
+        let (answer, answered) = match acknowledge {
+            true => (None, None),
+            false => {
+                let (answer, answered) = oneshot::channel();
+                (Some(answer), Some(answered))
+            }
+        };
+        // Goes out now, in the order of the calls, and is seen through whoever still waits for it:
+        // what follows must not overtake it.
+        Task::start(async move {
+            let result = remote.write(file.fh, offset, data).await;
             write.end();
             drop(permit);
-            result
-        };
-        if self.config.sync_writes {
-            return sending.await;
-        }
-        // Goes out now, in the order of the calls; nobody waits for the answer.
-        Task::start(async move {
-            if let Err(error) = sending.await {
+            // Told to who waits for it, and otherwise kept for the next call.
+            let untold = match answer {
+                Some(answer) => answer.send(result).err().unwrap_or(Ok(())),
+                None => result,
+            };
+            if let Err(error) = untold {
                 file.fail(error);
             }
         });
-        Ok(())
+        inode.writes.sent(number);
+        match answered {
+            Some(answered) => answered.await.unwrap_or(Err(Errno::EIO)),
+            None => Ok(()),
+        }
     }
 
     /// Copies on the server, without moving the bytes over the network; tells how many.
@@ -123,12 +153,11 @@ impl WriteOnItsWay {
         range: std::ops::Range<u64>,
     ) -> WriteOnItsWay {
         file.note_write();
-        {
-            let mut state = file.inode.state();
-            state.begin_change(ticks.advance());
-            state.forget_pages();
-        }
+        let mut state = file.inode.state();
+        state.begin_change(ticks.advance());
+        state.forget_pages();
         let number = file.inode.writes.begin(file.number, range);
+        drop(state);
         WriteOnItsWay { file: file.clone(), ticks: ticks.clone(), number }
     }
 
@@ -137,7 +166,8 @@ impl WriteOnItsWay {
 
 impl Drop for WriteOnItsWay {
     fn drop(&mut self) {
-        self.file.inode.state().end_change(self.ticks.advance());
+        let mut state = self.file.inode.state();
+        state.end_change(self.ticks.advance());
         self.file.inode.writes.end(self.number);
     }
 }

@@ -185,15 +185,18 @@ impl Vfs {
     /// What an application sees of `inode` if the server says `attr`. The kernel may take it for
     /// true for as long as `attr` counts here.
     fn stat(&self, inode: &Inode, attr: &Attr) -> Result<Stat> {
-        let (times, nlink, left) = {
-            let state = inode.state();
+        let told = self.config.idmap.attr_here(&self.config.shown, *attr)?;
+        let (times, nlink, ttl) = {
+            let mut state = inode.state();
             let known = state.last_attr() == Some(*attr);
             let left = state.valid_until().saturating_duration_since(Instant::now());
-            (state.times(attr), state.nlink, if known { left } else { Duration::ZERO })
+            let left = if known { left } else { Duration::ZERO };
+            let ttl = self.config.kernel_attr.map_or(left, |cap| cap.min(left));
+            state.tell(attr.size, ttl);
+            (state.times(attr), state.nlink, ttl)
         };
         let (atime, mtime, ctime) = times;
-        let attr = self.config.idmap.attr_here(&self.config.shown, *attr)?;
-        let ttl = self.config.kernel_attr.map_or(left, |cap| cap.min(left));
+        let attr = told;
         Ok(Stat { number: inode.number, attr: Attr { atime, mtime, ..attr }, nlink, ctime, ttl })
     }
 
@@ -209,18 +212,57 @@ impl Vfs {
 struct Change<'a> {
     inode: &'a Inode,
     ticks: &'a Ticks,
+    /// How many changes of the inode had begun with this one, if none was on its way before.
+    only: Option<u64>,
+    /// Until when the attributes counted before.
+    counted: Option<Instant>,
+    /// Until when they count after it, if nothing else is changed meanwhile.
+    known_until: Option<Instant>,
+    over: bool,
 }
 
 impl<'a> Change<'a> {
     fn begin(inode: &'a Inode, ticks: &'a Ticks) -> Change<'a> {
-        inode.state().begin_change(ticks.advance());
-        Change { inode, ticks }
+        let mut state = inode.state();
+        let counted = state.fresh_attr(Instant::now()).map(|_| state.valid_until());
+        state.begin_change(ticks.advance());
+        let only = Some(state.begun()).filter(|begun| state.only_change(*begun));
+        Change { inode, ticks, only, counted, known_until: None, over: false }
+    }
+
+    /// The server has done `change`: what follows from it without asking is taken over.
+    fn apply(&mut self, change: &AttrChange) {
+        let mut state = self.inode.state();
+        let alone = self.only.is_some_and(|begun| state.only_change(begun));
+        let counted = self.counted.filter(|_| alone);
+        if state.apply(change, counted.is_some()) {
+            self.known_until = counted;
+        }
+    }
+
+    /// Ends it. Tells when, if no other change was on its way meanwhile.
+    fn end(mut self) -> Option<u64> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Option<u64> {
+        if std::mem::replace(&mut self.over, true) {
+            return None;
+        }
+        let mut state = self.inode.state();
+        let alone = self.only.is_some_and(|begun| state.only_change(begun));
+        let tick = self.ticks.advance();
+        state.end_change(tick);
+        if let Some(until) = self.known_until.filter(|_| alone) {
+            state.extend(until);
+        }
+        alone.then_some(tick)
     }
 }
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        self.inode.state().end_change(self.ticks.advance());
+        self.finish();
     }
 }
 

@@ -3,15 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Attr, Errno, FileKind, Name, Result};
+use base::{Attr, Errno, FileKind, Name, RemotePath, Result};
 use tokio::time::Instant;
 
-use crate::inode::{Inode, Validator};
+use crate::config::Consistency;
+use crate::inode::{Inode, State, Validator};
 use crate::{Entry, Ino, Vfs, name};
 
 /// How often a lookup asks again when names in its directory were changed here meanwhile. Changes
 /// and look-ups of one directory exclude each other in the kernel, save for revalidations.
-const MAX_ATTEMPTS: usize = 8;
+pub(crate) const MAX_ATTEMPTS: usize = 8;
+
+/// How often a name is compared with an open handle when the file behind either keeps changing.
+/// Both questions are on their way together, so that a file has to change within microseconds to
+/// look like two.
+const MAX_LOOKS: usize = 3;
 
 /// What a name turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +45,12 @@ impl Vfs {
             let path = self.path(parent)?.join(&name);
             let told = self.remote.lstat(&path).await;
             let replaced = match (&told, &known) {
-                (Ok(attr), Some(known)) => !self.is_still(known, attr, tick).await,
+                (Ok(attr), Some(known)) => !self.is_still(known, &path, attr, tick).await,
                 _ => false,
             };
             let mut tree = self.tree();
-            let unchanged = tree.names_unchanged_since(parent, tick);
+            let unchanged =
+                tree.names_unchanged_since(parent, tick) && tree.paths_unchanged_since(tick);
             if !unchanged && attempt < MAX_ATTEMPTS {
                 continue;
             }
@@ -53,12 +60,18 @@ impl Vfs {
                         tree.orphan(known.ino);
                     }
                     let inode = tree.see(parent, &name, &attr, Instant::now()).inode();
-                    self.learn(&inode, &attr, if unchanged { tick } else { 0 });
-                    tree.rebind(parent, &name, inode.state().valid_until());
+                    if unchanged {
+                        self.learn(&inode, &attr, tick);
+                        tree.rebind(parent, &name, inode.state().valid_until());
+                    }
                     drop(tree);
-                    return self.entry(&inode, &attr).map(Looked::Found).inspect_err(|_| {
+                    let mut entry = self.entry(&inode, &attr).inspect_err(|_| {
                         self.forget(inode.ino, 1);
-                    });
+                    })?;
+                    if !unchanged {
+                        entry.ttl = Duration::ZERO;
+                    }
+                    return Ok(Looked::Found(entry));
                 }
                 Err(Errno::ENOENT) if unchanged => {
                     tree.unbind(parent, &name);
@@ -86,10 +99,21 @@ impl Vfs {
 
     /// Keeps what the server told when asked at `tick`, unless it was changed here since.
     pub(crate) fn learn(&self, inode: &Inode, attr: &Attr, tick: u64) {
+        self.learn_from(inode, attr, tick, Instant::now());
+    }
+
+    /// The same of what the server told at `told_at`.
+    pub(crate) fn learn_from(&self, inode: &Inode, attr: &Attr, tick: u64, told_at: Instant) {
         let mut state = inode.state();
-        if state.unchanged_since(tick) {
-            state.learn(*attr, Instant::now(), self.timeout(inode.kind));
+        if state.unchanged_since(tick) && !self.counts_for_ever(&state) {
+            state.learn(*attr, told_at, self.timeout(inode.kind));
         }
+    }
+
+    /// Whether the attributes that are known stay, whatever the server tells by now.
+    pub(crate) fn counts_for_ever(&self, state: &State) -> bool {
+        self.config.consistency == Consistency::Immutable
+            && state.fresh_attr(Instant::now()).is_some()
     }
 
     /// Whether a name of `inode`, which is now what `attr` says, can still be the same file.
@@ -98,50 +122,68 @@ impl Vfs {
     /// opened on: if that now differs from what the name leads to, the name leads elsewhere. A
     /// file that nobody has open may have become another one without harm, since nothing of the
     /// old one is shown again unless size and time are the same.
-    pub(crate) async fn is_still(&self, inode: &Inode, attr: &Attr, tick: u64) -> bool {
+    pub(crate) async fn is_still(
+        &self,
+        inode: &Inode,
+        path: &RemotePath,
+        attr: &Attr,
+        tick: u64,
+    ) -> bool {
         if inode.kind != attr.kind {
             return false;
         }
-        let fh = {
+        let doubtful = {
             let state = inode.state();
             let known = state.last_attr().map(|known| Validator::of(&known));
-            let doubtful = inode.kind == FileKind::Regular
-                && state.unchanged_since(tick)
-                && known.is_some_and(|known| known != Validator::of(attr));
-            state.open.first().map(|open| open.fh).filter(|_| doubtful)
+            let possible = inode.kind == FileKind::Regular && state.unchanged_since(tick);
+            known.filter(|known| possible && *known != Validator::of(attr))
         };
-        let Some(fh) = fh else { return true };
-        match self.remote.fstat(fh).await {
-            Ok(of_handle) => {
-                Validator::of(&of_handle) == Validator::of(attr)
-                    || !inode.state().unchanged_since(tick)
+        let Some(known) = doubtful else { return true };
+        let Some(of_handle) = self.attr_by_handle(inode).await else { return true };
+        let (mut of_name, mut of_handle) = (Validator::of(attr), Validator::of(&of_handle));
+        for _ in 0..MAX_LOOKS {
+            if of_handle == of_name || !inode.state().unchanged_since(tick) {
+                return true;
             }
-            Err(_) => true,
+            if of_handle == known {
+                return false;
+            }
+            // Both have moved on. So it is with a file that grows while it is looked at.
+            let again = tokio::join!(self.remote.lstat(path), self.attr_by_handle(inode));
+            match again {
+                (Ok(attr), Some(open)) if attr.kind == inode.kind => {
+                    (of_name, of_handle) = (Validator::of(&attr), Validator::of(&open));
+                }
+                (Ok(_) | Err(Errno::ENOENT), Some(_)) => return false,
+                _ => return true,
+            }
         }
+        of_handle == of_name
     }
 
     /// For an inode with several names made here: whether all lead to the same file still. If
     /// not, its names are dropped, to be looked up anew.
-    pub(crate) async fn names_agree(&self, inode: &Arc<Inode>) -> Result<bool> {
+    pub(crate) async fn names_agree(&self, inode: &Arc<Inode>, tick: u64) -> Result<bool> {
         let paths = self.tree().paths(inode.ino);
-        if paths.len() < 2 {
-            return Ok(true);
-        }
-        let mut first: Option<Attr> = None;
-        for path in &paths {
-            let told = self.remote.lstat(path).await;
-            let agrees = match (&told, &first) {
-                (Ok(attr), Some(first)) => attr == first,
-                (Ok(_), None) => true,
-                (Err(Errno::ENOENT), _) => false,
-                (Err(error), _) => return Err(*error),
+        let Some((first, others)) = paths.split_first() else { return Ok(true) };
+        for other in others {
+            // Together, so that the file hardly has time to change in between.
+            let told = tokio::join!(self.remote.lstat(first), self.remote.lstat(other));
+            let agrees = match told {
+                (Ok(one), Ok(other)) => same_file(&one, &other),
+                (Err(error), _) | (_, Err(error)) if error != Errno::ENOENT => return Err(error),
+                _ => false,
             };
-            if !agrees {
+            if !agrees && inode.state().unchanged_since(tick) {
                 self.tree().orphan(inode.ino);
                 return Ok(false);
             }
-            first = told.ok();
         }
         Ok(true)
     }
+}
+
+/// Whether two names with these attributes can be of one file. To read it changes its `atime`.
+fn same_file(one: &Attr, other: &Attr) -> bool {
+    *one == Attr { atime: one.atime, ..*other }
 }

@@ -13,6 +13,8 @@ use crate::{Entry, Ino, Vfs, links, name};
 pub(crate) struct NamesChange<'a> {
     vfs: &'a Vfs,
     names: Vec<(Ino, Name)>,
+    /// What is below the names may have another path afterwards.
+    moves: bool,
 }
 
 impl Drop for NamesChange<'_> {
@@ -22,9 +24,9 @@ impl Drop for NamesChange<'_> {
         for (dir, name) in &self.names {
             tree.end_names(*dir);
             tree.rebind(*dir, name, now);
-            if let Some(inode) = tree.get(*dir) {
-                inode.state().expire();
-            }
+        }
+        if self.moves {
+            tree.end_move();
         }
     }
 }
@@ -36,7 +38,20 @@ impl Vfs {
             tree.begin_names(*dir);
         }
         let names = names.iter().map(|(dir, name)| (*dir, (*name).clone())).collect();
-        NamesChange { vfs: self, names }
+        NamesChange { vfs: self, names, moves: false }
+    }
+
+    /// The same for a rename.
+    fn move_names(&self, from: (Ino, &Name), to: (Ino, &Name)) -> NamesChange<'_> {
+        let mut change = self.change_names(&[from, to]);
+        let mut tree = self.tree();
+        let moved = tree.child(from.0, from.1);
+        change.moves = moved.is_none_or(|moved| moved.kind == FileKind::Directory);
+        if change.moves {
+            tree.begin_move();
+        }
+        drop(tree);
+        change
     }
 
     /// Makes a directory.
@@ -65,6 +80,7 @@ impl Vfs {
         path: &RemotePath,
         change: NamesChange<'_>,
     ) -> Result<Entry> {
+        let tick = self.ticks.now();
         let attr = self.remote.lstat(path).await?;
         drop(change);
         let inode = {
@@ -73,7 +89,7 @@ impl Vfs {
             tree.unbind(parent, name);
             tree.see(parent, name, &attr, Instant::now()).inode()
         };
-        self.learn(&inode, &attr, self.ticks.now());
+        self.learn(&inode, &attr, tick);
         self.entry(&inode, &attr).inspect_err(|_| self.forget(inode.ino, 1))
     }
 
@@ -140,7 +156,7 @@ impl Vfs {
         let (from_name, to_name) = (name(from.1)?, name(to.1)?);
         let from_path = self.path(from.0)?.join(&from_name);
         let to_path = self.path(to.0)?.join(&to_name);
-        let _change = self.change_names(&[(from.0, &from_name), (to.0, &to_name)]);
+        let _change = self.move_names((from.0, &from_name), (to.0, &to_name));
         self.remote.rename(&from_path, &to_path, mode).await?;
         let (moved, replaced) = self.tree().rename((from.0, &from_name), (to.0, &to_name));
         if let Some(moved) = moved {

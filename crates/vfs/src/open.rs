@@ -6,8 +6,9 @@
 //! gets a new inode, so that pages of two files never mix.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use base::{Access, Attr, Create, Errno, Fh, FileKind, OpenFlags, Remote, Result};
+use base::{Access, Attr, Create, Errno, Fh, FileKind, OpenFlags, Remote, RemotePath, Result};
 use tokio::time::Instant;
 
 use crate::config::{Consistency, PageCache};
@@ -122,38 +123,60 @@ impl Vfs {
         }
         let path = self.path(ino)?;
         let mut tick = self.ticks.now();
-        let change = request.truncate.then(|| Change::begin(&inode, &self.ticks));
-        let begun = inode.state().begun();
+        let change = request.truncate.then(|| {
+            inode.state().forget_pages();
+            Change::begin(&inode, &self.ticks)
+        });
         let opened = self.remote.open(&path, request.flags(Create::Never)).await;
-        drop(change);
+        if let Some(alone_until) = change.and_then(Change::end) {
+            // Nothing but this truncation has happened, and the attributes are from after it.
+            tick = alone_until;
+        }
         let opened = opened.inspect_err(|error| {
             if matches!(*error, Errno::ENOENT | Errno::ELOOP | Errno::EISDIR | Errno::ENOTDIR) {
                 inode.state().expire();
             }
-        })?;
+        });
+        let opened = match opened {
+            // The path may have led elsewhere when the server saw it.
+            Err(Errno::ENOENT) if !self.tree().paths_unchanged_since(tick) => Err(Errno::ESTALE),
+            opened => opened,
+        }?;
         let file = self.file(&inode, opened.fh, request);
-        if request.truncate && inode.state().settled_since(begun) {
-            // Nothing but this truncation has happened, and the attributes are from after it.
-            tick = self.ticks.now();
-        }
-        let same = request.truncate || self.is_same(&inode, &opened.attr, tick).await?;
-        if !same {
+        if !self.is_same(&inode, &path, &opened.attr, tick).await? {
             self.tree().orphan(ino);
             return Err(Errno::ESTALE);
+        }
+        if self.config.page_cache != PageCache::Always {
+            let mut state = inode.state();
+            if state.mistold(opened.attr.size) {
+                // Reads end where the kernel takes the end of the file to be. To be asked for the
+                // attributes again, it has to be sent back to the name, once.
+                state.tell(opened.attr.size, Duration::ZERO);
+                drop(state);
+                self.learn(&inode, &opened.attr, tick);
+                return Err(Errno::ESTALE);
+            }
         }
         Ok(self.register(file, &opened.attr, tick, request))
     }
 
     /// Whether the content that was opened under a name of `inode` is of the same file.
-    async fn is_same(&self, inode: &Arc<Inode>, attr: &Attr, tick: u64) -> Result<bool> {
-        if !self.is_still(inode, attr, tick).await {
+    async fn is_same(
+        &self,
+        inode: &Arc<Inode>,
+        path: &RemotePath,
+        attr: &Attr,
+        tick: u64,
+    ) -> Result<bool> {
+        if !self.is_still(inode, path, attr, tick).await {
             return Ok(false);
         }
         let changed = {
             let state = inode.state();
             state.last_attr().is_some_and(|old| Validator::of(&old) != Validator::of(attr))
         };
-        Ok(!changed || self.names_agree(inode).await?)
+        Ok(!changed || self.names_agree(inode, tick).await?)
     }
 
     /// Makes and opens a file. If it is there already, it is opened unless `exclusive`.
@@ -174,10 +197,15 @@ impl Vfs {
             known.writes.drained().await;
         }
         let tick = self.ticks.now();
+        let cut = known.as_ref().filter(|_| request.truncate).map(|known| {
+            known.state().forget_pages();
+            Change::begin(known, &self.ticks)
+        });
         let opened = self.remote.open(&path, request.flags(create)).await?;
+        drop(cut);
         let unclosed = Unclosed { remote: &self.remote, fh: Some(opened.fh) };
         let replaced = match &known {
-            Some(known) => exclusive || !self.is_still(known, &opened.attr, tick).await,
+            Some(known) => exclusive || !self.is_still(known, &path, &opened.attr, tick).await,
             None => false,
         };
         drop(change);
@@ -188,7 +216,7 @@ impl Vfs {
             }
             tree.see(parent, &name, &opened.attr, Instant::now()).inode()
         };
-        self.learn(&inode, &opened.attr, self.ticks.now());
+        self.learn(&inode, &opened.attr, tick);
         let entry = self.entry(&inode, &opened.attr).inspect_err(|_| self.forget(inode.ino, 1))?;
         let file = self.file(&inode, unclosed.take(), request);
         Ok((entry, self.register(file, &opened.attr, tick, request)))
@@ -234,10 +262,14 @@ impl Vfs {
     ) -> Opened {
         let mut state = file.inode.state();
         let quiet = state.unchanged_since(tick);
-        if quiet {
+        let trust = self.config.consistency == Consistency::Timeout;
+        let validated = self.config.page_cache == PageCache::Validated;
+        // Two files that cannot be told apart must not share pages, nor be told apart by mistake
+        // if they are one. Reads of the second past the pages are right either way.
+        let doubtful = quiet && validated && !trust && state.is_doubtful(attr);
+        if quiet && !self.counts_for_ever(&state) {
             state.learn(*attr, Instant::now(), self.timeout(file.inode.kind));
         }
-        let trust = self.config.consistency == Consistency::Timeout;
         let same_pages = |state: &mut crate::inode::State, trust| {
             if quiet {
                 return state.validate_pages(attr, trust);
@@ -247,16 +279,17 @@ impl Vfs {
             false
         };
         let keep_cache = match self.config.page_cache {
+            _ if doubtful => true,
             PageCache::Validated => same_pages(&mut state, trust),
             PageCache::SameTime => same_pages(&mut state, true),
             PageCache::Always => true,
             PageCache::Never => false,
         };
-        state.open.push(OpenHandle { fh: file.fh, access: file.access });
+        let direct_io = doubtful || request.direct || self.config.page_cache == PageCache::Never;
+        state.open.push(OpenHandle { fh: file.fh, access: file.access, cached: !direct_io });
         drop(state);
         let handle = Handle(file.number);
         self.files.insert(file.number, file);
-        let direct_io = request.direct || self.config.page_cache == PageCache::Never;
         Opened { handle, keep_cache, direct_io }
     }
 
@@ -266,6 +299,10 @@ impl Vfs {
         let file = self.files.get(handle.0)?;
         if file.take_written() {
             self.settle(&file).await;
+        } else {
+            // Another descriptor of this open file may be being closed, or its close have been
+            // interrupted, with writes still on their way.
+            file.inode.writes.drained_of(file.number).await;
         }
         file.take_error()
     }
@@ -275,9 +312,14 @@ impl Vfs {
     async fn settle(&self, file: &OpenFile) {
         let inode = &file.inode;
         inode.writes.drained_but(file.number).await;
-        let begun = inode.state().begun();
+        // What comes of writes through other handles, or not sent yet, the answer cannot tell.
+        let begun = {
+            let state = inode.state();
+            let ahead = inode.writes.sent_through(file.number);
+            (state.changing() as usize == ahead).then(|| state.begun())
+        };
         let (attr, ()) = tokio::join!(self.remote.fstat(file.fh), inode.writes.drained());
-        if let Ok(attr) = attr {
+        if let (Ok(attr), Some(begun)) = (attr, begun) {
             let mut state = inode.state();
             if state.settled_since(begun) {
                 state.learn(attr, Instant::now(), self.timeout(inode.kind));

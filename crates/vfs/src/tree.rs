@@ -34,6 +34,9 @@ use crate::numbers::{Numbers, ROOT_NUMBER};
 struct Binding {
     ino: Ino,
     valid_until: Instant,
+    /// Tick at which the name was bound to this node. A listing that began before it may tell
+    /// of another file.
+    since: u64,
 }
 
 struct Node {
@@ -70,6 +73,10 @@ pub(crate) struct Tree {
     numbers: Numbers,
     next: u64,
     ticks: Arc<Ticks>,
+    /// Tick of the last change of a directory's path.
+    moved: u64,
+    /// Renames of directories on their way.
+    moving: u32,
 }
 
 /// What a name that was looked up at the server turned out to be.
@@ -104,6 +111,8 @@ impl Tree {
             numbers: Numbers::default(),
             next: Ino::ROOT.0 + 1,
             ticks,
+            moved: 0,
+            moving: 0,
         }
     }
 
@@ -172,6 +181,29 @@ impl Tree {
             .is_some_and(|node| node.names_changing == 0 && node.names_changed <= tick)
     }
 
+    /// Whether a listing of `parent` that began at `tick` tells of the node that `name` is bound to.
+    pub(crate) fn bound_since(&self, parent: Ino, name: &Name, tick: u64) -> bool {
+        let binding = self.bindings.get(&(parent, name.clone()));
+        binding.is_some_and(|binding| binding.since <= tick)
+    }
+
+    /// Whether no directory was given another path through this mount since `tick`, nor is being.
+    pub(crate) fn paths_unchanged_since(&self, tick: u64) -> bool {
+        self.moving == 0 && self.moved <= tick
+    }
+
+    /// A directory is about to be renamed. To be followed by [`Tree::end_move`].
+    pub(crate) fn begin_move(&mut self) {
+        self.moved = self.ticks.advance();
+        self.moving += 1;
+    }
+
+    /// The rename is over, however it ended.
+    pub(crate) fn end_move(&mut self) {
+        self.moved = self.ticks.advance();
+        self.moving -= 1;
+    }
+
     /// Names in `dir` are about to be changed. To be followed by [`Tree::end_names`].
     pub(crate) fn begin_names(&mut self, dir: Ino) {
         let tick = self.ticks.advance();
@@ -187,6 +219,8 @@ impl Tree {
         if let Some(node) = self.nodes.get_mut(&dir) {
             node.names_changing -= 1;
             node.names_changed = tick;
+            // Its own attributes tell of its names.
+            node.inode.state().changed_at(tick);
         }
     }
 
@@ -285,6 +319,8 @@ impl Tree {
         let Some(binding) = self.bindings.get(&(from.0, from.1.clone())).copied() else {
             return (None, replaced);
         };
+        // What was asked before knows the old names.
+        self.ticks.advance();
         // The new name first, so that its directories are never without a reason to be kept.
         self.add_name(binding.ino, to.0, to.1, binding.valid_until);
         self.unbind(from.0, from.1);
@@ -315,7 +351,8 @@ impl Tree {
     }
 
     fn add_name(&mut self, ino: Ino, parent: Ino, name: &Name, valid_until: Instant) {
-        self.bindings.insert((parent, name.clone()), Binding { ino, valid_until });
+        let since = self.ticks.now();
+        self.bindings.insert((parent, name.clone()), Binding { ino, valid_until, since });
         if let Some(dir) = self.nodes.get_mut(&parent) {
             dir.children += 1;
         }

@@ -21,8 +21,15 @@ pub(crate) struct Writes {
 #[derive(Default)]
 struct OnTheirWay {
     next: u64,
-    /// By number: the handle's number and the bytes that are written.
-    by_number: BTreeMap<u64, (u64, Range<u64>)>,
+    by_number: BTreeMap<u64, Write>,
+}
+
+struct Write {
+    /// The number of the handle it goes through.
+    handle: u64,
+    bytes: Range<u64>,
+    /// It has been given to the remote, so that what is asked through its handle comes after it.
+    sent: bool,
 }
 
 impl Writes {
@@ -31,18 +38,26 @@ impl Writes {
         let mut writes = self.lock();
         let number = writes.next;
         writes.next += 1;
-        writes.by_number.insert(number, (handle, bytes));
+        writes.by_number.insert(number, Write { handle, bytes, sent: false });
         number
+    }
+
+    /// The write has been given to the remote.
+    pub(crate) fn sent(&self, number: u64) {
+        if let Some(write) = self.lock().by_number.get_mut(&number) {
+            write.sent = true;
+        }
+    }
+
+    /// How many writes are on their way through `handle` that have been given to the remote.
+    pub(crate) fn sent_through(&self, handle: u64) -> usize {
+        let writes = self.lock();
+        writes.by_number.values().filter(|write| write.handle == handle && write.sent).count()
     }
 
     pub(crate) fn end(&self, number: u64) {
         self.lock().by_number.remove(&number);
         self.finished.notify_waiters();
-    }
-
-    /// Whether none is on its way.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.lock().by_number.is_empty()
     }
 
     /// Waits until all writes that have begun by now are over.
@@ -54,8 +69,19 @@ impl Writes {
     /// The same, of those that go through another handle than `handle`.
     pub(crate) async fn drained_but(&self, handle: u64) {
         let before = self.lock().next;
-        self.until(|writes| writes.by_number.range(..before).all(|(_, (own, _))| *own == handle))
-            .await;
+        self.until(|writes| {
+            writes.by_number.range(..before).all(|(_, write)| write.handle == handle)
+        })
+        .await;
+    }
+
+    /// The same, of those that go through `handle`.
+    pub(crate) async fn drained_of(&self, handle: u64) {
+        let before = self.lock().next;
+        self.until(|writes| {
+            writes.by_number.range(..before).all(|(_, write)| write.handle != handle)
+        })
+        .await;
     }
 
     /// Waits until no write that has begun by now is on its way to any of `bytes`, save those
@@ -63,8 +89,9 @@ impl Writes {
     pub(crate) async fn clear_of(&self, handle: u64, bytes: Range<u64>) {
         let before = self.lock().next;
         self.until(|writes| {
-            writes.by_number.range(..before).all(|(_, (own, range))| {
-                *own == handle || range.end <= bytes.start || bytes.end <= range.start
+            writes.by_number.range(..before).all(|(_, write)| {
+                let range = &write.bytes;
+                write.handle == handle || range.end <= bytes.start || bytes.end <= range.start
             })
         })
         .await;
@@ -111,12 +138,17 @@ mod tests {
         assert!(!is_ready(writes.drained()));
         assert!(is_ready(writes.drained_but(1)));
         assert!(!is_ready(writes.drained_but(2)));
+        assert!(!is_ready(writes.drained_of(1)));
+        assert!(is_ready(writes.drained_of(2)));
+        assert_eq!(writes.sent_through(1), 0);
+        writes.sent(number);
+        assert_eq!((writes.sent_through(1), writes.sent_through(2)), (1, 0));
         assert!(is_ready(writes.clear_of(2, 0..100)));
         assert!(is_ready(writes.clear_of(2, 200..201)));
         assert!(!is_ready(writes.clear_of(2, 199..201)));
         assert!(is_ready(writes.clear_of(1, 199..201)));
         writes.end(number);
-        assert!(writes.is_idle());
+        assert_eq!(writes.sent_through(1), 0);
         assert!(is_ready(writes.drained()));
     }
 
@@ -132,6 +164,6 @@ mod tests {
         writes.begin(1, 0..1);
         writes.end(first);
         waiting.await.unwrap();
-        assert!(!writes.is_idle());
+        assert!(!is_ready(writes.drained()));
     }
 }

@@ -10,8 +10,15 @@
     reason = "in a test binary, `pub` says what a module offers to the others"
 )]
 
+mod applications;
+mod bad_input;
 mod behaviours;
+mod demo;
 mod faults;
+mod model;
 mod mount;
 mod process;
+mod semantics;
+mod suites;
+mod workloads;
 mod world;

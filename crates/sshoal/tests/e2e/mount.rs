@@ -25,6 +25,9 @@ const END_LIMIT: Duration = Duration::from_secs(30);
 /// with a message.
 const LIFE_LIMIT: Duration = Duration::from_secs(400);
 
+/// The same where tests may take long.
+const LONG_LIFE_LIMIT: Duration = Duration::from_secs(3_600);
+
 /// What the daemon must not say in a test that goes well; sshfs's own suite forbids the same.
 const FORBIDDEN: [&str; 10] = [
     "exception",
@@ -112,18 +115,15 @@ impl Mount {
         status.code()
     }
 
-    /// Lets the daemon be, however it ended.
-    pub fn forget(&mut self) {
-        self.ended = true;
-    }
-
     #[track_caller]
     fn end(&mut self) {
         self.ended = true;
         let mut umount = world::program();
         let ended = run_within(END_LIMIT, umount.arg("umount").arg(&self.place));
         assert!(ended.status.success(), "{ended:?}\n--- the daemon's words:\n{}", self.words());
-        assert_eq!(ended.stderr, "");
+        // It may tell that it waits, as it does on a busy machine.
+        let told = ended.stderr.lines().filter(|line| !line.contains("unmounted; waiting for"));
+        assert_eq!(told.count(), 0, "{}", ended.stderr);
         // `umount` has waited for it, but for its last instruction.
         let status = self.daemon.wait(Duration::from_secs(5));
         self.watchdog.take();
@@ -171,8 +171,9 @@ impl Watchdog {
         let daemon = pidfd_open(pid, PidfdFlags::empty()).unwrap();
         let place = place.to_owned();
         let thread = thread::spawn(move || {
-            if stopped.recv_timeout(LIFE_LIMIT) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("{}: cut off after {LIFE_LIMIT:?}", place.display());
+            let limit = if world::is_big_run() { LONG_LIFE_LIMIT } else { LIFE_LIMIT };
+            if stopped.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("{}: cut off after {limit:?}", place.display());
                 let _ = pidfd_send_signal(&daemon, Signal::KILL);
                 detach(&place);
             }

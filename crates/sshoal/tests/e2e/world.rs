@@ -105,6 +105,11 @@ pub fn program() -> Command {
     command
 }
 
+/// Whether the tests may take long, as `SSHOAL_TEST_BIG=1` says.
+pub fn is_big_run() -> bool {
+    std::env::var_os("SSHOAL_TEST_BIG").is_some_and(|value| value == "1")
+}
+
 /// Runs a mount that must not come about.
 #[track_caller]
 pub fn refusal(command: &mut Command) -> String {

@@ -1,0 +1,53 @@
+//! Ctrl-C and its like, kept until the demo asks for them, so that it can clean up.
+
+use std::io;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::report::Problem;
+
+/// Signals that have come.
+pub(super) struct Interrupts(Receiver<()>);
+
+impl Interrupts {
+    /// From here on signals do not end the process.
+    pub(super) fn listen() -> io::Result<Interrupts> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let entered = runtime.enter();
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        drop(entered);
+        let (sender, receiver) = channel();
+        thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            runtime.block_on(async move {
+                loop {
+                    tokio::select! {
+                        _ = interrupt.recv() => {}
+                        _ = terminate.recv() => {}
+                        _ = hangup.recv() => {}
+                    }
+                    if sender.send(()).is_err() {
+                        return;
+                    }
+                }
+            });
+        })?;
+        Ok(Interrupts(receiver))
+    }
+
+    /// An error if one has come.
+    pub(super) fn check(&self) -> Result<(), Problem> {
+        match self.0.try_recv() {
+            Ok(()) => Err(Problem::new("demo", "interrupted; everything is taken down again")),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Waits for the next one.
+    pub(super) fn wait(&self) {
+        let _ = self.0.recv();
+    }
+}

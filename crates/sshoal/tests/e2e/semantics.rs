@@ -1,0 +1,30 @@
+//! The promises of docs/semantics.md that need a kernel, by number. A3, A4, A5 and A9 are in
+//! `faults`.
+
+mod directories;
+mod freshness;
+mod reading;
+mod sharing;
+
+use std::net::SocketAddr;
+
+use testkit::link::{Link, LinkOptions};
+
+use crate::mount::Mount;
+use crate::world::World;
+
+/// A mount whose traffic is counted.
+fn counted<'a>(world: &World, options: &[&'a str]) -> (Link, Mount) {
+    let target = SocketAddr::from(([127, 0, 0, 1], world.sshd().port()));
+    let link = Link::start(target, LinkOptions::default()).unwrap();
+    let port = link.port().to_string();
+    let mut words = vec!["-p", &port];
+    words.extend(options);
+    let mount = world.mount(&words);
+    (link, mount)
+}
+
+/// Bytes in both directions.
+fn traffic(link: &Link) -> u64 {
+    link.bytes_to_target() + link.bytes_from_target()
+}

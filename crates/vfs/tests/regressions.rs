@@ -1,0 +1,372 @@
+//! Races and aliasing that once told the kernel something wrong. Each test names what went wrong.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use base::{Access, AttrChange, Errno, RenameMode, Timestamp};
+use bytes::Bytes;
+use testkit::faulty::Gate;
+use testkit::tree::Follow;
+use testkit::{Call, FaultyRemote, MemRemote, path};
+use vfs::{Config, Entry, Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Opened, Vfs};
+
+/// A time long past, whose second cannot be mistaken for the present one.
+const LONG_AGO: i64 = 1_000_000_000;
+
+type Mounted = (Arc<MemRemote>, Arc<FaultyRemote<MemRemote>>, Vfs);
+
+fn mounted(config: Config) -> Mounted {
+    let remote = Arc::new(MemRemote::new());
+    let faulty = Arc::new(FaultyRemote::new(remote.clone()));
+    let vfs = Vfs::new(faulty.clone(), config);
+    (remote, faulty, vfs)
+}
+
+/// A configuration under which every look-up and every stat asks.
+fn uncached() -> Config {
+    Config { files: vfs::Timeout::fixed(Duration::ZERO), ..Config::default() }
+}
+
+async fn found(vfs: &Vfs, parent: Ino, name: &str) -> Entry {
+    match vfs.lookup(parent, name.as_bytes()).await.unwrap() {
+        Looked::Found(entry) => entry,
+        Looked::Absent(_) => panic!("{name} is absent"),
+    }
+}
+
+async fn open(vfs: &Vfs, ino: Ino, access: Access) -> Opened {
+    vfs.open(ino, OpenRequest::plain(access)).await.unwrap()
+}
+
+async fn read(vfs: &Vfs, handle: Handle) -> Vec<u8> {
+    vfs.read(handle, 0, 1 << 20).await.unwrap().to_vec()
+}
+
+async fn write(vfs: &Vfs, handle: Handle, offset: u64, data: &'static [u8]) {
+    vfs.write(handle, offset, Bytes::from_static(data)).await.unwrap();
+}
+
+/// Writes at the server, in place, and gives the file a time long past.
+fn write_behind(remote: &MemRemote, at: &str, offset: u64, data: &[u8], mtime: i64) {
+    remote.edit(|tree| {
+        let ino = tree.lookup(&path(at), Follow::No).unwrap();
+        tree.write(ino, offset, data).unwrap();
+    });
+    remote.set_mtime(at, mtime);
+}
+
+/// Polls once: whether it is over.
+async fn is_over<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
+    std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_ready())).await
+}
+
+/// The result of `operation`, which has to wait until `gate` is released.
+async fn released<T>(gate: &Gate, operation: impl Future<Output = T>) -> T {
+    let mut operation = Box::pin(operation);
+    assert!(!is_over(&mut operation).await, "it did not wait");
+    gate.release();
+    operation.await
+}
+
+#[derive(Default)]
+struct Names {
+    entries: Vec<(String, Option<Entry>)>,
+    next: u64,
+    room: usize,
+}
+
+impl Listing for Names {
+    fn has_room(&self, _: &[u8]) -> bool {
+        self.entries.len() < self.room
+    }
+    fn push(&mut self, entry: ListedEntry<'_>) {
+        self.entries.push((String::from_utf8(entry.name.to_vec()).unwrap(), entry.entry));
+        self.next = entry.next_offset;
+    }
+}
+
+async fn list(vfs: &Vfs, handle: vfs::DirHandle, offset: u64, room: usize) -> Names {
+    let mut names = Names { room, ..Names::default() };
+    vfs.readdir(handle, offset, true, &mut names).await.unwrap();
+    names
+}
+
+/// C1: the kernel took the size that it had been told before for true after an open, so that a
+/// file which had grown was read up to its old end.
+#[tokio::test]
+async fn an_open_of_what_has_grown_has_the_kernel_learn_the_size() {
+    let (remote, _, vfs) = mounted(Config::default());
+    remote.put_file("f", "hello");
+    remote.set_mtime("f", LONG_AGO);
+    let file = found(&vfs, Ino::ROOT, "f").await;
+    assert!(file.stat.ttl > Duration::ZERO);
+    write_behind(&remote, "f", 5, b" world", LONG_AGO + 1);
+    let request = OpenRequest::plain(Access::Read);
+    assert_eq!(vfs.open(file.ino, request).await, Err(Errno::ESTALE), "look it up again");
+    let again = found(&vfs, Ino::ROOT, "f").await;
+    assert_eq!((again.ino, again.stat.attr.size), (file.ino, 11));
+    let opened = vfs.open(file.ino, request).await.unwrap();
+    assert_eq!(read(&vfs, opened.handle).await, b"hello world");
+}
+
+/// The same where nobody looks the name up again (`/proc/self/fd`): the second open succeeds.
+#[tokio::test]
+async fn an_open_is_sent_back_to_its_name_once_only() {
+    let (remote, _, vfs) = mounted(Config::default());
+    remote.put_file("f", "hello");
+    let file = found(&vfs, Ino::ROOT, "f").await;
+    write_behind(&remote, "f", 5, b" world", LONG_AGO);
+    let request = OpenRequest::plain(Access::Read);
+    assert_eq!(vfs.open(file.ino, request).await, Err(Errno::ESTALE));
+    assert!(vfs.open(file.ino, request).await.is_ok());
+}
+
+/// What the kernel has written itself it knows the size of, and needs not be told.
+#[tokio::test]
+async fn an_open_after_own_writes_is_not_sent_back() {
+    let (_, _, vfs) = mounted(Config::default());
+    let request = OpenRequest::plain(Access::Write);
+    let (file, opened) = vfs.create(Ino::ROOT, b"f", 0o644, true, request).await.unwrap();
+    write(&vfs, opened.handle, 0, b"12345").await;
+    vfs.flush(opened.handle).await.unwrap();
+    assert!(vfs.open(file.ino, OpenRequest::plain(Access::Read)).await.is_ok());
+}
+
+/// A3: the second of two closes of one open file returned before its writes were at the server.
+#[tokio::test]
+async fn each_close_of_an_open_file_waits_for_its_writes() {
+    let (_, faulty, vfs) = mounted(Config::default());
+    let request = OpenRequest::plain(Access::Write);
+    let (_, opened) = vfs.create(Ino::ROOT, b"f", 0o644, true, request).await.unwrap();
+    let gate = faulty.hold(Call::Write, 1);
+    write(&vfs, opened.handle, 0, b"data").await;
+    let mut first = Box::pin(vfs.flush(opened.handle));
+    assert!(!is_over(&mut first).await);
+    released(&gate, vfs.flush(opened.handle)).await.unwrap();
+    first.await.unwrap();
+}
+
+/// A3: a close that was interrupted made the next one return too early.
+#[tokio::test]
+async fn a_close_after_an_interrupted_one_waits_and_reports() {
+    let (remote, faulty, vfs) = mounted(Config::default());
+    let request = OpenRequest::plain(Access::Write);
+    let (_, opened) = vfs.create(Ino::ROOT, b"f", 0o644, true, request).await.unwrap();
+    let gate = faulty.hold(Call::Write, 1);
+    write(&vfs, opened.handle, 0, b"too much").await;
+    let mut interrupted = Box::pin(vfs.flush(opened.handle));
+    assert!(!is_over(&mut interrupted).await);
+    drop(interrupted);
+    remote.edit(|tree| tree.set_capacity(Some(0)));
+    assert_eq!(released(&gate, vfs.flush(opened.handle)).await, Err(Errno::ENOSPC));
+}
+
+/// C6: a listing gave a renamed file the attributes of the one that had the name before.
+#[tokio::test]
+async fn a_listing_does_not_tell_of_what_was_replaced_by_a_rename() {
+    let (remote, _, vfs) = mounted(Config::default());
+    remote.put_file("a", "the longer one of both");
+    remote.put_file("b", "short");
+    let handle = vfs.opendir(Ino::ROOT).await.unwrap();
+    let begun = list(&vfs, handle, 0, 3).await;
+    assert_eq!(begun.entries[2].0, "a");
+    vfs.rename((Ino::ROOT, b"a"), (Ino::ROOT, b"b"), RenameMode::Replace).await.unwrap();
+    let rest = list(&vfs, handle, begun.next, 10).await;
+    assert_eq!(rest.entries.len(), 1);
+    assert!(rest.entries[0].1.is_none(), "{:?}", rest.entries[0]);
+    assert_eq!(found(&vfs, Ino::ROOT, "b").await.stat.attr.size, 22);
+}
+
+/// C6: the same for a name that was removed and made again.
+#[tokio::test]
+async fn a_listing_does_not_tell_of_what_was_made_anew() {
+    let (remote, _, vfs) = mounted(Config::default());
+    remote.put_file("f", "old content");
+    let handle = vfs.opendir(Ino::ROOT).await.unwrap();
+    let begun = list(&vfs, handle, 0, 2).await;
+    vfs.unlink(Ino::ROOT, b"f").await.unwrap();
+    let made = vfs.mknod(Ino::ROOT, b"f", base::FileKind::Regular, 0o644).await.unwrap();
+    let rest = list(&vfs, handle, begun.next, 10).await;
+    assert!(rest.entries[0].1.is_none(), "{:?}", rest.entries[0]);
+    assert_eq!(vfs.getattr(made.ino).await.unwrap().attr.size, 0);
+}
+
+/// A listing that was fetched a while ago made the kernel forget what a stat had told since.
+#[tokio::test(start_paused = true)]
+async fn a_listing_does_not_bring_back_what_was_known_before() {
+    let (remote, _, vfs) = mounted(Config::default());
+    remote.put_file("f", "one");
+    let file = found(&vfs, Ino::ROOT, "f").await;
+    let handle = vfs.opendir(Ino::ROOT).await.unwrap();
+    let begun = list(&vfs, handle, 0, 2).await;
+    write_behind(&remote, "f", 3, b" two", LONG_AGO);
+    tokio::time::advance(Duration::from_secs(30)).await;
+    assert_eq!(vfs.getattr(file.ino).await.unwrap().attr.size, 7);
+    let rest = list(&vfs, handle, begun.next, 10).await;
+    assert!(rest.entries[0].1.is_none(), "{:?}", rest.entries[0]);
+    assert_eq!(vfs.getattr(file.ino).await.unwrap().attr.size, 7);
+}
+
+/// A2: a chmod that overlapped with a write made the size from before the write count again.
+#[tokio::test]
+async fn a_chmod_does_not_bring_back_the_size_from_before_a_write() {
+    let (_, faulty, vfs) = mounted(Config::default());
+    let request = OpenRequest::plain(Access::Write);
+    let (file, opened) = vfs.create(Ino::ROOT, b"f", 0o644, true, request).await.unwrap();
+    let gate = faulty.hold(Call::Setattr, 1);
+    let change = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+    let mut chmod = Box::pin(vfs.setattr(file.ino, change, None));
+    assert!(!is_over(&mut chmod).await);
+    write(&vfs, opened.handle, 0, b"12345").await;
+    vfs.drain().await;
+    let stat = released(&gate, chmod).await.unwrap();
+    assert_eq!((stat.attr.size, stat.attr.perm), (5, 0o600));
+    assert_eq!(vfs.getattr(file.ino).await.unwrap().attr.size, 5);
+}
+
+/// A6: a file that grew between two questions was taken for another one (`tail -F` starts anew).
+#[tokio::test]
+async fn a_file_that_grows_while_it_is_looked_at_is_the_same() {
+    let (remote, faulty, vfs) = mounted(uncached());
+    remote.put_file("log", "1");
+    let log = found(&vfs, Ino::ROOT, "log").await;
+    open(&vfs, log.ino, Access::Read).await;
+    write_behind(&remote, "log", 1, b"2", LONG_AGO);
+    let gate = faulty.hold(Call::Fstat, 1);
+    let mut looking = Box::pin(found(&vfs, Ino::ROOT, "log"));
+    assert!(!is_over(&mut looking).await);
+    write_behind(&remote, "log", 2, b"3", LONG_AGO + 1);
+    gate.release();
+    assert_eq!(looking.await.ino, log.ino);
+
+    write_behind(&remote, "log", 3, b"4", LONG_AGO + 2);
+    let gate = faulty.hold(Call::Fstat, 1);
+    let mut opening = Box::pin(open(&vfs, log.ino, Access::Read));
+    assert!(!is_over(&mut opening).await);
+    write_behind(&remote, "log", 4, b"5", LONG_AGO + 3);
+    gate.release();
+    assert_eq!(read(&vfs, opening.await.handle).await, b"12345");
+}
+
+/// A6: opening with O_TRUNC put two files under one inode, when the name had been replaced while
+/// the old file was open.
+#[tokio::test]
+async fn truncating_what_has_replaced_an_open_file_makes_another_inode() {
+    let (remote, _, vfs) = mounted(Config::default());
+    remote.put_file("f", "old");
+    remote.set_mtime("f", LONG_AGO);
+    let old = found(&vfs, Ino::ROOT, "f").await;
+    let reader = open(&vfs, old.ino, Access::Read).await;
+    remote.put_file("g", "newer");
+    remote.move_to("g", "f");
+    let request = OpenRequest { truncate: true, ..OpenRequest::plain(Access::Write) };
+    assert_eq!(vfs.open(old.ino, request).await, Err(Errno::ESTALE));
+    let new = found(&vfs, Ino::ROOT, "f").await;
+    assert_ne!(new.ino, old.ino);
+    let writer = vfs.open(new.ino, request).await.unwrap();
+    write(&vfs, writer.handle, 0, b"mine").await;
+    vfs.flush(writer.handle).await.unwrap();
+    assert_eq!(read(&vfs, reader.handle).await, b"old");
+    assert_eq!(vfs.getattr(old.ino).await.unwrap().attr.size, 3);
+    assert_eq!(remote.content("f"), b"mine");
+}
+
+/// The same open where nothing was replaced is the same inode, also for those who had it open.
+#[tokio::test]
+async fn truncating_an_open_file_keeps_its_inode() {
+    let (remote, _, vfs) = mounted(Config::default());
+    remote.put_file("f", "old");
+    let file = found(&vfs, Ino::ROOT, "f").await;
+    let reader = open(&vfs, file.ino, Access::Read).await;
+    let request = OpenRequest { truncate: true, ..OpenRequest::plain(Access::Write) };
+    vfs.open(file.ino, request).await.unwrap();
+    assert_eq!(read(&vfs, reader.handle).await, b"");
+    assert_eq!(found(&vfs, Ino::ROOT, "f").await.ino, file.ino);
+}
+
+/// Inodes: linked names were parted when the file was read between two questions.
+#[tokio::test]
+async fn linked_names_stay_together_when_the_file_is_read() {
+    let (remote, faulty, vfs) = mounted(uncached());
+    remote.put_file("a", "same");
+    let file = found(&vfs, Ino::ROOT, "a").await;
+    vfs.link(file.ino, Ino::ROOT, b"b").await.unwrap();
+    write_behind(&remote, "a", 4, b"!", LONG_AGO);
+    let gate = faulty.hold(Call::Lstat, 2);
+    let mut opening = Box::pin(open(&vfs, file.ino, Access::Read));
+    assert!(!is_over(&mut opening).await);
+    remote.edit(|tree| {
+        let ino = tree.lookup(&path("a"), Follow::No).unwrap();
+        let read = AttrChange { atime: Some(Timestamp::from_secs(7)), ..AttrChange::default() };
+        tree.set_attr(ino, &read).unwrap();
+    });
+    gate.release();
+    opening.await;
+    assert_eq!(found(&vfs, Ino::ROOT, "a").await.ino, file.ino);
+    assert_eq!(found(&vfs, Ino::ROOT, "b").await.ino, file.ino);
+}
+
+/// C6: a look-up below a directory that was being renamed found nothing, and said so for a second.
+#[tokio::test]
+async fn a_look_up_below_a_renamed_directory_asks_by_the_new_path() {
+    let (remote, faulty, vfs) = mounted(Config::default());
+    remote.put_file("d/sub/f", "x");
+    let d = found(&vfs, Ino::ROOT, "d").await;
+    let sub = found(&vfs, d.ino, "sub").await;
+    let renamed = faulty.hold_answer(Call::Rename, 1);
+    let (from, to) = ((Ino::ROOT, &b"d"[..]), (Ino::ROOT, &b"e"[..]));
+    let mut renaming = Box::pin(vfs.rename(from, to, RenameMode::Replace));
+    assert!(!is_over(&mut renaming).await);
+    let told = faulty.hold_answer(Call::Lstat, 1);
+    let mut looking = Box::pin(found(&vfs, sub.ino, "f"));
+    assert!(!is_over(&mut looking).await);
+    renamed.release();
+    renaming.await.unwrap();
+    told.release();
+    assert_eq!(looking.await.stat.attr.size, 1);
+}
+
+/// What is open by a handle that is good still is found by it, though an older one is not.
+#[tokio::test]
+async fn a_handle_from_before_a_lost_connection_does_not_hide_a_newer_one() {
+    let (_, faulty, vfs) = mounted(uncached());
+    let request = OpenRequest::plain(Access::ReadWrite);
+    let (file, _) = vfs.create(Ino::ROOT, b"f", 0o644, true, request).await.unwrap();
+    faulty.cut();
+    faulty.restore_without_handles(Errno::ESTALE);
+    let newer = open(&vfs, file.ino, Access::ReadWrite).await;
+    vfs.unlink(Ino::ROOT, b"f").await.unwrap();
+    write(&vfs, newer.handle, 0, b"12345").await;
+    assert_eq!(vfs.getattr(file.ino).await.unwrap().attr.size, 5);
+    let cut = AttrChange { size: Some(2), ..AttrChange::default() };
+    assert_eq!(vfs.setattr(file.ino, cut, None).await.unwrap().attr.size, 2);
+}
+
+/// A2: a synchronous write whose caller was interrupted was still on the wire, and nobody knew.
+#[tokio::test]
+async fn an_interrupted_write_is_still_waited_for() {
+    let (_, faulty, vfs) = mounted(Config { sync_writes: true, ..Config::default() });
+    let request = OpenRequest::plain(Access::Write);
+    let (file, opened) = vfs.create(Ino::ROOT, b"f", 0o644, true, request).await.unwrap();
+    let gate = faulty.hold(Call::Write, 1);
+    let mut writing = Box::pin(vfs.write(opened.handle, 0, Bytes::from_static(b"12345")));
+    assert!(!is_over(&mut writing).await);
+    drop(writing);
+    let stat = released(&gate, vfs.getattr(file.ino)).await.unwrap();
+    assert_eq!(stat.attr.size, 5);
+}
+
+/// Errors of writes that the caller waits for are the caller's, and nobody else's.
+#[tokio::test]
+async fn the_error_of_a_page_written_back_is_told_at_once() {
+    let (remote, faulty, vfs) = mounted(Config::default());
+    let request = OpenRequest::plain(Access::Write);
+    let (_, opened) = vfs.create(Ino::ROOT, b"f", 0o644, true, request).await.unwrap();
+    remote.edit(|tree| tree.set_capacity(Some(0)));
+    let gate = faulty.hold(Call::Write, 1);
+    let page = vfs.write_back(opened.handle, 0, Bytes::from_static(b"page"));
+    assert_eq!(released(&gate, page).await, Err(Errno::ENOSPC));
+    assert_eq!(vfs.flush(opened.handle).await, Ok(()));
+}
