@@ -15,6 +15,7 @@
 //!    thread that polls it now, and it will not be polled again.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -45,7 +46,7 @@ pub struct Task {
 
 thread_local! {
     /// The tasks woken in the batch that this thread is in, if it is in one.
-    static BATCH: RefCell<Option<Vec<Arc<Task>>>> = const { RefCell::new(None) };
+    static BATCH: RefCell<Option<VecDeque<Arc<Task>>>> = const { RefCell::new(None) };
 }
 
 impl Task {
@@ -141,7 +142,7 @@ impl Wake for Task {
         }
         let batched = BATCH.with_borrow_mut(|batch| match batch {
             Some(woken) => {
-                woken.push(self.clone());
+                woken.push_back(self.clone());
                 true
             }
             None => false,
@@ -161,7 +162,7 @@ pub fn batch<T>(body: impl FnOnce() -> T) -> T {
     if BATCH.with_borrow(Option::is_some) {
         return body();
     }
-    /// Leaves the batch also when `body` panics, handing its tasks to the runtime.
+    /// Leaves the batch also when something panics in it, handing its tasks to the runtime.
     struct Leave;
     impl Drop for Leave {
         fn drop(&mut self) {
@@ -171,17 +172,12 @@ pub fn batch<T>(body: impl FnOnce() -> T) -> T {
             }
         }
     }
-    BATCH.set(Some(Vec::new()));
+    BATCH.set(Some(VecDeque::new()));
     let leave = Leave;
     let result = body();
-    loop {
-        let woken = BATCH.replace(Some(Vec::new())).unwrap_or_default();
-        if woken.is_empty() {
-            break;
-        }
-        for task in woken {
-            task.run();
-        }
+    // One by one, so that those behind one that panics are still there to be handed on.
+    while let Some(task) = BATCH.with_borrow_mut(|batch| batch.as_mut()?.pop_front()) {
+        task.run();
     }
     drop(leave);
     result
@@ -192,7 +188,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicUsize};
     use std::thread;
-    use tokio::sync::{mpsc, oneshot};
+    use tokio::sync::{mpsc, oneshot, watch};
 
     /// Sets its flag when dropped.
     struct Flag(Arc<AtomicBool>);
@@ -237,6 +233,25 @@ mod tests {
             done.send(()).unwrap();
         });
         thread::spawn(move || answer.send(()).unwrap()).join().unwrap();
+        finished.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_panic_in_a_batch_does_not_take_the_others_along() {
+        let (answer, question) = watch::channel(false);
+        let (done, finished) = oneshot::channel();
+        let mut first = question.clone();
+        let mut second = question;
+        let _panics = Task::start(async move {
+            first.wait_for(|ready| *ready).await.unwrap();
+            panic!("as it should");
+        });
+        let _finishes = Task::start(async move {
+            second.wait_for(|ready| *ready).await.unwrap();
+            done.send(()).unwrap();
+        });
+        let batch = std::panic::AssertUnwindSafe(|| batch(|| answer.send(true).unwrap()));
+        assert!(std::panic::catch_unwind(batch).is_err());
         finished.await.unwrap();
     }
 

@@ -254,7 +254,12 @@ impl fuse::Filesystem for Adapter {
 
     async fn write(&self, _: &Context, _: u64, write: &fuse::Write, data: Bytes) -> Result<u32> {
         let len = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
-        self.vfs.write(Handle(write.fh), write.offset, data).await?;
+        let handle = Handle(write.fh);
+        if write.cached {
+            self.vfs.write_back(handle, write.offset, data).await?;
+        } else {
+            self.vfs.write(handle, write.offset, data).await?;
+        }
         Ok(len)
     }
 

@@ -45,7 +45,15 @@ pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
     })?;
     match record {
         Some(record) if !lazy => wait(record, &what),
-        _ => Ok(()),
+        Some(_) => Ok(()),
+        None => {
+            // Cleared, which is what was asked for; that all is well would be a promise too much.
+            eprintln!(
+                "sshoal: {what}: note: no process served it any more; what was not closed or \
+                 fsynced may be missing on the server"
+            );
+            Ok(())
+        }
     }
 }
 

@@ -1,11 +1,13 @@
 //! opendir, readdir, readdirplus, releasedir.
 //!
 //! An open directory keeps what it has listed, so that an offset means the same entry for as long
-//! as it is open, whatever happens to the directory. Listing from the start again lists anew.
+//! as it is open, whatever happens to the directory. Listing from the start again lists anew. Of a
+//! very long listing only the end is kept.
 //!
 //! Entries carry attributes, which count as look-ups of their names. Attributes that may be older
 //! than a change made here are left out, since the kernel would take them for newer.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::{Attr, Dh, DirEntry, Errno, FileKind, Name, Remote, Result};
@@ -52,7 +54,9 @@ pub(crate) struct OpenDirectory {
 
 struct Listed {
     dh: Dh,
-    entries: Vec<Found>,
+    entries: VecDeque<Found>,
+    /// How many entries before these have been let go.
+    dropped: usize,
     complete: bool,
     /// The tick before which the listing began.
     tick: u64,
@@ -63,6 +67,31 @@ struct Found {
     name: Name,
     attr: Attr,
     seen_at: Instant,
+}
+
+/// Entries that an open directory keeps behind those that were asked for last; about 16 MiB. An
+/// offset before them is `EINVAL`: nobody seeks back that far, and a server may list for ever.
+const KEPT: usize = 1 << 17;
+
+impl Listed {
+    fn begun(dh: Dh, tick: u64) -> Listed {
+        Listed { dh, entries: VecDeque::new(), dropped: 0, complete: false, tick }
+    }
+
+    /// How many entries there have been.
+    fn end(&self) -> usize {
+        self.dropped + self.entries.len()
+    }
+
+    /// Adds what comes next. `wanted` is the first entry that somebody still waits for.
+    fn add(&mut self, found: Vec<Found>, wanted: usize) {
+        self.entries.extend(found);
+        let surplus = self.entries.len().saturating_sub(KEPT);
+        let before = wanted.saturating_sub(self.dropped);
+        let gone = surplus.min(before);
+        self.entries.drain(..gone);
+        self.dropped += gone;
+    }
 }
 
 /// `.` and `..` come first.
@@ -96,7 +125,7 @@ impl Vfs {
             ino,
             remote: self.remote.clone(),
             fetching: tokio::sync::Mutex::default(),
-            listed: Mutex::new(Listed { dh, entries: Vec::new(), complete: false, tick }),
+            listed: Mutex::new(Listed::begun(dh, tick)),
         };
         self.directories.insert(number, Arc::new(directory));
         Ok(DirHandle(number))
@@ -139,7 +168,9 @@ impl Vfs {
         }
         directory.with(|listed| {
             let first = offset.saturating_sub(DOTS.len());
-            for (index, found) in listed.entries.iter().enumerate().skip(first) {
+            let skipped = first.checked_sub(listed.dropped).ok_or(Errno::EINVAL)?;
+            for (index, found) in listed.entries.iter().enumerate().skip(skipped) {
+                let index = listed.dropped + index;
                 let name = found.name.as_bytes();
                 if !listing.has_room(name) {
                     break;
@@ -155,14 +186,14 @@ impl Vfs {
                     entry,
                 });
             }
-        });
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Begins the listing anew, if it has got anywhere.
     async fn rewind(&self, directory: &OpenDirectory) -> Result<()> {
         let _fetching = directory.fetching.lock().await;
-        if directory.with(|listed| listed.entries.is_empty() && !listed.complete) {
+        if directory.with(|listed| listed.end() == 0 && !listed.complete) {
             return Ok(());
         }
         let path = self.path(directory.ino)?;
@@ -170,7 +201,7 @@ impl Vfs {
         let dh = self.remote.opendir(&path).await?;
         let old = directory.with(|listed| {
             let old = listed.dh;
-            *listed = Listed { dh, entries: Vec::new(), complete: false, tick };
+            *listed = Listed::begun(dh, tick);
             old
         });
         self.remote.closedir(old);
@@ -179,11 +210,9 @@ impl Vfs {
 
     /// Fetches until the entry at `offset` is there, or the listing is complete.
     async fn fetch_past(&self, directory: &OpenDirectory, offset: usize) -> Result<()> {
-        let enough =
-            |listed: &mut Listed| listed.complete || listed.entries.len() + DOTS.len() > offset;
+        let enough = |listed: &mut Listed| listed.complete || listed.end() + DOTS.len() > offset;
         // The dots alone would make a reply, but a poor one.
-        let reached =
-            |listed: &mut Listed| enough(listed) && (listed.complete || !listed.entries.is_empty());
+        let reached = |listed: &mut Listed| enough(listed) && (listed.complete || listed.end() > 0);
         if directory.with(reached) {
             return Ok(());
         }
@@ -195,7 +224,7 @@ impl Vfs {
                 break;
             };
             let found = self.with_attributes(directory.ino, batch).await?;
-            directory.with(|listed| listed.entries.extend(found));
+            directory.with(|listed| listed.add(found, offset.saturating_sub(DOTS.len())));
         }
         Ok(())
     }

@@ -12,7 +12,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::{Access, Attr, AttrChange, Fh, FileKind, Timestamp};
+use base::{Access, Attr, AttrChange, Errno, Fh, FileKind, Timestamp};
 use tokio::time::Instant;
 
 use crate::Ino;
@@ -30,6 +30,11 @@ const MAX_CLOCK_SKEW: i64 = 300;
 /// For how much longer than it was told to the kernel may take attributes for true: its time runs
 /// from when it takes the reply. Too much costs a round trip at an open of what has changed.
 const TOLD_SLACK: Duration = Duration::from_secs(1);
+
+/// For how long the kernel is told attributes without any time to take them for true, once an open
+/// has found that it had another size: long enough for each open that waits for the same file to
+/// be made again. Costs questions of the kernel, but none to the server.
+const DOUBT: Duration = Duration::from_secs(10);
 
 /// See the [module](self).
 pub(crate) struct Inode {
@@ -83,6 +88,10 @@ pub(crate) struct State {
     /// The size that the kernel has been told, and until when it may take it for true. `None` when
     /// it knows that its own is not.
     told: Option<(u64, Instant)>,
+    /// The size that the kernel was told last, for however short a time.
+    shown_size: u64,
+    /// Until when the kernel is told nothing to take for true.
+    doubted_until: Instant,
     /// Tick of the last change made here.
     changed: u64,
     /// Changes on their way.
@@ -98,6 +107,8 @@ pub(crate) struct State {
     set_atime: Option<Timestamp>,
     set_mtime: Option<Timestamp>,
     pages: Option<Pages>,
+    /// Acknowledged writes that have failed, and why the last one did.
+    failed_writes: (u64, Option<Errno>),
     pub(crate) open: Vec<OpenHandle>,
 }
 
@@ -116,6 +127,8 @@ impl Inode {
                 learned_at: now,
                 first_seen: now,
                 told: None,
+                shown_size: 0,
+                doubted_until: now,
                 changed: 0,
                 changing: 0,
                 begun: 0,
@@ -124,6 +137,7 @@ impl Inode {
                 set_atime: None,
                 set_mtime: None,
                 pages: None,
+                failed_writes: (0, None),
                 open: Vec::new(),
             }),
         }
@@ -150,14 +164,30 @@ impl State {
         self.learned_at
     }
 
-    /// The kernel is told `size`, to take it for true for `ttl`.
-    pub(crate) fn tell(&mut self, size: u64, ttl: Duration) {
-        self.told = (!ttl.is_zero()).then(|| (size, Instant::now() + ttl + TOLD_SLACK));
+    /// The kernel is told `size`, to take it for true for `ttl` at most. Tells for how long.
+    pub(crate) fn tell(&mut self, size: u64, ttl: Duration) -> Duration {
+        let now = Instant::now();
+        let ttl = if now < self.doubted_until { Duration::ZERO } else { ttl };
+        self.told = (!ttl.is_zero()).then(|| (size, now + ttl + TOLD_SLACK));
+        self.shown_size = size;
+        ttl
     }
 
-    /// Whether the kernel takes another size for true than `size`.
-    pub(crate) fn mistold(&self, size: u64) -> bool {
-        self.told.is_some_and(|(told, until)| told != size && Instant::now() < until)
+    /// Whether the kernel takes another size for true than `size`, and was not made to doubt it
+    /// lately. It is now.
+    pub(crate) fn doubt_other_than(&mut self, size: u64) -> bool {
+        let now = Instant::now();
+        let mistold = self.told.is_some_and(|(told, until)| told != size && now < until);
+        let doubts = mistold && now >= self.doubted_until;
+        if doubts {
+            self.doubted_until = now + DOUBT;
+        }
+        doubts
+    }
+
+    /// Whether the kernel has been told that the file goes on behind `end`.
+    pub(crate) fn told_beyond(&self, end: u64) -> bool {
+        self.shown_size > end
     }
 
     /// Until when the attributes count.
@@ -293,6 +323,16 @@ impl State {
         let mtime = exact(attr.mtime, self.set_mtime);
         let ctime = self.ctime.map_or(attr.mtime, |own| own.max(attr.mtime));
         (exact(attr.atime, self.set_atime), mtime, ctime)
+    }
+
+    /// An acknowledged write has failed.
+    pub(crate) fn write_failed(&mut self, error: Errno) {
+        self.failed_writes = (self.failed_writes.0 + 1, Some(error));
+    }
+
+    /// How many acknowledged writes have failed, and why the last one did.
+    pub(crate) fn failed_writes(&self) -> (u64, Option<Errno>) {
+        self.failed_writes
     }
 
     /// Whether the kernel's pages are of the content that `attr` names. If not, the caller has

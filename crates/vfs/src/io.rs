@@ -13,6 +13,7 @@ use base::{Data, Errno, Result};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
+use crate::lookup::MAX_LOOKS;
 use crate::open::OpenFile;
 use crate::tree::Ticks;
 use crate::{Change, Handle, Vfs};
@@ -35,7 +36,21 @@ impl Vfs {
         }
         let end = offset.saturating_add(u64::from(len));
         file.inode.writes.clear_of(file.number, offset..end).await;
-        self.remote.read(file.fh, offset, len).await
+        let mut data = self.remote.read(file.fh, offset, len).await?;
+        // The kernel fills the rest of its page with zeros. If it has been told meanwhile that the
+        // file goes on there, it would show them.
+        for _ in 0..MAX_LOOKS {
+            let got = data.len() as u64;
+            if got >= u64::from(len) || !file.inode.state().told_beyond(offset + got) {
+                break;
+            }
+            let rest = self.remote.read(file.fh, offset + got, len - got as u32).await?;
+            if rest.is_empty() {
+                break;
+            }
+            data.append(rest);
+        }
+        Ok(data)
     }
 
     /// Writes all of `data`, at `offset` or, for a file opened with `O_APPEND`, at the end.

@@ -192,7 +192,7 @@ impl Vfs {
             let left = state.valid_until().saturating_duration_since(Instant::now());
             let left = if known { left } else { Duration::ZERO };
             let ttl = self.config.kernel_attr.map_or(left, |cap| cap.min(left));
-            state.tell(attr.size, ttl);
+            let ttl = state.tell(attr.size, ttl);
             (state.times(attr), state.nlink, ttl)
         };
         let (atime, mtime, ctime) = times;

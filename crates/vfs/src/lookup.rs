@@ -17,7 +17,7 @@ pub(crate) const MAX_ATTEMPTS: usize = 8;
 /// How often a name is compared with an open handle when the file behind either keeps changing.
 /// Both questions are on their way together, so that a file has to change within microseconds to
 /// look like two.
-const MAX_LOOKS: usize = 3;
+pub(crate) const MAX_LOOKS: usize = 3;
 
 /// What a name turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

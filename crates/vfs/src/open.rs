@@ -6,7 +6,6 @@
 //! gets a new inode, so that pages of two files never mix.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use base::{Access, Attr, Create, Errno, Fh, FileKind, OpenFlags, Remote, RemotePath, Result};
 use tokio::time::Instant;
@@ -70,6 +69,8 @@ pub(crate) type LostWrite = Mutex<Option<Errno>>;
 struct FileState {
     /// Why a write failed that had been acknowledged before.
     error: Option<Errno>,
+    /// How many writes to the file had failed when this was asked last.
+    failures_seen: u64,
     /// Written through since the last flush.
     written: bool,
 }
@@ -81,7 +82,16 @@ impl OpenFile {
 
     /// A write that was acknowledged has failed. The first error is the one that is reported.
     pub(crate) fn fail(&self, error: Errno) {
+        self.inode.state().write_failed(error);
         self.with(|state| state.error = state.error.or(Some(error)));
+    }
+
+    /// The error of an acknowledged write through any handle of the file, if it has failed since
+    /// this one was opened and told of the last. With this it is reported.
+    fn take_failure(&self) -> Result<()> {
+        let (failures, last) = self.inode.state().failed_writes();
+        let seen = self.with(|state| std::mem::replace(&mut state.failures_seen, failures));
+        last.filter(|_| failures > seen).map_or(Ok(()), Err)
     }
 
     /// The error of an earlier write, which with this is reported.
@@ -147,16 +157,14 @@ impl Vfs {
             self.tree().orphan(ino);
             return Err(Errno::ESTALE);
         }
-        if self.config.page_cache != PageCache::Always {
-            let mut state = inode.state();
-            if state.mistold(opened.attr.size) {
-                // Reads end where the kernel takes the end of the file to be. To be asked for the
-                // attributes again, it has to be sent back to the name, once.
-                state.tell(opened.attr.size, Duration::ZERO);
-                drop(state);
-                self.learn(&inode, &opened.attr, tick);
-                return Err(Errno::ESTALE);
-            }
+        if self.config.page_cache != PageCache::Always
+            && inode.state().doubt_other_than(opened.attr.size)
+        {
+            // Reads end where the kernel takes the end of the file to be. To make it ask for the
+            // attributes again, the open is sent back to the name, but not twice: a file may grow
+            // all the time, and an open by `/proc/self/fd` looks no name up.
+            self.learn(&inode, &opened.attr, tick);
+            return Err(Errno::ESTALE);
         }
         Ok(self.register(file, &opened.attr, tick, request))
     }
@@ -247,7 +255,10 @@ impl Vfs {
             access: request.access,
             append: request.append,
             remote: self.remote.clone(),
-            state: Mutex::default(),
+            state: Mutex::new(FileState {
+                failures_seen: inode.state().failed_writes().0,
+                ..FileState::default()
+            }),
             lost: self.lost_write.clone(),
         })
     }
@@ -334,7 +345,9 @@ impl Vfs {
         let file = self.files.get(handle.0)?;
         file.inode.writes.drained_but(file.number).await;
         let (synced, ()) = tokio::join!(self.remote.fsync(file.fh), file.inode.writes.drained());
-        file.take_error()?;
+        let own = file.take_error();
+        let any = file.take_failure();
+        own.and(any)?;
         synced.map_err(no_fsync)
     }
 

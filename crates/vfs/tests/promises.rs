@@ -125,6 +125,24 @@ async fn a3_a_full_disk_is_reported_at_close_and_only_once() {
     assert_eq!(vfs.fsync(opened.handle).await, Err(Errno::ENOSPC));
 }
 
+/// A3, A4: an fsync tells of every failed write to the file, whichever handle it went through.
+#[tokio::test]
+async fn a4_fsync_tells_of_writes_through_other_handles() {
+    let (remote, vfs) = mounted(Config::default());
+    let request = OpenRequest::plain(Access::Write);
+    let (entry, writer) = vfs.create(Ino::ROOT, b"f", 0o644, true, request).await.unwrap();
+    let other = open(&vfs, entry.ino, Access::Read).await;
+    remote.set_pending(true);
+    remote.edit(|tree| tree.set_capacity(Some(4)));
+    write(&vfs, writer.handle, 0, b"too much").await;
+    assert_eq!(vfs.fsync(other.handle).await, Err(Errno::ENOSPC));
+    assert_eq!(vfs.fsync(other.handle).await, Ok(()));
+    assert_eq!(vfs.fsync(writer.handle).await, Err(Errno::ENOSPC));
+    assert_eq!(vfs.fsync(writer.handle).await, Ok(()));
+    let later = open(&vfs, entry.ino, Access::Read).await;
+    assert_eq!(vfs.fsync(later.handle).await, Ok(()));
+}
+
 /// A6: a file that is open stays the file that it was; who opens its name anew gets the new one.
 #[tokio::test]
 async fn a6_a_replaced_file_is_another_inode() {
@@ -271,6 +289,37 @@ async fn a10_a_listing_survives_changes_of_its_directory() {
     let again = list(&vfs, handle, 0, 10_000).await;
     assert!(again.names.iter().any(|name| name.starts_with("new-")), "begun anew");
     assert_eq!(again.names[..2], [".", ".."]);
+}
+
+/// What is kept of a listing is bounded, since a server may list for ever.
+#[tokio::test]
+async fn a_very_long_listing_is_not_kept_whole() {
+    const FILES: usize = (1 << 17) + 5_000;
+    let (remote, vfs) = mounted(Config::default());
+    remote.edit(|tree| {
+        for index in 0..FILES {
+            let path = testkit::path(&format!("f{index}"));
+            tree.open_or_create(&path, testkit::tree::Follow::No, Some(0o644), true).unwrap();
+        }
+    });
+    let handle = vfs.opendir(Ino::ROOT).await.unwrap();
+    let (mut seen, mut offset, mut early) = (0, 0, 0);
+    loop {
+        let mut names = Names { room: 1000, ..Names::default() };
+        vfs.readdir(handle, offset, false, &mut names).await.unwrap();
+        if names.names.is_empty() {
+            break;
+        }
+        seen += names.names.len();
+        offset = names.next;
+        early = if early == 0 { offset } else { early };
+    }
+    assert_eq!(seen, FILES + 2);
+    let mut names = Names { room: 1000, ..Names::default() };
+    assert_eq!(vfs.readdir(handle, early, false, &mut names).await, Err(Errno::EINVAL));
+    vfs.readdir(handle, offset - 10, false, &mut names).await.unwrap();
+    assert_eq!(names.names.len(), 10);
+    assert_eq!(list(&vfs, handle, 0, 5).await.names[..2], [".", ".."]);
 }
 
 /// C1, C2: the content of an unchanged file is kept over opens, that of a changed one is not.

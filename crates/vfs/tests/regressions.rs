@@ -111,16 +111,51 @@ async fn an_open_of_what_has_grown_has_the_kernel_learn_the_size() {
     assert_eq!(read(&vfs, opened.handle).await, b"hello world");
 }
 
-/// The same where nobody looks the name up again (`/proc/self/fd`): the second open succeeds.
+/// The same where nobody looks the name up again (`/proc/self/fd`), and where the file grows all the
+/// time: the second open succeeds, and the kernel goes on asking for the size.
 #[tokio::test]
 async fn an_open_is_sent_back_to_its_name_once_only() {
     let (remote, _, vfs) = mounted(Config::default());
     remote.put_file("f", "hello");
-    let file = found(&vfs, Ino::ROOT, "f").await;
+    remote.put_file("g", "hello");
+    let f = found(&vfs, Ino::ROOT, "f").await;
+    let g = found(&vfs, Ino::ROOT, "g").await;
     write_behind(&remote, "f", 5, b" world", LONG_AGO);
+    write_behind(&remote, "g", 5, b" world", LONG_AGO);
     let request = OpenRequest::plain(Access::Read);
-    assert_eq!(vfs.open(file.ino, request).await, Err(Errno::ESTALE));
-    assert!(vfs.open(file.ino, request).await.is_ok());
+    assert_eq!(vfs.open(f.ino, request).await, Err(Errno::ESTALE));
+    assert!(vfs.open(f.ino, request).await.is_ok());
+
+    assert_eq!(vfs.open(g.ino, request).await, Err(Errno::ESTALE));
+    let again = found(&vfs, Ino::ROOT, "g").await;
+    assert_eq!((again.stat.attr.size, again.stat.ttl), (11, Duration::ZERO));
+    write_behind(&remote, "g", 11, b"!", LONG_AGO);
+    assert!(vfs.open(g.ino, request).await.is_ok());
+    assert_eq!(vfs.getattr(g.ino).await.unwrap().attr.size, 12);
+}
+
+/// A read was answered short at the old end of a file, after a `stat` had told the kernel that it
+/// goes on there: the rest of the page was shown as zeros.
+#[tokio::test]
+async fn a_read_does_not_end_before_the_size_that_was_told_meanwhile() {
+    let (remote, faulty, vfs) = mounted(uncached());
+    remote.put_file("log", "hello");
+    let log = found(&vfs, Ino::ROOT, "log").await;
+    let opened = open(&vfs, log.ino, Access::Read).await;
+    let gate = faulty.hold_answer(Call::Read, 1);
+    let grown = async {
+        while !gate.has_arrived() {
+            tokio::task::yield_now().await;
+        }
+        write_behind(&remote, "log", 5, b" world", LONG_AGO);
+        assert_eq!(vfs.getattr(log.ino).await.unwrap().attr.size, 11);
+        gate.release();
+    };
+    let (content, ()) = tokio::join!(read(&vfs, opened.handle), grown);
+    assert_eq!(content, b"hello world");
+    // One that was told too much is not asked for ever.
+    let (empty, _) = tokio::join!(vfs.read(opened.handle, 11, 10), vfs.getattr(log.ino));
+    assert_eq!(empty.unwrap().len(), 0);
 }
 
 /// What the kernel has written itself it knows the size of, and needs not be told.

@@ -22,6 +22,7 @@ pub fn short(program: Program) -> String {
     let mut text = format!("usage: {name} [user@]host:[dir] mountpoint [options]\n");
     if !program.is_sshfs() {
         text += "       sshoal umount mountpoint [-z]\n";
+        text += "       sshoal demo [--keep] [--dir TREE]\n";
         text += "       sshoal help [options | OPTION | umount]\n";
     }
     text += "\nMakes a directory of another machine usable here, over ssh.\n\n";

@@ -9,8 +9,11 @@ use std::io::{BufRead, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use host::Host;
+use rustix::io::Errno;
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use vfs::Vfs;
@@ -28,6 +31,9 @@ use crate::report::{EXIT_FAILURE, EXIT_OK, Problem};
 /// Threads that serve the mount: one that talks to the kernel and one that talks to ssh can work
 /// at the same time. More have not been seen to carry more on two cores.
 const WORKERS: usize = 2;
+
+/// ssh has half a second to end by itself, then a second after SIGTERM before SIGKILL.
+const CHILDREN_LIMIT: Duration = Duration::from_secs(2);
 
 /// Connects, mounts, and serves until the mount is gone.
 pub fn run(request: MountRequest, ready: Ready) -> anyhow::Result<ExitCode> {
@@ -56,13 +62,26 @@ fn runtime(request: &MountRequest) -> Result<Runtime, Problem> {
 }
 
 async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
-    let (session, vfs) = match mount(&request).await {
-        Ok(mounted) => mounted,
-        Err(problem) => return give_up(ready, &problem),
+    let mut asked_to_end = Box::pin(ended_by_signal());
+    let mounted = tokio::select! {
+        // First, so that from here on a signal ends more than this process.
+        biased;
+        asked = &mut asked_to_end => asked.err().map(|error| {
+            Err(Problem::new("cannot wait for signals", error.to_string()))
+        }),
+        mounted = mount(&request) => Some(mounted),
+    };
+    let (session, vfs) = match mounted {
+        Some(Ok(mounted)) => mounted,
+        Some(Err(problem)) => return give_up(ready, &problem),
+        None => {
+            children_ended().await;
+            return ExitCode::from(EXIT_FAILURE);
+        }
     };
     let stopper = session.stopper();
     let stopping = tokio::spawn(async move {
-        match ended_by_signal().await {
+        match asked_to_end.await {
             Ok(()) => stopper.stop(),
             Err(error) => tracing::warn!(%error, "cannot wait for signals"),
         }
@@ -120,6 +139,21 @@ fn said(what: &str, why: &dyn std::fmt::Display, hint: Option<&str>) -> Problem 
         Some(hint) => problem.hint(hint),
         None => problem,
     }
+}
+
+/// Waits for the ends of an ssh that may still be asking for a password, which leaves the terminal
+/// as it should be, and of its helpers; not for ever.
+async fn children_ended() {
+    let any = || {
+        waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)
+    };
+    let all_ended = async {
+        // The runtime reaps them; that none is left is no event.
+        while !matches!(any(), Err(Errno::CHILD)) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let _ = tokio::time::timeout(CHILDREN_LIMIT, all_ended).await;
 }
 
 /// Returns when the process is asked to end.
