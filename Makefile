@@ -5,6 +5,8 @@ PREFIX ?= /usr/local
 # mount(8) looks for its helpers here and nowhere else.
 SBINDIR ?= /sbin
 DESTDIR ?=
+# What `make install` installs.
+PROGRAM ?= target/release/sshoal
 DEMO_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
@@ -40,8 +42,8 @@ doc:
 
 # Does not build, since root seldom has a compiler: run `make` first.
 install:
-	@test -x target/release/sshoal || { echo "run make first" >&2; exit 1; }
-	install -D -m 755 target/release/sshoal "$(DESTDIR)$(PREFIX)/bin/sshoal"
+	@test -x "$(PROGRAM)" || { echo "run make first" >&2; exit 1; }
+	install -D -m 755 "$(PROGRAM)" "$(DESTDIR)$(PREFIX)/bin/sshoal"
 	install -d "$(DESTDIR)$(SBINDIR)"
 	ln -sfn "$(PREFIX)/bin/sshoal" "$(DESTDIR)$(SBINDIR)/mount.sshoal"
 	ln -sfn "$(PREFIX)/bin/sshoal" "$(DESTDIR)$(SBINDIR)/mount.fuse.sshoal"

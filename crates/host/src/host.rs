@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use base::{Errno, FileKind, RemotePath};
 use sftp::StatusCode;
+use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::connector::{ConnectError, Connector};
@@ -20,14 +21,17 @@ pub struct Host {
     pub(crate) pool: Arc<Pool>,
     pub(crate) handles: Handles,
     real_root: OnceLock<Vec<u8>>,
+    /// Its end tells attempts to connect that nobody wants them any more.
+    _wants: watch::Sender<()>,
 }
 
 impl Host {
     /// Connects, unless that is to be delayed, and checks the root, unless that is not wanted.
     pub async fn connect(connector: Arc<dyn Connector>, config: Config) -> Result<Host, Error> {
-        let pool = Pool::new(connector, config);
+        let (wants, wanted) = watch::channel(());
+        let pool = Pool::new(connector, config, wanted);
         let handles = Handles::new(pool.size());
-        let host = Host { pool, handles, real_root: OnceLock::new() };
+        let host = Host { pool, handles, real_root: OnceLock::new(), _wants: wants };
         if host.config().delay_connect {
             return Ok(host);
         }

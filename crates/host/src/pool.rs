@@ -4,7 +4,7 @@
 //!
 //! - `Vacant`: never connected. → `Connecting` by the first who needs it.
 //! - `Connecting`: a task of its own connects; callers wait for it and may give up waiting, it
-//!   goes on. → `Up` or `Down`.
+//!   goes on for as long as there is a host. → `Up` or `Down`.
 //! - `Up`: a session, alive or not. When it is found dead → `Connecting`, where reconnecting is
 //!   on, but not within a second of its beginning.
 //! - `Down`: the last attempt failed. Before `retry_at` callers are told so at once, or wait when
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::Errno;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::config::Config;
@@ -94,15 +94,22 @@ pub(crate) struct Pool {
     places: Vec<Place>,
     /// The user has been let in before, so connecting takes no typing.
     connected_once: AtomicBool,
+    /// Closed when the host is dropped.
+    wanted: watch::Receiver<()>,
 }
 
 impl Pool {
-    pub(crate) fn new(connector: Arc<dyn Connector>, config: Config) -> Arc<Pool> {
+    /// Attempts to connect end when the other side of `wanted` is dropped.
+    pub(crate) fn new(
+        connector: Arc<dyn Connector>,
+        config: Config,
+        wanted: watch::Receiver<()>,
+    ) -> Arc<Pool> {
         let places = (0..config.max_conns.max(1))
             .map(|_| Place { state: Mutex::new(State::Vacant), settled: Notify::new() })
             .collect();
         let connected_once = AtomicBool::new(false);
-        Arc::new(Pool { connector, config, places, connected_once })
+        Arc::new(Pool { connector, config, places, connected_once, wanted })
     }
 
     /// Number of places.
@@ -176,7 +183,12 @@ impl Pool {
 
     /// The task that connects.
     async fn connect(self: Arc<Pool>, slot: usize, failures: u32) {
-        let attempt = self.attempt(slot).await;
+        let mut wanted = self.wanted.clone();
+        let attempt = tokio::select! {
+            attempt = self.attempt(slot) => attempt,
+            // A login that waits for its user must not outlive what it was for.
+            _ = wanted.changed() => return,
+        };
         let place = &self.places[slot];
         let mut state = place.lock();
         *state = match attempt {

@@ -66,7 +66,7 @@ fn mistakes_are_one_line_and_a_hint() {
         (
             "sshoal",
             &["h:", "/no/dir"],
-            "sshoal: mount point '/no/dir': No such file or directory (os error 2)\n  mkdir '/no/dir'\n",
+            "sshoal: mount point '/no/dir': No such file or directory\n  mkdir '/no/dir'\n",
         ),
         (
             "sshoal",

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use base::Remote;
-use host::{Config, Error, Host};
+use host::{Config, ConnectError, Connection, Connector, Error, Host, Role};
+use tokio::io::AsyncReadExt;
 
 use super::peer::{Servers, path};
 
@@ -125,4 +127,28 @@ async fn why_there_is_no_connection_is_told() {
     let servers = Servers::new(dir.path(), &["-?"]);
     let error = Host::connect(servers, Config::default()).await.err().unwrap();
     assert_eq!(error.to_string(), "the test's words");
+}
+
+/// A server that never says a word, one for each connection.
+struct Silent(tokio::sync::mpsc::UnboundedSender<tokio::io::DuplexStream>);
+
+#[async_trait::async_trait]
+impl Connector for Silent {
+    async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
+        let (ours, theirs) = tokio::io::duplex(4096);
+        self.0.send(theirs).unwrap();
+        Ok(Connection::new(ours, Box::new(|| None)))
+    }
+}
+
+/// An ssh that asks for a password must not stay when nobody wants the host any more.
+#[tokio::test]
+async fn an_attempt_ends_with_the_host_that_it_is_for() {
+    let (sender, mut servers) = tokio::sync::mpsc::unbounded_channel();
+    let connecting = tokio::spawn(Host::connect(Arc::new(Silent(sender)), Config::default()));
+    let mut server = servers.recv().await.unwrap();
+    connecting.abort();
+    let mut said = Vec::new();
+    let end = tokio::time::timeout(Duration::from_secs(10), server.read_to_end(&mut said));
+    end.await.expect("the connection is dropped").unwrap();
 }

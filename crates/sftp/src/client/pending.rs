@@ -199,8 +199,12 @@ impl Pending {
         Some(u32::from(slot.generation) << INDEX_BITS | u32::from(index))
     }
 
-    /// Brings a reply to its request. An error is one of the server.
+    /// Brings a reply to its request. An error is one of the server, or why the connection is
+    /// over: after the end replies count no more, since their callers have been told of it.
     pub(super) fn complete(&mut self, id: u32, reply: Reply) -> Result<Completed, Error> {
+        if let Some(end) = &self.end {
+            return Err(end.clone());
+        }
         let unknown = || Error::Protocol(format!("a reply to request {id}, which is not open"));
         let index = id as u16;
         let slot = self.slots.get_mut(usize::from(index)).ok_or_else(unknown)?;
@@ -283,5 +287,29 @@ impl Pending {
             _ => None,
         });
         waiting.chain(self.queue.drain(..).map(|(_, waker)| waker)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::StatusCode;
+
+    fn done() -> Reply {
+        Reply::Status { code: StatusCode::OK, message: String::new() }
+    }
+
+    /// A reply may be read already when somebody else ends the connection.
+    #[test]
+    fn a_reply_after_the_end_is_not_counted() {
+        let mut pending = Pending::new();
+        let id = pending.reserve(Expect::SlowStatus, Some(Waker::noop().clone())).unwrap();
+        let why = Error::Disconnected("it was enough".into());
+        assert_eq!(pending.finish(why.clone()).len(), 1);
+        let late = pending.complete(id, done()).err().map(|error| error.to_string());
+        assert_eq!(late, Some(why.to_string()));
+        assert_eq!((pending.in_flight(), pending.slow_in_flight()), (0, 0));
+        let told = pending.take(id, Waker::noop()).unwrap().map_err(|error| error.to_string());
+        assert_eq!(told.err(), Some(why.to_string()));
     }
 }

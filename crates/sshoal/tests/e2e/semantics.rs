@@ -14,7 +14,7 @@ use crate::mount::Mount;
 use crate::world::World;
 
 /// A mount whose traffic is counted.
-fn counted<'a>(world: &World, options: &[&'a str]) -> (Link, Mount) {
+fn counted(world: &World, options: &[&str]) -> (Link, Mount) {
     let target = SocketAddr::from(([127, 0, 0, 1], world.sshd().port()));
     let link = Link::start(target, LinkOptions::default()).unwrap();
     let port = link.port().to_string();

@@ -98,9 +98,17 @@ impl World {
     }
 }
 
+/// Names the program under test in the environment, where it is not where it was built.
+pub const PROGRAM: &str = "SSHOAL_TEST_PROGRAM";
+
+/// The program under test.
+pub fn program_path() -> PathBuf {
+    std::env::var_os(PROGRAM).unwrap_or_else(|| env!("CARGO_BIN_EXE_sshoal").into()).into()
+}
+
 /// The program in an environment without the user's own ssh.
 pub fn program() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sshoal"));
+    let mut command = Command::new(program_path());
     command.env_remove("SSH_AUTH_SOCK").env_remove("XDG_RUNTIME_DIR");
     command
 }

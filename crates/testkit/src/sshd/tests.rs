@@ -118,6 +118,30 @@ fn mounts_made_later_do_not_reach_the_server() {
     assert_eq!(same, !sshd.is_isolated());
 }
 
+/// Else the file system of another test would live on in the server's namespace after that test
+/// has unmounted it.
+#[test]
+fn fuse_mounts_made_before_do_not_reach_the_server_either() {
+    use std::os::fd::AsRawFd;
+    if !(is_root() && can_unshare()) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let device = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
+    let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+    let options = std::ffi::CString::new(options).unwrap();
+    let flags = rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV;
+    rustix::mount::mount("test", dir.path(), "fuse.test", flags, options.as_c_str()).unwrap();
+    let sees_it = |pid: u32| {
+        let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+        table.contains(dir.path().to_str().unwrap())
+    };
+    let sshd = Sshd::start(Options::default());
+    let seen = (sees_it(std::process::id()), sshd.as_ref().map(|it| sees_it(it.root().unwrap())));
+    rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert_eq!((seen.0, seen.1.unwrap()), (true, false));
+}
+
 #[test]
 fn a_changed_host_key_is_refused_by_the_client() {
     let mut sshd = Sshd::start(Options::default()).unwrap();

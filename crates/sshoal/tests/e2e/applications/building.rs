@@ -41,7 +41,7 @@ fn write_sources(dir: &Path) {
         writeln!(main, "#include \"src/unit{unit}.h\"").unwrap();
         write!(calls, " + unit{unit}()").unwrap();
     }
-    write!(main, "int main(void) {{ printf(\"%ld\\n\", 0L{calls}); return 0; }}\n").unwrap();
+    writeln!(main, "int main(void) {{ printf(\"%ld\\n\", 0L{calls}); return 0; }}").unwrap();
     fs::write(dir.join("main.c"), main).unwrap();
 }
 

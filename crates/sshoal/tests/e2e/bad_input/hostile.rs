@@ -114,6 +114,15 @@ fn a_status_that_nobody_knows_is_an_error() {
     assert!(fs::metadata(mount.at("dir")).is_ok());
 }
 
+/// A4: what the server cannot promise is not promised here.
+#[test]
+fn fsync_fails_where_the_server_has_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let mount = mount(dir.path(), "good", &[]);
+    let file = File::options().write(true).open(mount.at("file")).unwrap();
+    assert_eq!(errno(file.sync_all()), Some(libc::EINVAL));
+}
+
 #[test]
 fn a_handle_that_is_too_long_is_an_error() {
     let dir = tempfile::tempdir().unwrap();

@@ -24,12 +24,11 @@ fn a10_a_listing_of_a_changing_directory_has_each_name_once() {
     }
     let mount = world.mount(&[]);
     for round in 0..4 {
-        let mut listing = fs::read_dir(mount.at("dir")).unwrap();
         let mut seen: BTreeMap<OsString, usize> = BTreeMap::new();
         let mut changes = 0;
-        while let Some(entry) = listing.next() {
+        for entry in fs::read_dir(mount.at("dir")).unwrap() {
             *seen.entry(entry.unwrap().file_name()).or_default() += 1;
-            if seen.len() % 40 == 0 {
+            if seen.len().is_multiple_of(40) {
                 // By turns from here and from the server.
                 let dir = if changes % 2 == 0 { mount.at("dir") } else { world.served("dir") };
                 let _ = fs::remove_file(dir.join(format!("goes{}", 250 * round + changes)));

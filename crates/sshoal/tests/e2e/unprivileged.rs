@@ -1,0 +1,242 @@
+//! A user who is not root: the server, the mount by fusermount3, and how it is cleared up.
+//!
+//! Run by root, each test starts itself once more as another user; run by an ordinary user it just
+//! goes on. Who is chosen needs an account, by which sshd lets him in, and must not be `nobody`,
+//! whom systemd tells to be locked.
+
+use std::fs::{self, File, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::{Signal, geteuid};
+use testkit::sshd::{Options, SftpServer};
+
+use crate::behaviours::pattern;
+use crate::mount::{is_mounted, umount};
+use crate::process::{eventually, run, run_within, succeed};
+use crate::world::{PROGRAM, World};
+
+/// `games`, whom every Debian has, with the number and the group that Debian gives him.
+const USER: &str = "5";
+const GROUP: &str = "60";
+
+/// What the name of a test here begins with.
+const MODULE: &str = "unprivileged::";
+
+/// How long one test may take as another user.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs `body` as an ordinary user; `test` is the name of the test that this is.
+#[track_caller]
+fn as_ordinary_user(test: &str, body: impl FnOnce()) {
+    if !geteuid().is_root() {
+        return body();
+    }
+    // Where this was built he may not be allowed to go.
+    let dir = tempfile::Builder::new().prefix("user-").tempdir().unwrap();
+    let (tests, program) = (dir.path().join("e2e"), dir.path().join("sshoal"));
+    fs::copy(std::env::current_exe().unwrap(), &tests).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_sshoal"), &program).unwrap();
+    let open = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    let work = dir.path().join("work");
+    fs::create_dir(&work).unwrap();
+    open(dir.path(), 0o755);
+    open(&work, 0o1777);
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", USER, "--regid", GROUP, "--clear-groups", "--"]).arg(&tests);
+    command.args(["--exact", "--nocapture", &format!("{MODULE}{test}")]).current_dir(&work);
+    command.env("TMPDIR", &work).env("HOME", &work).env(PROGRAM, &program);
+    command.env_remove("XDG_RUNTIME_DIR");
+    let ended = run_within(LIMIT, &mut command);
+    let one_passed = ended.stdout.contains("test result: ok. 1 passed");
+    assert!(ended.status.success() && one_passed, "{}\n{}", ended.stdout, ended.stderr);
+}
+
+/// A server for the user himself. His shell may be one that runs nothing, so that it is sshd that
+/// has to serve SFTP.
+fn world() -> World {
+    World::with(Options { sftp_server: SftpServer::Internal, ..Options::default() })
+}
+
+#[test]
+fn a_mount_works_and_is_unmounted() {
+    as_ordinary_user("a_mount_works_and_is_unmounted", || {
+        let world = world();
+        let mount = world.mount(&[]);
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = table.lines().find(|line| line.contains(mount.place().to_str().unwrap()));
+        let line = line.unwrap();
+        assert!(line.contains(" - fuse.sshoal ") && line.contains("nosuid,nodev"), "{line}");
+        assert!(line.contains(&format!("user_id={}", geteuid().as_raw())), "{line}");
+
+        let content = pattern(3 << 20);
+        fs::create_dir(mount.at("dir")).unwrap();
+        fs::write(mount.at("dir/file"), &content).unwrap();
+        fs::set_permissions(mount.at("dir/file"), Permissions::from_mode(0o640)).unwrap();
+        fs::rename(mount.at("dir/file"), mount.at("moved")).unwrap();
+        std::os::unix::fs::symlink("moved", mount.at("link")).unwrap();
+        fs::hard_link(mount.at("moved"), mount.at("other")).unwrap();
+        assert!(fs::read(mount.at("link")).unwrap() == content);
+        assert!(fs::read(world.served("other")).unwrap() == content);
+        let stat = fs::metadata(mount.at("moved")).unwrap();
+        assert_eq!((stat.uid(), stat.mode() & 0o777), (geteuid().as_raw(), 0o640));
+        fs::remove_dir(mount.at("dir")).unwrap();
+        // Not his to change: the server refuses, and the reason arrives.
+        let refused = rustix::fs::chown(mount.at("moved"), Some(rustix::fs::Uid::ROOT), None);
+        assert_eq!(refused, Err(rustix::io::Errno::PERM));
+        let mut locked = File::create(world.served("locked")).unwrap();
+        locked.write_all(b"secret").unwrap();
+        locked.set_permissions(Permissions::from_mode(0o000)).unwrap();
+        let refused = fs::read(mount.at("locked")).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+        // `sshoal umount`, and all that has to be true after it.
+        mount.unmount();
+    });
+}
+
+#[test]
+fn in_the_background() {
+    as_ordinary_user("in_the_background", || {
+        let world = world();
+        let place = world.mountpoint();
+        let ended = run(world.command().arg(world.source()).arg(&place));
+        assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+        assert!(is_mounted(&place));
+        fs::write(place.join("file"), "content").unwrap();
+        let ended = umount(&[], &place);
+        assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+        assert!(!is_mounted(&place));
+        assert_eq!(fs::read(world.served("file")).unwrap(), b"content");
+    });
+}
+
+/// fusermount3 stays and watches, since there is nobody else to unmount after a crash.
+#[test]
+fn auto_unmount_clears_up_after_a_crash() {
+    as_ordinary_user("auto_unmount_clears_up_after_a_crash", || {
+        let world = world();
+        let mut mount = world.mount(&["-o", "auto_unmount"]);
+        fs::write(mount.at("file"), "content").unwrap();
+        mount.daemon().signal(Signal::KILL);
+        eventually(Duration::from_secs(10), "the mount is gone", || !mount.is_mounted());
+        assert_eq!(mount.wait_ended(), None);
+        // And after an orderly end.
+        let mount = world.mount(&["-o", "auto_unmount"]);
+        assert_eq!(fs::read(mount.at("file")).unwrap(), b"content");
+        mount.unmount();
+    });
+}
+
+#[test]
+fn a_mount_whose_daemon_died_is_cleared_as_the_message_says() {
+    as_ordinary_user("a_mount_whose_daemon_died_is_cleared_as_the_message_says", || {
+        let world = world();
+        let mut mount = world.mount(&[]);
+        fs::write(mount.at("file"), "content").unwrap();
+        mount.daemon().signal(Signal::KILL);
+        assert_eq!(mount.wait_ended(), None);
+        let error = fs::read(mount.at("file")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+
+        let place = mount.place().to_str().unwrap();
+        let said = world.refusal(&[&world.source(), place]);
+        assert!(said.contains("a mount whose program died"), "{said}");
+        assert!(said.contains(&format!("`sshoal umount {place}` clears it")), "{said}");
+        // It cannot say that all is well: nobody knows what the daemon had still to write.
+        let ended = umount(&[], mount.place());
+        assert!(ended.status.success(), "{ended:?}");
+        assert!(ended.stderr.contains("note: no process served it any more"), "{ended:?}");
+        assert!(!mount.is_mounted());
+
+        let place = mount.place();
+        let ended = run(world.command().arg(world.source()).arg(place));
+        assert!(ended.status.success(), "{ended:?}");
+        assert_eq!(fs::read(place.join("file")).unwrap(), b"content");
+        assert!(umount(&[], place).status.success());
+    });
+}
+
+#[test]
+fn allow_other_needs_the_administrator() {
+    as_ordinary_user("allow_other_needs_the_administrator", || {
+        let world = world();
+        let allowed = fs::read_to_string("/etc/fuse.conf")
+            .is_ok_and(|conf| conf.lines().any(|line| line.trim() == "user_allow_other"));
+        if allowed {
+            world.mount(&["-o", "allow_other"]).unmount();
+            eprintln!("skipped: /etc/fuse.conf of this machine has user_allow_other");
+            return;
+        }
+        for option in ["allow_other", "allow_root"] {
+            let place = world.mountpoint();
+            let place = place.to_str().unwrap();
+            let said = world.refusal(&[&world.source(), place, "-o", option]);
+            assert!(said.contains("user_allow_other") && said.contains("/etc/fuse.conf"), "{said}");
+            assert!(!is_mounted(Path::new(place)));
+        }
+    });
+}
+
+#[test]
+fn a_mount_point_of_somebody_else_is_refused() {
+    as_ordinary_user("a_mount_point_of_somebody_else_is_refused", || {
+        let world = world();
+        let said = world.refusal(&[&world.source(), "/usr"]);
+        assert!(said.contains("/usr"), "{said}");
+        assert!(
+            said.to_lowercase().contains("permission") || said.contains("write access"),
+            "{said}"
+        );
+        assert!(!is_mounted(Path::new("/usr")));
+        // Nor is somebody else's mount his to unmount.
+        let ended = umount(&[], Path::new("/proc"));
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    });
+}
+
+/// By default nobody else gets in, not even root.
+#[test]
+fn others_are_kept_out() {
+    if !geteuid().is_root() {
+        eprintln!("skipped: it takes root to be several users");
+        return;
+    }
+    let world = World::new();
+    fs::set_permissions(world.local(""), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(world.served(""), Permissions::from_mode(0o755)).unwrap();
+    fs::write(world.served("file"), "content").unwrap();
+    fs::set_permissions(world.served("file"), Permissions::from_mode(0o600)).unwrap();
+    let as_user = |script: &str, place: &Path| {
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--reuid",
+            USER,
+            "--regid",
+            GROUP,
+            "--clear-groups",
+            "sh",
+            "-c",
+            script,
+            "sh",
+        ]);
+        command.arg(place);
+        run(&mut command)
+    };
+    let mount = world.mount(&[]);
+    let ended = as_user("ls \"$1\"", mount.place());
+    assert!(!ended.status.success() && ended.stderr.contains("Permission denied"), "{ended:?}");
+    mount.unmount();
+    // With allow_other the permission bits count; without them everybody would be the login.
+    let mount = world.mount(&["-o", "allow_other"]);
+    let ended = as_user("ls \"$1\" && ! cat \"$1/file\" && ! touch \"$1/new\"", mount.place());
+    assert!(ended.status.success() && ended.stdout == "file\n", "{ended:?}");
+    mount.unmount();
+    let mount = world.mount(&["-o", "allow_other,no_default_permissions"]);
+    let ended = as_user("cat \"$1/file\"", mount.place());
+    assert!(ended.status.success() && ended.stdout == "content", "{ended:?}");
+    mount.unmount();
+    succeed(Command::new("test").arg("-e").arg(world.served("file")));
+}
