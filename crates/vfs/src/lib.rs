@@ -1,4 +1,4 @@
-//! A POSIX file system over any [`Remote`](base::Remote), in FUSE's terms but without FUSE.
+//! A POSIX file system over any [`Remote`], in FUSE's terms but without FUSE.
 //!
 //! Keeps what the kernel and SFTP do not have: inodes with numbers and link counts, handles,
 //! attributes that count for a while, the order of writes and reads, and the promise that a name

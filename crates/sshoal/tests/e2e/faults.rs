@@ -59,9 +59,14 @@ impl Caller {
         line
     }
 
+    /// Lets it go on.
+    fn go(&mut self) {
+        drop(self.process.child().stdin.take());
+    }
+
     /// Lets it go on, and returns when it waits for the mount.
     fn block(&mut self) {
-        drop(self.process.child().stdin.take());
+        self.go();
         let pid = self.process.pid();
         eventually(Duration::from_secs(30), "the call waits for the mount", || {
             let place = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap();

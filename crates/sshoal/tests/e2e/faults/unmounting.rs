@@ -72,10 +72,13 @@ fn a_daemon_that_is_told_to_end_writes_what_it_has() {
 fn umount_waits_for_what_nobody_closed() {
     let world = World::new();
     let mut mount = world.mount(&[]);
-    let script = "open F, '>', $ARGV[0]; ready; syswrite F, 'x' x 1000000; close F";
+    let script = "open F, '>', $ARGV[0]; ready; \
+                  syswrite F, 'x' x 1000000; print \"written\\n\"; close F";
     let mut writer = Caller::start(script, &mount.at("file"));
     world.sshd().stop();
-    // It has written and waits in close, and is killed there.
+    writer.go();
+    assert_eq!(writer.line(), "written\n");
+    // Now it waits in close, and is killed there.
     writer.block();
     writer.end_by(Signal::KILL);
     let mut command = program();
