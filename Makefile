@@ -11,7 +11,7 @@ DEMO_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: build setup demo test posix check format lint doc install uninstall fuzz clean
+.PHONY: build setup demo test test-big posix check format lint doc install uninstall fuzz clean
 
 build:
 	$(CARGO) build --release -p sshoal
@@ -24,6 +24,11 @@ demo: setup build
 
 test: setup
 	scripts/test.sh --workspace
+
+# The kernel's sources through a mount, and 400,000 random operations: a quarter of an hour.
+test-big:
+	scripts/setup.sh --big
+	SSHOAL_TEST_BIG=1 scripts/test.sh --release -p sshoal --test e2e -- big:: model:: --nocapture
 
 # The test suites of others: pjdfstest and fsx, see docs/posix.md.
 posix: setup
