@@ -10,7 +10,7 @@
 //! 2. When [`Sshd`] is dropped, the server and everything that its logins started are dead. When
 //!    this process dies without that, the kernel ends the server, and the logins end with their
 //!    clients.
-//! 3. No process gets a signal that was not a descendant of this server at that moment.
+//! 3. No process gets a signal that was not a descendant of this server when it was found.
 //!
 //! It needs `sshd`, `ssh-keygen`, `setpriv` and `unshare` (openssh-server, openssh-client,
 //! util-linux), and `perl` for passwords. It blocks; from async code start it before, or on a
@@ -28,6 +28,7 @@ use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -95,6 +96,9 @@ pub struct Sshd {
     port: u16,
     isolated: bool,
     keeper: Option<Keeper>,
+    /// Those that were stopped and never went on since. When their login ends without them they
+    /// are nobody's children any more, and would stay for ever.
+    stopped: Mutex<Vec<tree::Process>>,
     /// Last, so that it is removed when nothing runs any more.
     dir: TempDir,
 }
@@ -120,7 +124,8 @@ impl Sshd {
         if let Some(password) = &options.password {
             files::write_shadow(dir.path(), &user, password)?;
         }
-        let mut sshd = Sshd { options, user, port: 0, isolated, keeper: None, dir };
+        let stopped = Mutex::default();
+        let mut sshd = Sshd { options, user, port: 0, isolated, keeper: None, stopped, dir };
         for attempt in 1.. {
             sshd.port = free_port()?;
             match sshd.run() {
@@ -240,12 +245,18 @@ impl Sshd {
 
     /// Stops (SIGSTOP) the `sftp-server` processes: the connections stand, but nothing answers.
     pub fn stop(&self) {
-        self.sftp_servers().iter().for_each(|process| process.signal(Signal::STOP));
+        let servers = self.sftp_servers();
+        servers.iter().for_each(|process| process.signal(Signal::STOP));
+        self.stopped().extend(servers);
     }
 
     /// Lets stopped `sftp-server` processes go on.
     pub fn cont(&self) {
-        self.sftp_servers().iter().for_each(|process| process.signal(Signal::CONT));
+        self.stopped().drain(..).for_each(|process| process.signal(Signal::CONT));
+    }
+
+    fn stopped(&self) -> MutexGuard<'_, Vec<tree::Process>> {
+        self.stopped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the server and all connections. Its port refuses from now on.
@@ -253,6 +264,7 @@ impl Sshd {
         if let Some(keeper) = self.keeper.take() {
             keeper.end();
         }
+        self.stopped().drain(..).for_each(|process| process.signal(Signal::KILL));
     }
 
     /// Ends the server and all connections, and starts it anew on the same port with the same

@@ -109,6 +109,29 @@ fn nothing_is_left_behind() {
     }
 }
 
+/// A stopped server does not see that its client has gone, and its login does not wait for it.
+#[test]
+fn a_stopped_server_that_has_lost_its_login_is_ended_too() {
+    let sshd = Sshd::start(Options::default()).unwrap();
+    let mut client = session(&sshd);
+    let server = sshd.sftp_server_pids()[0];
+    sshd.stop();
+    client.kill().unwrap();
+    client.wait().unwrap();
+    while !sshd.session_pids().is_empty() {
+        std::thread::yield_now();
+    }
+    let command = || fs::read_to_string(format!("/proc/{server}/cmdline")).unwrap_or_default();
+    assert!(command().contains("sftp-server"), "else this test shows nothing");
+    drop(sshd);
+    // Nobody here is its parent, who could wait for it.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    while command().contains("sftp-server") {
+        assert!(std::time::Instant::now() < deadline, "{server} is left");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn mounts_made_later_do_not_reach_the_server() {
     let sshd = Sshd::start(Options::default()).unwrap();
