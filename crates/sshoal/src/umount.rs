@@ -4,13 +4,9 @@
 //! its unmounting and does not wait for it.
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
-
-use rustix::mount::UnmountFlags;
-use rustix::process::geteuid;
 
 use crate::mounts::{self, Mount};
 use crate::record::{self, End, Found};
@@ -34,9 +30,9 @@ pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
     if record.is_none() && mount.kind != "fuse.sshoal" {
         return Err(not_ours(&what, &mount));
     }
-    unmount(&mount, lazy).map_err(|why| {
-        let problem = Problem::new(&what, why.text);
-        if why.busy {
+    fuse::unmount(&mount.mountpoint, lazy).map_err(|error| {
+        let problem = Problem::new(&what, refusal(&error));
+        if matches!(error, fuse::Error::Busy(_)) {
             let place = printable(mountpoint);
             problem.hint(format!("`fuser -vm {place}` shows who uses it; -z detaches it anyway"))
         } else {
@@ -63,37 +59,12 @@ fn not_ours(what: &str, mount: &Mount) -> Problem {
     Problem::new(what, why).hint(format!("`{hint}` unmounts it"))
 }
 
-/// Why the kernel or fusermount3 refused.
-#[derive(Debug)]
-struct Refusal {
-    text: String,
-    busy: bool,
-}
-
-fn unmount(mount: &Mount, lazy: bool) -> Result<(), Refusal> {
-    if geteuid().is_root() {
-        let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-        let flags = flags | UnmountFlags::NOFOLLOW;
-        return rustix::mount::unmount(&mount.mountpoint, flags).map_err(|error| Refusal {
-            text: std::io::Error::from(error).to_string(),
-            busy: error == rustix::io::Errno::BUSY,
-        });
-    }
-    let mut command = Command::new("fusermount3");
-    command.arg("-u");
-    if lazy {
-        command.arg("-z");
-    }
-    match command.arg("--").arg(&mount.mountpoint).output() {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let busy = said.contains("busy");
-            Err(Refusal { text: printable(said.trim()), busy })
-        }
-        Err(error) => {
-            Err(Refusal { text: format!("cannot run fusermount3: {error}"), busy: false })
-        }
+/// Why the kernel or fusermount3 refused. The place is named by who tells it.
+fn refusal(error: &fuse::Error) -> String {
+    match error {
+        fuse::Error::Busy(_) => base::Errno::EBUSY.to_string(),
+        fuse::Error::Unmount { source, .. } => printable(source.to_string()),
+        other => printable(other.to_string()),
     }
 }
 
@@ -129,8 +100,10 @@ fn wait(mut record: Found, what: &str) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::geteuid;
     use std::ffi::CString;
     use std::os::fd::AsRawFd;
+    use std::process::Command;
 
     use rustix::fs::{Mode, OFlags};
     use rustix::mount::MountFlags;
