@@ -1,0 +1,1 @@
+//! What processes have used: CPU, memory, context switches of whole process trees.

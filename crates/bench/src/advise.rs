@@ -1,0 +1,1 @@
+//! `--advise`: which ciphers and settings would be faster here, measured.

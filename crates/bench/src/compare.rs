@@ -1,0 +1,1 @@
+//! Two runs, and what changed between them beyond the noise.

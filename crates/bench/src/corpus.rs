@@ -1,0 +1,1 @@
+//! The data of the works: made once a run from a seed, with their digests.

@@ -1,0 +1,1 @@
+//! What a run is to do: subjects, works, quantities.

@@ -1,0 +1,1 @@
+//! A run for readers: HTML, Markdown, terminal.

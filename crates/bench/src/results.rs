@@ -1,0 +1,273 @@
+//! All that a run has found: `results.json`, its one form in which it is kept.
+//!
+//! The schema is a promise: a field is only ever added, and [`SCHEMA`] counts changes that an
+//! older reader would misread.
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::measure::Measure;
+
+/// Of this file's form.
+pub const SCHEMA: u32 = 1;
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// This program and its version.
+    pub program: String,
+    /// When it began, RFC 3339 with the zone.
+    pub started: String,
+    /// How long it took.
+    pub seconds: f64,
+    /// Why it ended early, if it did.
+    pub partial: Option<String>,
+    /// The machine, or both machines.
+    pub environment: Environment,
+    /// What is between client and server.
+    pub link: LinkReport,
+    /// What was asked for.
+    pub settings: Settings,
+    /// In the order in which reports show them.
+    pub subjects: Vec<SubjectInfo>,
+    /// Subjects and works that were asked for and could not be.
+    pub left_out: Vec<LeftOut>,
+    /// In the order in which reports show them.
+    pub measures: Vec<Measure>,
+    /// Every one, in the order of time.
+    pub samples: Vec<Sample>,
+    /// What follows from the samples (see [`crate::stats`]); here for whoever reads the file
+    /// without this program.
+    pub summaries: Vec<Summary>,
+    /// What the reader has to know to trust the figures: noise, throttling, a busy machine, each
+    /// with the remedy.
+    pub warnings: Vec<String>,
+}
+
+/// Where it ran.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Environment {
+    /// `uname -srm` of the client.
+    pub kernel: String,
+    /// The distribution's own name of itself.
+    pub system: String,
+    /// Model name of the processor.
+    pub cpu: String,
+    /// How many this process may use.
+    pub cpus: u32,
+    /// Those that matter to ciphers: `aes`, `vaes`, `avx2`, `pclmulqdq`, `sha_ni` …
+    pub cpu_flags: Vec<String>,
+    /// All of the machine.
+    pub memory_bytes: u64,
+    /// Kind of file system under the scratch directory, and under the server's.
+    pub scratch: String,
+    /// What the server says of itself, and its `uname` where it could be asked.
+    pub server: String,
+    /// Program → its version.
+    pub versions: Vec<(String, String)>,
+    /// Load average when it began.
+    pub load: f64,
+}
+
+/// The link: what was asked for and what it was measured to be, before the first subject.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LinkReport {
+    /// `loopback`, `lan`, `wan`, `intercontinental`, `custom`, or `host NAME`.
+    pub name: String,
+    /// Added round trip asked for, if the link is simulated.
+    pub asked_rtt_us: Option<f64>,
+    /// Rate asked for, of bytes a second, each way.
+    pub asked_bytes_per_s: Option<f64>,
+    /// Median round trip of one byte through it.
+    pub measured_rtt_us: Option<f64>,
+    /// Of bulk data through it, bytes a second.
+    pub measured_bytes_per_s: Option<f64>,
+}
+
+/// What the run was asked to do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The command line.
+    pub command: Vec<String>,
+    /// `quick`, `normal` or `full`.
+    pub size: String,
+    /// Rounds: samples of each measure of each subject.
+    pub rounds: u32,
+    /// Names of the works.
+    pub works: Vec<String>,
+    /// The subject to which ratios are given.
+    pub reference: String,
+    /// Longest time for one step.
+    pub deadline_s: f64,
+    /// Of all pseudo-random data and orders.
+    pub seed: u64,
+}
+
+/// What a subject is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SubjectInfo {
+    /// Unique in the run: `sshoal`, `sshfs`, `sshfs:opt1`, `nfs`.
+    pub name: String,
+    /// `mount`, `copy`, `target`, `local` or `floor`.
+    pub kind: String,
+    /// The program's own word.
+    pub version: String,
+    /// How it is started, as a user would type it.
+    pub command: String,
+    /// The cipher that its connection takes, where it has one.
+    pub cipher: Option<String>,
+    /// This is the same as that subject, measured again: the control.
+    pub control_of: Option<String>,
+}
+
+/// What was asked for and not measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// The subject or work.
+    pub name: String,
+    /// For example that it is not installed.
+    pub why: String,
+    /// What to do about it: the package to install.
+    pub remedy: Option<String>,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// [`Measure::id`].
+    pub measure: String,
+    /// [`SubjectInfo::name`].
+    pub subject: String,
+    /// From 0.
+    pub round: u32,
+    /// Seconds from the start of the run.
+    pub at_s: f64,
+    /// How it went.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// A value, or why there is none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It was measured.
+    Measured(Measured),
+    /// It was not.
+    Failed {
+        /// Why.
+        failure: Failure,
+    },
+}
+
+/// What a sample is worth, and what it cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// In the measure's unit.
+    pub value: f64,
+    /// Wall clock of the measured part.
+    pub seconds: f64,
+    /// User data moved, 0 where that means nothing.
+    pub bytes: u64,
+    /// Operations done, 0 where that means nothing.
+    pub operations: u64,
+    /// The data were compared with what they had to be.
+    pub verified: bool,
+    /// Distribution over single operations, where they were timed.
+    pub latency: Option<Latency>,
+    /// The subject on the client: its daemon, its ssh, all below them. For a program that copies,
+    /// itself.
+    pub client: Usage,
+    /// sshd and what it started; `None` where the server is another machine.
+    pub server: Option<Usage>,
+    /// What did the work on the client (`fio`, `tar`), where the subject is a file system.
+    pub application: Option<Usage>,
+}
+
+/// What processes have used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// CPU in user mode.
+    pub user_s: f64,
+    /// CPU in the kernel.
+    pub system_s: f64,
+    /// Sum of the greatest resident sizes of the processes that lived at its end; 0 if unknown.
+    pub peak_memory_bytes: u64,
+    /// Voluntary and involuntary.
+    pub context_switches: u64,
+}
+
+/// How long single operations took.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Operations.
+    pub count: u64,
+    /// Microseconds, as the rest.
+    pub min_us: f64,
+    /// Arithmetic.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 90 % are at most this.
+    pub p90_us: f64,
+    /// 99 %.
+    pub p99_us: f64,
+    /// 99.9 %.
+    pub p999_us: f64,
+    /// The slowest.
+    pub max_us: f64,
+    /// Upper end in microseconds, operations up to it and above the one before: the curve.
+    pub buckets: Vec<(f64, u64)>,
+}
+
+/// What the samples of one measure of one subject say.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// [`Measure::id`].
+    pub measure: String,
+    /// [`SubjectInfo::name`].
+    pub subject: String,
+    /// Samples with a value.
+    pub n: u32,
+    /// Samples without.
+    pub failed: u32,
+    /// Of the values.
+    pub median: f64,
+    /// First quartile.
+    pub low: f64,
+    /// Third quartile.
+    pub high: f64,
+    /// Least.
+    pub min: f64,
+    /// Greatest.
+    pub max: f64,
+    /// How many times better than the reference, round by round.
+    pub ratio: Option<Ratio>,
+    /// CPU seconds of the client side for a gigabyte (10^9), median.
+    pub client_cpu_s_per_gb: Option<f64>,
+    /// Of the server side.
+    pub server_cpu_s_per_gb: Option<f64>,
+    /// CPU seconds of the client side for a thousand operations, median.
+    pub client_cpu_s_per_kop: Option<f64>,
+    /// Of the server side.
+    pub server_cpu_s_per_kop: Option<f64>,
+    /// Greatest of the client side.
+    pub peak_memory_bytes: Option<u64>,
+}
+
+/// A comparison with the reference subject. Above 1 is better, whatever the unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// The reference.
+    pub to: String,
+    /// Median of the ratios of the rounds.
+    pub value: f64,
+    /// Lower end of its 95 % interval.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+    /// Beyond what the control says that chance does.
+    pub significant: bool,
+}

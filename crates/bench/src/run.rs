@@ -1,0 +1,1 @@
+//! The run itself: who is measured when.

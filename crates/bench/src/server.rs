@@ -1,0 +1,1 @@
+//! The server side: a private sshd behind a link, or somebody's host.

@@ -1,0 +1,1 @@
+//! Medians, spreads, ratios, and what chance can do.

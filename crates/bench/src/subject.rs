@@ -1,0 +1,79 @@
+//! What is measured, before and while it runs.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::executor::Executor;
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::results::{LeftOut, SubjectInfo};
+
+/// A thing that can be measured.
+pub trait Subject: Send + Sync {
+    /// Its name and how it is started.
+    fn info(&self) -> SubjectInfo;
+
+    /// Whether it can be measured here: installed, mounted, writable, large enough. Asked before
+    /// anything runs; must not block on a dead mount (use the executor).
+    fn check(&self, executor: &Executor) -> Result<(), LeftOut>;
+
+    /// Where its files are.
+    fn place(&self) -> &dyn Place;
+
+    /// Starts it, with nothing cached. `scratch` is an empty directory for its mount point, cache
+    /// and logs.
+    fn start(
+        &self,
+        scratch: &Path,
+        tuning: &Tuning,
+        executor: &Executor,
+    ) -> Result<Box<dyn Session>, Failure>;
+}
+
+/// What a work may vary of the connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// Only this one, in ssh's name; `None` for what the subject does by itself.
+    pub cipher: Option<String>,
+}
+
+/// A subject at work. Dropping it without [`Session::stop`] is as [`Session::abandon`].
+pub trait Session {
+    /// How it is used.
+    fn access(&self) -> Access<'_>;
+
+    /// The processes of the client side whose CPU counts, with all below them: daemon, ssh.
+    fn client_pids(&self) -> Vec<u32>;
+
+    /// Forgets all that the client has cached (mounts anew, or drops caches); the server's page
+    /// cache stays. `Ok(false)` where that cannot be done: the sample is then not called cold.
+    fn forget(&mut self, executor: &Executor) -> Result<bool, Failure>;
+
+    /// Ends it in order: unmounts, waits for its processes.
+    fn stop(&mut self, executor: &Executor) -> Result<(), Failure>;
+
+    /// Ends it by force, whatever it does: kills, detaches, aborts. Never blocks for long.
+    fn abandon(&mut self);
+}
+
+/// The ways in which a session is used.
+pub enum Access<'a> {
+    /// A directory that shows the place.
+    Directory(&'a Path),
+    /// A program that copies files and trees between this machine and the place.
+    Copier(&'a dyn Copier),
+    /// `ssh HOST cat`: the raw stream.
+    Stream(&'a dyn Copier),
+    /// SFTP over ssh with no file system above it. The command that speaks it on stdin and stdout.
+    Sftp(&'a dyn Fn() -> Command),
+}
+
+/// A program that copies.
+pub trait Copier {
+    /// Copies a file or tree of the place to a local path, which does not exist; its parent does.
+    /// `None` when it cannot (a stream copies files only).
+    fn pull(&self, from: &Path, to: &Path) -> Option<Command>;
+
+    /// The other way. The target does not exist, or is an older state of the same.
+    fn push(&self, from: &Path, to: &Path) -> Option<Command>;
+}

@@ -1,0 +1,1 @@
+//! Our own generators, each run as a process of its own: `sshoal bench-worker`.
