@@ -13,4 +13,6 @@ pub mod task;
 pub use attr::{Attr, AttrChange, FileKind, StatVfs, Timestamp};
 pub use errno::{Errno, Result};
 pub use path::{InvalidName, Name, RemotePath};
-pub use remote::{Access, Create, Data, Dh, DirEntry, Fh, OpenFlags, Opened, Remote, RenameMode};
+pub use remote::{
+    Access, Create, Data, Dh, DirEntry, Fh, OpenFlags, Opened, Remote, RenameMode, Window,
+};

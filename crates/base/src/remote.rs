@@ -127,6 +127,23 @@ impl Data {
         });
     }
 
+    /// The bytes of `range`, which must not go past the end. Nothing is copied.
+    #[must_use]
+    pub fn slice(&self, range: std::ops::Range<usize>) -> Data {
+        let mut slice = Data::new();
+        let mut at = 0;
+        for piece in &self.0 {
+            let here = at..at + piece.len();
+            at = here.end;
+            let (start, end) = (range.start.max(here.start), range.end.min(here.end));
+            if start < end {
+                slice.push(piece.slice(start - here.start..end - here.start));
+            }
+        }
+        debug_assert!(range.end <= at, "a slice past the end");
+        slice
+    }
+
     /// The pieces in order, none of them empty.
     #[must_use]
     pub fn pieces(&self) -> &[Bytes] {
@@ -176,6 +193,24 @@ pub enum RenameMode {
     Replace,
     /// Fails with `EEXIST` (`RENAME_NOREPLACE`).
     NoReplace,
+}
+
+/// How much of a remote's content is worth having on its way at once. Only advice: more waits in
+/// the remote, less leaves the way to it unused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Bytes that all who read, or all who write, in sequence should have on their way together.
+    pub bytes: u64,
+    /// Longest read or write that goes as one request. Longer ones are cut into several, and many
+    /// much shorter ones cost more.
+    pub request_bytes: u32,
+}
+
+impl Default for Window {
+    /// What one session over a short way carries: 1 MiB, in requests of 128 KiB.
+    fn default() -> Window {
+        Window { bytes: 1 << 20, request_bytes: 128 << 10 }
+    }
 }
 
 /// A file system somewhere else. See the [module](self) for the rules.
@@ -259,6 +294,12 @@ pub trait Remote: Send + Sync + 'static {
         to_offset: u64,
         len: u64,
     ) -> Result<u64>;
+
+    /// How much to have on its way now. Changes as the remote learns about the way to it: what it
+    /// would like to try next is in it. Cheap, to be asked before each read ahead.
+    fn suggested_window(&self) -> Window {
+        Window::default()
+    }
 }
 
 #[cfg(test)]
@@ -273,6 +314,9 @@ mod tests {
         assert_eq!((data.len(), data.pieces().len()), (7, 2));
         data.truncate(4);
         assert_eq!(data.to_vec(), b"abcd");
+        assert_eq!(data.slice(1..4).to_vec(), b"bcd");
+        assert_eq!(data.slice(3..4).pieces().len(), 1);
+        assert!(data.slice(2..2).is_empty());
         data.truncate(3);
         assert_eq!(data.pieces().len(), 1);
         data.truncate(0);

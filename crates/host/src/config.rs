@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+/// Sessions at most where nobody has said how many: with 100 ms and OpenSSH's windows they carry 1
+/// Gbit/s, and a shared connection (`ControlMaster`) takes ten (`MaxSessions`).
+pub const AUTOMATIC_CONNS: usize = 8;
+
 /// How a host is to be used. [`Config::default`] is one connection with all checks on.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -9,9 +13,15 @@ pub struct Config {
     /// to where the session begins (usually the home), or beginning with `~`. Empty for where the
     /// session begins.
     pub base: Vec<u8>,
-    /// Sessions at most, from 1 on. The first is for metadata, and for everything when it is the
-    /// only one; further ones are opened when files are.
+    /// Sessions at most, from 1 to 64. The first is for metadata, and for everything when it is the
+    /// only one; further ones are opened when much content is read or written, as far as they
+    /// gain. [`AUTOMATIC_CONNS`] is a good bound.
     pub max_conns: usize,
+    /// Further sessions are opened where what was measured says that they could gain, and left again
+    /// when they do not. Without this they are opened as soon as much is on its way.
+    pub measure_gain: bool,
+    /// Sessions beyond the second that carried nothing for so long are closed.
+    pub idle_limit: Duration,
     /// Shows what symbolic links lead to in their stead, as far as they lead somewhere.
     pub follow_symlinks: bool,
     /// Asks for one part of a listing at a time.
@@ -43,6 +53,8 @@ impl Default for Config {
         Config {
             base: Vec::new(),
             max_conns: 1,
+            measure_gain: true,
+            idle_limit: Duration::from_secs(180),
             follow_symlinks: false,
             sync_readdir: false,
             max_read: None,

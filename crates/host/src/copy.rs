@@ -16,8 +16,10 @@ use sftp::Extension;
 
 use crate::handles::OpenHandle;
 use crate::host::Host;
+use crate::order::EVERYTHING;
+use crate::piece::{Copy, Piece, Route};
 use crate::probe::Probe;
-use crate::{attr, errno, gather};
+use crate::{attr, errno, gather, piece};
 
 /// Bytes in one request: about 10 ms of a server that copies 800 MB/s, in which nothing else on
 /// that session is answered; on a slow link still far more than a round trip's worth.
@@ -41,6 +43,14 @@ impl Host {
         {
             return Err(Errno::EOPNOTSUPP);
         }
+        let slot = Some(session.slot);
+        let turns = self.handles.enter_both(|| {
+            [source.enter(EVERYTHING, false, slot), target.enter(EVERYTHING, true, slot)]
+        });
+        for turn in &turns {
+            turn.come().await;
+        }
+        let [_source_turn, turn] = turns;
         let (from, to) = (&source.open, &target.open);
         let (before, other) =
             gather::both(session.client.fstat(&from.handle), session.client.fstat(&to.handle))
@@ -58,9 +68,17 @@ impl Host {
         }
         let mut done = 0;
         while done < len {
-            let piece = PIECE_BYTES.min(len - done);
-            match copy_piece(from, from_offset + done, to, to_offset + done, piece).await {
-                Ok(()) => done += piece,
+            let part = PIECE_BYTES.min(len - done);
+            let copy = Copy {
+                from: from.clone(),
+                from_offset: from_offset + done,
+                to_offset: to_offset + done,
+                len: part,
+            };
+            let route = Route::One(to.clone());
+            let piece = Piece::new(copy, route, &self.pool.gate, Some(turn.clone()));
+            match copied(to, piece::one(None, piece).await.1).await {
+                Ok(()) => done += part,
                 // What is copied is copied; the next call will meet the error.
                 Err(_) if done > 0 => break,
                 Err(errno) => return Err(errno),
@@ -70,21 +88,11 @@ impl Host {
     }
 }
 
-async fn copy_piece(
-    from: &OpenHandle,
-    from_offset: u64,
-    to: &OpenHandle,
-    to_offset: u64,
-    len: u64,
-) -> Result<()> {
-    let client = &from.session.client;
-    let copied = client.copy_data(&from.handle, from_offset, len, &to.handle, to_offset).await;
-    match copied {
-        Ok(()) => Ok(()),
-        Err(error) => match Probe(&to.session).handle(&error, &to.handle).await {
-            // Whatever it is, reading and writing will tell.
-            Errno::EIO if error.status().is_some() => Err(Errno::EOPNOTSUPP),
-            errno => Err(errno),
-        },
+async fn copied(to: &OpenHandle, answer: sftp::Result<()>) -> Result<()> {
+    let Err(error) = answer else { return Ok(()) };
+    match Probe(&to.session).handle(&error, &to.handle).await {
+        // Whatever it is, reading and writing will tell.
+        Errno::EIO if error.status().is_some() => Err(Errno::EOPNOTSUPP),
+        errno => Err(errno),
     }
 }

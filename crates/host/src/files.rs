@@ -1,5 +1,6 @@
 //! What goes through the handle of an open file.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use base::{Attr, Data, Errno, Fh, RemotePath, Result};
@@ -8,8 +9,13 @@ use sftp::Extension;
 
 use crate::handles::{OpenFile, OpenHandle};
 use crate::host::Host;
+use crate::order::{EVERYTHING, Turn};
+use crate::piece::{LARGE_BYTES, Piece, Read, Write};
 use crate::probe::Probe;
-use crate::{attr, errno, gather};
+use crate::{attr, errno, piece};
+
+/// Parts of long reads and writes are so many bytes or a multiple: a page.
+const PART_MULTIPLE_BYTES: u32 = 4096;
 
 impl Host {
     /// The file, if its session lives. If not, a connection is waited for, and the handle is
@@ -26,22 +32,34 @@ impl Host {
     pub(crate) async fn read_file(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
         let file = self.live_file(fh).await?;
         check_range(offset, u64::from(len)).map_err(|_| Errno::EINVAL)?;
-        let OpenHandle { session, handle } = &file.open;
-        let failed = |error| errno::from_handle(&error);
-        if len <= session.max_read {
-            let first = session.client.read(handle, offset, len).await.map_err(failed)?;
+        let max_read = file.open.session.max_read;
+        let may_change = file.named.may_change();
+        if len < LARGE_BYTES && len <= max_read && !may_change {
+            let OpenHandle { session, handle } = &*file.open;
+            let first = session.client.read(handle, offset, len).await;
+            let first = first.map_err(|error| errno::from_handle(&error))?;
             return fill(&file.open, first, offset, len).await.map(|(data, _)| data);
         }
-        let pieces: Vec<_> = (0..len)
-            .step_by(session.max_read as usize)
-            .map(|start| (offset + u64::from(start), session.max_read.min(len - start)))
-            .collect();
-        let calls = pieces.iter().map(|(at, len)| session.client.read(handle, *at, *len));
-        let answers = gather::all(calls).await;
+        let route = file.route(&self.pool, u64::from(len), len >= LARGE_BYTES, false);
+        let bytes = offset..offset + u64::from(len);
+        let turn = may_change.then(|| file.enter(bytes, false, route.slot()));
+        let piece = |at, len| {
+            let read = Read { offset: offset + u64::from(at), len };
+            Piece::new(read, route.clone(), &self.pool.gate, turn.clone())
+        };
+        if len <= max_read {
+            let (open, answer) = piece::one(turn.clone(), piece(0, len)).await;
+            let first = answer.map_err(|error| errno::from_handle(&error))?;
+            return fill(&open, first, offset, len).await.map(|(data, _)| data);
+        }
+        let parts: Vec<_> = parts(len, max_read).collect();
+        let pieces = parts.iter().map(|(at, len)| piece(*at, *len)).collect();
+        let answers = piece::all(turn.clone(), pieces).await;
         let mut data = Data::new();
-        for ((at, len), answer) in pieces.into_iter().zip(answers) {
-            let (piece, ended) = fill(&file.open, answer.map_err(failed)?, at, len).await?;
-            data.append(piece);
+        for ((at, len), (open, answer)) in parts.into_iter().zip(answers) {
+            let first = answer.map_err(|error| errno::from_handle(&error))?;
+            let (part, ended) = fill(&open, first, offset + u64::from(at), len).await?;
+            data.append(part);
             if ended {
                 break;
             }
@@ -52,29 +70,41 @@ impl Host {
     pub(crate) async fn write_file(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
         let file = self.live_file(fh).await?;
         check_range(offset, data.len() as u64)?;
-        let OpenHandle { session, handle } = &file.open;
-        let piece_len = session.max_write as usize;
-        let written = if data.len() <= piece_len {
-            session.client.write(handle, offset, data).await
-        } else {
-            let calls = (0..data.len()).step_by(piece_len).map(|start| {
-                let piece = data.slice(start..data.len().min(start + piece_len));
-                session.client.write(handle, offset + start as u64, piece)
-            });
-            gather::all(calls).await.into_iter().collect()
+        let len = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
+        let max_write = file.open.session.max_write;
+        let route = file.route(&self.pool, u64::from(len), len >= LARGE_BYTES, true);
+        let bytes = match file.flags.append {
+            true => EVERYTHING,
+            false => offset..offset + u64::from(len),
         };
-        match written {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Probe(session).handle(&error, handle).await),
+        let turn = Some(file.enter(bytes, true, route.slot()));
+        let piece = |at: u32, len: u32| {
+            let part = data.slice(at as usize..(at + len) as usize);
+            let write = Write { offset: offset + u64::from(at), data: part };
+            Piece::new(write, route.clone(), &self.pool.gate, turn.clone())
+        };
+        if len <= max_write {
+            let (open, answer) = piece::one(turn.clone(), piece(0, len)).await;
+            return written(&open, answer).await;
         }
+        let pieces = parts(len, max_write).map(|(at, len)| piece(at, len)).collect();
+        let answers = piece::all(turn.clone(), pieces).await;
+        for (open, answer) in answers {
+            written(&open, answer).await?;
+        }
+        Ok(())
     }
 
+    /// Any handle will do for the server's fsync, which is of the file; but all writes before it
+    /// have to be with the server.
     pub(crate) async fn fsync_file(&self, fh: Fh) -> Result<()> {
         let file = self.live_file(fh).await?;
-        let OpenHandle { session, handle } = &file.open;
-        match session.client.fsync(handle).await {
+        let open = file.any_lane(self.pool.active());
+        let turn = file.enter(EVERYTHING, false, Some(open.session.slot));
+        turn.come().await;
+        match open.session.client.fsync(&open.handle).await {
             Ok(()) => Ok(()),
-            Err(error) => Err(Probe(session).handle(&error, handle).await),
+            Err(error) => Err(Probe(&open.session).handle(&error, &open.handle).await),
         }
     }
 
@@ -100,8 +130,35 @@ impl Host {
 
     pub(crate) async fn stat_file(&self, fh: Fh) -> Result<Attr> {
         let file = self.live_file(fh).await?;
-        let attrs = file.open.session.client.fstat(&file.open.handle).await;
+        let open = &file.open;
+        let turn = file.named.may_change().then(|| file.enter(EVERYTHING, false, Some(0)));
+        if let Some(turn) = &turn {
+            turn.come().await;
+        }
+        let attrs = open.session.client.fstat(&open.handle).await;
         attr::from_wire(&attrs.map_err(|error| errno::from_handle(&error))?)
+    }
+}
+
+impl OpenFile {
+    /// Takes a place in the order of what goes through the handles of this path.
+    pub(crate) fn enter(&self, bytes: Range<u64>, changes: bool, slot: Option<usize>) -> Arc<Turn> {
+        Arc::new(self.named.order.enter(bytes, changes, slot))
+    }
+}
+
+/// Cuts `len` bytes into parts of about the same length, none longer than `most`: a last one of a
+/// few bytes would cost as much as the others.
+fn parts(len: u32, most: u32) -> impl Iterator<Item = (u32, u32)> {
+    let even = len.div_ceil(len.div_ceil(most).max(1));
+    let part = even.next_multiple_of(PART_MULTIPLE_BYTES).min(most);
+    (0..len).step_by(part as usize).map(move |at| (at, part.min(len - at)))
+}
+
+async fn written(open: &OpenHandle, answer: sftp::Result<()>) -> Result<()> {
+    match answer {
+        Ok(()) => Ok(()),
+        Err(error) => Err(Probe(&open.session).handle(&error, &open.handle).await),
     }
 }
 

@@ -1,16 +1,19 @@
-//! Open files and directories, and which session each path's handles are on.
+//! Open files and directories, and which of them are of one path.
 //!
 //! A handle is closed on the server when the last operation that uses it is over and it was given
 //! back here. The tables are bounded by the server, which gives only so many handles.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{Dh, Errno, Fh, RemotePath};
+use base::{Dh, Errno, Fh, OpenFlags, RemotePath};
 use sftp::RemoteHandle;
 
+use crate::gate::Slots;
+use crate::lanes::Lanes;
 use crate::listing::Listing;
+use crate::order::Order;
 use crate::probe::is_below;
 use crate::session::Session;
 
@@ -26,41 +29,69 @@ impl Drop for OpenHandle {
     }
 }
 
+/// What the handles of one path have in common. Held by each of them, and by those who are about
+/// to open one.
+pub(crate) struct Named {
+    /// What it is called now, as far as that is known here; `None` when it was removed.
+    name: Mutex<Option<RemotePath>>,
+    /// What goes through any of them keeps its order.
+    pub(crate) order: Arc<Order>,
+    /// One of them may write. Before that there is no order to be kept.
+    may_change: AtomicBool,
+}
+
+impl Named {
+    fn new(path: &RemotePath) -> Arc<Named> {
+        Arc::new(Named {
+            name: Mutex::new(Some(path.clone())),
+            order: Arc::default(),
+            may_change: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn name(&self) -> Option<RemotePath> {
+        self.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn rename(&self, path: Option<RemotePath>) {
+        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = path;
+    }
+
+    pub(crate) fn may_change(&self) -> bool {
+        self.may_change.load(Ordering::SeqCst)
+    }
+}
+
 /// An open file.
 pub(crate) struct OpenFile {
-    pub(crate) open: OpenHandle,
-    /// Where its path's handles are counted.
-    place: PathPlace,
+    /// The first handle, on the session for metadata. It is the file: when it is lost, the others
+    /// are of no use any more.
+    pub(crate) open: Arc<OpenHandle>,
+    pub(crate) named: Arc<Named>,
+    pub(crate) flags: OpenFlags,
+    /// Further handles.
+    pub(crate) lanes: Lanes,
 }
 
 impl OpenFile {
-    pub(crate) fn new(open: OpenHandle, place: PathPlace) -> OpenFile {
-        OpenFile { open, place }
+    pub(crate) fn new(open: OpenHandle, named: Arc<Named>, flags: OpenFlags) -> OpenFile {
+        if flags.access.writes() {
+            named.may_change.store(true, Ordering::SeqCst);
+        }
+        OpenFile { open: Arc::new(open), named, flags, lanes: Lanes::default() }
     }
 
     /// Whether both were opened by one path.
     pub(crate) fn same_path(&self, other: &OpenFile) -> bool {
-        Arc::ptr_eq(&self.place.0, &other.place.0)
-    }
-}
-
-/// What is known of a path with open handles: the slot of its session. Held by each of its
-/// handles, and by those who are about to open one.
-#[derive(Clone)]
-pub(crate) struct PathPlace(Arc<usize>);
-
-impl PathPlace {
-    /// The slot in the pool.
-    pub(crate) fn slot(&self) -> usize {
-        *self.0
+        Arc::ptr_eq(&self.named, &other.named)
     }
 }
 
 struct Tables {
     files: HashMap<u64, Arc<OpenFile>>,
     dirs: HashMap<u64, Arc<Listing>>,
-    /// Slots of paths with open handles. An entry without other holders is a left-over.
-    paths: HashMap<RemotePath, PathPlace>,
+    /// Paths with open handles. An entry without other holders is a left-over.
+    paths: HashMap<RemotePath, Arc<Named>>,
     /// Left-overs are swept when there are so many entries.
     sweep_at: usize,
 }
@@ -72,18 +103,19 @@ const FIRST_SWEEP: usize = 64;
 pub(crate) struct Handles {
     tables: Mutex<Tables>,
     next: AtomicU64,
-    slots: usize,
+    /// Held by who enters two orders, so that no two of them wait for each other.
+    entering: Mutex<()>,
 }
 
 impl Handles {
-    pub(crate) fn new(slots: usize) -> Handles {
+    pub(crate) fn new() -> Handles {
         let tables = Tables {
             files: HashMap::new(),
             dirs: HashMap::new(),
             paths: HashMap::new(),
             sweep_at: FIRST_SWEEP,
         };
-        Handles { tables: Mutex::new(tables), next: AtomicU64::new(1), slots }
+        Handles { tables: Mutex::new(tables), next: AtomicU64::new(1), entering: Mutex::new(()) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -94,39 +126,40 @@ impl Handles {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The session for opening `path`: that of its open handles, else the one with the fewest
-    /// handles, the first one left out when there are others.
-    pub(crate) fn place(&self, path: &RemotePath) -> PathPlace {
+    /// What all handles of `path` have in common, for one that is about to be opened.
+    pub(crate) fn named(&self, path: &RemotePath) -> Arc<Named> {
         let mut tables = self.lock();
-        if let Some(place) = tables.paths.get(path)
-            && Arc::strong_count(&place.0) > 1
+        if let Some(named) = tables.paths.get(path)
+            && Arc::strong_count(named) > 1
         {
-            return place.clone();
+            return named.clone();
         }
         if tables.paths.len() >= tables.sweep_at {
-            tables.paths.retain(|_, place| Arc::strong_count(&place.0) > 1);
+            tables.paths.retain(|_, named| Arc::strong_count(named) > 1);
             tables.sweep_at = (2 * tables.paths.len()).max(FIRST_SWEEP);
         }
-        let slot = if self.slots == 1 {
-            0
-        } else {
-            let mut load = vec![0; self.slots];
-            for place in tables.paths.values() {
-                load[place.slot()] += Arc::strong_count(&place.0) - 1;
-            }
-            (1..self.slots).min_by_key(|slot| load[*slot]).unwrap_or(0)
-        };
-        let place = PathPlace(Arc::new(slot));
-        tables.paths.insert(path.clone(), place.clone());
-        place
+        let named = Named::new(path);
+        tables.paths.insert(path.clone(), named.clone());
+        named
     }
 
-    /// The session for `path` cannot be had, so whatever handles it has there are dead: it goes
-    /// to the first one.
-    pub(crate) fn fall_back(&self, path: &RemotePath) -> PathPlace {
-        let place = PathPlace(Arc::new(0));
-        self.lock().paths.insert(path.clone(), place.clone());
-        place
+    /// The path leads to no file any more, or to another one.
+    pub(crate) fn removed(&self, path: &RemotePath) {
+        if let Some(named) = self.lock().paths.remove(path) {
+            named.rename(None);
+        }
+    }
+
+    /// Takes places in two orders at once.
+    pub(crate) fn enter_both<T>(&self, enter: impl FnOnce() -> T) -> T {
+        let _alone = self.entering.lock().unwrap_or_else(PoisonError::into_inner);
+        enter()
+    }
+
+    /// Gives up the further handles on these sessions.
+    pub(crate) fn leave_sessions(&self, slots: Slots) {
+        let files: Vec<_> = self.lock().files.values().cloned().collect();
+        files.iter().for_each(|file| file.lanes.leave(slots));
     }
 
     /// The path, and all below it, is called otherwise now.
@@ -138,11 +171,13 @@ impl Handles {
         let moved: Vec<_> = tables
             .paths
             .extract_if(|path, _| is_within(path, from) || is_within(path, to))
-            .filter_map(|(path, place)| {
-                let below = path.as_bytes().get(from.as_bytes().len()..)?;
-                let path = is_within(&path, from)
-                    .then(|| RemotePath::parse(&[to.as_bytes(), below].concat()))?;
-                Some((path.ok()?, place))
+            .filter_map(|(path, named)| {
+                let below = path.as_bytes().get(from.as_bytes().len()..);
+                let path = below
+                    .filter(|_| is_within(&path, from))
+                    .and_then(|below| RemotePath::parse(&[to.as_bytes(), below].concat()).ok());
+                named.rename(path.clone());
+                Some((path?, named))
             })
             .collect();
         tables.paths.extend(moved);

@@ -12,14 +12,14 @@ use crate::error::Error;
 use crate::handles::Handles;
 use crate::pool::{Pool, Unavailable};
 use crate::session::Session;
-use crate::{attr, gather};
+use crate::{attr, gather, growth};
 
 /// One remote host as a [`base::Remote`].
 ///
 /// To be used within the tokio runtime in which it was connected.
 pub struct Host {
     pub(crate) pool: Arc<Pool>,
-    pub(crate) handles: Handles,
+    pub(crate) handles: Arc<Handles>,
     real_root: OnceLock<Vec<u8>>,
     /// Its end tells attempts to connect that nobody wants them any more.
     _wants: watch::Sender<()>,
@@ -29,8 +29,9 @@ impl Host {
     /// Connects, unless that is to be delayed, and checks the root, unless that is not wanted.
     pub async fn connect(connector: Arc<dyn Connector>, config: Config) -> Result<Host, Error> {
         let (wants, wanted) = watch::channel(());
-        let pool = Pool::new(connector, config, wanted);
-        let handles = Handles::new(pool.size());
+        let pool = Pool::new(connector, config, wanted.clone());
+        let handles = Arc::new(Handles::new());
+        tokio::spawn(growth::run(Arc::downgrade(&pool), Arc::downgrade(&handles), wanted));
         let host = Host { pool, handles, real_root: OnceLock::new(), _wants: wants };
         if host.config().delay_connect {
             return Ok(host);
@@ -45,6 +46,7 @@ impl Host {
             }
         };
         host.find_root(&session).await?;
+        growth::begin(&host.pool);
         Ok(host)
     }
 
@@ -59,16 +61,11 @@ impl Host {
         &self.pool.config
     }
 
-    /// The session for metadata.
+    /// The session for metadata, living, connecting if need be.
     pub(crate) async fn metadata(&self) -> Result<Arc<Session>, Errno> {
-        self.session(0).await
-    }
-
-    /// A living session in this place of the pool, connecting if need be.
-    pub(crate) async fn session(&self, slot: usize) -> Result<Arc<Session>, Errno> {
-        match self.pool.living(slot) {
+        match self.pool.living(0) {
             Some(session) => Ok(session),
-            None => Ok(self.pool.session(slot).await?),
+            None => Ok(self.pool.session(0).await?),
         }
     }
 

@@ -5,14 +5,18 @@
 //! pieces, listings asked for ahead, and the true errno where SFTP says only FAILURE.
 //!
 //! Invariants:
-//! 1. A handle lives on the session that gave it, and all handles of one path are on one session
-//!    while any of them is open, so what goes through them keeps its order.
+//! 1. A handle is opened on the first session. A file of which much is read or written is opened
+//!    once more on others (`lanes`), once those have proven to be of the same file and machine.
+//!    What goes through the handles of one path keeps its order (`order`), whichever sessions it
+//!    goes over.
 //! 2. No operation is repeated after its connection was lost: whatever was in flight fails
 //!    with `EHOSTDOWN` (`ETIMEDOUT` where the watchdog gave the session up, `EIO` where the server
 //!    broke the protocol), and the caller looks and decides. The next operation connects anew and
 //!    waits for that.
 //! 3. A handle of a lost session answers `EHOSTDOWN` while there is no connection, and `ESTALE`
 //!    once there is one again: opening the file anew is then what helps.
+//!
+//! 4. Sessions beyond the first are only better: without them everything goes on (`growth`).
 //!
 //! Not here: caching, reopening of handles, replay of writes, inodes.
 #![forbid(unsafe_code)]
@@ -24,13 +28,19 @@ mod copy;
 mod errno;
 pub mod error;
 mod files;
+mod gate;
 mod gather;
+mod growth;
 mod handles;
 mod host;
+mod lanes;
 mod listing;
 mod login;
+mod machine;
 mod names;
 mod open;
+mod order;
+mod piece;
 mod pool;
 mod probe;
 mod remote;
@@ -38,7 +48,7 @@ mod rename;
 mod session;
 mod setattr;
 
-pub use config::Config;
+pub use config::{AUTOMATIC_CONNS, Config};
 pub use connector::{ConnectError, Connection, Connector, Diagnosis, Role, Stream};
 pub use error::Error;
 pub use host::Host;

@@ -116,7 +116,10 @@ impl Host {
         let session = self.metadata().await?;
         let full = session.path(path)?;
         match session.client.remove(&full).await {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.handles.removed(path);
+                Ok(())
+            }
             Err(error) => Err(Probe(&session).unlink(&error, path).await),
         }
     }

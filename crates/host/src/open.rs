@@ -13,7 +13,7 @@ use std::sync::Arc;
 use base::{Access, Attr, Create, Errno, FileKind, OpenFlags, Opened, RemotePath, Result};
 use sftp::{Call, FileAttrs, StatusCode};
 
-use crate::handles::{OpenFile, OpenHandle, PathPlace};
+use crate::handles::{OpenFile, OpenHandle};
 use crate::host::Host;
 use crate::probe::Probe;
 use crate::session::Session;
@@ -27,7 +27,8 @@ type Looked = (sftp::Result<FileAttrs>, sftp::Result<OpenHandle>);
 
 impl Host {
     pub(crate) async fn open_file(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
-        let (session, place) = self.session_for_file(path).await?;
+        let session = self.metadata().await?;
+        let named = self.handles.named(path);
         let attempt = Attempt { host: self, session, path, flags };
         let (open, attr) = match flags.create {
             Create::Never => attempt.existing().await?,
@@ -37,21 +38,8 @@ impl Host {
                 Made::Taken(_) => return Err(Errno::EEXIST),
             },
         };
-        let fh = self.handles.add_file(OpenFile::new(open, place));
+        let fh = self.handles.add_file(OpenFile::new(open, named, flags));
         Ok(Opened { fh, attr })
-    }
-
-    /// The session for a file's handles; the first one when another cannot be had.
-    async fn session_for_file(&self, path: &RemotePath) -> Result<(Arc<Session>, PathPlace)> {
-        let place = self.handles.place(path);
-        match self.session(place.slot()).await {
-            Ok(session) => Ok((session, place)),
-            Err(_) if place.slot() != 0 => {
-                let place = self.handles.fall_back(path);
-                Ok((self.session(place.slot()).await?, place))
-            }
-            Err(errno) => Err(errno),
-        }
     }
 
     /// LSTAT, or STAT where links are to be followed.

@@ -1,4 +1,5 @@
-//! The sessions of one host: opened on demand, opened anew when lost.
+//! The sessions of one host: opened on demand, opened anew when lost. Which of the further ones are
+//! used, and when they are opened and closed, is decided in `growth`.
 //!
 //! Each place of the pool is in one of these states:
 //!
@@ -6,13 +7,13 @@
 //! - `Connecting`: a task of its own connects; callers wait for it and may give up waiting, it
 //!   goes on for as long as there is a host. → `Up` or `Down`.
 //! - `Up`: a session, alive or not. When it is found dead → `Connecting`, where reconnecting is
-//!   on, but not within a second of its beginning.
+//!   on, but not within a second of its beginning. When nobody needs it → `Vacant`.
 //! - `Down`: the last attempt failed. Before `retry_at` callers are told so at once, or wait when
 //!   that is near; after it → `Connecting`.
 //!
 //! The lock of a place is never held across an await.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ use tokio::time::Instant;
 use crate::config::Config;
 use crate::connector::{Connector, Role};
 use crate::error::Error;
+use crate::gate::{Gate, MAX_SLOTS, Slots};
+use crate::growth;
 use crate::session::Session;
 
 /// Time to the second attempt after a failed one; doubles with each failure.
@@ -95,7 +98,14 @@ pub(crate) struct Pool {
     /// The user has been let in before, so connecting takes no typing.
     connected_once: AtomicBool,
     /// Closed when the host is dropped.
-    wanted: watch::Receiver<()>,
+    pub(crate) wanted: watch::Receiver<()>,
+    pub(crate) gate: Arc<Gate>,
+    /// The sessions that carry content; none as long as the first one does everything.
+    active: AtomicU64,
+    /// What a caller should have on its way, in bytes.
+    suggested_bytes: AtomicU64,
+    /// Longest request that every session takes, in bytes; zero before the first session.
+    request_bytes: AtomicU32,
 }
 
 impl Pool {
@@ -105,11 +115,67 @@ impl Pool {
         config: Config,
         wanted: watch::Receiver<()>,
     ) -> Arc<Pool> {
-        let places = (0..config.max_conns.max(1))
+        let places: Vec<_> = (0..config.max_conns.clamp(1, MAX_SLOTS))
             .map(|_| Place { state: Mutex::new(State::Vacant), settled: Notify::new() })
             .collect();
-        let connected_once = AtomicBool::new(false);
-        Arc::new(Pool { connector, config, places, connected_once, wanted })
+        let gate = Arc::new(Gate::new(places.len()));
+        Arc::new(Pool {
+            connector,
+            config,
+            places,
+            connected_once: AtomicBool::new(false),
+            wanted,
+            gate,
+            active: AtomicU64::new(0),
+            suggested_bytes: AtomicU64::new(growth::suggested(1, growth::window_for(None))),
+            request_bytes: AtomicU32::new(0),
+        })
+    }
+
+    /// The sessions beside the first that carry content now.
+    pub(crate) fn active(&self) -> Slots {
+        Slots::from_bits(self.active.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_active(&self, slots: Slots) {
+        self.active.store(slots.bits(), Ordering::Relaxed);
+    }
+
+    /// Takes lost sessions out of those that carry content.
+    pub(crate) fn drop_dead(&self) {
+        let living = self.active().iter().filter(|slot| self.living(*slot).is_some());
+        self.set_active(living.fold(Slots::default(), Slots::with));
+    }
+
+    /// What the way to the server takes there and back, as far as it is known.
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
+        self.living(0)?.client.round_trip()
+    }
+
+    pub(crate) fn suggest(&self, bytes: u64) {
+        self.suggested_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What [`base::Remote::suggested_window`] says.
+    pub(crate) fn suggestion(&self) -> base::Window {
+        let default = base::Window::default();
+        let request_bytes = match self.request_bytes.load(Ordering::Relaxed) {
+            0 => default.request_bytes,
+            // A power of two, so that requests begin where pages do.
+            most => 1 << most.ilog2(),
+        };
+        base::Window { bytes: self.suggested_bytes.load(Ordering::Relaxed), request_bytes }
+    }
+
+    /// Gives up a session that nobody uses.
+    pub(crate) fn vacate(&self, slot: usize) {
+        let mut state = self.places[slot].lock();
+        if let State::Up(_) = &*state {
+            let left = std::mem::replace(&mut *state, State::Vacant);
+            drop(state);
+            // Closed without the lock.
+            drop(left);
+        }
     }
 
     /// Number of places.
@@ -192,11 +258,16 @@ impl Pool {
         let place = &self.places[slot];
         let mut state = place.lock();
         *state = match attempt {
-            Ok(session) => State::Up(session),
+            Ok(session) => {
+                let most = session.max_read.min(session.max_write);
+                self.request_bytes.store(most, Ordering::Relaxed);
+                State::Up(session)
+            }
             Err(why) => {
-                // The first failure is the caller's to tell.
-                if self.connected_once.load(Ordering::Relaxed) {
-                    tracing::warn!(session = slot, "{why}");
+                // The first failure is the caller's to tell, and what becomes of the further
+                // sessions is told by whoever opens them.
+                if slot == 0 && self.connected_once.load(Ordering::Relaxed) {
+                    tracing::warn!("{why}");
                 }
                 let lasting = matches!(&why, Error::Connect(error) if error.lasting);
                 let doubled = FIRST_RETRY.saturating_mul(1 << failures.min(16));

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use base::{
     Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, OpenFlags, Opened, Remote, RemotePath,
-    RenameMode, Result, StatVfs,
+    RenameMode, Result, StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -109,5 +109,9 @@ impl Remote for Host {
         len: u64,
     ) -> Result<u64> {
         self.copy_range(from, from_offset, to, to_offset, len).await
+    }
+
+    fn suggested_window(&self) -> Window {
+        self.pool.suggestion()
     }
 }

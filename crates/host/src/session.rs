@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::{Errno, RemotePath};
 use sftp::{Client, Extension, Options};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::config::Config;
@@ -33,6 +34,8 @@ pub(crate) struct Session {
     /// Longest READ and WRITE, in bytes.
     pub(crate) max_read: u32,
     pub(crate) max_write: u32,
+    /// What tells its machine from others, once it was asked for.
+    pub(crate) machine: OnceCell<Option<Box<[u8]>>>,
 }
 
 impl Session {
@@ -57,6 +60,7 @@ impl Session {
             max_read: cap(client.server().max_read, config.max_read).max(1),
             max_write: cap(client.server().max_write, config.max_write).max(1),
             client,
+            machine: OnceCell::new(),
         });
         tokio::spawn(watch(Arc::downgrade(&session), config.stall_limit));
         Ok(session)

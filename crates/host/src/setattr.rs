@@ -13,9 +13,11 @@ use sftp::{Extension, FileAttrs};
 use crate::handles::OpenHandle;
 use crate::host::Host;
 use crate::open::is_failure;
+use crate::order::EVERYTHING;
+use crate::piece::{Piece, Route, SetAttrs};
 use crate::probe::Probe;
 use crate::session::Session;
-use crate::{attr, errno};
+use crate::{attr, errno, piece};
 
 impl Host {
     pub(crate) async fn change_path(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
@@ -79,19 +81,23 @@ impl Host {
             return Ok(());
         }
         let file = self.live_file(fh).await?;
-        let OpenHandle { session, handle } = &file.open;
-        let client = &session.client;
+        let OpenHandle { session, handle } = &*file.open;
         if change.size.is_some_and(|size| i64::try_from(size).is_err()) {
             return Err(Errno::EFBIG);
         }
+        let turn = file.enter(EVERYTHING, true, Some(session.slot));
         let present = if needs_present(&change) {
-            let attrs = client.fstat(handle).await;
+            turn.come().await;
+            let attrs = session.client.fstat(handle).await;
             Some(attr::from_wire(&attrs.map_err(|error| errno::from_handle(&error))?)?)
         } else {
             None
         };
         // The server applies the size first.
-        match client.fsetstat(handle, to_wire(&change, present.as_ref())).await {
+        let ask = SetAttrs(to_wire(&change, present.as_ref()));
+        let route = Route::One(file.open.clone());
+        let piece = Piece::new(ask, route, &self.pool.gate, Some(turn.clone()));
+        match piece::one(Some(turn), piece).await.1 {
             Ok(()) => Ok(()),
             Err(error) if error.status() == Some(sftp::StatusCode::PERMISSION_DENIED) => {
                 Err(Errno::EPERM)

@@ -353,6 +353,13 @@ impl Client {
         self.shared.finish(why);
     }
 
+    /// The shortest time between a request and its answer within the last half to whole minute in
+    /// which there were any: nearly what the way takes. `None` before the first answer.
+    #[must_use]
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.shared.pending().round_trip()
+    }
+
     /// What is going on.
     #[must_use]
     pub fn activity(&self) -> Activity {

@@ -13,6 +13,7 @@
 //! | `ServerAliveInterval=15` | the user has none | a dead link is noticed after 45 s (three times), not after hours |
 //! | `ConnectTimeout=15`, or 60 through a proxy | the user has none | a mount that hangs is worse than one that fails |
 //! | `Ciphers=` with aes128-gcm first | the user named none, this processor has AES, ssh knows it | 1.7 times the bytes a second of the default |
+//! | `BatchMode=yes` | for a further session, no password is given | whoever has logged in once is not asked again |
 //! | `NumberOfPasswordPrompts=1` | a password is given | the same wrong password is not tried again |
 //! | `RemoteCommand=none` and the like | the user's configuration has something else, made for interactive use | the stream must be the SFTP server's alone |
 //!
@@ -54,6 +55,9 @@ const SPOILERS: [(&str, &str, &str); 6] = [
     ("stdinnull", "no", "-oStdinNull=no"),
     ("sessiontype", "default", "-oSessionType=default"),
 ];
+
+/// Keeps ssh from asking for passwords, passphrases, codes, and about host keys.
+pub(crate) const ASK_NOTHING: &str = "-oBatchMode=yes";
 
 /// Keywords whose value is the name of a file.
 const FILE_KEYWORDS: [&str; 2] = ["identityfile", "certificatefile"];

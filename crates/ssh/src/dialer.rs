@@ -70,12 +70,30 @@ impl Dialer {
     /// # Errors
     /// [`Error::Spawn`], [`Error::Connect`], [`Error::Local`], [`Error::PassiveUsed`].
     pub async fn connect(&self) -> Result<Connection> {
+        self.dial(false).await
+    }
+
+    /// As [`Dialer::connect`], for a connection that is only a convenience: ssh asks nobody
+    /// anything and rather fails, unless a password is there to be given, and what it says is only
+    /// in the [`Diagnosis`].
+    ///
+    /// # Errors
+    /// As [`Dialer::connect`].
+    pub async fn connect_unasked(&self) -> Result<Connection> {
+        self.dial(true).await
+    }
+
+    async fn dial(&self, unasked: bool) -> Result<Connection> {
         let stream = match self.config.transport {
             Transport::Ssh => {
-                let words = self.words().await;
+                let words = self.words(unasked).await;
                 tracing::debug!("starting {words:?}");
                 let password = self.config.password.clone();
-                let (stream, diagnosis) = child::start(&words, password, self.hook.clone())?;
+                let hook: StderrHook = match unasked {
+                    true => Arc::new(|_: &[u8]| {}),
+                    false => self.hook.clone(),
+                };
+                let (stream, diagnosis) = child::start(&words, password, hook)?;
                 return Ok(Connection { stream, diagnosis });
             }
             Transport::DirectPort(port) => {
@@ -88,8 +106,8 @@ impl Dialer {
     }
 
     /// The program and all its arguments.
-    async fn words(&self) -> Vec<OsString> {
-        let users = users_options(&self.config);
+    async fn words(&self, unasked: bool) -> Vec<OsString> {
+        let mut users = users_options(&self.config);
         let (program, prefix) = self.command.split_first().expect("split gives at least one word");
         let destination = self.config.destination.to_string();
         let effective = self
@@ -97,6 +115,9 @@ impl Dialer {
             .get_or_init(|| Effective::query(program, prefix, &users, &destination))
             .await;
         let ours = our_options(&self.config, effective.as_ref(), command::processor_has_aes());
+        if unasked && self.config.password.is_none() {
+            users.push(command::ASK_NOTHING.into());
+        }
         [&self.command[..], &users, &ours, &command::target(&self.config)].concat()
     }
 }

@@ -72,13 +72,16 @@ async fn a_password_answers_each_connection() {
     let dialer = dialer(config, &Heard::default());
     let mut streams = Vec::new();
     for _ in 0..3 {
-        let mut connection = dialer.connect().await.unwrap();
-        if let Err(error) = greet(&mut connection.stream).await {
-            panic!("{error}: {}\n{}", connection.diagnosis.words(), sshd.log());
+        let connections =
+            [dialer.connect().await.unwrap(), dialer.connect_unasked().await.unwrap()];
+        for mut connection in connections {
+            if let Err(error) = greet(&mut connection.stream).await {
+                panic!("{error}: {}\n{}", connection.diagnosis.words(), sshd.log());
+            }
+            streams.push(connection.stream);
         }
-        streams.push(connection.stream);
     }
-    assert_eq!(sshd.session_pids().len(), 3);
+    assert_eq!(sshd.session_pids().len(), 6);
     assert!(sshd.log().contains("Accepted password"), "{}", sshd.log());
 }
 
@@ -335,6 +338,25 @@ async fn the_arguments_are_those_of_sshfs_and_nothing_gets_in() {
             "sftp",
         ]
     );
+}
+
+#[tokio::test]
+async fn a_further_session_asks_nobody_and_says_nothing_aloud() {
+    let dir = tempfile::tempdir().unwrap();
+    let echo = script(dir.path(), "echo", "for arg; do echo \"$arg\"; done\necho aloud >&2\n");
+    let (destination, _) = Destination::parse(b"host:").unwrap();
+    let config = Config { ssh_command: echo.into(), ..Config::new(destination) };
+    for (password, batch) in [(None, true), (Some(Password::new("known")), false)] {
+        let heard = Heard::default();
+        let dialer = dialer(Config { password, ..config.clone() }, &heard);
+        let mut connection = dialer.connect_unasked().await.unwrap();
+        let mut text = String::new();
+        connection.stream.read_to_string(&mut text).await.unwrap();
+        connection.diagnosis.ended().await;
+        assert_eq!(text.lines().any(|line| line == "-oBatchMode=yes"), batch, "{text}");
+        assert!(connection.diagnosis.words().contains("aloud"));
+        assert_eq!(heard.text(), "");
+    }
 }
 
 #[tokio::test]

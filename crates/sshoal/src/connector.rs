@@ -33,8 +33,12 @@ impl SshConnector {
 
 #[async_trait]
 impl Connector for SshConnector {
-    async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
-        let connection = self.dialer.connect().await.map_err(|error| ConnectError {
+    async fn connect(&self, role: Role) -> Result<Connection, ConnectError> {
+        let connected = match role {
+            Role::Metadata => self.dialer.connect().await,
+            Role::Bulk(_) => self.dialer.connect_unasked().await,
+        };
+        let connection = connected.map_err(|error| ConnectError {
             message: error.to_string(),
             lasting: !error.is_transient(),
         })?;

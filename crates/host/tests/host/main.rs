@@ -3,6 +3,7 @@
 mod conformance;
 mod connecting;
 mod errnos;
+mod far;
 mod files;
 mod listing;
 mod losing;
@@ -10,3 +11,4 @@ mod names;
 mod peer;
 mod pool;
 mod scripted;
+mod spread;

@@ -24,7 +24,7 @@ pub(crate) fn path(text: &str) -> RemotePath {
 }
 
 /// Part of Debian's openssh-sftp-server.
-const SFTP_SERVER: &str = "/usr/lib/openssh/sftp-server";
+pub(crate) const SFTP_SERVER: &str = "/usr/lib/openssh/sftp-server";
 
 /// How long a request that has to come may take to come.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,7 +1,5 @@
 //! Several sessions: what goes where.
 
-use std::sync::atomic::Ordering;
-
 use base::{Access, Create, Errno, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
 use host::{Config, Role};
@@ -26,41 +24,32 @@ async fn one_session_does_everything() {
 }
 
 #[tokio::test]
-async fn files_are_spread_on_demand_and_handles_of_one_path_stay_together() {
+async fn little_content_opens_no_further_session_and_one_path_keeps_its_order() {
     let real = real(3).await;
     real.host.lstat(&path("0")).await.unwrap();
-    assert_eq!(real.servers.roles(), [Role::Metadata], "metadata opens no other");
     let first = real.open("0", Access::Read).await;
     let again = real.open("0", Access::ReadWrite).await;
-    assert_eq!(real.servers.roles(), [Role::Metadata, Role::Bulk(1)]);
-    let second = real.open("1", Access::Read).await;
-    assert_eq!(real.servers.roles(), [Role::Metadata, Role::Bulk(1), Role::Bulk(2)]);
-    for number in 2..4_u8 {
+    for number in 1..4_u8 {
         let fh = real.open(&number.to_string(), Access::Read).await;
         assert_eq!(real.host.read(fh, 0, 1).await.unwrap().to_vec(), [number]);
     }
-    assert_eq!(real.servers.roles().len(), 3);
-    // Same session, so a copy would be of one file: refused by its path, not by its session.
-    assert_eq!(real.host.copy(first, 0, again, 0, 1).await, Err(Errno::EOPNOTSUPP));
-    // Of two sessions: cannot be.
-    assert_eq!(real.host.copy(second, 0, again, 0, 1).await, Err(Errno::EOPNOTSUPP));
     // What is written through one handle is at once seen through the other.
     for round in 0..200_u8 {
         real.host.write(again, 0, Bytes::from(vec![round; 1000])).await.unwrap();
         assert_eq!(real.host.read(first, 0, 1000).await.unwrap().to_vec(), [round; 1000]);
     }
+    assert_eq!(real.servers.roles(), [Role::Metadata]);
+    assert_eq!(real.host.copy(first, 0, again, 0, 1).await, Err(Errno::EOPNOTSUPP));
 }
 
 #[tokio::test]
-async fn a_renamed_file_keeps_its_session() {
+async fn a_renamed_file_keeps_its_order() {
     let real = real(3).await;
     std::fs::create_dir(real.local("d")).unwrap();
     real.write_local("d/f", "x");
     let old = real.open("d/f", Access::ReadWrite).await;
     real.host.rename(&path("d"), &path("e"), RenameMode::Replace).await.unwrap();
-    let other = real.open("0", Access::Read).await;
     let new = real.open("e/f", Access::Read).await;
-    // Had it not, these two would be on two sessions, and the third on the first one's.
     for round in 0..100_u8 {
         let written = real.host.write(old, 0, Bytes::from(vec![round]));
         let seen = real.host.read(new, 0, 1);
@@ -68,36 +57,14 @@ async fn a_renamed_file_keeps_its_session() {
         written.unwrap();
         assert_eq!(seen.unwrap().to_vec(), [round], "the order of first polls is kept");
     }
-    real.host.read(other, 0, 1).await.unwrap();
 }
 
 #[tokio::test]
-async fn when_no_further_session_can_be_had_the_first_one_serves() {
-    let real = real(2).await;
-    real.servers.refuse.store(1, Ordering::SeqCst);
-    let fh = real.open("0", Access::Read).await;
-    assert_eq!(real.host.read(fh, 0, 1).await.unwrap().to_vec(), [0]);
-    assert_eq!(real.servers.roles(), [Role::Metadata, Role::Bulk(1)]);
-    // Handles of one path stay together also then.
-    let again = real.open("0", Access::ReadWrite).await;
-    real.host.write(again, 0, Bytes::from_static(b"x")).await.unwrap();
-    assert_eq!(real.host.read(fh, 0, 1).await.unwrap().to_vec(), b"x");
-}
-
-#[tokio::test]
-async fn a_lost_further_session_that_cannot_be_had_again_does_not_keep_its_files_away() {
-    let real = real(2).await;
-    let old = real.open("0", Access::Read).await;
-    real.servers.kill_all().await;
-    while real.host.lstat(&path("0")).await.is_err() {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(real.host.read(old, 0, 1).await, Err(Errno::ESTALE));
-    // Its handle is still there, and only the first session is.
-    real.servers.refuse.store(usize::MAX, Ordering::SeqCst);
-    let new = real.open("0", Access::Read).await;
-    assert_eq!(real.host.read(new, 0, 1).await.unwrap().to_vec(), [0]);
-    assert_eq!(real.host.read(old, 0, 1).await, Err(Errno::ESTALE));
+async fn a_window_is_suggested() {
+    let real = real(8).await;
+    let window = real.host.suggested_window();
+    assert_eq!(window.request_bytes, 128 << 10);
+    assert!((1 << 20..8 << 20).contains(&window.bytes), "{window:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -85,7 +85,39 @@ enum State {
 struct Slot {
     generation: u16,
     expect: Expect,
+    sent: Instant,
     state: State,
+}
+
+/// For how long at least, and at most twice as long, a round trip counts as the shortest.
+const ROUND_TRIPS_KEPT: Duration = Duration::from_secs(30);
+
+/// The shortest of the latest round trips. Those that waited behind others, or carried much, are
+/// longer than the way is; the shortest is nearly the way itself.
+struct RoundTrips {
+    since: Instant,
+    shortest: Option<Duration>,
+    before: Option<Duration>,
+}
+
+impl RoundTrips {
+    fn new(now: Instant) -> RoundTrips {
+        RoundTrips { since: now, shortest: None, before: None }
+    }
+
+    fn add(&mut self, took: Duration, now: Instant) {
+        if now.saturating_duration_since(self.since) >= ROUND_TRIPS_KEPT {
+            self.before = self.shortest.take();
+            self.since = now;
+        }
+        if self.shortest.is_none_or(|shortest| took < shortest) {
+            self.shortest = Some(took);
+        }
+    }
+
+    fn shortest(&self) -> Option<Duration> {
+        self.shortest.into_iter().chain(self.before).min()
+    }
 }
 
 /// What [`Pending::complete`] leaves to be done without the lock.
@@ -104,6 +136,7 @@ pub(super) struct Pending {
     slow_in_flight: usize,
     /// When the last byte came, or the first request was sent after there was none.
     heard: Instant,
+    round_trips: RoundTrips,
     /// Those who wait for a place, in the order of their first polls.
     queue: VecDeque<(u64, Waker)>,
     next_ticket: u64,
@@ -113,12 +146,14 @@ pub(super) struct Pending {
 
 impl Pending {
     pub(super) fn new() -> Pending {
+        let now = Instant::now();
         Pending {
             slots: Vec::new(),
             free: Vec::new(),
             in_flight: 0,
             slow_in_flight: 0,
-            heard: Instant::now(),
+            heard: now,
+            round_trips: RoundTrips::new(now),
             queue: VecDeque::new(),
             next_ticket: 0,
             end: None,
@@ -139,6 +174,11 @@ impl Pending {
 
     pub(super) fn silent(&self) -> Duration {
         if self.in_flight == 0 { Duration::ZERO } else { self.heard.elapsed() }
+    }
+
+    /// The shortest time between a request and its answer, of the latest ones.
+    pub(super) fn round_trip(&self) -> Option<Duration> {
+        self.round_trips.shortest()
     }
 
     pub(super) fn hear(&mut self) {
@@ -180,21 +220,23 @@ impl Pending {
 
     /// Takes a slot for a request whose reply is awaited by `waker`, or by nobody; gives its id.
     pub(super) fn reserve(&mut self, expect: Expect, waker: Option<Waker>) -> Option<u32> {
+        let now = Instant::now();
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.slots.len() == MAX_SLOTS => return None,
             None => {
-                self.slots.push(Slot { generation: 0, expect, state: State::Free });
+                self.slots.push(Slot { generation: 0, expect, sent: now, state: State::Free });
                 (self.slots.len() - 1) as u16
             }
         };
         if self.in_flight == 0 {
-            self.hear();
+            self.heard = now;
         }
         self.in_flight += 1;
         self.slow_in_flight += usize::from(expect.is_slow());
         let slot = &mut self.slots[usize::from(index)];
         slot.expect = expect;
+        slot.sent = now;
         slot.state = waker.map_or(State::Forgotten, State::Waiting);
         Some(u32::from(slot.generation) << INDEX_BITS | u32::from(index))
     }
@@ -218,6 +260,9 @@ impl Pending {
         }
         self.in_flight -= 1;
         self.slow_in_flight -= usize::from(slot.expect.is_slow());
+        // Taken by the time of the batch that the reply came in.
+        let took = self.heard.saturating_duration_since(slot.sent);
+        self.round_trips.add(took, self.heard);
         match std::mem::replace(&mut slot.state, State::Free) {
             State::Waiting(waker) => {
                 slot.state = State::Done(reply);
@@ -297,6 +342,23 @@ mod tests {
 
     fn done() -> Reply {
         Reply::Status { code: StatusCode::OK, message: String::new() }
+    }
+
+    #[test]
+    fn the_shortest_round_trip_counts_until_it_is_old() {
+        let start = Instant::now();
+        let mut round_trips = RoundTrips::new(start);
+        assert_eq!(round_trips.shortest(), None);
+        let ms = Duration::from_millis;
+        for took in [ms(9), ms(5), ms(7)] {
+            round_trips.add(took, start);
+        }
+        assert_eq!(round_trips.shortest(), Some(ms(5)));
+        // The way has become longer.
+        round_trips.add(ms(50), start + ROUND_TRIPS_KEPT);
+        assert_eq!(round_trips.shortest(), Some(ms(5)));
+        round_trips.add(ms(60), start + 2 * ROUND_TRIPS_KEPT);
+        assert_eq!(round_trips.shortest(), Some(ms(50)));
     }
 
     /// A reply may be read already when somebody else ends the connection.

@@ -1,0 +1,35 @@
+//! Whether two sessions have reached the same machine.
+//!
+//! A name may stand for many machines (the login nodes of a cluster), and each connection may reach
+//! another. What they share is then a network file system, on which one does not see at once what
+//! another has written. So one file is only used over sessions that are of one machine.
+
+use sftp::{Client, FileAttrs, OpenFlags};
+
+use crate::session::Session;
+
+/// On Linux, what tells a running kernel from all others. Nothing is known of a machine that does
+/// not show it.
+const BOOT_ID: &[u8] = b"/proc/sys/kernel/random/boot_id";
+
+/// Bytes of it that are read: a UUID and a line's end.
+const BOOT_ID_BYTES: u32 = 64;
+
+/// Whether nothing says that the two are of different machines.
+pub(crate) async fn same(one: &Session, other: &Session) -> bool {
+    let (one, other) = tokio::join!(of(one), of(other));
+    one.is_none() || other.is_none() || one == other
+}
+
+/// What its machine is called, asked once.
+async fn of(session: &Session) -> Option<&[u8]> {
+    let known = session.machine.get_or_init(|| ask(&session.client)).await;
+    known.as_deref()
+}
+
+async fn ask(client: &Client) -> Option<Box<[u8]>> {
+    let handle = client.open(BOOT_ID, OpenFlags::READ, FileAttrs::default()).await.ok()?;
+    let id = client.read(&handle, 0, BOOT_ID_BYTES).await;
+    client.close_unattended(&handle);
+    id.ok()?.map(|id| id.as_ref().into())
+}
