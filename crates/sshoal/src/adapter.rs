@@ -78,6 +78,8 @@ fn open_request(flags: i32) -> Result<OpenRequest> {
         append: flags & libc::O_APPEND != 0,
         truncate: flags & libc::O_TRUNC != 0,
         direct: flags & libc::O_DIRECT != 0,
+        // Has the bit of O_DSYNC in it.
+        sync: flags & libc::O_SYNC != 0,
     })
 }
 
@@ -115,8 +117,24 @@ impl Listing for Sink<'_> {
     }
 }
 
+/// Tells the kernel what is not true any longer.
+struct Kernel(fuse::Notifier);
+
+impl vfs::Invalidate for Kernel {
+    fn content(&self, ino: Ino) {
+        if !self.0.inval_inode(ino.0, 0, 0) {
+            tracing::warn!("too many changes at once for the kernel to hear of all");
+        }
+    }
+}
+
 impl fuse::Filesystem for Adapter {
+    fn init(&self, started: &fuse::Started) {
+        self.vfs.set_invalidate(Arc::new(Kernel(started.notifier.clone())));
+    }
+
     async fn destroy(&self) {
+        self.vfs.end_background();
         self.vfs.drain().await;
     }
 

@@ -5,6 +5,7 @@ mod draft;
 mod flag_table;
 pub mod help;
 mod idmap;
+mod kernel_readahead;
 mod option_string;
 mod option_table;
 pub mod request;

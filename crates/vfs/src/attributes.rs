@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use base::{Attr, AttrChange, Errno, Fh, FileKind, Result};
+use base::{Attr, AttrChange, Errno, FileKind, Result};
 use tokio::time::Instant;
 
 use crate::inode::Inode;
 use crate::lookup::MAX_ATTEMPTS;
+use crate::tree::Asked;
 use crate::{Change, Handle, Ino, Stat, Vfs, change_there};
 
 impl Vfs {
@@ -19,8 +20,12 @@ impl Vfs {
 
     /// The attributes of `inode`, from the cache while they count.
     pub(crate) async fn attr(&self, inode: &Arc<Inode>) -> Result<Attr> {
-        let cached = inode.state().fresh_attr(Instant::now());
-        match cached {
+        let cached = {
+            let state = inode.state();
+            // What is on its way to a file that is being made changes nothing that is not known.
+            state.fresh_attr(Instant::now()).or_else(|| self.made_here(&state))
+        };
+        match cached.or_else(|| self.listed_attr(inode)) {
             Some(attr) => Ok(attr),
             None => self.fetch_attr(inode).await,
         }
@@ -28,34 +33,40 @@ impl Vfs {
 
     /// The attributes of `inode`, from the server, with all writes of this mount in them.
     pub(crate) async fn fetch_attr(&self, inode: &Arc<Inode>) -> Result<Attr> {
-        let (attr, tick) = self.told(inode).await?;
+        let (attr, asked, by_name) = self.told(inode).await?;
         if attr.kind != inode.kind {
             self.tree().orphan(inode.ino);
             return Err(Errno::ESTALE);
         }
-        self.learn(inode, &attr, tick);
+        if by_name {
+            self.learn(inode, &attr, asked);
+        } else {
+            self.learn_content(inode, &attr, asked, Instant::now());
+        }
         Ok(attr)
     }
 
-    /// What the server tells of `inode`, and the tick at which it was asked.
-    async fn told(&self, inode: &Arc<Inode>) -> Result<(Attr, u64)> {
+    /// What the server tells of `inode`, when it was asked, and whether it was asked by name.
+    async fn told(&self, inode: &Arc<Inode>) -> Result<(Attr, Asked, bool)> {
         for attempt in 1.. {
             inode.writes.drained().await;
-            let tick = self.ticks.now();
+            let asked = self.asked();
             // A handle is of the file itself, whatever its name leads to by now. It may be gone
             // with its session, in which case the name is what is left.
             if let Some(attr) = self.attr_by_handle(inode).await {
-                return Ok((attr, tick));
+                return Ok((attr, asked, false));
             }
             let path = self.path(inode.ino)?;
+            if attempt == 1 {
+                let parent = self.tree().parent(inode.ino);
+                self.shared.asks_piecemeal(parent);
+            }
             let told = self.remote.lstat(&path).await;
-            let moved = {
-                let tree = self.tree();
-                !tree.paths_unchanged_since(tick) || tree.path(inode.ino).as_ref() != Some(&path)
-            };
             // The path may have led elsewhere when the server saw it.
-            if !moved || attempt == MAX_ATTEMPTS {
-                return Ok((told?, tick));
+            let late = inode.state().opened_late_since(asked.tick);
+            let moved = self.moved_since(inode, &path, asked);
+            if !late && !moved || attempt == MAX_ATTEMPTS {
+                return Ok((told?, asked, true));
             }
         }
         unreachable!("the last attempt returns")
@@ -64,8 +75,13 @@ impl Vfs {
     /// The attributes by a handle that is open, if there is one and it is good still. The newest
     /// first: the older ones may be from a session that has ended.
     pub(crate) async fn attr_by_handle(&self, inode: &Inode) -> Option<Attr> {
-        let handles: Vec<Fh> = inode.state().open.iter().rev().map(|open| open.fh).collect();
-        for fh in handles {
+        let handles: Vec<_> = {
+            let state = inode.state();
+            state.open.iter().rev().map(|open| open.remote.clone()).collect()
+        };
+        for file in handles {
+            // One that was never opened knows no more than the name.
+            let Some(fh) = file.opened() else { continue };
             match self.remote.fstat(fh).await {
                 Ok(attr) => return Some(attr),
                 Err(Errno::ESTALE | Errno::EBADF) => {}
@@ -87,10 +103,24 @@ impl Vfs {
         if change.is_empty() {
             return self.getattr(ino).await;
         }
+        let change = self.without_present_owner(&inode, change);
+        if let Some(done) = self.setattr_behind(&inode, change).await {
+            return done;
+        }
+        if change.is_empty() {
+            inode.state().touch();
+            return self.getattr(ino).await;
+        }
+        if change.perm.is_some() || change.uid.or(change.gid).is_some() {
+            // The right to open may be lost by this.
+            self.open_granted(&inode).await;
+        }
         {
             let mut changing = Change::begin(&inode, &self.ticks);
             if change.size.is_some() {
-                inode.state().forget_pages();
+                let mut state = inode.state();
+                state.forget_pages();
+                state.forget_made();
             }
             self.send_change(&inode, change, handle).await?;
             changing.apply(&change);
@@ -107,9 +137,11 @@ impl Vfs {
     ) -> Result<()> {
         // After the writes that come before it: by order on their own handle, else by waiting.
         let file = handle.and_then(|handle| self.files.get(handle.0).ok());
-        if let Some(file) = &file {
+        if let Some(file) = &file
+            && let Some(fh) = file.remote.opened()
+        {
             inode.writes.drained_but(file.number).await;
-            return self.remote.fsetattr(file.fh, change).await;
+            return self.remote.fsetattr(fh, change).await;
         }
         inode.writes.drained().await;
         let path = self.tree().path(inode.ino);
@@ -117,12 +149,13 @@ impl Vfs {
             Some(path) => self.remote.setattr(&path, change).await,
             None => {
                 let writable = |open: &&crate::inode::OpenHandle| open.access.writes();
-                let fh = {
+                let file = {
                     let state = inode.state();
                     let any = state.open.iter().rfind(writable).or(state.open.last());
-                    any.map(|open| open.fh)
+                    any.map(|open| open.remote.clone())
                 };
-                self.remote.fsetattr(fh.ok_or(Errno::ESTALE)?, change).await
+                let fh = file.ok_or(Errno::ESTALE)?.fh().await?;
+                self.remote.fsetattr(fh, change).await
             }
         }
     }

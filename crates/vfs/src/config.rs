@@ -113,6 +113,12 @@ pub struct Config {
     pub files: Timeout,
     /// Attributes and names of directories (NFS: `acdirmin`, `acdirmax`).
     pub dirs: Timeout,
+    /// How long what the server told of a file is as good as asking for it at an open
+    /// (`open_revalidate`). Zero: each open asks.
+    pub open_revalidate: Duration,
+    /// User and group id of the login at the remote, where they are known: who it is decides which
+    /// opens the server would refuse.
+    pub login: Option<(u32, u32)>,
     /// How long the kernel may take a name for absent.
     pub negative: Duration,
     /// Upper limit of what the kernel is told about names (`entry_timeout`).
@@ -132,6 +138,14 @@ pub struct Config {
     pub shown: Shown,
     /// A write returns when the server has the data (`sshfs_sync`).
     pub sync_writes: bool,
+    /// Bytes fetched ahead of sequential and strided readers, for the whole mount; 0 for none
+    /// (`no_readahead`).
+    pub readahead_bytes: u64,
+    /// Bytes that may have been written and not be at the server, for the whole mount. At this
+    /// bound writers wait. At least 1.
+    pub dirty_bytes: u32,
+    /// The same for one file.
+    pub dirty_file_bytes: u64,
 }
 
 impl Default for Config {
@@ -142,6 +156,8 @@ impl Default for Config {
             page_cache: PageCache::default(),
             files: timeout,
             dirs: timeout,
+            open_revalidate: Duration::from_secs(1),
+            login: None,
             negative: Duration::from_secs(1),
             kernel_entry: None,
             kernel_attr: None,
@@ -151,6 +167,9 @@ impl Default for Config {
             idmap: IdMap::default(),
             shown: Shown::default(),
             sync_writes: false,
+            readahead_bytes: 64 << 20,
+            dirty_bytes: 128 << 20,
+            dirty_file_bytes: 32 << 20,
         }
     }
 }
@@ -160,13 +179,16 @@ impl Config {
     pub(crate) fn effective(mut self) -> Config {
         /// As good as for ever, and far from overflowing anything.
         const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
+        self.dirty_bytes = self.dirty_bytes.max(1);
         match self.consistency {
             Consistency::CloseToOpen | Consistency::Timeout => {}
             Consistency::Strict => {
                 self.files = Timeout::fixed(Duration::ZERO);
                 self.dirs = Timeout::fixed(Duration::ZERO);
                 self.negative = Duration::ZERO;
+                self.open_revalidate = Duration::ZERO;
                 self.page_cache = PageCache::Never;
+                self.readahead_bytes = 0;
             }
             Consistency::Immutable => {
                 self.files = Timeout::fixed(FOR_EVER);

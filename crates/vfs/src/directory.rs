@@ -10,10 +10,12 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base::{Attr, Dh, DirEntry, Errno, FileKind, Name, Remote, Result};
+use base::{Attr, Dh, DirEntry, Errno, FileKind, Remote, RemotePath, Result};
 use tokio::time::Instant;
 
 use crate::inode::Validator;
+use crate::snapshot::{Found, Snapshot, Whole};
+use crate::tree::Asked;
 use crate::{Entry, Ino, Vfs};
 
 /// What the kernel calls an open directory by.
@@ -53,20 +55,17 @@ pub(crate) struct OpenDirectory {
 }
 
 struct Listed {
-    dh: Dh,
+    /// `None` when the listing is from a snapshot.
+    dh: Option<Dh>,
     entries: VecDeque<Found>,
     /// How many entries before these have been let go.
     dropped: usize,
     complete: bool,
-    /// The tick before which the listing began.
-    tick: u64,
-}
-
-/// A name as it was listed.
-struct Found {
-    name: Name,
-    attr: Attr,
-    seen_at: Instant,
+    /// Something of it was given out.
+    begun: bool,
+    asked: Asked,
+    /// When its first entries came.
+    first_at: Option<Instant>,
 }
 
 /// Entries that an open directory keeps behind those that were asked for last; about 16 MiB. An
@@ -74,8 +73,32 @@ struct Found {
 const KEPT: usize = 1 << 17;
 
 impl Listed {
-    fn begun(dh: Dh, tick: u64) -> Listed {
-        Listed { dh, entries: VecDeque::new(), dropped: 0, complete: false, tick }
+    fn new(dh: Dh, asked: Asked) -> Listed {
+        Listed {
+            dh: Some(dh),
+            entries: VecDeque::new(),
+            dropped: 0,
+            complete: false,
+            begun: false,
+            asked,
+            first_at: None,
+        }
+    }
+
+    /// One that is known already.
+    fn known((entries, asked): Whole) -> Listed {
+        let first_at = Some(asked.at);
+        let entries = entries.into();
+        Listed { dh: None, entries, dropped: 0, complete: true, begun: false, asked, first_at }
+    }
+
+    /// The listing for the snapshots, when it has come to its end and nothing was let go.
+    fn snapshot(&self) -> Option<Snapshot> {
+        let whole = self.complete && self.dropped == 0;
+        let entries = || self.entries.iter().cloned().collect();
+        whole.then(|| {
+            Snapshot::new(entries(), true, self.asked, self.first_at.unwrap_or(self.asked.at))
+        })
     }
 
     /// How many entries there have been.
@@ -105,8 +128,9 @@ impl OpenDirectory {
 
 impl Drop for OpenDirectory {
     fn drop(&mut self) {
-        let dh = self.with(|listed| listed.dh);
-        self.remote.closedir(dh);
+        if let Some(dh) = self.with(|listed| listed.dh) {
+            self.remote.closedir(dh);
+        }
     }
 }
 
@@ -118,17 +142,35 @@ impl Vfs {
             return Err(Errno::ENOTDIR);
         }
         let path = self.path(ino)?;
-        let tick = self.ticks.now();
-        let dh = self.remote.opendir(&path).await?;
+        self.await_listing(&path).await;
+        let listed = match self.whole_listing(ino, &path) {
+            Some(whole) => Listed::known(whole),
+            None => {
+                let asked = self.asked();
+                Listed::new(self.remote.opendir(&path).await?, asked)
+            }
+        };
         let number = self.directories.number();
         let directory = OpenDirectory {
             ino,
             remote: self.remote.clone(),
             fetching: tokio::sync::Mutex::default(),
-            listed: Mutex::new(Listed::begun(dh, tick)),
+            listed: Mutex::new(listed),
         };
         self.directories.insert(number, Arc::new(directory));
         Ok(DirHandle(number))
+    }
+
+    /// The whole of the directory `ino`, if that is known. Notes that it is being listed.
+    fn whole_listing(&self, ino: Ino, path: &RemotePath) -> Option<Whole> {
+        let counts = self.config.dirs.min;
+        let since = Instant::now().checked_sub(counts);
+        let (whole, was_ahead) = match since {
+            Some(since) => self.tree().whole(ino, since),
+            None => (None, None),
+        };
+        self.shared.walked(path, was_ahead);
+        whole.filter(|_| !counts.is_zero())
     }
 
     /// Gives an open directory back. Waits for nothing.
@@ -169,6 +211,7 @@ impl Vfs {
         directory.with(|listed| {
             let first = offset.saturating_sub(DOTS.len());
             let skipped = first.checked_sub(listed.dropped).ok_or(Errno::EINVAL)?;
+            listed.begun = true;
             for (index, found) in listed.entries.iter().enumerate().skip(skipped) {
                 let index = listed.dropped + index;
                 let name = found.name.as_bytes();
@@ -176,7 +219,7 @@ impl Vfs {
                     break;
                 }
                 let number = self.tree().expected_number(directory.ino, &found.name);
-                let entry = plus.then(|| self.listed_entry(directory.ino, found, listed.tick));
+                let entry = plus.then(|| self.listed_entry(directory.ino, found, listed.asked));
                 let entry = entry.flatten();
                 listing.push(ListedEntry {
                     name,
@@ -193,18 +236,16 @@ impl Vfs {
     /// Begins the listing anew, if it has got anywhere.
     async fn rewind(&self, directory: &OpenDirectory) -> Result<()> {
         let _fetching = directory.fetching.lock().await;
-        if directory.with(|listed| listed.end() == 0 && !listed.complete) {
+        if directory.with(|listed| !listed.begun) {
             return Ok(());
         }
         let path = self.path(directory.ino)?;
-        let tick = self.ticks.now();
+        let asked = self.asked();
         let dh = self.remote.opendir(&path).await?;
-        let old = directory.with(|listed| {
-            let old = listed.dh;
-            *listed = Listed::begun(dh, tick);
-            old
-        });
-        self.remote.closedir(old);
+        let old = directory.with(|listed| std::mem::replace(listed, Listed::new(dh, asked)).dh);
+        if let Some(old) = old {
+            self.remote.closedir(old);
+        }
         Ok(())
     }
 
@@ -218,15 +259,32 @@ impl Vfs {
         }
         let _fetching = directory.fetching.lock().await;
         while !directory.with(reached) {
-            let dh = directory.with(|listed| listed.dh);
-            let Some(batch) = self.remote.readdir(dh).await? else {
-                directory.with(|listed| listed.complete = true);
+            // A listing without a handle is complete.
+            let Some(dh) = directory.with(|listed| listed.dh) else { break };
+            let batch = self.remote.readdir(dh).await?;
+            directory.with(|listed| {
+                listed.first_at.get_or_insert_with(Instant::now);
+            });
+            let Some(batch) = batch else {
+                let snapshot = directory.with(|listed| {
+                    listed.complete = true;
+                    listed.snapshot()
+                });
+                self.keep_listing(directory.ino, snapshot);
                 break;
             };
             let found = self.with_attributes(directory.ino, batch).await?;
             directory.with(|listed| listed.add(found, offset.saturating_sub(DOTS.len())));
         }
         Ok(())
+    }
+
+    /// Keeps a listing that was asked for, and goes on with the walk that it may be part of.
+    fn keep_listing(&self, dir: Ino, snapshot: Option<Snapshot>) {
+        if let Some(snapshot) = snapshot.filter(|_| self.keeps_listings()) {
+            self.tree().learn_directory(dir, snapshot);
+            self.shared.walk_on();
+        }
     }
 
     /// The entries with attributes. What a server leaves out is asked for; what is gone by then
@@ -248,34 +306,15 @@ impl Vfs {
         Ok(found)
     }
 
-    /// Looks up a name by what the listing, begun at `tick`, tells of it.
-    fn listed_entry(&self, dir: Ino, found: &Found, tick: u64) -> Option<Entry> {
+    /// Looks up a name by what the listing tells of it.
+    fn listed_entry(&self, dir: Ino, found: &Found, asked: Asked) -> Option<Entry> {
         let Found { name, attr, seen_at } = found;
-        let mut tree = self.tree();
-        let trusted = match tree.child(dir, name) {
-            Some(known) => {
-                let state = known.state();
-                let differs = differs(state.last_attr(), attr);
-                let outdated = !state.unchanged_since(tick)
-                    || differs && state.last_attr().is_some() && state.learned_at() > *seen_at;
-                let doubtful = !state.open.is_empty() && differs;
-                let same = known.kind == attr.kind && tree.bound_since(dir, name, tick);
-                same && !outdated && !doubtful
-            }
-            None => tree.names_unchanged_since(dir, tick),
-        };
-        if !trusted {
-            return None;
-        }
-        let inode = tree.see(dir, name, attr, *seen_at).inode();
-        self.learn_from(&inode, attr, tick, *seen_at);
-        tree.rebind(dir, name, inode.state().valid_until());
-        drop(tree);
+        let inode = self.see_listed(&mut self.tree(), dir, name, attr, *seen_at, asked)?;
         // An owner with no number here is left to a look-up, which can say so.
         self.entry(&inode, attr).inspect_err(|_| self.forget(inode.ino, 1)).ok()
     }
 }
 
-fn differs(known: Option<Attr>, told: &Attr) -> bool {
+pub(crate) fn differs(known: Option<Attr>, told: &Attr) -> bool {
     known.is_none_or(|known| Validator::of(&known) != Validator::of(told))
 }

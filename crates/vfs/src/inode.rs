@@ -9,14 +9,16 @@
 //! the tree's lock, never around it. `writes` has a lock of its own, which may be taken inside
 //! that of `state`: a write begins and ends in both at once.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use base::{Access, Attr, AttrChange, Errno, Fh, FileKind, Timestamp};
+use base::{Access, Attr, AttrChange, Errno, FileKind, Timestamp};
 use tokio::time::Instant;
 
 use crate::Ino;
 use crate::config::Timeout;
+use crate::readahead::Readahead;
+use crate::remote_file::RemoteFile;
 use crate::writes::Writes;
 
 /// A content is settled when this much time has gone since its validator was first seen: the
@@ -66,9 +68,37 @@ struct Pages {
     settled: bool,
 }
 
-/// An open handle of the remote.
+/// What is known of few inodes: of those that are changed through this mount.
+#[derive(Default)]
+struct Rare {
+    /// Until when the kernel is told nothing to take for true.
+    doubted_until: Option<Instant>,
+    /// Time of the last change of the inode that this mount made.
+    ctime: Option<Timestamp>,
+    /// Times set here, with the fractions that SFTP cannot carry; they hold as long as the server
+    /// tells the same seconds.
+    set_atime: Option<Timestamp>,
+    set_mtime: Option<Timestamp>,
+    /// Acknowledged writes that have failed, and why the last one did.
+    failed_writes: (u64, Option<Errno>),
+}
+
+/// What a file is that this mount is making.
+struct Made {
+    attr: Attr,
+    /// So is the time of its last change.
+    exact: bool,
+    /// When that was known.
+    at: Instant,
+}
+
+/// One of those who have the file open.
 pub(crate) struct OpenHandle {
-    pub(crate) fh: Fh,
+    /// The number of the open file.
+    pub(crate) file: u64,
+    pub(crate) remote: Arc<RemoteFile>,
+    /// What it was opened as.
+    pub(crate) validator: Validator,
     pub(crate) access: Access,
     /// Reads through it fill the kernel's pages.
     pub(crate) cached: bool,
@@ -83,6 +113,12 @@ pub(crate) struct State {
     lifetime: Duration,
     /// When the server told `attr`.
     learned_at: Instant,
+    /// `attr` was true at this time or later.
+    asked_at: Instant,
+    /// A name of this inode was seen to lead to it at this time or later.
+    named_at: Option<Instant>,
+    /// Something has happened here since `attr` was told that may have changed it.
+    outdated: bool,
     /// When the present validator was first seen.
     first_seen: Instant,
     /// The size that the kernel has been told, and until when it may take it for true. `None` when
@@ -90,26 +126,27 @@ pub(crate) struct State {
     told: Option<(u64, Instant)>,
     /// The size that the kernel was told last, for however short a time.
     shown_size: u64,
-    /// Until when the kernel is told nothing to take for true.
-    doubted_until: Instant,
     /// Tick of the last change made here.
     changed: u64,
+    /// Tick at which a handle was opened that had been granted before.
+    opened_late: u64,
     /// Changes on their way.
     changing: u32,
     /// Changes that have ever begun.
     begun: u64,
     /// Links, as far as this mount made them.
     pub(crate) nlink: u32,
-    /// Time of the last change of the inode that this mount made.
-    ctime: Option<Timestamp>,
-    /// Times set here, with the fractions that SFTP cannot carry; they hold as long as the server
-    /// tells the same seconds.
-    set_atime: Option<Timestamp>,
-    set_mtime: Option<Timestamp>,
+    /// `None` for most inodes.
+    rare: Option<Box<Rare>>,
     pages: Option<Pages>,
-    /// Acknowledged writes that have failed, and why the last one did.
-    failed_writes: (u64, Option<Errno>),
+    /// Counts the contents that the file has had, as far as that is known here, and how often the
+    /// kernel's pages were dropped.
+    content: u64,
+    /// What the file is, if this mount has made it and has done all to it since.
+    made: Option<Box<Made>>,
     pub(crate) open: Vec<OpenHandle>,
+    /// Shared by those who have the file open through the page cache.
+    pub(crate) ahead: Weak<Readahead>,
 }
 
 impl Inode {
@@ -125,22 +162,31 @@ impl Inode {
                 valid_until: now,
                 lifetime: Duration::ZERO,
                 learned_at: now,
+                asked_at: now,
+                named_at: None,
+                outdated: true,
                 first_seen: now,
                 told: None,
                 shown_size: 0,
-                doubted_until: now,
                 changed: 0,
+                opened_late: 0,
                 changing: 0,
                 begun: 0,
                 nlink: 1,
-                ctime: None,
-                set_atime: None,
-                set_mtime: None,
                 pages: None,
-                failed_writes: (0, None),
+                content: 0,
+                made: None,
+                rare: None,
                 open: Vec::new(),
+                ahead: Weak::new(),
             }),
         }
+    }
+
+    /// Whether nobody has it open, and nothing is on its way to it.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.state();
+        state.open.is_empty() && state.changing == 0
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -167,10 +213,19 @@ impl State {
     /// The kernel is told `size`, to take it for true for `ttl` at most. Tells for how long.
     pub(crate) fn tell(&mut self, size: u64, ttl: Duration) -> Duration {
         let now = Instant::now();
-        let ttl = if now < self.doubted_until { Duration::ZERO } else { ttl };
+        let ttl = if self.doubts(now) { Duration::ZERO } else { ttl };
         self.told = (!ttl.is_zero()).then(|| (size, now + ttl + TOLD_SLACK));
         self.shown_size = size;
         ttl
+    }
+
+    fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    /// Whether the kernel is told nothing to take for true.
+    fn doubts(&self, now: Instant) -> bool {
+        self.rare.as_ref().and_then(|rare| rare.doubted_until).is_some_and(|until| now < until)
     }
 
     /// Whether the kernel takes another size for true than `size`, and was not made to doubt it
@@ -178,9 +233,9 @@ impl State {
     pub(crate) fn doubt_other_than(&mut self, size: u64) -> bool {
         let now = Instant::now();
         let mistold = self.told.is_some_and(|(told, until)| told != size && now < until);
-        let doubts = mistold && now >= self.doubted_until;
+        let doubts = mistold && !self.doubts(now);
         if doubts {
-            self.doubted_until = now + DOUBT;
+            self.rare().doubted_until = Some(now + DOUBT);
         }
         doubts
     }
@@ -190,14 +245,42 @@ impl State {
         self.shown_size > end
     }
 
+    /// Whether something has happened here that may have changed the attributes last seen.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.outdated
+    }
+
     /// Until when the attributes count.
     pub(crate) fn valid_until(&self) -> Instant {
         self.valid_until
     }
 
+    /// Grows whenever the content may be, or become, another one than before: what was asked for
+    /// before is not to be used any longer. Changes count from their beginning; what is asked for
+    /// while one is [on its way](State::changing) may be of either content.
+    pub(crate) fn content(&self) -> u64 {
+        self.content + self.begun
+    }
+
     /// Whether nothing was changed here since `tick`, nor is being changed.
     pub(crate) fn unchanged_since(&self, tick: u64) -> bool {
-        self.changing == 0 && self.changed <= tick
+        self.changing == 0 && self.changed <= tick && self.opened_late <= tick
+    }
+
+    /// A handle is open from now on, at `tick`, that was granted before. What was asked before that
+    /// of a name may be of another file.
+    pub(crate) fn open_late(&mut self, tick: u64) {
+        self.opened_late = tick;
+    }
+
+    /// Whether that has happened since `tick`.
+    pub(crate) fn opened_late_since(&self, tick: u64) -> bool {
+        self.opened_late > tick
+    }
+
+    /// Whether anything was ever changed here.
+    pub(crate) fn was_changed(&self) -> bool {
+        self.changed > 0
     }
 
     /// A change made through this mount begins at `tick`. To be followed by [`State::end_change`].
@@ -245,45 +328,69 @@ impl State {
     /// The attributes do not count any longer.
     pub(crate) fn expire(&mut self) {
         self.valid_until = Instant::now();
+        self.outdated = true;
     }
 
-    /// Takes over what the server told at `now`, to count for as long as `timeout` says.
-    pub(crate) fn learn(&mut self, attr: Attr, now: Instant, timeout: Timeout) {
+    /// The attributes, if the server was asked within `window` for them, and whether a name leads
+    /// to this inode, and nothing was changed here since.
+    pub(crate) fn validated(&self, now: Instant, window: Duration) -> Option<Attr> {
+        let since = self.named_at?.min(self.asked_at);
+        let young = now.saturating_duration_since(since) < window;
+        let counts = !self.outdated && self.changing == 0 && young;
+        counts.then_some(self.attr).flatten()
+    }
+
+    /// A name of this inode was seen to lead to it, when asked for at `asked_at`.
+    pub(crate) fn named(&mut self, asked_at: Instant) {
+        self.named_at = self.named_at.max(Some(asked_at));
+    }
+
+    /// For how long `attr`, told at `now`, counts.
+    pub(crate) fn lifetime(&self, attr: &Attr, now: Instant, timeout: Timeout) -> Duration {
         let same = self.attr.is_some_and(|old| {
-            Validator::of(&old) == Validator::of(&attr)
+            Validator::of(&old) == Validator::of(attr)
                 && (old.perm, old.uid, old.gid) == (attr.perm, attr.uid, attr.gid)
         });
-        self.lifetime = if same && now >= self.valid_until {
+        if same && now >= self.valid_until {
             (self.lifetime * 2).clamp(timeout.min, timeout.max)
         } else if same {
             self.lifetime.clamp(timeout.min, timeout.max)
         } else {
             timeout.min
-        };
+        }
+    }
+
+    /// Takes over what the server told at `now`, to count for as long as `timeout` says. It was
+    /// asked for at `asked_at`.
+    pub(crate) fn learn(&mut self, attr: Attr, now: Instant, asked_at: Instant, timeout: Timeout) {
+        self.lifetime = self.lifetime(&attr, now, timeout);
         if self.attr.is_none_or(|old| Validator::of(&old) != Validator::of(&attr)) {
+            self.content += 1;
             self.first_seen = now;
         }
-        if self.set_atime.is_some_and(|set| set.secs != attr.atime.secs) {
-            self.set_atime = None;
+        if let Some(rare) = &mut self.rare {
+            rare.set_atime = rare.set_atime.filter(|set| set.secs == attr.atime.secs);
+            rare.set_mtime = rare.set_mtime.filter(|set| set.secs == attr.mtime.secs);
         }
-        if self.set_mtime.is_some_and(|set| set.secs != attr.mtime.secs) {
-            self.set_mtime = None;
+        // Somebody else has had a hand in it if its size is another one.
+        self.made = self.made.take().filter(|made| made.attr.size == attr.size);
+        if let Some(made) = &mut self.made {
+            **made = Made { attr, exact: true, at: now };
         }
         self.attr = Some(attr);
         self.learned_at = now;
+        self.asked_at = asked_at;
+        self.outdated = false;
         self.valid_until = now + self.lifetime;
     }
 
     /// The server has done `change`: what follows from it without asking is taken over, if the
     /// attributes counted before. Returns whether all of it is known.
     pub(crate) fn apply(&mut self, change: &AttrChange, counted: bool) -> bool {
-        self.ctime = Some(Timestamp::now());
-        if let Some(atime) = change.atime {
-            self.set_atime = Some(atime);
-        }
-        if let Some(mtime) = change.mtime {
-            self.set_mtime = Some(mtime);
-        }
+        let rare = self.rare();
+        rare.ctime = Some(Timestamp::now());
+        rare.set_atime = change.atime.or(rare.set_atime);
+        rare.set_mtime = change.mtime.or(rare.set_mtime);
         // A new owner takes set-id bits away, a new mode may lose them, a new size makes a new
         // time of change.
         let special = change.perm.is_some_and(|perm| perm & 0o7000 != 0);
@@ -308,11 +415,12 @@ impl State {
     /// taken over.
     pub(crate) fn extend(&mut self, until: Instant) {
         self.valid_until = until;
+        self.outdated = false;
     }
 
     /// The inode itself was changed now (links, name), though not its content.
     pub(crate) fn touch(&mut self) {
-        self.ctime = Some(Timestamp::now());
+        self.rare().ctime = Some(Timestamp::now());
     }
 
     /// Times as applications see them: with the fractions set here, and a time of change.
@@ -320,19 +428,61 @@ impl State {
         let exact = |told: Timestamp, set: Option<Timestamp>| {
             set.filter(|set| set.secs == told.secs).unwrap_or(told)
         };
-        let mtime = exact(attr.mtime, self.set_mtime);
-        let ctime = self.ctime.map_or(attr.mtime, |own| own.max(attr.mtime));
-        (exact(attr.atime, self.set_atime), mtime, ctime)
+        let Some(rare) = &self.rare else { return (attr.atime, attr.mtime, attr.mtime) };
+        let mtime = exact(attr.mtime, rare.set_mtime);
+        let ctime = rare.ctime.map_or(attr.mtime, |own| own.max(attr.mtime));
+        (exact(attr.atime, rare.set_atime), mtime, ctime)
+    }
+
+    /// What the file is, if this mount has made it and has done all to it since. The time of its
+    /// last change is a guess.
+    pub(crate) fn made(&self) -> Option<Attr> {
+        self.made.as_ref().map(|made| made.attr)
+    }
+
+    /// The same, if the time of its last change is no guess: it was set after the last write. Tells
+    /// too since when that is known.
+    pub(crate) fn exactly_made(&self) -> Option<(Attr, Instant)> {
+        self.made.as_ref().filter(|made| made.exact).map(|made| (made.attr, made.at))
+    }
+
+    /// This mount has made the file, or knows what it has made of it: `exact`, or but for the time
+    /// of its last change.
+    pub(crate) fn set_made(&mut self, attr: Attr, exact: bool) {
+        self.made = Some(Box::new(Made { attr, exact, at: Instant::now() }));
+    }
+
+    /// What the file has become is to be asked for.
+    pub(crate) fn forget_made(&mut self) {
+        self.made = None;
+    }
+
+    /// `len` bytes are being written at `offset`, or at the end.
+    pub(crate) fn grow_made(&mut self, offset: Option<u64>, len: u64) {
+        if let Some(made) = &mut self.made {
+            let size = made.attr.size;
+            made.attr.size = offset.map_or(size + len, |offset| size.max(offset + len));
+            made.exact = false;
+        }
     }
 
     /// An acknowledged write has failed.
     pub(crate) fn write_failed(&mut self, error: Errno) {
-        self.failed_writes = (self.failed_writes.0 + 1, Some(error));
+        self.forget_made();
+        let rare = self.rare();
+        rare.failed_writes = (rare.failed_writes.0 + 1, Some(error));
     }
 
     /// How many acknowledged writes have failed, and why the last one did.
     pub(crate) fn failed_writes(&self) -> (u64, Option<Errno>) {
-        self.failed_writes
+        self.rare.as_ref().map_or((0, None), |rare| rare.failed_writes)
+    }
+
+    /// Whether the kernel's pages, if it has any, are of the content that `attr` names.
+    pub(crate) fn has_pages(&self, attr: &Attr, trust_unsettled: bool) -> bool {
+        self.pages.is_some_and(|pages| {
+            pages.validator == Validator::of(attr) && (pages.settled || trust_unsettled)
+        })
     }
 
     /// Whether the kernel's pages are of the content that `attr` names. If not, the caller has
@@ -341,10 +491,9 @@ impl State {
     /// With `trust_unsettled` an equal validator is enough.
     pub(crate) fn validate_pages(&mut self, attr: &Attr, trust_unsettled: bool) -> bool {
         let validator = Validator::of(attr);
-        let kept = self.pages.is_some_and(|pages| {
-            pages.validator == validator && (pages.settled || trust_unsettled)
-        });
+        let kept = self.has_pages(attr, trust_unsettled);
         if !kept {
+            self.content += 1;
             let age = Timestamp::now().secs.saturating_sub(attr.mtime.secs);
             let settled = age > MAX_CLOCK_SKEW || self.first_seen.elapsed() >= SETTLING;
             self.pages = Some(Pages { validator, settled });
@@ -371,6 +520,7 @@ impl State {
     /// The content is being changed here, so that the pages match no validator seen so far, and
     /// the kernel knows that the size it was told is not true any longer.
     pub(crate) fn forget_pages(&mut self) {
+        self.content += 1;
         self.pages = None;
         self.told = None;
     }
@@ -406,12 +556,12 @@ mod tests {
         let inode = inode();
         let timeout = Timeout { min: secs(1), max: secs(3) };
         for lifetime in [1, 2, 3, 3] {
-            inode.state().learn(attr(1, 100), Instant::now(), timeout);
+            inode.state().learn(attr(1, 100), Instant::now(), Instant::now(), timeout);
             assert_eq!(inode.state().valid_until() - Instant::now(), secs(lifetime));
             tokio::time::advance(secs(lifetime)).await;
             assert!(inode.state().fresh_attr(Instant::now()).is_none());
         }
-        inode.state().learn(attr(2, 100), Instant::now(), timeout);
+        inode.state().learn(attr(2, 100), Instant::now(), Instant::now(), timeout);
         assert_eq!(inode.state().valid_until() - Instant::now(), secs(1), "it changed");
     }
 
@@ -420,7 +570,7 @@ mod tests {
         let inode = inode();
         let timeout = Timeout::fixed(secs(1));
         let now = Timestamp::now().secs;
-        inode.state().learn(attr(1, now), Instant::now(), timeout);
+        inode.state().learn(attr(1, now), Instant::now(), Instant::now(), timeout);
         assert!(!inode.state().validate_pages(&attr(1, now), false), "never filled");
         assert!(!inode.state().validate_pages(&attr(1, now), false), "filled in that second");
         assert!(inode.state().validate_pages(&attr(1, now), true));
@@ -433,7 +583,7 @@ mod tests {
     #[test]
     fn pages_of_an_old_file_are_trusted_at_once() {
         let inode = inode();
-        inode.state().learn(attr(1, 1000), Instant::now(), Timeout::fixed(secs(1)));
+        inode.state().learn(attr(1, 1000), Instant::now(), Instant::now(), Timeout::fixed(secs(1)));
         assert!(!inode.state().validate_pages(&attr(1, 1000), false));
         assert!(inode.state().validate_pages(&attr(1, 1000), false));
         inode.state().forget_pages();
@@ -444,13 +594,13 @@ mod tests {
     fn fractions_set_here_hold_while_the_server_tells_the_same_second() {
         let inode = inode();
         let timeout = Timeout::fixed(secs(1));
-        inode.state().learn(attr(1, 100), Instant::now(), timeout);
+        inode.state().learn(attr(1, 100), Instant::now(), Instant::now(), timeout);
         let exact = Timestamp { secs: 500, nanos: 123 };
         let change = AttrChange { mtime: Some(exact), ..AttrChange::default() };
         assert!(inode.state().apply(&change, true));
         let told = inode.state().last_attr().unwrap();
         assert_eq!((told.mtime.secs, inode.state().times(&told).1), (500, exact));
-        inode.state().learn(attr(1, 501), Instant::now(), timeout);
+        inode.state().learn(attr(1, 501), Instant::now(), Instant::now(), timeout);
         let told = inode.state().last_attr().unwrap();
         assert_eq!(inode.state().times(&told).1, Timestamp::from_secs(501));
     }
@@ -458,7 +608,7 @@ mod tests {
     #[test]
     fn what_the_server_may_decide_otherwise_is_not_predicted() {
         let inode = inode();
-        inode.state().learn(attr(1, 100), Instant::now(), Timeout::fixed(secs(1)));
+        inode.state().learn(attr(1, 100), Instant::now(), Instant::now(), Timeout::fixed(secs(1)));
         let of = |change: AttrChange| inode.state().apply(&change, true);
         assert!(of(AttrChange { perm: Some(0o755), ..AttrChange::default() }));
         assert!(!of(AttrChange { perm: Some(0o2755), ..AttrChange::default() }));

@@ -1,21 +1,14 @@
 //! read, write, copy_file_range, lseek.
 //!
-//! A write is acknowledged when it is on its way to the server, within [`WRITE_WINDOW`] bytes for
-//! the mount. Its error, if it comes to one, is kept for the next write, fsync or close of the
-//! same open file.
-//!
-//! [`WRITE_WINDOW`]: crate::WRITE_WINDOW
+//! How reads are fetched ahead is in [`readahead`](crate::readahead), how writes are gathered and
+//! seen through in [`write_behind`](crate::write_behind).
 
-use std::sync::Arc;
-
-use base::task::Task;
 use base::{Data, Errno, Result};
 use bytes::Bytes;
-use tokio::sync::oneshot;
 
 use crate::lookup::MAX_LOOKS;
 use crate::open::OpenFile;
-use crate::tree::Ticks;
+use crate::write_behind::Target;
 use crate::{Change, Handle, Vfs};
 
 /// What lseek(2) is asked to find.
@@ -35,8 +28,12 @@ impl Vfs {
             return Err(Errno::EBADF);
         }
         let end = offset.saturating_add(u64::from(len));
-        file.inode.writes.clear_of(file.number, offset..end).await;
-        let mut data = self.remote.read(file.fh, offset, len).await?;
+        file.inode.writes.clear_to_read(file.number, offset..end).await;
+        if let Some(data) = self.read_fetched(&file, offset, len).await {
+            return Ok(data);
+        }
+        let fh = file.fh().await?;
+        let mut data = self.read_ahead(&file, fh, offset..end).await?;
         // The kernel fills the rest of its page with zeros. If it has been told meanwhile that the
         // file goes on there, it would show them.
         for _ in 0..MAX_LOOKS {
@@ -44,13 +41,31 @@ impl Vfs {
             if got >= u64::from(len) || !file.inode.state().told_beyond(offset + got) {
                 break;
             }
-            let rest = self.remote.read(file.fh, offset + got, len - got as u32).await?;
+            let rest = self.remote.read(fh, offset + got, len - got as u32).await?;
             if rest.is_empty() {
                 break;
             }
             data.append(rest);
         }
         Ok(data)
+    }
+
+    /// The same from what was fetched of the file before it was opened; `None` when the server is
+    /// to be asked.
+    async fn read_fetched(&self, file: &OpenFile, offset: u64, len: u32) -> Option<Data> {
+        let fetched = file.fetched.as_ref().filter(|_| file.remote.opened().is_none())?;
+        let (data, all) = self.read_content(&file.inode, fetched, offset, len).await?;
+        let end = offset + data.len() as u64;
+        // The kernel may have been told that it goes on there.
+        let short = data.len() < len as usize && file.inode.state().told_beyond(end);
+        if all && !short {
+            file.note_read_to_end();
+        }
+        if short {
+            return None;
+        }
+        // It may have been opened by somebody else meanwhile, as another content.
+        file.remote.opened().is_none().then_some(data)
     }
 
     /// Writes all of `data`, at `offset` or, for a file opened with `O_APPEND`, at the end.
@@ -65,7 +80,7 @@ impl Vfs {
         self.write_out(handle, offset, data, false).await
     }
 
-    /// With `acknowledge`, returns when the write is on its way.
+    /// With `acknowledge`, returns when the write is under way.
     async fn write_out(
         &self,
         handle: Handle,
@@ -80,42 +95,14 @@ impl Vfs {
         file.take_error()?;
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= i64::MAX as u64);
         let end = end.ok_or(Errno::EFBIG)?;
-        let range = if file.append { 0..u64::MAX } else { offset..end };
-        file.inode.writes.clear_of(file.number, range.clone()).await;
-
-        let bytes = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
-        let permit = self.write_window.clone().acquire_many_owned(bytes.min(crate::WRITE_WINDOW));
-        let permit = permit.await.map_err(|_| Errno::EIO)?;
-        let write = WriteOnItsWay::begin(&file, &self.ticks, range);
-        let (inode, number) = (file.inode.clone(), write.number);
-        let remote = self.remote.clone();
-        let (answer, answered) = match acknowledge {
-            true => (None, None),
-            false => {
-                let (answer, answered) = oneshot::channel();
-                (Some(answer), Some(answered))
-            }
+        let (target, range) = match file.append {
+            true => (Target::End(offset), 0..u64::MAX),
+            false => (Target::Offset(offset), offset..end),
         };
-        // Goes out now, in the order of the calls, and is seen through whoever still waits for it:
-        // what follows must not overtake it.
-        Task::start(async move {
-            let result = remote.write(file.fh, offset, data).await;
-            write.end();
-            drop(permit);
-            // Told to who waits for it, and otherwise kept for the next call.
-            let untold = match answer {
-                Some(answer) => answer.send(result).err().unwrap_or(Ok(())),
-                None => result,
-            };
-            if let Err(error) = untold {
-                file.fail(error);
-            }
-        });
-        inode.writes.sent(number);
-        match answered {
-            Some(answered) => answered.await.unwrap_or(Err(Errno::EIO)),
-            None => Ok(()),
-        }
+        file.inode.writes.clear_to_write(file.number, range).await;
+        let synchronous = file.syncs_writes();
+        self.write_behind(&file, target, data, acknowledge && !synchronous).await?;
+        if synchronous { self.fsync(handle).await } else { Ok(()) }
     }
 
     /// Copies on the server, without moving the bytes over the network; tells how many.
@@ -134,12 +121,17 @@ impl Vfs {
         if source.inode.ino == target.inode.ino {
             return Err(Errno::EOPNOTSUPP);
         }
+        let (from_fh, to_fh) = (source.fh().await?, target.fh().await?);
         source.inode.writes.drained().await;
         target.inode.writes.drained().await;
         let _change = Change::begin(&target.inode, &self.ticks);
-        target.inode.state().forget_pages();
+        {
+            let mut state = target.inode.state();
+            state.forget_pages();
+            state.forget_made();
+        }
         target.note_write();
-        self.remote.copy(source.fh, from.1, target.fh, to.1, len).await
+        self.remote.copy(from_fh, from.1, to_fh, to.1, len).await
     }
 
     /// Where data or a hole begins at or after `offset`. SFTP tells no holes, so a file is all
@@ -151,38 +143,5 @@ impl Vfs {
             return Err(Errno::ENXIO);
         }
         Ok(if what == Seek::Data { offset } else { size })
-    }
-}
-
-/// One write between its acknowledgement and the server's answer. Ends when dropped.
-struct WriteOnItsWay {
-    file: Arc<OpenFile>,
-    ticks: Arc<Ticks>,
-    number: u64,
-}
-
-impl WriteOnItsWay {
-    fn begin(
-        file: &Arc<OpenFile>,
-        ticks: &Arc<Ticks>,
-        range: std::ops::Range<u64>,
-    ) -> WriteOnItsWay {
-        file.note_write();
-        let mut state = file.inode.state();
-        state.begin_change(ticks.advance());
-        state.forget_pages();
-        let number = file.inode.writes.begin(file.number, range);
-        drop(state);
-        WriteOnItsWay { file: file.clone(), ticks: ticks.clone(), number }
-    }
-
-    fn end(self) {}
-}
-
-impl Drop for WriteOnItsWay {
-    fn drop(&mut self) {
-        let mut state = self.file.inode.state();
-        state.end_change(self.ticks.advance());
-        self.file.inode.writes.end(self.number);
     }
 }

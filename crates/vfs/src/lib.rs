@@ -13,38 +13,49 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod attributes_behind;
+mod background;
 mod config;
+mod contents;
 mod directory;
+mod grant;
 mod idmap;
 mod inode;
 mod io;
+mod known;
 mod links;
 mod lookup;
+mod name_changes;
 mod names;
 mod numbers;
 mod open;
+mod readahead;
+mod remote_file;
+mod shared;
+mod snapshot;
 mod table;
 mod tree;
+mod walk;
+mod write_behind;
 mod writes;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::Deref;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use base::{Attr, AttrChange, Errno, FileKind, Name, Remote, Result, Timestamp};
-use tokio::sync::Semaphore;
+use base::{Attr, AttrChange, Errno, Name, Remote, Result, Timestamp};
 use tokio::time::Instant;
 
 pub use config::{Config, Consistency, IdMap, Links, PageCache, Shown, Timeout};
 pub use directory::{DirHandle, ListedEntry, Listing};
+pub use grant::Invalidate;
 pub use io::Seek;
 pub use lookup::Looked;
 pub use open::{OpenRequest, Opened};
 
-use directory::OpenDirectory;
 use inode::Inode;
-use open::{LostWrite, OpenFile};
-use table::Table;
-use tree::{Ticks, Tree};
+use shared::Shared;
+use tree::Ticks;
 
 /// FUSE's node id: what the kernel calls an inode by. Never used twice in the life of a mount,
 /// unlike the inode number that users see ([`Stat::number`]).
@@ -95,38 +106,36 @@ pub struct Caller {
     pub gid: u32,
 }
 
-/// Bytes of writes on their way, at most, for the whole mount. Past it writers wait. 32 MiB fill
-/// eight sessions' windows of 2 MiB twice over.
-const WRITE_WINDOW: u32 = 32 << 20;
-
 /// A mounted file system. See the [crate](self).
 pub struct Vfs {
-    remote: Arc<dyn Remote>,
-    config: Config,
-    tree: Mutex<Tree>,
-    ticks: Arc<Ticks>,
-    files: Table<OpenFile>,
-    directories: Table<OpenDirectory>,
-    /// Permits are bytes; held by each write on its way.
-    write_window: Arc<Semaphore>,
-    lost_write: Arc<LostWrite>,
+    shared: Arc<Shared>,
+}
+
+impl Deref for Vfs {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Drop for Vfs {
+    fn drop(&mut self) {
+        self.background.end();
+    }
 }
 
 impl Vfs {
     /// A file system that shows `remote`.
     #[must_use]
     pub fn new(remote: Arc<dyn Remote>, config: Config) -> Vfs {
-        let ticks = Arc::<Ticks>::default();
-        Vfs {
-            remote,
-            config: config.effective(),
-            tree: Mutex::new(Tree::new(ticks.clone())),
-            ticks,
-            files: Table::default(),
-            directories: Table::default(),
-            write_window: Arc::new(Semaphore::new(WRITE_WINDOW as usize)),
-            lost_write: Arc::default(),
-        }
+        Vfs { shared: Arc::new(Shared::new(remote, config.effective())) }
+    }
+
+    /// Has the kernel drop what is not true any longer by `invalidate`. To be called once, before
+    /// the first operation; without it the kernel keeps such pages until the next open.
+    pub fn set_invalidate(&self, invalidate: Arc<dyn Invalidate>) {
+        self.shared.set_invalidate(invalidate);
     }
 
     /// How many inodes are kept, the root included.
@@ -135,15 +144,32 @@ impl Vfs {
         self.tree().len()
     }
 
+    /// Names that the kernel could be asked to forget, by the directory that each is in, so that
+    /// `limit` inodes are left: those looked up longest ago, that nobody has open, directories only
+    /// when nothing is kept below them. Looks at all inodes.
+    #[must_use]
+    pub fn surplus(&self, limit: usize) -> Vec<(Ino, Name)> {
+        self.tree().surplus(limit)
+    }
+
     /// How many files and directories are open.
     #[must_use]
     pub fn handles(&self) -> usize {
         self.files.len() + self.directories.len()
     }
 
+    /// Ends what goes on without a caller who waits for it, for good; the handles that it holds
+    /// open at the remote are given back. To be called before the remote is taken away.
+    pub fn end_background(&self) {
+        self.background.end();
+    }
+
     /// Waits until everything written through any handle is at the server.
     pub async fn drain(&self) {
-        let all = self.write_window.acquire_many(WRITE_WINDOW).await;
+        let mut open = Vec::new();
+        self.files.each(|file| open.push(file.clone()));
+        open.iter().for_each(|file| file.inode.writes.hurry_all());
+        let all = self.dirty.acquire_many(self.config.dirty_bytes).await;
         drop(all);
     }
 
@@ -162,49 +188,6 @@ impl Vfs {
     /// Drops `count` look-ups of `ino`; the inode goes with the last one.
     pub fn forget(&self, ino: Ino, count: u64) {
         self.tree().forget(ino, count);
-    }
-
-    fn tree(&self) -> MutexGuard<'_, Tree> {
-        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
-        self.tree().get(ino).ok_or(Errno::ESTALE)
-    }
-
-    /// The path that reaches `ino` by name; `ESTALE` for an orphan.
-    fn path(&self, ino: Ino) -> Result<base::RemotePath> {
-        self.tree().path(ino).ok_or(Errno::ESTALE)
-    }
-
-    /// How long attributes and names of a file of this kind count.
-    fn timeout(&self, kind: FileKind) -> Timeout {
-        if kind == FileKind::Directory { self.config.dirs } else { self.config.files }
-    }
-
-    /// What an application sees of `inode` if the server says `attr`. The kernel may take it for
-    /// true for as long as `attr` counts here.
-    fn stat(&self, inode: &Inode, attr: &Attr) -> Result<Stat> {
-        let told = self.config.idmap.attr_here(&self.config.shown, *attr)?;
-        let (times, nlink, ttl) = {
-            let mut state = inode.state();
-            let known = state.last_attr() == Some(*attr);
-            let left = state.valid_until().saturating_duration_since(Instant::now());
-            let left = if known { left } else { Duration::ZERO };
-            let ttl = self.config.kernel_attr.map_or(left, |cap| cap.min(left));
-            let ttl = state.tell(attr.size, ttl);
-            (state.times(attr), state.nlink, ttl)
-        };
-        let (atime, mtime, ctime) = times;
-        let attr = told;
-        Ok(Stat { number: inode.number, attr: Attr { atime, mtime, ..attr }, nlink, ctime, ttl })
-    }
-
-    fn entry(&self, inode: &Inode, attr: &Attr) -> Result<Entry> {
-        let stat = self.stat(inode, attr)?;
-        let left = inode.state().valid_until().saturating_duration_since(Instant::now());
-        let ttl = self.config.kernel_entry.map_or(left, |cap| cap.min(left));
-        Ok(Entry { ino: inode.ino, stat, ttl })
     }
 }
 

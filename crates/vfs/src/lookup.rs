@@ -6,8 +6,7 @@ use std::time::Duration;
 use base::{Attr, Errno, FileKind, Name, RemotePath, Result};
 use tokio::time::Instant;
 
-use crate::config::Consistency;
-use crate::inode::{Inode, State, Validator};
+use crate::inode::{Inode, Validator};
 use crate::{Entry, Ino, Vfs, name};
 
 /// How often a lookup asks again when names in its directory were changed here meanwhile. Changes
@@ -35,13 +34,18 @@ impl Vfs {
         if let Some(entry) = self.cached(parent, &name)? {
             return Ok(Looked::Found(entry));
         }
+        if let Some(looked) = self.listed(parent, &name)? {
+            return Ok(looked);
+        }
+        self.shared.asks_piecemeal(parent);
         for attempt in 1.. {
             // The kernel must not be told a size that its own writes have outgrown.
             let known = self.tree().child(parent, &name);
             if let Some(known) = &known {
                 known.writes.drained().await;
             }
-            let tick = self.ticks.now();
+            let asked = self.asked();
+            let tick = asked.tick;
             let path = self.path(parent)?.join(&name);
             let told = self.remote.lstat(&path).await;
             let replaced = match (&told, &known) {
@@ -50,8 +54,10 @@ impl Vfs {
             };
             let mut tree = self.tree();
             let unchanged =
-                tree.names_unchanged_since(parent, tick) && tree.paths_unchanged_since(tick);
-            if !unchanged && attempt < MAX_ATTEMPTS {
+                tree.name_unchanged_since(parent, &name, tick) && tree.paths_unchanged_since(tick);
+            let opened = |known: &Arc<Inode>| known.state().opened_late_since(tick);
+            let late = known.as_ref().is_some_and(opened);
+            if (!unchanged || late) && attempt < MAX_ATTEMPTS {
                 continue;
             }
             match told {
@@ -61,7 +67,8 @@ impl Vfs {
                     }
                     let inode = tree.see(parent, &name, &attr, Instant::now()).inode();
                     if unchanged {
-                        self.learn(&inode, &attr, tick);
+                        tree.correct(parent, &name, Some(&attr), asked);
+                        self.learn(&inode, &attr, asked);
                         tree.rebind(parent, &name, inode.state().valid_until());
                     }
                     drop(tree);
@@ -74,6 +81,7 @@ impl Vfs {
                     return Ok(Looked::Found(entry));
                 }
                 Err(Errno::ENOENT) if unchanged => {
+                    tree.correct(parent, &name, None, asked);
                     tree.unbind(parent, &name);
                     let ttl = self.config.negative;
                     return Ok(Looked::Absent(
@@ -95,25 +103,6 @@ impl Vfs {
         let entry = self.entry(&inode, &attr)?;
         tree.count(inode.ino);
         Ok(Some(entry))
-    }
-
-    /// Keeps what the server told when asked at `tick`, unless it was changed here since.
-    pub(crate) fn learn(&self, inode: &Inode, attr: &Attr, tick: u64) {
-        self.learn_from(inode, attr, tick, Instant::now());
-    }
-
-    /// The same of what the server told at `told_at`.
-    pub(crate) fn learn_from(&self, inode: &Inode, attr: &Attr, tick: u64, told_at: Instant) {
-        let mut state = inode.state();
-        if state.unchanged_since(tick) && !self.counts_for_ever(&state) {
-            state.learn(*attr, told_at, self.timeout(inode.kind));
-        }
-    }
-
-    /// Whether the attributes that are known stay, whatever the server tells by now.
-    pub(crate) fn counts_for_ever(&self, state: &State) -> bool {
-        self.config.consistency == Consistency::Immutable
-            && state.fresh_attr(Instant::now()).is_some()
     }
 
     /// Whether a name of `inode`, which is now what `attr` says, can still be the same file.

@@ -22,7 +22,7 @@ impl Drop for NamesChange<'_> {
         let now = Instant::now();
         let mut tree = self.vfs.tree();
         for (dir, name) in &self.names {
-            tree.end_names(*dir);
+            tree.end_name(*dir, name);
             tree.rebind(*dir, name, now);
         }
         if self.moves {
@@ -34,8 +34,8 @@ impl Drop for NamesChange<'_> {
 impl Vfs {
     pub(crate) fn change_names(&self, names: &[(Ino, &Name)]) -> NamesChange<'_> {
         let mut tree = self.tree();
-        for (dir, _) in names {
-            tree.begin_names(*dir);
+        for (dir, name) in names {
+            tree.begin_name(*dir, name);
         }
         let names = names.iter().map(|(dir, name)| (*dir, (*name).clone())).collect();
         NamesChange { vfs: self, names, moves: false }
@@ -80,7 +80,7 @@ impl Vfs {
         path: &RemotePath,
         change: NamesChange<'_>,
     ) -> Result<Entry> {
-        let tick = self.ticks.now();
+        let asked = self.asked();
         let attr = self.remote.lstat(path).await?;
         drop(change);
         let inode = {
@@ -89,7 +89,12 @@ impl Vfs {
             tree.unbind(parent, name);
             tree.see(parent, name, &attr, Instant::now()).inode()
         };
-        self.learn(&inode, &attr, tick);
+        self.learn(&inode, &attr, asked);
+        if attr.is_dir() {
+            // What somebody else has put in meanwhile may be taken for absent as any name that was
+            // asked for now.
+            self.tree().made_directory(inode.ino, path, asked);
+        }
         self.entry(&inode, &attr).inspect_err(|_| self.forget(inode.ino, 1))
     }
 
@@ -124,6 +129,10 @@ impl Vfs {
     pub async fn unlink(&self, parent: Ino, name_bytes: &[u8]) -> Result<()> {
         let name = name(name_bytes)?;
         let path = self.path(parent)?.join(&name);
+        let known = self.tree().child(parent, &name);
+        if let Some(known) = known {
+            self.open_granted(&known).await;
+        }
         let _change = self.change_names(&[(parent, &name)]);
         let removed = self.remote.unlink(&path).await;
         self.removed(parent, &name, removed)
@@ -140,7 +149,11 @@ impl Vfs {
 
     fn removed(&self, parent: Ino, name: &Name, result: Result<()>) -> Result<()> {
         if matches!(result, Ok(()) | Err(Errno::ENOENT)) {
-            let inode = self.tree().unbind(parent, name);
+            let inode = {
+                let mut tree = self.tree();
+                tree.removed(parent, name);
+                tree.unbind(parent, name)
+            };
             lose_link(inode);
         }
         result
@@ -156,8 +169,14 @@ impl Vfs {
         let (from_name, to_name) = (name(from.1)?, name(to.1)?);
         let from_path = self.path(from.0)?.join(&from_name);
         let to_path = self.path(to.0)?.join(&to_name);
+        let replaced = self.tree().child(to.0, &to_name);
+        if let Some(replaced) = replaced {
+            self.open_granted(&replaced).await;
+        }
         let _change = self.move_names((from.0, &from_name), (to.0, &to_name));
         self.remote.rename(&from_path, &to_path, mode).await?;
+        // Two names of one file stay as they are, and only the server may know that they are; so
+        // nothing is said of the old name.
         let (moved, replaced) = self.tree().rename((from.0, &from_name), (to.0, &to_name));
         if let Some(moved) = moved {
             moved.state().touch();

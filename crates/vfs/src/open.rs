@@ -5,13 +5,17 @@
 //! open here, the open fails with `ESTALE`; the kernel then looks the name up again by itself and
 //! gets a new inode, so that pages of two files never mix.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use base::{Access, Attr, Create, Errno, Fh, FileKind, OpenFlags, Remote, RemotePath, Result};
+use base::{Access, Attr, Create, Errno, Fh, FileKind, OpenFlags, RemotePath, Result};
 use tokio::time::Instant;
 
 use crate::config::{Consistency, PageCache};
-use crate::inode::{Inode, OpenHandle, Validator};
+use crate::contents::Attached;
+use crate::inode::{Inode, OpenHandle, State, Validator};
+use crate::readahead::Readahead;
+use crate::remote_file::RemoteFile;
+use crate::tree::Asked;
 use crate::{Change, Entry, Handle, Ino, Vfs, name};
 
 /// How an application opens a file.
@@ -25,13 +29,15 @@ pub struct OpenRequest {
     pub truncate: bool,
     /// `O_DIRECT`
     pub direct: bool,
+    /// `O_SYNC` or `O_DSYNC`
+    pub sync: bool,
 }
 
 impl OpenRequest {
-    /// Neither appending nor cutting, through the page cache.
+    /// Neither appending nor cutting, through the page cache, not synchronous.
     #[must_use]
     pub fn plain(access: Access) -> OpenRequest {
-        OpenRequest { access, append: false, truncate: false, direct: false }
+        OpenRequest { access, append: false, truncate: false, direct: false, sync: false }
     }
 
     fn flags(self, create: Create) -> OpenFlags {
@@ -50,14 +56,17 @@ pub struct Opened {
     pub direct_io: bool,
 }
 
-/// One open file. Closed at the remote when the last user of it is gone.
+/// One open file. Its handle at the remote is closed when the last user of it is gone.
 pub(crate) struct OpenFile {
     pub(crate) number: u64,
     pub(crate) inode: Arc<Inode>,
-    pub(crate) fh: Fh,
+    pub(crate) remote: Arc<RemoteFile>,
     pub(crate) access: Access,
     pub(crate) append: bool,
-    remote: Arc<dyn Remote>,
+    /// The whole content, fetched before the open.
+    pub(crate) fetched: Option<Attached>,
+    /// What is fetched ahead for its readers; not set where that is not wanted.
+    pub(crate) ahead: OnceLock<Arc<Readahead>>,
     state: Mutex<FileState>,
     lost: Arc<LostWrite>,
 }
@@ -73,9 +82,18 @@ struct FileState {
     failures_seen: u64,
     /// Written through since the last flush.
     written: bool,
+    /// Each write is synchronous, and the kernel does not see to that.
+    syncs_writes: bool,
+    /// What was fetched of it has been read to its end: the kernel has it now.
+    read_to_end: bool,
 }
 
 impl OpenFile {
+    /// The handle of the remote, opened by the first who needs it.
+    pub(crate) fn fh(&self) -> impl Future<Output = Result<Fh>> + Send + use<> {
+        self.remote.fh()
+    }
+
     fn with<T>(&self, body: impl FnOnce(&mut FileState) -> T) -> T {
         body(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -103,6 +121,14 @@ impl OpenFile {
         self.with(|state| state.written = true);
     }
 
+    pub(crate) fn note_read_to_end(&self) {
+        self.with(|state| state.read_to_end = true);
+    }
+
+    pub(crate) fn syncs_writes(&self) -> bool {
+        self.with(|state| state.syncs_writes)
+    }
+
     fn take_written(&self) -> bool {
         self.with(|state| std::mem::take(&mut state.written))
     }
@@ -114,7 +140,6 @@ impl Drop for OpenFile {
             tracing::error!(%error, "a write failed after its file had been closed");
             *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         }
-        self.remote.close(self.fh);
     }
 }
 
@@ -128,45 +153,71 @@ impl Vfs {
             FileKind::Symlink => return Err(Errno::ELOOP),
             _ => return Err(Errno::ENXIO),
         }
+        if request.access == Access::Read
+            && let Ok(path) = self.path(ino)
+        {
+            self.shared.opening(&path);
+        }
+        if let Some(opened) = self.granted(&inode, request)? {
+            return Ok(opened);
+        }
+        if self.await_content(&inode).await
+            && let Some(opened) = self.granted(&inode, request)?
+        {
+            return Ok(opened);
+        }
         if request.truncate {
             inode.writes.drained().await;
         }
+        // Those that were granted first, so that this one can be compared with them.
+        self.open_granted(&inode).await;
         let path = self.path(ino)?;
-        let mut tick = self.ticks.now();
+        let mut asked = self.asked();
         let change = request.truncate.then(|| {
             inode.state().forget_pages();
             Change::begin(&inode, &self.ticks)
         });
         let opened = self.remote.open(&path, request.flags(Create::Never)).await;
+        // Closed if nothing comes of it.
+        let opened =
+            opened.map(|opened| (RemoteFile::open(self.remote.clone(), opened.fh), opened.attr));
         if let Some(alone_until) = change.and_then(Change::end) {
             // Nothing but this truncation has happened, and the attributes are from after it.
-            tick = alone_until;
+            asked.tick = alone_until;
         }
         let opened = opened.inspect_err(|error| {
             if matches!(*error, Errno::ENOENT | Errno::ELOOP | Errno::EISDIR | Errno::ENOTDIR) {
-                inode.state().expire();
+                self.outdate(&inode);
             }
         });
         let opened = match opened {
             // The path may have led elsewhere when the server saw it.
-            Err(Errno::ENOENT) if !self.tree().paths_unchanged_since(tick) => Err(Errno::ESTALE),
+            Err(Errno::ENOENT) if !self.tree().paths_unchanged_since(asked.tick) => {
+                Err(Errno::ESTALE)
+            }
             opened => opened,
-        }?;
-        let file = self.file(&inode, opened.fh, request);
-        if !self.is_same(&inode, &path, &opened.attr, tick).await? {
+        };
+        let (remote, attr) = opened?;
+        let file = self.file(&inode, remote, request, None);
+        if !self.is_same(&inode, &path, &attr, asked.tick).await? {
             self.tree().orphan(ino);
             return Err(Errno::ESTALE);
         }
-        if self.config.page_cache != PageCache::Always
-            && inode.state().doubt_other_than(opened.attr.size)
+        if self.config.page_cache != PageCache::Always && inode.state().doubt_other_than(attr.size)
         {
             // Reads end where the kernel takes the end of the file to be. To make it ask for the
             // attributes again, the open is sent back to the name, but not twice: a file may grow
             // all the time, and an open by `/proc/self/fd` looks no name up.
-            self.learn(&inode, &opened.attr, tick);
+            self.learn(&inode, &attr, asked);
             return Err(Errno::ESTALE);
         }
-        Ok(self.register(file, &opened.attr, tick, request))
+        {
+            let mut tree = self.tree();
+            if let Some((dir, name)) = tree.name(ino) {
+                tree.correct(dir, &name, Some(&attr), asked);
+            }
+        }
+        Ok(self.register(file, &attr, asked, request))
     }
 
     /// Whether the content that was opened under a name of `inode` is of the same file.
@@ -203,17 +254,20 @@ impl Vfs {
         let known = self.tree().child(parent, &name);
         if let Some(known) = &known {
             known.writes.drained().await;
+            self.open_granted(known).await;
         }
-        let tick = self.ticks.now();
+        let asked = self.asked();
         let cut = known.as_ref().filter(|_| request.truncate).map(|known| {
             known.state().forget_pages();
             Change::begin(known, &self.ticks)
         });
         let opened = self.remote.open(&path, request.flags(create)).await?;
         drop(cut);
-        let unclosed = Unclosed { remote: &self.remote, fh: Some(opened.fh) };
+        let remote = RemoteFile::open(self.remote.clone(), opened.fh);
         let replaced = match &known {
-            Some(known) => exclusive || !self.is_still(known, &path, &opened.attr, tick).await,
+            Some(known) => {
+                exclusive || !self.is_still(known, &path, &opened.attr, asked.tick).await
+            }
             None => false,
         };
         drop(change);
@@ -224,10 +278,14 @@ impl Vfs {
             }
             tree.see(parent, &name, &opened.attr, Instant::now()).inode()
         };
-        self.learn(&inode, &opened.attr, tick);
+        self.learn(&inode, &opened.attr, asked);
         let entry = self.entry(&inode, &opened.attr).inspect_err(|_| self.forget(inode.ino, 1))?;
-        let file = self.file(&inode, unclosed.take(), request);
-        Ok((entry, self.register(file, &opened.attr, tick, request)))
+        let file = self.file(&inode, remote, request, None);
+        let registered = self.register(file, &opened.attr, asked, request);
+        if exclusive {
+            inode.state().set_made(opened.attr, true);
+        }
+        Ok((entry, registered))
     }
 
     /// Makes a regular file without opening it. Others cannot be made over SFTP: `EPERM`.
@@ -247,14 +305,21 @@ impl Vfs {
         Ok(entry)
     }
 
-    fn file(&self, inode: &Arc<Inode>, fh: Fh, request: OpenRequest) -> Arc<OpenFile> {
+    pub(crate) fn file(
+        &self,
+        inode: &Arc<Inode>,
+        remote: Arc<RemoteFile>,
+        request: OpenRequest,
+        fetched: Option<Attached>,
+    ) -> Arc<OpenFile> {
         Arc::new(OpenFile {
             number: self.files.number(),
             inode: inode.clone(),
-            fh,
+            remote,
             access: request.access,
             append: request.append,
-            remote: self.remote.clone(),
+            fetched,
+            ahead: OnceLock::new(),
             state: Mutex::new(FileState {
                 failures_seen: inode.state().failed_writes().0,
                 ..FileState::default()
@@ -268,20 +333,46 @@ impl Vfs {
         &self,
         file: Arc<OpenFile>,
         attr: &Attr,
-        tick: u64,
+        asked: Asked,
         request: OpenRequest,
     ) -> Opened {
         let mut state = file.inode.state();
-        let quiet = state.unchanged_since(tick);
-        let trust = self.config.consistency == Consistency::Timeout;
-        let validated = self.config.page_cache == PageCache::Validated;
+        let quiet = state.unchanged_since(asked.tick);
         // Two files that cannot be told apart must not share pages, nor be told apart by mistake
         // if they are one. Reads of the second past the pages are right either way.
+        let validated = self.config.page_cache == PageCache::Validated;
+        let trust = self.config.consistency == Consistency::Timeout;
         let doubtful = quiet && validated && !trust && state.is_doubtful(attr);
         if quiet && !self.counts_for_ever(&state) {
-            state.learn(*attr, Instant::now(), self.timeout(file.inode.kind));
+            state.learn(*attr, Instant::now(), asked.at, self.timeout(file.inode.kind));
+            state.named(asked.at);
         }
-        let same_pages = |state: &mut crate::inode::State, trust| {
+        let keep_cache = doubtful || self.keeps_pages(&mut state, attr, quiet);
+        self.enter(&file, &mut state, attr, request, (keep_cache, doubtful))
+    }
+
+    /// Enters an open file that was granted by what is known of its inode; `None` if that is not
+    /// so any longer.
+    pub(crate) fn register_granted(
+        &self,
+        file: Arc<OpenFile>,
+        attr: &Attr,
+        request: OpenRequest,
+    ) -> Option<Opened> {
+        let mut state = file.inode.state();
+        let still = self.validated(&state, file.inode.kind) == Some(*attr);
+        let late = file.remote.opened().is_none();
+        if !still || !late {
+            return None;
+        }
+        let keep_cache = self.keeps_pages(&mut state, attr, true);
+        Some(self.enter(&file, &mut state, attr, request, (keep_cache, false)))
+    }
+
+    /// Whether the kernel's pages are of the content that `attr` names, and nobody writes to it
+    /// (`quiet`). If not, they are dropped.
+    fn keeps_pages(&self, state: &mut State, attr: &Attr, quiet: bool) -> bool {
+        let same_pages = |state: &mut State, trust| {
             if quiet {
                 return state.validate_pages(attr, trust);
             }
@@ -289,18 +380,43 @@ impl Vfs {
             state.forget_pages();
             false
         };
-        let keep_cache = match self.config.page_cache {
-            _ if doubtful => true,
-            PageCache::Validated => same_pages(&mut state, trust),
-            PageCache::SameTime => same_pages(&mut state, true),
+        match self.config.page_cache {
+            PageCache::Validated => {
+                same_pages(state, self.config.consistency == Consistency::Timeout)
+            }
+            PageCache::SameTime => same_pages(state, true),
             PageCache::Always => true,
             PageCache::Never => false,
-        };
+        }
+    }
+
+    fn enter(
+        &self,
+        file: &Arc<OpenFile>,
+        state: &mut State,
+        attr: &Attr,
+        request: OpenRequest,
+        (keep_cache, doubtful): (bool, bool),
+    ) -> Opened {
         let direct_io = doubtful || request.direct || self.config.page_cache == PageCache::Never;
-        state.open.push(OpenHandle { fh: file.fh, access: file.access, cached: !direct_io });
-        drop(state);
+        if !direct_io
+            && file.access.reads()
+            && let Some(ahead) = self.readahead(state)
+        {
+            // Entered once.
+            let _ = file.ahead.set(ahead);
+        }
+        // The kernel sends FSYNC after each synchronous write, but not past the page cache.
+        file.with(|file| file.syncs_writes = request.sync && direct_io);
+        state.open.push(OpenHandle {
+            file: file.number,
+            remote: file.remote.clone(),
+            validator: Validator::of(attr),
+            access: file.access,
+            cached: !direct_io,
+        });
         let handle = Handle(file.number);
-        self.files.insert(file.number, file);
+        self.files.insert(file.number, file.clone());
         Opened { handle, keep_cache, direct_io }
     }
 
@@ -329,11 +445,13 @@ impl Vfs {
             let ahead = inode.writes.sent_through(file.number);
             (state.changing() as usize == ahead).then(|| state.begun())
         };
-        let (attr, ()) = tokio::join!(self.remote.fstat(file.fh), inode.writes.drained());
+        let asked_at = Instant::now();
+        let told = async { self.remote.fstat(file.fh().await?).await };
+        let (attr, ()) = tokio::join!(told, inode.writes.drained());
         if let (Ok(attr), Some(begun)) = (attr, begun) {
             let mut state = inode.state();
             if state.settled_since(begun) {
-                state.learn(attr, Instant::now(), self.timeout(inode.kind));
+                state.learn(attr, Instant::now(), asked_at, self.timeout(inode.kind));
                 state.pages_written(&attr);
             }
         }
@@ -344,7 +462,8 @@ impl Vfs {
     pub async fn fsync(&self, handle: Handle) -> Result<()> {
         let file = self.files.get(handle.0)?;
         file.inode.writes.drained_but(file.number).await;
-        let (synced, ()) = tokio::join!(self.remote.fsync(file.fh), file.inode.writes.drained());
+        let synced = async { self.remote.fsync(file.fh().await?).await };
+        let (synced, ()) = tokio::join!(synced, file.inode.writes.drained());
         let own = file.take_error();
         let any = file.take_failure();
         own.and(any)?;
@@ -360,31 +479,17 @@ impl Vfs {
     /// The last descriptor of this open file is gone. Waits for nothing.
     pub fn release(&self, handle: Handle) {
         if let Some(file) = self.files.remove(handle.0) {
-            file.inode.state().open.retain(|open| open.fh != file.fh);
+            file.inode.writes.hurry_all();
+            file.inode.state().open.retain(|open| open.file != file.number);
+            if file.with(|state| state.read_to_end)
+                && let Ok(path) = self.path(file.inode.ino)
+            {
+                self.contents.drop_file(&path);
+            }
         }
     }
 }
 
 fn no_fsync(error: Errno) -> Errno {
     if error == Errno::EOPNOTSUPP { Errno::EINVAL } else { error }
-}
-
-/// Closes a handle that nobody has taken over.
-struct Unclosed<'a> {
-    remote: &'a Arc<dyn Remote>,
-    fh: Option<Fh>,
-}
-
-impl Unclosed<'_> {
-    fn take(mut self) -> Fh {
-        self.fh.take().expect("taken once, since this consumes it")
-    }
-}
-
-impl Drop for Unclosed<'_> {
-    fn drop(&mut self) {
-        if let Some(fh) = self.fh {
-            self.remote.close(fh);
-        }
-    }
 }

@@ -36,6 +36,11 @@ impl<T> Table<T> {
         self.lock().remove(&number)
     }
 
+    /// Shows all that is open to `body`, which must not open or close any.
+    pub(crate) fn each(&self, body: impl FnMut(&Arc<T>)) {
+        self.lock().values().for_each(body);
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }

@@ -18,6 +18,9 @@
 //! One mutex guards it all (`Vfs::tree`); nothing waits while holding it. An inode's own state
 //! (`Inode::state`) may be locked inside it, never the other way round.
 
+mod known;
+mod surplus;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +30,9 @@ use tokio::time::Instant;
 
 use crate::Ino;
 use crate::inode::Inode;
+use crate::name_changes::NameChanges;
 use crate::numbers::{Numbers, ROOT_NUMBER};
+use crate::snapshot::Snapshots;
 
 /// A name that was found, and until when it need not be asked for again.
 #[derive(Clone, Copy)]
@@ -45,10 +50,8 @@ struct Node {
     names: Vec<(Ino, Name)>,
     /// Bindings in this directory.
     children: u64,
-    /// Tick of the last change of names in this directory.
-    names_changed: u64,
-    /// Changes of names in this directory on their way.
-    names_changing: u32,
+    /// When it was looked up last, in look-ups of the whole tree.
+    looked_up: u64,
 }
 
 /// Counts the changes made through this mount; see invariant 5.
@@ -66,6 +69,15 @@ impl Ticks {
     }
 }
 
+/// When something was asked of the server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// At which of the changes made here; see invariant 5.
+    pub(crate) tick: u64,
+    /// What the server tells was true at this time or later.
+    pub(crate) at: Instant,
+}
+
 /// See the [module](self).
 pub(crate) struct Tree {
     nodes: HashMap<Ino, Node>,
@@ -77,6 +89,13 @@ pub(crate) struct Tree {
     moved: u64,
     /// Renames of directories on their way.
     moving: u32,
+    changes: NameChanges,
+    snapshots: Snapshots,
+    /// What was asked before this tick about a directory without a node may be older than a change
+    /// of it: its node is gone, and what was known of its changes with it.
+    lost_track: u64,
+    /// How many there have been.
+    look_ups: u64,
 }
 
 /// What a name that was looked up at the server turned out to be.
@@ -102,8 +121,7 @@ impl Tree {
             nlookup: 1,
             names: Vec::new(),
             children: 0,
-            names_changed: 0,
-            names_changing: 0,
+            looked_up: 0,
         };
         Tree {
             nodes: HashMap::from([(Ino::ROOT, root)]),
@@ -113,6 +131,10 @@ impl Tree {
             ticks,
             moved: 0,
             moving: 0,
+            changes: NameChanges::default(),
+            snapshots: Snapshots::default(),
+            lost_track: 0,
+            look_ups: 0,
         }
     }
 
@@ -174,11 +196,10 @@ impl Tree {
         (now < binding.valid_until).then(|| self.get(binding.ino))?
     }
 
-    /// Whether no name in `dir` was changed through this mount since `tick`, nor is being changed.
-    pub(crate) fn names_unchanged_since(&self, dir: Ino, tick: u64) -> bool {
-        self.nodes
-            .get(&dir)
-            .is_some_and(|node| node.names_changing == 0 && node.names_changed <= tick)
+    /// Whether `name` in `dir` was not changed through this mount since `tick`, nor is being
+    /// changed.
+    pub(crate) fn name_unchanged_since(&self, dir: Ino, name: &Name, tick: u64) -> bool {
+        self.nodes.contains_key(&dir) && self.changes.unchanged_since(dir, name, tick)
     }
 
     /// Whether a listing of `parent` that began at `tick` tells of the node that `name` is bound to.
@@ -196,6 +217,7 @@ impl Tree {
     pub(crate) fn begin_move(&mut self) {
         self.moved = self.ticks.advance();
         self.moving += 1;
+        self.snapshots.forget_ahead();
     }
 
     /// The rename is over, however it ended.
@@ -204,23 +226,20 @@ impl Tree {
         self.moving -= 1;
     }
 
-    /// Names in `dir` are about to be changed. To be followed by [`Tree::end_names`].
-    pub(crate) fn begin_names(&mut self, dir: Ino) {
-        let tick = self.ticks.advance();
-        if let Some(node) = self.nodes.get_mut(&dir) {
-            node.names_changing += 1;
-            node.names_changed = tick;
-        }
+    /// `name` in `dir` is about to be changed. To be followed by [`Tree::end_name`].
+    pub(crate) fn begin_name(&mut self, dir: Ino, name: &Name) {
+        self.changes.begin(dir, name, self.ticks.advance());
+        self.snapshots.doubt(dir, name);
     }
 
     /// The change is over, however it ended.
-    pub(crate) fn end_names(&mut self, dir: Ino) {
+    pub(crate) fn end_name(&mut self, dir: Ino, name: &Name) {
         let tick = self.ticks.advance();
-        if let Some(node) = self.nodes.get_mut(&dir) {
-            node.names_changing -= 1;
-            node.names_changed = tick;
+        self.changes.end(dir, name, tick);
+        match self.nodes.get(&dir) {
             // Its own attributes tell of its names.
-            node.inode.state().changed_at(tick);
+            Some(node) => node.inode.state().changed_at(tick),
+            None => self.changes.forget(dir),
         }
     }
 
@@ -247,13 +266,13 @@ impl Tree {
         let parent_number = self.number_of(parent);
         let number = self.numbers.take(parent_number, name);
         let inode = Arc::new(Inode::new(ino, number, attr.kind));
+        self.look_ups += 1;
         let node = Node {
             inode: inode.clone(),
             nlookup: 1,
             names: Vec::new(),
             children: 0,
-            names_changed: self.ticks.now(),
-            names_changing: 0,
+            looked_up: self.look_ups,
         };
         self.nodes.insert(ino, node);
         self.add_name(ino, parent, name, valid_until);
@@ -296,6 +315,7 @@ impl Tree {
     pub(crate) fn orphan(&mut self, ino: Ino) {
         let names = self.nodes.get(&ino).map(|node| node.names.clone()).unwrap_or_default();
         for (parent, name) in names {
+            self.snapshots.doubt(parent, &name);
             self.unbind(parent, &name);
         }
     }
@@ -346,6 +366,8 @@ impl Tree {
     /// Counts one more look-up of `ino`.
     pub(crate) fn count(&mut self, ino: Ino) {
         if let Some(node) = self.nodes.get_mut(&ino) {
+            self.look_ups += 1;
+            node.looked_up = self.look_ups;
             node.nlookup += 1;
         }
     }
@@ -357,6 +379,8 @@ impl Tree {
             dir.children += 1;
         }
         if let Some(node) = self.nodes.get_mut(&ino) {
+            // Nearly all have one name only.
+            node.names.reserve_exact(1);
             node.names.push((parent, name.clone()));
             let inode = node.inode.clone();
             self.keep_number(&inode);
@@ -387,8 +411,17 @@ impl Tree {
             }
             let Some(node) = self.nodes.remove(&ino) else { return };
             self.numbers.release(node.inode.number);
+            if node.inode.kind == FileKind::Directory {
+                self.forget_names(ino);
+            }
             let mut parents = Vec::new();
+            let changed = node.inode.state().was_changed();
             for (parent, name) in node.names {
+                if changed {
+                    // Who has changed it is forgotten here; listings from before may not tell.
+                    self.changes.note(parent, &name, self.ticks.now());
+                    self.snapshots.doubt(parent, &name);
+                }
                 self.bindings.remove(&(parent, name));
                 if let Some(dir) = self.nodes.get_mut(&parent) {
                     dir.children -= 1;
@@ -401,6 +434,16 @@ impl Tree {
                 self.collect(parent);
             }
             ino = next;
+        }
+    }
+
+    /// The node of the directory `dir` is gone, and with it all that was known of its names.
+    fn forget_names(&mut self, dir: Ino) {
+        self.snapshots.remove(dir);
+        if self.changes.any_in(dir) {
+            self.changes.forget(dir);
+            self.snapshots.forget_ahead();
+            self.lost_track = self.ticks.now();
         }
     }
 
@@ -510,13 +553,14 @@ mod tests {
     #[test]
     fn names_changed_here_spoil_what_was_asked_before() {
         let mut tree = Tree::new(Arc::default());
-        let asked = tree.ticks.now();
-        assert!(tree.names_unchanged_since(Ino::ROOT, asked));
-        tree.begin_names(Ino::ROOT);
-        assert!(!tree.names_unchanged_since(Ino::ROOT, tree.ticks.now()));
-        tree.end_names(Ino::ROOT);
-        assert!(!tree.names_unchanged_since(Ino::ROOT, asked));
-        assert!(tree.names_unchanged_since(Ino::ROOT, tree.ticks.now()));
+        let (asked, a) = (tree.ticks.now(), name("a"));
+        let unchanged = |tree: &Tree, tick| tree.name_unchanged_since(Ino::ROOT, &a, tick);
+        assert!(unchanged(&tree, asked));
+        tree.begin_name(Ino::ROOT, &a);
+        assert!(!unchanged(&tree, tree.ticks.now()));
+        tree.end_name(Ino::ROOT, &a);
+        assert!(!unchanged(&tree, asked));
+        assert!(unchanged(&tree, tree.ticks.now()));
     }
 
     proptest! {

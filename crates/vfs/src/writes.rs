@@ -1,76 +1,295 @@
-//! Writes that were acknowledged to the application and are on their way to the server.
+//! Writes that were acknowledged to the application and are not at the server yet.
+//!
+//! A write is *gathered* with those that follow it without a gap, as long as another one through
+//! the same handle is on its way, as Nagle's algorithm does it. It is *sent* when the remote has
+//! it. What is gathered is sent when the request is full, when the last write of its handle on its
+//! way is answered, and as soon as anybody asks for something that it could change. So nothing
+//! waits for a timer, and a single write goes out at once.
+//!
+//! What is appended is not gathered, with one exception. The kernel cuts a write through its page
+//! cache where a page ends, and between the two parts another machine could append something. So
+//! an append that ends with a page waits a few milliseconds for the rest.
 //!
 //! Invariants:
 //! 1. Whoever asks the server for content or attributes of a file first waits for the writes that
 //!    could change the answer, so a mount always reads what it has written.
 //! 2. A write's error is kept until the handle it came through reports it, once.
+//! 3. Writes of a handle are given to the remote in the order in which they began. One thread at a
+//!    time gives them; others leave theirs in the queue for it.
+//! 4. Something is gathered for a handle only while another write of it is on its way, whose end
+//!    sends it, or, if it may be the first part of an append, for a bounded time.
+//!
+//! The lock is held for a few instructions, and never while a write is given to the remote.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::write_behind::{Batch, Load};
+
+/// Writes of one file that may be under way: enough to fill any window with requests of 4 KiB,
+/// and few enough that going through all of them costs less than one of them.
+const MAX_WRITES: usize = 1024;
+
 /// The writes of one inode.
 #[derive(Default)]
 pub(crate) struct Writes {
-    on_their_way: Mutex<OnTheirWay>,
-    finished: Notify,
+    state: Mutex<State>,
+    /// One was sent, or is over.
+    moved: Notify,
 }
 
 #[derive(Default)]
-struct OnTheirWay {
+struct State {
     next: u64,
     by_number: BTreeMap<u64, Write>,
+    lanes: Vec<Lane>,
+    /// Bytes of all of them.
+    bytes: u64,
 }
 
 struct Write {
     /// The number of the handle it goes through.
     handle: u64,
-    bytes: Range<u64>,
+    range: Range<u64>,
+    /// Bytes of content.
+    bytes: u64,
     /// It has been given to the remote, so that what is asked through its handle comes after it.
     sent: bool,
 }
 
+/// The writes through one handle.
+struct Lane {
+    handle: u64,
+    /// Those in the queue, and those that were sent and not answered.
+    on_their_way: usize,
+    /// Where the last one that began ends.
+    end: u64,
+    gathered: Option<Batch>,
+    queue: VecDeque<Batch>,
+    /// A thread gives the queue to the remote.
+    sending: bool,
+}
+
+impl Lane {
+    /// What is gathered is to be sent.
+    fn close(&mut self) {
+        if let Some(batch) = self.gathered.take() {
+            self.queue(batch);
+        }
+    }
+
+    fn queue(&mut self, batch: Batch) {
+        self.on_their_way += 1;
+        self.queue.push_back(batch);
+    }
+
+    /// All that has begun was sent.
+    fn is_sent(&self) -> bool {
+        self.gathered.is_none() && self.queue.is_empty() && !self.sending
+    }
+
+    fn is_empty(&self) -> bool {
+        self.on_their_way == 0 && self.gathered.is_none() && !self.sending
+    }
+}
+
+impl State {
+    fn lane(&mut self, handle: u64) -> Option<&mut Lane> {
+        self.lanes.iter_mut().find(|lane| lane.handle == handle)
+    }
+
+    fn lane_or_new(&mut self, handle: u64) -> &mut Lane {
+        let at = self.lanes.iter().position(|lane| lane.handle == handle);
+        let at = at.unwrap_or_else(|| {
+            self.lanes.push(Lane {
+                handle,
+                on_their_way: 0,
+                end: 0,
+                gathered: None,
+                queue: VecDeque::new(),
+                sending: false,
+            });
+            self.lanes.len() - 1
+        });
+        &mut self.lanes[at]
+    }
+
+    fn drop_empty(&mut self, handle: u64) {
+        self.lanes.retain(|lane| lane.handle != handle || !lane.is_empty());
+    }
+}
+
 impl Writes {
-    /// A write begins. To be followed by [`Writes::end`].
-    pub(crate) fn begin(&self, handle: u64, bytes: Range<u64>) -> u64 {
-        let mut writes = self.lock();
-        let number = writes.next;
-        writes.next += 1;
-        writes.by_number.insert(number, Write { handle, bytes, sent: false });
+    /// Adds `load` to what is gathered for `handle`, if it goes on where that ends and there is
+    /// room in a request of `most` bytes; to be followed by [`Writes::send`]. Otherwise it is given
+    /// back, to [`begin`](Writes::begin).
+    pub(crate) fn join(&self, handle: u64, load: Load, most: u32) -> Result<(), Load> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let Some(lane) = state.lane(handle) else { return Err(load) };
+        let Some(batch) = &mut lane.gathered else { return Err(load) };
+        if !batch.load.fits(&load, most) {
+            return Err(load);
+        }
+        let (number, bytes) = (batch.number, load.len());
+        batch.load.join(load);
+        let range = batch.load.range();
+        lane.end = range.end;
+        let whole = batch.load.appends() && !batch.load.is_cut();
+        if whole || batch.load.len() >= u64::from(most) {
+            lane.close();
+        }
+        state.bytes += bytes;
+        if let Some(write) = state.by_number.get_mut(&number) {
+            write.range = range;
+            write.bytes += bytes;
+        }
+        Ok(())
+    }
+
+    /// A write begins; tells its number, and whether it waits for others. To be followed by [`Writes::send`], and, when it is over, by
+    /// [`Writes::end`]. One to be `gather`ed waits, if it goes on where another one on its way
+    /// ends.
+    pub(crate) fn begin(
+        &self,
+        handle: u64,
+        gather: bool,
+        load: Load,
+        batch: impl FnOnce(u64, Load) -> Batch,
+    ) -> (u64, bool) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let number = state.next;
+        state.next += 1;
+        let (range, bytes) = (load.range(), load.len());
+        let write = Write { handle, range: range.clone(), bytes, sent: false };
+        state.bytes += bytes;
+        state.by_number.insert(number, write);
+        let lane = state.lane_or_new(handle);
+        lane.close();
+        let goes_on = range.start == lane.end;
+        lane.end = range.end;
+        let has_company = gather && goes_on && lane.on_their_way > 0;
+        let waits = load.is_cut() || has_company;
+        let batch = batch(number, load);
+        if waits {
+            lane.gathered = Some(batch);
+        } else {
+            lane.queue(batch);
+        }
+        (number, waits)
+    }
+
+    /// Something else than a write goes out through `handle`, behind all that was sent. It changes
+    /// no content. To be followed by [`Writes::end`].
+    pub(crate) fn begin_other(&self, handle: u64) -> u64 {
+        let mut state = self.lock();
+        let number = state.next;
+        state.next += 1;
+        state.by_number.insert(number, Write { handle, range: 0..0, bytes: 0, sent: true });
+        state.lane_or_new(handle).on_their_way += 1;
         number
     }
 
-    /// The write has been given to the remote.
-    pub(crate) fn sent(&self, number: u64) {
-        if let Some(write) = self.lock().by_number.get_mut(&number) {
-            write.sent = true;
+    /// Gives what is in the queue of `handle` to the remote. Must be called within a tokio
+    /// runtime.
+    pub(crate) fn send(&self, handle: u64) {
+        loop {
+            let batch = {
+                let mut state = self.lock();
+                let Some(lane) = state.lane(handle) else { return };
+                if lane.sending {
+                    return;
+                }
+                let Some(batch) = lane.queue.pop_front() else { return };
+                lane.sending = true;
+                batch
+            };
+            let sending = Sending { writes: self, handle, number: batch.number };
+            batch.send();
+            drop(sending);
         }
     }
 
     /// How many writes are on their way through `handle` that have been given to the remote.
     pub(crate) fn sent_through(&self, handle: u64) -> usize {
-        let writes = self.lock();
-        writes.by_number.values().filter(|write| write.handle == handle && write.sent).count()
+        let state = self.lock();
+        state.by_number.values().filter(|write| write.handle == handle && write.sent).count()
     }
 
+    /// A write is over, however it ended. What has waited for it is to be [sent](Writes::send).
     pub(crate) fn end(&self, number: u64) {
-        self.lock().by_number.remove(&number);
-        self.finished.notify_waiters();
+        let mut state = self.lock();
+        let Some(write) = state.by_number.remove(&number) else { return };
+        state.bytes -= write.bytes;
+        if let Some(lane) = state.lane(write.handle) {
+            lane.on_their_way -= 1;
+            let waits_for_rest = lane.gathered.as_ref().is_some_and(|batch| batch.load.is_cut());
+            if lane.on_their_way == 0 && !waits_for_rest {
+                lane.close();
+            }
+        }
+        state.drop_empty(write.handle);
+        drop(state);
+        self.moved.notify_waiters();
+    }
+
+    /// Sends what is gathered of all handles whose requests `are_meant`.
+    fn hurry(&self, are_meant: impl Fn(u64, &Batch) -> bool) {
+        let handles: Vec<u64> = {
+            let mut state = self.lock();
+            let meant = |lane: &&mut Lane| {
+                let gathered = lane.gathered.as_ref();
+                gathered.is_some_and(|batch| are_meant(lane.handle, batch))
+            };
+            let lanes = state.lanes.iter_mut().filter(meant);
+            lanes
+                .map(|lane| {
+                    lane.close();
+                    lane.handle
+                })
+                .collect()
+        };
+        handles.into_iter().for_each(|handle| self.send(handle));
+    }
+
+    /// Sends what is gathered. Must be called within a tokio runtime.
+    pub(crate) fn hurry_all(&self) {
+        self.hurry(|_, _| true);
+    }
+
+    /// Sends the request with this number, if it is still gathered.
+    pub(crate) fn hurry_one(&self, number: u64) {
+        self.hurry(|_, batch| batch.number == number);
+    }
+
+    /// Waits until there is room for another one of `bytes` within `bound`.
+    pub(crate) async fn room(&self, bytes: u64, bound: u64) {
+        self.until(|state| {
+            let fits = state.bytes + bytes <= bound && state.by_number.len() < MAX_WRITES;
+            fits || state.bytes == 0
+        })
+        .await;
     }
 
     /// Waits until all writes that have begun by now are over.
     pub(crate) async fn drained(&self) {
         let before = self.lock().next;
-        self.until(|writes| writes.by_number.range(..before).next().is_none()).await;
+        self.hurry_all();
+        self.until(|state| state.by_number.range(..before).next().is_none()).await;
     }
 
-    /// The same, of those that go through another handle than `handle`.
+    /// The same, of those that go through another handle than `handle`; those through `handle`
+    /// have been sent when it returns.
     pub(crate) async fn drained_but(&self, handle: u64) {
         let before = self.lock().next;
-        self.until(|writes| {
-            writes.by_number.range(..before).all(|(_, write)| write.handle == handle)
+        self.hurry_all();
+        self.until(|state| {
+            let mut writes = state.by_number.range(..before);
+            writes.all(|(_, write)| write.handle == handle && write.sent)
         })
         .await;
     }
@@ -78,92 +297,85 @@ impl Writes {
     /// The same, of those that go through `handle`.
     pub(crate) async fn drained_of(&self, handle: u64) {
         let before = self.lock().next;
-        self.until(|writes| {
-            writes.by_number.range(..before).all(|(_, write)| write.handle != handle)
+        self.hurry_all();
+        self.until(|state| {
+            state.by_number.range(..before).all(|(_, write)| write.handle != handle)
         })
         .await;
     }
 
-    /// Waits until no write that has begun by now is on its way to any of `bytes`, save those
-    /// through `handle`, after which a read through it is answered anyway.
-    pub(crate) async fn clear_of(&self, handle: u64, bytes: Range<u64>) {
-        let before = self.lock().next;
-        self.until(|writes| {
-            writes.by_number.range(..before).all(|(_, write)| {
-                let range = &write.bytes;
-                write.handle == handle || range.end <= bytes.start || bytes.end <= range.start
-            })
+    /// Waits until a write to `range` through `handle` overtakes nothing: until no write that has
+    /// begun by now is on its way to any of it through another handle.
+    pub(crate) async fn clear_to_write(&self, handle: u64, range: Range<u64>) {
+        self.clear_of(&range, |other, _| other == handle).await;
+    }
+
+    /// Waits until a read of `range` through `handle` is answered with all that was written to it
+    /// by now: what goes through other handles is over, and what goes through `handle` was sent.
+    pub(crate) async fn clear_to_read(&self, handle: u64, range: Range<u64>) {
+        self.clear_of(&range, |other, sent| other == handle && sent).await;
+    }
+
+    /// Waits until every write to a part of `range` that has begun by now is over, or one that
+    /// `counts` as that, by its handle and whether it was sent.
+    async fn clear_of(&self, range: &Range<u64>, counts: impl Fn(u64, bool) -> bool) {
+        let apart = |other: &Range<u64>| other.end <= range.start || range.end <= other.start;
+        let before = {
+            let state = self.lock();
+            // Nearly always there is at most one who writes, and all that he has written is sent.
+            let all_count = |lane: &Lane| counts(lane.handle, lane.is_sent());
+            if state.lanes.iter().all(all_count) {
+                return;
+            }
+            state.next
+        };
+        self.hurry(|handle, batch| !counts(handle, false) && !apart(&batch.load.range()));
+        self.until(|state| {
+            let mut writes = state.by_number.range(..before);
+            writes.all(|(_, write)| counts(write.handle, write.sent) || apart(&write.range))
         })
         .await;
     }
 
-    async fn until(&self, reached: impl Fn(&OnTheirWay) -> bool) {
+    async fn until(&self, reached: impl Fn(&State) -> bool) {
         loop {
             if reached(&self.lock()) {
                 return;
             }
-            let finished = self.finished.notified();
-            tokio::pin!(finished);
-            // Registered before the second look, so that no end in between is missed.
-            finished.as_mut().enable();
+            let moved = self.moved.notified();
+            tokio::pin!(moved);
+            // Registered before the second look, so that nothing in between is missed.
+            moved.as_mut().enable();
             if reached(&self.lock()) {
                 return;
             }
-            finished.await;
+            moved.await;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, OnTheirWay> {
-        self.on_their_way.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::future::Future;
-    use std::sync::Arc;
-    use std::task::{Context, Poll, Waker};
+/// One write is being given to the remote; it has been when this is dropped.
+struct Sending<'a> {
+    writes: &'a Writes,
+    handle: u64,
+    number: u64,
+}
 
-    fn is_ready(future: impl Future<Output = ()>) -> bool {
-        let mut future = std::pin::pin!(future);
-        future.as_mut().poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
-    }
-
-    #[test]
-    fn only_what_concerns_one_is_waited_for() {
-        let writes = Writes::default();
-        assert!(is_ready(writes.drained()));
-        let number = writes.begin(1, 100..200);
-        assert!(!is_ready(writes.drained()));
-        assert!(is_ready(writes.drained_but(1)));
-        assert!(!is_ready(writes.drained_but(2)));
-        assert!(!is_ready(writes.drained_of(1)));
-        assert!(is_ready(writes.drained_of(2)));
-        assert_eq!(writes.sent_through(1), 0);
-        writes.sent(number);
-        assert_eq!((writes.sent_through(1), writes.sent_through(2)), (1, 0));
-        assert!(is_ready(writes.clear_of(2, 0..100)));
-        assert!(is_ready(writes.clear_of(2, 200..201)));
-        assert!(!is_ready(writes.clear_of(2, 199..201)));
-        assert!(is_ready(writes.clear_of(1, 199..201)));
-        writes.end(number);
-        assert_eq!(writes.sent_through(1), 0);
-        assert!(is_ready(writes.drained()));
-    }
-
-    #[tokio::test]
-    async fn writes_that_begin_later_are_not_waited_for() {
-        let writes = Arc::new(Writes::default());
-        let first = writes.begin(1, 0..1);
-        let waiting = tokio::spawn({
-            let writes = writes.clone();
-            async move { writes.drained().await }
-        });
-        tokio::task::yield_now().await;
-        writes.begin(1, 0..1);
-        writes.end(first);
-        waiting.await.unwrap();
-        assert!(!is_ready(writes.drained()));
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        let mut state = self.writes.lock();
+        if let Some(lane) = state.lane(self.handle) {
+            lane.sending = false;
+        }
+        if let Some(write) = state.by_number.get_mut(&self.number) {
+            write.sent = true;
+        }
+        state.drop_empty(self.handle);
+        drop(state);
+        self.writes.moved.notify_waiters();
     }
 }

@@ -11,6 +11,11 @@ use vfs::{
     Config, Consistency, Entry, Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Vfs,
 };
 
+/// A configuration under which every open asks.
+fn asking() -> Config {
+    Config { open_revalidate: Duration::ZERO, ..Config::default() }
+}
+
 /// A time long past, whose second cannot be mistaken for the present one.
 const LONG_AGO: i64 = 1_000_000_000;
 
@@ -146,7 +151,7 @@ async fn a4_fsync_tells_of_writes_through_other_handles() {
 /// A6: a file that is open stays the file that it was; who opens its name anew gets the new one.
 #[tokio::test]
 async fn a6_a_replaced_file_is_another_inode() {
-    let (remote, vfs) = mounted(Config::default());
+    let (remote, vfs) = mounted(asking());
     remote.put_file("f", "old");
     remote.set_mtime("f", LONG_AGO);
     let old = found(&vfs, Ino::ROOT, "f").await;
@@ -169,7 +174,7 @@ async fn a6_a_replaced_file_is_another_inode() {
 /// A6, by the look-up instead of the open, and not for a file that only grew.
 #[tokio::test]
 async fn a6_a_file_that_grew_is_still_the_same() {
-    let config = Config { files: vfs::Timeout::fixed(Duration::ZERO), ..Config::default() };
+    let config = Config { files: vfs::Timeout::fixed(Duration::ZERO), ..asking() };
     let (remote, vfs) = mounted(config);
     remote.put_file("log", "one");
     let log = found(&vfs, Ino::ROOT, "log").await;
@@ -193,7 +198,7 @@ async fn a6_a_file_that_grew_is_still_the_same() {
 /// no pages as long as both may be open; what this mount has changed itself is no riddle.
 #[tokio::test]
 async fn a6_files_that_cannot_be_told_apart_share_no_pages() {
-    let (remote, vfs) = mounted(Config::default());
+    let (remote, vfs) = mounted(asking());
     let now = Timestamp::now().secs;
     for (name, content) in [("f", "old"), ("g", "new")] {
         remote.put_file(name, content);
@@ -325,7 +330,7 @@ async fn a_very_long_listing_is_not_kept_whole() {
 /// C1, C2: the content of an unchanged file is kept over opens, that of a changed one is not.
 #[tokio::test]
 async fn c2_pages_are_kept_only_while_size_and_time_are_the_same() {
-    let (remote, vfs) = mounted(Config::default());
+    let (remote, vfs) = mounted(asking());
     remote.put_file("f", "12345");
     remote.set_mtime("f", LONG_AGO);
     let file = found(&vfs, Ino::ROOT, "f").await;
@@ -356,7 +361,7 @@ async fn c2_pages_are_kept_only_while_size_and_time_are_the_same() {
 /// C2: an open costs one call of the remote, and so does a close after writes.
 #[tokio::test]
 async fn c2_an_open_asks_the_server_once() {
-    let (remote, vfs) = mounted(Config::default());
+    let (remote, vfs) = mounted(asking());
     remote.put_file("f", "x");
     let file = found(&vfs, Ino::ROOT, "f").await;
     for _ in 0..3 {
@@ -371,7 +376,7 @@ async fn c2_an_open_asks_the_server_once() {
 /// C3: content read within the second of its change is not trusted.
 #[tokio::test(start_paused = true)]
 async fn c3_a_second_change_in_the_same_second_is_seen() {
-    let (remote, vfs) = mounted(Config::default());
+    let (remote, vfs) = mounted(asking());
     let now = Timestamp::now().secs;
     remote.put_file("f", "one");
     remote.set_mtime("f", now);
@@ -480,7 +485,7 @@ async fn links_made_here_share_an_inode() {
 /// Inodes: when one of two linked names becomes another file on the server, they are two.
 #[tokio::test]
 async fn linked_names_that_lead_to_different_files_are_parted() {
-    let config = Config { files: vfs::Timeout::fixed(Duration::ZERO), ..Config::default() };
+    let config = Config { files: vfs::Timeout::fixed(Duration::ZERO), ..asking() };
     let (remote, vfs) = mounted(config);
     remote.put_file("a", "same");
     let file = found(&vfs, Ino::ROOT, "a").await;

@@ -24,9 +24,14 @@ fn mounted(config: Config) -> Mounted {
     (remote, faulty, vfs)
 }
 
-/// A configuration under which every look-up and every stat asks.
+/// A configuration under which every open asks.
+fn asking() -> Config {
+    Config { open_revalidate: Duration::ZERO, ..Config::default() }
+}
+
+/// A configuration under which every look-up and every stat asks too.
 fn uncached() -> Config {
-    Config { files: vfs::Timeout::fixed(Duration::ZERO), ..Config::default() }
+    Config { files: vfs::Timeout::fixed(Duration::ZERO), ..asking() }
 }
 
 async fn found(vfs: &Vfs, parent: Ino, name: &str) -> Entry {
@@ -97,7 +102,7 @@ async fn list(vfs: &Vfs, handle: vfs::DirHandle, offset: u64, room: usize) -> Na
 /// file which had grown was read up to its old end.
 #[tokio::test]
 async fn an_open_of_what_has_grown_has_the_kernel_learn_the_size() {
-    let (remote, _, vfs) = mounted(Config::default());
+    let (remote, _, vfs) = mounted(asking());
     remote.put_file("f", "hello");
     remote.set_mtime("f", LONG_AGO);
     let file = found(&vfs, Ino::ROOT, "f").await;
@@ -115,7 +120,7 @@ async fn an_open_of_what_has_grown_has_the_kernel_learn_the_size() {
 /// time: the second open succeeds, and the kernel goes on asking for the size.
 #[tokio::test]
 async fn an_open_is_sent_back_to_its_name_once_only() {
-    let (remote, _, vfs) = mounted(Config::default());
+    let (remote, _, vfs) = mounted(asking());
     remote.put_file("f", "hello");
     remote.put_file("g", "hello");
     let f = found(&vfs, Ino::ROOT, "f").await;
@@ -289,7 +294,7 @@ async fn a_file_that_grows_while_it_is_looked_at_is_the_same() {
 /// the old file was open.
 #[tokio::test]
 async fn truncating_what_has_replaced_an_open_file_makes_another_inode() {
-    let (remote, _, vfs) = mounted(Config::default());
+    let (remote, _, vfs) = mounted(asking());
     remote.put_file("f", "old");
     remote.set_mtime("f", LONG_AGO);
     let old = found(&vfs, Ino::ROOT, "f").await;

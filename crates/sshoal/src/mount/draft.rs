@@ -65,6 +65,7 @@ pub struct Times {
     /// Directories were given a time of their own, which `dcache_stat_timeout` leaves alone.
     has_own_dirs: bool,
     pub negative: Option<Duration>,
+    pub open_revalidate: Option<Duration>,
     /// `dir_cache=no`.
     pub is_off: bool,
 }
@@ -103,7 +104,11 @@ impl Times {
         cache.dirs = self.dirs.resolve(cache.dirs, "dir")?;
         // Who shortens what is known of a directory means also what is not in it.
         cache.negative = self.negative.unwrap_or(cache.negative.min(cache.dirs.max));
+        // And who wants no attributes to be kept means opens too.
+        let revalidate = cache.open_revalidate.min(cache.files.max);
+        cache.open_revalidate = self.open_revalidate.unwrap_or(revalidate);
         if self.is_off {
+            cache.open_revalidate = Duration::ZERO;
             cache.files = Timeout::fixed(Duration::ZERO);
             cache.dirs = Timeout::fixed(Duration::ZERO);
             cache.negative = Duration::ZERO;

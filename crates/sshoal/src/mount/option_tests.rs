@@ -64,6 +64,7 @@ fn set_times(request: &mut MountRequest, time: Duration) {
     request.cache.files = Timeout::fixed(time);
     request.cache.dirs = Timeout::fixed(time);
     request.cache.negative = time.min(seconds(1));
+    request.cache.open_revalidate = time.min(seconds(1));
 }
 
 /// Every option of the table that has an effect, and some whose effect depends on others.
@@ -75,6 +76,11 @@ const OPTIONS: &[(&str, Change)] = &[
     ("noreconnect,reconnect", |_| ()),
     ("delay_connect", |r| r.host.delay_connect = true),
     ("sshfs_sync", |r| r.cache.sync_writes = true),
+    ("no_readahead", |r| r.cache.readahead_bytes = 0),
+    ("readahead=0", |r| r.cache.readahead_bytes = 0),
+    ("readahead=1000000", |r| r.cache.readahead_bytes = 1_000_000),
+    ("dirty_bytes=1048576", |r| r.cache.dirty_bytes = 1 << 20),
+    ("dirty_file_bytes=1", |r| r.cache.dirty_file_bytes = 1),
     ("sync_readdir", |r| r.host.sync_readdir = true),
     ("sshfs_debug", |r| (r.run.debug, r.run.foreground) = (true, true)),
     ("debug", |r| (r.run.debug, r.run.foreground) = (true, true)),
@@ -207,7 +213,15 @@ const OPTIONS: &[(&str, Change)] = &[
     ("nocto,consistency=close-to-open", |_| ()),
     ("acregmin=3", |r| r.cache.files.min = seconds(3)),
     ("acregmin=60", |r| r.cache.files = Timeout::fixed(seconds(60))),
-    ("acregmax=0", |r| r.cache.files = Timeout::fixed(Duration::ZERO)),
+    ("acregmax=0", |r| {
+        r.cache.files = Timeout::fixed(Duration::ZERO);
+        r.cache.open_revalidate = Duration::ZERO;
+    }),
+    ("acregmax=0,open_revalidate=2", |r| {
+        r.cache.files = Timeout::fixed(Duration::ZERO);
+        r.cache.open_revalidate = seconds(2);
+    }),
+    ("open_revalidate=0", |r| r.cache.open_revalidate = Duration::ZERO),
     ("acdirmin=30,acdirmax=60", |r| {
         r.cache.dirs = Timeout { min: seconds(30), max: seconds(60) };
     }),

@@ -180,6 +180,8 @@ pub struct CacheOptions {
     pub dirs: Timeout,
     /// Names that are not there (`acnegative`).
     pub negative: Duration,
+    /// What the server told of a file, at its next open (`open_revalidate`).
+    pub open_revalidate: Duration,
     /// Upper limit of what the kernel is told about names (`entry_timeout`).
     pub kernel_entry: Option<Duration>,
     /// Upper limit of what the kernel is told about attributes (`attr_timeout`).
@@ -190,6 +192,12 @@ pub struct CacheOptions {
     pub pages: PageCache,
     /// A write returns when the server has the data.
     pub sync_writes: bool,
+    /// Bytes read ahead for the whole mount; 0: none, but by the kernel.
+    pub readahead_bytes: u32,
+    /// Bytes that may be written and not be at the server yet, for the whole mount. At least 1.
+    pub dirty_bytes: u32,
+    /// The same for one file. At least 1.
+    pub dirty_file_bytes: u32,
 }
 
 impl Default for CacheOptions {
@@ -201,11 +209,15 @@ impl Default for CacheOptions {
             files: timeout,
             dirs: timeout,
             negative: Duration::from_secs(1),
+            open_revalidate: Duration::from_secs(1),
             kernel_entry: None,
             kernel_attr: None,
             kernel_negative: None,
             pages: PageCache::default(),
             sync_writes: false,
+            readahead_bytes: 64 << 20,
+            dirty_bytes: 128 << 20,
+            dirty_file_bytes: 32 << 20,
         }
     }
 }

@@ -18,13 +18,14 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use vfs::Vfs;
 
+use super::kernel_readahead;
 use super::request::{
     Consistency, IdMap, LinkTargets, MountRequest, PageCache, SshOptions, Transport,
 };
 use crate::adapter::Adapter;
 use crate::background::Ready;
 use crate::connector::SshConnector;
-use crate::mounts;
+use crate::mounts::{self, Mount};
 use crate::record::Record;
 use crate::report::{EXIT_FAILURE, EXIT_OK, Problem};
 
@@ -86,7 +87,11 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
             Err(error) => tracing::warn!(%error, "cannot wait for signals"),
         }
     });
-    let record = record(&request);
+    let found = mounts::find(&request.mountpoint).ok().flatten();
+    if let Some(mount) = &found {
+        kernel_readahead::raise(mount, request.fuse.max_readahead_bytes);
+    }
+    let record = record(found);
     if let Err(error) = ready.succeeded() {
         // The session is dropped, which unmounts.
         tracing::error!(%error, "cannot go to the background");
@@ -171,8 +176,7 @@ async fn ended_by_signal() -> std::io::Result<()> {
 
 /// The record by which `sshoal umount` finds this process. Without it the mount works all the
 /// same, but `umount` cannot wait for it.
-fn record(request: &MountRequest) -> Option<Record> {
-    let found = mounts::find(&request.mountpoint).ok().flatten();
+fn record(found: Option<Mount>) -> Option<Record> {
     let created = found.map(|mount| Record::create(&mount).map_err(|error| error.to_string()));
     match created {
         Some(Ok(record)) => Some(record),
@@ -228,7 +232,9 @@ fn host_config(request: &MountRequest, base: Vec<u8>) -> host::Config {
     let options = &request.host;
     host::Config {
         base,
-        max_conns: options.max_conns.map_or(1, |conns| conns as usize),
+        max_conns: options.max_conns.map_or(host::AUTOMATIC_CONNS, |conns| conns as usize),
+        measure_gain: true,
+        idle_limit: host::Config::default().idle_limit,
         follow_symlinks: options.follow_symlinks,
         sync_readdir: options.sync_readdir,
         max_read: options.max_read_bytes,
@@ -267,6 +273,8 @@ async fn vfs_config(request: &MountRequest, host: &Host) -> Result<vfs::Config, 
         files: timeout(cache.files),
         dirs: timeout(cache.dirs),
         negative: cache.kernel_negative.map_or(cache.negative, |cap| cap.min(cache.negative)),
+        open_revalidate: cache.open_revalidate,
+        login: login(request, host).await,
         kernel_entry: cache.kernel_entry,
         kernel_attr: cache.kernel_attr,
         links: match request.links.targets {
@@ -284,7 +292,20 @@ async fn vfs_config(request: &MountRequest, host: &Host) -> Result<vfs::Config, 
             dir_umask: request.shown.dir_umask,
         },
         sync_writes: cache.sync_writes,
+        readahead_bytes: u64::from(cache.readahead_bytes),
+        dirty_bytes: cache.dirty_bytes,
+        dirty_file_bytes: u64::from(cache.dirty_file_bytes),
     })
+}
+
+/// Who the login is, where that is told: it lets opens be answered without asking.
+async fn login(request: &MountRequest, host: &Host) -> Option<(u32, u32)> {
+    if request.host.delay_connect {
+        return None;
+    }
+    let told = host.login_ids().await;
+    told.inspect_err(|error| tracing::debug!(%error, "the server does not tell who the login is"))
+        .ok()
 }
 
 async fn idmap(idmap: &IdMap, host: &Host) -> Result<vfs::IdMap, Problem> {

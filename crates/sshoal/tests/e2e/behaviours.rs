@@ -13,10 +13,11 @@ pub(crate) use content::pattern;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::mount::Mount;
+use crate::process::eventually;
 use crate::world::World;
 
 /// A mount and the directory behind it.
@@ -33,15 +34,28 @@ impl Pair<'_> {
         (self.mount.at(name), self.world.served(name))
     }
 
+    /// Writes a file on the server, and waits until its name is seen in the mount: a listing may
+    /// have shown that there was none.
+    fn put(&self, there: &Path, content: &[u8]) {
+        fs::write(there, content).unwrap();
+        let name = there.strip_prefix(self.world.served("")).unwrap();
+        let here = self.mount.at(name.to_str().unwrap());
+        eventually(ABSENT, "the name", || here.symlink_metadata().is_ok());
+    }
+
     /// A directory for one behaviour, on the server; where it is in the mount, and there.
     fn dir(&self, name: &str) -> (PathBuf, PathBuf) {
         let (here, there) = self.both(name);
         fs::create_dir(&there).unwrap();
         // Whatever the test's umask.
         fs::set_permissions(&there, fs::Permissions::from_mode(0o755)).unwrap();
+        eventually(ABSENT, "the directory", || here.is_dir());
         (here, there)
     }
 }
+
+/// How long a name may be taken for absent (`acnegative`), and a moment to look.
+const ABSENT: Duration = Duration::from_secs(3);
 
 type Behaviour = fn(&Pair);
 

@@ -1,6 +1,7 @@
 //! The promises of docs/semantics.md that need a kernel, by number. A3, A4, A5 and A9 are in
 //! `faults`.
 
+mod ahead;
 mod directories;
 mod freshness;
 mod reading;

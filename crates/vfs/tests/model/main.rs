@@ -10,26 +10,75 @@ use testkit::model::{Runs, run};
 use vfs::{Config, Consistency, Links, Timeout};
 
 /// Lists of up to 60 operations: long enough for several handles of a file, renames and links to
-/// meet; 800 of them take a few seconds.
-const RUNS: Runs = Runs { lists: 800, most_ops: 60 };
+/// meet; 800 of them take a few seconds. `SSHOAL_MODEL_LISTS` says how many instead.
+fn runs() -> Runs {
+    let lists = std::env::var("SSHOAL_MODEL_LISTS").ok().and_then(|lists| lists.parse().ok());
+    Runs { lists: lists.unwrap_or(800), most_ops: 60 }
+}
 
 fn config() -> Config {
-    Config { links: Links::Any, ..Config::default() }
+    Config { links: Links::Any, login: Some((0, 0)), ..Config::default() }
 }
 
 #[test]
 fn with_caches_and_everything_remembered() {
-    run(RUNS, || Kernel::new(config(), Memory::Long));
+    run(runs(), || Kernel::new(config(), Memory::Long));
 }
 
 #[test]
 fn with_caches_off_and_everything_forgotten() {
     let off = Timeout::fixed(Duration::ZERO);
-    run(RUNS, || Kernel::new(Config { files: off, dirs: off, ..config() }, Memory::Short));
+    run(runs(), || Kernel::new(Config { files: off, dirs: off, ..config() }, Memory::Short));
 }
 
 #[test]
 fn strict_and_with_writes_that_wait() {
     let strict = Config { consistency: Consistency::Strict, sync_writes: true, ..config() };
-    run(RUNS, || Kernel::new(strict.clone(), Memory::Long));
+    run(runs(), || Kernel::new(strict.clone(), Memory::Long));
+}
+
+#[test]
+fn with_writers_that_wait_for_room_and_little_read_ahead() {
+    let bounds = Config {
+        dirty_bytes: 9_000,
+        dirty_file_bytes: 5_000,
+        readahead_bytes: 300_000,
+        ..config()
+    };
+    run(runs(), || Kernel::new(bounds.clone(), Memory::Long));
+}
+
+/// A listing from before a change was believed once the changed file had been forgotten.
+#[test]
+fn regression_a_listing_outlives_the_node_of_a_changed_file() {
+    use base::{Access::ReadWrite, Create, OpenFlags};
+    use testkit::model::{Op, check};
+    let flags = OpenFlags { create: Create::Exclusive(0o644), ..OpenFlags::existing(ReadWrite) };
+    let ops = [
+        Op::Open { fd: 2, path: "a", flags },
+        Op::Readdir { path: "" },
+        Op::Ftruncate { fd: 2, size: 1 },
+        Op::Open { fd: 2, path: "b", flags: OpenFlags::existing(ReadWrite) },
+    ];
+    let mut kernel = Kernel::new(config(), Memory::Long);
+    check(&ops, &mut kernel).unwrap_or_else(|why| panic!("{why}"));
+}
+
+/// A rename of one name of a file to another leaves both, also where nobody knows here that they
+/// are of one file.
+#[test]
+fn regression_a_rename_of_a_link_over_another_leaves_both() {
+    use base::{Access::ReadWrite, Create, OpenFlags, RenameMode};
+    use testkit::model::{Op, check};
+    let flags = OpenFlags { create: Create::IfAbsent(0o644), ..OpenFlags::existing(ReadWrite) };
+    let ops = [
+        Op::Open { fd: 2, path: "c", flags },
+        Op::Close { fd: 2 },
+        Op::Link { existing: "c", new: "b" },
+        Op::Readdir { path: "" },
+        Op::Rename { from: "b", to: "c", mode: RenameMode::Replace },
+        Op::Open { fd: 0, path: "b/a", flags },
+    ];
+    let mut kernel = Kernel::new(config(), Memory::Short);
+    check(&ops, &mut kernel).unwrap_or_else(|why| panic!("{why}"));
 }

@@ -1,6 +1,6 @@
 //! How long what was seen counts, and what the kernel keeps.
 
-use super::Effect::{Choice, Flag, Ignored, Seconds};
+use super::Effect::{Choice, Flag, Ignored, Number, Seconds};
 use super::{Effect, MountOption, option};
 use crate::mount::draft::Draft;
 use crate::mount::request::{Consistency, PageCache};
@@ -8,6 +8,9 @@ use crate::mount::request::{Consistency, PageCache};
 /// Why nothing needs to be said about the size and the sweeping of the cache.
 const NO_SWEEP: Effect =
     Ignored("the cache is bounded by what the kernel holds, and needs no sweeping");
+
+/// Bounds what a mistyped number takes of the memory: a GiB.
+const MAX_DIRTY: u32 = 1 << 30;
 
 pub(super) const OPTIONS: &[MountOption] = &[
     option(
@@ -83,6 +86,11 @@ pub(super) const OPTIONS: &[MountOption] = &[
         Seconds(|draft, time| draft.times.negative = Some(time)),
     ),
     option(
+        "open_revalidate",
+        "an open need not ask for what the server told this long ago; 0: each open asks (1)",
+        Seconds(|draft, time| draft.times.open_revalidate = Some(time)),
+    ),
+    option(
         "dir_cache",
         "no: all these times are 0 (yes)",
         Choice(&[
@@ -136,8 +144,23 @@ pub(super) const OPTIONS: &[MountOption] = &[
     .prominent(),
     option(
         "no_readahead",
-        "do not read ahead",
-        Ignored("nothing is read ahead but by the kernel: max_readahead limits that, as on sshfs"),
+        "read nothing ahead; the kernel does it still, see max_readahead",
+        Flag(|draft| draft.request.cache.readahead_bytes = 0),
+    ),
+    option(
+        "readahead",
+        "read ahead so many bytes at most, for all files together; 0: none (67108864)",
+        Number(0, u32::MAX, |draft, bytes| draft.request.cache.readahead_bytes = bytes),
+    ),
+    option(
+        "dirty_bytes",
+        "let so many written bytes be on their way, for all files together (134217728)",
+        Number(1, MAX_DIRTY, |draft, bytes| draft.request.cache.dirty_bytes = bytes),
+    ),
+    option(
+        "dirty_file_bytes",
+        "and so many for one file; at either bound writers wait (33554432)",
+        Number(1, MAX_DIRTY, |draft, bytes| draft.request.cache.dirty_file_bytes = bytes),
     ),
     option(
         "sshfs_sync",

@@ -30,7 +30,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     .prominent(),
     option(
         "max_conns",
-        "use up to N ssh connections at once",
+        "use up to N ssh connections at once, as far as they gain (8)",
         Number(1, MAX_CONNS, |draft, number| draft.request.host.max_conns = Some(number)),
     )
     .prominent(),

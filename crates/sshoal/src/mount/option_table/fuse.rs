@@ -64,7 +64,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     ),
     option(
         "max_readahead",
-        "most bytes that the kernel reads ahead",
+        "most bytes that the kernel reads ahead (524288 as root, else 131072)",
         Number(0, u32::MAX, |draft, bytes| {
             draft.request.fuse.max_readahead_bytes = Some(bytes);
         }),

@@ -30,7 +30,7 @@ pub(crate) fn pattern(len: usize) -> Vec<u8> {
 fn open_and_read(pair: &Pair) {
     let (here, there) = pair.both("read");
     let content = pattern(300_001);
-    fs::write(&there, &content).unwrap();
+    pair.put(&there, &content);
     assert!(fs::read(&here).unwrap() == content);
     let file = File::open(&here).unwrap();
     let mut middle = vec![0; 70_000];
@@ -44,7 +44,7 @@ fn open_and_read(pair: &Pair) {
 fn open_and_write(pair: &Pair) {
     let (here, there) = pair.both("write");
     let content = pattern(400_003);
-    fs::write(&there, b"").unwrap();
+    pair.put(&there, b"");
     let mut file = OpenOptions::new().write(true).open(&here).unwrap();
     for chunk in content.chunks(7_777) {
         file.write_all(chunk).unwrap();
@@ -57,7 +57,7 @@ fn open_and_write(pair: &Pair) {
 
 fn append(pair: &Pair) {
     let (here, there) = pair.both("append");
-    fs::write(&there, b"one\n").unwrap();
+    pair.put(&there, b"one\n");
     let mut file = OpenOptions::new().append(true).open(&here).unwrap();
     file.write_all(b"two\n").unwrap();
     file.write_all(b"three\n").unwrap();
@@ -101,7 +101,7 @@ fn truncate_by_name(pair: &Pair) {
     let (here, there) = pair.both("truncate");
     let content = pattern(10_240);
     for size in [10_241, 10_239, 0, 5] {
-        fs::write(&there, &content).unwrap();
+        pair.put(&there, &content);
         // The mount may still take the file for what it was; the truncation may not.
         OpenOptions::new().write(true).open(&here).unwrap().set_len(size).unwrap();
         let mut expected = content.clone();
@@ -110,7 +110,7 @@ fn truncate_by_name(pair: &Pair) {
         assert!(fs::read(&here).unwrap() == expected, "{size}");
         assert!(fs::read(&there).unwrap() == expected, "{size}");
     }
-    fs::write(&there, &content).unwrap();
+    pair.put(&there, &content);
     rustix::fs::open(&here, OFlags::WRONLY | OFlags::TRUNC, 0.into()).unwrap();
     assert_eq!(fs::metadata(&there).unwrap().size(), 0);
     assert_eq!(fs::read(&here).unwrap(), b"");
@@ -153,7 +153,7 @@ fn open_then_unlink(pair: &Pair) {
 
 fn open_write_only_then_read(pair: &Pair) {
     let (here, there) = pair.both("write_only");
-    fs::write(&there, b"x").unwrap();
+    pair.put(&there, b"x");
     let file = OpenOptions::new().write(true).open(&here).unwrap();
     let error = file.read_at(&mut [0], 0).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::BADF.raw_os_error()));

@@ -176,7 +176,7 @@ fn rmdir(pair: &Pair) {
 
 fn unlink(pair: &Pair) {
     let (here, there) = pair.both("gone");
-    fs::write(&there, b"x").unwrap();
+    pair.put(&there, b"x");
     fs::metadata(&here).unwrap();
     fs::remove_file(&here).unwrap();
     assert_eq!(kind(fs::metadata(&here)), ErrorKind::NotFound);

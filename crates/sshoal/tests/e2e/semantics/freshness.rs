@@ -55,14 +55,15 @@ fn age(path: &Path, by: Duration) {
     file.set_modified(SystemTime::now() - by).unwrap();
 }
 
-/// C2: each open asks, and what has not changed is not fetched again.
+/// C2: an open asks once a second at most, or each time with `open_revalidate=0`; what has not
+/// changed is not fetched again.
 #[test]
 fn c2_unchanged_content_is_read_from_the_cache() {
     let world = World::new();
     let content = pattern(4 << 20);
     fs::write(world.served("file"), &content).unwrap();
     age(&world.served("file"), 600 * SECOND);
-    let (link, mount) = counted(&world, &[]);
+    let (link, mount) = counted(&world, &["-o", "open_revalidate=0"]);
     let read = || {
         let before = traffic(&link);
         assert!(fs::read(mount.at("file")).unwrap() == content);
@@ -74,6 +75,12 @@ fn c2_unchanged_content_is_read_from_the_cache() {
         let again = read();
         assert!((1..64 << 10).contains(&again), "an open asks, and fetches nothing: {again}");
     }
+    let (default_link, default_mount) = counted(&world, &[]);
+    assert!(fs::read(default_mount.at("file")).unwrap() == content);
+    let before = traffic(&default_link);
+    assert!(fs::read(default_mount.at("file")).unwrap() == content);
+    let again = traffic(&default_link) - before;
+    assert!(again < 64 << 10, "fetched again: {again}");
     // Another content with the same length is another time of last change, and so is seen.
     let other = vec![b'x'; content.len()];
     fs::write(world.served("file"), &other).unwrap();

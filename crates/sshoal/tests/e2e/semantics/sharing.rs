@@ -78,8 +78,9 @@ fn a7_an_unlinked_file_stays_usable_through_its_descriptor() {
     file.read_to_string(&mut text).unwrap();
     assert_eq!(text, "before, afte");
     assert_eq!(fs::read(mount.at("file")).unwrap(), b"another one");
-    // Unlinked on the server.
+    // Unlinked on the server, after the first read.
     let held = File::open(mount.at("file")).unwrap();
+    held.read_exact_at(&mut [0], 0).unwrap();
     fs::remove_file(world.served("file")).unwrap();
     let mut some = [0; 7];
     held.read_exact_at(&mut some, 0).unwrap();

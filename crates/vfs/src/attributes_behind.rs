@@ -1,0 +1,135 @@
+//! Changes of attributes that are acknowledged when they are on their way.
+//!
+//! Who extracts an archive makes a file, writes it, gives it its mode and its times, and closes
+//! it. The server cannot refuse mode and times to the owner of a file, so they are acknowledged as
+//! writes are: they go out behind the writes of the same handle, the close waits for all of them
+//! together, and an error is told by the next write, fsync or close.
+//!
+//! Only for a file that this mount has made, while it is open for writing: then its size is known
+//! without asking, which the kernel wants to hear.
+
+use std::sync::Arc;
+
+use base::task::Task;
+use base::{Attr, AttrChange, FileKind, Result};
+
+use crate::config::Consistency;
+use crate::inode::{Inode, State};
+use crate::open::OpenFile;
+use crate::tree::Ticks;
+use crate::{Stat, Vfs};
+
+/// Bits that the server may refuse to set, or take away.
+const SPECIAL: u32 = 0o7000;
+
+impl Vfs {
+    /// Takes out of `change` what is so already, where the server would do nothing for it.
+    pub(crate) fn without_present_owner(&self, inode: &Inode, change: AttrChange) -> AttrChange {
+        let state = inode.state();
+        let fresh = state.fresh_attr(tokio::time::Instant::now());
+        let Some(attr) = fresh.or_else(|| state.made()) else { return change };
+        // A new owner takes these bits away, even if it is the old one.
+        let plain = matches!(attr.kind, FileKind::Regular | FileKind::Directory);
+        if !plain || attr.perm & SPECIAL != 0 || !self.owns(&attr) {
+            return change;
+        }
+        AttrChange {
+            uid: change.uid.filter(|uid| *uid != attr.uid),
+            gid: change.gid.filter(|gid| *gid != attr.gid),
+            ..change
+        }
+    }
+
+    /// Sends `change` behind the writes of the file, if it is one that is made here. Tells what
+    /// the file is with it.
+    pub(crate) async fn setattr_behind(
+        &self,
+        inode: &Arc<Inode>,
+        change: AttrChange,
+    ) -> Option<Result<Stat>> {
+        let allowed = change.size.is_none()
+            && change.uid.or(change.gid).is_none()
+            && change.perm.is_none_or(|perm| perm & SPECIAL == 0)
+            && !self.config.sync_writes
+            && self.config.consistency != Consistency::Strict;
+        if !allowed {
+            return None;
+        }
+        let writer = {
+            let state = inode.state();
+            let owned = state.made().is_some_and(|attr| self.owns(&attr));
+            let writer = state.open.iter().rfind(|open| open.access.writes());
+            writer.filter(|_| owned).map(|open| open.file)
+        };
+        let file = self.files.get(writer?).ok()?;
+        let fh = file.remote.opened()?;
+        // What was written goes out first.
+        inode.writes.drained_but(file.number).await;
+        let (attr, sending) = {
+            let mut state = inode.state();
+            let attr = state.made()?;
+            state.apply(&change, false);
+            let attr = Attr {
+                perm: change.perm.unwrap_or(attr.perm),
+                atime: change.atime.unwrap_or(attr.atime),
+                mtime: change.mtime.unwrap_or(attr.mtime),
+                ..attr
+            };
+            let exact = change.mtime.is_some() || state.exactly_made().is_some();
+            state.set_made(attr, exact);
+            if change.is_empty() {
+                (attr, None)
+            } else {
+                state.begin_change(self.ticks.advance());
+                let number = inode.writes.begin_other(file.number);
+                let ticks = self.ticks.clone();
+                (attr, Some(OnItsWay { file: file.clone(), ticks, number }))
+            }
+        };
+        if let Some(sending) = sending {
+            file.note_write();
+            let remote = self.remote.clone();
+            Task::start(async move {
+                if let Err(error) = remote.fsetattr(fh, change).await {
+                    sending.file.fail(error);
+                }
+                drop(sending);
+            });
+        }
+        Some(self.stat(inode, &attr))
+    }
+
+    /// The attributes of a file that this mount is making, while it is open for that.
+    pub(crate) fn made_here(&self, state: &State) -> Option<Attr> {
+        let caches = self.config.consistency != Consistency::Strict && !self.config.sync_writes;
+        let writes = state.open.iter().any(|open| open.access.writes());
+        let (attr, at) = state.exactly_made().filter(|_| caches && writes)?;
+        // Somebody else may write to it too.
+        (at.elapsed() < self.config.files.min).then_some(attr)
+    }
+
+    /// Whether the login owns a file with these attributes.
+    fn owns(&self, attr: &Attr) -> bool {
+        self.config.login.is_some_and(|(uid, _)| uid == 0 || uid == attr.uid)
+    }
+}
+
+/// A change on its way. Ends when dropped.
+struct OnItsWay {
+    file: Arc<OpenFile>,
+    ticks: Arc<Ticks>,
+    number: u64,
+}
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        let inode = &self.file.inode;
+        {
+            let mut state = inode.state();
+            state.end_change(self.ticks.advance());
+            inode.writes.end(self.number);
+        }
+        // What was gathered meanwhile.
+        inode.writes.send(self.file.number);
+    }
+}

@@ -1,0 +1,533 @@
+//! Small files that are fetched before they are opened.
+//!
+//! `tar`, `grep -r`, `rsync` and `cp -r` open the files of a tree one after the other. With a round
+//! trip for each open and another for its read, such a program waits nearly all the time. So when
+//! files are being opened in the order of their directory's listing, or of their names, the next
+//! ones are opened, read and closed ahead, all at the same time.
+//!
+//! What was fetched is the content that its attributes name, with the attributes asked for before
+//! it. It validates an open as any other answer of the server does, for as long
+//! (`open_revalidate`), and is dropped after that. A file that was changed here after it was asked
+//! for is not taken from here.
+//!
+//! Bounds: [`MAX_FILE_BYTES`] a file, [`MAX_KEPT_BYTES`] in all, and on their way as much as
+//! answers come back without delay ([`Pace`]). When fetched files go unused, fewer are fetched.
+
+mod pace;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use base::{Access, Attr, Data, FileKind, Name, OpenFlags, RemotePath, Result};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::config::Consistency;
+use crate::grant::may_read;
+use crate::inode::{Inode, Validator};
+use crate::remote_file::RemoteFile;
+use crate::shared::Shared;
+use crate::snapshot::Snapshot;
+use crate::tree::Asked;
+use crate::walk::PATIENCE;
+use pace::Pace;
+
+/// The largest file that is fetched ahead. What is larger is read ahead while it is read; one
+/// request of the kernel's usual readahead, and one packet of OpenSSH's server.
+const MAX_FILE_BYTES: u64 = 128 << 10;
+
+/// Bytes kept of files that nobody has read yet: four times what may be on its way.
+const MAX_KEPT_BYTES: u64 = 16 << 20;
+
+/// Files of which something is kept, be it that they were read already.
+const MAX_FILES: usize = 8192;
+
+/// Opens in a row before the next files are fetched. Two happen by chance.
+const HABIT: u32 = 2;
+
+/// Files that one who follows an order may leave out between two that he opens.
+const SKIP: usize = 8;
+
+/// For how long an open shows where the next will be.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Directories that are looked at for files to come, at most, when one comes to its end.
+const DIRECTORIES: usize = 8;
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct Contents {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    files: HashMap<RemotePath, Slot>,
+    /// The same in the order in which they were asked for.
+    order: BTreeMap<u64, RemotePath>,
+    next: u64,
+    bytes: u64,
+    pace: Pace,
+    last: Option<Last>,
+    by_listing: u32,
+    by_name: u32,
+}
+
+/// The last open.
+struct Last {
+    dir: RemotePath,
+    /// Its place in the listing and among the names.
+    places: (usize, usize),
+    at: Instant,
+}
+
+struct Slot {
+    fetched: Arc<Fetched>,
+    number: u64,
+    used: bool,
+}
+
+/// A file that is being fetched, or has been.
+pub(crate) struct Fetched {
+    asked: Asked,
+    /// As the listing tells, until it is there.
+    bytes: u64,
+    /// `Some(None)`: nothing has come of it.
+    outcome: watch::Receiver<Option<Option<Arc<Content>>>>,
+}
+
+/// A whole file.
+struct Content {
+    attr: Attr,
+    data: Data,
+}
+
+/// What an open file has of it. The store may let it go at any time.
+pub(crate) type Attached = Weak<Fetched>;
+
+impl Fetched {
+    /// What came of it, when that is known.
+    fn outcome(&self) -> Option<Option<Arc<Content>>> {
+        self.outcome.borrow().clone()
+    }
+
+    /// Waits for it, though not for long.
+    async fn wait(&self) -> Option<Arc<Content>> {
+        let mut outcome = self.outcome.clone();
+        let ended = tokio::time::timeout(PATIENCE, outcome.wait_for(Option::is_some)).await;
+        ended.ok()?.ok()?.clone().flatten()
+    }
+}
+
+impl Contents {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file at `path` was read to its end, or is not wanted any longer. It is not fetched again
+    /// as long as it would have counted.
+    pub(crate) fn drop_file(&self, path: &RemotePath) {
+        let mut state = self.state();
+        let state = &mut *state;
+        if let Some(slot) = state.files.get_mut(path) {
+            state.bytes -= slot.fetched.bytes;
+            let (_, outcome) = watch::channel(Some(None));
+            slot.fetched = Arc::new(Fetched { asked: slot.fetched.asked, bytes: 0, outcome });
+            slot.used = true;
+        }
+    }
+}
+
+impl State {
+    fn remove(&mut self, path: &RemotePath) -> Option<Slot> {
+        let slot = self.files.remove(path)?;
+        self.order.remove(&slot.number);
+        self.bytes -= slot.fetched.bytes;
+        Some(slot)
+    }
+
+    /// Lets go what has become too old, and the oldest if that is too much.
+    fn sweep(&mut self, now: Instant, lifetime: Duration) {
+        while let Some((_, path)) = self.order.first_key_value() {
+            let path = path.clone();
+            let old = self.files.get(&path).is_none_or(|slot| {
+                now.saturating_duration_since(slot.fetched.asked.at) >= lifetime
+            });
+            let within = self.bytes <= MAX_KEPT_BYTES && self.files.len() <= MAX_FILES;
+            if !old && within {
+                return;
+            }
+            let Some(slot) = self.remove(&path) else { return };
+            if !slot.used {
+                self.pace.unused(now);
+            }
+        }
+    }
+
+    /// Notes an open, in a directory of which `places` are known. Tells in which order the next
+    /// ones come, if that shows: `Some(true)` for that of the names.
+    fn note_open(
+        &mut self,
+        dir: &RemotePath,
+        places: (usize, usize),
+        now: Instant,
+    ) -> Option<bool> {
+        let last = self.last.replace(Last { dir: dir.clone(), places, at: now });
+        let Some(last) = last.filter(|last| now < last.at + PAUSE) else {
+            (self.by_listing, self.by_name) = (0, 0);
+            return None;
+        };
+        if last.dir == *dir {
+            let follows = |from: usize, to: usize| from < to && to - from <= SKIP;
+            if last.places == places {
+                return None;
+            }
+            let count = |score: u32, follows: bool| if follows { score + 1 } else { 0 };
+            self.by_listing = count(self.by_listing, follows(last.places.0, places.0));
+            self.by_name = count(self.by_name, follows(last.places.1, places.1));
+        }
+        // Who goes on in another directory goes on as before.
+        let habit = self.by_listing.max(self.by_name) >= HABIT;
+        habit.then_some(self.by_name > self.by_listing)
+    }
+}
+
+impl Shared {
+    /// How long what was fetched counts.
+    fn contents_count(&self) -> Duration {
+        match self.config.consistency {
+            Consistency::Strict => Duration::ZERO,
+            Consistency::CloseToOpen => self.config.open_revalidate,
+            Consistency::Timeout | Consistency::Immutable => {
+                self.config.open_revalidate.max(self.config.files.min)
+            }
+        }
+    }
+
+    /// The file at `path` is being opened for reading. If others are likely to follow, they are
+    /// fetched.
+    pub(crate) fn opening(self: &Arc<Self>, path: &RemotePath) {
+        let lifetime = self.contents_count();
+        if lifetime.is_zero() {
+            return;
+        }
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
+        let now = Instant::now();
+        let places = self.tree().lists(&dir).and_then(|listing| listing.places(&name));
+        let order = {
+            let mut state = self.contents.state();
+            state.sweep(now, lifetime);
+            let Some(places) = places else { return };
+            state.note_open(&dir, places, now).map(|by_name| (by_name, places))
+        };
+        if let Some((by_name, places)) = order {
+            let from = if by_name { places.1 } else { places.0 };
+            self.fetch_next(&dir, from + 1, by_name, lifetime);
+        }
+    }
+
+    /// Fetches what comes after the place `from` in `dir`, and in the directories behind it.
+    fn fetch_next(
+        self: &Arc<Self>,
+        dir: &RemotePath,
+        from: usize,
+        by_name: bool,
+        lifetime: Duration,
+    ) {
+        let now = Instant::now();
+        let window = self.contents.state().pace.window(now);
+        if window == 0 {
+            return;
+        }
+        let wanted = {
+            let mut tree = self.tree();
+            let mut wanted = Vec::new();
+            let mut add = |path: &RemotePath, listing: &Snapshot, from: usize, room: usize| {
+                let files = listing.next_files(from, by_name, |attr| self.is_small(attr), room);
+                wanted.extend(files.into_iter().map(|(name, size)| (path.join(&name), size)));
+                wanted.len()
+            };
+            let mut found = match tree.lists(dir) {
+                Some(listing) => add(dir, listing, from, window),
+                None => 0,
+            };
+            if found < window {
+                for next in crate::walk::directories_after(&mut tree, dir, by_name, DIRECTORIES) {
+                    let Some(listing) = tree.lists(&next) else { continue };
+                    found = add(&next, listing, 0, window - found);
+                    if found >= window {
+                        break;
+                    }
+                }
+            }
+            wanted
+        };
+        for (path, size) in wanted {
+            if !self.fetch(path, size, lifetime) {
+                return;
+            }
+        }
+    }
+
+    fn is_small(&self, attr: &Attr) -> bool {
+        attr.kind == FileKind::Regular
+            && (1..=MAX_FILE_BYTES).contains(&attr.size)
+            && may_read(&self.config, attr)
+    }
+
+    /// Begins to fetch `path`, unless it is there. `false` when there is no room for more.
+    fn fetch(self: &Arc<Self>, path: RemotePath, bytes: u64, lifetime: Duration) -> bool {
+        let asked = self.asked();
+        let done = {
+            let mut state = self.contents.state();
+            if state.files.contains_key(&path) {
+                return true;
+            }
+            if state.bytes + bytes > MAX_KEPT_BYTES || !state.pace.begin(bytes) {
+                return false;
+            }
+            let (done, outcome) = watch::channel(None);
+            let fetched = Arc::new(Fetched { asked, bytes, outcome });
+            state.next += 1;
+            let number = state.next;
+            state.order.insert(number, path.clone());
+            state.bytes += bytes;
+            state.files.insert(path.clone(), Slot { fetched, number, used: false });
+            done
+        };
+        let shared = self.clone();
+        self.background.start(async move {
+            let on_its_way = OnItsWay { shared: &shared, bytes, done };
+            let fetched = shared.fetched(&path, bytes, asked).await;
+            let took = asked.at.elapsed();
+            let content = match fetched {
+                Ok(Some(content)) => Some(Arc::new(content)),
+                _ => None,
+            };
+            if content.is_none()
+                && let Some(slot) = shared.contents.state().files.get_mut(&path)
+            {
+                // Stays, so that it is not tried again at once, though nobody could have used it.
+                slot.used = true;
+            }
+            on_its_way.done.send_replace(Some(content));
+            drop(on_its_way);
+            shared.contents.state().pace.took(took);
+            shared.fetch_more(lifetime);
+        });
+        true
+    }
+
+    /// Goes on where the last open was, now that there is room.
+    fn fetch_more(self: &Arc<Self>, lifetime: Duration) {
+        let next = {
+            let state = self.contents.state();
+            let habit = state.by_listing.max(state.by_name) >= HABIT;
+            let by_name = state.by_name > state.by_listing;
+            let last = state.last.as_ref().filter(|last| habit && last.at.elapsed() < PAUSE);
+            last.map(|last| {
+                (last.dir.clone(), if by_name { last.places.1 } else { last.places.0 }, by_name)
+            })
+        };
+        if let Some((dir, place, by_name)) = next {
+            self.fetch_next(&dir, place + 1, by_name, lifetime);
+        }
+    }
+
+    /// The file at `path` as a whole, if it is small still and all of it came.
+    async fn fetched(
+        &self,
+        path: &RemotePath,
+        bytes: u64,
+        asked: Asked,
+    ) -> Result<Option<Content>> {
+        let opened = self.remote.open(path, OpenFlags::existing(Access::Read)).await?;
+        // Closed when this ends.
+        let file = RemoteFile::open(self.remote.clone(), opened.fh);
+        let attr = opened.attr;
+        if attr.size > MAX_FILE_BYTES.min(bytes * 2) {
+            return Ok(None);
+        }
+        let data = match u32::try_from(attr.size) {
+            Ok(len) if len > 0 => self.remote.read(opened.fh, 0, len).await?,
+            _ => Data::new(),
+        };
+        drop(file);
+        if data.len() as u64 != attr.size {
+            return Ok(None);
+        }
+        self.learn_ahead(path, &attr, asked);
+        Ok(Some(Content { attr, data }))
+    }
+
+    /// Keeps what was told of a file that was fetched ahead.
+    fn learn_ahead(&self, path: &RemotePath, attr: &Attr, asked: Asked) {
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
+        let inode = {
+            let mut tree = self.tree();
+            let Some(dir) = tree.find(&dir) else { return };
+            if !tree.still(dir, &name, asked) {
+                return;
+            }
+            tree.told(dir, &name, attr, asked);
+            tree.child(dir, &name)
+        };
+        if let Some(inode) = inode {
+            let (same, open) = {
+                let state = inode.state();
+                let open = state.open.iter().any(|open| open.remote.opened().is_some());
+                (
+                    state.last_attr().map(|known| Validator::of(&known))
+                        == Some(Validator::of(attr)),
+                    open,
+                )
+            };
+            // An open handle may be of another file than the name.
+            if inode.kind == attr.kind && (same || !open) {
+                self.learn(&inode, attr, asked);
+            }
+        }
+    }
+
+    /// What was fetched of `inode`, or is being, unless something was changed here since.
+    pub(crate) fn ahead_of(&self, inode: &Inode) -> Option<Arc<Fetched>> {
+        let (path, still) = {
+            let tree = self.tree();
+            let (dir, name) = tree.name(inode.ino)?;
+            let path = tree.path(inode.ino)?;
+            let state = self.contents.state();
+            let fetched = state.files.get(&path)?.fetched.clone();
+            let still = tree.still(dir, &name, fetched.asked)
+                && inode.state().unchanged_since(fetched.asked.tick)
+                && fetched.asked.at.elapsed() < self.contents_count();
+            drop(state);
+            (path, still.then_some(fetched))
+        };
+        if still.is_none() {
+            self.contents.drop_file(&path);
+        }
+        still
+    }
+
+    /// Waits for what is being fetched of `inode`, though not for long. Whether anything was.
+    pub(crate) async fn await_content(&self, inode: &Inode) -> bool {
+        match self.ahead_of(inode) {
+            Some(fetched) => fetched.wait().await.is_some(),
+            None => false,
+        }
+    }
+
+    /// What an open that is granted for `attr` can read from memory.
+    pub(crate) fn attach(&self, inode: &Inode, attr: &Attr) -> Option<Attached> {
+        let fetched = self.ahead_of(inode)?;
+        let fits = match fetched.outcome() {
+            Some(content) => content.is_some_and(|content| same_content(&content.attr, attr)),
+            None => true,
+        };
+        if !fits {
+            return None;
+        }
+        let path = self.tree().path(inode.ino)?;
+        let mut state = self.contents.state();
+        let slot = state.files.get_mut(&path)?;
+        if !std::mem::replace(&mut slot.used, true) {
+            state.pace.used();
+        }
+        Some(Arc::downgrade(&fetched))
+    }
+
+    /// What `attached` has of `inode` from `offset` on, up to `len` bytes; `None` when the server
+    /// is to be asked. Tells too whether that was all that follows.
+    pub(crate) async fn read_content(
+        &self,
+        inode: &Inode,
+        attached: &Attached,
+        offset: u64,
+        len: u32,
+    ) -> Option<(Data, bool)> {
+        let fetched = attached.upgrade()?;
+        let content = match fetched.outcome() {
+            Some(content) => content?,
+            None => fetched.wait().await?,
+        };
+        let state = inode.state();
+        // Whatever is known by now has to be this content, as the kernel's pages are.
+        let known = state.last_attr().is_some_and(|attr| same_content(&attr, &content.attr));
+        if !known || !state.unchanged_since(fetched.asked.tick) {
+            return None;
+        }
+        drop(state);
+        let data = slice(&content.data, offset, u64::from(len));
+        let all = offset + data.len() as u64 >= content.attr.size;
+        Some((data, all))
+    }
+}
+
+/// One fetch; its share of the bounds is given back when it is over, however it ended.
+struct OnItsWay<'a> {
+    shared: &'a Shared,
+    bytes: u64,
+    done: watch::Sender<Option<Option<Arc<Content>>>>,
+}
+
+impl Drop for OnItsWay<'_> {
+    fn drop(&mut self) {
+        self.shared.contents.state().pace.end(self.bytes);
+    }
+}
+
+fn same_content(one: &Attr, other: &Attr) -> bool {
+    Validator::of(one) == Validator::of(other)
+}
+
+/// Up to `len` bytes of `data` from `offset` on.
+fn slice(data: &Data, offset: u64, len: u64) -> Data {
+    let (mut at, end) = (0, offset.saturating_add(len));
+    let mut out = Data::new();
+    for piece in data.pieces() {
+        let size = piece.len() as u64;
+        let (from, to) = (offset.clamp(at, at + size), end.clamp(at, at + size));
+        out.push(piece.slice((from - at) as usize..(to - at) as usize));
+        at += size;
+    }
+    out
+}
+
+/// Names of files with their sizes.
+pub(crate) type Files = Vec<(Name, u64)>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn a_slice_is_what_lies_between() {
+        let mut data = Data::from(Bytes::from_static(b"abc"));
+        data.push(Bytes::from_static(b"defg"));
+        for (offset, len, expected) in
+            [(0, 99, "abcdefg"), (2, 2, "cd"), (3, 4, "defg"), (6, 1, "g"), (7, 1, ""), (99, 9, "")]
+        {
+            assert_eq!(slice(&data, offset, len).to_vec(), expected.as_bytes());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_order_shows_after_three_files() {
+        let mut state = State::default();
+        let dir = RemotePath::parse(b"d").unwrap();
+        let other = RemotePath::parse(b"e").unwrap();
+        let now = Instant::now();
+        let mut open = |dir: &RemotePath, places, now| state.note_open(dir, places, now);
+        assert_eq!(open(&dir, (0, 9), now), None);
+        assert_eq!(open(&dir, (1, 3), now), None);
+        assert_eq!(open(&dir, (2, 5), now), Some(false), "by listing");
+        assert_eq!(open(&other, (0, 0), now), Some(false), "and so in the next directory");
+        assert_eq!(open(&other, (40, 30), now), None, "at random");
+        assert_eq!(open(&other, (20, 31), now), None);
+        assert_eq!(open(&other, (10, 33), now), Some(true), "by name");
+        assert_eq!(open(&other, (10, 33), now), None, "the same again");
+        assert_eq!(open(&other, (11, 34), now + PAUSE), None, "long after");
+    }
+}

@@ -1,0 +1,142 @@
+//! How much is fetched ahead at a time.
+//!
+//! Two things are watched. Answers that take much longer than the quickest say that the link or
+//! the server is busy with what was asked already; more would only keep others waiting. Files that
+//! go unused say that the order was guessed wrong.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Files on their way, at most. With a round trip of 100 ms, 640 files a second.
+const MAX_FILES: usize = 64;
+
+/// Bytes of them, at most: what eight sessions of OpenSSH carry in one round trip is 16 MiB; a
+/// quarter of it, since others want to be answered meanwhile.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// Files at first, before it is known what becomes of them.
+const FIRST_FILES: usize = 8;
+
+/// An answer may take this much longer than twice the quickest one.
+const SLACK: Duration = Duration::from_millis(50);
+
+/// After how many files that went unused nothing is fetched for [`REST`].
+const MISSES: u32 = 16;
+
+/// How long nothing is fetched then.
+const REST: Duration = Duration::from_secs(5);
+
+/// See the [module](self).
+pub(crate) struct Pace {
+    files: usize,
+    bytes: u64,
+    /// Files that may be on their way.
+    limit: usize,
+    /// The quickest answer, raised a little with every answer so that it follows the link.
+    quickest: Option<Duration>,
+    /// Unused files, less those that were of use.
+    misses: u32,
+    rests_until: Option<Instant>,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace {
+            files: 0,
+            bytes: 0,
+            limit: FIRST_FILES,
+            quickest: None,
+            misses: 0,
+            rests_until: None,
+        }
+    }
+}
+
+impl Pace {
+    /// How many files ahead of the reader are worth fetching.
+    pub(crate) fn window(&self, now: Instant) -> usize {
+        if self.rests_until.is_some_and(|until| now < until) { 0 } else { self.limit }
+    }
+
+    /// A file of `bytes` is asked for. `false`: not now. To be followed by [`Pace::end`].
+    pub(crate) fn begin(&mut self, bytes: u64) -> bool {
+        let room = self.files < self.limit && self.bytes + bytes <= MAX_BYTES;
+        if room {
+            self.files += 1;
+            self.bytes += bytes;
+        }
+        room
+    }
+
+    /// It is over.
+    pub(crate) fn end(&mut self, bytes: u64) {
+        self.files -= 1;
+        self.bytes -= bytes;
+    }
+
+    /// A file came after `time`.
+    pub(crate) fn took(&mut self, time: Duration) {
+        let quickest = self.quickest.map_or(time, |quickest| (quickest + quickest / 256).min(time));
+        self.quickest = Some(quickest);
+        if time > quickest * 2 + SLACK {
+            self.limit = (self.limit / 2).max(2);
+        } else {
+            self.limit = (self.limit + 1).min(MAX_FILES);
+        }
+    }
+
+    /// A file that was fetched has been opened.
+    pub(crate) fn used(&mut self) {
+        self.misses = self.misses.saturating_sub(1);
+    }
+
+    /// A file was fetched in vain.
+    pub(crate) fn unused(&mut self, now: Instant) {
+        self.misses += 1;
+        if self.misses >= MISSES {
+            self.misses = 0;
+            self.limit = FIRST_FILES;
+            self.rests_until = Some(now + REST);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_grows_while_answers_are_quick_and_shrinks_when_they_are_not() {
+        let mut pace = Pace::default();
+        let now = Instant::now();
+        let quick = Duration::from_millis(10);
+        for _ in 0..100 {
+            pace.took(quick);
+        }
+        assert_eq!(pace.window(now), MAX_FILES);
+        for _ in 0..10 {
+            pace.took(quick * 20);
+        }
+        assert_eq!(pace.window(now), 2);
+        assert!(pace.begin(1) && pace.begin(MAX_BYTES - 1) && !pace.begin(1));
+        pace.end(1);
+        assert!(!pace.begin(2), "too many bytes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_rests_when_files_go_unused() {
+        let mut pace = Pace::default();
+        let now = Instant::now();
+        for _ in 0..1000 {
+            pace.unused(now);
+            pace.used();
+        }
+        assert!(pace.window(now) > 0, "half of them are worth it");
+        for _ in 0..MISSES {
+            pace.unused(now);
+        }
+        assert_eq!(pace.window(now), 0);
+        assert!(pace.window(now + REST) > 0);
+    }
+}

@@ -1,0 +1,259 @@
+//! Opens that ask the server nothing, and what becomes of them later.
+//!
+//! An open for reading is *granted* when the server would have to say nothing new: it was asked
+//! for the attributes lately (`open_revalidate`; under `timeout` and `immutable` as long as
+//! attributes count), a name was seen to lead to the file, the permission bits let the login read
+//! it, and the content is here, be it in the kernel's pages or fetched ahead. The handle at the
+//! remote is opened when something of the content is missing, or never.
+//!
+//! Where nothing of the content is here the open asks: the first read would have to wait for the
+//! handle anyway, and the kernel learns the size of what it is going to read.
+//!
+//! Invariants:
+//! 1. All granted opens of an inode whose handle is not open yet share one, so that they are of
+//!    the same file.
+//! 2. An open is granted only while no other handle of the inode is open: what the name leads to
+//!    later could be another file than that of the handle.
+//! 3. Before anything is asked about the inode that could part its name from its file, or take
+//!    away the right to read it (an unlink, a rename, a chmod, an open that asks), handles that
+//!    were granted are opened.
+//! 4. A late open that finds another content than the one it was granted for fails with `ESTALE`,
+//!    since something of that one has been seen; the kernel drops its pages.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Access, Attr, Create, Errno, Fh, FileKind, OpenFlags, Remote, Result};
+use tokio::time::Instant;
+
+use crate::config::{Config, Consistency, PageCache};
+use crate::inode::{Inode, State, Validator};
+use crate::lookup::MAX_ATTEMPTS;
+use crate::open::{OpenRequest, Opened};
+use crate::remote_file::{Opener, RemoteFile};
+use crate::shared::Shared;
+use crate::tree::Asked;
+use crate::{Ino, Vfs};
+
+/// Who can have the kernel drop what it has cached.
+pub trait Invalidate: Send + Sync {
+    /// The pages and attributes of `ino` are not true any longer. Must not block.
+    fn content(&self, ino: Ino);
+}
+
+impl Vfs {
+    /// Opens `inode` without asking, if that can be granted. `ESTALE` if the kernel has to look
+    /// the name up again first.
+    pub(crate) fn granted(
+        &self,
+        inode: &Arc<Inode>,
+        request: OpenRequest,
+    ) -> Result<Option<Opened>> {
+        let plain = request == OpenRequest::plain(Access::Read);
+        if !plain || self.config.page_cache == PageCache::Never {
+            return Ok(None);
+        }
+        // Of several names only one was asked for.
+        if self.tree().paths(inode.ino).len() != 1 {
+            return Ok(None);
+        }
+        let known = self.validated(&inode.state(), inode.kind);
+        let fetched = known.and_then(|attr| self.attach(inode, &attr));
+        let (attr, remote) = {
+            let mut state = inode.state();
+            let Some(attr) = self.validated(&state, inode.kind) else { return Ok(None) };
+            if Some(attr) != known || fetched.is_none() && !self.has_pages(&state, &attr) {
+                return Ok(None);
+            }
+            let late = state.open.iter().all(|open| open.remote.opened().is_none());
+            if !late || !may_read(&self.config, &attr) {
+                return Ok(None);
+            }
+            if self.config.page_cache != PageCache::Always && state.doubt_other_than(attr.size) {
+                return Err(Errno::ESTALE);
+            }
+            let shared = state.open.last().map(|open| (open.remote.clone(), open.validator));
+            let validator = Validator::of(&attr);
+            if shared.as_ref().is_some_and(|(_, granted)| *granted != validator) {
+                return Ok(None);
+            }
+            let shared = shared.map(|(remote, _)| remote);
+            (attr, shared.unwrap_or_else(|| self.late(inode, validator)))
+        };
+        let file = self.file(inode, remote, request, fetched);
+        Ok(self.register_granted(file, &attr, request))
+    }
+
+    /// Whether the kernel may have pages of the content that `attr` names.
+    fn has_pages(&self, state: &State, attr: &Attr) -> bool {
+        match self.config.page_cache {
+            PageCache::Validated => {
+                state.has_pages(attr, self.config.consistency == Consistency::Timeout)
+            }
+            PageCache::SameTime => state.has_pages(attr, true),
+            PageCache::Always => true,
+            PageCache::Never => false,
+        }
+    }
+
+    /// A handle of the remote that is opened when it is needed.
+    fn late(&self, inode: &Arc<Inode>, granted: Validator) -> Arc<RemoteFile> {
+        // The inode keeps the handle, so the handle must not keep the inode.
+        let (shared, inode) = (Arc::downgrade(&self.shared), Arc::downgrade(inode));
+        let opener: Opener = Box::new(move || {
+            let both = shared.upgrade().zip(inode.upgrade());
+            Box::pin(async move {
+                let (shared, inode) = both.ok_or(Errno::ESTALE)?;
+                shared.open_late(&inode, granted).await
+            })
+        });
+        RemoteFile::lazy(self.remote.clone(), opener)
+    }
+}
+
+impl Shared {
+    /// Has the kernel drop what is not true any longer, from now on, by `invalidate`.
+    pub(crate) fn set_invalidate(&self, invalidate: Arc<dyn Invalidate>) {
+        // Set once, by who has made this.
+        let _ = self.invalidate.set(invalidate);
+    }
+
+    /// The attributes on which an open can be granted.
+    pub(crate) fn validated(&self, state: &crate::inode::State, kind: FileKind) -> Option<Attr> {
+        if kind != FileKind::Regular || self.config.consistency == Consistency::Strict {
+            return None;
+        }
+        let now = Instant::now();
+        let window = self.config.open_revalidate;
+        state.validated(now, window).or_else(|| {
+            let by_time_out =
+                matches!(self.config.consistency, Consistency::Timeout | Consistency::Immutable);
+            let attr = state.fresh_attr(now).filter(|_| by_time_out);
+            attr.and(state.validated(now, Duration::MAX))
+        })
+    }
+
+    /// Opens, late, what was granted before. The handle is of what the name leads to now.
+    async fn open_late(&self, inode: &Arc<Inode>, granted: Validator) -> Result<Fh> {
+        let flags = OpenFlags { create: Create::Never, ..OpenFlags::existing(Access::Read) };
+        for attempt in 1.. {
+            inode.writes.drained().await;
+            let path = self.path(inode.ino)?;
+            let asked = self.asked();
+            let opened = self.remote.open(&path, flags).await.map(|opened| {
+                // Closed unless it is taken over.
+                (Unclosed { remote: &self.remote, fh: Some(opened.fh) }, opened.attr)
+            });
+            if self.moved_since(inode, &path, asked) && attempt < MAX_ATTEMPTS {
+                continue;
+            }
+            let (handle, attr) = match opened {
+                // It is gone; nobody can say what was in it.
+                Err(Errno::ENOENT | Errno::ELOOP | Errno::EISDIR | Errno::ENOTDIR) => {
+                    self.outdate(inode);
+                    return Err(Errno::ESTALE);
+                }
+                opened => opened?,
+            };
+            self.compare(inode, &attr, asked, granted)?;
+            return Ok(handle.take());
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    /// Compares what was opened late with what it was granted for.
+    fn compare(&self, inode: &Inode, attr: &Attr, asked: Asked, granted: Validator) -> Result<()> {
+        let tick = self.ticks.advance();
+        {
+            let mut state = inode.state();
+            let quiet = state.unchanged_since(asked.tick);
+            state.open_late(tick);
+            // What was written here meanwhile is no other file.
+            if Validator::of(attr) == granted || !quiet {
+                return Ok(());
+            }
+            state.forget_pages();
+        }
+        self.learn(inode, attr, Asked { tick, ..asked });
+        tracing::debug!(ino = inode.ino.0, "changed between its open and a read");
+        if let Some(invalidate) = self.invalidate.get() {
+            invalidate.content(inode.ino);
+        }
+        Err(Errno::ESTALE)
+    }
+
+    /// Opens the handles that were granted for `inode`, before something happens to its name.
+    pub(crate) async fn open_granted(&self, inode: &Inode) {
+        let granted: Vec<Arc<RemoteFile>> = {
+            let state = inode.state();
+            let late = state.open.iter().filter(|open| open.remote.opened().is_none());
+            // They share one.
+            late.map(|open| open.remote.clone()).take(1).collect()
+        };
+        for file in granted {
+            // Who reads through it is told of the error.
+            let _ = file.fh().await;
+        }
+    }
+
+    /// What is known of `inode` is not true any longer, nor what listings tell of its names.
+    pub(crate) fn outdate(&self, inode: &Inode) {
+        self.tree().doubt_names(inode.ino);
+        inode.state().expire();
+    }
+}
+
+/// Closes a handle that nobody has taken over.
+struct Unclosed<'a> {
+    remote: &'a Arc<dyn Remote>,
+    fh: Option<Fh>,
+}
+
+impl Unclosed<'_> {
+    fn take(mut self) -> Fh {
+        self.fh.take().expect("taken once, since this consumes it")
+    }
+}
+
+impl Drop for Unclosed<'_> {
+    fn drop(&mut self) {
+        if let Some(fh) = self.fh {
+            self.remote.close(fh);
+        }
+    }
+}
+
+/// Whether the server lets the login read a file with these attributes, as far as bits tell.
+pub(crate) fn may_read(config: &Config, attr: &Attr) -> bool {
+    const OWNER: u32 = 0o400;
+    const OTHERS: u32 = 0o044;
+    match config.login {
+        Some((0, _)) => true,
+        Some((uid, _)) if uid == attr.uid => attr.perm & OWNER != 0,
+        // Of the login's groups only one is known, and an access list may stand behind them.
+        Some(_) => attr.perm & OTHERS == OTHERS,
+        None => attr.perm & (OWNER | OTHERS) == OWNER | OTHERS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Timestamp;
+
+    #[test]
+    fn bits_tell_who_may_read() {
+        let allowed = |login, perm| {
+            let time = Timestamp::default();
+            let config = Config { login, ..Config::default() };
+            let kind = FileKind::Regular;
+            let attr = Attr { kind, perm, size: 0, uid: 7, gid: 7, atime: time, mtime: time };
+            may_read(&config, &attr)
+        };
+        assert!(allowed(Some((0, 0)), 0));
+        assert!(allowed(Some((7, 1)), 0o400) && !allowed(Some((7, 1)), 0o377));
+        assert!(allowed(Some((8, 7)), 0o044) && !allowed(Some((8, 7)), 0o740));
+        assert!(!allowed(Some((8, 7)), 0o704));
+        assert!(allowed(None, 0o444) && !allowed(None, 0o440) && !allowed(None, 0o044));
+    }
+}

@@ -1,0 +1,214 @@
+//! The handle of the remote behind an open file, which may be opened as late as it is needed.
+//!
+//! Many files are opened and closed again with nothing asked of the remote in between: what is
+//! read of them is in the kernel's pages or was fetched ahead. So the handle of an open file is
+//! either there from the beginning, or opened by the first who needs it.
+//!
+//! Invariants:
+//! 1. At most one handle is opened for a [`RemoteFile`], whoever needs it at the same time. An
+//!    attempt that failed is told to all who wait for it; who comes later tries again.
+//! 2. An open that has begun is seen through, though whoever began it gives up.
+//! 3. A handle that was opened is closed when the last share of the [`RemoteFile`] is gone, also
+//!    if it was opened too late for anybody.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use base::task::Task;
+use base::{Errno, Fh, Remote, Result};
+use tokio::sync::watch;
+
+/// An open on its way.
+pub(crate) type Opening = Pin<Box<dyn Future<Output = Result<Fh>> + Send>>;
+
+/// Begins to open the file. What it gives is closed by the [`RemoteFile`].
+pub(crate) type Opener = Box<dyn Fn() -> Opening + Send + Sync>;
+
+/// See the [module](self).
+pub(crate) struct RemoteFile {
+    remote: Arc<dyn Remote>,
+    opened: OnceLock<Fh>,
+    /// `None` when it was open from the beginning.
+    late: Option<Mutex<Late>>,
+}
+
+struct Late {
+    opener: Opener,
+    /// The attempt on its way. Ends with what came of it.
+    attempt: Option<watch::Receiver<Option<Result<Fh>>>>,
+}
+
+impl RemoteFile {
+    /// One that is open already.
+    pub(crate) fn open(remote: Arc<dyn Remote>, fh: Fh) -> Arc<RemoteFile> {
+        Arc::new(RemoteFile { remote, opened: OnceLock::from(fh), late: None })
+    }
+
+    /// One that `opener` opens when it is needed.
+    pub(crate) fn lazy(remote: Arc<dyn Remote>, opener: Opener) -> Arc<RemoteFile> {
+        let late = Some(Mutex::new(Late { opener, attempt: None }));
+        Arc::new(RemoteFile { remote, opened: OnceLock::new(), late })
+    }
+
+    /// The handle, if it is open.
+    pub(crate) fn opened(&self) -> Option<Fh> {
+        self.opened.get().copied()
+    }
+
+    /// The handle; opened now if it was not yet. Begins in the call itself, so that the open goes
+    /// out before whatever the caller sends next.
+    pub(crate) fn fh(self: &Arc<Self>) -> impl Future<Output = Result<Fh>> + Send + use<> {
+        let ready = self.opened().map(Ok);
+        let attempt = if ready.is_none() { self.attempt() } else { None };
+        let file = self.clone();
+        async move {
+            let Some(mut attempt) = attempt else {
+                return ready.or_else(|| file.opened().map(Ok)).unwrap_or(Err(Errno::EBADF));
+            };
+            match attempt.wait_for(Option::is_some).await {
+                Ok(result) => result.unwrap_or(Err(Errno::EIO)),
+                // The attempt is gone with the runtime that carried it.
+                Err(_) => Err(Errno::EIO),
+            }
+        }
+    }
+
+    /// The attempt that is on its way, or a new one. `None` when it is over.
+    fn attempt(self: &Arc<Self>) -> Option<watch::Receiver<Option<Result<Fh>>>> {
+        let late = self.late.as_ref()?;
+        let (opening, done, attempt) = {
+            let mut late = late.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(attempt) = &late.attempt {
+                return Some(attempt.clone());
+            }
+            if self.opened().is_some() {
+                return None;
+            }
+            let (done, attempt) = watch::channel(None);
+            late.attempt = Some(attempt.clone());
+            ((late.opener)(), done, attempt)
+        };
+        let file = self.clone();
+        Task::start(async move {
+            let result = opening.await;
+            if let Ok(fh) = result {
+                // Only one attempt at a time, so it is not set yet.
+                let _ = file.opened.set(fh);
+            }
+            if let Some(late) = &file.late {
+                late.lock().unwrap_or_else(PoisonError::into_inner).attempt = None;
+            }
+            done.send_replace(Some(result));
+        });
+        Some(attempt)
+    }
+}
+
+impl fmt::Debug for RemoteFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RemoteFile").field(&self.opened()).finish()
+    }
+}
+
+impl Drop for RemoteFile {
+    fn drop(&mut self) {
+        if let Some(fh) = self.opened() {
+            self.remote.close(fh);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{Access, OpenFlags};
+    use testkit::{Call, FaultyRemote, MemRemote, path};
+
+    fn lazy(remote: &Arc<FaultyRemote<MemRemote>>) -> Arc<RemoteFile> {
+        let opening = remote.clone();
+        let opener = move || -> Opening {
+            let remote = opening.clone();
+            Box::pin(async move {
+                let flags = OpenFlags::existing(Access::Read);
+                remote.open(&path("f"), flags).await.map(|opened| opened.fh)
+            })
+        };
+        RemoteFile::lazy(remote.clone(), Box::new(opener))
+    }
+
+    fn remote() -> Arc<FaultyRemote<MemRemote>> {
+        let remote = MemRemote::new();
+        remote.put_file("f", "x");
+        Arc::new(FaultyRemote::new(Arc::new(remote)))
+    }
+
+    async fn pending<T>(future: &mut (impl Future<Output = T> + Unpin)) -> bool {
+        std::future::poll_fn(|context| {
+            let polled = Pin::new(&mut *future).poll(context);
+            std::task::Poll::Ready(polled.is_pending())
+        })
+        .await
+    }
+
+    #[tokio::test]
+    async fn what_nobody_needs_is_never_opened() {
+        let remote = remote();
+        drop(lazy(&remote));
+        assert_eq!((remote.calls(Call::Open), remote.calls(Call::Close)), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn all_who_need_it_share_one_open() {
+        let remote = remote();
+        let file = lazy(&remote);
+        let gate = remote.hold(Call::Open, 1);
+        let mut first = Box::pin(file.fh());
+        let mut second = Box::pin(file.fh());
+        assert!(pending(&mut first).await && pending(&mut second).await);
+        gate.release();
+        let (first, second) = (first.await.unwrap(), second.await.unwrap());
+        assert_eq!(first, second);
+        assert_eq!(file.fh().await, Ok(first));
+        drop(file);
+        assert_eq!((remote.calls(Call::Open), remote.inner().open_handles()), (1, 0));
+    }
+
+    #[tokio::test]
+    async fn an_open_whose_caller_gave_up_is_seen_through() {
+        let remote = remote();
+        let file = lazy(&remote);
+        let gate = remote.hold(Call::Open, 1);
+        let mut first = Box::pin(file.fh());
+        assert!(pending(&mut first).await);
+        drop(first);
+        let second = file.fh();
+        gate.release();
+        assert!(second.await.is_ok());
+        assert_eq!(remote.calls(Call::Open), 1);
+    }
+
+    #[tokio::test]
+    async fn a_handle_that_comes_too_late_is_closed() {
+        let remote = remote();
+        let file = lazy(&remote);
+        let gate = remote.hold_answer(Call::Open, 1);
+        drop(file.fh());
+        drop(file);
+        gate.release();
+        gate.over().await;
+        while remote.calls(Call::Close) == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(remote.inner().open_handles(), 0);
+    }
+
+    #[tokio::test]
+    async fn an_open_that_failed_is_tried_again_by_the_next() {
+        let remote = remote();
+        let file = lazy(&remote);
+        remote.fail(Call::Open, 1, Errno::EHOSTDOWN);
+        assert_eq!(file.fh().await, Err(Errno::EHOSTDOWN));
+        assert!(file.fh().await.is_ok());
+    }
+}

@@ -1,0 +1,175 @@
+//! What all operations share: the remote, the settings, the tree and what is open.
+//!
+//! Operations are methods of [`Vfs`](crate::Vfs), which holds the one lasting share. What goes on
+//! in the background has a share too, for as long as it runs; [`Vfs`](crate::Vfs) ends it when it
+//! is dropped.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use base::{Attr, Errno, FileKind, Remote, RemotePath, Result};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use crate::background::Background;
+use crate::config::{Config, Consistency, Timeout};
+use crate::contents::Contents;
+use crate::directory::OpenDirectory;
+use crate::grant::Invalidate;
+use crate::inode::{Inode, State};
+use crate::open::{LostWrite, OpenFile};
+use crate::readahead::Used;
+use crate::table::Table;
+use crate::tree::{Asked, Ticks, Tree};
+use crate::walk::Walk;
+use crate::{Entry, Ino, Stat};
+
+/// See the [module](self).
+pub struct Shared {
+    pub(crate) remote: Arc<dyn Remote>,
+    pub(crate) config: Config,
+    tree: Mutex<Tree>,
+    pub(crate) ticks: Arc<Ticks>,
+    pub(crate) files: Table<OpenFile>,
+    pub(crate) directories: Table<OpenDirectory>,
+    /// Permits are bytes; held by each write until the server has it.
+    pub(crate) dirty: Arc<Semaphore>,
+    pub(crate) lost_write: Arc<LostWrite>,
+    /// Files of which something may be [gathered](crate::writes).
+    gathering: Mutex<Vec<Weak<Inode>>>,
+    pub(crate) readahead_used: Arc<Used>,
+    pub(crate) background: Background,
+    pub(crate) walk: Walk,
+    pub(crate) contents: Contents,
+    pub(crate) invalidate: OnceLock<Arc<dyn Invalidate>>,
+}
+
+impl Shared {
+    /// `config` is one that is in [effect](Config::effective).
+    pub(crate) fn new(remote: Arc<dyn Remote>, config: Config) -> Shared {
+        let ticks = Arc::<Ticks>::default();
+        let dirty_bytes = config.dirty_bytes;
+        Shared {
+            remote,
+            config,
+            tree: Mutex::new(Tree::new(ticks.clone())),
+            ticks,
+            files: Table::default(),
+            directories: Table::default(),
+            dirty: Arc::new(Semaphore::new(dirty_bytes as usize)),
+            lost_write: Arc::default(),
+            gathering: Mutex::default(),
+            readahead_used: Arc::default(),
+            background: Background::default(),
+            walk: Walk::default(),
+            contents: Contents::default(),
+            invalidate: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn tree(&self) -> MutexGuard<'_, Tree> {
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
+        self.tree().get(ino).ok_or(Errno::ESTALE)
+    }
+
+    /// The path that reaches `ino` by name; `ESTALE` for an orphan.
+    pub(crate) fn path(&self, ino: Ino) -> Result<RemotePath> {
+        self.tree().path(ino).ok_or(Errno::ESTALE)
+    }
+
+    /// How long attributes and names of a file of this kind count.
+    pub(crate) fn timeout(&self, kind: FileKind) -> Timeout {
+        if kind == FileKind::Directory { self.config.dirs } else { self.config.files }
+    }
+
+    /// What an application sees of `inode` if the server says `attr`. The kernel may take it for
+    /// true for as long as `attr` counts here.
+    pub(crate) fn stat(&self, inode: &Inode, attr: &Attr) -> Result<Stat> {
+        let told = self.config.idmap.attr_here(&self.config.shown, *attr)?;
+        let (times, nlink, ttl) = {
+            let mut state = inode.state();
+            let known = state.last_attr() == Some(*attr);
+            let left = state.valid_until().saturating_duration_since(Instant::now());
+            let left = if known { left } else { Duration::ZERO };
+            let ttl = self.config.kernel_attr.map_or(left, |cap| cap.min(left));
+            let ttl = state.tell(attr.size, ttl);
+            (state.times(attr), state.nlink, ttl)
+        };
+        let (atime, mtime, ctime) = times;
+        let attr = told;
+        Ok(Stat { number: inode.number, attr: Attr { atime, mtime, ..attr }, nlink, ctime, ttl })
+    }
+
+    pub(crate) fn entry(&self, inode: &Inode, attr: &Attr) -> Result<Entry> {
+        let stat = self.stat(inode, attr)?;
+        let left = inode.state().valid_until().saturating_duration_since(Instant::now());
+        let ttl = self.config.kernel_entry.map_or(left, |cap| cap.min(left));
+        Ok(Entry { ino: inode.ino, stat, ttl })
+    }
+
+    /// Whether the path of `inode`, which was `path` when something was asked, may be another one
+    /// by now.
+    pub(crate) fn moved_since(&self, inode: &Inode, path: &RemotePath, asked: Asked) -> bool {
+        let tree = self.tree();
+        !tree.paths_unchanged_since(asked.tick) || tree.path(inode.ino).as_ref() != Some(path)
+    }
+
+    /// Something of `inode` is gathered.
+    pub(crate) fn gathers(&self, inode: &Arc<Inode>) {
+        let mut gathering = self.gathering.lock().unwrap_or_else(PoisonError::into_inner);
+        if !gathering.iter().any(|known| known.as_ptr() == Arc::as_ptr(inode)) {
+            gathering.retain(|known| known.strong_count() > 0);
+            gathering.push(Arc::downgrade(inode));
+        }
+    }
+
+    /// Something is about to be asked of the server by a name. That may be another name of a file
+    /// which is written to, linked elsewhere or long ago, so what is gathered is sent first. Must
+    /// be called without a lock.
+    pub(crate) fn asked(&self) -> Asked {
+        let gathering =
+            std::mem::take(&mut *self.gathering.lock().unwrap_or_else(PoisonError::into_inner));
+        for inode in gathering.iter().filter_map(Weak::upgrade) {
+            inode.writes.hurry_all();
+        }
+        Asked { tick: self.ticks.now(), at: Instant::now() }
+    }
+
+    /// Keeps what the server told of a name of `inode` when it was asked, unless something was
+    /// changed here since.
+    pub(crate) fn learn(&self, inode: &Inode, attr: &Attr, asked: Asked) {
+        self.learn_from(inode, attr, asked, Instant::now());
+    }
+
+    /// The same of what the server told at `told_at`.
+    pub(crate) fn learn_from(&self, inode: &Inode, attr: &Attr, asked: Asked, told_at: Instant) {
+        if self.learn_content(inode, attr, asked, told_at) {
+            inode.state().named(asked.at);
+        }
+    }
+
+    /// The same of what it told of an open handle, whatever the names lead to by now.
+    pub(crate) fn learn_content(
+        &self,
+        inode: &Inode,
+        attr: &Attr,
+        asked: Asked,
+        told_at: Instant,
+    ) -> bool {
+        let mut state = inode.state();
+        let learns = state.unchanged_since(asked.tick) && !self.counts_for_ever(&state);
+        if learns {
+            state.learn(*attr, told_at, asked.at, self.timeout(inode.kind));
+        }
+        learns
+    }
+
+    /// Whether the attributes that are known stay, whatever the server tells by now.
+    pub(crate) fn counts_for_ever(&self, state: &State) -> bool {
+        self.config.consistency == Consistency::Immutable
+            && state.fresh_attr(Instant::now()).is_some()
+    }
+}

@@ -1,0 +1,463 @@
+//! What whole directories were when they were listed last.
+//!
+//! Definitions. A *snapshot* is a listing of one directory with the attributes of its names, as
+//! the server told them. It is *complete* when the listing came to its end: then a name that is
+//! not in it was absent. Names that are changed through this mount afterwards are *exceptions*:
+//! unknown from the moment in which the change begins, so that one change does not spoil what is
+//! known of all the others. What a change, or a later answer of the server, makes of such a name
+//! may be put in.
+//!
+//! Snapshots say what was true when; for how long that counts is the caller's matter. They are
+//! kept apart from the tree's nodes, which are there only for what the kernel knows: a listing of
+//! a directory that the kernel has not looked at yet is kept by its path, until it does.
+//!
+//! Invariants:
+//! 1. What is in a snapshot was told by the server after the last change made here of that name.
+//! 2. Entries and bytes are bounded over all snapshots; the least recently used go first.
+//!
+//! All of it is guarded by the lock of the tree, which changes exceptions and names in one step.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use base::{Attr, Name, RemotePath};
+use tokio::time::Instant;
+
+use crate::Ino;
+use crate::contents::Files;
+use crate::tree::Asked;
+
+/// Names kept in snapshots, at most: three times the sources of Linux.
+const MAX_NAMES: usize = 200_000;
+
+/// Bytes of them, at most. Names longer than some 50 bytes reach this first.
+const MAX_BYTES: usize = 32 << 20;
+
+/// What a name costs besides its bytes: its attributes, its reference, its place in the order.
+const NAME_BYTES: usize = size_of::<Found>() + 2 * size_of::<usize>() + size_of::<u32>();
+
+/// What a snapshot costs besides its names. An empty directory must not be for free.
+const SNAPSHOT_BYTES: usize = 400;
+
+/// A name as it was listed.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) name: Name,
+    pub(crate) attr: Attr,
+    pub(crate) seen_at: Instant,
+}
+
+/// What a snapshot tells of a name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Told {
+    /// It was there.
+    Present { attr: Attr, seen_at: Instant, asked: Asked },
+    /// It was not, at that time.
+    Absent(Instant),
+}
+
+/// A name that was changed here after the listing began.
+#[derive(Clone, Copy, Debug)]
+enum Exception {
+    Unknown,
+    Absent(Instant),
+    Present { attr: Attr, asked: Asked },
+}
+
+/// See the [module](self).
+pub(crate) struct Snapshot {
+    listed: Arc<[Found]>,
+    /// Places in `listed` in the order of the names.
+    by_name: Box<[u32]>,
+    /// Places of directories in `listed`.
+    directories: Box<[u32]>,
+    complete: bool,
+    /// Nobody had asked for it, nor has anybody used it yet.
+    ahead: bool,
+    asked: Asked,
+    /// When the first part of the listing came: absent names were absent about then.
+    first_at: Instant,
+    exceptions: HashMap<Name, Exception>,
+    /// Its place in the order of use.
+    used: u64,
+    bytes: usize,
+}
+
+impl Snapshot {
+    /// `listed` in the server's order.
+    pub(crate) fn new(
+        listed: Vec<Found>,
+        complete: bool,
+        asked: Asked,
+        first_at: Instant,
+    ) -> Snapshot {
+        let mut by_name: Box<[u32]> = (0..listed.len() as u32).collect();
+        by_name.sort_by(|one, other| {
+            listed[*one as usize].name.as_bytes().cmp(listed[*other as usize].name.as_bytes())
+        });
+        let is_dir = |place: &u32| listed[*place as usize].attr.is_dir();
+        let directories = (0..listed.len() as u32).filter(is_dir).collect();
+        let names: usize = listed.iter().map(|found| found.name.as_bytes().len()).sum();
+        let bytes = SNAPSHOT_BYTES + names + listed.len() * NAME_BYTES;
+        let listed = listed.into();
+        let exceptions = HashMap::new();
+        Snapshot {
+            listed,
+            by_name,
+            directories,
+            complete,
+            ahead: false,
+            asked,
+            first_at,
+            exceptions,
+            used: 0,
+            bytes,
+        }
+    }
+
+    /// What it tells of `name`; `None` when that is not known.
+    pub(crate) fn told(&self, name: &Name) -> Option<Told> {
+        match self.exceptions.get(name) {
+            Some(Exception::Unknown) => return None,
+            Some(Exception::Absent(since)) => return Some(Told::Absent(*since)),
+            Some(Exception::Present { attr, asked }) => {
+                return Some(Told::Present { attr: *attr, seen_at: asked.at, asked: *asked });
+            }
+            None => {}
+        }
+        match self.find(name) {
+            Some(place) => {
+                let Found { attr, seen_at, .. } = self.listed[place];
+                Some(Told::Present { attr, seen_at, asked: self.asked })
+            }
+            None => self.complete.then_some(Told::Absent(self.first_at)),
+        }
+    }
+
+    fn find(&self, name: &Name) -> Option<usize> {
+        self.rank(name).ok().map(|at| self.by_name[at] as usize)
+    }
+
+    /// Where `name` is among the names in order, or would be.
+    fn rank(&self, name: &Name) -> std::result::Result<usize, usize> {
+        let name = name.as_bytes();
+        self.by_name
+            .binary_search_by(|place| self.listed[*place as usize].name.as_bytes().cmp(name))
+    }
+
+    /// All that it lists, if that is the whole directory as it is known to be.
+    pub(crate) fn whole(&self) -> Option<Whole> {
+        let unknown = |exception: &Exception| matches!(exception, Exception::Unknown);
+        if !self.complete || self.exceptions.values().any(unknown) {
+            return None;
+        }
+        let as_listed = |found: &&Found| !self.exceptions.contains_key(&found.name);
+        let later = self.exceptions.iter().filter_map(|(name, exception)| match exception {
+            Exception::Present { attr, asked } => {
+                Some(Found { name: name.clone(), attr: *attr, seen_at: asked.at })
+            }
+            _ => None,
+        });
+        Some((self.listed.iter().filter(as_listed).cloned().chain(later).collect(), self.asked))
+    }
+
+    /// Whether it came to its end.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// When it was asked for.
+    pub(crate) fn asked(&self) -> Asked {
+        self.asked
+    }
+
+    /// Nothing is known of `name`, which was changed after the listing began.
+    pub(crate) fn doubt(&mut self, name: Name) {
+        self.bytes += NAME_BYTES + name.as_bytes().len();
+        self.exceptions.insert(name, Exception::Unknown);
+    }
+
+    /// When it was listed.
+    pub(crate) fn first_at(&self) -> Instant {
+        self.first_at
+    }
+
+    /// The names of its directories in the server's order.
+    pub(crate) fn directories(&self) -> Vec<Name> {
+        let name = |place: &u32| self.listed[*place as usize].name.clone();
+        self.directories.iter().map(name).collect()
+    }
+
+    /// Where `name` is in the listing, and where among the names in order.
+    pub(crate) fn places(&self, name: &Name) -> Option<(usize, usize)> {
+        let by_name = self.rank(name).ok()?;
+        Some((self.by_name[by_name] as usize, by_name))
+    }
+
+    /// The names and sizes of up to `most` files that are `wanted`, from a place in the listing
+    /// on, or among the names.
+    pub(crate) fn next_files(
+        &self,
+        from: usize,
+        by_name: bool,
+        wanted: impl Fn(&Attr) -> bool,
+        most: usize,
+    ) -> Files {
+        let place = |at: usize| if by_name { self.by_name[at] as usize } else { at };
+        let files = (from..self.listed.len()).map(|at| &self.listed[place(at)]);
+        let wanted =
+            files.filter(|file| wanted(&file.attr) && !self.exceptions.contains_key(&file.name));
+        wanted.take(most).map(|file| (file.name.clone(), file.attr.size)).collect()
+    }
+
+    /// It was fetched before anybody asked for it.
+    pub(crate) fn set_ahead(&mut self) {
+        self.ahead = true;
+    }
+}
+
+/// All entries of a directory, and when they were asked for.
+pub(crate) type Whole = (Vec<Found>, Asked);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Node(Ino),
+    Path(RemotePath),
+}
+
+/// All snapshots. See the [module](self).
+#[derive(Default)]
+pub(crate) struct Snapshots {
+    by_key: HashMap<Key, Snapshot>,
+    order: BTreeMap<u64, Key>,
+    next_use: u64,
+    /// How many are kept by their paths.
+    ahead: usize,
+    names: usize,
+    bytes: usize,
+}
+
+impl Snapshots {
+    /// Puts in what the directory `dir` is.
+    pub(crate) fn insert(&mut self, dir: Ino, snapshot: Snapshot) {
+        self.put(Key::Node(dir), snapshot);
+    }
+
+    /// Puts in what the directory at `path` is, of which there is no node.
+    pub(crate) fn insert_ahead(&mut self, path: RemotePath, snapshot: Snapshot) {
+        self.put(Key::Path(path), snapshot);
+    }
+
+    /// Takes out what was listed ahead at `path`.
+    pub(crate) fn take_ahead(&mut self, path: &RemotePath) -> Option<Snapshot> {
+        if self.ahead == 0 { None } else { self.take(&Key::Path(path.clone())) }
+    }
+
+    /// Whether anything is kept by its path.
+    pub(crate) fn any_ahead(&self) -> bool {
+        self.ahead > 0
+    }
+
+    /// Whether there is a snapshot of `dir`.
+    pub(crate) fn has(&self, dir: Ino) -> bool {
+        self.by_key.contains_key(&Key::Node(dir))
+    }
+
+    /// Forgets all that is kept by its path.
+    pub(crate) fn forget_ahead(&mut self) {
+        if self.ahead == 0 {
+            return;
+        }
+        let by_path = |key: &&Key| matches!(key, Key::Path(_));
+        let keys: Vec<Key> = self.by_key.keys().filter(by_path).cloned().collect();
+        for key in keys {
+            self.take(&key);
+        }
+    }
+
+    /// The snapshot of `dir`, which is with this the one used last.
+    pub(crate) fn get(&mut self, dir: Ino) -> Option<&Snapshot> {
+        self.touch(Key::Node(dir))
+    }
+
+    /// The same, of what is kept by its path.
+    pub(crate) fn get_ahead(&mut self, path: &RemotePath) -> Option<&Snapshot> {
+        self.touch(Key::Path(path.clone()))
+    }
+
+    fn touch(&mut self, key: Key) -> Option<&Snapshot> {
+        let snapshot = self.by_key.get_mut(&key)?;
+        self.order.remove(&snapshot.used);
+        self.next_use += 1;
+        snapshot.used = self.next_use;
+        self.order.insert(self.next_use, key);
+        Some(snapshot)
+    }
+
+    /// Whether the snapshot of `dir` was fetched ahead and not used yet; with this it is.
+    pub(crate) fn use_ahead(&mut self, dir: Ino) -> bool {
+        let snapshot = self.by_key.get_mut(&Key::Node(dir));
+        snapshot.is_some_and(|snapshot| std::mem::take(&mut snapshot.ahead))
+    }
+
+    pub(crate) fn remove(&mut self, dir: Ino) {
+        self.take(&Key::Node(dir));
+    }
+
+    /// Nothing is known of `name` any longer.
+    pub(crate) fn doubt(&mut self, dir: Ino, name: &Name) {
+        self.except(dir, name, Exception::Unknown);
+    }
+
+    /// `name` is gone since `since`.
+    pub(crate) fn gone(&mut self, dir: Ino, name: &Name, since: Instant) {
+        self.except(dir, name, Exception::Absent(since));
+    }
+
+    /// The server has told of `name` what was asked when `asked`.
+    pub(crate) fn seen(&mut self, dir: Ino, name: &Name, attr: &Attr, asked: Asked) {
+        self.except(dir, name, Exception::Present { attr: *attr, asked });
+    }
+
+    fn except(&mut self, dir: Ino, name: &Name, what: Exception) {
+        let Some(snapshot) = self.by_key.get_mut(&Key::Node(dir)) else { return };
+        if snapshot.exceptions.insert(name.clone(), what).is_none() {
+            let cost = NAME_BYTES + name.as_bytes().len();
+            snapshot.bytes += cost;
+            self.bytes += cost;
+            self.names += 1;
+            self.evict();
+        }
+    }
+
+    fn put(&mut self, key: Key, mut snapshot: Snapshot) {
+        self.take(&key);
+        self.next_use += 1;
+        snapshot.used = self.next_use;
+        self.order.insert(self.next_use, key.clone());
+        self.names += snapshot.listed.len() + snapshot.exceptions.len();
+        self.bytes += snapshot.bytes;
+        self.ahead += usize::from(matches!(key, Key::Path(_)));
+        self.by_key.insert(key, snapshot);
+        self.evict();
+    }
+
+    fn take(&mut self, key: &Key) -> Option<Snapshot> {
+        let snapshot = self.by_key.remove(key)?;
+        self.order.remove(&snapshot.used);
+        self.names -= snapshot.listed.len() + snapshot.exceptions.len();
+        self.bytes -= snapshot.bytes;
+        self.ahead -= usize::from(matches!(key, Key::Path(_)));
+        Some(snapshot)
+    }
+
+    fn evict(&mut self) {
+        while self.names > MAX_NAMES || self.bytes > MAX_BYTES {
+            let Some((_, oldest)) = self.order.first_key_value() else { return };
+            let oldest = oldest.clone();
+            self.take(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{FileKind, Timestamp};
+
+    fn name(text: &str) -> Name {
+        Name::new(text.as_bytes()).unwrap()
+    }
+
+    fn attr(size: u64) -> Attr {
+        let time = Timestamp::default();
+        Attr { kind: FileKind::Regular, perm: 0, size, uid: 0, gid: 0, atime: time, mtime: time }
+    }
+
+    fn snapshot(names: &[&str], complete: bool) -> Snapshot {
+        let seen_at = Instant::now();
+        let found = |(size, text): (usize, &&str)| Found {
+            name: name(text),
+            attr: attr(size as u64),
+            seen_at,
+        };
+        let listed = names.iter().enumerate().map(found).collect();
+        Snapshot::new(listed, complete, Asked { tick: 0, at: seen_at }, seen_at)
+    }
+
+    fn size(snapshots: &mut Snapshots, dir: u64, text: &str) -> Option<Option<u64>> {
+        Some(match snapshots.get(Ino(dir))?.told(&name(text))? {
+            Told::Present { attr, .. } => Some(attr.size),
+            Told::Absent(_) => None,
+        })
+    }
+
+    #[test]
+    fn only_a_complete_listing_tells_what_is_absent() {
+        let mut snapshots = Snapshots::default();
+        snapshots.insert(Ino(1), snapshot(&["b", "a", "c"], true));
+        snapshots.insert(Ino(2), snapshot(&["b", "a"], false));
+        for (text, place) in [("b", 0), ("a", 1)] {
+            assert_eq!(size(&mut snapshots, 1, text), Some(Some(place)));
+            assert_eq!(size(&mut snapshots, 2, text), Some(Some(place)));
+        }
+        assert_eq!(size(&mut snapshots, 1, "d"), Some(None));
+        assert_eq!(size(&mut snapshots, 2, "d"), None);
+        assert_eq!(size(&mut snapshots, 3, "d"), None);
+    }
+
+    #[test]
+    fn a_change_spoils_one_name_only() {
+        let mut snapshots = Snapshots::default();
+        snapshots.insert(Ino(1), snapshot(&["a", "b"], true));
+        snapshots.doubt(Ino(1), &name("a"));
+        assert_eq!(size(&mut snapshots, 1, "a"), None);
+        assert_eq!(size(&mut snapshots, 1, "b"), Some(Some(1)));
+        assert!(snapshots.get(Ino(1)).unwrap().whole().is_none());
+        snapshots.gone(Ino(1), &name("a"), Instant::now());
+        assert_eq!(size(&mut snapshots, 1, "a"), Some(None));
+        let (whole, _) = snapshots.get(Ino(1)).unwrap().whole().unwrap();
+        assert_eq!(whole.iter().map(|found| found.name.clone()).collect::<Vec<_>>(), [name("b")]);
+        let asked = Asked { tick: 1, at: Instant::now() };
+        snapshots.seen(Ino(1), &name("a"), &attr(7), asked);
+        assert_eq!(size(&mut snapshots, 1, "a"), Some(Some(7)));
+    }
+
+    #[test]
+    fn what_was_listed_ahead_is_taken_over_by_the_node() {
+        let mut snapshots = Snapshots::default();
+        let path = RemotePath::parse(b"d/e").unwrap();
+        snapshots.insert_ahead(path.clone(), snapshot(&["a"], true));
+        assert!(snapshots.get_ahead(&path).is_some());
+        let taken = snapshots.take_ahead(&path).unwrap();
+        snapshots.insert(Ino(5), taken);
+        assert!(snapshots.get_ahead(&path).is_none());
+        assert_eq!(size(&mut snapshots, 5, "a"), Some(Some(0)));
+        snapshots.insert_ahead(path.clone(), snapshot(&["a"], true));
+        snapshots.forget_ahead();
+        assert!(snapshots.get_ahead(&path).is_none());
+        snapshots.remove(Ino(5));
+        assert_eq!((snapshots.names, snapshots.bytes, snapshots.order.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn the_least_recently_used_go_first() {
+        let mut snapshots = Snapshots::default();
+        let names: Vec<String> = (0..MAX_NAMES / 4).map(|index| format!("n{index}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        for dir in 1..=3 {
+            snapshots.insert(Ino(dir), snapshot(&names, true));
+        }
+        assert!(snapshots.get(Ino(1)).is_some());
+        for dir in 4..=5 {
+            snapshots.insert(Ino(dir), snapshot(&names, true));
+        }
+        let kept: Vec<u64> = (1..=5).filter(|dir| snapshots.get(Ino(*dir)).is_some()).collect();
+        assert!(snapshots.names <= MAX_NAMES && snapshots.bytes <= MAX_BYTES);
+        assert!(!kept.contains(&2) && kept.contains(&1) && kept.contains(&5), "{kept:?}");
+        // One that is too large alone does not stay either.
+        let huge = names.repeat(5);
+        snapshots.insert(Ino(9), snapshot(&huge, true));
+        assert!(snapshots.get(Ino(9)).is_none());
+    }
+}

@@ -1,0 +1,128 @@
+//! What the tree knows of whole directories: snapshots, kept in step with the changes made here.
+
+use base::{Attr, Name, RemotePath};
+use tokio::time::Instant;
+
+use super::{Asked, Tree};
+use crate::Ino;
+use crate::snapshot::{Snapshot, Told, Whole};
+
+impl Tree {
+    /// The last snapshot of `dir`, if there is one.
+    pub(crate) fn snapshot(&mut self, dir: Ino) -> Option<&Snapshot> {
+        if !self.snapshots.has(dir)
+            && self.snapshots.any_ahead()
+            && let Some(path) = self.path(dir)
+            && let Some(snapshot) = self.snapshots.take_ahead(&path)
+        {
+            self.learn_directory(dir, snapshot);
+        }
+        self.snapshots.get(dir)
+    }
+
+    /// The whole listing of `dir`, if it is one that was told at `since` or later. Tells too whether
+    /// it had been fetched ahead, for nobody so far, and if so whether in time.
+    pub(crate) fn whole(&mut self, dir: Ino, since: Instant) -> (Option<Whole>, Option<bool>) {
+        let Some(snapshot) = self.snapshot(dir) else { return (None, None) };
+        let first_at = snapshot.first_at();
+        let whole = (first_at > since).then(|| snapshot.whole()).flatten();
+        let in_time = whole.is_some();
+        (whole, self.snapshots.use_ahead(dir).then_some(in_time))
+    }
+
+    /// Takes over a listing of `dir`, but for the names that were changed here since it began.
+    pub(crate) fn learn_directory(&mut self, dir: Ino, mut snapshot: Snapshot) {
+        let Asked { tick, .. } = snapshot.asked();
+        if !self.nodes.contains_key(&dir) || !self.paths_unchanged_since(tick) {
+            return;
+        }
+        // A failed attempt does not tell more than what is known.
+        let newer = |known: &Snapshot| known.is_complete() && !snapshot.is_complete();
+        if self.snapshots.get(dir).is_some_and(newer) {
+            return;
+        }
+        let Some(changed) = self.changes.since(dir, tick) else { return };
+        for name in changed {
+            snapshot.doubt(name);
+        }
+        self.snapshots.insert(dir, snapshot);
+    }
+
+    /// Takes over a listing of what is at `path`.
+    pub(crate) fn learn_directory_at(&mut self, path: RemotePath, snapshot: Snapshot) {
+        let Asked { tick, .. } = snapshot.asked();
+        if let Some(dir) = self.find(&path) {
+            self.learn_directory(dir, snapshot);
+        } else if self.paths_unchanged_since(tick) && tick >= self.lost_track {
+            self.snapshots.insert_ahead(path, snapshot);
+        }
+    }
+
+    /// The node at `path`, if there is one.
+    pub(crate) fn find(&self, path: &RemotePath) -> Option<Ino> {
+        path.names().try_fold(Ino::ROOT, |dir, name| {
+            let name = Name::new(name).ok()?;
+            self.bindings.get(&(dir, name)).map(|binding| binding.ino)
+        })
+    }
+
+    /// Whether a listing of what is at `path` is kept.
+    pub(crate) fn lists(&mut self, path: &RemotePath) -> Option<&Snapshot> {
+        match self.find(path) {
+            Some(dir) => self.snapshot(dir),
+            None => self.snapshots.get_ahead(path),
+        }
+    }
+
+    /// The directory `dir` at `path` has just been made here, and is empty.
+    pub(crate) fn made_directory(&mut self, dir: Ino, path: &RemotePath, asked: Asked) {
+        self.snapshots.take_ahead(path);
+        self.learn_directory(dir, Snapshot::new(Vec::new(), true, asked, asked.at));
+    }
+
+    /// `name` was removed here, by a change that is on its way still.
+    pub(crate) fn removed(&mut self, dir: Ino, name: &Name) {
+        if !self.changes.others_change(dir, name) {
+            self.snapshots.gone(dir, name, Instant::now());
+        }
+    }
+
+    /// The server has told of `name` what was asked when `asked`; nothing was changed here since.
+    pub(crate) fn told(&mut self, dir: Ino, name: &Name, attr: &Attr, asked: Asked) {
+        if self.changes.unchanged_since(dir, name, asked.tick) {
+            self.snapshots.seen(dir, name, attr, asked);
+        }
+    }
+
+    /// Whether what was asked of `name` has not been changed here since, as far as can be told.
+    pub(crate) fn still(&self, dir: Ino, name: &Name, asked: Asked) -> bool {
+        let tick = asked.tick;
+        self.name_unchanged_since(dir, name, tick)
+            && self.paths_unchanged_since(tick)
+            && tick >= self.lost_track
+    }
+
+    /// The server has told of `name` when it was asked (`None`: it is not there). If the snapshot
+    /// of the directory says the contrary, it does so no longer.
+    pub(crate) fn correct(&mut self, dir: Ino, name: &Name, told: Option<&Attr>, asked: Asked) {
+        let listed = self.snapshot(dir).and_then(|snapshot| snapshot.told(name));
+        match (listed, told) {
+            (Some(Told::Absent(_)), Some(attr)) => self.told(dir, name, attr, asked),
+            (Some(Told::Present { .. }), None) => self.snapshots.doubt(dir, name),
+            _ => {}
+        }
+    }
+
+    /// What is known of the names of `ino` is not true any longer.
+    pub(crate) fn doubt_names(&mut self, ino: Ino) {
+        let names = self.nodes.get(&ino).map(|node| node.names.clone()).unwrap_or_default();
+        for (dir, name) in names {
+            self.snapshots.doubt(dir, &name);
+        }
+    }
+
+    /// The first name of `ino`, and the directory that it is in.
+    pub(crate) fn name(&self, ino: Ino) -> Option<(Ino, Name)> {
+        self.nodes.get(&ino)?.names.first().cloned()
+    }
+}

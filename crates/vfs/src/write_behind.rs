@@ -1,0 +1,251 @@
+//! What is written and not at the server yet: gathering, sending, and what becomes of errors.
+//!
+//! Who waits for what, and when something is sent, is in [`writes`](crate::writes). Here is what
+//! one request carries and how it goes: a [`Load`] from an application's write, several of them
+//! joined in a [`Batch`], and the task that sees the batch through.
+//!
+//! Bounds: [`Config::dirty_bytes`](crate::Config) for the mount and `dirty_file_bytes` for a file.
+//! At either the writer waits until the server has answered for enough of what came before.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::task::Task;
+use base::{Errno, Remote, Result};
+use bytes::{Bytes, BytesMut};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::Vfs;
+use crate::open::OpenFile;
+use crate::tree::Ticks;
+
+/// Writes from this size on are not gathered, since that copies them. One of this size costs about
+/// as much to copy as to send by itself.
+const LARGE_BYTES: u64 = 64 << 10;
+
+/// Where the kernel cuts a write through its page cache; where pages are larger, also where they
+/// end.
+const PAGE_BYTES: u64 = 4096;
+
+/// How long the first part of what is appended waits for the second. The kernel sends it as soon
+/// as the first is acknowledged; only a line that ends with its page waits for nothing.
+const CUT_PATIENCE: Duration = Duration::from_millis(5);
+
+/// Where a write goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    /// At this offset.
+    Offset(u64),
+    /// At the end of the file, which the kernel takes to be here.
+    End(u64),
+}
+
+/// Bytes to be written, with what they take of the mount's bound.
+pub(crate) struct Load {
+    /// `None` for the end of the file.
+    offset: Option<u64>,
+    /// It is appended and ends with a page: perhaps it is the first part of a longer write, and
+    /// another machine must not get between the two.
+    is_cut: bool,
+    content: Content,
+    permit: OwnedSemaphorePermit,
+}
+
+enum Content {
+    /// As it came.
+    Single(Bytes),
+    /// Copied together.
+    Joined(BytesMut),
+}
+
+impl Load {
+    pub(crate) fn len(&self) -> u64 {
+        match &self.content {
+            Content::Single(bytes) => bytes.len() as u64,
+            Content::Joined(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// Whether it goes to the end of the file, wherever that is.
+    pub(crate) fn appends(&self) -> bool {
+        self.offset.is_none()
+    }
+
+    /// Whether the rest of it is perhaps still to come.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Which bytes of the file it may change.
+    pub(crate) fn range(&self) -> Range<u64> {
+        match self.offset {
+            Some(offset) => offset..offset + self.len(),
+            None => 0..u64::MAX,
+        }
+    }
+
+    /// Whether `other` goes on where this ends, and both together have `most` bytes at most.
+    pub(crate) fn fits(&self, other: &Load, most: u32) -> bool {
+        let goes_on = match (self.offset, other.offset) {
+            (Some(offset), Some(next)) => offset + self.len() == next,
+            (None, None) => self.is_cut,
+            _ => false,
+        };
+        goes_on && other.len() < LARGE_BYTES && self.len() + other.len() <= u64::from(most)
+    }
+
+    /// Adds `other`, which [fits](Load::fits).
+    pub(crate) fn join(&mut self, other: Load) {
+        let content = std::mem::replace(&mut self.content, Content::Joined(BytesMut::new()));
+        let mut joined = match content {
+            Content::Joined(bytes) => bytes,
+            Content::Single(bytes) => {
+                let mut joined = BytesMut::with_capacity(4 * bytes.len());
+                joined.extend_from_slice(&bytes);
+                joined
+            }
+        };
+        match other.content {
+            Content::Single(bytes) => joined.extend_from_slice(&bytes),
+            Content::Joined(bytes) => joined.extend_from_slice(&bytes),
+        }
+        self.content = Content::Joined(joined);
+        self.is_cut = other.is_cut;
+        self.permit.merge(other.permit);
+    }
+}
+
+/// One write to the remote. It is [sent](Batch::send), and ends with the server's answer.
+pub(crate) struct Batch {
+    pub(crate) number: u64,
+    pub(crate) load: Load,
+    file: Arc<OpenFile>,
+    remote: Arc<dyn Remote>,
+    ticks: Arc<Ticks>,
+    /// Who waits for the answer, if anybody does.
+    answer: Option<oneshot::Sender<Result<()>>>,
+}
+
+impl Batch {
+    /// Gives it to the remote, now. It is seen through whoever still waits for it: what follows
+    /// must not overtake it.
+    pub(crate) fn send(self) {
+        let Batch { number, load, file, remote, ticks, answer } = self;
+        let write = OnItsWay { file: file.clone(), ticks, number };
+        Task::start(async move {
+            let Load { offset, content, permit, .. } = load;
+            let data = match content {
+                Content::Single(bytes) => bytes,
+                Content::Joined(bytes) => bytes.freeze(),
+            };
+            let result = match file.fh().await {
+                // The offset of one that appends counts for nothing.
+                Ok(fh) => remote.write(fh, offset.unwrap_or(0), data).await,
+                Err(error) => Err(error),
+            };
+            // Told to who waits for it, and otherwise kept for the next call.
+            let untold = match answer {
+                Some(answer) => answer.send(result).err().unwrap_or(Ok(())),
+                None => result,
+            };
+            if let Err(error) = untold {
+                file.fail(error);
+            }
+            drop(write);
+            drop(permit);
+            file.inode.writes.send(file.number);
+        });
+    }
+}
+
+/// One write from its beginning to the server's answer. Ends when dropped.
+struct OnItsWay {
+    file: Arc<OpenFile>,
+    ticks: Arc<Ticks>,
+    number: u64,
+}
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        let mut state = self.file.inode.state();
+        state.end_change(self.ticks.advance());
+        self.file.inode.writes.end(self.number);
+    }
+}
+
+impl Vfs {
+    /// Writes `data` through `file`. With `acknowledge` returns when that is under way, and keeps
+    /// the error if it comes to one; otherwise when the server has it.
+    pub(crate) async fn write_behind(
+        &self,
+        file: &Arc<OpenFile>,
+        target: Target,
+        data: Bytes,
+        acknowledge: bool,
+    ) -> Result<()> {
+        let inode = &file.inode;
+        let bytes = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
+        inode.writes.room(u64::from(bytes), self.config.dirty_file_bytes).await;
+        let permit = self.dirty.clone().acquire_many_owned(bytes.min(self.config.dirty_bytes));
+        let permit = permit.await.map_err(|_| Errno::EIO)?;
+        let (offset, is_cut) = match target {
+            Target::Offset(offset) => (Some(offset), false),
+            Target::End(end) => {
+                let ends_with_page = (end + u64::from(bytes)) % PAGE_BYTES == 0;
+                (None, acknowledge && ends_with_page && end % PAGE_BYTES != 0)
+            }
+        };
+        let mut load = Load { offset, is_cut, content: Content::Single(data), permit };
+        file.note_write();
+        let small = acknowledge && u64::from(bytes) < LARGE_BYTES;
+        let gather = small && !load.appends();
+        let (answer, answered) = match acknowledge {
+            true => (None, None),
+            false => {
+                let (answer, answered) = oneshot::channel();
+                (Some(answer), Some(answered))
+            }
+        };
+        let (number, waits) = {
+            let mut state = inode.state();
+            state.forget_pages();
+            state.grow_made(offset, u64::from(bytes));
+            if small {
+                let most = self.remote.suggested_window().request_bytes;
+                load = match inode.writes.join(file.number, load, most) {
+                    Ok(()) => {
+                        drop(state);
+                        inode.writes.send(file.number);
+                        return Ok(());
+                    }
+                    Err(load) => load,
+                };
+            }
+            state.begin_change(self.ticks.advance());
+            inode.writes.begin(file.number, gather, load, |number, load| Batch {
+                number,
+                load,
+                file: file.clone(),
+                remote: self.remote.clone(),
+                ticks: self.ticks.clone(),
+                answer,
+            })
+        };
+        inode.writes.send(file.number);
+        if waits {
+            self.shared.gathers(inode);
+        }
+        if is_cut {
+            let inode = inode.clone();
+            self.background.start(async move {
+                tokio::time::sleep(CUT_PATIENCE).await;
+                inode.writes.hurry_one(number);
+            });
+        }
+        match answered {
+            Some(answered) => answered.await.unwrap_or(Err(Errno::EIO)),
+            None => Ok(()),
+        }
+    }
+}

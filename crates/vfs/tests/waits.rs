@@ -1,0 +1,336 @@
+//! How often one waits for the server: sequences of calls as programs make them, over a remote in
+//! which each answer takes one tick of a clock that stands still otherwise. What takes no tick
+//! waits for nobody.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Access, Errno, FileKind};
+use testkit::{Call, FaultyRemote, MemRemote};
+use tokio::time::Instant;
+use vfs::{Config, DirHandle, Entry, Ino, ListedEntry, Listing, Looked, OpenRequest, Vfs};
+
+/// What an answer takes.
+const TRIP: Duration = Duration::from_millis(1);
+
+const LONG_AGO: i64 = 1_000_000_000;
+
+struct Mount {
+    remote: Arc<MemRemote>,
+    faulty: Arc<FaultyRemote<MemRemote>>,
+    vfs: Vfs,
+}
+
+fn mounted(config: Config) -> Mount {
+    let remote = Arc::new(MemRemote::new());
+    let faulty = Arc::new(FaultyRemote::new(remote.clone()));
+    let vfs = Vfs::new(faulty.clone(), config);
+    Mount { remote, faulty, vfs }
+}
+
+fn config() -> Config {
+    Config { login: Some((0, 0)), ..Config::default() }
+}
+
+/// How many answers were waited for one after the other.
+async fn waits<T>(operation: impl Future<Output = T>) -> (T, u128) {
+    let start = Instant::now();
+    let result = operation.await;
+    (result, start.elapsed().as_micros().div_ceil(TRIP.as_micros()))
+}
+
+fn put(remote: &MemRemote, path: &str, content: &str) {
+    remote.put_file(path, content);
+    remote.set_mtime(path, LONG_AGO);
+}
+
+#[derive(Default)]
+struct Names {
+    entries: Vec<(Vec<u8>, FileKind, Option<Entry>)>,
+    next: u64,
+}
+
+impl Listing for Names {
+    fn has_room(&self, _: &[u8]) -> bool {
+        true
+    }
+    fn push(&mut self, entry: ListedEntry<'_>) {
+        if entry.name != b"." && entry.name != b".." {
+            self.entries.push((entry.name.to_vec(), entry.kind, entry.entry));
+        }
+        self.next = entry.next_offset;
+    }
+}
+
+async fn list(vfs: &Vfs, dir: Ino) -> Vec<(Vec<u8>, FileKind, Option<Entry>)> {
+    let handle: DirHandle = vfs.opendir(dir).await.unwrap();
+    let mut names = Names::default();
+    loop {
+        let before = names.next;
+        vfs.readdir(handle, before, true, &mut names).await.unwrap();
+        if names.next == before {
+            break;
+        }
+    }
+    vfs.releasedir(handle);
+    names.entries
+}
+
+async fn found(vfs: &Vfs, parent: Ino, name: &str) -> Entry {
+    match vfs.lookup(parent, name.as_bytes()).await.unwrap() {
+        Looked::Found(entry) => entry,
+        Looked::Absent(_) => panic!("{name} is absent"),
+    }
+}
+
+async fn absent(vfs: &Vfs, parent: Ino, name: &str) -> bool {
+    matches!(vfs.lookup(parent, name.as_bytes()).await.unwrap(), Looked::Absent(_))
+}
+
+/// Opens, reads and closes a file.
+async fn read(vfs: &Vfs, ino: Ino) -> Vec<u8> {
+    let opened = vfs.open(ino, OpenRequest::plain(Access::Read)).await.unwrap();
+    let data = vfs.read(opened.handle, 0, 1 << 17).await.unwrap().to_vec();
+    vfs.flush(opened.handle).await.unwrap();
+    vfs.release(opened.handle);
+    data
+}
+
+/// As tar does it, by which order ever: all of a directory, each file read, directories entered
+/// when they come.
+async fn walk(vfs: &Vfs, dir: Ino, reads: bool, by_name: bool) -> usize {
+    let mut entries = list(vfs, dir).await;
+    if by_name {
+        entries.sort_by(|one, other| one.0.cmp(&other.0));
+    }
+    let mut files = 0;
+    for (name, kind, entry) in entries {
+        let name = String::from_utf8(name).unwrap();
+        let entry = match entry {
+            Some(entry) => entry,
+            None => found(vfs, dir, &name).await,
+        };
+        if kind == FileKind::Directory {
+            files += Box::pin(walk(vfs, entry.ino, reads, by_name)).await;
+        } else {
+            files += 1;
+            if reads {
+                assert_eq!(read(vfs, entry.ino).await, name.as_bytes(), "{name}");
+            }
+        }
+    }
+    files
+}
+
+/// A tree of 1,000 files in 10 directories, some below others.
+fn tree(remote: &MemRemote) {
+    for index in 0..1000 {
+        let dir = index % 10;
+        let dir = if dir % 3 == 2 { format!("d{}/d{dir}", dir - 1) } else { format!("d{dir}") };
+        put(remote, &format!("t/{dir}/f{index}"), &format!("f{index}"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tree_is_read_with_few_waits() {
+    for by_name in [false, true] {
+        let Mount { remote, vfs, .. } = mounted(config());
+        tree(&remote);
+        remote.set_latency(Some(TRIP));
+        let top = found(&vfs, Ino::ROOT, "t").await;
+        let (files, waits) = waits(walk(&vfs, top.ino, true, by_name)).await;
+        assert_eq!(files, 1000);
+        // One by one they would be 2,020 at the least.
+        assert!(waits <= 120, "by name: {by_name}: {waits}");
+        assert!(remote.calls(Call::Open) <= 1010, "{}", remote.calls(Call::Open));
+        vfs.end_background();
+        assert_eq!((vfs.handles(), remote.open_handles()), (0, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tree_is_listed_with_few_waits() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    for index in 0..400 {
+        let (one, two, three) = (index % 5, index / 5 % 8, index);
+        put(&remote, &format!("t/a{one}/b{two}/c{three}/f"), "f");
+    }
+    remote.set_latency(Some(TRIP));
+    let top = found(&vfs, Ino::ROOT, "t").await;
+    let (files, waits) = waits(walk(&vfs, top.ino, false, false)).await;
+    assert_eq!(files, 400);
+    // 446 directories, each listed in three waits: 1,338.
+    assert!(waits <= 150, "{waits}");
+    assert!(remote.calls(Call::Opendir) <= 460, "{}", remote.calls(Call::Opendir));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_listing_tells_needs_no_question() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    for index in 0..10 {
+        put(&remote, &format!("d/f{index}"), "content");
+    }
+    let dir = found(&vfs, Ino::ROOT, "d").await;
+    list(&vfs, dir.ino).await;
+    remote.reset_calls();
+    for index in 0..10 {
+        assert_eq!(found(&vfs, dir.ino, &format!("f{index}")).await.stat.attr.size, 7);
+        assert!(absent(&vfs, dir.ino, &format!("g{index}")).await);
+    }
+    assert_eq!((remote.round_trips(), remote.calls(Call::Close)), (0, 0));
+}
+
+/// C5, for names that a listing does not tell of.
+#[tokio::test(start_paused = true)]
+async fn c5_absence_from_a_listing_counts_no_longer_than_that_of_a_name() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    put(&remote, "d/f", "content");
+    let dir = found(&vfs, Ino::ROOT, "d").await;
+    list(&vfs, dir.ino).await;
+    tokio::time::advance(Duration::from_millis(400)).await;
+    let Looked::Absent(ttl) = vfs.lookup(dir.ino, b"g").await.unwrap() else { panic!("there") };
+    assert_eq!(ttl, Duration::from_millis(600), "and the kernel is told no longer");
+    put(&remote, "d/g", "new");
+    assert!(absent(&vfs, dir.ino, "g").await);
+    tokio::time::advance(ttl).await;
+    assert!(!absent(&vfs, dir.ino, "g").await);
+}
+
+/// C6: names that are changed here are known at once, whatever a listing told before.
+#[tokio::test(start_paused = true)]
+async fn c6_a_listing_is_no_excuse() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    for index in 0..5 {
+        put(&remote, &format!("d/f{index}"), "content");
+    }
+    let dir = found(&vfs, Ino::ROOT, "d").await;
+    list(&vfs, dir.ino).await;
+    vfs.unlink(dir.ino, b"f0").await.unwrap();
+    vfs.rename((dir.ino, b"f1"), (dir.ino, b"g1"), base::RenameMode::Replace).await.unwrap();
+    vfs.mkdir(dir.ino, b"sub", 0o755).await.unwrap();
+    assert!(absent(&vfs, dir.ino, "f0").await && absent(&vfs, dir.ino, "f1").await);
+    assert!(!absent(&vfs, dir.ino, "g1").await && !absent(&vfs, dir.ino, "sub").await);
+    remote.reset_calls();
+    assert!(!absent(&vfs, dir.ino, "f2").await, "and the others are known still");
+    assert!(absent(&vfs, dir.ino, "h").await);
+    assert_eq!(remote.round_trips(), 0);
+    let mut names: Vec<_> = list(&vfs, dir.ino).await.into_iter().map(|entry| entry.0).collect();
+    names.sort();
+    assert_eq!(names, [&b"f2"[..], b"f3", b"f4", b"g1", b"sub"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_made_here_is_known_to_be_empty() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    let dir = vfs.mkdir(Ino::ROOT, b"d", 0o755).await.unwrap();
+    remote.reset_calls();
+    for index in 0..100 {
+        assert!(absent(&vfs, dir.ino, &format!("f{index}")).await);
+        let name = format!("f{index}").into_bytes();
+        let request = OpenRequest::plain(Access::Write);
+        let (entry, opened) = vfs.create(dir.ino, &name, 0o644, true, request).await.unwrap();
+        vfs.release(opened.handle);
+        vfs.forget(entry.ino, 1);
+    }
+    assert_eq!((remote.calls(Call::Lstat), remote.calls(Call::Open)), (0, 100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_is_looked_up_piecemeal_is_listed() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    for index in 0..300 {
+        put(&remote, &format!("d/f{index}"), "content");
+    }
+    remote.set_latency(Some(TRIP));
+    let dir = found(&vfs, Ino::ROOT, "d").await;
+    let looking = async {
+        for index in 0..300 {
+            found(&vfs, dir.ino, &format!("f{index}")).await;
+            assert!(absent(&vfs, dir.ino, &format!("g{index}")).await);
+        }
+    };
+    let ((), waits) = waits(looking).await;
+    assert!(waits <= 20, "{waits}");
+    assert_eq!(remote.calls(Call::Opendir), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_few_look_ups_of_a_large_directory_do_not_list_it() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    for index in 0..5000 {
+        put(&remote, &format!("d/f{index}"), "");
+    }
+    remote.set_latency(Some(TRIP));
+    let dir = found(&vfs, Ino::ROOT, "d").await;
+    for index in 0..12 {
+        found(&vfs, dir.ino, &format!("f{index}")).await;
+    }
+    tokio::time::sleep(TRIP * 100).await;
+    assert!(remote.calls(Call::Readdir) <= 24, "{}", remote.calls(Call::Readdir));
+}
+
+/// Whoever reads a file that is being fetched ahead is answered though the fetch fails, or hangs.
+#[tokio::test(start_paused = true)]
+async fn a_fetch_that_fails_or_hangs_is_nobodys_error() {
+    for nth in 1..40 {
+        for hangs in [false, true] {
+            for call in [Call::Open, Call::Read, Call::Opendir, Call::Readdir] {
+                let Mount { remote, faulty, vfs } = mounted(config());
+                for index in 0..8 {
+                    put(&remote, &format!("t/d/f{index}"), &format!("f{index}"));
+                    put(&remote, &format!("t/e{index}/g"), "g");
+                }
+                let top = found(&vfs, Ino::ROOT, "t").await;
+                remote.set_latency(Some(TRIP));
+                let gate = hangs.then(|| faulty.hold(call, nth));
+                if !hangs {
+                    faulty.fail(call, nth, Errno::EIO);
+                }
+                let walking = tokio::time::timeout(Duration::from_secs(5), tolerant(&vfs, top.ino));
+                let errors = walking.await;
+                drop(gate);
+                // A fault may hit a call that was asked for: its error is the caller's, once.
+                match errors {
+                    Ok(errors) => assert!(errors <= 1, "{call:?} {nth}"),
+                    Err(_) => assert!(hangs, "{call:?} {nth}"),
+                }
+                vfs.end_background();
+            }
+        }
+    }
+}
+
+/// The same walk, counting errors.
+async fn tolerant(vfs: &Vfs, dir: Ino) -> usize {
+    let Ok(handle) = vfs.opendir(dir).await else { return 1 };
+    let mut names = Names::default();
+    loop {
+        let before = names.next;
+        if vfs.readdir(handle, before, true, &mut names).await.is_err() {
+            vfs.releasedir(handle);
+            return 1;
+        }
+        if names.next == before {
+            break;
+        }
+    }
+    vfs.releasedir(handle);
+    let mut errors = 0;
+    for (_, kind, entry) in names.entries {
+        let Some(entry) = entry else { continue };
+        if kind == FileKind::Directory {
+            errors += Box::pin(tolerant(vfs, entry.ino)).await;
+            continue;
+        }
+        let Ok(opened) = vfs.open(entry.ino, OpenRequest::plain(Access::Read)).await else {
+            errors += 1;
+            continue;
+        };
+        match vfs.read(opened.handle, 0, 100).await {
+            Ok(data) => assert_eq!(data.len() as u64, entry.stat.attr.size),
+            Err(_) => errors += 1,
+        }
+        vfs.release(opened.handle);
+    }
+    errors
+}

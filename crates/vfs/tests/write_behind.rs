@@ -1,0 +1,338 @@
+//! Writes on their way: gathered while others are, in order, bounded, and seen by whoever asks.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Access, AttrChange, Errno};
+use bytes::Bytes;
+use testkit::faulty::Gate;
+use testkit::{Call, FaultyRemote, MemRemote};
+use tokio::time::timeout;
+use vfs::{Config, Handle, Ino, OpenRequest, Vfs};
+
+/// Longer than anything here takes by the clock that stands still while there is work to do.
+const A_WHILE: Duration = Duration::from_millis(100);
+
+const PAGE: usize = 4096;
+
+struct Mount {
+    remote: Arc<MemRemote>,
+    faulty: Arc<FaultyRemote<MemRemote>>,
+    vfs: Vfs,
+    ino: Ino,
+    handle: Handle,
+    expected: Vec<u8>,
+}
+
+fn request() -> OpenRequest {
+    OpenRequest::plain(Access::ReadWrite)
+}
+
+/// With the file `f`, open.
+async fn mounted(config: Config, request: OpenRequest) -> Mount {
+    let remote = Arc::new(MemRemote::new());
+    let faulty = Arc::new(FaultyRemote::new(remote.clone()));
+    let vfs = Vfs::new(faulty.clone(), config);
+    let (entry, opened) = vfs.create(Ino::ROOT, b"f", 0o644, true, request).await.unwrap();
+    let (ino, handle) = (entry.ino, opened.handle);
+    Mount { remote, faulty, vfs, ino, handle, expected: Vec::new() }
+}
+
+impl Mount {
+    async fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), Errno> {
+        let end = offset + data.len();
+        self.expected.resize(self.expected.len().max(end), 0);
+        self.expected[offset..end].copy_from_slice(data);
+        self.vfs.write(self.handle, offset as u64, Bytes::copy_from_slice(data)).await
+    }
+
+    /// Page `number`, filled with it.
+    async fn page(&mut self, number: usize) {
+        self.write(number * PAGE, &[number as u8 + 1; PAGE]).await.unwrap();
+    }
+
+    /// Pages 0 to 4, of which the first has not been answered, and the others are gathered.
+    async fn gathered(&mut self) -> Gate {
+        let gate = self.faulty.hold_answer(Call::Write, 1);
+        for number in 0..5 {
+            self.page(number).await;
+        }
+        gate.arrived().await;
+        assert_eq!(self.writes(), 1);
+        gate
+    }
+
+    fn writes(&self) -> u64 {
+        self.faulty.calls(Call::Write)
+    }
+
+    fn is_there(&self) -> bool {
+        self.remote.content("f") == self.expected
+    }
+}
+
+/// Whether `future` still waits when everything else has come to rest.
+async fn waits<T>(future: Pin<&mut impl Future<Output = T>>) -> bool {
+    timeout(A_WHILE, future).await.is_err()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_goes_out_at_once_and_what_follows_it_together() {
+    let mut mount = mounted(Config::default(), request()).await;
+    mount.page(0).await;
+    assert_eq!(mount.writes(), 1);
+    tokio::time::sleep(A_WHILE).await;
+    mount.faulty.reset_calls();
+    let gate = mount.gathered().await;
+    gate.release();
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(mount.writes(), 2, "sent when the first was answered");
+    assert!(mount.is_there());
+    assert_eq!(mount.vfs.flush(mount.handle).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fills_a_request_is_sent() {
+    let mut mount = mounted(Config::default(), request()).await;
+    let gate = mount.gathered().await;
+    // A request has 128 KiB, as the remote in memory suggests.
+    for number in 5..1 + 3 * 32 + 1 {
+        mount.page(number).await;
+    }
+    assert_eq!(mount.writes(), 1 + 3);
+    gate.release();
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(mount.writes(), 1 + 4);
+    assert!(mount.is_there());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_gathered_is_sent_when_anything_asks() {
+    for who in ["read", "stat", "fsync", "flush", "truncate", "chmod", "drain", "another", "copy"] {
+        let mut mount = mounted(Config::default(), request()).await;
+        let second = mount.vfs.open(mount.ino, request()).await.unwrap().handle;
+        let (target, to) = mount.vfs.create(Ino::ROOT, b"g", 0o644, true, request()).await.unwrap();
+        let gate = mount.gathered().await;
+        let (vfs, ino, handle) = (&mount.vfs, mount.ino, mount.handle);
+        let mut asks: Pin<Box<dyn Future<Output = bool>>> = match who {
+            "read" => Box::pin(async {
+                vfs.read(second, 4 * PAGE as u64, 1).await.unwrap().to_vec() == [5]
+            }),
+            "stat" => {
+                Box::pin(async { vfs.getattr(ino).await.unwrap().attr.size == 5 * PAGE as u64 })
+            }
+            "fsync" => Box::pin(async { vfs.fsync(handle).await.is_ok() }),
+            "flush" => Box::pin(async { vfs.flush(handle).await.is_ok() }),
+            "truncate" => Box::pin(async {
+                let cut = AttrChange { size: Some(1), ..AttrChange::default() };
+                vfs.setattr(ino, cut, None).await.unwrap().attr.size == 1
+            }),
+            "chmod" => Box::pin(async {
+                let change = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+                vfs.setattr(ino, change, Some(handle)).await.is_ok()
+            }),
+            "drain" => Box::pin(async {
+                vfs.drain().await;
+                true
+            }),
+            "another" => Box::pin(async {
+                vfs.write(second, 4 * PAGE as u64, Bytes::from_static(b"x")).await.is_ok()
+            }),
+            _ => Box::pin(async {
+                let copied = vfs.copy_file_range((handle, 0), (to.handle, 0), PAGE as u64 * 5);
+                copied.await == Ok(PAGE as u64 * 5)
+            }),
+        };
+        // What asks for bytes that only the second request has does not wait for the first.
+        let apart = matches!(who, "read" | "another");
+        let answer = timeout(A_WHILE, asks.as_mut()).await;
+        assert_eq!(answer.is_ok(), apart, "{who}: the first has not been answered");
+        let sent = if who == "another" { 3 } else { 2 };
+        assert_eq!(mount.faulty.calls(Call::Write), sent, "{who}");
+        gate.release();
+        assert!(if let Ok(right) = answer { right } else { asks.await }, "{who}");
+        vfs.forget(target.ino, 1);
+        vfs.drain().await;
+        let there = mount.remote.content("f");
+        match who {
+            "truncate" => assert_eq!(there, [1]),
+            "another" => assert_eq!(there[4 * PAGE..4 * PAGE + 2], [b'x', 5]),
+            _ => assert!(mount.is_there(), "{who}"),
+        }
+    }
+}
+
+/// A2: the name that is asked for may be another one of the file, which nobody remembers.
+#[tokio::test(start_paused = true)]
+async fn what_is_gathered_is_sent_before_any_name_is_asked_for() {
+    let mut mount = mounted(Config::default(), request()).await;
+    let linked = mount.vfs.link(mount.ino, Ino::ROOT, b"g").await.unwrap();
+    mount.vfs.forget(linked.ino, 1);
+    let _gate = mount.gathered().await;
+    mount.vfs.lookup(Ino::ROOT, b"other").await.unwrap();
+    assert_eq!(mount.writes(), 2);
+    assert!(mount.remote.content("g") == mount.expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_through_the_same_handle_waits_for_no_answer_but_its_own() {
+    let mut mount = mounted(Config::default(), request()).await;
+    let gate = mount.gathered().await;
+    let mut apart = Box::pin(mount.vfs.read(mount.handle, 0, 1));
+    assert!(!waits(apart.as_mut()).await);
+    assert_eq!(mount.writes(), 1, "what was gathered is of other bytes");
+    drop(apart);
+    let read = mount.vfs.read(mount.handle, 3 * PAGE as u64, 1).await.unwrap();
+    assert_eq!((read.to_vec(), mount.writes()), (vec![4], 2));
+    gate.release();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_go_on_is_sent_in_order() {
+    let mut mount = mounted(Config::default(), request()).await;
+    let gate = mount.gathered().await;
+    // Over what was gathered, in the middle of it.
+    mount.write(2 * PAGE, b"over").await.unwrap();
+    assert_eq!(mount.writes(), 3);
+    // Large, right behind: not gathered.
+    mount.write(2 * PAGE + 4, &[9; 64 << 10]).await.unwrap();
+    assert_eq!(mount.writes(), 4);
+    mount.write(2 * PAGE, b"once more").await.unwrap();
+    gate.release();
+    assert_eq!(mount.vfs.flush(mount.handle).await, Ok(()));
+    assert!(mount.is_there());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_appended_stays_in_order_and_in_one_piece() {
+    let append = OpenRequest { append: true, ..request() };
+    let mount = mounted(Config::default(), append).await;
+    let gate = mount.faulty.hold_answer(Call::Write, 1);
+    let mut expected = Vec::new();
+    for number in 0..100u8 {
+        // At whatever offset: the kernel may be wrong about the end.
+        let line = vec![number; 3000];
+        expected.extend(&line);
+        mount.vfs.write(mount.handle, 7, line.into()).await.unwrap();
+    }
+    gate.release();
+    assert_eq!(mount.vfs.flush(mount.handle).await, Ok(()));
+    assert!(mount.remote.content("f") == expected);
+    assert_eq!(mount.writes(), 100);
+}
+
+/// A8: the kernel cuts a write where a page ends; nothing of another machine gets in between.
+#[tokio::test(start_paused = true)]
+async fn the_parts_of_an_append_go_together() {
+    let append = OpenRequest { append: true, ..request() };
+    let mount = mounted(Config::default(), append).await;
+    let write =
+        |at: u64, data: &'static [u8]| mount.vfs.write(mount.handle, at, Bytes::from_static(data));
+    // Nor does the end of what goes before it part them.
+    let gate = mount.faulty.hold_answer(Call::Write, 1);
+    write(4089, b"#").await.unwrap();
+    write(4090, b"first,").await.unwrap();
+    gate.release();
+    gate.over().await;
+    assert_eq!(mount.writes(), 1);
+    mount.faulty.reset_calls();
+    write(4096, b" second\n").await.unwrap();
+    assert_eq!((mount.writes(), mount.remote.content("f")), (1, b"#first, second\n".to_vec()));
+    write(8190, b"a\n").await.unwrap();
+    assert_eq!(mount.writes(), 1, "it may have been cut");
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(mount.writes(), 2, "but it was not");
+    write(4095, b"b").await.unwrap();
+    assert_eq!(mount.vfs.flush(mount.handle).await, Ok(()));
+    assert_eq!(mount.remote.content("f"), b"#first, second\na\nb");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_told_once_by_the_next_call_with_its_reason() {
+    // The one that went out at once, those that were gathered, and the one behind them.
+    for nth in 1..=3 {
+        for next in ["write", "fsync", "flush"] {
+            let mut mount = mounted(Config::default(), request()).await;
+            mount.faulty.fail_after(Call::Write, nth, Errno::ENOSPC);
+            let gate = mount.faulty.hold(Call::Write, 1);
+            let mut told = Vec::new();
+            for number in 0..5 {
+                told.push(mount.write(number * PAGE, &[1; PAGE]).await);
+            }
+            told.push(mount.write(20 * PAGE, b"apart").await);
+            assert_eq!(told, [Ok(()); 6], "{nth}: none has been answered");
+            gate.release();
+            tokio::time::sleep(A_WHILE).await;
+            assert_eq!((mount.writes(), mount.faulty.not_reached()), (3, 0));
+            let told = [
+                match next {
+                    "write" => mount.write(0, b"next").await,
+                    "fsync" => mount.vfs.fsync(mount.handle).await,
+                    _ => mount.vfs.flush(mount.handle).await,
+                },
+                mount.vfs.flush(mount.handle).await,
+            ];
+            assert_eq!(told, [Err(Errno::ENOSPC), Ok(())], "{nth} {next}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_bound_a_writer_waits_and_does_not_fail() {
+    for (dirty_bytes, dirty_file_bytes) in [(1 << 16, 1 << 30), (1 << 30, 1 << 16)] {
+        let config = Config { dirty_bytes, dirty_file_bytes, ..Config::default() };
+        let mut mount = mounted(config, request()).await;
+        let gate = mount.faulty.hold_answer(Call::Write, 1);
+        for number in 0..16 {
+            mount.page(number).await;
+        }
+        let data = Bytes::from_static(&[17; PAGE]);
+        let mut write = Box::pin(mount.vfs.write(mount.handle, 16 * PAGE as u64, data.clone()));
+        assert!(waits(write.as_mut()).await);
+        // One that gives up has written nothing, and leaves the room to others.
+        drop(write);
+        gate.release();
+        mount.vfs.drain().await;
+        assert!(mount.is_there());
+        let large = vec![1; 1 << 20];
+        assert_eq!(mount.write(0, &large).await, Ok(()), "larger than the bound");
+        assert_eq!(mount.vfs.flush(mount.handle).await, Ok(()));
+        assert!(mount.is_there());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_file_is_written_to_its_end() {
+    let mut mount = mounted(Config::default(), request()).await;
+    let gate = mount.gathered().await;
+    mount.vfs.release(mount.handle);
+    assert_eq!(mount.writes(), 2);
+    gate.release();
+    mount.vfs.drain().await;
+    assert!(mount.is_there());
+    while mount.remote.open_handles() > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn synchronous_writes_past_the_page_cache_are_on_disk_when_they_return() {
+    for (direct, fsyncs) in [(true, 3), (false, 0)] {
+        let sync = OpenRequest { sync: true, direct, ..request() };
+        let mut mount = mounted(Config::default(), sync).await;
+        for number in 0..3 {
+            mount.page(number).await;
+        }
+        // Through the page cache it is the kernel that sends FSYNC.
+        assert_eq!(mount.faulty.calls(Call::Fsync), fsyncs);
+        assert!(mount.is_there());
+        if direct {
+            mount.faulty.fail(Call::Fsync, 1, Errno::EIO);
+            assert_eq!(mount.write(0, b"x").await, Err(Errno::EIO));
+            mount.faulty.fail(Call::Write, 1, Errno::ENOSPC);
+            assert_eq!(mount.write(0, b"x").await, Err(Errno::ENOSPC));
+            assert_eq!(mount.vfs.flush(mount.handle).await, Ok(()), "told already");
+        }
+    }
+}
