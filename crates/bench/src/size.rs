@@ -58,10 +58,10 @@ impl Size {
         match scale {
             Scale::Quick => Size {
                 scale,
-                file_bytes: 64 << 20,
-                random_file_bytes: 64 << 20,
-                random_seconds: 0.5,
-                tree_files: 400,
+                file_bytes: 48 << 20,
+                random_file_bytes: 48 << 20,
+                random_seconds: 0.4,
+                tree_files: 300,
                 metadata_files: 200,
                 latency_operations: 300,
                 ciphers: ciphers(&["aes128-gcm@openssh.com"]),

@@ -131,7 +131,9 @@ impl Findings {
         let best = worked().map(|tried| tried.figures.bytes_per_s).fold(0.0, f64::max);
         let one = worked().find(|tried| tried.connections == 1)?;
         let enough = worked().find(|tried| tried.figures.bytes_per_s >= 0.9 * best)?;
-        let gains = enough.figures.clearly_faster(&one.figures);
+        // More than one can bring in theory needs no comparison with what it brings.
+        let gains = enough.figures.clearly_faster(&one.figures)
+            || enough.figures.bytes_per_s >= 1.1 * self.ceiling_bytes_per_s();
         Some((one, if gains { enough } else { one }))
     }
 
@@ -355,6 +357,13 @@ mod tests {
         assert_eq!(enough(&[(1, 20.0), (2, 40.0), (4, 80.0), (8, 117.0)]), Some((1, 8)));
         assert_eq!(enough(&[(1, 20.0), (2, 40.0), (4, 112.0), (8, 117.0)]), Some((1, 4)));
         assert_eq!(enough(&[(1, 100.0), (2, 101.0), (4, 95.0)]), Some((1, 1)));
+        // A round that stalled does not hide what is beyond one window in a round trip.
+        let mut far = sessions(&[(1, 10.0), (2, 12.4)]);
+        far.sessions[1].figures.slowest_bytes_per_s = 0.2e6;
+        far.rtt_us = 206_000.0;
+        assert_eq!(far.enough().map(|(_, enough)| enough.connections), Some(2));
+        far.rtt_us = 20_000.0;
+        assert_eq!(far.enough().map(|(_, enough)| enough.connections), Some(1));
         // Eight that did not work say nothing.
         assert_eq!(enough(&[(1, 20.0), (2, 40.0), (8, 0.0)]), Some((1, 2)));
         assert_eq!(enough(&[(1, 0.0), (2, 1.0)]), None);

@@ -45,7 +45,7 @@ impl Timing {
     /// 14 KB in flight and doubles them each round trip: after eight there are the 2 MiB that ssh
     /// allows.
     pub(super) fn of(rtt: Duration, window: Duration) -> Timing {
-        Timing { warm: Duration::from_millis(150) + rtt * 10, window: window + rtt * 5 }
+        Timing { warm: Duration::from_millis(150) + rtt * 8, window: window + rtt * 3 }
     }
 }
 

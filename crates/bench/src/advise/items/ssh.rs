@@ -1,7 +1,7 @@
 //! What ssh can be told.
 
 use super::{item, known, link_rate, rate};
-use crate::advise::findings::{self, Findings};
+use crate::advise::findings::{self, Findings, Sessions};
 use crate::advise::flow::Figures;
 use crate::advise::{Item, Verdict};
 use crate::report::number::{duration_us, significant};
@@ -106,6 +106,11 @@ pub(super) fn sessions(found: &Findings) -> Item {
     });
     text += &format!(". Measured connections: {}", tried.collect::<Vec<_>>().join(", "));
     if enough.connections == one.connections {
+        let seems = |tried: &Sessions| tried.figures.bytes_per_s >= 1.1 * one.figures.bytes_per_s;
+        if found.sessions.iter().any(seems) {
+            let why = "Several seem faster, but the rounds differ too much to tell.";
+            return item(SETTING, Verdict::Unknown, text, why);
+        }
         return item(SETTING, Verdict::NotHere, text, "One session brings what several do.");
     }
     let why = if one.figures.bytes_per_s > 0.7 * ceiling {

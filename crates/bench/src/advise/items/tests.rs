@@ -140,6 +140,12 @@ fn several_sessions_matter_where_one_window_is_too_small() {
     assert!(item.to_type[0].contains("max_conns=8"), "{item:?}");
     assert!(item.why.contains("holds 6 of them"), "{item:?}");
     assert!(item.found.contains("21.0 MB/s at most"), "{item:?}");
+    let mut unsteady = sessions([60.0, 110.0, 112.0, 111.0]);
+    for tried in &mut unsteady {
+        tried.figures.slowest_bytes_per_s = 1e6;
+    }
+    let item = ssh::sessions(&Findings { sessions: unsteady, ..near() });
+    assert_eq!(item.verdict, Verdict::Unknown);
     // On a short link it is the processors.
     let item =
         ssh::sessions(&Findings { sessions: sessions([60.0, 110.0, 112.0, 111.0]), ..near() });
