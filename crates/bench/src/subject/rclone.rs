@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::place::{ERRAND_LIMIT, Place};
+use crate::place::Place;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::{Endpoint, Server};
 use crate::subject::{Access, Session, Subject, Tuning};
@@ -33,6 +33,12 @@ use super::quoting::joined;
 
 /// Longest time for rclone to say which options it knows.
 const HELP_LIMIT: Duration = Duration::from_secs(10);
+
+/// Longest time for what was written to be uploaded, over whatever link.
+const SETTLE_LIMIT: Duration = Duration::from_secs(300);
+
+/// The same when it is stopped, where nothing is measured any longer.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// How often is looked whether it still has something to upload: it tells nobody when it is done.
 const LOOK: Duration = Duration::from_millis(20);
@@ -176,6 +182,27 @@ struct RcloneSession {
     caches: PathBuf,
 }
 
+impl RcloneSession {
+    /// Waits until all is uploaded. A file that was removed while it waited for its upload may be
+    /// noted as such for ever.
+    fn settle_within(&mut self, executor: &Executor, limit: Duration) -> Result<(), Failure> {
+        let deadline = Instant::now() + limit;
+        while has_dirty(&self.caches)? {
+            if self.mounting.mount().pid().is_none() {
+                return Err(Failure::failed("it has ended with files that were not uploaded"));
+            }
+            if executor.is_interrupted() {
+                return Err(Failure::Interrupted);
+            }
+            if Instant::now() >= deadline {
+                return Err(Failure::timed_out(limit));
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+}
+
 impl Session for RcloneSession {
     fn access(&self) -> Access<'_> {
         Access::Directory(self.mounting.mount().point())
@@ -186,20 +213,7 @@ impl Session for RcloneSession {
     }
 
     fn settle(&mut self, executor: &Executor) -> Result<(), Failure> {
-        let deadline = Instant::now() + ERRAND_LIMIT;
-        while has_dirty(&self.caches)? {
-            if self.mounting.mount().pid().is_none() {
-                return Err(Failure::failed("it has ended with files that were not uploaded"));
-            }
-            if executor.is_interrupted() {
-                return Err(Failure::Interrupted);
-            }
-            if Instant::now() >= deadline {
-                return Err(Failure::timed_out(ERRAND_LIMIT));
-            }
-            thread::sleep(LOOK);
-        }
-        Ok(())
+        self.settle_within(executor, SETTLE_LIMIT)
     }
 
     fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
@@ -210,7 +224,7 @@ impl Session for RcloneSession {
     }
 
     fn stop(&mut self, executor: &Executor) -> Result<(), Failure> {
-        let settled = self.settle(executor);
+        let settled = self.settle_within(executor, STOP_LIMIT);
         self.mounting.mount_mut().stop()?;
         settled
     }
