@@ -58,6 +58,15 @@ pub fn since(before: &Usage, after: &Usage) -> Usage {
     }
 }
 
+/// One after the other, by the same processes.
+#[must_use]
+pub fn after(one: Usage, other: Usage) -> Usage {
+    Usage {
+        peak_memory_bytes: one.peak_memory_bytes.max(other.peak_memory_bytes),
+        ..plus(one, other)
+    }
+}
+
 /// Both together, running at the same time.
 #[must_use]
 pub fn plus(one: Usage, other: Usage) -> Usage {

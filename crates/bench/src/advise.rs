@@ -26,7 +26,7 @@ use crate::server::Server;
 pub use findings::Findings;
 pub use flow::Figures;
 
-use measure::Effort;
+pub use measure::Effort;
 
 /// What was found, and what follows from it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -79,8 +79,8 @@ impl Verdict {
     }
 }
 
-/// Measures ciphers, sessions and settings against a server, and tells what follows. It takes a
-/// minute, on a long link some. `tell` gets a line for each part, for whoever waits.
+/// Measures ciphers, sessions and settings against a server, and tells what follows. With
+/// [`Effort::FULL`] it takes a minute, on a long link some. `tell` gets a line for each part, for whoever waits.
 ///
 /// # Errors
 /// When ssh does not work, in its words, or the run was interrupted. What a machine does not tell
@@ -89,8 +89,9 @@ pub fn advise(
     server: &Server,
     executor: &Executor,
     tell: &mut dyn FnMut(&str),
+    effort: Effort,
 ) -> Result<Advice, Failure> {
-    measure::measure(server, executor, tell, Effort::FULL).map(Advice::on)
+    measure::measure(server, executor, tell, effort).map(Advice::on)
 }
 
 impl Advice {

@@ -122,6 +122,15 @@ pub struct SubjectInfo {
     pub control_of: Option<String>,
 }
 
+impl SubjectInfo {
+    /// Whether it is on this machine before it is measured: nothing is started anew, and what it
+    /// shows is its place itself.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        matches!(self.kind.as_str(), "local" | "target")
+    }
+}
+
 /// What was asked for and not measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {

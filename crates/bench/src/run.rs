@@ -163,11 +163,12 @@ impl<'a> Run<'a> {
     /// The server's page cache is warm for everybody: what the subject before has left of it must
     /// not matter. Whose files are on this machine, or who knows where, has no server in between.
     fn warm(&self, work: &dyn Work, subject: usize, ledger: &mut Ledger) {
-        if bout::is_there(&ledger.subject(subject).kind) {
+        if ledger.subject(subject).is_there() {
             return;
         }
         let place = self.plan.subjects[subject].place();
-        if let Err(failure) = place.warm(Path::new(work.name())) {
+        let warmed = place.warm(Path::new(work.name()));
+        if let (Err(failure), false) = (warmed, self.executor.is_interrupted()) {
             let name = place.name().to_owned();
             ledger.note(format!("the server's page cache could not be warmed ({name}): {failure}"));
         }

@@ -98,6 +98,14 @@ impl Server {
         })
     }
 
+    /// The same, with errands to its directory that end when this executor is interrupted. A host's
+    /// do so anyway.
+    #[must_use]
+    pub fn with_executor(mut self, executor: &Executor) -> Server {
+        self.place = self.place.clone().with_executor(executor);
+        self
+    }
+
     /// A real host, as the user's ssh knows it. The run's directory is made below `directory`,
     /// which is there, or below `/tmp`, and is removed with this. ssh over the link is measured on
     /// the way: some seconds.

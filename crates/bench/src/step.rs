@@ -76,6 +76,27 @@ impl StepContext<'_> {
         Ok((ran.output, measured))
     }
 
+    /// Waits until what was written is at the place, and counts time and usages of that: who
+    /// writes back later than it says does its work here.
+    ///
+    /// # Errors
+    /// As [`Session::settle`].
+    pub fn settle(&mut self, measured: &mut Measured) -> Result<(), Failure> {
+        let pids = self.session.client_pids();
+        let server_before = self.server_so_far();
+        let client_before = account::tree_usage(&pids);
+        let begin = Instant::now();
+        self.session.settle(self.executor)?;
+        measured.seconds += begin.elapsed().as_secs_f64();
+        let client = account::since(&client_before, &account::tree_usage(&pids));
+        measured.client = account::after(measured.client, client);
+        measured.server =
+            measured.server.zip(server_before).zip(self.server_so_far()).map(
+                |((so_far, before), now)| account::after(so_far, account::since(&before, &now)),
+            );
+        Ok(())
+    }
+
     /// What the server has used so far, with what the session itself has started there.
     fn server_so_far(&self) -> Option<Usage> {
         let own = account::tree_usage(&self.session.server_pids());

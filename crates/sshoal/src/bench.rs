@@ -11,12 +11,14 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 
+use bench::advise::Effort;
 use bench::executor::Executor;
 use bench::failure::Failure;
 use bench::plan::{self, Refusal, Request};
 use bench::progress::Progress;
 use bench::results::{Outcome, Results};
 use bench::run::{Files, Scratch};
+use bench::size::Scale;
 use bench::{advise, compare, report, run, worker};
 
 use crate::interrupts::Interrupts;
@@ -50,8 +52,10 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Some(results) => results,
         None => return Ok(ExitCode::from(EXIT_INTERRUPTED)),
     };
+    // The files first: whoever cannot read what is printed still has them.
+    let written = written(files.as_ref(), &results);
     crate::print(&report::text(&results))?;
-    written(files.as_ref(), &results)?;
+    crate::print(&written?)?;
     let mut code = exit_code(&results, executor.is_interrupted());
     if let Some(old) = &old {
         code = code.max(compared(old, &results, arguments.tolerance)?);
@@ -125,20 +129,15 @@ fn refused(refusal: &Refusal) -> Problem {
     }
 }
 
-/// Writes the files, and tells where they are, or how to get them.
-fn written(files: Option<&Files>, results: &Results) -> anyhow::Result<()> {
-    let text = match files {
-        None => "\n--out DIR writes a report with charts, and all samples.\n".to_owned(),
-        Some(files) => {
-            let paths = files
-                .write(results)
-                .map_err(|error| Problem::new("bench: results", error.to_string()))?;
-            let line = |path| format!("  {}\n", printable(path));
-            format!("\nWritten:\n{}", paths.iter().map(line).collect::<String>())
-        }
+/// Writes the files; tells where they are, or how to get them.
+fn written(files: Option<&Files>, results: &Results) -> Result<String, Problem> {
+    let Some(files) = files else {
+        return Ok("\n--out DIR writes a report with charts, and all samples.\n".to_owned());
     };
-    crate::print(&text)?;
-    Ok(())
+    let paths =
+        files.write(results).map_err(|error| Problem::new("bench: results", error.to_string()))?;
+    let line = |path| format!("  {}\n", printable(path));
+    Ok(format!("\nWritten:\n{}", paths.iter().map(line).collect::<String>()))
 }
 
 /// Prints what changed; the exit code that it deserves.
@@ -168,13 +167,17 @@ fn advised(
     executor: &Executor,
     files: Option<&Files>,
 ) -> anyhow::Result<ExitCode> {
+    let effort = match request.scale {
+        Scale::Quick => Effort::QUICK,
+        Scale::Normal | Scale::Full => Effort::FULL,
+    };
     let mut progress = Progress::on_stderr();
     let scratch = Scratch::new(&request.scratch)
         .map_err(|error| Problem::new("scratch directory", error.to_string()))?;
     let advice =
         plan::start_server(request, scratch.path(), executor, &mut progress).and_then(|server| {
             let mut tell = |line: &str| progress.say(line);
-            advise::advise(&server, executor, &mut tell).map_err(Refusal::from)
+            advise::advise(&server, executor, &mut tell, effort).map_err(Refusal::from)
         });
     drop(progress);
     match advice {

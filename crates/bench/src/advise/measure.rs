@@ -43,7 +43,7 @@ const REPEAT: &str = r#"while cat -- "$1"; do :; done"#;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
+pub struct Effort {
     /// Samples of each trial; `None` for as many as suit the link.
     pub(super) rounds: Option<usize>,
     /// Length of a sample on a link of no length.
@@ -52,7 +52,10 @@ pub(super) struct Effort {
 
 impl Effort {
     /// For advice that is to be believed.
-    pub(super) const FULL: Effort = Effort { rounds: None, window: Duration::from_millis(500) };
+    pub const FULL: Effort = Effort { rounds: None, window: Duration::from_millis(500) };
+
+    /// For a first look: great differences show.
+    pub const QUICK: Effort = Effort { rounds: Some(3), window: Duration::from_millis(100) };
 }
 
 /// What does not depend on what comes of it.

@@ -88,7 +88,7 @@ fn an_interrupt_ends_it() {
             interrupt.interrupt();
         }
     };
-    assert_eq!(advise(&server, &executor, &mut tell).unwrap_err(), Failure::Interrupted);
+    assert_eq!(advise(&server, &executor, &mut tell, LITTLE).unwrap_err(), Failure::Interrupted);
 }
 
 #[test]

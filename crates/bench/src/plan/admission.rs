@@ -65,6 +65,8 @@ pub(super) fn works(
             continue;
         }
         match work.check() {
+            // All of it is lacking.
+            Ok(()) if work.steps(size).is_empty() => missing.extend(work.lacks(size)),
             Ok(()) => {
                 left_out.extend(work.lacks(size));
                 works.push(work);
@@ -74,7 +76,11 @@ pub(super) fn works(
     }
     if works.is_empty() {
         let reasons = missing.iter().map(|reason| format!("{}: {}", reason.name, reason.why));
-        return Err(Refusal::NoWork { why: reasons.collect::<Vec<_>>().join("; ") });
+        let mut why = reasons.collect::<Vec<_>>().join("; ");
+        if why.is_empty() {
+            "none was named".clone_into(&mut why);
+        }
+        return Err(Refusal::NoWork { why });
     }
     left_out.extend(missing);
     Ok(works)

@@ -1,5 +1,7 @@
 //! From what was asked for to what can go.
 
+use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,6 +26,7 @@ pub fn prepare(
     executor: &Executor,
     progress: &mut Progress,
 ) -> Result<Plan, Refusal> {
+    trees(request)?;
     let size = request.size();
     let mut left_out = Vec::new();
     let works = admission::works(request.works.as_deref(), work::all(), &size, &mut left_out)?;
@@ -62,6 +65,18 @@ pub fn prepare(
     })
 }
 
+/// Whether the user's own trees are there: whoever names one wants no other measured.
+fn trees(request: &Request) -> Result<(), Refusal> {
+    for path in [&request.tree, &request.build_tree].into_iter().flatten() {
+        let found = fs::metadata(path).and_then(|found| match found.is_dir() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::NotADirectory.into()),
+        });
+        found.map_err(|error| Refusal::Directory { path: path.clone(), why: error.to_string() })?;
+    }
+    Ok(())
+}
+
 /// The private server, or the host that was named.
 ///
 /// # Errors
@@ -75,6 +90,7 @@ pub fn start_server(
     let Some(host) = &request.host else {
         progress.prepare("starting the server");
         return Server::private(&request.link, scratch)
+            .map(|server| server.with_executor(executor))
             .map_err(|failure| refused("private server", &failure));
     };
     progress.prepare("connecting to the host");

@@ -71,7 +71,7 @@ fn the_reference_is_among_the_subjects_and_has_a_control() {
 #[test]
 fn works_are_known_by_name() {
     let size = Size::of(Scale::Quick);
-    let mut scene = Scene::new(&["a"], &[]);
+    let mut scene = Scene::new(&["a"], &["one"]);
     let works = |scene: &Scene, asked: Option<&str>, left_out: &mut Vec<LeftOut>| {
         let asked = asked.map(|name| vec![name.to_owned()]);
         let all = vec![scene.work()];
@@ -84,6 +84,12 @@ fn works_are_known_by_name() {
     assert_eq!(refusal.hint().as_deref(), Some("did you mean 'fake'?"));
     let refusal = works(&scene, Some("x\u{1b}"), &mut left_out).unwrap_err();
     assert_eq!(refusal.to_string(), "work 'x\\u{1b}': there is no such work");
+    let refusal = admission::works(Some(&[]), vec![scene.work()], &size, &mut left_out);
+    let refusal = refusal.map(drop).unwrap_err();
+    assert_eq!(refusal.to_string(), "no work is left to do: none was named");
+    let nothing = Scene::new(&["a"], &[]);
+    let refusal = works(&nothing, Some("fake"), &mut left_out).unwrap_err();
+    assert!(matches!(refusal, Refusal::NoWork { .. }), "it has no steps: {refusal}");
     scene.uninstall("fake");
     let refusal = works(&scene, None, &mut left_out).unwrap_err();
     assert_eq!(refusal.to_string(), "no work is left to do: fake: is not installed");

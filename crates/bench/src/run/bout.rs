@@ -161,13 +161,14 @@ impl Bout<'_> {
         match self.plan.subjects[self.subject].start(&dir, tuning, self.executor) {
             Ok(session) => {
                 // What was there before the run may have anything cached.
-                let is_new = !is_there(&ledger.subject(self.subject).kind);
+                let is_new = !ledger.subject(self.subject).is_there();
                 state.live = Some(Live { session, tuning: tuning.clone(), dir, is_new });
                 state.refusals = 0;
                 Ok(())
             }
             Err(failure) => {
-                state.refusals += 1;
+                // What cannot be started so may well be startable otherwise.
+                state.refusals += u32::from(!matches!(failure, Failure::NotTried { .. }));
                 self.remove(&dir, ledger);
                 Err(failure)
             }
@@ -265,12 +266,6 @@ impl Bout<'_> {
             ledger.note(format!("{name} has left something in its directory: {failure}"));
         }
     }
-}
-
-/// Whether a subject of this kind is on this machine before it is measured, so that nothing is
-/// started anew.
-pub(super) fn is_there(kind: &str) -> bool {
-    matches!(kind, "local" | "target")
 }
 
 /// Whether a subject of this kind, which is not running, may be able to do a step.

@@ -40,6 +40,7 @@ struct Script {
     unsuited: HashSet<(String, String)>,
     tunings: HashMap<String, String>,
     no_start: HashSet<String>,
+    no_tuning: HashSet<String>,
     no_stop: HashSet<String>,
     no_forget: HashSet<String>,
     no_making: bool,
@@ -156,6 +157,11 @@ impl Scene {
 
     pub(crate) fn refuse_start(&mut self, subject: &str) {
         self.script.no_start.insert(subject.to_owned());
+    }
+
+    /// It cannot be started with a tuning.
+    pub(crate) fn refuse_tuning(&mut self, subject: &str) {
+        self.script.no_tuning.insert(subject.to_owned());
     }
 
     pub(crate) fn refuse_stop(&mut self, subject: &str) {
@@ -282,6 +288,9 @@ impl Subject for FakeSubject {
         if self.script.no_start.contains(name) {
             self.log.add(format!("refuse {name}"));
             return Err(Failure::failed("it does not want to"));
+        }
+        if tuning.cipher.is_some() && self.script.no_tuning.contains(name) {
+            return Err(Failure::NotTried { why: "it cannot choose".to_owned() });
         }
         let cipher = tuning.cipher.iter().map(|cipher| format!(" {cipher}")).collect::<String>();
         self.log.add(format!("start {name}{cipher}"));

@@ -131,6 +131,22 @@ fn what_does_not_start_is_given_up() {
 }
 
 #[test]
+fn who_cannot_choose_is_not_given_up() {
+    let steps = ["one", "two", "three", "four", "five"];
+    let mut scene = Scene::new(&["a"], &steps);
+    for step in ["one", "two", "three"] {
+        scene.tune(step, "aes128-ctr");
+    }
+    scene.refuse_tuning("a");
+    scene.act("a", "four", Act::Fail);
+    let results = scene.run();
+    let (not_tried, failed, ok) = ("not tried", "failed", "ok");
+    let told: Vec<_> =
+        steps.into_iter().zip([not_tried, not_tried, not_tried, failed, ok]).collect();
+    assert_eq!(all_told(&results, "a", &steps), told);
+}
+
+#[test]
 fn steps_that_are_nothing_for_a_subject_are_not_missed() {
     let mut scene = Scene::new(&["a", "b"], &["one", "two"]);
     scene.unsuited("a", "one");

@@ -113,3 +113,15 @@ fn a_host_that_cannot_be_reached_is_told_in_sshs_words() {
     let failure = host("-oProxyCommand=x", None).err().unwrap().to_string();
     assert!(failure.contains("is no host"), "{failure}");
 }
+
+#[test]
+fn errands_to_a_private_server_end_with_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let executor = Executor::new();
+    let server = Server::private(&LinkSpec::loopback(), dir.path()).unwrap();
+    let server = server.with_executor(&executor);
+    server.place().make_dir(Path::new("a")).unwrap();
+    executor.interrupt();
+    assert_eq!(server.place().make_dir(Path::new("b")), Err(Failure::Interrupted));
+    assert_eq!(server.place().warm(Path::new("a")), Err(Failure::Interrupted));
+}

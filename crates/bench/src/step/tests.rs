@@ -13,6 +13,8 @@ struct Fake {
     place: Directory,
     directory: Option<PathBuf>,
     pids: Vec<u32>,
+    /// CPU that it takes to settle, by the thread that asks for it.
+    settling: Duration,
 }
 
 impl Copier for Fake {
@@ -55,6 +57,12 @@ impl Session for Fake {
         self.pids.clone()
     }
 
+    fn settle(&mut self, _: &Executor) -> Result<(), Failure> {
+        let end = cpu_of_thread() + self.settling;
+        while cpu_of_thread() < end {}
+        Ok(())
+    }
+
     fn forget(&mut self, _: &Executor) -> Result<bool, Failure> {
         Ok(false)
     }
@@ -66,25 +74,43 @@ impl Session for Fake {
     fn abandon(&mut self) {}
 }
 
+fn cpu_of_thread() -> Duration {
+    nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID.now().unwrap().into()
+}
+
 fn fake(directory: Option<&Path>, pids: Vec<u32>) -> Fake {
     let place = Directory::new("fake", "/nonexistent");
-    Fake { place, directory: directory.map(Path::to_owned), pids }
+    Fake { place, directory: directory.map(Path::to_owned), pids, settling: Duration::ZERO }
 }
+
+fn context<'a>(
+    subject: &'a Fake,
+    session: &'a mut Fake,
+    (size, executor, dir): (&'a Size, &'a Executor, &'a Path),
+    limit: Duration,
+    server_usage: &'a dyn Fn() -> Option<Usage>,
+) -> StepContext<'a> {
+    StepContext {
+        subject,
+        session,
+        size,
+        seed: 1,
+        scratch: dir,
+        corpus: dir,
+        executor,
+        deadline: Instant::now() + limit,
+        server_usage,
+    }
+}
+
+const LONG: Duration = Duration::from_secs(30);
 
 /// Runs a busy shell as the measured program of a session.
 fn measure(mut session: Fake, server_usage: &dyn Fn() -> Option<Usage>) -> Measured {
-    let dir = tempfile::tempdir().unwrap();
-    let mut context = StepContext {
-        subject: &fake(None, Vec::new()),
-        session: &mut session,
-        size: &Size::of(Scale::Quick),
-        seed: 1,
-        scratch: dir.path(),
-        corpus: dir.path(),
-        executor: &Executor::new(),
-        deadline: Instant::now() + Duration::from_secs(30),
-        server_usage,
-    };
+    let (dir, subject) = (tempfile::tempdir().unwrap(), fake(None, Vec::new()));
+    let (size, executor) = (Size::of(Scale::Quick), Executor::new());
+    let with = (&size, &executor, dir.path());
+    let mut context = context(&subject, &mut session, with, LONG, server_usage);
     let mut command = Command::new("sh");
     command.args(["-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done"]);
     let (output, measured) = context.timed(command).unwrap();
@@ -123,18 +149,11 @@ fn a_copying_programs_client_is_itself() {
 
 #[test]
 fn a_step_ends_with_its_deadline() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut context = StepContext {
-        subject: &fake(None, Vec::new()),
-        session: &mut fake(None, Vec::new()),
-        size: &Size::of(Scale::Quick),
-        seed: 1,
-        scratch: dir.path(),
-        corpus: dir.path(),
-        executor: &Executor::new(),
-        deadline: Instant::now() + Duration::from_millis(100),
-        server_usage: &|| None,
-    };
+    let (dir, subject) = (tempfile::tempdir().unwrap(), fake(None, Vec::new()));
+    let (size, executor, mut session) =
+        (Size::of(Scale::Quick), Executor::new(), fake(None, Vec::new()));
+    let with = (&size, &executor, dir.path());
+    let mut context = context(&subject, &mut session, with, Duration::from_millis(100), &|| None);
     let sleep = || {
         let mut command = Command::new("sleep");
         command.arg("1000");
@@ -142,4 +161,39 @@ fn a_step_ends_with_its_deadline() {
     };
     assert!(matches!(context.timed(sleep()).unwrap_err(), Failure::TimedOut { .. }));
     assert!(matches!(context.aside(sleep()).unwrap_err(), Failure::TimedOut { .. }));
+}
+
+#[test]
+fn what_settles_later_counts_with_its_time_and_cpu() {
+    const SETTLING: Duration = Duration::from_millis(50);
+    let (dir, subject) = (tempfile::tempdir().unwrap(), fake(None, Vec::new()));
+    let (size, executor) = (Size::of(Scale::Quick), Executor::new());
+    // This process stands for a daemon that sends what it has acknowledged.
+    let mut session = fake(Some(dir.path()), vec![std::process::id()]);
+    session.settling = SETTLING;
+    let calls = std::cell::Cell::new(0);
+    let server = || {
+        calls.set(calls.get() + 1);
+        Some(Usage { user_s: f64::from(calls.get()) * 2.0, ..Usage::default() })
+    };
+    let with = (&size, &executor, dir.path());
+    let mut context = context(&subject, &mut session, with, LONG, &server);
+    let one_second = Usage { user_s: 1.0, peak_memory_bytes: 1, ..Usage::default() };
+    let mut measured = Measured {
+        seconds: 1.0,
+        client: one_second,
+        server: Some(one_second),
+        ..Measured::default()
+    };
+    context.settle(&mut measured).unwrap();
+    let settling_s = SETTLING.as_secs_f64();
+    assert!(measured.seconds >= 1.0 + settling_s, "{measured:?}");
+    let client = measured.client;
+    assert!(client.user_s + client.system_s >= 1.0 + 0.9 * settling_s, "{client:?}");
+    assert!(client.peak_memory_bytes > 1, "the greater one, not the sum: {client:?}");
+    assert_eq!(measured.server.unwrap().user_s, 3.0);
+    // Where the server is another machine, nothing is known of it then either.
+    measured.server = None;
+    context.settle(&mut measured).unwrap();
+    assert_eq!(measured.server, None);
 }

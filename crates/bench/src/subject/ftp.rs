@@ -23,9 +23,9 @@ use crate::failure::Failure;
 use crate::place::Place;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
-use crate::subject::{Access, Copier, Session, Subject, Tuning};
+use crate::subject::{Copier, Session, Subject, Tuning};
 
-use super::network::{Daemon, require_private, same_port, secret, write_private};
+use super::network::{Daemon, DaemonSession, require_private, same_port, secret, write_private};
 use super::programs::{CURL, LFTP, VSFTPD};
 use super::quoting::{double, joined};
 
@@ -85,7 +85,7 @@ impl Ftp {
         client: Client,
         scratch: &Path,
         executor: &Executor,
-    ) -> Result<FtpSession, Failure> {
+    ) -> Result<DaemonSession<FtpCopier>, Failure> {
         let program = VSFTPD.find().ok_or_else(|| Failure::failed("vsftpd is gone"))?;
         let root = self.server.place().local().ok_or_else(|| Failure::failed("not private"))?;
         let scratch = scratch.canonicalize()?;
@@ -105,7 +105,7 @@ impl Ftp {
         })?;
         let files = AtomicU32::new(0);
         let copier = FtpCopier { root, password, port: daemon.port(), client, scratch, files };
-        Ok(FtpSession { daemon, _data: data, copier })
+        Ok(DaemonSession { daemon, _data: data, copier })
     }
 }
 
@@ -152,39 +152,6 @@ enum Client {
 fn client() -> Option<Client> {
     let lftp = LFTP.find().map(|_| Client::Lftp);
     lftp.or_else(|| CURL.find().map(|_| Client::Curl))
-}
-
-struct FtpSession {
-    daemon: Daemon,
-    _data: Option<Link>,
-    copier: FtpCopier,
-}
-
-impl Session for FtpSession {
-    fn access(&self) -> Access<'_> {
-        Access::Copier(&self.copier)
-    }
-
-    fn client_pids(&self) -> Vec<u32> {
-        Vec::new()
-    }
-
-    fn server_pids(&self) -> Vec<u32> {
-        self.daemon.pid().into_iter().collect()
-    }
-
-    fn forget(&mut self, _: &Executor) -> Result<bool, Failure> {
-        Ok(true)
-    }
-
-    fn stop(&mut self, _: &Executor) -> Result<(), Failure> {
-        self.daemon.stop();
-        Ok(())
-    }
-
-    fn abandon(&mut self) {
-        self.daemon.stop();
-    }
 }
 
 struct FtpCopier {

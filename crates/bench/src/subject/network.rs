@@ -16,6 +16,7 @@ use crate::executor::{Background, Executor};
 use crate::failure::Failure;
 use crate::results::{LeftOut, LinkReport};
 use crate::server::Server;
+use crate::subject::{Access, Copier, Session};
 
 /// Longest time for a daemon to listen.
 const LISTEN_LIMIT: Duration = Duration::from_secs(10);
@@ -66,6 +67,41 @@ impl Daemon {
     /// Ends it in order.
     pub(super) fn stop(&mut self) {
         self.process.stop(END_LIMIT);
+    }
+}
+
+/// A program that copies, and the daemon to which it does. It keeps nothing between two copies.
+pub(super) struct DaemonSession<C> {
+    pub(super) daemon: Daemon,
+    /// To a second port of it.
+    pub(super) _data: Option<Link>,
+    pub(super) copier: C,
+}
+
+impl<C: Copier> Session for DaemonSession<C> {
+    fn access(&self) -> Access<'_> {
+        Access::Copier(&self.copier)
+    }
+
+    fn client_pids(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    fn server_pids(&self) -> Vec<u32> {
+        self.daemon.pid().into_iter().collect()
+    }
+
+    fn forget(&mut self, _: &Executor) -> Result<bool, Failure> {
+        Ok(true)
+    }
+
+    fn stop(&mut self, _: &Executor) -> Result<(), Failure> {
+        self.daemon.stop();
+        Ok(())
+    }
+
+    fn abandon(&mut self) {
+        self.daemon.stop();
     }
 }
 

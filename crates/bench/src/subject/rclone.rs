@@ -7,8 +7,8 @@
 //!
 //! It acknowledges `write`, `fsync` and `close` before anything was sent. Upload begins when a
 //! file is closed rather than five seconds later (`--vfs-write-back 0s`), so that the works can
-//! wait for it with [`Session::settle`]; the times of its writes are still those of the local
-//! disk.
+//! wait for it with [`Session::settle`], whose time counts. What single writes take is still the
+//! local disk's affair, and a block that is written ten times is sent once.
 
 use std::ffi::OsString;
 use std::fs;
@@ -218,8 +218,11 @@ impl Session for RcloneSession {
 
     fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
         self.settle(executor)?;
+        let old = directories(&self.caches)?;
         self.mounting.remount(executor)?;
-        // What the mount before has cached is of no use to this one.
+        // What the mount before has cached is of no use to this one, and is as long as what was
+        // read: a run has room for it once.
+        old.iter().try_for_each(fs::remove_dir_all)?;
         Ok(true)
     }
 
@@ -231,6 +234,14 @@ impl Session for RcloneSession {
 
     fn abandon(&mut self) {
         self.mounting.mount_mut().abandon();
+    }
+}
+
+/// The caches that there are.
+fn directories(caches: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(caches) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries?.map(|entry| Ok(entry?.path())).collect(),
     }
 }
 

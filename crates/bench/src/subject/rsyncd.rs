@@ -13,10 +13,10 @@ use crate::failure::Failure;
 use crate::place::Place;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
-use crate::subject::{Access, Copier, Session, Subject, Tuning};
+use crate::subject::{Copier, Session, Subject, Tuning};
 
 use super::copiers::slash;
-use super::network::{Daemon, require_private, secret, write_private};
+use super::network::{Daemon, DaemonSession, require_private, secret, write_private};
 use super::programs::RSYNC;
 use super::quoting::joined;
 
@@ -73,7 +73,7 @@ impl Subject for Rsyncd {
             Ok(command)
         })?;
         let copier = RsyncdCopier { root, password, port: daemon.port() };
-        Ok(Box::new(RsyncdSession { daemon, copier }))
+        Ok(Box::new(DaemonSession { daemon, _data: None, copier }))
     }
 }
 
@@ -91,38 +91,6 @@ fn configuration(own: SocketAddr, root: &Path, secrets: &Path, is_root: bool) ->
     let path: &[_] = &["path = ".as_ref(), root.as_ref(), "\n".as_ref()];
     let secrets: &[_] = &["secrets file = ".as_ref(), secrets.as_ref(), "\n".as_ref()];
     joined(&[&[head.as_ref()], path, secrets].concat())
-}
-
-struct RsyncdSession {
-    daemon: Daemon,
-    copier: RsyncdCopier,
-}
-
-impl Session for RsyncdSession {
-    fn access(&self) -> Access<'_> {
-        Access::Copier(&self.copier)
-    }
-
-    fn client_pids(&self) -> Vec<u32> {
-        Vec::new()
-    }
-
-    fn server_pids(&self) -> Vec<u32> {
-        self.daemon.pid().into_iter().collect()
-    }
-
-    fn forget(&mut self, _: &Executor) -> Result<bool, Failure> {
-        Ok(true)
-    }
-
-    fn stop(&mut self, _: &Executor) -> Result<(), Failure> {
-        self.daemon.stop();
-        Ok(())
-    }
-
-    fn abandon(&mut self) {
-        self.daemon.stop();
-    }
 }
 
 struct RsyncdCopier {

@@ -31,7 +31,28 @@ const DROP_LIMIT: Duration = Duration::from_secs(120);
 
 /// Programs of the works. Dropping all caches drops them too, and that the next step has to load
 /// its program from the disk is not the target's fault.
-const PROGRAMS: [&str; 9] = ["sh", "cat", "tar", "ls", "find", "grep", "rsync", "cp", "fio"];
+const PROGRAMS: [&str; 17] = [
+    "sh",
+    "cat",
+    "tar",
+    "wc",
+    "ls",
+    "find",
+    "du",
+    "grep",
+    "rsync",
+    "cp",
+    "mkdir",
+    "rm",
+    "stat",
+    "sha256sum",
+    "fio",
+    "make",
+    "ld",
+];
+
+/// Loads the compiler proper and the assembler, which `gcc --version` does not run.
+const COMPILE: &str = "gcc -O2 -x c -c -o /dev/null /dev/null";
 
 /// All caches of the machine are dropped: there is no other way to make a mount of the kernel's
 /// forget. It needs root.
@@ -197,6 +218,9 @@ fn warm_programs(executor: &Executor) {
         command.arg("--version");
         let _ = executor.run(command, LOOK_LIMIT);
     }
+    let mut compile = Command::new("sh");
+    compile.args(["-c", COMPILE]);
+    let _ = executor.run(compile, LOOK_LIMIT);
 }
 
 #[cfg(test)]

@@ -181,10 +181,12 @@ fn mounts_show_and_take_files_and_leave_nothing() {
         let from = world.root().join("tree/sub/deep/data");
         world.shell(r#"cp "$1" "$2""#, &[&from, &point.join(&new)]).expect(&name);
         session.settle(&world.executor).expect(&name);
+        assert_eq!(scratch.join("cache/0").exists(), name.starts_with("rclone"), "{name}");
         assert_eq!(fs::read(world.root().join(&new)).unwrap(), vec![7; 300_000], "{name}");
 
         assert_eq!(session.forget(&world.executor), Ok(true), "{name}");
         assert_ne!(session.client_pids(), pids, "{name} is mounted anew");
+        assert!(!scratch.join("cache/0").exists(), "{name} keeps no cache of the mount before");
         world.shell(r#"cmp "$1" "$2""#, &[&from, &point.join(&new)]).expect(&name);
         session.stop(&world.executor).expect(&name);
         assert!(session.client_pids().is_empty() && pids.iter().all(|&pid| !is_alive(pid)));

@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use crate::failure::Failure;
 use crate::results::Measured;
@@ -55,19 +54,8 @@ pub(super) fn push(
         Access::Sftp(_) => None,
     };
     let mut measured = context.timed(command.ok_or_else(cannot)?)?.1;
-    settle(context, &mut measured)?;
+    context.settle(&mut measured)?;
     Ok(measured)
-}
-
-/// Waits until what was written is at the place, and counts that.
-pub(super) fn settle(
-    context: &mut StepContext<'_>,
-    measured: &mut Measured,
-) -> Result<(), Failure> {
-    let begin = Instant::now();
-    context.session.settle(context.executor)?;
-    measured.seconds += begin.elapsed().as_secs_f64();
-    Ok(())
 }
 
 /// Does what writes to `path` in the place, and removes that whatever comes of it.
@@ -77,7 +65,24 @@ pub(super) fn removed_after<T>(
     write: impl FnOnce(&mut StepContext<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let written = write(context);
-    let removed = context.subject.place().remove(path);
+    removed(context, path, written)
+}
+
+/// Removes what was written to `path` in the place, whatever came of it; of two failures the first
+/// one is told.
+///
+/// What hangs would hang once more: after a step that was not done in time nothing is removed from
+/// a place to which only the subject, or a link, leads. It goes with the place itself.
+pub(super) fn removed<T>(
+    context: &StepContext<'_>,
+    path: &Path,
+    written: Result<T, Failure>,
+) -> Result<T, Failure> {
+    let place = context.subject.place();
+    if matches!(written, Err(Failure::TimedOut { .. })) && place.local().is_none() {
+        return written;
+    }
+    let removed = place.remove(path);
     let value = written?;
     removed?;
     Ok(value)
@@ -85,4 +90,44 @@ pub(super) fn removed_after<T>(
 
 fn cannot() -> Failure {
     Failure::failed("it has no way to copy this")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::files::Files;
+    use crate::work::testing::{Use, World, tiny};
+
+    fn outcomes() -> [Result<(), Failure>; 3] {
+        [Ok(()), Err(Failure::wrong("a byte")), Err(Failure::timed_out(Default::default()))]
+    }
+
+    #[test]
+    fn what_was_written_is_removed_but_not_where_it_would_hang_again() {
+        let local = World::of(&Files, tiny());
+        let mounted = World::of(&Files, tiny()).mounted();
+        for (world, is_left) in [(local, [false, false, false]), (mounted, [false, false, true])] {
+            for (outcome, is_left) in outcomes().into_iter().zip(is_left) {
+                let path = world.place().join("written");
+                std::fs::write(&path, "").unwrap();
+                let told = world.with(Use::Target, |context| {
+                    removed(context, Path::new("written"), outcome.clone())
+                });
+                assert_eq!(told, outcome);
+                assert_eq!(path.exists(), is_left, "{outcome:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_two_failures_the_first_is_told() {
+        let world = World::of(&Files, tiny());
+        // It is not below the place.
+        let told = |outcome| {
+            world.with(Use::Target, |context| removed(context, Path::new("../x"), outcome))
+        };
+        let wrong = Failure::wrong("a byte");
+        assert_eq!(told(Err(wrong.clone())), Err(wrong));
+        assert!(matches!(told(Ok(())), Err(Failure::Failed { .. })));
+    }
 }

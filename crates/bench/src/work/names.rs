@@ -15,7 +15,7 @@ use crate::size::Size;
 use crate::step::StepContext;
 use crate::worker::{self, Done, Entry, Job, NameJob, Operation, Order, Target};
 
-use super::copying::{fresh, settle};
+use super::copying::{fresh, removed};
 use super::generator::{Relay, shown, timed};
 
 /// Of what is in small files.
@@ -170,11 +170,7 @@ fn change(
 ) -> Result<(Measured, Made), Failure> {
     let path = made.path.clone();
     let changed = change_in(context, made, create, operation, after);
-    if changed.is_err() {
-        // The first failure is the one that counts.
-        let _ = context.subject.place().remove(&path);
-    }
-    changed
+    if changed.is_err() { removed(context, &path, changed) } else { changed }
 }
 
 fn change_in(
@@ -193,7 +189,7 @@ fn change_in(
         ..once(target, operation, made.prefix, made.names)
     };
     let (Done { operations, .. }, mut measured) = timed(context, &Job::Names(job))?;
-    settle(context, &mut measured)?;
+    context.settle(&mut measured)?;
     let made = after(made, u32::try_from(operations).unwrap_or(u32::MAX));
     compare(context, &made)?;
     Ok((Measured { verified: true, ..measured }, made))

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -23,6 +24,8 @@ pub(super) struct World {
     pub(super) size: Size,
     executor: Executor,
     place: Directory,
+    /// How often a session was to forget.
+    pub(super) forgotten: AtomicU32,
 }
 
 /// How the subject is used.
@@ -30,6 +33,8 @@ pub(super) struct World {
 pub(super) enum Use {
     /// As a directory: that of the place, or another one below the test's own.
     Mount(&'static str),
+    /// As that of the place, which somebody else has mounted.
+    Target,
     /// As a program that copies, `cp` with these options.
     Copy(&'static str),
     /// As a stream: `cat` by a shell, in the place of one that ssh starts.
@@ -55,7 +60,8 @@ impl World {
         }
         std::fs::create_dir(dir.path().join("corpus").join(work.name())).unwrap();
         let place = Directory::new("place", dir.path().join(PLACE));
-        let world = World { executor: Executor::new(), place, size, dir };
+        let (executor, forgotten) = (Executor::new(), AtomicU32::new(0));
+        let world = World { executor, place, size, dir, forgotten };
         work.make(&world.size, &world.corpus(), &world.executor).unwrap();
         world.place.make_dir(Path::new(work.name())).unwrap();
         work.lay_out(&world.size, &world.corpus(), &world.place).unwrap();
@@ -83,6 +89,7 @@ impl World {
     fn fake(&self, by: Use) -> Fake<'_> {
         let shown = match by {
             Use::Mount(name) => self.dir.path().join(name),
+            Use::Target => self.place(),
             Use::Copy(_) | Use::Stream | Use::Sftp => PathBuf::new(),
         };
         Fake { by, shown, world: self }
@@ -93,13 +100,23 @@ impl World {
         step.suits(&self.fake(by).access())
     }
 
+    /// The same, whose place is reached by nothing but its mount.
+    pub(super) fn mounted(self) -> World {
+        World { place: self.place.mounted(), ..self }
+    }
+
     /// Does one step.
     pub(super) fn run(&self, step: &dyn Step, by: Use) -> Result<Measured, Failure> {
+        assert!(self.suits(step, by));
+        self.with(by, |context| step.run(context))
+    }
+
+    /// Does what a step does.
+    pub(super) fn with<T>(&self, by: Use, run: impl FnOnce(&mut StepContext<'_>) -> T) -> T {
         let fake = self.fake(by);
         let mut session = self.fake(by);
-        assert!(step.suits(&session.access()));
         let scratch = tempfile::tempdir().unwrap();
-        step.run(&mut StepContext {
+        run(&mut StepContext {
             subject: &fake,
             session: &mut session,
             size: &self.size,
@@ -138,6 +155,7 @@ impl Subject for Fake<'_> {
     fn info(&self) -> SubjectInfo {
         let (kind, name) = match self.by {
             Use::Mount(_) => ("mount", "fake"),
+            Use::Target => ("target", "nfs"),
             Use::Copy(_) => ("copy", "cp"),
             Use::Stream => ("floor", "cat"),
             Use::Sftp => ("floor", "sftp-server"),
@@ -168,7 +186,7 @@ impl Subject for Fake<'_> {
 impl Session for Fake<'_> {
     fn access(&self) -> Access<'_> {
         match self.by {
-            Use::Mount(_) => Access::Directory(&self.shown),
+            Use::Mount(_) | Use::Target => Access::Directory(&self.shown),
             Use::Copy(_) => Access::Copier(self),
             Use::Stream => Access::Stream(self),
             Use::Sftp => Access::Sftp(&|| Command::new("/usr/lib/openssh/sftp-server")),
@@ -180,6 +198,7 @@ impl Session for Fake<'_> {
     }
 
     fn forget(&mut self, _executor: &Executor) -> Result<bool, Failure> {
+        self.world.forgotten.fetch_add(1, Relaxed);
         Ok(false)
     }
 

@@ -2,6 +2,7 @@
 //!
 //! No test here asks for a time: what the figures are is the bench's business.
 
+mod advice;
 mod bad_input;
 mod bad_peers;
 mod ending;

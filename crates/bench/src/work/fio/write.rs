@@ -14,7 +14,6 @@ use crate::results::Measured;
 use crate::step::StepContext;
 use crate::subject::Access;
 use crate::work::Step;
-use crate::work::copying::settle;
 use crate::work::generator::{aside, at_place, has_files, shown, timed, valued};
 use crate::worker::{Check, Fill, Job, Order, Start, Target, Transfer, Until};
 
@@ -108,13 +107,13 @@ impl Step for Write {
             Target::Path(path) => self.by_fio(context, path)?,
             _ => self.by_generator(context, target)?,
         };
-        settle(context, &mut measured)?;
+        context.settle(&mut measured)?;
         let blocks = self.changed_blocks(context.size.random_file_bytes, measured.operations);
         look(context, Check::Changed { marks, blocks, seed })?;
         if let Target::Path(path) = shown(context, Path::new(WRITE_FILE))? {
             verified_writes(context, &path, self.0, VERIFIED)?;
             // Nothing of it may be on its way when the next step looks.
-            settle(context, &mut Measured::default())?;
+            context.settle(&mut Measured::default())?;
         }
         valued(Measured { verified: true, ..measured }, self.0.unit())
     }

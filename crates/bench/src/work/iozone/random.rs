@@ -11,7 +11,7 @@ use crate::results::Measured;
 use crate::step::StepContext;
 use crate::subject::Access;
 use crate::work::Step;
-use crate::work::copying::settle;
+use crate::work::copying::removed;
 use crate::work::generator::{Relay, has_files, shown, timed, valued};
 use crate::worker::{Check, Fill, Job, Order, Start, Target, Transfer, Until, Walk};
 
@@ -68,7 +68,7 @@ impl RandomWrite {
         let fill = Fill { seed: WRITE_SEEDS[2] };
         let job = Job::Write { transfer, fill, start: Start::Present, fsync: true };
         let (done, mut measured) = timed(context, &job)?;
-        settle(context, &mut measured)?;
+        context.settle(&mut measured)?;
         let expected = digest_after(context.size.file_bytes, order, done.operations);
         let found = context.subject.place().digest(path)?;
         if found != expected {
@@ -107,8 +107,7 @@ impl Step for RandomWrite {
     fn run(&self, context: &mut StepContext<'_>) -> Result<Measured, Failure> {
         let path = self.written.need(context)?;
         let measured = self.write(context, &path);
-        context.subject.place().remove(&path)?;
-        measured
+        removed(context, &path, measured)
     }
 }
 

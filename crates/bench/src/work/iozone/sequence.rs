@@ -11,7 +11,7 @@ use crate::results::Measured;
 use crate::step::StepContext;
 use crate::subject::{Access, Copier};
 use crate::work::Step;
-use crate::work::copying::{fresh, settle};
+use crate::work::copying::{fresh, removed};
 use crate::work::generator::{Relay, has_files, shown, timed, valued};
 use crate::worker::{Check, Fill, Invocation, Job, Order, Start, Target, Transfer, Until};
 
@@ -110,7 +110,7 @@ impl Write {
         let transfer = transfer(self.target(context, path)?, context.size.file_bytes);
         let job = Job::Write { transfer, fill: Fill { seed }, start, fsync: true };
         let (_, mut measured) = timed(context, &job)?;
-        settle(context, &mut measured)?;
+        context.settle(&mut measured)?;
         let expected = fs::read_to_string(digest_file(context.corpus, seed))?;
         let found = context.subject.place().digest(path)?;
         if found != expected {
@@ -138,10 +138,9 @@ impl Step for Write {
         let measured = self.write(context, &path, start);
         // A stream has no later step that needs it.
         if measured.is_err() || matches!(context.access(), Access::Stream(_)) {
-            context.subject.place().remove(&path)?;
-        } else {
-            self.written.leave(context, path);
+            return removed(context, &path, measured);
         }
+        self.written.leave(context, path);
         measured
     }
 }

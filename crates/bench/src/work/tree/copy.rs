@@ -98,19 +98,23 @@ fn copy_in(
 }
 
 /// The tree to be removed is put there behind the client's back, which is why this is cold: a
-/// client that has listed the directory above may rightly say that there is no such tree.
+/// client that has listed the directory above may rightly say that there is no such tree. What has
+/// no back, a target or the disk itself, has all of it cached then, and forgets it again.
 fn remove(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
     let above = fresh("tree/rm");
     removed_after(context, &above, |context| {
         let tree = above.join("source");
         context.subject.place().put(&context.corpus.join(SOURCE), &tree)?;
+        if context.subject.info().is_there() {
+            context.session.forget(context.executor)?;
+        }
         let Access::Directory(dir) = context.access() else {
             return Err(Failure::failed("it has no directory to remove something from"));
         };
         let mut command = program("rm");
         command.arg("-rf").arg(dir.join(&tree));
         let mut measured = context.timed(command)?.1;
-        crate::work::copying::settle(context, &mut measured)?;
+        context.settle(&mut measured)?;
         if context.subject.place().digest(&above)? != Listing::default().digest() {
             return Err(Failure::wrong("rm: what was removed is still there"));
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
 
 use tempfile::TempDir;
 
@@ -167,4 +168,18 @@ fn a_tree_of_the_users_is_used() {
     let absent = Size { tree_source: Some("/nonexistent/tree".into()), ..tiny() };
     assert!(Tree.steps(&absent).is_empty());
     assert!(Tree.lacks(&absent)[0].why.contains("/nonexistent/tree"));
+}
+
+#[test]
+fn what_is_put_there_by_the_subject_itself_is_forgotten_before_it_is_removed() {
+    let world = World::of(&Tree, tiny());
+    let remove = step(&Tree, &world.size, "tree.rm");
+    world.run(remove.as_ref(), Use::Mount(PLACE)).unwrap();
+    assert_eq!(
+        world.forgotten.load(Relaxed),
+        0,
+        "the runner has had it forget, and it knows no more"
+    );
+    world.run(remove.as_ref(), Use::Target).unwrap();
+    assert_eq!(world.forgotten.load(Relaxed), 1);
 }

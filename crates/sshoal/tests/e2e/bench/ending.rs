@@ -11,7 +11,7 @@ use super::scene::{LIMIT, Scene, read};
 
 /// A run that would go on for long, ended by a signal when its standard error has this line.
 #[track_caller]
-fn ended_at(scene: &Scene, line: &str, signal: Signal, words: &[&str]) -> String {
+pub fn ended_at(scene: &Scene, line: &str, signal: Signal, words: &[&str]) -> String {
     let out = scene.path("out");
     let mut command = scene.command(&["--quick", "--rounds", "1000", "--peers", "sshfs"]);
     command.arg("--out").arg(&out).args(words);

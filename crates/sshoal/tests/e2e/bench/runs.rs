@@ -1,11 +1,15 @@
 //! Runs that go well.
 
+use std::fs::File;
+use std::process::Stdio;
+
 use bench::results::Outcome;
 use bench::run::Files;
 
+use crate::process::Process;
 use crate::world::World;
 
-use super::scene::{Scene, assert_all_measured, read};
+use super::scene::{LIMIT, Scene, assert_all_measured, read};
 
 #[test]
 fn a_run_measures_everybody_and_writes_its_report() {
@@ -41,6 +45,21 @@ fn a_run_measures_everybody_and_writes_its_report() {
     let html = read(out.join("report.html"));
     assert!(html.contains("<svg") && html.contains("sshfs (control)"), "no charts");
     assert!(read(out.join("report.md")).contains("sshfs (control)"));
+}
+
+#[test]
+fn what_cannot_be_printed_is_written() {
+    let scene = Scene::new();
+    let out = scene.path("out");
+    let words = ["--quick", "--rounds", "1", "--peers", "none", "--work", "metadata"];
+    let mut command = scene.command(&words);
+    command.arg("--out").arg(&out).stderr(Stdio::null());
+    command.stdout(File::options().write(true).open("/dev/full").unwrap());
+    let status = Process::spawn(&mut command).wait(LIMIT);
+    assert_eq!(status.code(), Some(1));
+    scene.assert_clean();
+    assert_all_measured(&bench::run::read(&out).unwrap(), "sshoal");
+    assert!(read(out.join("report.html")).contains("<svg"));
 }
 
 #[test]
