@@ -58,12 +58,12 @@ impl Size {
         match scale {
             Scale::Quick => Size {
                 scale,
-                file_bytes: 48 << 20,
-                random_file_bytes: 48 << 20,
-                random_seconds: 0.4,
-                tree_files: 300,
-                metadata_files: 200,
-                latency_operations: 300,
+                file_bytes: 32 << 20,
+                random_file_bytes: 32 << 20,
+                random_seconds: 0.3,
+                tree_files: 200,
+                metadata_files: 100,
+                latency_operations: 200,
                 ciphers: ciphers(&["aes128-gcm@openssh.com"]),
                 tree_source: None,
                 build_source: None,
