@@ -8,10 +8,11 @@ DESTDIR ?=
 # What `make install` installs.
 PROGRAM ?= target/release/sshoal
 DEMO_ARGS ?=
+BENCH_ARGS ?= --quick --peers sshfs,floor --out target/bench
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: build setup demo test test-big posix check format lint doc install uninstall fuzz clean
+.PHONY: build setup demo bench test test-big posix check format lint doc install uninstall fuzz clean
 
 build:
 	$(CARGO) build --release -p sshoal
@@ -21,6 +22,10 @@ setup:
 
 demo: setup build
 	target/release/sshoal demo $(DEMO_ARGS)
+
+# Two minutes: sshoal, sshfs and the floor. `scripts/setup.sh --bench` installs more peers.
+bench: setup build
+	target/release/sshoal bench $(BENCH_ARGS)
 
 test: setup
 	scripts/test.sh --workspace

@@ -5,18 +5,21 @@
 #   scripts/setup.sh            installs, and says each thing that it does
 #   scripts/setup.sh --check    only says what is missing, and fails if something is
 #   scripts/setup.sh --big      also the kernel's sources (130 MB), a large tree for the demo
+#   scripts/setup.sh --bench    also all peers that `sshoal bench --peers all` compares with
 #
 # It never touches ~/.ssh, and leaves no ssh server running that was not running before.
 set -euo pipefail
 
 check=no
 big=no
+bench=no
 for arg in "$@"; do
     case $arg in
         --check) check=yes ;;
         --big) big=yes ;;
+        --bench) bench=yes ;;
         *)
-            echo "usage: $0 [--check] [--big]" >&2
+            echo "usage: $0 [--check] [--big] [--bench]" >&2
             exit 2
             ;;
     esac
@@ -62,6 +65,13 @@ want sqlite3 sqlite3 "tests of real work on a mount"
 want sshfs sshfs "what sshoal is compared with"
 want fio fio "measurements"
 want strace strace "tests that count system calls"
+want chromium chromium "the test that looks at the benchmarks' report"
+if [ "$bench" = yes ]; then
+    want rclone rclone "a peer in benchmarks"
+    want vsftpd vsftpd "serves FTP, a peer in benchmarks"
+    want lftp lftp "copies by FTP, a peer in benchmarks"
+    want curl curl "copies by FTP where lftp is missing"
+fi
 if [ "$big" = yes ] && ! compgen -G '/usr/src/linux-source-*.tar.*' >/dev/null; then
     say "the kernel's sources are missing: a tree of 80,000 files"
     if apt-cache show linux-source-6.1 >/dev/null 2>&1; then
@@ -73,12 +83,19 @@ fi
 
 incomplete=no
 
-# An openssh-server from Debian starts itself, now and at each boot. Nobody asked for that.
+# Servers from Debian start themselves, now and at each boot. Nobody asked for that.
 install_packages() {
     local policy=/usr/sbin/policy-rc.d quiet=no
     local install=(env DEBIAN_FRONTEND=noninteractive
         apt-get install -y -q --no-install-recommends "${missing[@]}")
-    if [[ " ${missing[*]} " == *" openssh-server "* ]]; then
+    local server units=()
+    for server in "${missing[@]}"; do
+        case $server in
+            openssh-server) units+=(ssh.service ssh.socket) ;;
+            vsftpd) units+=(vsftpd.service) ;;
+        esac
+    done
+    if [ ${#units[@]} -gt 0 ]; then
         quiet=yes
         if [ ! -e "$policy" ]; then
             privileged sh -c "printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy"
@@ -92,8 +109,8 @@ install_packages() {
         privileged "${install[@]}"
     fi
     if [ "$quiet" = yes ] && [ -d /run/systemd/system ]; then
-        say "the ssh server of the system stays off (systemctl enable --now ssh would start it)"
-        privileged systemctl disable ssh.service ssh.socket 2>/dev/null || true
+        say "these stay off (systemctl enable --now would start them): ${units[*]}"
+        privileged systemctl disable "${units[@]}" 2>/dev/null || true
     fi
 }
 

@@ -1,1 +1,202 @@
-//! What the user sees while it runs.
+//! What one sees while a run goes on: a bar with the time left on a terminal, else a line for each
+//! work of each subject in each round. Always on standard error.
+
+mod estimate;
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::failure::Failure;
+use crate::results::Measured;
+
+use estimate::Estimate;
+
+/// How often the bar is drawn, a second.
+const DRAWN_PER_S: u8 = 8;
+
+/// Where to.
+enum Shown {
+    Bar(ProgressBar),
+    Lines(Box<dyn Write + Send>),
+    Nowhere,
+}
+
+/// The display of one run.
+pub struct Progress {
+    shown: Shown,
+    estimate: Estimate,
+    /// When the last step ended: the next one's time is counted from there, so that the start of
+    /// its session is in it.
+    since: Instant,
+    /// Of the bout that goes on.
+    bout: Tally,
+}
+
+/// Of one work of one subject in one round.
+#[derive(Default)]
+struct Tally {
+    steps: u32,
+    failed: u32,
+    seconds: f64,
+}
+
+impl Progress {
+    /// On standard error: a bar if it is a terminal, else lines.
+    #[must_use]
+    pub fn on_stderr() -> Progress {
+        if !std::io::stderr().is_terminal() {
+            return Progress::new(Shown::Lines(Box::new(std::io::stderr())));
+        }
+        let target = ProgressDrawTarget::stderr_with_hz(DRAWN_PER_S);
+        let bar = ProgressBar::with_draw_target(Some(0), target);
+        let style = "{bar:24} {pos}/{len}  {prefix}  {wide_msg}";
+        bar.set_style(
+            ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        Progress::new(Shown::Bar(bar))
+    }
+
+    /// Nothing is shown.
+    #[must_use]
+    pub fn hidden() -> Progress {
+        Progress::new(Shown::Nowhere)
+    }
+
+    /// Lines to somewhere else.
+    #[must_use]
+    pub fn lines(to: impl Write + Send + 'static) -> Progress {
+        Progress::new(Shown::Lines(Box::new(to)))
+    }
+
+    fn new(shown: Shown) -> Progress {
+        let bout = Tally::default();
+        Progress { shown, estimate: Estimate::default(), since: Instant::now(), bout }
+    }
+
+    /// Says one thing that is not about a step.
+    pub fn say(&mut self, text: &str) {
+        match &mut self.shown {
+            Shown::Bar(bar) => bar.println(text),
+            // A reader that has gone away is no reason to end a run.
+            Shown::Lines(to) => drop(writeln!(to, "{text}").and_then(|()| to.flush())),
+            Shown::Nowhere => {}
+        }
+    }
+
+    /// What goes on before the first step.
+    pub(crate) fn prepare(&mut self, what: &str) {
+        match &self.shown {
+            Shown::Bar(bar) => bar.set_message(what.to_owned()),
+            _ => self.say(what),
+        }
+        self.since = Instant::now();
+    }
+
+    /// A step of a subject that is to be done so many times.
+    pub(crate) fn expect(&mut self, subject: usize, step: (&'static str, usize), times: u32) {
+        self.estimate.expect((subject, step), times);
+    }
+
+    /// A step begins.
+    pub(crate) fn begin(&mut self, subject: &str, work: &str, title: &str) {
+        if let Shown::Bar(bar) = &self.shown {
+            bar.set_message(format!("{subject}: {work}: {title}"));
+        }
+    }
+
+    /// A step has ended; `None` when it was nothing for the subject.
+    pub(crate) fn done(
+        &mut self,
+        subject: usize,
+        step: (&'static str, usize),
+        outcome: Option<&Result<Measured, Failure>>,
+    ) {
+        let took = self.since.elapsed();
+        self.since = Instant::now();
+        self.estimate.done((subject, step), outcome.map(|_| took));
+        self.bout.seconds += took.as_secs_f64();
+        if let Some(outcome) = outcome {
+            self.bout.steps += 1;
+            self.bout.failed += u32::from(outcome.is_err());
+        }
+        if let Shown::Bar(bar) = &self.shown {
+            let (done, all) = self.estimate.counts();
+            bar.set_length(all);
+            bar.set_position(done);
+            bar.set_prefix(self.estimate.left().map(left).unwrap_or_default());
+        }
+    }
+
+    /// A step has failed, which is worth a line on a terminal, too.
+    pub(crate) fn failed(&mut self, subject: &str, measure: &str, failure: &Failure) {
+        if !matches!(failure, Failure::NotTried { .. }) {
+            self.say(&format!("{subject}: {measure}: {failure}"));
+        }
+    }
+
+    /// All steps of a work of a subject in a round are done.
+    pub(crate) fn bout_done(&mut self, subject: &str, work: &str, round: u32, rounds: u32) {
+        let bout = std::mem::take(&mut self.bout);
+        self.since = Instant::now();
+        if bout.steps == 0 || matches!(self.shown, Shown::Bar(_)) {
+            return;
+        }
+        let (done, all) = self.estimate.counts();
+        let failed = match bout.failed {
+            0 => String::new(),
+            failed => format!(", {failed} of {} failed", bout.steps),
+        };
+        let left = match self.estimate.left() {
+            Some(time) if done < all => format!("; {}", left(time)),
+            _ => String::new(),
+        };
+        let round = round + 1;
+        self.say(&format!(
+            "[{done}/{all}] round {round} of {rounds}: {work}: {subject}: {:.1} s{failed}{left}",
+            bout.seconds
+        ));
+    }
+
+    /// Clears the bar.
+    pub(crate) fn end(&mut self) {
+        if let Shown::Bar(bar) = &self.shown {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// `about 5 min left`.
+fn left(time: Duration) -> String {
+    let seconds = time.as_secs_f64().ceil() as u64;
+    match seconds {
+        0..=90 => format!("about {seconds} s left"),
+        91..=5400 => format!("about {} min left", seconds.div_ceil(60)),
+        _ => format!("about {:.1} h left", seconds as f64 / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_left() {
+        for (seconds, expected) in [
+            (0, "about 0 s left"),
+            (90, "about 90 s left"),
+            (91, "about 2 min left"),
+            (5400, "about 90 min left"),
+            (9000, "about 2.5 h left"),
+        ] {
+            assert_eq!(left(Duration::from_secs(seconds)), expected);
+        }
+    }
+}

@@ -12,7 +12,7 @@ use crate::measure::Measure;
 pub const SCHEMA: u32 = 1;
 
 /// A run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -122,6 +122,15 @@ pub struct SubjectInfo {
     pub control_of: Option<String>,
 }
 
+impl SubjectInfo {
+    /// Whether it is on this machine before it is measured: nothing is started anew, and what it
+    /// shows is its place itself.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        matches!(self.kind.as_str(), "local" | "target")
+    }
+}
+
 /// What was asked for and not measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
@@ -150,6 +159,7 @@ pub struct Sample {
 }
 
 /// A value, or why there is none.
+#[expect(clippy::large_enum_variant, reason = "nearly all are measured")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 pub enum Outcome {
@@ -233,7 +243,7 @@ pub struct Summary {
     pub n: u32,
     /// Samples without.
     pub failed: u32,
-    /// Of the values.
+    /// Of the values. This and the next four are 0 where `n` is.
     pub median: f64,
     /// First quartile.
     pub low: f64,
@@ -264,10 +274,21 @@ pub struct Ratio {
     pub to: String,
     /// Median of the ratios of the rounds.
     pub value: f64,
-    /// Lower end of its 95 % interval.
+    /// Lower end of its interval, 95 % where the rounds suffice (see `level`).
     pub low: f64,
     /// Upper end.
     pub high: f64,
     /// Beyond what the control says that chance does.
     pub significant: bool,
+    /// Rounds in which both were measured.
+    #[serde(default)]
+    pub n: u32,
+    /// How sure `low..high` holds the true median, from 0 to 1. With few rounds it is the range of
+    /// the rounds, and this less than 0.95; `None` below four, where it says nothing.
+    #[serde(default)]
+    pub level: Option<f64>,
+    /// Factor by which the control and its original differ by chance: ratios between its inverse
+    /// and itself mean nothing. `None` without a control.
+    #[serde(default)]
+    pub noise: Option<f64>,
 }

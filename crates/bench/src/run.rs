@@ -1,1 +1,225 @@
-//! The run itself: who is measured when.
+//! A run: its rounds, in which all subjects do all works in turn.
+//!
+//! It never fails. What goes wrong is in its [`Results`]: steps without a value, works and subjects
+//! left out, the reason why it is partial.
+
+mod bout;
+#[cfg(test)]
+pub(crate) mod fake;
+mod files;
+mod ledger;
+mod order;
+mod scratch;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use crate::executor::Executor;
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::plan::Plan;
+use crate::progress::Progress;
+use crate::results::{LeftOut, Results};
+use crate::work::{Step, Work};
+
+use bout::{Bout, Ending};
+use ledger::Ledger;
+
+pub use files::{Files, read};
+pub use scratch::Scratch;
+
+/// Works in a row in which a subject could not be started, before it is given up for good: each
+/// may cost a deadline.
+const REFUSALS: u32 = 3;
+
+/// Does what the plan says, and takes everything down that it has started.
+///
+/// `keep` gets the results after each round, for a file that survives what may come.
+pub fn run(
+    plan: Plan,
+    executor: &Executor,
+    progress: &mut Progress,
+    keep: &mut dyn FnMut(&Results),
+) -> Results {
+    let mut ledger = Ledger::open(&plan);
+    let outcome = Run::prepare(&plan, executor, &mut ledger, progress)
+        .and_then(|run| run.rounds(&mut ledger, progress, keep));
+    progress.end();
+    for program in executor.left_behind() {
+        ledger.note(format!("a program could not be ended, and may still disturb: {program}"));
+    }
+    let partial = outcome.err().map(|failure| failure.to_string());
+    ledger.so_far(&plan, partial)
+}
+
+/// A run whose data are laid out.
+struct Run<'a> {
+    plan: &'a Plan,
+    executor: &'a Executor,
+    corpus: PathBuf,
+    works: Vec<Ready<'a>>,
+    /// Numbers of the subjects, as they take turns.
+    turns: Vec<usize>,
+}
+
+/// A work whose data are laid out.
+struct Ready<'a> {
+    work: &'a dyn Work,
+    steps: Vec<Box<dyn Step>>,
+    /// For each subject, whether its place has the data.
+    laid_out: Vec<bool>,
+}
+
+impl<'a> Run<'a> {
+    /// Makes the data of all works, and lays them out in each place. What cannot be is left out;
+    /// only an interrupt is an error.
+    fn prepare(
+        plan: &'a Plan,
+        executor: &'a Executor,
+        ledger: &mut Ledger,
+        progress: &mut Progress,
+    ) -> Result<Run<'a>, Failure> {
+        let corpus = plan.scratch.subdirectory("corpus-")?;
+        let mut works = Vec::new();
+        for work in &plan.works {
+            let work = work.as_ref();
+            progress.prepare(&format!("preparing {}", work.name()));
+            if let Err(failure) = work.make(&plan.size, &corpus, executor) {
+                interrupted(executor)?;
+                ledger.leave_out(left_out(work.name().to_owned(), &failure));
+                continue;
+            }
+            let laid_out = lay_out(plan, work, &corpus, executor, ledger)?;
+            works.push(Ready { work, steps: work.steps(&plan.size), laid_out });
+        }
+        let run = Run { plan, executor, corpus, works, turns: turns(plan) };
+        run.announce(ledger, progress);
+        Ok(run)
+    }
+
+    /// Tells book and display what is to come.
+    fn announce(&self, ledger: &mut Ledger, progress: &mut Progress) {
+        for ready in &self.works {
+            for (number, step) in ready.steps.iter().enumerate() {
+                ledger.expect(step.measure());
+                for &subject in &self.turns {
+                    if ready.laid_out[subject] && step.concerns(ledger.subject(subject)) {
+                        let step = (ready.work.name(), number);
+                        progress.expect(subject, step, self.plan.settings.rounds);
+                    }
+                }
+            }
+        }
+    }
+
+    fn rounds(
+        &self,
+        ledger: &mut Ledger,
+        progress: &mut Progress,
+        keep: &mut dyn FnMut(&Results),
+    ) -> Result<(), Failure> {
+        let mut refusals = vec![0; self.plan.subjects.len()];
+        let rounds = self.plan.settings.rounds;
+        for round in 0..rounds {
+            for ready in &self.works {
+                for subject in order::rotated(&self.turns, round) {
+                    if !ready.laid_out[subject] {
+                        continue;
+                    }
+                    self.warm(ready.work, subject, ledger);
+                    interrupted(self.executor)?;
+                    let given_up = (refusals[subject] >= REFUSALS)
+                        .then(|| format!("it could not be started in {REFUSALS} works in a row"));
+                    let bout = self.bout(ready, subject, round);
+                    match bout.run(ledger, progress, given_up)? {
+                        Ending::Started => refusals[subject] = 0,
+                        Ending::Refused => refusals[subject] += 1,
+                        Ending::Idle => {}
+                    }
+                    let name = ledger.subject_name(subject);
+                    progress.bout_done(name, ready.work.name(), round, rounds);
+                }
+            }
+            if round + 1 < rounds {
+                keep(&ledger.unfinished(self.plan));
+            }
+        }
+        Ok(())
+    }
+
+    fn bout<'b>(&'b self, ready: &'b Ready<'_>, subject: usize, round: u32) -> Bout<'b> {
+        Bout {
+            plan: self.plan,
+            work: ready.work,
+            steps: &ready.steps,
+            subject,
+            round,
+            executor: self.executor,
+            corpus: &self.corpus,
+        }
+    }
+
+    /// The server's page cache is warm for everybody: what the subject before has left of it must
+    /// not matter. Whose files are on this machine, or who knows where, has no server in between.
+    fn warm(&self, work: &dyn Work, subject: usize, ledger: &mut Ledger) {
+        if ledger.subject(subject).is_there() {
+            return;
+        }
+        let place = self.plan.subjects[subject].place();
+        let warmed = place.warm(Path::new(work.name()));
+        if let (Err(failure), false) = (warmed, self.executor.is_interrupted()) {
+            let name = place.name().to_owned();
+            ledger.note(format!("the server's page cache could not be warmed ({name}): {failure}"));
+        }
+    }
+}
+
+/// Lays a work's data out, once in each place; for each subject, whether that went well.
+fn lay_out(
+    plan: &Plan,
+    work: &dyn Work,
+    corpus: &Path,
+    executor: &Executor,
+    ledger: &mut Ledger,
+) -> Result<Vec<bool>, Failure> {
+    let mut places: Vec<(&str, bool)> = Vec::new();
+    let mut laid_out = Vec::new();
+    for subject in &plan.subjects {
+        let place: &dyn Place = subject.place();
+        let known = places.iter().find(|(name, _)| *name == place.name());
+        let good = match known {
+            Some((_, good)) => *good,
+            None => {
+                let done = work.lay_out(&plan.size, corpus, place);
+                interrupted(executor)?;
+                if let Err(failure) = &done {
+                    let what = format!("{} on {}", work.name(), place.name());
+                    ledger.leave_out(left_out(what, failure));
+                }
+                places.push((place.name(), done.is_ok()));
+                done.is_ok()
+            }
+        };
+        laid_out.push(good);
+    }
+    Ok(laid_out)
+}
+
+fn left_out(name: String, failure: &Failure) -> LeftOut {
+    LeftOut { name, why: failure.to_string(), remedy: None }
+}
+
+fn interrupted(executor: &Executor) -> Result<(), Failure> {
+    if executor.is_interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+/// The order of one round.
+fn turns(plan: &Plan) -> Vec<usize> {
+    let infos: Vec<_> = plan.subjects.iter().map(|subject| subject.info()).collect();
+    let control = infos.iter().enumerate().find_map(|(control, info)| {
+        let of = info.control_of.as_ref()?;
+        Some((control, infos.iter().position(|info| info.name == *of)?))
+    });
+    order::turns(infos.len(), control)
+}

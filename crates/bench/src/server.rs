@@ -1,1 +1,250 @@
-//! The server side: a private sshd behind a link, or somebody's host.
+//! The machine that is measured against: a private sshd here, or a real host.
+//!
+//! A private server is OpenSSH's sshd with its defaults (`MaxStartups` too: of more than ten logins
+//! at a time some may be refused, as at any server), in front of it the link. Its directory is in the
+//! run's scratch directory, so that works lay out their data without ssh.
+//!
+//! Invariants:
+//! 1. No ssh of a run asks anybody anything, and none shares a connection with another
+//!    (`BatchMode`, `ControlPath none`): each subject pays for its own.
+//! 2. When a [`Server`] is dropped, its directory on a host is removed, its sshd and all that it
+//!    started are dead, and its link is closed.
+
+mod endpoint;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use testkit::link::Link;
+use testkit::sshd::{Options, SftpServer, Sshd};
+
+use crate::account;
+use crate::executor::Executor;
+use crate::failure::Failure;
+use crate::link::{self, LinkSpec};
+use crate::place::{self, Directory, Place};
+use crate::results::{LinkReport, Usage};
+
+pub use endpoint::Endpoint;
+
+/// The private server's name in its configuration.
+const ALIAS: &str = "bench-server";
+
+/// Where a run's directory on a host is made, unless the user names another one.
+const HOST_DIRECTORY: &str = "/tmp";
+
+/// Longest time to remove the run's directory on a host.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(120);
+
+/// Places where distributions have `sftp-server`: Debian, Fedora, Arch, openSUSE, Alpine.
+const SFTP_SERVERS: [&str; 5] = [
+    "/usr/lib/openssh/sftp-server",
+    "/usr/libexec/openssh/sftp-server",
+    "/usr/lib/ssh/sftp-server",
+    "/usr/libexec/ssh/sftp-server",
+    "/usr/libexec/sftp-server",
+];
+
+/// A server and the directory on it in which the run may write. Dropping it ends it.
+pub struct Server {
+    machine: Machine,
+    destination: String,
+    options: Vec<OsString>,
+    place: Directory,
+    link_report: LinkReport,
+}
+
+/// Fields are dropped in their order: the link before the server to which it leads.
+enum Machine {
+    Private { _link: Option<Link>, sshd: Box<Sshd> },
+    Host { executor: Executor },
+}
+
+impl Server {
+    /// A private server on this machine, with a link in front of it unless that is `loopback`.
+    /// Its directory is in `scratch`, which has to be an absolute path. The link is measured on
+    /// the way: a second or two.
+    ///
+    /// # Errors
+    /// When sshd cannot be started; its words are in the failure.
+    pub fn private(link: &LinkSpec, scratch: &Path) -> Result<Server, Failure> {
+        let root = scratch.join("server");
+        fs::create_dir(&root).map_err(|error| {
+            let root = root.display().to_string();
+            Failure::failed(format!("cannot make {}: {error}", root.escape_debug()))
+        })?;
+        let options =
+            Options { alias: ALIAS.to_owned(), sftp_server: sftp_server(), ..Options::default() };
+        let sshd = Sshd::start(options).map_err(|error| {
+            let hint = "it needs openssh-server and openssh-client";
+            Failure::failed(format!("cannot start a private sshd: {error} ({hint})"))
+        })?;
+        let (forwarder, figures) = link::through_tcp(link.options())?;
+        if let Some(forwarder) = &forwarder {
+            forwarder.set_target(([127, 0, 0, 1], sshd.port()).into());
+        }
+        let port = forwarder.as_ref().map_or(sshd.port(), Link::port);
+        let config = scratch.join("ssh_config");
+        write_config(&config, &sshd.config_path(), port)?;
+        Ok(Server {
+            machine: Machine::Private { _link: forwarder, sshd: Box::new(sshd) },
+            destination: ALIAS.to_owned(),
+            options: options_with(Some(&config)),
+            place: Directory::new("server", root),
+            link_report: link.report(figures),
+        })
+    }
+
+    /// The same, with errands to its directory that end when this executor is interrupted. A host's
+    /// do so anyway.
+    #[must_use]
+    pub fn with_executor(mut self, executor: &Executor) -> Server {
+        self.place = self.place.clone().with_executor(executor);
+        self
+    }
+
+    /// A real host, as the user's ssh knows it. The run's directory is made below `directory`,
+    /// which is there, or below `/tmp`, and is removed with this. ssh over the link is measured on
+    /// the way: some seconds.
+    ///
+    /// # Errors
+    /// In ssh's own words; also when the run was interrupted.
+    pub fn host(
+        destination: &str,
+        directory: Option<&str>,
+        ssh_config: Option<&Path>,
+        executor: &Executor,
+    ) -> Result<Server, Failure> {
+        if destination.is_empty() || destination.starts_with('-') {
+            let shown = destination.escape_debug();
+            return Err(Failure::failed(format!("'{shown}' is no host")));
+        }
+        let options = options_with(ssh_config);
+        let words = ssh_words(&options, destination);
+        let parent = directory.unwrap_or(HOST_DIRECTORY);
+        let root = place::make_remote_root(&words, parent, executor)?;
+        let place = Directory::remote("server", root, words).with_executor(executor);
+        let mut server = Server {
+            machine: Machine::Host { executor: executor.for_cleanup() },
+            destination: destination.to_owned(),
+            options,
+            place,
+            link_report: LinkReport { name: format!("host {destination}"), ..Default::default() },
+        };
+        let figures = link::through_ssh(|| server.ssh(None))?;
+        server.link_report.measured_rtt_us = Some(figures.rtt_us);
+        server.link_report.measured_bytes_per_s = Some(figures.bytes_per_s);
+        Ok(server)
+    }
+
+    /// An `ssh` with all options and the host, ready for the remote command.
+    #[must_use]
+    pub fn ssh(&self, cipher: Option<&str>) -> Command {
+        let mut command = Command::new("ssh");
+        command.args(self.ssh_options(cipher)).arg(&self.destination);
+        command
+    }
+
+    /// `-F FILE -o KEY=VALUE …`, as ssh, scp and sftp take them. Each is a word of its own, which
+    /// may have spaces in it.
+    #[must_use]
+    pub fn ssh_options(&self, cipher: Option<&str>) -> Vec<OsString> {
+        let mut options = self.options.clone();
+        if let Some(cipher) = cipher {
+            options.extend(["-o".into(), format!("Ciphers={cipher}").into()]);
+        }
+        options
+    }
+
+    /// The host as scp, sshfs and rsync want it.
+    #[must_use]
+    pub fn destination(&self) -> &str {
+        &self.destination
+    }
+
+    /// The directory on it.
+    #[must_use]
+    pub fn place(&self) -> &dyn Place {
+        &self.place
+    }
+
+    /// What sshd and all that it has started have used so far, ended ones included; `None` for a
+    /// host.
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
+        match &self.machine {
+            Machine::Private { sshd, .. } => Some(account::tree_usage(&[sshd.pid()?])),
+            Machine::Host { .. } => None,
+        }
+    }
+
+    /// The link as it was asked for and measured. Of a host it is ssh over the link that was
+    /// measured: the round trip of a byte through `ssh HOST cat`, and what
+    /// `ssh HOST 'cat /dev/zero'` brings.
+    #[must_use]
+    pub fn link_report(&self) -> LinkReport {
+        self.link_report.clone()
+    }
+
+    /// Whether it is a private one, on this machine.
+    #[must_use]
+    pub fn is_private(&self) -> bool {
+        matches!(self.machine, Machine::Private { .. })
+    }
+
+    /// Where it is, by `ssh -G`.
+    ///
+    /// # Errors
+    /// In ssh's own words.
+    pub fn endpoint(&self, executor: &Executor) -> Result<Endpoint, Failure> {
+        endpoint::ask(self.ssh_options(None), &self.destination, executor)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Machine::Host { executor } = &self.machine {
+            let words = ssh_words(&self.options, &self.destination);
+            let root = self.place.root();
+            // There is nobody left to tell; the directory's name says whose it was.
+            let _ = place::remove_remote_root(&words, root, REMOVAL_LIMIT, executor);
+        }
+    }
+}
+
+fn sftp_server() -> SftpServer {
+    let found = SFTP_SERVERS.iter().map(PathBuf::from).find(|path| path.exists());
+    found.map_or(SftpServer::Internal, SftpServer::External)
+}
+
+/// What all ssh programs of a run are told.
+fn options_with(config: Option<&Path>) -> Vec<OsString> {
+    let mut options: Vec<OsString> = Vec::new();
+    if let Some(config) = config {
+        options.extend(["-F".into(), config.into()]);
+    }
+    for option in ["BatchMode=yes", "ControlMaster=no", "ControlPath=none"] {
+        options.extend(["-o".into(), option.into()]);
+    }
+    options
+}
+
+fn ssh_words(options: &[OsString], destination: &str) -> Vec<OsString> {
+    let mut words = vec![OsString::from("ssh")];
+    words.extend_from_slice(options);
+    words.push(destination.into());
+    words
+}
+
+/// A configuration that differs from the server's own only in the port: ssh takes the first value
+/// that it sees.
+fn write_config(path: &Path, of_server: &Path, port: u16) -> Result<(), Failure> {
+    let text = format!("Host {ALIAS}\nPort {port}\nInclude \"{}\"\n", of_server.display());
+    fs::write(path, text).map_err(Failure::from)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,7 @@
 //! How much work: the one place where quantities are chosen.
 
+use std::path::PathBuf;
+
 /// Scales of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
@@ -42,6 +44,10 @@ pub struct Size {
     pub latency_operations: u32,
     /// Ciphers by which the large file is copied.
     pub ciphers: Vec<String>,
+    /// The user's own tree, in place of the made one.
+    pub tree_source: Option<PathBuf>,
+    /// The user's own sources, in place of those that `build` knows.
+    pub build_source: Option<PathBuf>,
 }
 
 impl Size {
@@ -52,13 +58,15 @@ impl Size {
         match scale {
             Scale::Quick => Size {
                 scale,
-                file_bytes: 64 << 20,
-                random_file_bytes: 64 << 20,
-                random_seconds: 0.5,
-                tree_files: 400,
-                metadata_files: 200,
-                latency_operations: 300,
+                file_bytes: 32 << 20,
+                random_file_bytes: 32 << 20,
+                random_seconds: 0.3,
+                tree_files: 200,
+                metadata_files: 100,
+                latency_operations: 200,
                 ciphers: ciphers(&["aes128-gcm@openssh.com"]),
+                tree_source: None,
+                build_source: None,
             },
             Scale::Normal => Size {
                 scale,
@@ -69,6 +77,8 @@ impl Size {
                 metadata_files: 2_000,
                 latency_operations: 5_000,
                 ciphers: ciphers(&["chacha20-poly1305@openssh.com", "aes128-gcm@openssh.com"]),
+                tree_source: None,
+                build_source: None,
             },
             Scale::Full => Size {
                 scale,
@@ -85,6 +95,8 @@ impl Size {
                     "aes128-ctr",
                     "aes256-ctr",
                 ]),
+                tree_source: None,
+                build_source: None,
             },
         }
     }

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Instant;
 
+use crate::account;
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::results::Measured;
+use crate::results::{Measured, Usage};
 use crate::size::Size;
 use crate::subject::{Access, Session, Subject};
 
@@ -28,6 +29,9 @@ pub struct StepContext<'a> {
     pub executor: &'a Executor,
     /// When the step has to be done.
     pub deadline: Instant,
+    /// What the server's processes have used so far: [`crate::server::Server::usage`], or
+    /// `&|| None`.
+    pub server_usage: &'a dyn Fn() -> Option<Usage>,
 }
 
 impl StepContext<'_> {
@@ -41,11 +45,62 @@ impl StepContext<'_> {
     /// taken before and after. Value, bytes and operations are the step's to fill in; `seconds`,
     /// and all usages are filled.
     ///
+    /// Where the subject is a file system, the client is its daemon and the program is the
+    /// application. Elsewhere the program itself is the client. Peaks of memory are those of the
+    /// step, where the kernel lets us begin them anew; the server's are since its processes began.
+    ///
     /// # Errors
     /// As [`Executor::succeed`].
     pub fn timed(&mut self, command: Command) -> Result<(Output, Measured), Failure> {
-        let _ = command;
-        unimplemented!()
+        let limit = self.deadline.saturating_duration_since(Instant::now());
+        let pids = self.session.client_pids();
+        account::forget_peak(&pids);
+        let server_before = self.server_so_far();
+        let daemon_before = account::tree_usage(&pids);
+        let ran = self.executor.succeed(command, limit)?;
+        let daemon = account::since(&daemon_before, &account::tree_usage(&pids));
+        let server = server_before.zip(self.server_so_far());
+        let (client, application) = match self.session.access() {
+            Access::Directory(_) => (daemon, Some(ran.usage)),
+            Access::Copier(_) | Access::Stream(_) | Access::Sftp(_) => {
+                (account::plus(ran.usage, daemon), None)
+            }
+        };
+        let measured = Measured {
+            seconds: ran.seconds,
+            client,
+            server: server.map(|(before, after)| account::since(&before, &after)),
+            application,
+            ..Measured::default()
+        };
+        Ok((ran.output, measured))
+    }
+
+    /// Waits until what was written is at the place, and counts time and usages of that: who
+    /// writes back later than it says does its work here.
+    ///
+    /// # Errors
+    /// As [`Session::settle`].
+    pub fn settle(&mut self, measured: &mut Measured) -> Result<(), Failure> {
+        let pids = self.session.client_pids();
+        let server_before = self.server_so_far();
+        let client_before = account::tree_usage(&pids);
+        let begin = Instant::now();
+        self.session.settle(self.executor)?;
+        measured.seconds += begin.elapsed().as_secs_f64();
+        let client = account::since(&client_before, &account::tree_usage(&pids));
+        measured.client = account::after(measured.client, client);
+        measured.server =
+            measured.server.zip(server_before).zip(self.server_so_far()).map(
+                |((so_far, before), now)| account::after(so_far, account::since(&before, &now)),
+            );
+        Ok(())
+    }
+
+    /// What the server has used so far, with what the session itself has started there.
+    fn server_so_far(&self) -> Option<Usage> {
+        let own = account::tree_usage(&self.session.server_pids());
+        (self.server_usage)().map(|usage| account::plus(usage, own))
     }
 
     /// Runs a program that prepares or checks, within the same deadline.
@@ -57,3 +112,6 @@ impl StepContext<'_> {
         Ok(self.executor.succeed(command, limit)?.output)
     }
 }
+
+#[cfg(test)]
+mod tests;

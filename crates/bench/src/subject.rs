@@ -1,4 +1,24 @@
 //! What is measured, before and while it runs.
+//!
+//! Which subjects there are, and by which names: [`catalog`]. A file system that is mounted by a
+//! command line like that of sshfs: [`mounted`]. A directory that somebody has mounted: [`target`].
+
+pub mod catalog;
+mod cipher;
+mod copiers;
+mod family;
+mod floor;
+mod ftp;
+mod local;
+mod mount;
+pub mod mounted;
+mod mountinfo;
+mod network;
+mod programs;
+mod quoting;
+mod rclone;
+mod rsyncd;
+mod target;
 
 use std::path::Path;
 use std::process::Command;
@@ -8,9 +28,13 @@ use crate::failure::Failure;
 use crate::place::Place;
 use crate::results::{LeftOut, SubjectInfo};
 
+pub use mount::START_LIMIT;
+pub use target::{Target, target};
+
 /// A thing that can be measured.
 pub trait Subject: Send + Sync {
-    /// Its name and how it is started.
+    /// Its name and how it is started. The version is known after [`Subject::check`], the cipher
+    /// after the first start without a tuning.
     fn info(&self) -> SubjectInfo;
 
     /// Whether it can be measured here: installed, mounted, writable, large enough. Asked before
@@ -45,8 +69,21 @@ pub trait Session {
     /// The processes of the client side whose CPU counts, with all below them: daemon, ssh.
     fn client_pids(&self) -> Vec<u32>;
 
+    /// The processes of the server side that are not sshd's, as a daemon of its own.
+    fn server_pids(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    /// Returns when all that was acknowledged has arrived at the place, for subjects that write
+    /// back later than `close` and `fsync` say. To be called before what was written is compared.
+    fn settle(&mut self, executor: &Executor) -> Result<(), Failure> {
+        let _ = executor;
+        Ok(())
+    }
+
     /// Forgets all that the client has cached (mounts anew, or drops caches); the server's page
     /// cache stays. `Ok(false)` where that cannot be done: the sample is then not called cold.
+    /// After a failure the session can only be abandoned.
     fn forget(&mut self, executor: &Executor) -> Result<bool, Failure>;
 
     /// Ends it in order: unmounts, waits for its processes.
@@ -62,7 +99,8 @@ pub enum Access<'a> {
     Directory(&'a Path),
     /// A program that copies files and trees between this machine and the place.
     Copier(&'a dyn Copier),
-    /// `ssh HOST cat`: the raw stream.
+    /// `ssh HOST cat`: the raw stream. With `-` as the local path the command has the data on its
+    /// standard output (pull) or takes them from its standard input (push).
     Stream(&'a dyn Copier),
     /// SFTP over ssh with no file system above it. The command that speaks it on stdin and stdout.
     Sftp(&'a dyn Fn() -> Command),
@@ -77,3 +115,6 @@ pub trait Copier {
     /// The other way. The target does not exist, or is an older state of the same.
     fn push(&self, from: &Path, to: &Path) -> Option<Command>;
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,15 +1,43 @@
 //! Families of steps.
 
+pub mod build;
+mod copying;
+pub mod files;
+pub mod fio;
+mod generator;
+pub mod iozone;
+pub mod latency;
+pub mod metadata;
+mod names;
+mod script;
+#[cfg(test)]
+mod testing;
+pub mod tree;
+
 use std::path::Path;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::measure::Measure;
 use crate::place::Place;
-use crate::results::{LeftOut, Measured};
+use crate::results::{LeftOut, Measured, SubjectInfo};
 use crate::size::Size;
 use crate::step::StepContext;
 use crate::subject::{Access, Tuning};
+
+/// All works, in the order in which they run and are reported.
+#[must_use]
+pub fn all() -> Vec<Box<dyn Work>> {
+    vec![
+        Box::<iozone::Iozone>::default(),
+        Box::new(fio::Fio),
+        Box::<latency::Latency>::default(),
+        Box::<metadata::Metadata>::default(),
+        Box::new(tree::Tree),
+        Box::new(files::Files),
+        Box::new(build::Build),
+    ]
+}
 
 /// A family of steps, done by one session of each subject in each round.
 pub trait Work: Send + Sync {
@@ -21,6 +49,13 @@ pub trait Work: Send + Sync {
 
     /// Whether it can be done here: its programs are installed.
     fn check(&self) -> Result<(), LeftOut>;
+
+    /// Parts of it that cannot be done here, though the rest can: what is not installed. Their
+    /// steps are not among [`Work::steps`].
+    fn lacks(&self, size: &Size) -> Vec<LeftOut> {
+        let _ = size;
+        Vec::new()
+    }
 
     /// Bytes that it needs in a place, and locally.
     fn space(&self, size: &Size) -> (u64, u64);
@@ -44,6 +79,17 @@ pub trait Step: Send + Sync {
     /// What the connection has to be like.
     fn tuning(&self) -> Tuning {
         Tuning::default()
+    }
+
+    /// How many times the run's deadline for a step this one gets.
+    fn deadline_factor(&self) -> f64 {
+        1.0
+    }
+
+    /// Whether it says anything of that subject: a cipher says nothing of a disk.
+    fn concerns(&self, subject: &SubjectInfo) -> bool {
+        let _ = subject;
+        true
     }
 
     /// Whether a subject that is used so can do it.

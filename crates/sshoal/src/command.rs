@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
+use crate::bench;
 use crate::demo;
 use crate::mount;
 use crate::mount::help;
@@ -41,6 +42,11 @@ enum Command {
         #[arg(long, value_name = "TREE")]
         dir: Option<PathBuf>,
     },
+    /// Measure this program, its peers and the floor with the same work, in one run.
+    Bench(Box<bench::Arguments>),
+    /// Does one piece of work for `bench`, in a process of its own.
+    #[command(name = "bench-worker", hide = true)]
+    BenchWorker,
     /// Show help.
     Help {
         /// `options` for all options, the name of an option, or a command.
@@ -79,6 +85,8 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
             demo::run(dir, keep)?;
             Ok(ExitCode::from(EXIT_OK))
         }
+        Command::Bench(arguments) => bench::run(*arguments),
+        Command::BenchWorker => Ok(::bench::worker::main()),
         Command::Help { topic } => match topic.as_deref() {
             None | Some("mount") => crate::print(&help::short(program)),
             Some("options") => crate::print(&help::full()),

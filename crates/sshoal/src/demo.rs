@@ -7,7 +7,6 @@
 //! Invariant: whatever ends the demo (its last step, an error, Ctrl-C), the mounts are unmounted,
 //! the server is ended, and the directory is removed, in this order, by the drop of [`Scene`].
 
-mod interrupt;
 mod stage;
 mod steps;
 
@@ -19,9 +18,9 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 use testkit::sshd::{Options, Sshd};
 
+use crate::interrupts::Interrupts;
 use crate::mounts;
 use crate::report::{Problem, printable};
-use interrupt::Interrupts;
 use stage::Stage;
 
 /// Trees to show, the first that is there.
@@ -118,7 +117,7 @@ impl Scene {
 
     /// The same without its output.
     fn run_silently(&self, line: &str) -> Result<String, Problem> {
-        self.interrupts.check()?;
+        self.check_interrupts()?;
         self.stage.command(line);
         self.output_of(line)
     }
@@ -126,13 +125,21 @@ impl Scene {
     /// Runs a line of shell that nobody sees.
     fn output_of(&self, line: &str) -> Result<String, Problem> {
         let output = self.command(line).output().map_err(|error| io_problem("sh", &error))?;
-        self.interrupts.check()?;
+        self.check_interrupts()?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         let said = String::from_utf8_lossy(&output.stderr);
         let why = format!("{}\n{}", output.status, said.trim_end());
         Err(Problem::new(format!("demo: `{line}` failed"), why))
+    }
+
+    /// An error if the user has ended the demo.
+    fn check_interrupts(&self) -> Result<(), Problem> {
+        match self.interrupts.has_come() {
+            true => Err(Problem::new("demo", "interrupted; everything is taken down again")),
+            false => Ok(()),
+        }
     }
 
     /// Tells what to look at, and returns when it is to end.

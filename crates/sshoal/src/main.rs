@@ -2,7 +2,8 @@
 //!
 //! This binary is the command line, one module a command; only it knows how the layers of the other
 //! crates are stacked, and only in [`mount::wiring`]. Exit codes: 0 when what was asked for was
-//! done, 1 when the command line is wrong or it could not be done, as sshfs has it.
+//! done, 1 when the command line is wrong or it could not be done, as sshfs has it; [`mod@bench`] has
+//! two more.
 #![deny(unsafe_code)]
 #![allow(unreachable_pub, reason = "in a binary, `pub` says what a module offers to the others")]
 
@@ -10,9 +11,11 @@
 mod accounts;
 mod adapter;
 mod background;
+mod bench;
 mod command;
 mod connector;
 mod demo;
+mod interrupts;
 mod mount;
 mod mounts;
 mod program;

@@ -129,6 +129,12 @@ impl Link {
         self.tell(Command::Accept);
     }
 
+    /// Leads new connections elsewhere; those that stand stay where they are. So a link can be
+    /// measured against an echo before it is used.
+    pub fn set_target(&self, target: SocketAddr) {
+        self.tell(Command::Target(target));
+    }
+
     /// Bytes that were handed to the target so far.
     #[must_use]
     pub fn bytes_to_target(&self) -> u64 {

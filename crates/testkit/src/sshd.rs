@@ -194,6 +194,12 @@ impl Sshd {
         self.port
     }
 
+    /// The server's own process, while it runs; all it starts is below it.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.root()
+    }
+
     /// Where keys, configuration and log (`sshd.log`) are.
     #[must_use]
     pub fn dir(&self) -> &Path {

@@ -228,7 +228,7 @@ fn killed_server(scene: &Scene) -> Result<(), Problem> {
     scene.stage.command(line);
     // What is asked for in the very moment of the loss may fail; what comes later waits.
     while let Err(problem) = scene.output_of(line) {
-        scene.interrupts.check()?;
+        scene.check_interrupts()?;
         if begun.elapsed() > RECONNECTED_WITHIN {
             return Err(problem);
         }

@@ -23,7 +23,8 @@ pub fn short(program: Program) -> String {
     if !program.is_sshfs() {
         text += "       sshoal umount mountpoint [-z]\n";
         text += "       sshoal demo [--keep] [--dir TREE]\n";
-        text += "       sshoal help [options | OPTION | umount]\n";
+        text += "       sshoal bench [--quick | --full] [--peers LIST] [--out DIR] …\n";
+        text += "       sshoal help [options | OPTION | umount | bench]\n";
     }
     text += "\nMakes a directory of another machine usable here, over ssh.\n\n";
     for flag in FLAGS.iter().filter(|flag| flag.is_prominent) {

@@ -13,6 +13,7 @@
 mod applications;
 mod bad_input;
 mod behaviours;
+mod bench;
 mod demo;
 mod faults;
 mod installed;

@@ -33,6 +33,7 @@ pub(super) enum Command {
     Resume,
     Refuse,
     Accept,
+    Target(SocketAddr),
     End,
 }
 
@@ -172,6 +173,10 @@ impl Forwarder {
                     Ok(())
                 }
                 Command::Accept => self.listen(),
+                Command::Target(target) => {
+                    self.target = target;
+                    Ok(())
+                }
                 Command::End => return false,
             };
             // Nobody waits when the link is dropped.

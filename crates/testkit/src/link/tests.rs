@@ -68,6 +68,8 @@ fn the_rate_bounds_each_direction() {
         received
     });
     let took = start.elapsed();
+    // Bytes are seen before they are counted; a link that has obeyed has counted them.
+    link.stall();
     assert!(received == sent, "the bytes came back changed");
     let least = Duration::from_millis(125 + 10);
     assert!(took >= least && took < least * 4, "{took:?}");
@@ -128,6 +130,20 @@ fn a_refusal_leaves_standing_connections_alone() {
     ping(&mut stream).unwrap();
     link.accept();
     ping(&mut client(&link)).unwrap();
+}
+
+#[test]
+fn another_target_is_for_new_connections() {
+    let link = link(Duration::ZERO, None);
+    let mut old = client(&link);
+    ping(&mut old).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    link.set_target(listener.local_addr().unwrap());
+    let mut new = client(&link);
+    let (mut there, _) = listener.accept().unwrap();
+    new.write_all(b"x").unwrap();
+    there.read_exact(&mut [0]).unwrap();
+    ping(&mut old).unwrap();
 }
 
 #[test]

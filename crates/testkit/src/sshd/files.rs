@@ -109,6 +109,8 @@ pub(super) fn write_server_config(
     for line in &options.settings {
         let _ = writeln!(text, "{line}");
     }
+    // With that level bash takes itself for a shell in a shell, and does not run the user's own
+    // `.bashrc` at each login, which may take seconds and is no part of a test.
     let _ = write!(
         text,
         "ListenAddress 127.0.0.1\n\
@@ -126,7 +128,8 @@ pub(super) fn write_server_config(
          KbdInteractiveAuthentication no\n\
          X11Forwarding no\n\
          PrintMotd no\n\
-         PrintLastLog no\n",
+         PrintLastLog no\n\
+         SetEnv SHLVL=2\n",
         host_key = at(HOST_KEY),
         authorized = at("authorized_keys"),
         password = if options.password.is_some() { "yes" } else { "no" },

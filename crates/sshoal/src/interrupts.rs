@@ -1,4 +1,4 @@
-//! Ctrl-C and its like, kept until the demo asks for them, so that it can clean up.
+//! Ctrl-C and its like, kept until somebody asks for them, so that the program can clean up.
 
 use std::io;
 use std::sync::mpsc::{Receiver, channel};
@@ -6,14 +6,12 @@ use std::thread;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::report::Problem;
-
 /// Signals that have come.
-pub(super) struct Interrupts(Receiver<()>);
+pub struct Interrupts(Receiver<()>);
 
 impl Interrupts {
     /// From here on signals do not end the process.
-    pub(super) fn listen() -> io::Result<Interrupts> {
+    pub fn listen() -> io::Result<Interrupts> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let entered = runtime.enter();
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -38,16 +36,13 @@ impl Interrupts {
         Ok(Interrupts(receiver))
     }
 
-    /// An error if one has come.
-    pub(super) fn check(&self) -> Result<(), Problem> {
-        match self.0.try_recv() {
-            Ok(()) => Err(Problem::new("demo", "interrupted; everything is taken down again")),
-            Err(_) => Ok(()),
-        }
+    /// Whether one has come since this was last asked.
+    pub fn has_come(&self) -> bool {
+        self.0.try_recv().is_ok()
     }
 
     /// Waits for the next one.
-    pub(super) fn wait(&self) {
+    pub fn wait(&self) {
         let _ = self.0.recv();
     }
 }

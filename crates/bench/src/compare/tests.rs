@@ -1,0 +1,142 @@
+//! What counts as a regression, and what does not.
+
+use super::*;
+use crate::failure::Failure;
+use crate::measure::Unit;
+use crate::stats::tests::Run;
+
+const READ: &str = "iozone.read";
+const FIND: &str = "tree.find";
+
+fn run(ours: &[f64], peer: &[f64]) -> Run {
+    let values = |run: Run, of: &str, values: &[f64]| {
+        let times: Vec<f64> = values.iter().map(|value| 1.0 / value).collect();
+        run.values(READ, Unit::BytesPerSecond, of, values).values(FIND, Unit::Seconds, of, &times)
+    };
+    let run = Run::new(5).subject("sshfs (control)", Some("sshfs"));
+    let run = values(run, "sshoal", ours);
+    let run = values(run, "sshfs", peer);
+    values(run, "sshfs (control)", peer)
+}
+
+const BEFORE: [f64; 5] = [100.0, 101.0, 99.0, 100.5, 99.5];
+
+fn scaled(factor: f64) -> [f64; 5] {
+    BEFORE.map(|value| value * factor)
+}
+
+fn verdict(comparison: &Comparison, measure: &str, subject: &str) -> Verdict {
+    let found = |change: &&Change| change.measure.id == measure && change.subject == subject;
+    comparison.changes.iter().find(found).unwrap().verdict
+}
+
+#[test]
+fn a_run_is_the_same_as_itself() {
+    let run = run(&BEFORE, &BEFORE).results;
+    let comparison = compare(&run, &run, 0.1);
+    assert!(comparison.changes.iter().all(|change| change.verdict == Verdict::Same));
+    assert_eq!(comparison.changes.len(), 6);
+    assert!(!comparison.regressed());
+    assert_eq!((comparison.notes.len(), comparison.only_old.len()), (0, 0));
+    assert!(comparison.to_string().contains("no regression past 10.0 %"), "{comparison}");
+}
+
+#[test]
+fn worse_past_noise_and_tolerance_is_a_regression_whatever_the_unit() {
+    let old = run(&BEFORE, &BEFORE).results;
+    let new = run(&scaled(0.8), &BEFORE).results;
+    let comparison = compare(&old, &new, 0.1);
+    assert_eq!(verdict(&comparison, READ, "sshoal"), Verdict::Regression);
+    assert_eq!(verdict(&comparison, FIND, "sshoal"), Verdict::Regression);
+    assert_eq!(verdict(&comparison, READ, "sshfs"), Verdict::Same);
+    assert!(comparison.regressed());
+    assert!(comparison.to_string().contains("2 regressions past 10.0 %"), "{comparison}");
+    let back = compare(&new, &old, 0.1);
+    assert_eq!(verdict(&back, READ, "sshoal"), Verdict::Better);
+    assert!(!back.regressed());
+}
+
+#[test]
+fn within_the_tolerance_it_is_only_worse() {
+    let old = run(&BEFORE, &BEFORE).results;
+    let comparison = compare(&old, &run(&scaled(0.93), &BEFORE).results, 0.1);
+    assert_eq!(verdict(&comparison, READ, "sshoal"), Verdict::Worse);
+    assert!(!comparison.regressed());
+    assert!(compare(&old, &run(&scaled(0.93), &BEFORE).results, 0.05).regressed());
+}
+
+#[test]
+fn what_noise_explains_is_no_regression() {
+    let wild = [60.0, 150.0, 100.0, 130.0, 75.0];
+    let old = run(&wild, &BEFORE).results;
+    let comparison = compare(&old, &run(&wild.map(|v| v * 0.8), &BEFORE).results, 0.1);
+    assert_eq!(verdict(&comparison, READ, "sshoal"), Verdict::Unsure);
+    assert!(!comparison.regressed());
+}
+
+#[test]
+fn a_peer_does_not_decide_and_tells_of_the_machine() {
+    let old = run(&BEFORE, &BEFORE).results;
+    let comparison = compare(&old, &run(&BEFORE, &scaled(0.5)).results, 0.1);
+    assert_eq!(verdict(&comparison, READ, "sshfs"), Verdict::Regression);
+    assert!(!comparison.regressed());
+    assert!(comparison.notes.iter().any(|note| note.contains("0.500× as fast")), "{comparison}");
+    assert!(comparison.to_string().contains("not judged"), "{comparison}");
+}
+
+#[test]
+fn failing_and_wrong_data_are_regressions_and_recovery_is_none() {
+    let old = run(&BEFORE, &BEFORE).failure("new.step", "sshoal", 0, Failure::failed("no")).results;
+    let mut new = run(&BEFORE, &BEFORE);
+    new.results.samples.retain(|s| s.subject != "sshoal" || s.measure != FIND);
+    let new = new.failure(FIND, "sshoal", 0, Failure::failed("EIO"));
+    let new = new.failure(READ, "sshoal", 0, Failure::wrong("block 1")).results;
+    let comparison = compare(&old, &new, 0.1);
+    assert_eq!(verdict(&comparison, FIND, "sshoal"), Verdict::FailsNow);
+    assert_eq!(verdict(&comparison, READ, "sshoal"), Verdict::WrongData);
+    assert!(comparison.regressed());
+    let back = compare(&new, &old, 0.1);
+    assert_eq!(verdict(&back, FIND, "sshoal"), Verdict::WorksNow);
+    let neither = compare(&new, &new, 0.1);
+    assert_eq!(verdict(&neither, FIND, "sshoal"), Verdict::FailsStill);
+    assert!(!neither.regressed());
+    assert!(!back.regressed());
+}
+
+#[test]
+fn what_only_one_run_has_is_named() {
+    let old = run(&BEFORE, &BEFORE).values("gone", Unit::Seconds, "sshoal", &[1.0]).results;
+    let new = run(&BEFORE, &BEFORE).values("fresh", Unit::Seconds, "sshoal", &[1.0]).results;
+    let comparison = compare(&old, &new, 0.1);
+    assert_eq!(comparison.only_old, ["gone of sshoal"]);
+    assert_eq!(comparison.only_new, ["fresh of sshoal"]);
+}
+
+#[test]
+fn circumstances_that_differ_are_named() {
+    let old = run(&BEFORE, &BEFORE).results;
+    let mut new = old.clone();
+    new.environment.kernel = "Linux 7.0".to_owned();
+    new.link.name = "wan".to_owned();
+    new.settings.size = "full".to_owned();
+    new.subjects[0].cipher = Some("aes128-gcm@openssh.com".to_owned());
+    new.partial = Some("interrupted".to_owned());
+    let text = compare(&old, &new, 0.1).to_string();
+    for part in [
+        "kernel: none → Linux 7.0",
+        "link: none → wan",
+        "size: none → full",
+        "sshoal, cipher: none → aes128-gcm@openssh.com",
+        "The new run is not complete: interrupted.",
+    ] {
+        assert!(text.contains(part), "{part} in:\n{text}");
+    }
+}
+
+#[test]
+fn single_rounds_are_judged_by_the_tolerance_and_say_so() {
+    let one = |value: f64| Run::new(1).values(READ, Unit::PerSecond, "sshoal", &[value]).results;
+    let comparison = compare(&one(100.0), &one(80.0), 0.1);
+    assert!(comparison.regressed());
+    assert!(comparison.notes.iter().any(|note| note.contains("may be chance")));
+}

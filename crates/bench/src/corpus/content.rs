@@ -1,0 +1,280 @@
+//! What is in the files of the works: a function of a seed and the place in the file.
+//!
+//! A file is a sequence of blocks of 4 KiB. A block is the seed's own 4 KiB of noise, each word
+//! of it mixed with one key of the block, so that making or comparing a block costs as much as a
+//! copy; the first word is the block's number in the open, so that a block at a wrong place can
+//! be named. No two blocks have a string in common, and no compressor finds anything in them.
+
+use std::fmt;
+use std::io;
+
+/// Bytes of a block, the unit in which content is made and compared.
+pub const BLOCK_BYTES: usize = 4096;
+
+const WORD_BYTES: usize = 8;
+const BLOCK_WORDS: usize = BLOCK_BYTES / WORD_BYTES;
+
+/// The whole range of a word divided by the golden ratio: the usual step of such generators.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Spreads every bit of `x` over all bits of the result; the finalizer of SplitMix64 (Steele, Lea
+/// and Flood, 2014).
+#[must_use]
+pub fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// A number that two blocks of different data share by chance only, one of 2^64.
+#[must_use]
+pub fn mark(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks(WORD_BYTES).map(|bytes| {
+        let mut word = [0; WORD_BYTES];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    });
+    mix(words
+        .fold(bytes.len() as u64, |mark, word| (mark.rotate_left(29) ^ word).wrapping_mul(STEP)))
+}
+
+/// The content of one file of any length.
+#[derive(Clone)]
+pub struct Content {
+    seed: u64,
+    noise: Box<[u64; BLOCK_WORDS]>,
+}
+
+/// Where what was read is not what had to be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// Of the first wrong byte's block in the file.
+    pub offset_bytes: u64,
+    /// What is there instead.
+    pub found: Found,
+}
+
+/// What is where another block had to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing but zeros.
+    Zeros,
+    /// The block of this number of the same file.
+    Block(u64),
+    /// Something else, different from the byte of that index in the block on.
+    Other(usize),
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let offset = self.offset_bytes;
+        match self.found {
+            Found::Zeros => write!(f, "zeros at offset {offset}"),
+            Found::Block(number) => {
+                let from = number * BLOCK_BYTES as u64;
+                write!(f, "at offset {offset} are the data of offset {from}")
+            }
+            Found::Other(index) => write!(f, "other data at offset {}", offset + index as u64),
+        }
+    }
+}
+
+impl Content {
+    /// The content that belongs to a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Content {
+        let mut noise = Box::new([0; BLOCK_WORDS]);
+        let mut state = mix(seed ^ STEP);
+        for word in noise.iter_mut() {
+            state = state.wrapping_add(STEP);
+            *word = mix(state);
+        }
+        Content { seed, noise }
+    }
+
+    fn key(&self, block: u64) -> u64 {
+        mix(self.seed.wrapping_add(mix(block.wrapping_add(STEP))))
+    }
+
+    /// Fills `buffer` with what the file has from block `first` on. The last block may be a part.
+    pub fn fill(&self, first: u64, buffer: &mut [u8]) {
+        for (block, bytes) in (first..).zip(buffer.chunks_mut(BLOCK_BYTES)) {
+            if bytes.len() < BLOCK_BYTES {
+                // Only the last one of a file; its rest is made for nothing.
+                bytes.copy_from_slice(&self.block(block)[..bytes.len()]);
+                continue;
+            }
+            let key = self.key(block);
+            for (bytes, noise) in bytes.chunks_exact_mut(WORD_BYTES).zip(self.noise.iter()) {
+                bytes.copy_from_slice(&(noise ^ key).to_le_bytes());
+            }
+            bytes[..WORD_BYTES].copy_from_slice(&block.to_le_bytes());
+        }
+    }
+
+    /// A whole block.
+    #[must_use]
+    pub fn block(&self, block: u64) -> [u8; BLOCK_BYTES] {
+        let mut bytes = [0; BLOCK_BYTES];
+        self.fill(block, &mut bytes);
+        bytes
+    }
+
+    /// Whether `bytes` are a whole block of that number.
+    #[must_use]
+    pub fn is_block(&self, block: u64, bytes: &[u8]) -> bool {
+        let Some((first, rest)) = bytes.split_first_chunk::<WORD_BYTES>() else {
+            return false;
+        };
+        if bytes.len() != BLOCK_BYTES || u64::from_le_bytes(*first) != block {
+            return false;
+        }
+        let key = self.key(block);
+        // Or-ed together instead of ended at the first: so it is done in wide registers.
+        let noise = self.noise[1..].iter().zip(rest.chunks_exact(WORD_BYTES));
+        let differ = noise.fold(0, |differ, (noise, bytes)| {
+            let word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+            differ | (word ^ noise ^ key)
+        });
+        differ == 0
+    }
+
+    /// Compares what was read from block `first` on. The last block may be a part.
+    ///
+    /// # Errors
+    /// The first block that is wrong.
+    pub fn check(&self, first: u64, bytes: &[u8]) -> Result<(), Mismatch> {
+        for (block, bytes) in (first..).zip(bytes.chunks(BLOCK_BYTES)) {
+            if !self.is_block(block, bytes) && self.block(block)[..bytes.len()] != *bytes {
+                return Err(self.mismatch(block, bytes));
+            }
+        }
+        Ok(())
+    }
+
+    fn mismatch(&self, block: u64, bytes: &[u8]) -> Mismatch {
+        let offset_bytes = block * BLOCK_BYTES as u64;
+        let claimed = bytes.first_chunk().map(|first| u64::from_le_bytes(*first));
+        let right = self.block(block);
+        let found = match claimed {
+            _ if bytes.iter().all(|&byte| byte == 0) => Found::Zeros,
+            Some(other) if other != block && self.block(other)[..bytes.len()] == *bytes => {
+                Found::Block(other)
+            }
+            _ => {
+                let differs = right.iter().zip(bytes).position(|(right, byte)| right != byte);
+                Found::Other(differs.unwrap_or(bytes.len()))
+            }
+        };
+        Mismatch { offset_bytes, found }
+    }
+
+    /// Writes the first `bytes` bytes of the content.
+    ///
+    /// # Errors
+    /// Those of `to`.
+    pub fn write_to(&self, to: &mut impl io::Write, bytes: u64) -> io::Result<()> {
+        let mut buffer = vec![0; 64 * BLOCK_BYTES];
+        let mut offset = 0;
+        while offset < bytes {
+            let len = buffer.len().min(usize::try_from(bytes - offset).unwrap_or(usize::MAX));
+            self.fill(offset / BLOCK_BYTES as u64, &mut buffer[..len]);
+            to.write_all(&buffer[..len])?;
+            offset += len as u64;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEED: u64 = 7;
+
+    fn blocks(first: u64, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count * BLOCK_BYTES];
+        Content::new(SEED).fill(first, &mut bytes);
+        bytes
+    }
+
+    fn found(first: u64, bytes: &[u8]) -> Option<Mismatch> {
+        Content::new(SEED).check(first, bytes).err()
+    }
+
+    #[test]
+    fn right_content_passes_also_when_its_last_block_is_a_part() {
+        let bytes = blocks(5, 3);
+        for len in [0, 1, 7, 8, 9, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, bytes.len()] {
+            assert_eq!(found(5, &bytes[..len]), None, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn every_flipped_byte_is_found_where_it_is() {
+        for index in 0..2 * BLOCK_BYTES {
+            let mut bytes = blocks(0, 2);
+            bytes[index] ^= 0x10;
+            let mismatch = found(0, &bytes).expect("a flipped byte was not found");
+            let block = index / BLOCK_BYTES;
+            assert_eq!(mismatch.offset_bytes, (block * BLOCK_BYTES) as u64);
+            assert_eq!(mismatch.found, Found::Other(index % BLOCK_BYTES));
+        }
+    }
+
+    #[test]
+    fn zeros_and_swapped_blocks_are_named() {
+        let mut bytes = blocks(10, 4);
+        bytes[BLOCK_BYTES..2 * BLOCK_BYTES].fill(0);
+        let mismatch = found(10, &bytes).expect("zeros were not found");
+        assert_eq!(mismatch.to_string(), format!("zeros at offset {}", 11 * BLOCK_BYTES));
+
+        let (mut left, right) = (blocks(1, 1), blocks(2, 1));
+        left.splice(0..0, right);
+        let mismatch = found(1, &left).expect("swapped blocks were not found");
+        assert_eq!(mismatch.found, Found::Block(2));
+        assert_eq!(mismatch.to_string(), "at offset 4096 are the data of offset 8192");
+    }
+
+    #[test]
+    fn content_of_another_seed_is_wrong_in_every_block() {
+        let other = Content::new(SEED + 1);
+        for block in 0..100 {
+            assert!(!other.is_block(block, &blocks(block, 1)));
+        }
+    }
+
+    #[test]
+    fn no_string_of_eight_bytes_comes_twice() {
+        let bytes = blocks(0, 64);
+        let mut words: Vec<&[u8]> = bytes.windows(WORD_BYTES).step_by(3).collect();
+        let all = words.len();
+        words.sort_unstable();
+        words.dedup();
+        // Block numbers are mostly zeros, and so windows over them may be equal.
+        assert!(all - words.len() < 64 * 4, "{} of {all} come again", all - words.len());
+    }
+
+    #[test]
+    fn marks_tell_blocks_apart() {
+        let mut marks: Vec<u64> = (0..1000).map(|block| mark(&blocks(block, 1))).collect();
+        marks.extend((1..=BLOCK_BYTES).map(|len| mark(&vec![0; len])));
+        for index in 0..BLOCK_BYTES {
+            let mut bytes = blocks(0, 1);
+            bytes[index] ^= 1;
+            marks.push(mark(&bytes));
+        }
+        let all = marks.len();
+        marks.sort_unstable();
+        marks.dedup();
+        assert_eq!(marks.len(), all);
+    }
+
+    #[test]
+    fn written_content_is_filled_content() {
+        let mut written = Vec::new();
+        let bytes = 70 * BLOCK_BYTES + 13;
+        Content::new(SEED).write_to(&mut written, bytes as u64).unwrap();
+        assert_eq!(written, blocks(0, 71)[..bytes]);
+    }
+}

@@ -1,0 +1,240 @@
+//! The made tree is always the same, and like sources; a digest tells every change.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::*;
+
+fn made(files: u32, seed: u64) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("tree"), files, seed).unwrap();
+    dir
+}
+
+fn below(dir: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if fs::symlink_metadata(&path).unwrap().is_dir() {
+            all.extend(below(&path));
+        }
+        all.push(path);
+    }
+    all
+}
+
+fn sizes(dir: &Path) -> Vec<u64> {
+    let mut sizes: Vec<u64> = below(dir)
+        .iter()
+        .map(|path| fs::symlink_metadata(path).unwrap())
+        .filter(fs::Metadata::is_file)
+        .map(|metadata| metadata.len())
+        .collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+/// Results of different versions are compared: this digest changes with [`make`], and then the
+/// measures of trees need new names.
+#[test]
+fn the_made_tree_does_not_change_from_version_to_version() {
+    let dir = made(300, 1);
+    let tally = survey(&dir.path().join("tree"), Links::Kept).unwrap();
+    assert_eq!(tally.digest, "1f905dccfd2ccb73dac8742201333e02ee94a36573ef0a375aed62c9454cf126");
+    assert_eq!((tally.files, tally.links, tally.directories), (300, 0, 25));
+}
+
+#[test]
+fn equal_seeds_give_equal_trees_and_others_others() {
+    let of = |files, seed| digest(&made(files, seed).path().join("tree")).unwrap();
+    assert_eq!(of(40, 7), of(40, 7));
+    assert_ne!(of(40, 7), of(40, 8));
+    assert_ne!(of(40, 7), of(41, 7));
+}
+
+#[test]
+fn sizes_are_those_of_sources() {
+    for (files, seed) in [(400, 1), (400, 2), (2_000, 3)] {
+        let dir = made(files, seed);
+        let sizes = sizes(dir.path());
+        assert_eq!(sizes.len(), files as usize);
+        let median = sizes[sizes.len() / 2];
+        assert!((3_900..4_400).contains(&median), "median {median}");
+        let mean = sizes.iter().sum::<u64>() / u64::from(files);
+        assert!((11_500..13_500).contains(&mean), "mean {mean}");
+        let greatest = *sizes.last().unwrap();
+        assert!((200_000..=300_000).contains(&greatest), "greatest {greatest}");
+    }
+}
+
+#[test]
+fn small_trees_can_be_made_too() {
+    for files in 0..5 {
+        let dir = made(files, 1);
+        assert_eq!(sizes(dir.path()).len(), files as usize);
+    }
+}
+
+#[test]
+fn text_compresses_like_sources() {
+    let dir = made(200, 5);
+    let output = Command::new("sh")
+        .args(["-c", r#"tar -C "$1" -cf - . | gzip -6 | wc -c"#, "sh"])
+        .arg(dir.path())
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
+    let compressed: u64 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+    let ratio = sizes(dir.path()).iter().sum::<u64>() as f64 / compressed as f64;
+    assert!((3.5..4.5).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn there_are_depth_and_scripts() {
+    let dir = made(1_000, 2);
+    let root = dir.path().join("tree");
+    let all = below(&root);
+    let depth = |path: &PathBuf| path.strip_prefix(&root).unwrap().components().count();
+    let deepest = all.iter().map(depth).max().unwrap();
+    assert!((5..=8).contains(&deepest), "{deepest}");
+
+    for path in all.iter().filter(|path| path.is_file()) {
+        let executable = fs::metadata(path).unwrap().permissions().mode() & 0o111 != 0;
+        assert_eq!(executable, path.extension().unwrap() == "sh", "{}", path.display());
+    }
+}
+
+#[test]
+fn the_rare_word_is_in_one_file_of_fifty_once() {
+    let dir = made(500, 3);
+    let found: usize = below(dir.path())
+        .iter()
+        .filter(|path| path.is_file())
+        .map(|path| fs::read_to_string(path).unwrap().matches(RARE_WORD).count())
+        .sum();
+    assert_eq!(found, 10);
+}
+
+#[test]
+fn what_is_there_is_not_overwritten() {
+    let dir = made(20, 1);
+    let error = make(&dir.path().join("tree"), 20, 1).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+}
+
+/// A way to change a tree.
+type Change = (&'static str, fn(&Path));
+
+#[test]
+fn a_digest_tells_every_change() {
+    let changes: &[Change] = &[
+        ("nothing", |_| ()),
+        ("a byte", |tree| fs::write(tree.join("a/file"), "contenT").unwrap()),
+        ("a shorter file", |tree| fs::write(tree.join("a/file"), "conten").unwrap()),
+        ("a missing file", |tree| fs::remove_file(tree.join("a/file")).unwrap()),
+        ("one more file", |tree| fs::write(tree.join("a/more"), "").unwrap()),
+        ("another name", |tree| fs::rename(tree.join("a/file"), tree.join("a/else")).unwrap()),
+        ("another place", |tree| fs::rename(tree.join("a/file"), tree.join("b/file")).unwrap()),
+        ("a missing directory", |tree| fs::remove_dir(tree.join("b")).unwrap()),
+        ("one more directory", |tree| fs::create_dir(tree.join("c")).unwrap()),
+        ("a missing link", |tree| fs::remove_file(tree.join("link")).unwrap()),
+        ("another target", |tree| {
+            fs::remove_file(tree.join("link")).unwrap();
+            symlink("a/files", tree.join("link")).unwrap();
+        }),
+        ("a file for a link", |tree| {
+            fs::remove_file(tree.join("link")).unwrap();
+            fs::write(tree.join("link"), "a/file").unwrap();
+        }),
+        ("a directory for a file", |tree| {
+            fs::remove_file(tree.join("a/file")).unwrap();
+            fs::create_dir(tree.join("a/file")).unwrap();
+        }),
+    ];
+    let mut seen = BTreeSet::new();
+    for (name, change) in changes {
+        let tree = small_tree();
+        change(tree.path());
+        assert!(seen.insert(digest(tree.path()).unwrap()), "{name}");
+    }
+}
+
+fn small_tree() -> TempDir {
+    let tree = tempfile::tempdir().unwrap();
+    fs::create_dir(tree.path().join("a")).unwrap();
+    fs::create_dir(tree.path().join("b")).unwrap();
+    fs::write(tree.path().join("a/file"), "content").unwrap();
+    symlink("a/file", tree.path().join("link")).unwrap();
+    tree
+}
+
+/// The form that other ways to list a tree have to give: what stands here is the definition.
+#[test]
+fn a_listing_is_sorted_by_path_and_says_kind_and_digest() {
+    let tree = small_tree();
+    let sha256sum = |text: &str| {
+        let shell = r#"printf %s "$1" | sha256sum | cut -d ' ' -f 1"#;
+        let output = Command::new("sh").args(["-c", shell, "sh", text]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let listing = format!(
+        "d - a\nf {} a/file\nd - b\nl {} link\n",
+        sha256sum("content"),
+        sha256sum("a/file")
+    );
+    assert_eq!(digest(tree.path()).unwrap(), sha256sum(&listing));
+
+    let mut other_order = Listing::default();
+    other_order.link(b"link", b"a/file");
+    other_order.directory(b"b");
+    other_order.file(b"a/file", &sha256sum("content"));
+    other_order.directory(b"a");
+    assert_eq!(other_order.digest(), sha256sum(&listing));
+}
+
+#[test]
+fn a_name_cannot_pass_for_two_lines() {
+    assert_eq!(line(Kind::Directory, "", b"a\nd - b"), b"d - a\\nd - b\n");
+    assert_eq!(line(Kind::File, "00", b"a\\n"), b"f 00 a\\\\n\n");
+}
+
+#[test]
+fn links_are_kept_followed_or_left_out() {
+    let tree = small_tree();
+    let kept = survey(tree.path(), Links::Kept).unwrap();
+    let followed = survey(tree.path(), Links::Followed).unwrap();
+    let left_out = survey(tree.path(), Links::LeftOut).unwrap();
+    assert_eq!((kept.files, kept.links, kept.directories, kept.bytes), (1, 1, 2, 7));
+    assert_eq!(
+        (followed.files, followed.links, followed.directories, followed.bytes),
+        (2, 0, 2, 14)
+    );
+    assert_eq!(
+        (left_out.files, left_out.links, left_out.directories, left_out.bytes),
+        (1, 0, 2, 7)
+    );
+
+    fs::remove_file(tree.path().join("link")).unwrap();
+    assert_eq!(digest(tree.path()).unwrap(), left_out.digest);
+    fs::write(tree.path().join("link"), "content").unwrap();
+    assert_eq!(digest(tree.path()).unwrap(), followed.digest);
+}
+
+#[test]
+fn a_circle_and_a_special_file_are_named() {
+    let tree = small_tree();
+    symlink("..", tree.path().join("a/round")).unwrap();
+    let error = survey(tree.path(), Links::Followed).unwrap_err();
+    assert!(error.to_string().contains("a/round: leads round in a circle"), "{error}");
+    assert!(survey(tree.path(), Links::Kept).is_ok());
+
+    let fifo = tree.path().join("fifo\x1b[1m");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let error = digest(tree.path()).unwrap_err().to_string();
+    assert!(error.contains(r"fifo\u{1b}[1m: neither a file"), "{error}");
+}

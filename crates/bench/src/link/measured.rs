@@ -1,0 +1,241 @@
+//! How long and how wide a link is.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::AsFd;
+
+use testkit::link::{Link, LinkOptions};
+
+use crate::failure::Failure;
+
+/// Round trips that are timed on a short link. Their median is stable to 1 % from there on.
+const PINGS: usize = 301;
+
+/// On a long link there are as many as fit into this, [`PINGS_LEAST`] at least: what a timer is
+/// late by matters less there.
+const PINGS_FOR: Duration = Duration::from_secs(2);
+const PINGS_LEAST: usize = 11;
+
+/// How long bulk data flow, and how much of it at most.
+const BULK_FOR: Duration = Duration::from_millis(400);
+const BULK_MOST_BYTES: u64 = 512 << 20;
+
+/// What is not counted at the beginning: filling the pipe, TCP's slow start.
+const BULK_WARM: Duration = Duration::from_millis(100);
+
+/// On a real host, where TCP has to find out how wide the link is.
+const SSH_BULK_FOR: Duration = Duration::from_millis(2500);
+const SSH_BULK_WARM: Duration = Duration::from_millis(1000);
+
+/// Longest wait for one answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Figures {
+    /// Median round trip of one byte.
+    pub(crate) rtt_us: f64,
+    /// Of bulk data, from the server.
+    pub(crate) bytes_per_s: f64,
+}
+
+/// Measures a link over TCP, with servers of its own behind it, and gives it back with no target
+/// set. Without options there is no link, and the bare loopback is measured.
+pub(crate) fn through_tcp(
+    options: Option<LinkOptions>,
+) -> Result<(Option<Link>, Figures), Failure> {
+    let failed = |error: io::Error| Failure::failed(format!("cannot measure the link: {error}"));
+    measure_tcp(options).map_err(failed)
+}
+
+fn measure_tcp(options: Option<LinkOptions>) -> io::Result<(Option<Link>, Figures)> {
+    let server = TcpListener::bind("127.0.0.1:0")?;
+    let target = server.local_addr()?;
+    let link = options.map(|options| Link::start(target, options)).transpose()?;
+    let port = link.as_ref().map_or(target.port(), Link::port);
+    let rtt = options.map_or(Duration::ZERO, |options| options.rtt);
+    let connect = || -> io::Result<(TcpStream, TcpStream)> {
+        let client = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port)))?;
+        client.set_nodelay(true)?;
+        client.set_read_timeout(Some(PATIENCE))?;
+        let (server, _) = server.accept()?;
+        server.set_nodelay(true)?;
+        server.set_write_timeout(Some(PATIENCE))?;
+        Ok((client, server))
+    };
+    let (mut client, server) = connect()?;
+    let pour = thread::Builder::new().name("link-bulk".to_owned()).spawn(move || pour(server))?;
+    let bytes_per_s = rate(BULK_FOR + rtt, BULK_WARM + rtt, |buffer| client.read(buffer));
+    // The sender learns from it that it is enough.
+    let _ = client.shutdown(Shutdown::Both);
+    drop(client);
+    let _ = pour.join();
+    // Round trips come last: the first ones wait until the wire is free of what is left.
+    let (mut client, server) = connect()?;
+    let echo = thread::Builder::new().name("link-echo".to_owned()).spawn(move || echo(server))?;
+    let rtt_us = median_rtt_us(rtt, || {
+        client.write_all(b"x")?;
+        client.read_exact(&mut [0])
+    });
+    drop(client);
+    let _ = echo.join();
+    Ok((link, Figures { rtt_us: rtt_us?, bytes_per_s: bytes_per_s? }))
+}
+
+/// Sends back what comes, until it ends.
+fn echo(mut stream: TcpStream) -> io::Result<()> {
+    let mut buffer = [0; 64];
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(()),
+            read => stream.write_all(&buffer[..read])?,
+        }
+    }
+}
+
+/// Sends until nobody listens.
+fn pour(mut stream: TcpStream) -> io::Result<()> {
+    let piece = vec![0; 256 << 10];
+    let mut sent = 0;
+    while sent < BULK_MOST_BYTES {
+        stream.write_all(&piece)?;
+        sent += piece.len() as u64;
+    }
+    Ok(())
+}
+
+/// Median over as many round trips as make sense for one of about `expected`.
+fn median_rtt_us(
+    expected: Duration,
+    mut round_trip: impl FnMut() -> io::Result<()>,
+) -> io::Result<f64> {
+    // The first ones find everything asleep.
+    for _ in 0..3 {
+        round_trip()?;
+    }
+    let fitting = PINGS_FOR.as_nanos() / expected.as_nanos().max(1);
+    let pings = usize::try_from(fitting).unwrap_or(PINGS).clamp(PINGS_LEAST, PINGS);
+    let mut times = Vec::with_capacity(pings);
+    for _ in 0..pings {
+        let start = Instant::now();
+        round_trip()?;
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    Ok(times[pings / 2].as_secs_f64() * 1e6)
+}
+
+/// Bytes a second of what `read` gives, from `warm` after the first byte on until `length` after
+/// it, or its end.
+fn rate(
+    length: Duration,
+    warm: Duration,
+    mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
+) -> io::Result<f64> {
+    let mut buffer = vec![0; 256 << 10];
+    // A signal is not the end of a measurement.
+    let mut read = |buffer: &mut [u8]| loop {
+        match read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+            got => return got,
+        }
+    };
+    read(&mut buffer)?;
+    let start = Instant::now();
+    let (mut bytes, mut since) = (0_u64, start);
+    let mut counted = 0_u64;
+    loop {
+        let got = read(&mut buffer)?;
+        let now = Instant::now();
+        bytes += got as u64;
+        if got == 0 || now - start >= length {
+            // A flow that ended before it was warm counts whole.
+            let (bytes, since) = if counted == 0 { (bytes, start) } else { (counted, since) };
+            return Ok(bytes as f64 / (now - since).as_secs_f64().max(1e-9));
+        }
+        if now - start < warm {
+            since = now;
+        } else {
+            counted += got as u64;
+        }
+    }
+}
+
+/// Measures what ssh makes of a real link: the round trip of one byte through `ssh HOST cat`, and
+/// what `ssh HOST 'cat /dev/zero'` brings. `ssh` gives an `ssh` up to the host.
+pub(crate) fn through_ssh(ssh: impl Fn() -> Command) -> Result<Figures, Failure> {
+    let failed =
+        |error: io::Error| Failure::failed(format!("cannot measure the link through ssh: {error}"));
+    let measure = || {
+        let mut cat = Talk::start(ssh(), "cat")?;
+        let start = Instant::now();
+        cat.round_trip()?;
+        cat.round_trip()?;
+        // The first one has the login in it.
+        let expected = {
+            let again = Instant::now();
+            cat.round_trip()?;
+            again.elapsed().min(start.elapsed())
+        };
+        let rtt_us = median_rtt_us(expected, || cat.round_trip())?;
+        drop(cat);
+        let mut zeros = Talk::start(ssh(), "cat /dev/zero")?;
+        let bytes_per_s = rate(SSH_BULK_FOR, SSH_BULK_WARM, |buffer| zeros.read(buffer))?;
+        Ok(Figures { rtt_us, bytes_per_s })
+    };
+    measure().map_err(failed)
+}
+
+/// A program at the other end and its standard streams. It is killed when it is dropped.
+struct Talk {
+    child: Child,
+    input: ChildStdin,
+    output: ChildStdout,
+}
+
+impl Talk {
+    fn start(mut ssh: Command, program: &str) -> io::Result<Talk> {
+        use std::os::unix::process::CommandExt;
+        ssh.arg(program).process_group(0);
+        ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = ssh.spawn()?;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(input), Some(output)) => Ok(Talk { child, input, output }),
+            _ => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    fn round_trip(&mut self) -> io::Result<()> {
+        self.input.write_all(b"x")?;
+        loop {
+            match self.read(&mut [0]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+                got => return got.map(drop),
+            }
+        }
+    }
+
+    /// Reads what is there, and waits for it with bounded patience. A signal may interrupt it.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        let output = self.output.as_fd();
+        let ready = poll(&mut [PollFd::new(&output, PollFlags::IN)], Some(&patience))?;
+        if ready == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.output.read(buffer)
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

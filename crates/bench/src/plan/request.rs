@@ -1,0 +1,181 @@
+//! What the user asks for, as it is said.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::link::LinkSpec;
+use crate::results::SubjectInfo;
+use crate::size::{Scale, Size};
+
+use super::host::Host;
+
+/// What a run is measured against when nothing else is said.
+pub(super) const USUAL_PEER: &str = "sshfs";
+
+/// All that can be asked for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// How much work.
+    pub scale: Scale,
+    /// Measures this program.
+    pub ours: bool,
+    /// A list of subjects (see [`crate::subject::catalog`]); `None` for the usual peer.
+    pub peers: Option<String>,
+    /// Names and command lines of programs that mount as sshfs does.
+    pub commands: Vec<(String, String)>,
+    /// Names and directories of what somebody has mounted.
+    pub targets: Vec<(String, PathBuf)>,
+    /// Names of works; `None` for all.
+    pub works: Option<Vec<String>>,
+    /// In front of the private server.
+    pub link: LinkSpec,
+    /// Instead of a private server.
+    pub host: Option<Host>,
+    /// Samples of each measure of each subject.
+    pub rounds: Option<u32>,
+    /// Of the large files.
+    pub file_bytes: Option<u64>,
+    /// Longest time for a usual step.
+    pub deadline: Option<Duration>,
+    /// The subject to which ratios are given.
+    pub reference: Option<String>,
+    /// Measures the reference a second time.
+    pub control: bool,
+    /// Of all that is pseudo-random.
+    pub seed: u64,
+    /// Where the run makes its directory.
+    pub scratch: PathBuf,
+    /// By which large files are copied.
+    pub ciphers: Option<Vec<String>>,
+    /// A tree of the user's instead of the made one.
+    pub tree: Option<PathBuf>,
+    /// The same for builds.
+    pub build_tree: Option<PathBuf>,
+    /// This very program, which is measured and is what the works run.
+    pub program: PathBuf,
+    /// Its name and version.
+    pub version: String,
+    /// The command line, for the report.
+    pub command: Vec<String>,
+}
+
+impl Request {
+    /// A request for the usual, in the system's directory for temporary files.
+    #[must_use]
+    pub fn new(scale: Scale, program: PathBuf) -> Request {
+        Request {
+            scale,
+            ours: true,
+            peers: None,
+            commands: Vec::new(),
+            targets: Vec::new(),
+            works: None,
+            link: LinkSpec::loopback(),
+            host: None,
+            rounds: None,
+            file_bytes: None,
+            deadline: None,
+            reference: None,
+            control: true,
+            seed: 1,
+            scratch: std::env::temp_dir(),
+            ciphers: None,
+            tree: None,
+            build_tree: None,
+            program,
+            version: String::new(),
+            command: Vec::new(),
+        }
+    }
+
+    /// How much there is to do.
+    #[must_use]
+    pub fn size(&self) -> Size {
+        let mut size = Size::of(self.scale);
+        if let Some(bytes) = self.file_bytes {
+            size.file_bytes = bytes;
+            size.random_file_bytes = bytes;
+        }
+        if let Some(ciphers) = &self.ciphers {
+            size.ciphers.clone_from(ciphers);
+        }
+        size.tree_source.clone_from(&self.tree);
+        size.build_source.clone_from(&self.build_tree);
+        size
+    }
+
+    /// Enough rounds to see a spread; from six on there is an interval of the median.
+    #[must_use]
+    pub fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(match self.scale {
+            Scale::Quick => 3,
+            Scale::Normal | Scale::Full => 6,
+        })
+    }
+
+    /// Many times what a step takes that goes well.
+    #[must_use]
+    pub fn deadline(&self) -> Duration {
+        self.deadline.unwrap_or(Duration::from_secs(match self.scale {
+            Scale::Quick => 60,
+            Scale::Normal => 300,
+            Scale::Full => 3600,
+        }))
+    }
+}
+
+/// The subject to which ratios are given when nothing else is said: the usual peer, another file
+/// system, or else whoever comes first.
+pub(super) fn usual_reference(subjects: &[SubjectInfo]) -> Option<&str> {
+    let named = |name: &str| subjects.iter().find(|info| info.name == name);
+    let other = || {
+        let is_other = |info: &&SubjectInfo| info.kind == "mount" && !is_ours(&info.name);
+        subjects.iter().find(is_other)
+    };
+    let reference = named(USUAL_PEER).or_else(other).or_else(|| subjects.first());
+    reference.map(|info| info.name.as_str())
+}
+
+/// Whether a subject is this program, with whatever options.
+#[must_use]
+pub fn is_ours(name: &str) -> bool {
+    name == "sshoal" || name.starts_with("sshoal:") || name.starts_with("sshoal (")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_can_be_asked_for() {
+        let mut request = Request::new(Scale::Quick, PathBuf::new());
+        assert_eq!(request.size(), Size::of(Scale::Quick));
+        request.file_bytes = Some(1 << 20);
+        request.ciphers = Some(vec!["aes256-ctr".to_owned()]);
+        let size = request.size();
+        assert_eq!((size.file_bytes, size.random_file_bytes), (1 << 20, 1 << 20));
+        assert_eq!(size.ciphers, ["aes256-ctr"]);
+    }
+
+    #[test]
+    fn the_reference_is_the_usual_peer_or_the_next_best() {
+        let info = |(name, kind): (&str, &str)| SubjectInfo {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            version: String::new(),
+            command: String::new(),
+            cipher: None,
+            control_of: None,
+        };
+        let reference = |subjects: &[(&str, &str)]| {
+            let infos: Vec<SubjectInfo> = subjects.iter().copied().map(info).collect();
+            usual_reference(&infos).map(str::to_owned)
+        };
+        let (ours, scp) = (("sshoal", "mount"), ("scp", "copy"));
+        assert_eq!(reference(&[ours, scp, ("sshfs", "mount")]).as_deref(), Some("sshfs"));
+        assert_eq!(reference(&[ours, scp, ("rclone", "mount")]).as_deref(), Some("rclone"));
+        assert_eq!(reference(&[scp, ours]).as_deref(), Some("scp"));
+        assert_eq!(reference(&[("local", "local")]).as_deref(), Some("local"));
+        assert_eq!(reference(&[]), None);
+    }
+}

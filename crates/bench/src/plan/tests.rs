@@ -1,0 +1,136 @@
+//! Who and what is admitted, and why a run does not begin.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::executor::Executor;
+use crate::results::LeftOut;
+use crate::run::fake::Scene;
+use crate::size::{Scale, Size};
+use crate::subject::Subject;
+
+use super::admission::{self, Candidate};
+use super::{Refusal, Request, candidates, space};
+
+fn admit(
+    subjects: Vec<Arc<dyn Subject>>,
+    described: bool,
+) -> (Result<Vec<String>, Refusal>, Vec<LeftOut>) {
+    let mut left_out = Vec::new();
+    let candidates = subjects.into_iter().map(|subject| Candidate { subject, described }).collect();
+    let admitted = admission::subjects(candidates, &mut left_out, &Executor::new());
+    let names = admitted.map(|admitted| admitted.iter().map(|one| one.info().name).collect());
+    (names, left_out)
+}
+
+#[test]
+fn a_peer_that_is_not_installed_is_left_out_and_named() {
+    let mut scene = Scene::new(&["sshoal", "sshfs"], &[]);
+    scene.uninstall("sshfs");
+    let (admitted, left_out) = admit(scene.subjects(), false);
+    assert_eq!(admitted, Ok(vec!["sshoal".to_owned()]));
+    assert_eq!(left_out[0].name, "sshfs");
+    scene.uninstall("sshoal");
+    assert_eq!(admit(scene.subjects(), false).0, Err(Refusal::NoSubject));
+}
+
+#[test]
+fn what_the_user_describes_has_to_be_there() {
+    let mut scene = Scene::new(&["mine"], &[]);
+    scene.uninstall("mine");
+    let (refused, left_out) = admit(scene.subjects(), true);
+    let refusal = refused.unwrap_err();
+    assert_eq!(refusal.to_string(), "subject 'mine': is not installed");
+    assert_eq!(refusal.hint().as_deref(), Some("install it"));
+    assert_eq!(left_out, []);
+}
+
+#[test]
+fn names_are_unique() {
+    let scene = Scene::new(&["a", "b", "a"], &[]);
+    assert_eq!(admit(scene.subjects(), false).0, Err(Refusal::Twice { name: "a".to_owned() }));
+}
+
+#[test]
+fn the_reference_is_among_the_subjects_and_has_a_control() {
+    let mut subjects = Scene::new(&["sshoal", "sshfs", "rclone"], &[]).subjects();
+    let refusal = admission::reference(&mut subjects, Some("scp"), true).unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "reference 'scp': not among the subjects: sshoal, sshfs, rclone"
+    );
+    assert_eq!(admission::reference(&mut subjects, Some("rclone"), false).unwrap(), "rclone");
+    assert_eq!(subjects.len(), 3);
+    assert_eq!(admission::reference(&mut subjects, None, true).unwrap(), "sshfs");
+    let control = subjects.last().unwrap().info();
+    assert_eq!(control.name, "sshfs (control)");
+    assert_eq!(control.control_of.as_deref(), Some("sshfs"));
+    assert_eq!(subjects.last().unwrap().place().name(), "place of sshfs");
+}
+
+#[test]
+fn works_are_known_by_name() {
+    let size = Size::of(Scale::Quick);
+    let mut scene = Scene::new(&["a"], &["one"]);
+    let works = |scene: &Scene, asked: Option<&str>, left_out: &mut Vec<LeftOut>| {
+        let asked = asked.map(|name| vec![name.to_owned()]);
+        let all = vec![scene.work()];
+        admission::works(asked.as_deref(), all, &size, left_out).map(|works| works.len())
+    };
+    let mut left_out = Vec::new();
+    assert_eq!(works(&scene, None, &mut left_out), Ok(1));
+    assert_eq!(works(&scene, Some("fake"), &mut left_out), Ok(1));
+    let refusal = works(&scene, Some("fkae"), &mut left_out).unwrap_err();
+    assert_eq!(refusal.hint().as_deref(), Some("did you mean 'fake'?"));
+    let refusal = works(&scene, Some("x\u{1b}"), &mut left_out).unwrap_err();
+    assert_eq!(refusal.to_string(), "work 'x\\u{1b}': there is no such work");
+    let refusal = admission::works(Some(&[]), vec![scene.work()], &size, &mut left_out);
+    let refusal = refusal.map(drop).unwrap_err();
+    assert_eq!(refusal.to_string(), "no work is left to do: none was named");
+    let nothing = Scene::new(&["a"], &[]);
+    let refusal = works(&nothing, Some("fake"), &mut left_out).unwrap_err();
+    assert!(matches!(refusal, Refusal::NoWork { .. }), "it has no steps: {refusal}");
+    scene.uninstall("fake");
+    let refusal = works(&scene, None, &mut left_out).unwrap_err();
+    assert_eq!(refusal.to_string(), "no work is left to do: fake: is not installed");
+}
+
+#[test]
+fn there_has_to_be_room() {
+    let size = Size::of(Scale::Quick);
+    let dir = tempfile::tempdir().unwrap();
+    let check = |needed, free_bytes, scratch: &Path| {
+        let mut scene = Scene::new(&["a", "b"], &[]);
+        scene.room(needed, free_bytes);
+        let subjects = scene.subjects();
+        let places = subjects.iter().map(|subject| subject.place());
+        space::check(&size, &[scene.work(), scene.work()], places, scratch)
+    };
+    let gib = 1 << 30;
+    assert_eq!(check((gib, 0), 3 * gib, dir.path()), Ok(()));
+    // Two works of a gigabyte, and a margin.
+    let refusal = check((gib, 0), 2 * gib, dir.path()).unwrap_err();
+    assert_eq!(refusal.to_string(), "place of a: 2.0 GiB are free, and the works need 2.1 GiB");
+    let refusal = check((0, u64::MAX / 4), u64::MAX, dir.path()).unwrap_err();
+    assert!(refusal.to_string().starts_with("scratch directory "), "{refusal}");
+    assert!(matches!(refusal, Refusal::NoSpace { .. }));
+    assert!(refusal.hint().is_some());
+    let gone = check((0, 0), gib, Path::new("/no/such/directory"));
+    assert!(matches!(gone, Err(Refusal::Directory { .. })), "{gone:?}");
+}
+
+#[test]
+fn lists_and_command_lines_are_understood_before_there_is_a_server() {
+    let mut request = Request::new(Scale::Quick, PathBuf::from("/sshoal"));
+    assert!(candidates::understand(&request).is_ok());
+    request.peers = Some("sshfs,floor,sshoal:max_conns=1,cache=no".to_owned());
+    assert!(candidates::understand(&request).is_ok());
+    request.commands = vec![("x".to_owned(), "prog -o 'a b'".to_owned())];
+    assert!(candidates::understand(&request).is_ok());
+    request.commands = vec![("x".to_owned(), "prog -o 'a b".to_owned())];
+    assert!(matches!(candidates::understand(&request), Err(Refusal::Unusable { .. })));
+    request.commands.clear();
+    request.peers = Some("sshfz".to_owned());
+    let Err(refusal) = candidates::understand(&request) else { panic!("no such subject") };
+    assert!(refusal.to_string().contains("did you mean 'sshfs'"), "{refusal}");
+}

@@ -1,0 +1,127 @@
+use super::*;
+
+use std::os::unix::fs::MetadataExt;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn said(command: Command) -> String {
+    let ran = Executor::new().succeed(command, LIMIT).unwrap();
+    String::from_utf8(ran.output.stdout).unwrap()
+}
+
+fn shell(server: &Server, script: &str) -> String {
+    let mut command = server.ssh(None);
+    command.arg(script);
+    said(command)
+}
+
+#[test]
+fn a_private_server_serves_its_directory_and_counts_its_cpu() {
+    fn shared<T: Send + Sync>(it: T) -> T {
+        it
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let server = shared(Server::private(&LinkSpec::loopback(), dir.path()).unwrap());
+    let file = dir.path().join("words");
+    fs::write(&file, "words").unwrap();
+    server.place().put(&file, Path::new("a/b")).unwrap();
+    let there = server.place().root().join("a/b");
+    assert_eq!(shell(&server, &format!("cat '{}'", there.display())), "words");
+    // The same machine: the place is the server's directory itself.
+    let inode = fs::metadata(&there).unwrap().ino();
+    assert_eq!(shell(&server, &format!("stat -c %i '{}'", there.display())), format!("{inode}\n"));
+    let before = server.usage().unwrap();
+    assert!(before.peak_memory_bytes > 1_000_000, "{before:?}");
+    shell(&server, "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done");
+    let used = account::since(&before, &server.usage().unwrap());
+    assert!(used.user_s > 0.02, "the shell of the login has ended and counts: {used:?}");
+    let report = server.link_report();
+    assert_eq!((report.name.as_str(), report.asked_rtt_us), ("loopback", None));
+    assert!(report.measured_rtt_us.unwrap() < 20_000.0, "{report:?}");
+    assert!(report.measured_bytes_per_s.unwrap() > 1e8, "{report:?}");
+    drop(server);
+    testkit::leftover::assert_none(dir.path());
+}
+
+#[test]
+fn ciphers_and_links_are_those_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let link: LinkSpec = "rtt=30ms".parse().unwrap();
+    let server = Server::private(&link, dir.path()).unwrap();
+    let mut command = server.ssh(Some("aes256-ctr"));
+    command.arg("true").env("LC_ALL", "C");
+    // `-v` may stand behind the options as well as before them, but not behind the host.
+    let mut verbose = Command::new("ssh");
+    verbose.arg("-v").args(command.get_args());
+    let ran = Executor::new().succeed(verbose, LIMIT).unwrap();
+    let words = String::from_utf8(ran.output.stderr).unwrap();
+    assert!(words.contains("cipher: aes256-ctr"), "{words}");
+    // A login is more than three round trips.
+    assert!(ran.seconds > 0.09, "{}", ran.seconds);
+    let report = server.link_report();
+    assert_eq!(report.asked_rtt_us, Some(30_000.0));
+    let measured = report.measured_rtt_us.unwrap();
+    assert!((30_000.0..60_000.0).contains(&measured), "{measured}");
+    let endpoint = server.endpoint(&Executor::new()).unwrap();
+    assert_eq!((endpoint.address.as_str(), endpoint.known_as.as_str()), ("127.0.0.1", ALIAS));
+    assert_eq!((endpoint.keys.len(), endpoint.known_hosts.len()), (1, 2));
+    // It is the link's port, which answers as the server does, but later.
+    let config = fs::read_to_string(dir.path().join("ssh_config")).unwrap();
+    assert!(config.contains(&format!("Port {}\n", endpoint.port)), "{config}");
+}
+
+#[test]
+fn a_host_gets_a_directory_that_is_gone_afterwards() {
+    // A private server stands for a host of the user's.
+    let dir = tempfile::tempdir().unwrap();
+    let real = Server::private(&LinkSpec::loopback(), dir.path()).unwrap();
+    let (config, parent) = (dir.path().join("ssh_config"), dir.path().join("o'th er"));
+    fs::create_dir(&parent).unwrap();
+    let executor = Executor::new();
+    let parent_text = parent.to_str();
+    let server = Server::host(ALIAS, parent_text, Some(&config), &executor).unwrap();
+    assert!(server.place().root().starts_with(&parent) && server.place().root().is_dir());
+    assert_eq!(server.place().local(), None);
+    assert_eq!(server.usage(), None);
+    let report = server.link_report();
+    assert_eq!(report.name, format!("host {ALIAS}"));
+    assert!(report.measured_rtt_us.unwrap() > 10.0 && report.measured_bytes_per_s.unwrap() > 1e6);
+    fs::write(dir.path().join("words"), "words").unwrap();
+    let place = server.place();
+    place.put(&dir.path().join("words"), Path::new("a/b")).unwrap();
+    assert_eq!(fs::read(place.root().join("a/b")).unwrap(), b"words");
+    // As `printf words | sha256sum` has it, and as it is made here.
+    let digest = crate::corpus::digest_file(&dir.path().join("words")).unwrap();
+    assert_eq!(place.digest(Path::new("a/b")).unwrap(), digest);
+    let tree = crate::corpus::tree::digest(&place.root().join("a")).unwrap();
+    assert_eq!(place.digest(Path::new("a")).unwrap(), tree);
+    executor.interrupt();
+    drop(server);
+    assert_eq!(fs::read_dir(&parent).unwrap().count(), 0, "it is removed after an interrupt too");
+    drop(real);
+}
+
+#[test]
+fn a_host_that_cannot_be_reached_is_told_in_sshs_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config");
+    fs::write(&config, "Host nowhere\nHostName 127.0.0.1\nPort 1\n").unwrap();
+    let host =
+        |name: &str, directory| Server::host(name, directory, Some(&config), &Executor::new());
+    let failure = host("nowhere", None).err().unwrap().to_string();
+    assert!(failure.contains("Connection refused"), "{failure}");
+    let failure = host("-oProxyCommand=x", None).err().unwrap().to_string();
+    assert!(failure.contains("is no host"), "{failure}");
+}
+
+#[test]
+fn errands_to_a_private_server_end_with_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let executor = Executor::new();
+    let server = Server::private(&LinkSpec::loopback(), dir.path()).unwrap();
+    let server = server.with_executor(&executor);
+    server.place().make_dir(Path::new("a")).unwrap();
+    executor.interrupt();
+    assert_eq!(server.place().make_dir(Path::new("b")), Err(Failure::Interrupted));
+    assert_eq!(server.place().warm(Path::new("a")), Err(Failure::Interrupted));
+}

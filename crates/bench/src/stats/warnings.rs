@@ -1,0 +1,242 @@
+//! What a reader has to know to trust the figures, each with what to do about it. Nothing here
+//! looks at the machine: all of it follows from the results.
+
+mod rounds;
+
+use crate::report::number;
+use crate::results::{Environment, LinkReport, Results};
+
+use super::spread::{median, outliers};
+use super::{Index, Noise, Spread, failures};
+
+/// Quartile distance, as a part of the median, above which a figure is called noisy.
+const WIDE_SPREAD: f64 = 0.10;
+
+/// Noise of the control above which small differences cannot be seen.
+const LOUD: f64 = 1.10;
+
+/// Load for each CPU at the start above which the machine was not idle.
+const BUSY: f64 = 0.3;
+
+/// How far a link may be from what was asked for.
+const LINK_TOLERANCE: f64 = 0.10;
+
+/// Rounds from which on an interval of 95 % exists.
+const ROUNDS_FOR_INTERVAL: u32 = 6;
+
+/// How many examples a warning gives.
+const EXAMPLES: usize = 3;
+
+/// All warnings, the gravest first. Each is one line: what, why it matters, what to do.
+#[must_use]
+pub fn warnings(results: &Results) -> Vec<String> {
+    let index = Index::of(results);
+    let mut warnings = Vec::new();
+    warnings.extend(wrong_data(results));
+    warnings.extend(results.partial.as_ref().map(|why| {
+        format!("The run is not complete: {why}. Figures that are missing were not measured.")
+    }));
+    warnings.extend(of_control(results, &index));
+    warnings.extend(of_rounds(results));
+    warnings.extend(of_machine(&results.environment));
+    warnings.extend(of_link(&results.link));
+    warnings.extend(of_spread(results, &index));
+    warnings.extend(of_outliers(results, &index));
+    warnings.extend(rounds::of_groups(results, &index));
+    warnings.extend(rounds::of_drift(results, &index));
+    warnings
+}
+
+fn wrong_data(results: &Results) -> Option<String> {
+    let mut found: Vec<String> = failures(results)
+        .into_iter()
+        .filter(|line| line.wrong_data)
+        .map(|line| format!("{} of {}", line.measure, line.subject))
+        .collect();
+    found.dedup();
+    (!found.is_empty()).then(|| {
+        format!(
+            "Wrong data: {}. These samples do not count, however fast they came. Do not use the \
+             subject before the cause is known.",
+            examples(&found)
+        )
+    })
+}
+
+fn of_control(results: &Results, index: &Index<'_>) -> Vec<String> {
+    let Some(noise) = Noise::of(results, index) else {
+        return vec![
+            "There is no control (the same subject twice), so no difference can be told from \
+             chance. Run without --no-control."
+                .to_owned(),
+        ];
+    };
+    let mut warnings = Vec::new();
+    if noise.overall() > LOUD {
+        warnings.push(format!(
+            "The control differs from its original by up to {}: smaller differences mean \
+             nothing. Close other programs, take more rounds (--rounds) or a larger size.",
+            number::percent(noise.overall() - 1.0)
+        ));
+    }
+    let off: Vec<String> =
+        noise.off().iter().map(|&(id, ratio)| format!("{id} ({})", number::ratio(ratio))).collect();
+    if !off.is_empty() {
+        warnings.push(format!(
+            "The control is off 1 beyond the noise of the run in {}. There differences count only \
+             beyond that; take more rounds (--rounds) to see whether it stays.",
+            examples(&off)
+        ));
+    }
+    warnings
+}
+
+fn of_rounds(results: &Results) -> Option<String> {
+    let rounds = results.settings.rounds;
+    (rounds < ROUNDS_FOR_INTERVAL).then(|| {
+        format!(
+            "With {} there is no interval of 95 %: the ranges of the ratios are those of the \
+             rounds. Take --rounds {ROUNDS_FOR_INTERVAL} or more for one.",
+            number::counted(u64::from(rounds), "round")
+        )
+    })
+}
+
+fn of_machine(environment: &Environment) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let cpus = f64::from(environment.cpus.max(1));
+    if environment.load > BUSY * cpus {
+        warnings.push(format!(
+            "The machine was busy when the run began (load {} on {}). Close other programs and \
+             repeat.",
+            number::significant(environment.load),
+            number::counted(environment.cpus.into(), "CPU")
+        ));
+    }
+    if environment.cpus == 1 {
+        warnings.push(
+            "There is only one CPU: client, server and cipher take turns on it, so figures are \
+             lower than between two machines. Use a machine with more, or --host."
+                .to_owned(),
+        );
+    }
+    let has = |flag: &str| environment.cpu_flags.iter().any(|known| known == flag);
+    if has("hypervisor") {
+        warnings.push(
+            "This is a virtual machine: other guests can take its CPU unseen. Trust ratios more \
+             than figures, and repeat at another time."
+                .to_owned(),
+        );
+    }
+    if !environment.cpu_flags.is_empty() && !has("aes") {
+        warnings.push(
+            "The CPU has no AES instructions: AES ciphers are slow here, and the figures do not \
+             hold for a machine that has them. Try chacha20-poly1305 (--ciphers)."
+                .to_owned(),
+        );
+    }
+    if ["tmpfs", "ramfs"].iter().any(|kind| environment.scratch.contains(kind)) {
+        warnings.push(
+            "The scratch directory is in memory: no write meets a disk, and fsync costs nothing. \
+             Give a directory on a disk (--scratch) to measure with one."
+                .to_owned(),
+        );
+    }
+    warnings
+}
+
+fn of_link(link: &LinkReport) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let mut check = |what: &str, asked: Option<f64>, measured: Option<f64>, show: &Shown| {
+        let (Some(asked), Some(measured)) = (asked, measured) else { return };
+        if (measured / asked - 1.0).abs() > LINK_TOLERANCE {
+            warnings.push(format!(
+                "The link's {what} was measured to be {}, not the {} asked for. The figures are \
+                 those of the measured link; close other programs, or ask for one that this \
+                 machine can keep up with.",
+                show(measured),
+                show(asked)
+            ));
+        }
+    };
+    check("round trip", link.asked_rtt_us, link.measured_rtt_us, &number::duration_us);
+    check("rate", link.asked_bytes_per_s, link.measured_bytes_per_s, &number::bit_rate);
+    warnings
+}
+
+type Shown = dyn Fn(f64) -> String;
+
+/// Name of a figure in warnings.
+fn figure(measure: &str, subject: &str) -> String {
+    format!("{measure} of {subject}")
+}
+
+fn of_spread(results: &Results, index: &Index<'_>) -> Option<String> {
+    let mut figures = 0;
+    let mut wide: Vec<(f64, String)> = Vec::new();
+    for (measure, subject, values) in cells(results, index) {
+        let Some(spread) = Spread::of(&values).filter(|_| values.len() > 1) else { continue };
+        figures += 1;
+        if spread.relative() > WIDE_SPREAD {
+            wide.push((spread.relative(), figure(measure, subject)));
+        }
+    }
+    wide.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let worst: Vec<String> = wide
+        .iter()
+        .map(|(relative, name)| format!("{name} ({})", number::percent(*relative)))
+        .collect();
+    (!worst.is_empty()).then(|| {
+        format!(
+            "The quartiles are more than {} of the median apart in {} of {figures} figures, most \
+             in {}. Close other programs, take more rounds (--rounds) or a larger size.",
+            number::percent(WIDE_SPREAD),
+            worst.len(),
+            examples(&worst)
+        )
+    })
+}
+
+fn of_outliers(results: &Results, index: &Index<'_>) -> Option<String> {
+    let mut found = Vec::new();
+    for (measure, subject, values) in cells(results, index) {
+        let Some(middle) = median(&values) else { continue };
+        // A figure whose values agree to a few percent has outliers that do not matter.
+        let far = |&at: &usize| (values[at] / middle - 1.0).abs() > WIDE_SPREAD;
+        if outliers(&values).iter().any(far) {
+            found.push(figure(measure, subject));
+        }
+    }
+    (!found.is_empty()).then(|| {
+        format!(
+            "Single rounds are far from the others in {}. Something else ran then; the medians \
+             bear it. Look at the samples in results.json, and repeat on an idle machine.",
+            examples(&found)
+        )
+    })
+}
+
+/// Every measure of every subject that has values, with them.
+fn cells<'a>(
+    results: &'a Results,
+    index: &'a Index<'_>,
+) -> impl Iterator<Item = (&'a str, &'a str, Vec<f64>)> {
+    results.measures.iter().flat_map(move |measure| {
+        results.subjects.iter().filter_map(move |subject| {
+            let values = index.values(&measure.id, &subject.name);
+            (!values.is_empty()).then_some((measure.id.as_str(), subject.name.as_str(), values))
+        })
+    })
+}
+
+/// The first few, and how many more there are.
+fn examples(names: &[String]) -> String {
+    let shown = names.iter().take(EXAMPLES).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(EXAMPLES) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Each warning is given for what it is about, and not otherwise.
+
+use super::*;
+use crate::failure::Failure;
+use crate::measure::Unit;
+use crate::stats::tests::Run;
+
+const UNIT: Unit = Unit::PerSecond;
+
+/// Six quiet rounds with a control, on an idle machine.
+fn quiet() -> Run {
+    let mut run = Run::new(6).subject("sshfs (control)", Some("sshfs"));
+    run.results.environment.cpus = 4;
+    for step in 0..4 {
+        let id = format!("step.{step}");
+        run = run
+            .values(&id, UNIT, "sshfs", &[100.0, 101.0, 99.0, 100.5, 99.5, 100.0])
+            .values(&id, UNIT, "sshfs (control)", &[100.0, 99.0, 101.0, 99.5, 100.5, 100.0])
+            .values(&id, UNIT, "sshoal", &[200.0, 199.0, 201.0, 200.5, 199.5, 200.0]);
+    }
+    run
+}
+
+fn expect_one(results: &Results, part: &str) {
+    let found = warnings(results);
+    assert!(found.iter().filter(|warning| warning.contains(part)).count() == 1, "{found:#?}");
+}
+
+#[test]
+fn a_quiet_run_has_none() {
+    assert_eq!(warnings(&quiet().results), [""; 0]);
+}
+
+#[test]
+fn the_machine_is_judged() {
+    let mut run = quiet();
+    let environment = &mut run.results.environment;
+    environment.cpus = 1;
+    environment.load = 1.5;
+    environment.scratch = "tmpfs".to_owned();
+    environment.cpu_flags = vec!["hypervisor".to_owned()];
+    for part in
+        ["only one CPU", "busy when the run began", "in memory", "virtual machine", "no AES"]
+    {
+        expect_one(&run.results, part);
+    }
+}
+
+#[test]
+fn a_link_that_is_not_what_was_asked_for_is_named() {
+    let mut run = quiet();
+    run.results.link.asked_rtt_us = Some(500.0);
+    run.results.link.measured_rtt_us = Some(540.0);
+    run.results.link.asked_bytes_per_s = Some(125e6);
+    run.results.link.measured_bytes_per_s = Some(100e6);
+    let found = warnings(&run.results);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("800 Mbit/s") && found[0].contains("1.00 Gbit/s"), "{found:?}");
+}
+
+#[test]
+fn noise_is_named_with_the_worst_figures() {
+    let run = quiet().values("wild", UNIT, "sshoal", &[50.0, 150.0, 60.0, 140.0, 100.0, 90.0]);
+    expect_one(&run.results, "in 1 of 13 figures, most in wild of sshoal");
+}
+
+#[test]
+fn a_control_that_is_loud_or_off_is_named() {
+    let run = quiet().values("wild", UNIT, "sshfs", &[100.0; 6]).values(
+        "wild",
+        UNIT,
+        "sshfs (control)",
+        &[150.0; 6],
+    );
+    // 6 of 30 ratios are far off, so the 95th percentile is theirs too: the noise is 50 %.
+    expect_one(&run.results, "differs from its original by up to 50.0 %");
+    let mut run = quiet();
+    for step in 4..40 {
+        let id = format!("step.{step}");
+        run = run.values(&id, UNIT, "sshfs", &[100.0; 6]).values(
+            &id,
+            UNIT,
+            "sshfs (control)",
+            &[100.5; 6],
+        );
+    }
+    let run = run.values("wild", UNIT, "sshfs", &[100.0; 6]).values(
+        "wild",
+        UNIT,
+        "sshfs (control)",
+        &[150.0; 6],
+    );
+    expect_one(&run.results, "off 1 beyond the noise of the run in wild (1.50×)");
+}
+
+#[test]
+fn a_run_without_control_or_with_few_rounds_says_what_it_cannot_tell() {
+    let run = Run::new(3).values("step", UNIT, "sshfs", &[1.0, 1.0, 1.0]);
+    expect_one(&run.results, "There is no control");
+    expect_one(&run.results, "With 3 rounds there is no interval of 95 %");
+}
+
+#[test]
+fn single_rounds_and_groups_are_told_apart() {
+    let run = quiet().values("jump", UNIT, "sshfs", &[100.0, 101.0, 99.0, 100.0, 40.0, 100.5]);
+    expect_one(&run.results, "Single rounds are far from the others in jump of sshfs");
+    let run = quiet().values("two", UNIT, "sshfs", &[100.0, 202.0, 101.0, 99.0, 200.0, 201.0]);
+    expect_one(&run.results, "two of sshfs (100 or 201)");
+}
+
+#[test]
+fn drift_of_everything_is_seen() {
+    let scale = |factors: [f64; 6]| {
+        let mut run = quiet();
+        for sample in &mut run.results.samples {
+            let crate::results::Outcome::Measured(measured) = &mut sample.outcome else { panic!() };
+            measured.value *= factors[sample.round as usize];
+        }
+        run
+    };
+    let slower = scale([1.0, 0.96, 0.93, 0.90, 0.87, 0.84]);
+    expect_one(&slower.results, "Everything became slower");
+    let faster = scale([1.0, 1.04, 1.08, 1.12, 1.16, 1.2]);
+    expect_one(&faster.results, "Everything became faster");
+    let cold = scale([0.8, 1.0, 1.0, 1.0, 1.0, 1.0]);
+    expect_one(&cold.results, "The first round was slower than the others by 25.0 %");
+}
+
+#[test]
+fn wrong_data_comes_first() {
+    let mut run = quiet().failure("step.1", "sshoal", 2, Failure::wrong("block 3"));
+    run.results.partial = Some("interrupted".to_owned());
+    let found = warnings(&run.results);
+    assert!(found[0].starts_with("Wrong data: step.1 of sshoal."), "{found:?}");
+    assert!(found[1].contains("interrupted"), "{found:?}");
+}

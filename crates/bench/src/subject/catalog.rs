@@ -1,0 +1,384 @@
+//! All subjects by name: what a user may ask for, what it needs, and what becomes of it.
+//!
+//! A list is parted by commas: `sshfs,rclone,floor`. `sshoal:OPTION,OPTION` is sshoal with mount
+//! options; what follows it and is no subject's name is an option of it too.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::executor::Executor;
+use crate::failure::Failure;
+use crate::results::LeftOut;
+use crate::server::Server;
+use crate::subject::Subject;
+
+use super::copiers::{SshCopier, Tool};
+use super::floor::{Floor, Kind};
+use super::ftp::Ftp;
+use super::local::Local;
+use super::mounted::Mounted;
+use super::programs::{
+    FUSERMOUNT, LFTP, Program, RCLONE, RSYNC, SCP, SFTP, SSH, SSHFS, TAR, VSFTPD,
+};
+use super::rclone::Rclone;
+use super::rsyncd::Rsyncd;
+
+/// The fastest cipher where the processor has AES.
+const FASTEST: &str = "Ciphers=aes128-gcm@openssh.com";
+
+/// What the published tables call OPT3: kept pages, no compression, the largest requests that
+/// sshfs knows. OPT1 is the same with the fastest cipher, OPT4 that with compression. (Their OPT2
+/// tunes TCP, which is the machine's affair.)
+const OPT3: [&str; 4] = ["kernel_cache", "max_read=65536", "max_write=65536", "Compression=no"];
+const OPT1: [&str; 5] = [OPT3[0], OPT3[1], OPT3[2], OPT3[3], FASTEST];
+const OPT4: [&str; 5] = [OPT3[0], OPT3[1], OPT3[2], "Compression=yes", FASTEST];
+
+/// What a subject is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Making {
+    Sshoal,
+    /// With these mount options.
+    Sshfs(&'static [&'static str]),
+    /// With this mode of its cache.
+    Rclone(&'static str),
+    Copier(Tool),
+    Rsyncd,
+    Ftp,
+    Local,
+    Floor(Kind),
+}
+
+/// A subject that everybody can ask for.
+#[derive(Debug)]
+struct Entry {
+    name: &'static str,
+    about: &'static str,
+    making: Making,
+    programs: &'static [&'static Program],
+}
+
+const fn entry(
+    name: &'static str,
+    about: &'static str,
+    making: Making,
+    programs: &'static [&'static Program],
+) -> Entry {
+    Entry { name, about, making, programs }
+}
+
+const SSHFS_NEEDS: &[&Program] = &[&SSHFS, &FUSERMOUNT, &SSH];
+
+static ENTRIES: [Entry; 17] = [
+    entry(
+        "sshoal",
+        "this program; sshoal:OPTION,OPTION with mount options",
+        Making::Sshoal,
+        &[&SSH],
+    ),
+    entry("sshfs", "sshfs as it is", Making::Sshfs(&[]), SSHFS_NEEDS),
+    entry("sshfs:aes", "sshfs by aes128-gcm", Making::Sshfs(&[FASTEST]), SSHFS_NEEDS),
+    entry(
+        "sshfs:opt1",
+        "sshfs, kernel_cache, no compression, large requests, aes128-gcm",
+        Making::Sshfs(&OPT1),
+        SSHFS_NEEDS,
+    ),
+    entry("sshfs:opt3", "as opt1 by ssh's own choice of cipher", Making::Sshfs(&OPT3), SSHFS_NEEDS),
+    entry("sshfs:opt4", "as opt1 with compression", Making::Sshfs(&OPT4), SSHFS_NEEDS),
+    entry(
+        "rclone",
+        "rclone mount, all files cached on disk; acknowledges before it sends",
+        Making::Rclone("full"),
+        &[&RCLONE, &FUSERMOUNT],
+    ),
+    entry(
+        "rclone:writes",
+        "rclone mount, written files cached on disk",
+        Making::Rclone("writes"),
+        &[&RCLONE, &FUSERMOUNT],
+    ),
+    entry("scp", "scp -r", Making::Copier(Tool::Scp), &[&SCP, &SSH]),
+    entry("sftp", "sftp's get -r and put -r", Making::Copier(Tool::Sftp), &[&SFTP, &SSH]),
+    entry("rsync", "rsync -a over ssh", Making::Copier(Tool::Rsync), &[&RSYNC, &SSH]),
+    entry("rsyncd", "rsync -a to its daemon, without ssh", Making::Rsyncd, &[&RSYNC]),
+    entry("tar", "tar | ssh tar", Making::Copier(Tool::Tar), &[&TAR, &SSH]),
+    entry("ftp", "vsftpd and lftp, without ssh", Making::Ftp, &[&VSFTPD, &LFTP]),
+    entry("local", "the local disk", Making::Local, &[]),
+    entry("ssh-cat", "floor: ssh HOST cat", Making::Floor(Kind::Cat), &[&SSH]),
+    entry("sftp-raw", "floor: SFTP over ssh, no file system", Making::Floor(Kind::Sftp), &[&SSH]),
+];
+
+/// Names that stand for several.
+const GROUPS: [(&str, &str); 3] = [
+    ("all", "every peer, and the floor"),
+    ("tuned", "sshfs as the published tables tune it"),
+    ("floor", "ssh-cat and sftp-raw: what ssh itself does"),
+];
+
+fn members(group: &str) -> Vec<&'static Entry> {
+    let wanted = |entry: &&Entry| match group {
+        "all" => entry.making != Making::Sshoal,
+        "tuned" => entry.name.starts_with("sshfs:"),
+        "floor" => matches!(entry.making, Making::Floor(_)),
+        _ => false,
+    };
+    ENTRIES.iter().filter(wanted).collect()
+}
+
+/// A subject that was asked for, before there is a server.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    entry: &'static Entry,
+    /// Of sshoal.
+    options: Vec<String>,
+}
+
+impl PartialEq for Spec {
+    fn eq(&self, other: &Spec) -> bool {
+        self.entry.name == other.entry.name && self.options == other.options
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.name())
+    }
+}
+
+/// A name that no subject has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no subject '{}'{hint}; --list shows all", name.escape_debug())]
+pub struct Unknown {
+    /// As it was given.
+    pub name: String,
+    /// ` (did you mean 'sshfs'?)`, or nothing.
+    pub hint: String,
+}
+
+/// What subjects are made with.
+#[derive(Clone)]
+pub struct Setting {
+    /// Which all of them but `local` use.
+    pub server: Arc<Server>,
+    /// This program.
+    pub sshoal: PathBuf,
+    /// A directory on the disk that `local` is to be.
+    pub scratch: PathBuf,
+    /// Longest time for a mount to stand: [`crate::subject::START_LIMIT`], or less.
+    pub start_limit: Duration,
+}
+
+/// The subjects of a list, each once, in the list's order.
+///
+/// # Errors
+/// The first name that is none.
+pub fn parse(list: &str) -> Result<Vec<Spec>, Unknown> {
+    let mut specs: Vec<Spec> = Vec::new();
+    for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        if let Some(entry) = ENTRIES.iter().find(|entry| entry.name == word) {
+            specs.push(Spec { entry, options: Vec::new() });
+        } else if let Some(option) = word.strip_prefix("sshoal:").filter(|it| !it.is_empty()) {
+            specs.push(Spec { entry: &ENTRIES[0], options: vec![option.to_owned()] });
+        } else if GROUPS.iter().any(|(name, _)| *name == word) {
+            let of_group = members(word).into_iter();
+            specs.extend(of_group.map(|entry| Spec { entry, options: Vec::new() }));
+        } else if let Some(Spec { options, .. }) =
+            specs.last_mut().filter(|spec| !spec.options.is_empty())
+        {
+            options.push(word.to_owned());
+        } else {
+            return Err(unknown(word));
+        }
+    }
+    let mut once: Vec<Spec> = Vec::new();
+    for spec in specs {
+        if !once.contains(&spec) {
+            once.push(spec);
+        }
+    }
+    Ok(once)
+}
+
+fn unknown(name: &str) -> Unknown {
+    let names = ENTRIES.iter().map(|entry| entry.name).chain(GROUPS.iter().map(|group| group.0));
+    let nearest = names
+        .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
+        // One slip in every three letters; a shorter word is like too many others.
+        .filter(|(slips, _)| *slips <= name.chars().count() / 3)
+        .min_by_key(|(slips, _)| *slips);
+    let hint = nearest.map(|(_, name)| format!(" (did you mean '{name}'?)")).unwrap_or_default();
+    Unknown { name: name.to_owned(), hint }
+}
+
+impl Spec {
+    /// Its name in the report: `sshoal`, `sshoal:max_conns=1`, `sshfs:opt1`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self.options.as_slice() {
+            [] => self.entry.name.to_owned(),
+            options => format!("{}:{}", self.entry.name, options.join(",")),
+        }
+    }
+
+    /// Whether it is this program rather than a peer.
+    #[must_use]
+    pub fn is_sshoal(&self) -> bool {
+        self.entry.making == Making::Sshoal
+    }
+
+    /// What has to be installed first, if anything. [`Subject::check`] asks for more.
+    #[must_use]
+    pub fn missing(&self) -> Option<LeftOut> {
+        missing(self.entry).map(|program| LeftOut {
+            name: self.name(),
+            why: format!("{} is not installed", program.name),
+            remedy: Some(format!("install the package {}", program.package)),
+        })
+    }
+
+    /// The subject itself.
+    ///
+    /// # Errors
+    /// When its directory in the scratch directory cannot be made.
+    pub fn make(&self, setting: &Setting) -> Result<Box<dyn Subject>, Failure> {
+        let name = self.name();
+        let server = setting.server.clone();
+        let (version, cipher) = (OnceLock::new(), OnceLock::new());
+        let start_limit = setting.start_limit;
+        let mounted = |program: PathBuf, options: Vec<String>| {
+            let words = options.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect();
+            Mounted::new(self.name(), program, words, setting.server.clone())
+                .with_start_limit(start_limit)
+        };
+        Ok(match self.entry.making {
+            Making::Sshoal => {
+                let options = self.options.clone();
+                Box::new(mounted(setting.sshoal.clone(), options).typed("sshoal"))
+            }
+            Making::Sshfs(options) => {
+                let options = options.iter().map(|&option| option.to_owned()).collect();
+                Box::new(mounted("sshfs".into(), options).with_package(SSHFS.package))
+            }
+            Making::Rclone(mode) => Box::new(Rclone { name, mode, server, start_limit, version }),
+            Making::Copier(tool) => Box::new(SshCopier { name, tool, server, version, cipher }),
+            Making::Rsyncd => Box::new(Rsyncd { name, server, version }),
+            Making::Ftp => Box::new(Ftp { name, server, version }),
+            Making::Local => Box::new(Local::new(name, setting.scratch.join("local"))?),
+            Making::Floor(kind) => Box::new(Floor { name, kind, server, version, cipher }),
+        })
+    }
+}
+
+/// The first program of an entry that is not here. FTP has two clients.
+fn missing(entry: &Entry) -> Option<&'static Program> {
+    let curl_does =
+        |program: &Program| program.name == LFTP.name && super::programs::CURL.find().is_some();
+    entry.programs.iter().copied().find(|program| program.find().is_none() && !curl_does(program))
+}
+
+/// One line of `--list`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// As it is asked for.
+    pub name: &'static str,
+    /// One line.
+    pub about: &'static str,
+    /// Version of what is installed, or the package to install. Groups and the disk have none.
+    pub state: State,
+}
+
+/// Whether a subject can be measured here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It can; the version, where its program tells it.
+    Ready(String),
+    /// This package is wanted.
+    Missing(&'static str),
+    /// A name for several.
+    Group,
+}
+
+/// All subjects and groups, in the order of reports.
+#[must_use]
+pub fn list(executor: &Executor) -> Vec<Listed> {
+    let entries = ENTRIES.iter().map(|entry| {
+        let state = match missing(entry) {
+            Some(program) => State::Missing(program.package),
+            None => State::Ready(match (entry.making, entry.programs.first()) {
+                (Making::Sshoal, _) | (_, None) => String::new(),
+                (_, Some(program)) => program.version(executor),
+            }),
+        };
+        Listed { name: entry.name, about: entry.about, state }
+    });
+    let groups = GROUPS.iter().map(|&(name, about)| Listed { name, about, state: State::Group });
+    entries.chain(groups).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(list: &str) -> Vec<String> {
+        parse(list).unwrap().iter().map(Spec::name).collect()
+    }
+
+    #[test]
+    fn lists_are_taken_apart() {
+        assert_eq!(names("sshfs, rclone,,tar"), ["sshfs", "rclone", "tar"]);
+        assert_eq!(names("floor"), ["ssh-cat", "sftp-raw"]);
+        assert_eq!(names("sftp-raw,floor,sftp-raw"), ["sftp-raw", "ssh-cat"]);
+        assert_eq!(names("tuned"), ["sshfs:aes", "sshfs:opt1", "sshfs:opt3", "sshfs:opt4"]);
+        assert_eq!(names(""), [""; 0]);
+        let all = names("all");
+        assert!(all.len() == ENTRIES.len() - 1 && !all.contains(&"sshoal".to_owned()));
+    }
+
+    #[test]
+    fn options_follow_sshoal_until_the_next_name() {
+        let list = "sshoal:max_conns=1,dcache_timeout=9,sshfs,sshoal,sshoal:ro";
+        assert_eq!(
+            names(list),
+            ["sshoal:max_conns=1,dcache_timeout=9", "sshfs", "sshoal", "sshoal:ro"]
+        );
+        let specs = parse(list).unwrap();
+        assert!(specs[0].is_sshoal() && !specs[1].is_sshoal());
+        assert!(
+            specs.iter().filter(|spec| spec.is_sshoal()).all(|spec| spec.entry.name == "sshoal")
+        );
+    }
+
+    #[test]
+    fn unknown_names_are_refused_with_a_suggestion() {
+        let message = |list: &str| parse(list).unwrap_err().to_string();
+        assert_eq!(
+            message("sshfs,rlcone"),
+            "there is no subject 'rlcone' (did you mean 'rclone'?); --list shows all"
+        );
+        assert_eq!(
+            message("sshfs:opt2"),
+            "there is no subject 'sshfs:opt2' (did you mean 'sshfs:opt1'?); --list shows all"
+        );
+        assert_eq!(message("xyz\n"), "there is no subject 'xyz'; --list shows all");
+        assert_eq!(
+            message("sshoal:"),
+            "there is no subject 'sshoal:' (did you mean 'sshoal'?); --list shows all"
+        );
+        assert_eq!(
+            message("nothing-like-it"),
+            "there is no subject 'nothing-like-it'; --list shows all"
+        );
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = ENTRIES.iter().map(|entry| entry.name).collect();
+        names.extend(GROUPS.iter().map(|group| group.0));
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

@@ -1,0 +1,109 @@
+//! The way to the server as programs that copy want it: options, operands, names.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::executor::Executor;
+use crate::failure::Failure;
+use crate::server::Server;
+use crate::subject::Tuning;
+use crate::subject::quoting::{joined, shell};
+
+/// Longest time to ask whether a name is a directory.
+const LOOK_LIMIT: Duration = Duration::from_secs(30);
+
+/// A server, by one cipher.
+pub(in crate::subject) struct Line {
+    server: Arc<Server>,
+    cipher: Option<String>,
+    scratch: PathBuf,
+    executor: Executor,
+    files: AtomicU32,
+    /// What was asked once about names of the place; copies do not change it.
+    directories: Mutex<HashMap<PathBuf, bool>>,
+}
+
+impl Line {
+    pub(in crate::subject) fn new(
+        server: &Arc<Server>,
+        tuning: &Tuning,
+        scratch: &Path,
+        executor: &Executor,
+    ) -> Result<Line, Failure> {
+        Ok(Line {
+            server: server.clone(),
+            cipher: tuning.cipher.clone(),
+            scratch: scratch.canonicalize()?,
+            executor: executor.clone(),
+            files: AtomicU32::new(0),
+            directories: Mutex::default(),
+        })
+    }
+
+    /// A path of the place as the server names it.
+    pub(in crate::subject) fn at(&self, path: &Path) -> PathBuf {
+        self.server.place().root().join(path)
+    }
+
+    /// `host:path`.
+    pub(in crate::subject) fn remote(&self, path: &OsStr) -> OsString {
+        joined(&[self.destination(), ":".as_ref(), path])
+    }
+
+    pub(in crate::subject) fn destination(&self) -> &OsStr {
+        self.server.destination().as_ref()
+    }
+
+    /// Of ssh, scp and sftp.
+    pub(in crate::subject) fn options(&self) -> Vec<OsString> {
+        self.server.ssh_options(self.cipher.as_deref())
+    }
+
+    /// An ssh that runs one line of shell on the server, of which `%` stands for a path there.
+    pub(in crate::subject) fn ssh(&self, script: &str, path: &Path) -> Command {
+        let mut line = OsString::new();
+        let quoted = shell(path.as_os_str());
+        for (nth, part) in script.split('%').enumerate() {
+            if nth > 0 {
+                line.push(&quoted);
+            }
+            line.push(part);
+        }
+        let mut command = self.server.ssh(self.cipher.as_deref());
+        command.arg(line);
+        command
+    }
+
+    /// A name in the session's scratch directory that nobody has used.
+    pub(in crate::subject) fn fresh(&self, name: &str) -> PathBuf {
+        let nth = self.files.fetch_add(1, Ordering::Relaxed);
+        self.scratch.join(format!("{name}-{nth}"))
+    }
+
+    /// Whether a path of the place is a directory. Asks the server when nobody here knows.
+    pub(in crate::subject) fn is_directory(&self, path: &Path) -> Result<bool, Failure> {
+        if let Some(root) = self.server.place().local() {
+            return Ok(root.join(path).is_dir());
+        }
+        let mut known = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&known) = known.get(path) {
+            return Ok(known);
+        }
+        let ran = self.executor.run(self.ssh("test -d %", &self.at(path)), LOOK_LIMIT)?;
+        let is = match ran.output.status.code() {
+            Some(0) => true,
+            Some(1) => false,
+            _ => {
+                let words = String::from_utf8_lossy(&ran.output.stderr).trim().to_owned();
+                return Err(Failure::failed(words));
+            }
+        };
+        known.insert(path.to_owned(), is);
+        Ok(is)
+    }
+}

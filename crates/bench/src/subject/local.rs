@@ -1,0 +1,120 @@
+//! The local disk itself: what a network file system can at best come near to.
+//!
+//! Its directory is on the same disk as the private server's; this process may look at it, since
+//! it cannot hang more than the disk does. Forgetting it drops the data of its files from the page
+//! cache. Their names stay known: dropping those would drop the server's and all programs' too.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::fs::{Advice, fadvise, statfs};
+
+use crate::executor::Executor;
+use crate::failure::Failure;
+use crate::place::{Directory, Place};
+use crate::results::{LeftOut, SubjectInfo};
+use crate::subject::{Access, Session, Subject, Tuning};
+
+/// Longest time to write what is not yet on the disk.
+const SYNC_LIMIT: Duration = Duration::from_secs(120);
+
+/// File systems that have no other place than memory, by `statfs(2)`'s numbers.
+const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// A directory of the local disk.
+pub(super) struct Local {
+    name: String,
+    place: Directory,
+}
+
+impl Local {
+    /// In `root`, which is made.
+    pub(super) fn new(name: String, root: PathBuf) -> io::Result<Local> {
+        fs::create_dir_all(&root)?;
+        let place = Directory::new(name.clone(), root.canonicalize()?);
+        Ok(Local { name, place })
+    }
+}
+
+impl Subject for Local {
+    fn info(&self) -> SubjectInfo {
+        SubjectInfo {
+            name: self.name.clone(),
+            kind: "local".to_owned(),
+            version: String::new(),
+            command: "a directory of the local disk".to_owned(),
+            cipher: None,
+            control_of: None,
+        }
+    }
+
+    fn check(&self, _: &Executor) -> Result<(), LeftOut> {
+        Ok(())
+    }
+
+    fn place(&self) -> &dyn Place {
+        &self.place
+    }
+
+    fn start(
+        &self,
+        _: &Path,
+        _: &Tuning,
+        executor: &Executor,
+    ) -> Result<Box<dyn Session>, Failure> {
+        let mut session = LocalSession(self.place.root().to_owned());
+        session.forget(executor)?;
+        Ok(Box::new(session))
+    }
+}
+
+struct LocalSession(PathBuf);
+
+impl Session for LocalSession {
+    fn access(&self) -> Access<'_> {
+        Access::Directory(&self.0)
+    }
+
+    fn client_pids(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
+        let kind = statfs(&self.0).map_err(io::Error::from)?.f_type;
+        if IN_MEMORY.contains(&kind) {
+            return Ok(false);
+        }
+        // Pages that are not yet written are not dropped.
+        let mut sync = Command::new("sync");
+        sync.arg("-f").arg(&self.0);
+        executor.succeed(sync, SYNC_LIMIT)?;
+        drop_data(&self.0)?;
+        Ok(true)
+    }
+
+    fn stop(&mut self, _: &Executor) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn abandon(&mut self) {}
+}
+
+/// Drops the data of all files of a tree from the page cache.
+fn drop_data(root: &Path) -> io::Result<()> {
+    let mut directories = vec![root.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                directories.push(entry.path());
+            } else if kind.is_file() {
+                fadvise(File::open(entry.path())?, 0, None, Advice::DontNeed)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,291 @@
+//! A daemon in the foreground and the FUSE mount that it serves.
+//!
+//! Invariants:
+//! 1. The mount point is never looked at: whether it is mounted is read from the kernel's table,
+//!    and it is unmounted by child processes with a deadline.
+//! 2. However a mount ends, neither its daemon nor the mount is left; when the kernel keeps
+//!    callers of it waiting, the connection is aborted, where that is permitted.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::executor::{Background, Executor};
+use crate::failure::Failure;
+
+use super::family;
+use super::mountinfo::{Table, shown};
+use super::programs::FUSERMOUNT;
+
+/// Longest time for a program to be ready, unless the caller says otherwise: four logins through
+/// the slowest link.
+pub const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// Longest time from unmounting to the end of the daemon.
+const END_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long a mount may be busy although nothing of ours uses it: a file system that is unmounted
+/// right after the end of a program may still have a look of somebody else's in it.
+const BUSY_LIMIT: Duration = Duration::from_secs(2);
+
+/// Longest time for a program that unmounts by force.
+const FORCE_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often is looked whether the run was interrupted, or a mount is no longer busy.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long the daemon of a mount that does not answer is given to say why.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// A mount that is there. Dropping it without [`Mount::stop`] is as [`Mount::abandon`].
+pub(super) struct Mount {
+    point: PathBuf,
+    /// `None` when it has ended or was never started.
+    daemon: Option<Background>,
+    /// Minor number of the device, which is FUSE's number of the connection, once it is there.
+    connection: Option<u32>,
+    executor: Executor,
+}
+
+impl Mount {
+    /// Runs a command that mounts at `point`, an existing directory whose path has no links, and
+    /// that stays in the foreground. Returns when it is mounted and answers.
+    pub(super) fn start(
+        command: Command,
+        point: &Path,
+        limit: Duration,
+        executor: &Executor,
+    ) -> Result<Mount, Failure> {
+        let mut table = Table::open()?;
+        if table.at(point)?.is_some() {
+            return Err(Failure::failed(format!("something is mounted at {}", shown(point))));
+        }
+        let daemon = executor.spawn(command)?;
+        let executor = executor.clone();
+        let mut mount =
+            Mount { point: point.to_owned(), daemon: Some(daemon), connection: None, executor };
+        let deadline = Instant::now() + limit;
+        let waited = mount.wait_until_mounted(&mut table, deadline);
+        match waited.and_then(|()| mount.wait_for_answer(&mut table, deadline)) {
+            Ok(()) => Ok(mount),
+            Err(Failure::TimedOut { .. }) => Err(Failure::timed_out(limit)),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// sshfs mounts before it has connected; the first look at its root waits for that.
+    fn wait_for_answer(&self, table: &mut Table, deadline: Instant) -> Result<(), Failure> {
+        let mut look = Command::new("stat");
+        look.arg("--").arg(self.point.join("."));
+        let left = deadline.saturating_duration_since(Instant::now());
+        let looked = self.executor.succeed(look, left);
+        let Some(daemon) = &self.daemon else { return looked.map(drop) };
+        // Without its mount it is the empty directory that has answered.
+        let answers = looked.is_ok() && table.at(&self.point)?.is_some() && daemon.is_running();
+        match looked {
+            Ok(_) if answers => Ok(()),
+            Err(failure @ (Failure::Interrupted | Failure::TimedOut { .. })) => Err(failure),
+            looked => match daemon.wait(LAST_WORDS) {
+                Some(_) => Err(Failure::failed(ended(daemon, "it answered"))),
+                None => looked.and_then(|_| Err(Failure::failed("it was unmounted at once"))),
+            },
+        }
+    }
+
+    fn wait_until_mounted(&mut self, table: &mut Table, deadline: Instant) -> Result<(), Failure> {
+        let Some(daemon) = &self.daemon else { return Err(Failure::failed("there is no daemon")) };
+        let pid = i32::try_from(daemon.pid()).ok().and_then(Pid::from_raw);
+        // When there is none, it has ended, which the loop finds out.
+        let end = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        loop {
+            let runs = daemon.is_running();
+            if let Some(mounted) = table.at(&self.point)? {
+                self.connection = Some(mounted.device.1);
+                if runs {
+                    return Ok(());
+                }
+            }
+            if !runs {
+                return Err(Failure::failed(ended(daemon, "it was mounted and stayed (with -f)")));
+            }
+            if self.executor.is_interrupted() {
+                return Err(Failure::Interrupted);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Failure::timed_out(Duration::ZERO));
+            }
+            table.wait(end.as_ref().map(|end| end as _), left.min(LOOK))?;
+        }
+    }
+
+    /// Where it is.
+    pub(super) fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// The daemon's; `None` once it was stopped.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.daemon.as_ref().map(Background::pid)
+    }
+
+    /// The daemon's, and those of all that belong to it: ssh.
+    pub(super) fn processes(&self) -> Vec<u32> {
+        self.pid().map(family::of).unwrap_or_default()
+    }
+
+    /// Unmounts and waits until the daemon has ended.
+    pub(super) fn stop(&mut self) -> Result<(), Failure> {
+        let Some(daemon) = &self.daemon else { return Ok(()) };
+        if !daemon.is_running() {
+            let failure = Failure::failed(ended(daemon, "it was unmounted"));
+            self.abandon();
+            return Err(failure);
+        }
+        self.unmount()?;
+        let ended = daemon.wait(END_LIMIT);
+        let words = daemon.words();
+        // Nothing is mounted any more, and what has not ended is killed.
+        self.daemon = None;
+        self.connection = None;
+        match ended {
+            // What could not be written is said so late by some.
+            Some(ended) if !ended.status.success() => Err(Failure::failed(format!(
+                "its daemon was unmounted and ended with {}: {words}",
+                ended.status
+            ))),
+            Some(_) => Ok(()),
+            None => Err(Failure::failed(format!(
+                "its daemon was unmounted and has not ended in {} s",
+                END_LIMIT.as_secs()
+            ))),
+        }
+    }
+
+    fn unmount(&self) -> Result<(), Failure> {
+        // After an interrupt too the mount is ended in order, if it lets itself be.
+        let executor = self.executor.for_cleanup();
+        let deadline = Instant::now() + BUSY_LIMIT;
+        loop {
+            let failure = match executor.succeed(unmount(&self.point, false), END_LIMIT) {
+                Ok(_) => return Ok(()),
+                Err(failure) => failure,
+            };
+            let busy = failure.to_string().to_lowercase().contains("busy");
+            if !busy || Instant::now() >= deadline {
+                return Err(failure);
+            }
+            let mut table = Table::open()?;
+            table.read()?;
+            table.wait(None, LOOK)?;
+        }
+    }
+
+    /// Ends daemon and mount by force, within a few seconds.
+    pub(super) fn abandon(&mut self) {
+        self.abort();
+        // Its end is waited for by whoever has it; here it only has to be killed.
+        drop(self.daemon.take());
+        let mounted = || Table::open().and_then(|mut table| table.at(&self.point));
+        if let Ok(Some(_)) = mounted() {
+            let executor = self.executor.for_cleanup();
+            let _ = executor.run(unmount(&self.point, true), FORCE_LIMIT);
+        }
+        self.connection = None;
+    }
+
+    /// Has the kernel answer everything that waits for the daemon with an error.
+    fn abort(&self) {
+        let Some(connection) = self.connection else { return };
+        let there = Table::open().and_then(|mut table| table.at(&self.point)).ok().flatten();
+        // The number may by now be another mount's.
+        if there.is_some_and(|mount| mount.device.1 == connection) {
+            let _ = fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.daemon.is_some() || self.connection.is_some() {
+            self.abandon();
+        }
+    }
+}
+
+fn ended(daemon: &Background, before: &str) -> String {
+    let status = daemon.ended().map(|ended| format!(" ({})", ended.status)).unwrap_or_default();
+    match daemon.words().trim() {
+        "" => format!("it ended{status} before {before}, and said nothing"),
+        words => format!("it ended{status} before {before}: {words}"),
+    }
+}
+
+/// The command that unmounts; with `lazy` whatever uses it.
+fn unmount(point: &Path, lazy: bool) -> Command {
+    let (mut command, lazily) = match FUSERMOUNT.find() {
+        Some(program) => {
+            let mut command = Command::new(program);
+            command.arg("-u");
+            (command, "-z")
+        }
+        // Only root comes here with success. Neither helpers nor the path itself are looked at.
+        None => {
+            let mut command = Command::new("umount");
+            command.args(["-i", "-c"]);
+            (command, "-l")
+        }
+    };
+    if lazy {
+        command.arg(lazily);
+    }
+    command.arg("--").arg(point);
+    command
+}
+
+/// The command for the mount point, and how many mounts there were before.
+type Making = dyn Fn(&Path, u32) -> Command;
+
+/// A mount that can be made anew: what a session of a file system is.
+pub(super) struct Remounting {
+    point: PathBuf,
+    limit: Duration,
+    make: Box<Making>,
+    made: u32,
+    mount: Mount,
+}
+
+impl Remounting {
+    /// Mounts at `scratch/mnt`.
+    pub(super) fn start(
+        scratch: &Path,
+        limit: Duration,
+        executor: &Executor,
+        make: impl Fn(&Path, u32) -> Command + 'static,
+    ) -> Result<Remounting, Failure> {
+        let point = scratch.canonicalize()?.join("mnt");
+        fs::create_dir(&point)?;
+        let mount = Mount::start(make(&point, 0), &point, limit, executor)?;
+        Ok(Remounting { point, limit, make: Box::new(make), made: 1, mount })
+    }
+
+    pub(super) fn mount(&self) -> &Mount {
+        &self.mount
+    }
+
+    pub(super) fn mount_mut(&mut self) -> &mut Mount {
+        &mut self.mount
+    }
+
+    /// Unmounts and mounts again, so that neither kernel nor daemon knows anything.
+    pub(super) fn remount(&mut self, executor: &Executor) -> Result<(), Failure> {
+        self.mount.stop()?;
+        let command = (self.make)(&self.point, self.made);
+        self.made += 1;
+        self.mount = Mount::start(command, &self.point, self.limit, executor)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! File systems with sshfs's command line: sshfs, sshoal, and whatever a user names.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::executor::{Executor, find_program};
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::results::{LeftOut, SubjectInfo};
+use crate::server::Server;
+use crate::subject::{Access, Session, Subject, Tuning};
+
+use super::mount::{Remounting, START_LIMIT};
+use super::programs;
+use super::quoting::{joined, shell};
+use super::{cipher, family};
+
+/// A program that mounts as `PROGRAM [options] host:dir mountpoint`, and with `-f` stays in the
+/// foreground.
+pub struct Mounted {
+    name: String,
+    program: PathBuf,
+    options: Vec<String>,
+    server: Arc<Server>,
+    start_limit: Duration,
+    /// What a user would type, where that is not the program's path.
+    typed: Option<&'static str>,
+    /// The package that has the program, for a peer.
+    package: Option<&'static str>,
+    version: OnceLock<String>,
+    cipher: OnceLock<Option<String>>,
+}
+
+impl Mounted {
+    /// `options` are words of the command line: `-o`, `max_conns=1`. A `program` without `/` is
+    /// looked for in `PATH`.
+    #[must_use]
+    pub fn new(
+        name: impl Into<String>,
+        program: PathBuf,
+        options: Vec<String>,
+        server: Arc<Server>,
+    ) -> Mounted {
+        Mounted {
+            name: name.into(),
+            program,
+            options,
+            server,
+            start_limit: START_LIMIT,
+            typed: None,
+            package: None,
+            version: OnceLock::new(),
+            cipher: OnceLock::new(),
+        }
+    }
+
+    /// The same, which fails when it is not mounted after this time.
+    #[must_use]
+    pub fn with_start_limit(self, start_limit: Duration) -> Mounted {
+        Mounted { start_limit, ..self }
+    }
+
+    /// The same, of which it is known which package has the program.
+    pub(super) fn with_package(self, package: &'static str) -> Mounted {
+        Mounted { package: Some(package), ..self }
+    }
+
+    /// The same, which reports name so.
+    pub(super) fn typed(self, typed: &'static str) -> Mounted {
+        Mounted { typed: Some(typed), ..self }
+    }
+
+    /// The words between the program and the mount point.
+    fn words(&self, cipher: Option<&str>) -> Vec<OsString> {
+        let root = self.server.place().root();
+        let source = joined(&[self.server.destination().as_ref(), ":".as_ref(), root.as_ref()]);
+        // The server's options come first, since of ssh's options the first one counts: a
+        // cipher that a work wants wins over one that the subject has.
+        let mut words: Vec<OsString> = vec!["-f".into()];
+        words.extend(self.server.ssh_options(cipher));
+        words.extend(self.options.iter().map(OsString::from));
+        words.push(source);
+        words
+    }
+
+    /// Asks once, while the first mount stands, which cipher its connection has.
+    fn find_cipher(&self, daemon: Option<u32>, executor: &Executor) {
+        self.cipher.get_or_init(|| {
+            let told = cipher::told(&family::of(daemon?));
+            cipher::negotiated(self.server.ssh(told.as_deref()), executor)
+        });
+    }
+}
+
+impl Subject for Mounted {
+    fn info(&self) -> SubjectInfo {
+        let typed = self.typed.map_or_else(|| self.program.clone().into(), OsString::from);
+        let mut words = vec![typed];
+        words.extend(self.options.iter().map(OsString::from));
+        words.extend(["HOST:DIR".into(), "MOUNTPOINT".into()]);
+        SubjectInfo {
+            name: self.name.clone(),
+            kind: "mount".to_owned(),
+            version: self.version.get().cloned().unwrap_or_default(),
+            command: shown_command(&words),
+            cipher: self.cipher.get().cloned().flatten(),
+            control_of: None,
+        }
+    }
+
+    fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
+        let Some(program) = find_program(&self.program) else {
+            let name = self.program.to_string_lossy().escape_debug().to_string();
+            return Err(LeftOut {
+                name: self.name.clone(),
+                why: format!("{name} is not installed"),
+                remedy: self.package.map(|package| format!("install the package {package}")),
+            });
+        };
+        device_of_fuse(&self.name)?;
+        self.version.get_or_init(|| programs::version(&program, "-V", executor));
+        Ok(())
+    }
+
+    fn place(&self) -> &dyn Place {
+        self.server.place()
+    }
+
+    fn start(
+        &self,
+        scratch: &Path,
+        tuning: &Tuning,
+        executor: &Executor,
+    ) -> Result<Box<dyn Session>, Failure> {
+        let program = find_program(&self.program)
+            .ok_or_else(|| Failure::failed("the program is no longer there"))?;
+        let program = std::path::absolute(program)?;
+        let words = self.words(tuning.cipher.as_deref());
+        let make = move |point: &Path, _: u32| {
+            let mut command = Command::new(&program);
+            command.args(&words).arg(point).current_dir("/");
+            command
+        };
+        let mounting = Remounting::start(scratch, self.start_limit, executor, make)?;
+        if tuning.cipher.is_none() {
+            self.find_cipher(mounting.mount().pid(), executor);
+        }
+        Ok(Box::new(MountedSession(mounting)))
+    }
+}
+
+/// Nothing can be mounted without it.
+pub(super) fn device_of_fuse(subject: &str) -> Result<(), LeftOut> {
+    match std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => Ok(()),
+        Err(error) => Err(LeftOut {
+            name: subject.to_owned(),
+            why: format!("/dev/fuse cannot be opened: {error}"),
+            remedy: Some("load the module fuse; in a container, give it the device".to_owned()),
+        }),
+    }
+}
+
+/// A command line as a user would type it.
+pub(super) fn shown_command<Word: AsRef<OsStr>>(words: &[Word]) -> String {
+    let quoted = words.iter().map(|word| shell(word.as_ref()).to_string_lossy().into_owned());
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+struct MountedSession(Remounting);
+
+impl Session for MountedSession {
+    fn access(&self) -> Access<'_> {
+        Access::Directory(self.0.mount().point())
+    }
+
+    fn client_pids(&self) -> Vec<u32> {
+        self.0.mount().processes()
+    }
+
+    fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
+        self.0.remount(executor)?;
+        Ok(true)
+    }
+
+    fn stop(&mut self, _: &Executor) -> Result<(), Failure> {
+        self.0.mount_mut().stop()
+    }
+
+    fn abandon(&mut self) {
+        self.0.mount_mut().abandon();
+    }
+}

@@ -1,0 +1,308 @@
+//! `rclone mount` over SFTP.
+//!
+//! rclone speaks SSH itself, so that it gets address, user and keys on its command line; jump
+//! hosts and agents of the user's configuration do not reach it. Cached are all files on the local
+//! disk (`--vfs-cache-mode full`, without which it can neither write at random nor open a file
+//! for reading and writing), or those that are written (`writes`).
+//!
+//! It acknowledges `write`, `fsync` and `close` before anything was sent. Upload begins when a
+//! file is closed rather than five seconds later (`--vfs-write-back 0s`), so that the works can
+//! wait for it with [`Session::settle`], whose time counts. What single writes take is still the
+//! local disk's affair, and a block that is written ten times is sent once.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::executor::Executor;
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::results::{LeftOut, SubjectInfo};
+use crate::server::{Endpoint, Server};
+use crate::subject::{Access, Session, Subject, Tuning};
+
+use super::mount::Remounting;
+use super::mounted::{device_of_fuse, shown_command};
+use super::programs::{FUSERMOUNT, RCLONE};
+use super::quoting::joined;
+
+/// Longest time for rclone to say which options it knows.
+const HELP_LIMIT: Duration = Duration::from_secs(10);
+
+/// Longest time for what was written to be uploaded, over whatever link.
+const SETTLE_LIMIT: Duration = Duration::from_secs(300);
+
+/// The same when it is stopped, where nothing is measured any longer.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// How often is looked whether it still has something to upload: it tells nobody when it is done.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A mount by rclone.
+pub(super) struct Rclone {
+    pub name: String,
+    /// `full` or `writes`.
+    pub mode: &'static str,
+    pub server: Arc<Server>,
+    pub start_limit: Duration,
+    pub version: OnceLock<String>,
+}
+
+impl Rclone {
+    /// What a user would choose; all else is its default.
+    fn choices(&self) -> [&str; 5] {
+        // Without a type of shell it starts one for some commands at each start.
+        ["--vfs-cache-mode", self.mode, "--vfs-write-back", "0s", "--sftp-shell-type=unix"]
+    }
+
+    fn words(&self, endpoint: &Endpoint, known_hosts: Option<&Path>) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec!["mount".into()];
+        words.extend(self.choices().map(OsString::from));
+        // Nothing of the user's own configuration.
+        words.extend(["--config", "/dev/null", "--sftp-host"].map(OsString::from));
+        words.push(endpoint.address.clone().into());
+        words.extend(["--sftp-port".into(), endpoint.port.to_string().into()]);
+        words.extend(["--sftp-user".into(), endpoint.user.clone().into()]);
+        if let Some(key) = endpoint.keys.first() {
+            words.extend(["--sftp-key-file".into(), key.clone().into()]);
+        }
+        if let Some(known_hosts) = known_hosts {
+            words.extend(["--sftp-known-hosts-file".into(), known_hosts.into()]);
+        }
+        words
+    }
+
+    /// `--sftp-ciphers` is there since 1.61; ones before take what their library prefers.
+    fn can_choose_cipher(program: &Path, executor: &Executor) -> bool {
+        let mut command = Command::new(program);
+        command.args(["help", "backend", "sftp"]);
+        let Ok(ran) = executor.run(command, HELP_LIMIT) else { return false };
+        String::from_utf8_lossy(&ran.output.stdout).contains("--sftp-ciphers")
+    }
+}
+
+impl Subject for Rclone {
+    fn info(&self) -> SubjectInfo {
+        let words = [&["rclone", "mount"], &self.choices()[..], &[":sftp:DIR", "MOUNTPOINT"]];
+        SubjectInfo {
+            name: self.name.clone(),
+            kind: "mount".to_owned(),
+            version: self.version.get().cloned().unwrap_or_default(),
+            command: shown_command(&words.concat()),
+            cipher: None,
+            control_of: None,
+        }
+    }
+
+    fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
+        RCLONE.require(&self.name)?;
+        FUSERMOUNT.require(&self.name)?;
+        device_of_fuse(&self.name)?;
+        self.version.get_or_init(|| RCLONE.version(executor));
+        Ok(())
+    }
+
+    fn place(&self) -> &dyn Place {
+        self.server.place()
+    }
+
+    fn start(
+        &self,
+        scratch: &Path,
+        tuning: &Tuning,
+        executor: &Executor,
+    ) -> Result<Box<dyn Session>, Failure> {
+        let program = RCLONE.find().ok_or_else(|| Failure::failed("rclone is gone"))?;
+        let endpoint = self.server.endpoint(executor)?;
+        let known_hosts = scratch.join("known_hosts");
+        let known = write_known_hosts(&endpoint, &known_hosts)?;
+        let mut words = self.words(&endpoint, known.then_some(known_hosts.as_path()));
+        if let Some(cipher) = &tuning.cipher {
+            if !Rclone::can_choose_cipher(&program, executor) {
+                let why = "this rclone cannot choose the cipher; 1.61 and later ones can";
+                return Err(Failure::NotTried { why: why.to_owned() });
+            }
+            words.extend(["--sftp-ciphers".into(), cipher.into()]);
+        }
+        words.push(joined(&[":sftp:".as_ref(), self.server.place().root().as_ref()]));
+        let caches = scratch.canonicalize()?.join("cache");
+        let make = {
+            let caches = caches.clone();
+            move |point: &Path, nth: u32| {
+                let mut command = Command::new(&program);
+                command
+                    .args(&words)
+                    .arg(point)
+                    .arg("--cache-dir")
+                    .arg(caches.join(nth.to_string()));
+                command.current_dir("/");
+                command
+            }
+        };
+        let mounting = Remounting::start(scratch, self.start_limit, executor, make)?;
+        Ok(Box::new(RcloneSession { mounting, caches }))
+    }
+}
+
+/// Writes the keys that ssh knows the host by for a client that knows nothing of aliases.
+/// `false` when ssh knows none, so that none can be asked for.
+fn write_known_hosts(endpoint: &Endpoint, to: &Path) -> io::Result<bool> {
+    let mut lines = String::new();
+    for file in &endpoint.known_hosts {
+        lines.push_str(&fs::read_to_string(file).unwrap_or_default());
+        lines.push('\n');
+    }
+    let known = renamed(&lines, &endpoint.known_as, &endpoint.address, endpoint.port);
+    fs::write(to, &known)?;
+    Ok(!known.trim().is_empty())
+}
+
+/// All lines, and those of the alias once more by address and port.
+fn renamed(lines: &str, alias: &str, address: &str, port: u16) -> String {
+    let mut known = lines.to_owned();
+    for line in lines.lines() {
+        let mut fields = line.splitn(2, ' ');
+        if let (Some(names), Some(key)) = (fields.next(), fields.next())
+            && names.split(',').any(|name| name == alias)
+        {
+            known.push_str(&format!("[{address}]:{port} {key}\n"));
+        }
+    }
+    known
+}
+
+struct RcloneSession {
+    mounting: Remounting,
+    /// Has a directory for each mount.
+    caches: PathBuf,
+}
+
+impl RcloneSession {
+    /// Waits until all is uploaded. A file that was removed while it waited for its upload may be
+    /// noted as such for ever.
+    fn settle_within(&mut self, executor: &Executor, limit: Duration) -> Result<(), Failure> {
+        let deadline = Instant::now() + limit;
+        while has_dirty(&self.caches)? {
+            if self.mounting.mount().pid().is_none() {
+                return Err(Failure::failed("it has ended with files that were not uploaded"));
+            }
+            if executor.is_interrupted() {
+                return Err(Failure::Interrupted);
+            }
+            if Instant::now() >= deadline {
+                return Err(Failure::timed_out(limit));
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+}
+
+impl Session for RcloneSession {
+    fn access(&self) -> Access<'_> {
+        Access::Directory(self.mounting.mount().point())
+    }
+
+    fn client_pids(&self) -> Vec<u32> {
+        self.mounting.mount().processes()
+    }
+
+    fn settle(&mut self, executor: &Executor) -> Result<(), Failure> {
+        self.settle_within(executor, SETTLE_LIMIT)
+    }
+
+    fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
+        self.settle(executor)?;
+        let old = directories(&self.caches)?;
+        self.mounting.remount(executor)?;
+        // What the mount before has cached is of no use to this one, and is as long as what was
+        // read: a run has room for it once.
+        old.iter().try_for_each(fs::remove_dir_all)?;
+        Ok(true)
+    }
+
+    fn stop(&mut self, executor: &Executor) -> Result<(), Failure> {
+        let settled = self.settle_within(executor, STOP_LIMIT);
+        self.mounting.mount_mut().stop()?;
+        settled
+    }
+
+    fn abandon(&mut self) {
+        self.mounting.mount_mut().abandon();
+    }
+}
+
+/// The caches that there are.
+fn directories(caches: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(caches) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries?.map(|entry| Ok(entry?.path())).collect(),
+    }
+}
+
+/// Whether a file of the caches is newer than the server's: rclone notes it for each file in
+/// `vfsMeta`.
+fn has_dirty(caches: &Path) -> io::Result<bool> {
+    let mut directories = vec![caches.to_owned()];
+    while let Some(directory) = directories.pop() {
+        let entries = match fs::read_dir(&directory) {
+            // Files come and go under us.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            entries => entries?,
+        };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                // The data themselves are in a directory beside.
+                if entry.file_name() != "vfs" {
+                    directories.push(path);
+                }
+            } else if fs::read(&path).is_ok_and(|note| is_dirty(&note)) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+fn is_dirty(note: &[u8]) -> bool {
+    let note = serde_json::from_slice::<serde_json::Value>(note);
+    // One that is being written is that of a file that is being written.
+    note.map_or(true, |note| note["Dirty"].as_bool().unwrap_or(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keys_of_an_alias_are_known_by_address_too() {
+        let lines = "other ssh-ed25519 AAAA\nbenchhost,x ssh-ed25519 BBBB comment\n";
+        let known = renamed(lines, "benchhost", "127.0.0.1", 2022);
+        assert_eq!(known.lines().last(), Some("[127.0.0.1]:2022 ssh-ed25519 BBBB comment"));
+        assert_eq!(known.lines().count(), 3);
+        assert_eq!(renamed("", "benchhost", "127.0.0.1", 22), "");
+    }
+
+    #[test]
+    fn notes_of_unsent_files_are_understood() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!has_dirty(&dir.path().join("none")).unwrap());
+        let notes = dir.path().join("0/vfsMeta/:sftp/x");
+        let data = dir.path().join("0/vfs/:sftp/x");
+        fs::create_dir_all(&notes).unwrap();
+        fs::create_dir_all(&data).unwrap();
+        fs::write(data.join("f"), "not a note").unwrap();
+        fs::write(notes.join("f"), r#"{"Size":5,"Dirty":false}"#).unwrap();
+        assert!(!has_dirty(dir.path()).unwrap());
+        fs::write(notes.join("g"), r#"{"Size":5,"Dirty":true}"#).unwrap();
+        assert!(has_dirty(dir.path()).unwrap());
+        fs::write(notes.join("g"), r#"{"Size":5,"Dir"#).unwrap();
+        assert!(has_dirty(dir.path()).unwrap());
+    }
+}

@@ -1,0 +1,257 @@
+//! A directory that somebody has mounted: NFS, SMB, anything.
+//!
+//! Nothing is known of what serves it. Its mount may hang, so that every look at it is a child
+//! process with a deadline; what is mounted where is read from the kernel's table. The run writes
+//! in a directory of its own below it, `.sshoal-bench-XXXXXX`, which is removed at its end.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::executor::{Executor, find_program};
+use crate::failure::Failure;
+use crate::place::{Directory, Place};
+use crate::results::{LeftOut, SubjectInfo};
+use crate::server::Server;
+use crate::subject::{Access, Session, Subject, Tuning};
+
+use super::mountinfo::{Mount, Table, holding, shown};
+
+/// Longest time for one look at a mount that works.
+const LOOK_LIMIT: Duration = Duration::from_secs(10);
+
+/// Longest time to remove what the run has written.
+const REMOVE_LIMIT: Duration = Duration::from_secs(120);
+
+/// Longest time to write and drop all caches.
+const DROP_LIMIT: Duration = Duration::from_secs(120);
+
+/// Programs of the works. Dropping all caches drops them too, and that the next step has to load
+/// its program from the disk is not the target's fault.
+const PROGRAMS: [&str; 17] = [
+    "sh",
+    "cat",
+    "tar",
+    "wc",
+    "ls",
+    "find",
+    "du",
+    "grep",
+    "rsync",
+    "cp",
+    "mkdir",
+    "rm",
+    "stat",
+    "sha256sum",
+    "fio",
+    "make",
+    "ld",
+];
+
+/// Loads the compiler proper and the assembler, which `gcc --version` does not run.
+const COMPILE: &str = "gcc -O2 -x c -c -o /dev/null /dev/null";
+
+/// All caches of the machine are dropped: there is no other way to make a mount of the kernel's
+/// forget. It needs root.
+const DROP: &str = r#"sync -f "$1" && echo 3 >/proc/sys/vm/drop_caches"#;
+
+/// A mounted directory, checked, with the run's own directory in it.
+pub struct Target {
+    name: String,
+    asked: PathBuf,
+    mount: Mount,
+    place: Directory,
+    root: PathBuf,
+    server: Option<Arc<Server>>,
+    executor: Executor,
+}
+
+/// Checks that a directory can be measured, and makes the run's directory in it. With a private
+/// `server` in the same run, that one's page cache is filled again after caches were dropped.
+///
+/// # Errors
+/// When it is not there, not mounted, read-only or not writable, or when it hangs.
+pub fn target(
+    name: &str,
+    path: &Path,
+    server: Option<Arc<Server>>,
+    executor: &Executor,
+) -> Result<Target, LeftOut> {
+    let left_out = |why: String, remedy: &str| LeftOut {
+        name: name.to_owned(),
+        why: format!("{} {why}", shown(path)),
+        remedy: Some(remedy.to_owned()),
+    };
+    let real = output(executor, "realpath", &["-e".as_ref(), "--".as_ref(), path.as_ref()])
+        .map_err(|error| left_out(format!("cannot be used: {error}"), "is it mounted?"))?;
+    let mount = mount_of(&real).map_err(|why| {
+        left_out(why, "name the directory at which it is mounted, as `findmnt` shows it")
+    })?;
+    if mount.is_read_only() {
+        return Err(left_out("is mounted read-only".to_owned(), "mount it for writing"));
+    }
+    let pattern = real.join(".sshoal-bench-XXXXXX");
+    let root = output(executor, "mktemp", &["-d".as_ref(), pattern.as_ref()]).map_err(|error| {
+        left_out(format!("cannot be written to: {error}"), "the user who runs this has to own it")
+    })?;
+    let place = Directory::new(name, &root).with_executor(executor).mounted();
+    let (name, asked, executor) = (name.to_owned(), path.to_owned(), executor.clone());
+    Ok(Target { name, asked, mount, place, root, server, executor })
+}
+
+/// The mount that is meant: one at this very point, or one of a network file system above it.
+fn mount_of(real: &Path) -> Result<Mount, String> {
+    let mounts = Table::open().and_then(|mut table| table.read());
+    let mounts = mounts.map_err(|error| format!("cannot be looked for: {error}"))?;
+    chosen(&mounts, real)
+}
+
+fn chosen(mounts: &[Mount], real: &Path) -> Result<Mount, String> {
+    let mount = holding(mounts, real).ok_or("is on nothing that is mounted")?;
+    if mount.point == real || mount.is_remote() {
+        return Ok(mount);
+    }
+    Err(format!("is not a mount point: it is on {} ({})", shown(&mount.point), mount.kind))
+}
+
+/// Runs a program that prints one path.
+fn output(executor: &Executor, program: &str, words: &[&OsStr]) -> Result<PathBuf, Failure> {
+    let mut command = Command::new(program);
+    command.args(words);
+    let mut bytes = executor.succeed(command, LOOK_LIMIT)?.output.stdout;
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    Ok(OsString::from_vec(bytes).into())
+}
+
+impl Subject for Target {
+    fn info(&self) -> SubjectInfo {
+        let Mount { kind, source, .. } = &self.mount;
+        SubjectInfo {
+            name: self.name.clone(),
+            kind: "target".to_owned(),
+            version: kind.escape_debug().to_string(),
+            command: format!("{} on {}", source.escape_debug(), shown(&self.asked)),
+            cipher: None,
+            control_of: None,
+        }
+    }
+
+    fn check(&self, _: &Executor) -> Result<(), LeftOut> {
+        // It was, when it was made.
+        Ok(())
+    }
+
+    fn place(&self) -> &dyn Place {
+        &self.place
+    }
+
+    fn start(
+        &self,
+        _: &Path,
+        _: &Tuning,
+        executor: &Executor,
+    ) -> Result<Box<dyn Session>, Failure> {
+        let mut session = TargetSession { root: self.root.clone(), server: self.server.clone() };
+        session.forget(executor)?;
+        Ok(Box::new(session))
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let mut remove = Command::new("rm");
+        remove.args(["-rf", "--"]).arg(&self.root);
+        let _ = self.executor.for_cleanup().run(remove, REMOVE_LIMIT);
+    }
+}
+
+struct TargetSession {
+    root: PathBuf,
+    server: Option<Arc<Server>>,
+}
+
+impl Session for TargetSession {
+    fn access(&self) -> Access<'_> {
+        Access::Directory(&self.root)
+    }
+
+    fn client_pids(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(false);
+        }
+        let mut command = Command::new("sh");
+        command.args(["-c", DROP, "sh"]).arg(&self.root);
+        let ran = executor.run(command, DROP_LIMIT)?;
+        if !ran.output.status.success() {
+            // In most containers root may not.
+            return Ok(false);
+        }
+        warm_programs(executor);
+        if let Some(server) = &self.server
+            && server.is_private()
+        {
+            server.place().warm(Path::new(""))?;
+        }
+        Ok(true)
+    }
+
+    fn stop(&mut self, _: &Executor) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn abandon(&mut self) {}
+}
+
+/// Loads the programs of the works with their libraries.
+fn warm_programs(executor: &Executor) {
+    for program in PROGRAMS.iter().filter_map(|name| find_program(*name)) {
+        let mut command = Command::new(program);
+        command.arg("--version");
+        let _ = executor.run(command, LOOK_LIMIT);
+    }
+    let mut compile = Command::new("sh");
+    compile.args(["-c", COMPILE]);
+    let _ = executor.run(compile, LOOK_LIMIT);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(point: &str, kind: &str, options: &str) -> Mount {
+        Mount {
+            device: (0, 1),
+            point: point.into(),
+            options: options.to_owned(),
+            kind: kind.to_owned(),
+            source: "x".to_owned(),
+        }
+    }
+
+    #[test]
+    fn mount_points_and_what_is_below_network_mounts_are_targets() {
+        let mounts = [
+            mount("/", "ext4", "rw"),
+            mount("/data", "xfs", "rw"),
+            mount("/mnt/nfs", "nfs4", "rw"),
+            mount("/mnt/x", "fuse.sshfs", "ro,nosuid"),
+        ];
+        for path in ["/data", "/mnt/nfs", "/mnt/nfs/home/ann", "/mnt/x/y"] {
+            assert!(chosen(&mounts, path.as_ref()).is_ok(), "{path}");
+        }
+        let why = chosen(&mounts, "/data/sub".as_ref()).unwrap_err();
+        assert_eq!(why, "is not a mount point: it is on /data (xfs)");
+        assert!(chosen(&mounts, "/mnt".as_ref()).unwrap_err().contains("on / (ext4)"));
+        assert!(chosen(&mounts, "/mnt/x".as_ref()).unwrap().is_read_only());
+        assert!(chosen(&[], "/".as_ref()).is_err());
+    }
+}

@@ -1,0 +1,316 @@
+//! What a worker is told and what it tells. Both ends are the same program, so this form is no
+//! promise to anybody.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::results::{Latency, Usage};
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "job", rename_all = "kebab-case")]
+pub enum Job {
+    /// Reads a file.
+    Read {
+        /// Which, and how.
+        transfer: Transfer,
+        /// What has to be in it.
+        check: Check,
+    },
+    /// Writes a file.
+    Write {
+        /// Which, and how.
+        transfer: Transfer,
+        /// With what.
+        fill: Fill,
+        /// What is there before.
+        start: Start,
+        /// Makes it durable before closing it, within the timed part.
+        fsync: bool,
+    },
+    /// Does single operations with names of one directory.
+    Names(NameJob),
+    /// SHA-256 of a file or tree, as [`crate::place::Place::digest`] makes it.
+    Digest {
+        /// Where it is shown.
+        path: PathBuf,
+    },
+}
+
+/// What a job is done to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Target {
+    /// A file or directory of a mounted or local file system.
+    Path(PathBuf),
+    /// The same over SFTP.
+    Sftp {
+        /// What speaks SFTP on its standard input and output.
+        ssh: Invocation,
+        /// The server's name of it.
+        path: PathBuf,
+    },
+    /// The output or input of a program.
+    Stream {
+        /// It prints one byte as soon as it runs. When it is read from, all that follows is the
+        /// file. When it is written to, it prints another byte when it has taken all of it.
+        ssh: Invocation,
+    },
+}
+
+/// A command that can be told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invocation {
+    /// Its name or path.
+    pub program: String,
+    /// Without the name.
+    pub args: Vec<String>,
+    /// Variables that are set (or taken away) for it.
+    pub variables: Vec<(String, Option<String>)>,
+}
+
+impl Invocation {
+    /// Of a command; where its streams go is not told.
+    ///
+    /// # Errors
+    /// When one of its words is not UTF-8.
+    pub fn of(command: &Command) -> Result<Invocation, Failure> {
+        let text = |word: &OsStr| {
+            let why = || Failure::failed(format!("{word:?} in a command is not UTF-8"));
+            word.to_str().map(str::to_owned).ok_or_else(why)
+        };
+        let variable = |(name, value): (&OsStr, Option<&OsStr>)| {
+            Ok::<_, Failure>((text(name)?, value.map(text).transpose()?))
+        };
+        Ok(Invocation {
+            program: text(command.get_program())?,
+            args: command.get_args().map(text).collect::<Result<_, _>>()?,
+            variables: command.get_envs().map(variable).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The command.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.args);
+        for (name, value) in &self.variables {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command
+    }
+}
+
+/// How a file is read or written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Transfer {
+    /// The file.
+    pub target: Target,
+    /// Its length, and no byte beyond it is touched.
+    pub file_bytes: u64,
+    /// Of one call or request; for SFTP in sequence 0 for the greatest that the server allows.
+    pub record_bytes: u32,
+    /// In which order.
+    pub order: Order,
+    /// For how long.
+    pub until: Until,
+    /// Requests in flight, over SFTP only; a path has one caller that waits for each.
+    pub depth: u32,
+    /// With `O_DIRECT`, if the file system has it.
+    pub direct: bool,
+}
+
+/// In which order the records of a file are visited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// From the first to the last.
+    Sequential,
+    /// Each once, in an order that belongs to the seed; the next pass in another one.
+    Random {
+        /// Of the order.
+        seed: u64,
+    },
+}
+
+/// When a job is done.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Until {
+    /// All records were visited once.
+    Pass,
+    /// So much time has gone, in as many passes as that takes.
+    Seconds(f64),
+    /// So many records were visited, or all.
+    Operations(u64),
+    /// The same, but no longer than so many seconds.
+    Within {
+        /// Records.
+        operations: u64,
+        /// Time.
+        seconds: f64,
+    },
+}
+
+/// What is there before a file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Start {
+    /// Nothing: it is created, and its being there is a failure.
+    Absent,
+    /// A file of the same length, whose blocks stay while they have not been written.
+    Present,
+}
+
+/// What is written: the [`Content`](crate::corpus::content::Content) of a seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fill {
+    /// Of the content.
+    pub seed: u64,
+}
+
+/// What has to be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Check {
+    /// The [`Content`](crate::corpus::content::Content) of that seed.
+    Content {
+        /// Of the content.
+        seed: u64,
+    },
+    /// Anything; what it is is remembered for a [`Check::Changed`]. Read in one pass.
+    Remember {
+        /// A file on a local disk for a number of each block.
+        marks: PathBuf,
+    },
+    /// What was remembered, but for some blocks of 4 KiB. Read in one pass.
+    Changed {
+        /// Of a [`Check::Remember`].
+        marks: PathBuf,
+        /// How many blocks have to have changed; one less is a write that got lost.
+        blocks: u64,
+        /// Of the content that they have to have now, where that is known.
+        seed: Option<u64>,
+    },
+}
+
+/// Single operations, one after the other, each timed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NameJob {
+    /// The directory.
+    pub target: Target,
+    /// What is done.
+    pub operation: Operation,
+    /// Names are this with a number behind it (see [`NameJob::name`]).
+    pub prefix: String,
+    /// How many names, from number 0.
+    pub names: u32,
+    /// How many operations at most; beyond `names` they begin anew.
+    pub operations: u32,
+    /// No operation is begun after so many seconds, if there is a limit.
+    pub seconds: Option<f64>,
+    /// In which order the names come.
+    pub order: Order,
+    /// The directory is made first, without being timed.
+    pub make_directory: bool,
+    /// Each name is looked at once before, without being timed.
+    pub warm: bool,
+}
+
+impl NameJob {
+    /// The name of a number.
+    #[must_use]
+    pub fn name(prefix: &str, number: u32) -> String {
+        format!("{prefix}{number:06}")
+    }
+}
+
+/// What is done with a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// `stat`, which has to find this.
+    Stat(Entry),
+    /// `stat`, which has to find nothing.
+    StatAbsent,
+    /// `open` for reading and `close`.
+    OpenClose,
+    /// Creates a file exclusively, writes its content (see [`Entry::File`]), closes it.
+    Create(Entry),
+    /// `unlink`
+    Unlink,
+    /// `mkdir`
+    Mkdir,
+    /// `rmdir`
+    Rmdir,
+    /// `rename` to the name of the same number with this prefix.
+    Rename {
+        /// Of the new name.
+        prefix: String,
+    },
+    /// Lists the directory of that name, which has to have so many names with this prefix and no
+    /// others.
+    List {
+        /// Of the names in it.
+        prefix: String,
+        /// How many.
+        names: u32,
+    },
+}
+
+/// What a name is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Entry {
+    /// A file; file number `n` has in it the block `n` of the content of the seed, cut to length.
+    File {
+        /// Length, at most a block.
+        bytes: u32,
+        /// Of the content.
+        seed: u64,
+    },
+    /// A directory.
+    Directory,
+}
+
+/// What came of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "report", rename_all = "kebab-case")]
+pub enum Report {
+    /// It was done.
+    Done(Done),
+    /// It was not.
+    Failed {
+        /// Why.
+        failure: Failure,
+    },
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Done {
+    /// The timed part.
+    pub seconds: f64,
+    /// User data moved in it.
+    pub bytes: u64,
+    /// Records, or single operations.
+    pub operations: u64,
+    /// Of single operations; none for transfers in sequence.
+    pub latency: Option<Latency>,
+    /// All that was read was compared.
+    pub verified: bool,
+    /// It was done with `O_DIRECT`.
+    pub direct: bool,
+    /// Of [`Job::Digest`].
+    pub digest: Option<String>,
+    /// What the worker, and what it has started, had used when the timed part began: connecting,
+    /// and making names known.
+    pub before: Usage,
+}

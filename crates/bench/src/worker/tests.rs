@@ -1,0 +1,167 @@
+//! Each job against a directory of this machine and over SFTP, with right and with wrong data.
+
+mod data;
+mod figures;
+mod names;
+mod protocol;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::corpus::content::Content;
+
+/// Where Debian has it.
+const SFTP_SERVER: &str = "/usr/lib/openssh/sftp-server";
+
+const SEED: u64 = 42;
+
+/// Set where the test [`a_process_does_a_job`] is to be the worker.
+const BE_WORKER: &str = "SSHOAL_TEST_BE_WORKER";
+
+/// In front of the report, since a test's runner prints words of its own.
+const REPORT: &str = "REPORT ";
+
+/// A worker, while tests run: this program, told to run one test, which is the worker.
+pub(super) fn process() -> io::Result<Command> {
+    let test = format!("{}::a_process_does_a_job", module_path!().split_once("::").unwrap().1);
+    let script = format!(r#""$0" --exact --nocapture {test} | sed -n 's/^.*{REPORT}//p'"#);
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).arg(std::env::current_exe()?).env(BE_WORKER, "1");
+    Ok(command)
+}
+
+#[test]
+fn a_process_does_a_job() {
+    if std::env::var_os(BE_WORKER).is_some() {
+        print!("{REPORT}");
+        main();
+        println!();
+        return;
+    }
+    let (_dir, path) = right_file();
+    let digest = |path: &Path| {
+        let job = Job::Digest { path: path.to_owned() };
+        report(&command(&job).unwrap().output().unwrap().stdout)
+    };
+    let expected = corpus::digest_content(SEED, FILE_BYTES);
+    assert_eq!(digest(&path).unwrap().digest, Some(expected));
+    let failure = digest(Path::new("/nowhere")).unwrap_err();
+    assert!(failure.to_string().contains("No such file"), "{failure}");
+}
+
+/// Not a multiple of any record, but of a block.
+const FILE_BYTES: u64 = (1 << 20) + 3 * 4096;
+
+fn bare_server() -> Invocation {
+    Invocation { program: SFTP_SERVER.to_owned(), args: Vec::new(), variables: Vec::new() }
+}
+
+fn shell(script: &str) -> Invocation {
+    Invocation {
+        program: "sh".to_owned(),
+        args: vec!["-c".to_owned(), script.to_owned()],
+        variables: Vec::new(),
+    }
+}
+
+/// The same file in all ways in which it can be come by.
+fn targets(path: &Path) -> [Target; 2] {
+    let path = path.to_owned();
+    [Target::Path(path.clone()), Target::Sftp { ssh: bare_server(), path }]
+}
+
+fn all_of(target: Target) -> Transfer {
+    Transfer {
+        target,
+        file_bytes: FILE_BYTES,
+        record_bytes: 64 << 10,
+        order: Order::Sequential,
+        until: Until::Pass,
+        depth: 4,
+        direct: false,
+    }
+}
+
+fn scattered(target: Target, depth: u32) -> Transfer {
+    Transfer {
+        record_bytes: 4096,
+        order: Order::Random { seed: 3 },
+        depth,
+        direct: true,
+        ..all_of(target)
+    }
+}
+
+fn content() -> Check {
+    Check::Content { seed: SEED }
+}
+
+fn right_file() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = corpus::file(dir.path(), "file", FILE_BYTES, SEED).unwrap();
+    (dir, path)
+}
+
+fn read(transfer: Transfer, check: Check) -> Result<Done, Failure> {
+    run(&Job::Read { transfer, check })
+}
+
+/// Changes the file's bytes.
+fn spoil(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).unwrap();
+    change(&mut bytes);
+    fs::write(path, bytes).unwrap();
+}
+
+/// What is said of wrong data.
+fn wrong(outcome: Result<Done, Failure>) -> String {
+    match outcome {
+        Err(Failure::WrongData { why }) => why,
+        other => panic!("wrong data were not found: {other:?}"),
+    }
+}
+
+#[test]
+fn a_job_comes_back_as_it_was_sent() {
+    let job = Job::Read {
+        transfer: scattered(targets(Path::new("/x"))[1].clone(), 32),
+        check: content(),
+    };
+    let mut input = String::new();
+    job_file(&job).unwrap().read_to_string(&mut input).unwrap();
+    assert_eq!(serde_json::from_str::<Job>(&input).unwrap(), job);
+}
+
+#[test]
+fn a_report_is_a_result_again() {
+    let done = Done { seconds: 1.5, bytes: 3, ..Done::default() };
+    let json = serde_json::to_vec(&Report::Done(done.clone())).unwrap();
+    assert_eq!(report(&json), Ok(done));
+    let failure = Failure::wrong("zeros");
+    let json = serde_json::to_vec(&Report::Failed { failure: failure.clone() }).unwrap();
+    assert_eq!(report(&json), Err(failure));
+    assert!(report(b"").is_err());
+}
+
+#[test]
+fn an_invocation_is_the_command() {
+    let mut command = Command::new("ssh");
+    command.args(["-F", "a b"]).env("A", "1").env_remove("B");
+    let told = Invocation::of(&command).unwrap();
+    let again = told.command();
+    assert_eq!(again.get_program(), command.get_program());
+    assert!(again.get_args().eq(command.get_args()));
+    assert!(again.get_envs().eq(command.get_envs()));
+}
+
+#[test]
+fn digests_of_files() {
+    let (dir, path) = right_file();
+    let digest = |path: &Path| run(&Job::Digest { path: path.to_owned() });
+    let expected = corpus::digest_content(SEED, FILE_BYTES);
+    assert_eq!(digest(&path).unwrap().digest, Some(expected));
+    assert!(digest(&dir.path().join("absent")).is_err());
+}

@@ -1,0 +1,195 @@
+//! `sshoal bench`: the command around the crate of that name.
+//!
+//! Exit codes beside the usual ones: [`EXIT_WRONG`] when figures were got and something is wrong
+//! with them, [`EXIT_INTERRUPTED`] when the user has ended the run. What a peer cannot do changes
+//! none of them, unless it shows wrong data.
+
+mod arguments;
+mod listing;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread;
+
+use bench::advise::Effort;
+use bench::executor::Executor;
+use bench::failure::Failure;
+use bench::plan::{self, Refusal, Request};
+use bench::progress::Progress;
+use bench::results::{Outcome, Results};
+use bench::run::{Files, Scratch};
+use bench::size::Scale;
+use bench::{advise, compare, report, run, worker};
+
+use crate::interrupts::Interrupts;
+use crate::report::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+
+pub use arguments::Arguments;
+
+/// Wrong data were seen, sshoal itself failed, or a comparison shows a regression.
+const EXIT_WRONG: u8 = 3;
+
+/// As a shell has it for a program that Ctrl-C has ended.
+const EXIT_INTERRUPTED: u8 = 130;
+
+/// Does what is asked for.
+pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    if arguments.list {
+        return crate::print(&listing::text());
+    }
+    let old = arguments.compare.as_deref().map(earlier).transpose()?;
+    if let (Some(old), Some(new)) = (&old, &arguments.with) {
+        return compared(old, &earlier(new)?, arguments.tolerance).map(ExitCode::from);
+    }
+    let request = arguments.request()?;
+    let executor = interruptible()?;
+    worker::set_program(request.program.clone());
+    let files = arguments.out.as_deref().map(output).transpose()?;
+    if arguments.advise {
+        return advised(&request, &executor, files.as_ref());
+    }
+    let results = match measured(&request, &executor, files.as_ref())? {
+        Some(results) => results,
+        None => return Ok(ExitCode::from(EXIT_INTERRUPTED)),
+    };
+    // The files first: whoever cannot read what is printed still has them.
+    let written = written(files.as_ref(), &results);
+    crate::print(&report::text(&results))?;
+    crate::print(&written?)?;
+    let mut code = exit_code(&results, executor.is_interrupted());
+    if let Some(old) = &old {
+        code = code.max(compared(old, &results, arguments.tolerance)?);
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// An executor that Ctrl-C and its like reach, from here on.
+fn interruptible() -> Result<Executor, Problem> {
+    let interrupts =
+        Interrupts::listen().map_err(|error| Problem::new("bench: signals", error.to_string()))?;
+    let executor = Executor::new();
+    let reached = executor.clone();
+    let listener = thread::Builder::new().name("interrupts".to_owned());
+    listener
+        .spawn(move || {
+            interrupts.wait();
+            reached.interrupt();
+        })
+        .map_err(|error| Problem::new("bench: signals", error.to_string()))?;
+    Ok(executor)
+}
+
+/// Results of a run before this one.
+fn earlier(path: &Path) -> Result<Results, Problem> {
+    run::read(path).map_err(|why| Problem::new("earlier results", why))
+}
+
+/// The directory for the results, before anything runs.
+fn output(dir: &Path) -> Result<Files, Problem> {
+    Files::new(dir)
+        .map_err(|error| Problem::new(format!("--out '{}'", printable(dir)), error.to_string()))
+}
+
+/// The run; `None` when it was interrupted before it began.
+fn measured(
+    request: &Request,
+    executor: &Executor,
+    files: Option<&Files>,
+) -> Result<Option<Results>, Problem> {
+    let mut progress = Progress::on_stderr();
+    let plan = match plan::prepare(request, executor, &mut progress) {
+        Ok(plan) => plan,
+        // Whatever it was that the interrupt met.
+        Err(_) if executor.is_interrupted() => return Ok(None),
+        Err(refusal) => return Err(refused(&refusal)),
+    };
+    for left_out in &plan.left_out {
+        let remedy =
+            left_out.remedy.iter().map(|remedy| format!(" ({remedy})")).collect::<String>();
+        progress.say(&format!("left out: {}: {}{remedy}", left_out.name, left_out.why));
+    }
+    if plan.subjects.iter().all(|subject| plan::is_ours(&subject.info().name)) {
+        progress.say("there is no peer to compare with: sshoal is measured alone");
+    }
+    let mut complained = false;
+    let results = run::run(plan, executor, &mut progress, &mut |results| {
+        let Some(Err(error)) = files.map(|files| files.keep(results)) else { return };
+        if !std::mem::replace(&mut complained, true) {
+            eprintln!("sshoal: results so far cannot be written: {error}");
+        }
+    });
+    Ok(Some(results))
+}
+
+fn refused(refusal: &Refusal) -> Problem {
+    let problem = Problem::new("bench", refusal.to_string());
+    match refusal.hint() {
+        Some(hint) => problem.hint(hint),
+        None => problem,
+    }
+}
+
+/// Writes the files; tells where they are, or how to get them.
+fn written(files: Option<&Files>, results: &Results) -> Result<String, Problem> {
+    let Some(files) = files else {
+        return Ok("\n--out DIR writes a report with charts, and all samples.\n".to_owned());
+    };
+    let paths =
+        files.write(results).map_err(|error| Problem::new("bench: results", error.to_string()))?;
+    let line = |path| format!("  {}\n", printable(path));
+    Ok(format!("\nWritten:\n{}", paths.iter().map(line).collect::<String>()))
+}
+
+/// Prints what changed; the exit code that it deserves.
+fn compared(old: &Results, new: &Results, tolerance: f64) -> anyhow::Result<u8> {
+    let comparison = compare::compare(old, new, tolerance);
+    crate::print(&format!("{comparison}"))?;
+    Ok(if comparison.regressed() { EXIT_WRONG } else { EXIT_OK })
+}
+
+fn exit_code(results: &Results, interrupted: bool) -> u8 {
+    match results.partial {
+        Some(_) if interrupted => return EXIT_INTERRUPTED,
+        Some(_) => return EXIT_FAILURE,
+        None => {}
+    }
+    let is_wrong = results.samples.iter().any(|sample| match &sample.outcome {
+        Outcome::Measured(_) => false,
+        Outcome::Failed { failure: Failure::WrongData { .. } } => true,
+        Outcome::Failed { .. } => plan::is_ours(&sample.subject),
+    });
+    if is_wrong { EXIT_WRONG } else { EXIT_OK }
+}
+
+/// Measures what advice needs, prints it, and writes the file.
+fn advised(
+    request: &Request,
+    executor: &Executor,
+    files: Option<&Files>,
+) -> anyhow::Result<ExitCode> {
+    let effort = match request.scale {
+        Scale::Quick => Effort::QUICK,
+        Scale::Normal | Scale::Full => Effort::FULL,
+    };
+    let mut progress = Progress::on_stderr();
+    let scratch = Scratch::new(&request.scratch)
+        .map_err(|error| Problem::new("scratch directory", error.to_string()))?;
+    let advice =
+        plan::start_server(request, scratch.path(), executor, &mut progress).and_then(|server| {
+            let mut tell = |line: &str| progress.say(line);
+            advise::advise(&server, executor, &mut tell, effort).map_err(Refusal::from)
+        });
+    drop(progress);
+    match advice {
+        Ok(advice) => {
+            crate::print(&advice.to_string())?;
+            let Some(files) = files else { return Ok(ExitCode::from(EXIT_OK)) };
+            let path = files
+                .write_advice(&advice)
+                .map_err(|error| Problem::new("bench: advice", error.to_string()))?;
+            crate::print(&format!("\nWritten:\n  {}\n", printable(path)))
+        }
+        Err(_) if executor.is_interrupted() => Ok(ExitCode::from(EXIT_INTERRUPTED)),
+        Err(refusal) => Err(refused(&refusal).into()),
+    }
+}

@@ -1,0 +1,222 @@
+//! The command line of `sshoal bench`, and what it asks for.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bench::link::LinkSpec;
+use bench::plan::{Host, Request, bytes, percent, spoken};
+use bench::size::Scale;
+use clap::Args;
+
+use crate::report::{Problem, printable};
+
+/// Longest deadline: a day.
+const DEADLINE_LIMIT_S: u64 = 86_400;
+
+/// Files are whole numbers of these, the records in which they are read in sequence.
+const RECORD_BYTES: u64 = 64 << 10;
+
+const EXAMPLES: &str = "\
+Examples:
+  sshoal bench --quick                          sshoal and sshfs, under two minutes
+  sshoal bench --peers all --link wan --out r   everything installed, over a long link
+  sshoal bench --host me@server:/srv/tmp        a real server
+  sshoal bench --target nfs=/mnt/nfs            what somebody has mounted
+  sshoal bench --compare r                      this run, against an earlier one
+
+Exit status: 0, or 1 if it could not run, 3 if wrong data were seen, sshoal failed or a comparison
+shows a regression, 130 if it was interrupted.";
+
+/// Options, as clap reads them.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Little work: under two minutes for one peer
+    #[arg(long, conflicts_with = "full", help_heading = "How much")]
+    quick: bool,
+    /// As much work as in published comparisons: hours
+    #[arg(long, help_heading = "How much")]
+    full: bool,
+    /// Only these works (`--list` shows all)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "How much")]
+    work: Option<Vec<String>>,
+    /// Samples of each measure of each subject
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000),
+        help_heading = "How much")]
+    rounds: Option<u32>,
+    /// Size of the large files, such as 16G
+    #[arg(long, value_name = "BYTES", value_parser = file_size, help_heading = "How much")]
+    size: Option<u64>,
+    /// Longest time for a usual step
+    #[arg(long, value_name = "SECONDS", help_heading = "How much",
+        value_parser = clap::value_parser!(u64).range(1..=DEADLINE_LIMIT_S))]
+    deadline: Option<u64>,
+    /// Ciphers by which large files are copied
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "How much")]
+    ciphers: Option<Vec<String>>,
+    /// A tree of yours for the work on trees
+    #[arg(long, value_name = "DIR", help_heading = "How much")]
+    tree: Option<PathBuf>,
+    /// Sources of yours, with a Makefile, for the work on builds
+    #[arg(long, value_name = "DIR", help_heading = "How much")]
+    build_tree: Option<PathBuf>,
+    /// Of the made data and of random orders
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "How much")]
+    seed: u64,
+
+    /// Peers: names that `--list` shows, `floor`, `all` that are installed, or `none` (default: sshfs)
+    #[arg(long, value_name = "LIST", help_heading = "Who")]
+    peers: Option<String>,
+    /// A program that mounts as sshfs does; `sshoal` is this one: `one=sshoal -o max_conns=1`
+    #[arg(long, value_name = "NAME=COMMAND", help_heading = "Who")]
+    subject: Vec<OsString>,
+    /// A mounted directory, of NFS or SMB for instance
+    #[arg(long, value_name = "NAME=DIR", help_heading = "Who")]
+    target: Vec<OsString>,
+    /// Do not measure sshoal itself
+    #[arg(long, help_heading = "Who")]
+    no_sshoal: bool,
+    /// The subject to which ratios are given (default: sshfs)
+    #[arg(long, value_name = "NAME", help_heading = "Who")]
+    reference: Option<String>,
+    /// Do not measure the reference twice, which tells what chance does
+    #[arg(long, help_heading = "Who")]
+    no_control: bool,
+
+    /// Between client and server: loopback, lan, wan, intercontinental, or rtt=20ms,rate=100mbit
+    #[arg(long, value_name = "SPEC", conflicts_with = "host", help_heading = "Where")]
+    link: Option<String>,
+    /// A real server instead of a private one
+    #[arg(long, value_name = "[USER@]HOST[:DIR]", help_heading = "Where")]
+    host: Option<String>,
+    /// ssh's configuration for it
+    #[arg(
+        short = 'F',
+        long = "ssh-config",
+        value_name = "FILE",
+        requires = "host",
+        help_heading = "Where"
+    )]
+    ssh_config: Option<PathBuf>,
+    /// Its port
+    #[arg(short, long, value_name = "PORT", requires = "host", help_heading = "Where")]
+    port: Option<u16>,
+    /// Local directory for data and mounts
+    #[arg(long, value_name = "DIR", help_heading = "Where")]
+    scratch: Option<PathBuf>,
+
+    /// Write results.json, report.html and report.md there
+    #[arg(long, value_name = "DIR", help_heading = "What comes of it")]
+    pub(super) out: Option<PathBuf>,
+    /// Compare with earlier results: a results.json, or the directory that it is in
+    #[arg(long, value_name = "OLD", help_heading = "What comes of it")]
+    pub(super) compare: Option<PathBuf>,
+    /// Compare these with them, and measure nothing
+    #[arg(long, value_name = "NEW", requires = "compare", help_heading = "What comes of it")]
+    pub(super) with: Option<PathBuf>,
+    /// By how much a figure may be worse in a comparison
+    #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = percent,
+        help_heading = "What comes of it")]
+    pub(super) tolerance: f64,
+
+    /// List subjects and works, what is installed, and which packages are missing
+    #[arg(long, conflicts_with_all = ["advise", "compare"], help_heading = "Instead of a run")]
+    pub(super) list: bool,
+    /// Measure ciphers and link, and tell which settings would be faster here
+    #[arg(long, conflicts_with = "compare", help_heading = "Instead of a run")]
+    pub(super) advise: bool,
+}
+
+impl Arguments {
+    /// What is asked for.
+    pub(super) fn request(&self) -> Result<Request, Problem> {
+        let scale = match (self.quick, self.full) {
+            (true, _) => Scale::Quick,
+            (_, true) => Scale::Full,
+            _ => Scale::Normal,
+        };
+        let program = std::env::current_exe()
+            .map_err(|error| Problem::new("bench: this program's file", error.to_string()))?;
+        let mut request = Request::new(scale, program);
+        request.version = format!("sshoal {}", env!("CARGO_PKG_VERSION"));
+        request.command = std::env::args_os().map(printable).collect();
+        request.ours = !self.no_sshoal;
+        request.peers =
+            self.peers.clone().map(|list| if list == "none" { String::new() } else { list });
+        request.works = self.work.as_deref().map(names);
+        request.ciphers = self.ciphers.as_deref().map(names);
+        for word in &self.subject {
+            let (name, command) = pair("--subject", word, "NAME=COMMAND")?;
+            let command = command.into_string().map_err(|command| {
+                let what = format!("--subject '{}'", printable(name.as_str()));
+                Problem::new(what, format!("not UTF-8: {}", printable(command)))
+            })?;
+            request.commands.push((name, command));
+        }
+        for word in &self.target {
+            let (name, dir) = pair("--target", word, "NAME=DIR")?;
+            request.targets.push((name, dir.into()));
+        }
+        if let Some(link) = &self.link {
+            request.link = link.parse::<LinkSpec>().map_err(|error| {
+                Problem::new(format!("--link '{}'", printable(link)), error.to_string())
+            })?;
+        }
+        request.host = self.host()?;
+        request.rounds = self.rounds;
+        request.file_bytes = self.size;
+        request.deadline = self.deadline.map(Duration::from_secs);
+        request.reference.clone_from(&self.reference);
+        request.control = !self.no_control;
+        request.seed = self.seed;
+        if let Some(scratch) = &self.scratch {
+            request.scratch.clone_from(scratch);
+        }
+        request.tree.clone_from(&self.tree);
+        request.build_tree.clone_from(&self.build_tree);
+        Ok(request)
+    }
+
+    fn host(&self) -> Result<Option<Host>, Problem> {
+        let Some(text) = &self.host else { return Ok(None) };
+        let host = Host::parse(text).map_err(|why| Problem::new("--host", why))?;
+        Ok(Some(Host { config: self.ssh_config.clone(), port: self.port, ..host }))
+    }
+}
+
+/// Of a file that is read in records.
+fn file_size(text: &str) -> Result<u64, String> {
+    let size = bytes(text)? / RECORD_BYTES * RECORD_BYTES;
+    match size {
+        0 => Err(format!("{text} is less than a record of {}", spoken(RECORD_BYTES))),
+        size => Ok(size),
+    }
+}
+
+/// Words of a list, without blanks, and none that are empty.
+fn names(words: &[String]) -> Vec<String> {
+    words.iter().map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect()
+}
+
+/// `NAME=REST`, where the name is one that a report can show.
+fn pair(option: &str, word: &OsString, form: &str) -> Result<(String, OsString), Problem> {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let bytes = word.as_bytes();
+    let parts =
+        bytes.iter().position(|&byte| byte == b'=').map(|at| (&bytes[..at], &bytes[at + 1..]));
+    let parts = parts.filter(|(name, rest)| !name.is_empty() && !rest.is_empty());
+    let Some((name, rest)) = parts else {
+        let what = format!("{option} '{}'", printable(word));
+        return Err(Problem::new(what, format!("not of the form {form}")));
+    };
+    match std::str::from_utf8(name) {
+        Ok(name) if name.chars().all(|char| !char.is_control() && char != ',') => {
+            Ok((name.to_owned(), OsString::from_vec(rest.to_vec())))
+        }
+        _ => {
+            let what = format!("{option} '{}'", printable(word));
+            Err(Problem::new(what, "the name has a comma or what cannot be printed in it"))
+        }
+    }
+}

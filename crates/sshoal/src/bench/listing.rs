@@ -1,0 +1,61 @@
+//! `sshoal bench --list`: who and what there is.
+
+use std::fmt::Write as _;
+
+use bench::executor::Executor;
+use bench::size::{Scale, Size};
+use bench::subject::catalog::{self, State};
+use bench::work;
+
+/// Columns of a terminal that everybody has.
+const WIDTH: usize = 100;
+
+/// Subjects, works, and the packages to install for those that are missing.
+pub(super) fn text() -> String {
+    let mut text = String::from("Subjects:\n");
+    let mut packages: Vec<String> = Vec::new();
+    for subject in catalog::list(&Executor::new()) {
+        let state = match subject.state {
+            State::Ready(version) => version,
+            State::Group => String::new(),
+            State::Missing(package) => {
+                packages.push(package.to_owned());
+                format!("needs the package {package}")
+            }
+        };
+        line(&mut text, subject.name, subject.about, &state);
+    }
+    text.push_str("\nWorks:\n");
+    for work in work::all() {
+        let lacks = match work.check() {
+            Ok(()) => work.lacks(&Size::of(Scale::Full)),
+            Err(reason) => vec![reason],
+        };
+        line(&mut text, work.name(), work.about(), "");
+        for reason in lacks {
+            let remedy = reason.remedy.unwrap_or_default();
+            line(&mut text, "", &format!("left out: {}: {}", reason.name, reason.why), &remedy);
+        }
+    }
+    packages.sort();
+    packages.dedup();
+    if !packages.is_empty() {
+        let _ = write!(text, "\napt-get install {}\n", packages.join(" "));
+    }
+    text
+}
+
+fn line(text: &mut String, name: &str, about: &str, state: &str) {
+    let state = if state.is_empty() { String::new() } else { format!(" ({state})") };
+    let mut width = 0;
+    let _ = write!(text, "  {name:13}");
+    for word in format!("{about}{state}").split(' ') {
+        if width > 0 && 15 + width + 1 + word.chars().count() > WIDTH {
+            let _ = write!(text, "\n  {:13}", "");
+            width = 0;
+        }
+        let _ = write!(text, " {word}");
+        width += 1 + word.chars().count();
+    }
+    text.push('\n');
+}

@@ -1,0 +1,10 @@
+//! `sshoal bench`: whole runs, of a little work, with real peers and with bad ones.
+//!
+//! No test here asks for a time: what the figures are is the bench's business.
+
+mod advice;
+mod bad_input;
+mod bad_peers;
+mod ending;
+mod runs;
+mod scene;

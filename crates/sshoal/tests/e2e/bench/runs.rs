@@ -1,0 +1,131 @@
+//! Runs that go well.
+
+use std::fs::File;
+use std::process::Stdio;
+
+use bench::results::Outcome;
+use bench::run::Files;
+
+use crate::process::Process;
+use crate::world::World;
+
+use super::scene::{LIMIT, Scene, assert_all_measured, read};
+
+#[test]
+fn a_run_measures_everybody_and_writes_its_report() {
+    let scene = Scene::new();
+    let out = scene.path("out");
+    let words = ["--quick", "--rounds", "1", "--size", "1M", "--work", "metadata,iozone"];
+    let peers = ["--peers", "sshfs,floor,local", "--out", out.to_str().unwrap()];
+    let ended = scene.run(&[&words[..], &peers[..]].concat());
+    assert_eq!(ended.status.code(), Some(0), "{}{}", ended.stdout, ended.stderr);
+    let results = bench::run::read(&out).unwrap();
+    assert_eq!(results.partial, None);
+    let names: Vec<&str> = results.subjects.iter().map(|subject| subject.name.as_str()).collect();
+    assert_eq!(names, ["sshoal", "sshfs", "ssh-cat", "sftp-raw", "local", "sshfs (control)"]);
+    for name in names {
+        assert_all_measured(&results, name);
+    }
+    let is_verified = |measure: &str| {
+        let samples = results.samples.iter().filter(move |sample| sample.measure == measure);
+        samples.into_iter().all(|sample| match &sample.outcome {
+            Outcome::Measured(measured) => measured.verified,
+            Outcome::Failed { .. } => false,
+        })
+    };
+    assert!(is_verified("iozone.read") && is_verified("iozone.write"));
+    assert_eq!(results.settings.reference, "sshfs");
+    assert_eq!(results.settings.works, ["iozone", "metadata"]);
+    assert!(results.settings.command.iter().any(|word| word == "metadata,iozone"));
+    assert_eq!(results.link.name, "loopback");
+    assert!(results.link.measured_rtt_us.is_some());
+    assert!(results.environment.cpus > 0);
+    assert!(ended.stderr.contains("round 1 of 1: metadata: sshfs (control)"), "{}", ended.stderr);
+    assert!(ended.stdout.contains("report.html"), "{}", ended.stdout);
+    let html = read(out.join("report.html"));
+    assert!(html.contains("<svg") && html.contains("sshfs (control)"), "no charts");
+    assert!(read(out.join("report.md")).contains("sshfs (control)"));
+}
+
+#[test]
+fn what_cannot_be_printed_is_written() {
+    let scene = Scene::new();
+    let out = scene.path("out");
+    let words = ["--quick", "--rounds", "1", "--peers", "none", "--work", "metadata"];
+    let mut command = scene.command(&words);
+    command.arg("--out").arg(&out).stderr(Stdio::null());
+    command.stdout(File::options().write(true).open("/dev/full").unwrap());
+    let status = Process::spawn(&mut command).wait(LIMIT);
+    assert_eq!(status.code(), Some(1));
+    scene.assert_clean();
+    assert_all_measured(&bench::run::read(&out).unwrap(), "sshoal");
+    assert!(read(out.join("report.html")).contains("<svg"));
+}
+
+#[test]
+fn a_comparison_tells_a_regression() {
+    let scene = Scene::new();
+    let (mut results, _) = scene.results(0, &["--peers", "none", "--work", "metadata"]);
+    let out = scene.path("out");
+    let out = out.to_str().unwrap();
+    let same = scene.run(&["--compare", out, "--with", out]);
+    assert_eq!(same.status.code(), Some(0), "{}{}", same.stdout, same.stderr);
+    for sample in &mut results.samples {
+        if let Outcome::Measured(measured) = &mut sample.outcome {
+            measured.value /= 100.0;
+        }
+    }
+    let slow = scene.path("slow");
+    Files::new(&slow).unwrap().write(&results).unwrap();
+    let slow = slow.to_str().unwrap();
+    let slower = scene.run(&["--compare", out, "--with", slow]);
+    assert_eq!(slower.status.code(), Some(3), "{}{}", slower.stdout, slower.stderr);
+    // And of a run that is compared as soon as it has ended.
+    let words = ["--quick", "--rounds", "1", "--peers", "none", "--work", "metadata"];
+    let faster = scene.run(&[&words[..], &["--compare", slow]].concat());
+    assert_eq!(faster.status.code(), Some(0), "{}{}", faster.stdout, faster.stderr);
+    assert!(faster.stdout.contains("--out DIR"), "{}", faster.stdout);
+}
+
+#[test]
+fn a_host_is_measured_through_the_users_own_ssh() {
+    let world = World::new();
+    let scene = Scene::new();
+    let config = world.sshd().config_path();
+    let served = world.served("");
+    let host = format!("{}:{}", world.sshd().alias(), served.display());
+    let words = ["--peers", "none", "--work", "metadata", "--host", &host];
+    let words = [&words[..], &["-F", config.to_str().unwrap()]].concat();
+    let (results, _) = scene.results(0, &words);
+    assert_all_measured(&results, "sshoal");
+    assert!(results.link.name.starts_with("host "), "{}", results.link.name);
+    assert_eq!(std::fs::read_dir(&served).unwrap().count(), 0, "nothing is left on the host");
+}
+
+#[test]
+fn a_mounted_directory_is_measured_as_it_is() {
+    let world = World::new();
+    let scene = Scene::new();
+    let mount = world.mount(&[]);
+    let target = format!("net={}", mount.at("").display());
+    let (results, _) =
+        scene.results(0, &["--peers", "none", "--work", "metadata", "--target", &target]);
+    assert_all_measured(&results, "net");
+    assert_eq!(std::fs::read_dir(world.served("")).unwrap().count(), 0, "nothing is left there");
+}
+
+#[test]
+fn the_list_names_everything() {
+    let scene = Scene::new();
+    let ended = scene.run(&["--list"]);
+    assert_eq!(ended.status.code(), Some(0));
+    for name in ["sshoal", "sshfs:opt1", "rclone", "floor", "local", "metadata", "iozone"] {
+        let line = format!("\n  {name} ");
+        assert!(ended.stdout.contains(&line), "{name}: {}", ended.stdout);
+    }
+    let mut without = scene.command(&["--list"]);
+    without.env("PATH", scene.path_without(&["sshfs"]));
+    let ended = crate::process::run(&mut without);
+    assert!(ended.stdout.contains("needs the package sshfs"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("\napt-get install sshfs\n"), "{}", ended.stdout);
+}
