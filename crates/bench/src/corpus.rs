@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
 
@@ -37,10 +38,19 @@ pub fn file(corpus: &Path, name: &str, bytes: u64, seed: u64) -> Result<PathBuf,
     }
     let make = || {
         fs::create_dir_all(path.parent().unwrap_or(corpus))?;
-        Content::new(seed).write_to(&mut File::create(&path)?, bytes)
+        let mut file = File::create(&path)?;
+        Content::new(seed).write_to(&mut file, bytes)?;
+        file.set_modified(last_changed())
     };
     make().map_err(failed)?;
     Ok(path)
+}
+
+/// When the data of all works were last changed: long ago, as most files that are read. Whoever
+/// keeps content that he has proven to be current must not trust what was changed a moment ago.
+#[must_use]
+pub fn last_changed() -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_700_000_000)
 }
 
 /// SHA-256 of a file in hexadecimal, as `sha256sum` prints it.

@@ -165,9 +165,17 @@ impl Place for Directory {
         if fs::metadata(from).map_err(|error| cannot_read(from, &error))?.is_dir() {
             return self.put_tree(from, &to);
         }
+        let file = File::open(from).map_err(|error| cannot_read(from, &error))?;
+        let changed = file.metadata().and_then(|metadata| metadata.modified());
+        let changed = changed.map_err(|error| cannot_read(from, &error))?;
+        let changed = jiff::Timestamp::try_from(changed).map_err(|error| {
+            Failure::failed(format!("{} is of no time: {error}", from.display()))
+        })?;
+        let changed = OsString::from(changed.strftime("%Y%m%d%H%M.%S").to_string());
         let parent = to.parent().unwrap_or(&self.root).as_os_str();
-        let mut command = script::command(self.ssh(), script::RECEIVE, &[to.as_os_str(), parent]);
-        command.stdin(File::open(from).map_err(|error| cannot_read(from, &error))?);
+        let words = [to.as_os_str(), parent, &changed];
+        let mut command = script::command(self.ssh(), script::RECEIVE, &words);
+        command.stdin(file);
         self.executor.succeed(command, ERRAND_LIMIT).map(drop)
     }
 

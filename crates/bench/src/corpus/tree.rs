@@ -24,6 +24,7 @@ use std::path::Path;
 pub use contents::RARE_WORD;
 pub use listing::{Kind, Links, Listing, Tally, bytes_below, digest, line, survey};
 
+use super::last_changed;
 use contents::Prose;
 use random::Random;
 
@@ -53,7 +54,8 @@ fn write_new(path: &Path, executable: bool, contents: &[u8]) -> io::Result<()> {
     let mode = if executable { 0o755 } else { 0o644 };
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     file.write_all(contents)?;
-    file.set_permissions(Permissions::from_mode(mode))
+    file.set_permissions(Permissions::from_mode(mode))?;
+    file.set_modified(last_changed())
 }
 
 #[cfg(test)]

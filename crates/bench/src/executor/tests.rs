@@ -241,6 +241,10 @@ fn a_reader_of_a_dead_mount_costs_its_deadline_and_little_more() {
     sshfs.arg("-f").arg("-F").arg(sshd.config_path()).arg(source).arg(&mount);
     let mut daemon = executor.spawn(sshfs).unwrap();
     wait_mounted(&mount);
+    // sshfs mounts before its ssh is connected, and only a server that is there can be stopped.
+    let mut look = Command::new("stat");
+    look.arg(&mount);
+    executor.succeed(look, LONG).unwrap();
     sshd.stop();
     let mut reader = Command::new("cat");
     reader.arg(mount.join("file"));

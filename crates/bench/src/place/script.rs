@@ -10,8 +10,9 @@ pub(super) const MAKE_DIR: &str = r#"mkdir -p -- "$1""#;
 
 pub(super) const REMOVE: &str = r#"rm -rf -- "$1""#;
 
-/// Standard input becomes the file `$1` in the directory `$2`.
-pub(super) const RECEIVE: &str = r#"mkdir -p -- "$2" && cat >"$1""#;
+/// Standard input becomes the file `$1` in the directory `$2`, last changed at `$3`, in UTC.
+pub(super) const RECEIVE: &str =
+    r#"mkdir -p -- "$2" && cat >"$1" && TZ=UTC0 touch -t "$3" -- "$1""#;
 
 /// Standard input is an archive; it becomes the tree `$1`, which must not be there yet.
 pub(super) const UNPACK: &str =

@@ -61,12 +61,15 @@ fn a_file_arrives_whole_and_has_one_digest_everywhere() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, vec![7; 300_000]).unwrap();
+    File::options().append(true).open(&file).unwrap().set_modified(corpus::last_changed()).unwrap();
     let expected = corpus::digest_file(&file).unwrap();
     for place in each(&dir.path().join("root")) {
         let to = Path::new("new/na'me");
         place.put(&file, to).unwrap();
         assert_eq!(fs::read(place.root().join(to)).unwrap().len(), 300_000);
         assert_eq!(place.digest(to).unwrap(), expected);
+        let changed = fs::metadata(place.root().join(to)).unwrap().modified().unwrap();
+        assert_eq!(changed, corpus::last_changed());
         place.remove(to).unwrap();
         assert!(place.digest(to).is_err());
         assert!(place.put(&dir.path().join("none"), to).is_err());

@@ -4,9 +4,11 @@
 //! build runs it and fails if that is wrong.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::path::Path;
+
+use crate::corpus::last_changed;
 
 /// Headers that a module includes itself; each includes two more.
 const HEADERS_PER_MODULE: u32 = 8;
@@ -21,13 +23,19 @@ pub(super) fn make(dir: &Path, modules: u32) -> io::Result<()> {
         fs::create_dir_all(dir.join(part))?;
     }
     for number in 0..headers {
-        fs::write(dir.join(format!("include/part_{number}.h")), header(number, headers))?;
+        write(&dir.join(format!("include/part_{number}.h")), header(number, headers))?;
     }
     for number in 0..modules {
-        fs::write(dir.join(format!("src/module_{number}.c")), module(number, headers))?;
+        write(&dir.join(format!("src/module_{number}.c")), module(number, headers))?;
     }
-    fs::write(dir.join("src/main.c"), main(modules))?;
-    fs::write(dir.join("Makefile"), makefile(modules))
+    write(&dir.join("src/main.c"), main(modules))?;
+    write(&dir.join("Makefile"), makefile(modules))
+}
+
+fn write(path: &Path, text: String) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(text.as_bytes())?;
+    file.set_modified(last_changed())
 }
 
 fn header(number: u32, headers: u32) -> String {
