@@ -21,7 +21,8 @@ impl Vfs {
         let told = tree.snapshot(parent).and_then(|snapshot| snapshot.told(name));
         match told {
             None => Ok(None),
-            Some(Told::Absent(since)) => {
+            Some(Told::Unlisted(_)) if !tree.omits_nothing(parent) => Ok(None),
+            Some(Told::Absent(since) | Told::Unlisted(since)) => {
                 let left =
                     self.config.negative.saturating_sub(now.saturating_duration_since(since));
                 let known = tree.child(parent, name);

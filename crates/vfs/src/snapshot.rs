@@ -54,6 +54,8 @@ pub(crate) enum Told {
     Present { attr: Attr, seen_at: Instant, asked: Asked },
     /// It was not, at that time.
     Absent(Instant),
+    /// A listing of then, which is complete, leaves it out.
+    Unlisted(Instant),
 }
 
 /// A name that was changed here after the listing began.
@@ -130,7 +132,7 @@ impl Snapshot {
                 let Found { attr, seen_at, .. } = self.listed[place];
                 Some(Told::Present { attr, seen_at, asked: self.asked })
             }
-            None => self.complete.then_some(Told::Absent(self.first_at)),
+            None => self.complete.then_some(Told::Unlisted(self.first_at)),
         }
     }
 
@@ -388,7 +390,7 @@ mod tests {
     fn size(snapshots: &mut Snapshots, dir: u64, text: &str) -> Option<Option<u64>> {
         Some(match snapshots.get(Ino(dir))?.told(&name(text))? {
             Told::Present { attr, .. } => Some(attr.size),
-            Told::Absent(_) => None,
+            Told::Absent(_) | Told::Unlisted(_) => None,
         })
     }
 

@@ -172,12 +172,34 @@ async fn what_a_listing_tells_needs_no_question() {
     }
     let dir = found(&vfs, Ino::ROOT, "d").await;
     list(&vfs, dir.ino).await;
+    proven(&vfs, dir.ino).await;
     remote.reset_calls();
     for index in 0..10 {
         assert_eq!(found(&vfs, dir.ino, &format!("f{index}")).await.stat.attr.size, 7);
         assert!(absent(&vfs, dir.ino, &format!("g{index}")).await);
     }
     assert_eq!((remote.round_trips(), remote.calls(Call::Close)), (0, 0));
+}
+
+/// Asks for two names that listings leave out, after which others are taken for absent.
+async fn proven(vfs: &Vfs, dir: Ino) {
+    assert!(absent(vfs, dir, "no such name").await && absent(vfs, dir, "nor this").await);
+}
+
+/// C5: what listings leave out may be there nevertheless.
+#[tokio::test(start_paused = true)]
+async fn c5_what_a_listing_hides_is_found_by_its_name() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    put(&remote, "d/f", "content");
+    let dir = found(&vfs, Ino::ROOT, "d").await;
+    list(&vfs, dir.ino).await;
+    // As an automounter does: there for who asks, and in no listing.
+    put(&remote, "d/hidden", "content");
+    assert!(!absent(&vfs, dir.ino, "hidden").await);
+    proven(&vfs, dir.ino).await;
+    remote.reset_calls();
+    assert!(absent(&vfs, dir.ino, "g").await);
+    assert_eq!(remote.round_trips(), 1, "its listings are not believed any longer");
 }
 
 /// C5, for names that a listing does not tell of.
@@ -187,6 +209,7 @@ async fn c5_absence_from_a_listing_counts_no_longer_than_that_of_a_name() {
     put(&remote, "d/f", "content");
     let dir = found(&vfs, Ino::ROOT, "d").await;
     list(&vfs, dir.ino).await;
+    proven(&vfs, dir.ino).await;
     tokio::time::advance(Duration::from_millis(400)).await;
     let Looked::Absent(ttl) = vfs.lookup(dir.ino, b"g").await.unwrap() else { panic!("there") };
     assert_eq!(ttl, Duration::from_millis(600), "and the kernel is told no longer");
@@ -205,6 +228,7 @@ async fn c6_a_listing_is_no_excuse() {
     }
     let dir = found(&vfs, Ino::ROOT, "d").await;
     list(&vfs, dir.ino).await;
+    proven(&vfs, dir.ino).await;
     vfs.unlink(dir.ino, b"f0").await.unwrap();
     vfs.rename((dir.ino, b"f1"), (dir.ino, b"g1"), base::RenameMode::Replace).await.unwrap();
     vfs.mkdir(dir.ino, b"sub", 0o755).await.unwrap();

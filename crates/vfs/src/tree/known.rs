@@ -3,7 +3,7 @@
 use base::{Attr, Name, RemotePath};
 use tokio::time::Instant;
 
-use super::{Asked, Tree};
+use super::{Asked, Omission, Tree};
 use crate::Ino;
 use crate::snapshot::{Snapshot, Told, Whole};
 
@@ -78,6 +78,18 @@ impl Tree {
     pub(crate) fn made_directory(&mut self, dir: Ino, path: &RemotePath, asked: Asked) {
         self.snapshots.take_ahead(path);
         self.learn_directory(dir, Snapshot::new(Vec::new(), true, asked, asked.at));
+        self.learn_omission(dir, |_| Omission::Absence);
+    }
+
+    /// Whether a name that listings of `dir` leave out is absent.
+    pub(crate) fn omits_nothing(&self, dir: Ino) -> bool {
+        self.nodes.get(&dir).is_some_and(|node| node.omission == Omission::Absence)
+    }
+
+    fn learn_omission(&mut self, dir: Ino, learn: impl FnOnce(Omission) -> Omission) {
+        if let Some(node) = self.nodes.get_mut(&dir) {
+            node.omission = learn(node.omission);
+        }
     }
 
     /// `name` was removed here, by a change that is on its way still.
@@ -108,6 +120,15 @@ impl Tree {
         let listed = self.snapshot(dir).and_then(|snapshot| snapshot.told(name));
         match (listed, told) {
             (Some(Told::Absent(_)), Some(attr)) => self.told(dir, name, attr, asked),
+            (Some(Told::Unlisted(_)), Some(attr)) => {
+                self.told(dir, name, attr, asked);
+                self.learn_omission(dir, |_| Omission::Nothing);
+            }
+            (Some(Told::Unlisted(_)), None) => self.learn_omission(dir, |before| match before {
+                Omission::Unproven => Omission::Likely,
+                Omission::Likely => Omission::Absence,
+                known => known,
+            }),
             (Some(Told::Present { .. }), None) => self.snapshots.doubt(dir, name),
             _ => {}
         }
