@@ -12,6 +12,9 @@ use crate::snapshot::Told;
 use crate::tree::{Asked, Tree};
 use crate::{Ino, Vfs};
 
+/// Longest name of any common file system, in bytes.
+const NAME_MAX: usize = 255;
+
 impl Vfs {
     /// What a snapshot of `parent` tells of `name`, if it counts still. A look-up of what is there
     /// is counted.
@@ -19,9 +22,11 @@ impl Vfs {
         let now = Instant::now();
         let mut tree = self.tree();
         let told = tree.snapshot(parent).and_then(|snapshot| snapshot.told(name));
+        // The server has an error of its own for a name that is too long.
+        let told = told.filter(|_| name.as_bytes().len() <= NAME_MAX);
         match told {
             None => Ok(None),
-            Some(Told::Unlisted(_)) if !tree.omits_nothing(parent) => Ok(None),
+            Some(Told::Unlisted(_)) if !tree.omits_nothing(parent, now) => Ok(None),
             Some(Told::Absent(since) | Told::Unlisted(since)) => {
                 let left =
                     self.config.negative.saturating_sub(now.saturating_duration_since(since));

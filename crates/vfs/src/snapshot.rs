@@ -19,6 +19,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::{Attr, Name, RemotePath};
 use tokio::time::Instant;
@@ -38,6 +39,16 @@ const NAME_BYTES: usize = size_of::<Found>() + 2 * size_of::<usize>() + size_of:
 
 /// What a snapshot costs besides its names. An empty directory must not be for free.
 const SNAPSHOT_BYTES: usize = 400;
+
+/// Names that a listing leaves out are asked for so many times before others are taken for absent
+/// without: who looks a few names up, perhaps because he has just had something made on the
+/// server, gets the server's answer; who goes through search paths does not wait for each name.
+const CONFIRMATIONS: u8 = 8;
+
+/// For how long after the last change made here a directory that was made here is taken to have
+/// no other names: while an archive is unpacked, but not until somebody has logged in on the server
+/// and made something in it.
+const MADE_FOR: Duration = Duration::from_millis(200);
 
 /// A name as it was listed.
 #[derive(Clone, Debug)]
@@ -80,6 +91,10 @@ pub(crate) struct Snapshot {
     /// When the first part of the listing came: absent names were absent about then.
     first_at: Instant,
     exceptions: HashMap<Name, Exception>,
+    /// Names that it leaves out, and that were asked for and absent.
+    confirmed: u8,
+    /// The directory was made here, and until then is taken to have no names but those made here.
+    made_until: Option<Instant>,
     /// Its place in the order of use.
     used: u64,
     bytes: usize,
@@ -112,9 +127,22 @@ impl Snapshot {
             asked,
             first_at,
             exceptions,
+            confirmed: 0,
+            made_until: None,
             used: 0,
             bytes,
         }
+    }
+
+    /// Of a directory that was made here just now.
+    pub(crate) fn of_made(asked: Asked, now: Instant) -> Snapshot {
+        let empty = Snapshot::new(Vec::new(), true, asked, asked.at);
+        Snapshot { made_until: Some(now + MADE_FOR), ..empty }
+    }
+
+    /// Whether names that it leaves out are taken for absent.
+    pub(crate) fn omits_nothing(&self, now: Instant) -> bool {
+        self.confirmed >= CONFIRMATIONS || self.made_until.is_some_and(|until| now < until)
     }
 
     /// What it tells of `name`; `None` when that is not known.
@@ -306,6 +334,13 @@ impl Snapshots {
         self.take(&Key::Node(dir));
     }
 
+    /// A name that the snapshot of `dir` leaves out was asked for, and is absent.
+    pub(crate) fn confirm(&mut self, dir: Ino) {
+        if let Some(snapshot) = self.by_key.get_mut(&Key::Node(dir)) {
+            snapshot.confirmed = snapshot.confirmed.saturating_add(1);
+        }
+    }
+
     /// Nothing is known of `name` any longer.
     pub(crate) fn doubt(&mut self, dir: Ino, name: &Name) {
         self.except(dir, name, Exception::Unknown);
@@ -323,6 +358,9 @@ impl Snapshots {
 
     fn except(&mut self, dir: Ino, name: &Name, what: Exception) {
         let Some(snapshot) = self.by_key.get_mut(&Key::Node(dir)) else { return };
+        if let Some(until) = &mut snapshot.made_until {
+            *until = Instant::now() + MADE_FOR;
+        }
         if snapshot.exceptions.insert(name.clone(), what).is_none() {
             let cost = NAME_BYTES + name.as_bytes().len();
             snapshot.bytes += cost;

@@ -52,22 +52,9 @@ struct Node {
     children: u64,
     /// When it was looked up last, in look-ups of the whole tree.
     looked_up: u64,
-    omission: Omission,
-}
-
-/// Whether names that listings of a directory leave out are absent. Not so where the server's
-/// automounter shows a directory only to who asks for it by name.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Omission {
-    /// Nobody has asked so far.
-    #[default]
-    Unproven,
-    /// One of them was asked for, and was.
-    Likely,
-    /// Two were; or the directory was made here.
-    Absence,
-    /// One was there.
-    Nothing,
+    /// A name that a listing of this directory left out was there: the server's automounter shows
+    /// directories only to who asks for them, or others make files here at this time.
+    hides_names: bool,
 }
 
 /// Counts the changes made through this mount; see invariant 5.
@@ -138,7 +125,7 @@ impl Tree {
             names: Vec::new(),
             children: 0,
             looked_up: 0,
-            omission: Omission::default(),
+            hides_names: false,
         };
         Tree {
             nodes: HashMap::from([(Ino::ROOT, root)]),
@@ -290,7 +277,7 @@ impl Tree {
             names: Vec::new(),
             children: 0,
             looked_up: self.look_ups,
-            omission: Omission::default(),
+            hides_names: false,
         };
         self.nodes.insert(ino, node);
         self.add_name(ino, parent, name, valid_until);

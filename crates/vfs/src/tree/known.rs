@@ -3,7 +3,7 @@
 use base::{Attr, Name, RemotePath};
 use tokio::time::Instant;
 
-use super::{Asked, Omission, Tree};
+use super::{Asked, Tree};
 use crate::Ino;
 use crate::snapshot::{Snapshot, Told, Whole};
 
@@ -77,19 +77,13 @@ impl Tree {
     /// The directory `dir` at `path` has just been made here, and is empty.
     pub(crate) fn made_directory(&mut self, dir: Ino, path: &RemotePath, asked: Asked) {
         self.snapshots.take_ahead(path);
-        self.learn_directory(dir, Snapshot::new(Vec::new(), true, asked, asked.at));
-        self.learn_omission(dir, |_| Omission::Absence);
+        self.learn_directory(dir, Snapshot::of_made(asked, Instant::now()));
     }
 
-    /// Whether a name that listings of `dir` leave out is absent.
-    pub(crate) fn omits_nothing(&self, dir: Ino) -> bool {
-        self.nodes.get(&dir).is_some_and(|node| node.omission == Omission::Absence)
-    }
-
-    fn learn_omission(&mut self, dir: Ino, learn: impl FnOnce(Omission) -> Omission) {
-        if let Some(node) = self.nodes.get_mut(&dir) {
-            node.omission = learn(node.omission);
-        }
+    /// Whether a name that the snapshot of `dir` leaves out is taken for absent.
+    pub(crate) fn omits_nothing(&mut self, dir: Ino, now: Instant) -> bool {
+        self.nodes.get(&dir).is_some_and(|node| !node.hides_names)
+            && self.snapshots.get(dir).is_some_and(|snapshot| snapshot.omits_nothing(now))
     }
 
     /// `name` was removed here, by a change that is on its way still.
@@ -122,13 +116,11 @@ impl Tree {
             (Some(Told::Absent(_)), Some(attr)) => self.told(dir, name, attr, asked),
             (Some(Told::Unlisted(_)), Some(attr)) => {
                 self.told(dir, name, attr, asked);
-                self.learn_omission(dir, |_| Omission::Nothing);
+                if let Some(node) = self.nodes.get_mut(&dir) {
+                    node.hides_names = true;
+                }
             }
-            (Some(Told::Unlisted(_)), None) => self.learn_omission(dir, |before| match before {
-                Omission::Unproven => Omission::Likely,
-                Omission::Likely => Omission::Absence,
-                known => known,
-            }),
+            (Some(Told::Unlisted(_)), None) => self.snapshots.confirm(dir),
             (Some(Told::Present { .. }), None) => self.snapshots.doubt(dir, name),
             _ => {}
         }
