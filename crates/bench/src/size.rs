@@ -58,12 +58,12 @@ impl Size {
         match scale {
             Scale::Quick => Size {
                 scale,
-                file_bytes: 32 << 20,
-                random_file_bytes: 32 << 20,
-                random_seconds: 0.3,
-                tree_files: 200,
+                file_bytes: 24 << 20,
+                random_file_bytes: 24 << 20,
+                random_seconds: 0.2,
+                tree_files: 150,
                 metadata_files: 100,
-                latency_operations: 200,
+                latency_operations: 150,
                 ciphers: ciphers(&["aes128-gcm@openssh.com"]),
                 tree_source: None,
                 build_source: None,

@@ -42,7 +42,7 @@ impl Build {
             };
         }
         match (size.scale, kernel::check()) {
-            (Scale::Quick, _) => (vec![Project::Generated { modules: 12 }], Vec::new()),
+            (Scale::Quick, _) => (vec![Project::Generated { modules: 8 }], Vec::new()),
             (_, Err(left_out)) => (vec![Project::Generated { modules: 100 }], vec![left_out]),
             (Scale::Normal, Ok(())) => (vec![Project::KernelLibrary], Vec::new()),
             (Scale::Full, Ok(())) => (vec![Project::KernelLibrary, Project::Kernel], Vec::new()),

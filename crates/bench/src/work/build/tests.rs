@@ -18,7 +18,7 @@ fn the_generated_program_is_built_and_wrong_sources_are_found() {
         let measured = run(&world, id, PLACE).expect(id);
         assert!(measured.verified);
         // Twenty modules and what calls them.
-        assert_eq!(measured.operations, 13);
+        assert_eq!(measured.operations, 9);
     }
 
     let shown = world.copy_place("shown").join("build/generated");
