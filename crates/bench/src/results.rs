@@ -123,6 +123,19 @@ pub struct SubjectInfo {
 }
 
 impl SubjectInfo {
+    /// One without a version or a cipher, so far.
+    #[must_use]
+    pub fn new(name: &str, kind: &str, command: impl Into<String>) -> SubjectInfo {
+        SubjectInfo {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            version: String::new(),
+            command: command.into(),
+            cipher: None,
+            control_of: None,
+        }
+    }
+
     /// Whether it is on this machine before it is measured: nothing is started anew, and what it
     /// shows is its place itself.
     #[must_use]

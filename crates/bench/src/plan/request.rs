@@ -159,14 +159,7 @@ mod tests {
 
     #[test]
     fn the_reference_is_the_usual_peer_or_the_next_best() {
-        let info = |(name, kind): (&str, &str)| SubjectInfo {
-            name: name.to_owned(),
-            kind: kind.to_owned(),
-            version: String::new(),
-            command: String::new(),
-            cipher: None,
-            control_of: None,
-        };
+        let info = |(name, kind): (&str, &str)| SubjectInfo::new(name, kind, "");
         let reference = |subjects: &[(&str, &str)]| {
             let infos: Vec<SubjectInfo> = subjects.iter().copied().map(info).collect();
             usual_reference(&infos).map(str::to_owned)

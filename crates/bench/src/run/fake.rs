@@ -260,14 +260,7 @@ struct FakeSubject {
 
 impl Subject for FakeSubject {
     fn info(&self) -> SubjectInfo {
-        SubjectInfo {
-            name: self.name.clone(),
-            kind: "mount".to_owned(),
-            version: String::new(),
-            command: String::new(),
-            cipher: None,
-            control_of: None,
-        }
+        SubjectInfo::new(&self.name, "mount", "")
     }
 
     fn check(&self, _: &Executor) -> Result<(), LeftOut> {
@@ -317,10 +310,6 @@ struct FakeSession {
 impl Session for FakeSession {
     fn access(&self) -> Access<'_> {
         Access::Directory(&self.dir)
-    }
-
-    fn client_pids(&self) -> Vec<u32> {
-        Vec::new()
     }
 
     fn forget(&mut self, _: &Executor) -> Result<bool, Failure> {

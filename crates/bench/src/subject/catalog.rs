@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::executor::Executor;
@@ -24,6 +24,7 @@ use super::programs::{
 };
 use super::rclone::Rclone;
 use super::rsyncd::Rsyncd;
+use super::seen::Seen;
 
 /// The fastest cipher where the processor has AES.
 const FASTEST: &str = "Ciphers=aes128-gcm@openssh.com";
@@ -245,7 +246,7 @@ impl Spec {
     pub fn make(&self, setting: &Setting) -> Result<Box<dyn Subject>, Failure> {
         let name = self.name();
         let server = setting.server.clone();
-        let (version, cipher) = (OnceLock::new(), OnceLock::new());
+        let seen = Seen::default();
         let start_limit = setting.start_limit;
         let mounted = |program: PathBuf, options: Vec<String>| {
             let words = options.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect();
@@ -261,12 +262,12 @@ impl Spec {
                 let options = options.iter().map(|&option| option.to_owned()).collect();
                 Box::new(mounted("sshfs".into(), options).with_package(SSHFS.package))
             }
-            Making::Rclone(mode) => Box::new(Rclone { name, mode, server, start_limit, version }),
-            Making::Copier(tool) => Box::new(SshCopier { name, tool, server, version, cipher }),
-            Making::Rsyncd => Box::new(Rsyncd { name, server, version }),
-            Making::Ftp => Box::new(Ftp { name, server, version }),
+            Making::Rclone(mode) => Box::new(Rclone { name, mode, server, start_limit, seen }),
+            Making::Copier(tool) => Box::new(SshCopier { name, tool, server, seen }),
+            Making::Rsyncd => Box::new(Rsyncd { name, server, seen }),
+            Making::Ftp => Box::new(Ftp { name, server, seen }),
             Making::Local => Box::new(Local::new(name, setting.scratch.join("local"))?),
-            Making::Floor(kind) => Box::new(Floor { name, kind, server, version, cipher }),
+            Making::Floor(kind) => Box::new(Floor { name, kind, server, seen }),
         })
     }
 }

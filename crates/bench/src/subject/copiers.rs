@@ -9,7 +9,7 @@ mod tar;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
@@ -21,9 +21,9 @@ use crate::subject::{Access, Copier, Session, Subject, Tuning};
 pub(super) use line::Line;
 use tar::TarPipe;
 
-use super::cipher;
 use super::programs::{self, Program, RSYNC, SCP, SFTP, SSH, TAR};
 use super::quoting::{double, joined, no_pattern, rsync_word};
+use super::seen::Seen;
 
 /// Which program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,27 +70,19 @@ pub(super) struct SshCopier {
     pub name: String,
     pub tool: Tool,
     pub server: Arc<Server>,
-    pub version: OnceLock<String>,
-    pub cipher: OnceLock<Option<String>>,
+    pub seen: Seen,
 }
 
 impl Subject for SshCopier {
     fn info(&self) -> SubjectInfo {
-        SubjectInfo {
-            name: self.name.clone(),
-            kind: "copy".to_owned(),
-            version: self.version.get().cloned().unwrap_or_default(),
-            command: self.tool.command().to_owned(),
-            cipher: self.cipher.get().cloned().flatten(),
-            control_of: None,
-        }
+        self.seen.info(&self.name, "copy", self.tool.command())
     }
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
         for program in self.tool.programs() {
             program.require(&self.name)?;
         }
-        self.version.get_or_init(|| programs::versions(self.tool.programs(), executor));
+        self.seen.version(|| programs::versions(self.tool.programs(), executor));
         Ok(())
     }
 
@@ -104,9 +96,7 @@ impl Subject for SshCopier {
         tuning: &Tuning,
         executor: &Executor,
     ) -> Result<Box<dyn Session>, Failure> {
-        if tuning.cipher.is_none() {
-            self.cipher.get_or_init(|| cipher::negotiated(self.server.ssh(None), executor));
-        }
+        self.seen.cipher(tuning, executor, || self.server.ssh(None));
         let line = Line::new(&self.server, tuning, scratch, executor)?;
         Ok(Box::new(CopySession(self.tool.copier(line))))
     }
@@ -120,19 +110,9 @@ impl Session for CopySession {
         Access::Copier(&*self.0)
     }
 
-    fn client_pids(&self) -> Vec<u32> {
-        Vec::new()
-    }
-
     fn forget(&mut self, _: &Executor) -> Result<bool, Failure> {
         Ok(true)
     }
-
-    fn stop(&mut self, _: &Executor) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn abandon(&mut self) {}
 }
 
 /// A local file, or the content of a local directory: what becomes the target itself, and not

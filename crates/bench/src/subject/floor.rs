@@ -6,7 +6,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
@@ -15,9 +15,9 @@ use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
 use crate::subject::{Access, Copier, Session, Subject, Tuning};
 
-use super::cipher;
 use super::copiers::Line;
 use super::programs::SSH;
+use super::seen::Seen;
 
 /// The cipher, where a work does not ask for one.
 const CIPHER: &str = "aes128-gcm@openssh.com";
@@ -36,8 +36,7 @@ pub(super) struct Floor {
     pub name: String,
     pub kind: Kind,
     pub server: Arc<Server>,
-    pub version: OnceLock<String>,
-    pub cipher: OnceLock<Option<String>>,
+    pub seen: Seen,
 }
 
 impl Subject for Floor {
@@ -46,19 +45,12 @@ impl Subject for Floor {
             Kind::Cat => "ssh -c aes128-gcm@openssh.com HOST cat FILE",
             Kind::Sftp => "ssh -c aes128-gcm@openssh.com HOST -s sftp",
         };
-        SubjectInfo {
-            name: self.name.clone(),
-            kind: "floor".to_owned(),
-            version: self.version.get().cloned().unwrap_or_default(),
-            command: command.to_owned(),
-            cipher: self.cipher.get().cloned().flatten(),
-            control_of: None,
-        }
+        self.seen.info(&self.name, "floor", command)
     }
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
         SSH.require(&self.name)?;
-        self.version.get_or_init(|| SSH.version(executor));
+        self.seen.version(|| SSH.version(executor));
         Ok(())
     }
 
@@ -72,9 +64,7 @@ impl Subject for Floor {
         tuning: &Tuning,
         executor: &Executor,
     ) -> Result<Box<dyn Session>, Failure> {
-        if tuning.cipher.is_none() {
-            self.cipher.get_or_init(|| cipher::negotiated(self.server.ssh(Some(CIPHER)), executor));
-        }
+        self.seen.cipher(tuning, executor, || self.server.ssh(Some(CIPHER)));
         let tuning = &Tuning { cipher: tuning.cipher.clone().or_else(|| Some(CIPHER.to_owned())) };
         match self.kind {
             Kind::Cat => {
@@ -107,19 +97,9 @@ impl Session for FloorSession {
         }
     }
 
-    fn client_pids(&self) -> Vec<u32> {
-        Vec::new()
-    }
-
     fn forget(&mut self, _: &Executor) -> Result<bool, Failure> {
         Ok(true)
     }
-
-    fn stop(&mut self, _: &Executor) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn abandon(&mut self) {}
 }
 
 /// Files as streams.

@@ -13,8 +13,8 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use testkit::link::Link;
 
@@ -28,12 +28,13 @@ use crate::subject::{Copier, Session, Subject, Tuning};
 use super::network::{Daemon, DaemonSession, require_private, same_port, secret, write_private};
 use super::programs::{CURL, LFTP, VSFTPD};
 use super::quoting::{double, joined};
+use super::seen::Seen;
 
 /// FTP by vsftpd.
 pub(super) struct Ftp {
     pub name: String,
     pub server: Arc<Server>,
-    pub version: OnceLock<String>,
+    pub seen: Seen,
 }
 
 impl Subject for Ftp {
@@ -42,14 +43,7 @@ impl Subject for Ftp {
             Some(Client::Curl) => "curl -o TO ftp://HOST/FROM",
             _ => "lftp -c 'open HOST; mirror FROM TO'",
         };
-        SubjectInfo {
-            name: self.name.clone(),
-            kind: "copy".to_owned(),
-            version: self.version.get().cloned().unwrap_or_default(),
-            command: command.to_owned(),
-            cipher: None,
-            control_of: None,
-        }
+        self.seen.info(&self.name, "copy", command)
     }
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
@@ -60,7 +54,7 @@ impl Subject for Ftp {
         };
         program.require(&self.name)?;
         require_private(&self.name, &self.server)?;
-        self.version.get_or_init(|| format!("vsftpd; {}", program.version(executor)));
+        self.seen.version(|| format!("vsftpd; {}", program.version(executor)));
         Ok(())
     }
 
@@ -254,8 +248,7 @@ mod tests {
         let executor = Executor::new();
         let server = Server::private(&LinkSpec::loopback(), dir.path()).unwrap();
         let root = server.place().local().unwrap();
-        let ftp =
-            Ftp { name: "ftp".to_owned(), server: Arc::new(server), version: OnceLock::new() };
+        let ftp = Ftp { name: "ftp".to_owned(), server: Arc::new(server), seen: Seen::default() };
         if VSFTPD.find().is_none() || CURL.find().is_none() {
             assert!(client() == Some(Client::Lftp) || ftp.check(&executor).is_err());
             return;

@@ -41,14 +41,7 @@ impl Local {
 
 impl Subject for Local {
     fn info(&self) -> SubjectInfo {
-        SubjectInfo {
-            name: self.name.clone(),
-            kind: "local".to_owned(),
-            version: String::new(),
-            command: "a directory of the local disk".to_owned(),
-            cipher: None,
-            control_of: None,
-        }
+        SubjectInfo::new(&self.name, "local", "a directory of the local disk")
     }
 
     fn check(&self, _: &Executor) -> Result<(), LeftOut> {
@@ -78,10 +71,6 @@ impl Session for LocalSession {
         Access::Directory(&self.0)
     }
 
-    fn client_pids(&self) -> Vec<u32> {
-        Vec::new()
-    }
-
     fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
         let kind = statfs(&self.0).map_err(io::Error::from)?.f_type;
         if IN_MEMORY.contains(&kind) {
@@ -94,12 +83,6 @@ impl Session for LocalSession {
         drop_data(&self.0)?;
         Ok(true)
     }
-
-    fn stop(&mut self, _: &Executor) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn abandon(&mut self) {}
 }
 
 /// Drops the data of all files of a tree from the page cache.

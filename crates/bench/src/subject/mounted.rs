@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::executor::{Executor, find_program};
@@ -16,6 +16,7 @@ use crate::subject::{Access, Session, Subject, Tuning};
 use super::mount::{Remounting, START_LIMIT};
 use super::programs;
 use super::quoting::{joined, shell};
+use super::seen::Seen;
 use super::{cipher, family};
 
 /// A program that mounts as `PROGRAM [options] host:dir mountpoint`, and with `-f` stays in the
@@ -30,8 +31,7 @@ pub struct Mounted {
     typed: Option<&'static str>,
     /// The package that has the program, for a peer.
     package: Option<&'static str>,
-    version: OnceLock<String>,
-    cipher: OnceLock<Option<String>>,
+    seen: Seen,
 }
 
 impl Mounted {
@@ -52,8 +52,7 @@ impl Mounted {
             start_limit: START_LIMIT,
             typed: None,
             package: None,
-            version: OnceLock::new(),
-            cipher: OnceLock::new(),
+            seen: Seen::default(),
         }
     }
 
@@ -85,14 +84,6 @@ impl Mounted {
         words.push(source);
         words
     }
-
-    /// Asks once, while the first mount stands, which cipher its connection has.
-    fn find_cipher(&self, daemon: Option<u32>, executor: &Executor) {
-        self.cipher.get_or_init(|| {
-            let told = cipher::told(&family::of(daemon?));
-            cipher::negotiated(self.server.ssh(told.as_deref()), executor)
-        });
-    }
 }
 
 impl Subject for Mounted {
@@ -101,14 +92,7 @@ impl Subject for Mounted {
         let mut words = vec![typed];
         words.extend(self.options.iter().map(OsString::from));
         words.extend(["HOST:DIR".into(), "MOUNTPOINT".into()]);
-        SubjectInfo {
-            name: self.name.clone(),
-            kind: "mount".to_owned(),
-            version: self.version.get().cloned().unwrap_or_default(),
-            command: shown_command(&words),
-            cipher: self.cipher.get().cloned().flatten(),
-            control_of: None,
-        }
+        self.seen.info(&self.name, "mount", shown_command(&words))
     }
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
@@ -121,7 +105,7 @@ impl Subject for Mounted {
             });
         };
         device_of_fuse(&self.name)?;
-        self.version.get_or_init(|| programs::version(&program, "-V", executor));
+        self.seen.version(|| programs::version(&program, "-V", executor));
         Ok(())
     }
 
@@ -145,8 +129,10 @@ impl Subject for Mounted {
             command
         };
         let mounting = Remounting::start(scratch, self.start_limit, executor, make)?;
-        if tuning.cipher.is_none() {
-            self.find_cipher(mounting.mount().pid(), executor);
+        if let Some(daemon) = mounting.mount().pid() {
+            // While the mount stands, what its own ssh was told.
+            let told = || cipher::told(&family::of(daemon));
+            self.seen.cipher(tuning, executor, || self.server.ssh(told().as_deref()));
         }
         Ok(Box::new(MountedSession(mounting)))
     }

@@ -83,10 +83,6 @@ impl<C: Copier> Session for DaemonSession<C> {
         Access::Copier(&self.copier)
     }
 
-    fn client_pids(&self) -> Vec<u32> {
-        Vec::new()
-    }
-
     fn server_pids(&self) -> Vec<u32> {
         self.daemon.pid().into_iter().collect()
     }

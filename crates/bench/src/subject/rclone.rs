@@ -15,7 +15,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,7 @@ use super::mount::Remounting;
 use super::mounted::{device_of_fuse, shown_command};
 use super::programs::{FUSERMOUNT, RCLONE};
 use super::quoting::joined;
+use super::seen::Seen;
 
 /// Longest time for rclone to say which options it knows.
 const HELP_LIMIT: Duration = Duration::from_secs(10);
@@ -50,7 +51,7 @@ pub(super) struct Rclone {
     pub mode: &'static str,
     pub server: Arc<Server>,
     pub start_limit: Duration,
-    pub version: OnceLock<String>,
+    pub seen: Seen,
 }
 
 impl Rclone {
@@ -89,21 +90,14 @@ impl Rclone {
 impl Subject for Rclone {
     fn info(&self) -> SubjectInfo {
         let words = [&["rclone", "mount"], &self.choices()[..], &[":sftp:DIR", "MOUNTPOINT"]];
-        SubjectInfo {
-            name: self.name.clone(),
-            kind: "mount".to_owned(),
-            version: self.version.get().cloned().unwrap_or_default(),
-            command: shown_command(&words.concat()),
-            cipher: None,
-            control_of: None,
-        }
+        self.seen.info(&self.name, "mount", shown_command(&words.concat()))
     }
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
         RCLONE.require(&self.name)?;
         FUSERMOUNT.require(&self.name)?;
         device_of_fuse(&self.name)?;
-        self.version.get_or_init(|| RCLONE.version(executor));
+        self.seen.version(|| RCLONE.version(executor));
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
@@ -19,6 +19,7 @@ use super::copiers::slash;
 use super::network::{Daemon, DaemonSession, require_private, secret, write_private};
 use super::programs::RSYNC;
 use super::quoting::joined;
+use super::seen::Seen;
 
 /// The name of the user of the daemon, and of its one module.
 const BENCH: &str = "bench";
@@ -27,25 +28,18 @@ const BENCH: &str = "bench";
 pub(super) struct Rsyncd {
     pub name: String,
     pub server: Arc<Server>,
-    pub version: OnceLock<String>,
+    pub seen: Seen,
 }
 
 impl Subject for Rsyncd {
     fn info(&self) -> SubjectInfo {
-        SubjectInfo {
-            name: self.name.clone(),
-            kind: "copy".to_owned(),
-            version: self.version.get().cloned().unwrap_or_default(),
-            command: "rsync -a rsync://HOST/MODULE/FROM/ TO/".to_owned(),
-            cipher: None,
-            control_of: None,
-        }
+        self.seen.info(&self.name, "copy", "rsync -a rsync://HOST/MODULE/FROM/ TO/")
     }
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
         RSYNC.require(&self.name)?;
         require_private(&self.name, &self.server)?;
-        self.version.get_or_init(|| RSYNC.version(executor));
+        self.seen.version(|| RSYNC.version(executor));
         Ok(())
     }
 

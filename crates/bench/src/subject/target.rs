@@ -131,13 +131,10 @@ fn output(executor: &Executor, program: &str, words: &[&OsStr]) -> Result<PathBu
 impl Subject for Target {
     fn info(&self) -> SubjectInfo {
         let Mount { kind, source, .. } = &self.mount;
+        let command = format!("{} on {}", source.escape_debug(), shown(&self.asked));
         SubjectInfo {
-            name: self.name.clone(),
-            kind: "target".to_owned(),
             version: kind.escape_debug().to_string(),
-            command: format!("{} on {}", source.escape_debug(), shown(&self.asked)),
-            cipher: None,
-            control_of: None,
+            ..SubjectInfo::new(&self.name, "target", command)
         }
     }
 
@@ -180,10 +177,6 @@ impl Session for TargetSession {
         Access::Directory(&self.root)
     }
 
-    fn client_pids(&self) -> Vec<u32> {
-        Vec::new()
-    }
-
     fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
         if !rustix::process::geteuid().is_root() {
             return Ok(false);
@@ -203,12 +196,6 @@ impl Session for TargetSession {
         }
         Ok(true)
     }
-
-    fn stop(&mut self, _: &Executor) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn abandon(&mut self) {}
 }
 
 /// Loads the programs of the works with their libraries.

@@ -160,14 +160,7 @@ impl Subject for Fake<'_> {
             Use::Stream => ("floor", "cat"),
             Use::Sftp => ("floor", "sftp-server"),
         };
-        SubjectInfo {
-            name: name.to_owned(),
-            kind: kind.to_owned(),
-            version: String::new(),
-            command: String::new(),
-            cipher: None,
-            control_of: None,
-        }
+        SubjectInfo::new(name, kind, "")
     }
 
     fn check(&self, _executor: &Executor) -> Result<(), LeftOut> {

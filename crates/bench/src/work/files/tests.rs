@@ -42,14 +42,7 @@ fn a_wrong_byte_and_a_lost_file_are_found() {
 
 #[test]
 fn a_cipher_says_nothing_of_what_has_none() {
-    let info = |kind: &str, name: &str| SubjectInfo {
-        name: name.to_owned(),
-        kind: kind.to_owned(),
-        version: String::new(),
-        command: String::new(),
-        cipher: None,
-        control_of: None,
-    };
+    let info = |kind: &str, name: &str| SubjectInfo::new(name, kind, "");
     let size = tiny();
     let by_cipher = step(&Files, &size, "files.in.aes128-gcm");
     assert_eq!(by_cipher.tuning().cipher.as_deref(), Some("aes128-gcm@openssh.com"));
