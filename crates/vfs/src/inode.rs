@@ -183,12 +183,6 @@ impl Inode {
         }
     }
 
-    /// Whether nobody has it open, and nothing is on its way to it.
-    pub(crate) fn is_idle(&self) -> bool {
-        let state = self.state();
-        state.open.is_empty() && state.changing == 0
-    }
-
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

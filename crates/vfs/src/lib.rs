@@ -144,14 +144,6 @@ impl Vfs {
         self.tree().len()
     }
 
-    /// Names that the kernel could be asked to forget, by the directory that each is in, so that
-    /// `limit` inodes are left: those looked up longest ago, that nobody has open, directories only
-    /// when nothing is kept below them. Looks at all inodes.
-    #[must_use]
-    pub fn surplus(&self, limit: usize) -> Vec<(Ino, Name)> {
-        self.tree().surplus(limit)
-    }
-
     /// How many files and directories are open.
     #[must_use]
     pub fn handles(&self) -> usize {

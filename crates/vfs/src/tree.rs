@@ -19,7 +19,6 @@
 //! (`Inode::state`) may be locked inside it, never the other way round.
 
 mod known;
-mod surplus;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -50,8 +49,6 @@ struct Node {
     names: Vec<(Ino, Name)>,
     /// Bindings in this directory.
     children: u64,
-    /// When it was looked up last, in look-ups of the whole tree.
-    looked_up: u64,
     /// A name that a listing of this directory left out was there: the server's automounter shows
     /// directories only to who asks for them, or others make files here at this time.
     hides_names: bool,
@@ -97,8 +94,6 @@ pub(crate) struct Tree {
     /// What was asked before this tick about a directory without a node may be older than a change
     /// of it: its node is gone, and what was known of its changes with it.
     lost_track: u64,
-    /// How many there have been.
-    look_ups: u64,
 }
 
 /// What a name that was looked up at the server turned out to be.
@@ -124,7 +119,6 @@ impl Tree {
             nlookup: 1,
             names: Vec::new(),
             children: 0,
-            looked_up: 0,
             hides_names: false,
         };
         Tree {
@@ -138,7 +132,6 @@ impl Tree {
             changes: NameChanges::default(),
             snapshots: Snapshots::default(),
             lost_track: 0,
-            look_ups: 0,
         }
     }
 
@@ -270,13 +263,11 @@ impl Tree {
         let parent_number = self.number_of(parent);
         let number = self.numbers.take(parent_number, name);
         let inode = Arc::new(Inode::new(ino, number, attr.kind));
-        self.look_ups += 1;
         let node = Node {
             inode: inode.clone(),
             nlookup: 1,
             names: Vec::new(),
             children: 0,
-            looked_up: self.look_ups,
             hides_names: false,
         };
         self.nodes.insert(ino, node);
@@ -371,8 +362,6 @@ impl Tree {
     /// Counts one more look-up of `ino`.
     pub(crate) fn count(&mut self, ino: Ino) {
         if let Some(node) = self.nodes.get_mut(&ino) {
-            self.look_ups += 1;
-            node.looked_up = self.look_ups;
             node.nlookup += 1;
         }
     }
