@@ -14,5 +14,5 @@ pub use attr::{Attr, AttrChange, FileKind, StatVfs, Timestamp};
 pub use errno::{Errno, Result};
 pub use path::{InvalidName, Name, RemotePath};
 pub use remote::{
-    Access, Create, Data, Dh, DirEntry, Fh, OpenFlags, Opened, Remote, RenameMode, Window,
+    Access, Create, Data, Dh, DirEntry, Fh, Location, OpenFlags, Opened, Remote, RenameMode, Window,
 };

@@ -17,7 +17,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::{Attr, AttrChange, Name, RemotePath, Result, StatVfs};
+use crate::{Attr, AttrChange, Errno, Name, RemotePath, Result, StatVfs};
 
 /// A handle of an open file, valid with the [`Remote`] that gave it until it is closed there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -213,6 +213,15 @@ impl Default for Window {
     }
 }
 
+/// Where a name is, in words for the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The source as the user wrote it: `gw1:/project`, `local:/srv`.
+    pub source: String,
+    /// The machine, as the user calls it; `localhost` for this one.
+    pub host: String,
+}
+
 /// A file system somewhere else. See the [module](self) for the rules.
 #[async_trait]
 pub trait Remote: Send + Sync + 'static {
@@ -299,6 +308,29 @@ pub trait Remote: Send + Sync + 'static {
     /// would like to try next is in it. Cheap, to be asked before each read ahead.
     fn suggested_window(&self) -> Window {
         Window::default()
+    }
+
+    /// Where what `path` names is. The first place is the one that is shown; the others hold the
+    /// same name behind it. `EOPNOTSUPP` from a remote that has no words for itself.
+    async fn locate(&self, _path: &RemotePath) -> Result<Vec<Location>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Whether it is known now that it cannot be reached: what is asked of it waits for that to
+    /// change, or fails. Cheap.
+    fn is_away(&self) -> bool {
+        false
+    }
+
+    /// Returns when [`Remote::is_away`] has become true, at once if it is.
+    async fn gone(&self) {
+        std::future::pending().await
+    }
+
+    /// What tells this run of the server's machine from all others: what was written and not
+    /// synced in another run may be lost. `None` where nothing tells.
+    async fn server_run(&self) -> Result<Option<Bytes>> {
+        Ok(None)
     }
 }
 
