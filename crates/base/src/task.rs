@@ -11,7 +11,9 @@
 //! 1. A future is polled by one thread at a time, and never from inside `wake`, so a waker may be
 //!    called with locks held.
 //! 2. A wake-up during a poll makes one more poll.
-//! 3. After [`Task::cancel`] has returned `true` the future was dropped or is about to be by the
+//! 3. What is to be done [at the end of a batch](at_end_of_batch) is done after its tasks were
+//!    polled, or after a few of them.
+//! 4. After [`Task::cancel`] has returned `true` the future was dropped or is about to be by the
 //!    thread that polls it now, and it will not be polled again.
 
 use std::cell::RefCell;
@@ -44,9 +46,27 @@ pub struct Task {
     runtime: Handle,
 }
 
+/// Tasks polled before what is to be done at the end of their batch is done without waiting for
+/// the others: it must not wait for long, and a few together are worth nearly as much as many.
+const TASKS_BETWEEN: usize = 8;
+
+/// What can be done once for all that happens in a [`batch`].
+pub trait AtEnd: Send + Sync {
+    /// Called by the thread that was in the batch, once for each [`at_end_of_batch`]. Must not
+    /// block, nor panic.
+    fn at_end(&self);
+}
+
+/// What a batch has gathered.
+#[derive(Default)]
+struct Batch {
+    woken: VecDeque<Arc<Task>>,
+    at_end: Vec<Arc<dyn AtEnd>>,
+}
+
 thread_local! {
-    /// The tasks woken in the batch that this thread is in, if it is in one.
-    static BATCH: RefCell<Option<VecDeque<Arc<Task>>>> = const { RefCell::new(None) };
+    /// The batch that this thread is in, if it is in one.
+    static BATCH: RefCell<Option<Batch>> = const { RefCell::new(None) };
 }
 
 impl Task {
@@ -141,8 +161,8 @@ impl Wake for Task {
             return;
         }
         let batched = BATCH.with_borrow_mut(|batch| match batch {
-            Some(woken) => {
-                woken.push_back(self.clone());
+            Some(batch) => {
+                batch.woken.push_back(self.clone());
                 true
             }
             None => false,
@@ -152,6 +172,16 @@ impl Wake for Task {
             self.runtime.spawn(async move { task.run() });
         }
     }
+}
+
+/// Has something done at the end of the batch that this thread is in. `false`, and `work` is not
+/// asked for, when it is in none.
+pub fn at_end_of_batch(work: impl FnOnce() -> Arc<dyn AtEnd>) -> bool {
+    BATCH.with_borrow_mut(|batch| {
+        let Some(batch) = batch else { return false };
+        batch.at_end.push(work());
+        true
+    })
 }
 
 /// Runs `body`, then polls on this thread every [`Task`] that was woken in it.
@@ -166,21 +196,35 @@ pub fn batch<T>(body: impl FnOnce() -> T) -> T {
     struct Leave;
     impl Drop for Leave {
         fn drop(&mut self) {
-            for task in BATCH.take().unwrap_or_default() {
+            let batch = BATCH.take().unwrap_or_default();
+            for task in batch.woken {
                 let runtime = task.runtime.clone();
                 runtime.spawn(async move { task.run() });
             }
+            batch.at_end.iter().for_each(|work| work.at_end());
         }
     }
-    BATCH.set(Some(VecDeque::new()));
+    BATCH.set(Some(Batch::default()));
     let leave = Leave;
     let result = body();
+    let mut polled = 0;
     // One by one, so that those behind one that panics are still there to be handed on.
-    while let Some(task) = BATCH.with_borrow_mut(|batch| batch.as_mut()?.pop_front()) {
+    while let Some(task) = BATCH.with_borrow_mut(|batch| batch.as_mut()?.woken.pop_front()) {
         task.run();
+        polled += 1;
+        if polled % TASKS_BETWEEN == 0 {
+            end_meanwhile();
+        }
     }
     drop(leave);
     result
+}
+
+/// Does what was to be done at the end of the batch so far.
+fn end_meanwhile() {
+    let works = BATCH
+        .with_borrow_mut(|batch| batch.as_mut().map(|batch| std::mem::take(&mut batch.at_end)));
+    works.iter().flatten().for_each(|work| work.at_end());
 }
 
 #[cfg(test)]
@@ -234,6 +278,65 @@ mod tests {
         });
         thread::spawn(move || answer.send(()).unwrap()).join().unwrap();
         finished.await.unwrap();
+    }
+
+    struct Tell(mpsc::UnboundedSender<&'static str>);
+    impl AtEnd for Tell {
+        fn at_end(&self) {
+            self.0.send("end").unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_to_be_done_at_the_end_is_done_after_the_tasks() {
+        let (told, mut heard) = mpsc::unbounded_channel();
+        let tell = Arc::new(Tell(told.clone()));
+        let at_end = || at_end_of_batch(|| tell.clone());
+        assert!(!at_end(), "there is no batch");
+        let (answer, question) = oneshot::channel::<()>();
+        let mine = told.clone();
+        let _task = Task::start(async move {
+            question.await.unwrap();
+            mine.send("task").unwrap();
+        });
+        batch(|| {
+            assert!(at_end());
+            // One inside leaves it to the outer one.
+            batch(|| assert!(at_end()));
+            answer.send(()).unwrap();
+            told.send("body").unwrap();
+        });
+        let order: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
+        assert_eq!(order, ["body", "task", "end", "end"]);
+        let panics = std::panic::AssertUnwindSafe(|| {
+            batch(|| {
+                at_end();
+                panic!("as it should");
+            });
+        });
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert_eq!(heard.try_recv(), Ok("end"), "also when something panics");
+    }
+
+    #[tokio::test]
+    async fn the_end_does_not_wait_for_all_of_many_tasks() {
+        let (told, mut heard) = mpsc::unbounded_channel();
+        let tell = Arc::new(Tell(told.clone()));
+        let (answer, question) = watch::channel(false);
+        let tasks: Vec<_> = (0..2 * TASKS_BETWEEN)
+            .map(|_| {
+                let (mut question, told, tell) = (question.clone(), told.clone(), tell.clone());
+                Task::start(async move {
+                    question.wait_for(|ready| *ready).await.unwrap();
+                    at_end_of_batch(|| tell.clone());
+                    told.send("task").unwrap();
+                })
+            })
+            .collect();
+        batch(|| answer.send(true).unwrap());
+        let order: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
+        assert_eq!(order.iter().position(|what| *what == "end"), Some(TASKS_BETWEEN));
+        assert_eq!((order.len(), tasks.len()), (4 * TASKS_BETWEEN, 2 * TASKS_BETWEEN));
     }
 
     #[tokio::test]

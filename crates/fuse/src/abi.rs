@@ -251,6 +251,8 @@ wire_structs! {
     NotifyDelete = 24 { parent: u64, child: u64, namelen: u32, padding: u32, }
     /// `fuse_notify_store_out`
     NotifyStore = 24 { nodeid: u64, offset: u64, size: u32, padding: u32, }
+    /// `fuse_notify_prune_out`; node ids follow
+    NotifyPrune = 16 { count: u32, padding: u32, spare: u64, }
 }
 
 #[cfg(test)]

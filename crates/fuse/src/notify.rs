@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::abi::{self, OutHeader, Wire, flags, opcode};
 use crate::channel::Channel;
+use crate::session::Negotiated;
 
 /// Notifications that may wait. Each has some 300 bytes (but for `store`), so the queue stays
 /// around a megabyte; the number is that of the changes which a large checkout on the server makes
@@ -46,6 +47,8 @@ enum Notification {
 pub struct Notifier {
     queue: SyncSender<Notification>,
     expire_only: bool,
+    epochs: bool,
+    prunes: bool,
 }
 
 impl std::fmt::Debug for Notifier {
@@ -55,14 +58,18 @@ impl std::fmt::Debug for Notifier {
 }
 
 impl Notifier {
-    /// Starts the thread. `expire_only`: the kernel knows `FUSE_EXPIRE_ONLY`.
-    pub(crate) fn start(channel: &Arc<dyn Channel>, expire_only: bool) -> io::Result<Notifier> {
+    /// Starts the thread.
+    pub(crate) fn start(
+        channel: &Arc<dyn Channel>,
+        negotiated: &Negotiated,
+    ) -> io::Result<Notifier> {
         let (queue, notifications) = sync_channel(QUEUE);
         let channel = Arc::downgrade(channel);
         thread::Builder::new()
             .name("fuse-notify".to_owned())
             .spawn(move || deliver(&notifications, &channel))?;
-        Ok(Notifier { queue, expire_only })
+        let Negotiated { epochs, prunes, .. } = *negotiated;
+        Ok(Notifier { queue, expire_only: negotiated.expire_only(), epochs, prunes })
     }
 
     /// Drops the attributes of `ino`, and its cached data from `offset` on: `len` bytes, or all
@@ -88,6 +95,31 @@ impl Notifier {
     #[must_use]
     pub fn expire_entry(&self, parent: u64, name: &[u8]) -> bool {
         self.entry(parent, name, if self.expire_only { flags::EXPIRE_ONLY } else { 0 })
+    }
+
+    /// Lets every name that the kernel has cached expire, also those cached as absent. `false` too
+    /// when the kernel cannot do that (before Linux 6.16).
+    #[must_use]
+    pub fn expire_all_names(&self) -> bool {
+        self.epochs && self.send(Vec::new(), opcode::NOTIFY_INC_EPOCH, Bytes::new())
+    }
+
+    /// Whether the kernel can [`prune`](Notifier::prune) (Linux 6.18).
+    #[must_use]
+    pub fn prunes(&self) -> bool {
+        self.prunes
+    }
+
+    /// Lets the kernel forget `inos`, with their names and their cached data, those of them that
+    /// nobody uses: what is open, a working directory, or has names below it stays as it is.
+    /// Nothing becomes invalid by it. `false` too when the kernel cannot do that.
+    #[must_use]
+    pub fn prune(&self, inos: &[u64]) -> bool {
+        let Ok(count) = u32::try_from(inos.len()) else { return false };
+        let mut body = Vec::with_capacity(abi::NotifyPrune::SIZE + size_of_val(inos));
+        abi::NotifyPrune { count, padding: 0, spare: 0 }.put(&mut body);
+        inos.iter().for_each(|ino| body.extend_from_slice(&ino.to_ne_bytes()));
+        self.prunes && self.send(body, opcode::NOTIFY_PRUNE, Bytes::new())
     }
 
     fn entry(&self, parent: u64, name: &[u8], flags: u32) -> bool {
@@ -138,6 +170,10 @@ impl Notifier {
             body.extend_from_slice(name);
             body.push(0);
         }
+        self.send(body, code, data)
+    }
+
+    fn send(&self, body: Vec<u8>, code: i32, data: Bytes) -> bool {
         match self.queue.try_send(Notification::Packet { body, code, data }) {
             Ok(()) | Err(TrySendError::Disconnected(_)) => true,
             Err(TrySendError::Full(_)) => false,

@@ -161,8 +161,7 @@ impl<F: Filesystem> Session<F> {
         let readiness = readiness.map_err(|error| Error::Session(error.into()))?;
         let buffers = Buffers::new(config.buffer_size());
         let negotiated = negotiation::negotiate(&readiness, &mut buffers.get(), &config).await?;
-        let notifier =
-            Notifier::start(&channel, negotiated.expire_only()).map_err(Error::Session)?;
+        let notifier = Notifier::start(&channel, &negotiated).map_err(Error::Session)?;
         let passthrough = negotiated.passthrough().then(|| Passthrough::new(&channel));
         let started = Started { negotiated, notifier, passthrough };
         filesystem.init(&started);

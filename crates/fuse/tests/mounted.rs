@@ -476,6 +476,91 @@ mod everybody {
     }
 
     #[test]
+    fn all_names_expire_at_once() {
+        let mounted = Mounted::with(
+            Memory::new(Duration::from_secs(3600)),
+            &MountOptions::default(),
+            Config::default(),
+        );
+        let memory = mounted.memory.clone();
+        memory.add("gone", b"there");
+        let is_there = |name: &str| {
+            let path = mounted.path(name);
+            in_time(move || path.symlink_metadata().is_ok())
+        };
+        assert!(is_there("gone") && !is_there("come"));
+        memory.remove("gone");
+        memory.add("come", b"");
+        assert!(is_there("gone") && !is_there("come"), "the kernel was to keep both");
+        let started = memory.started.get().unwrap();
+        assert_eq!(mounted.notifier().expire_all_names(), started.negotiated.epochs);
+        if started.negotiated.epochs {
+            mounted.runtime.block_on(mounted.notifier().settled());
+            assert!(!is_there("gone") && is_there("come"));
+        } else {
+            eprintln!("skipped: this kernel's FUSE has no epochs (Linux 6.16)");
+        }
+        mounted.end();
+    }
+
+    #[test]
+    fn what_nobody_uses_is_forgotten_when_the_kernel_is_asked_to() {
+        let mounted = Mounted::with(
+            Memory::new(Duration::from_secs(3600)),
+            &MountOptions::default(),
+            Config::default(),
+        );
+        let memory = mounted.memory.clone();
+        if !mounted.notifier().prunes() {
+            eprintln!("skipped: this kernel's FUSE cannot prune (Linux 6.18)");
+            return drop(mounted.end());
+        }
+        let inos: Vec<u64> =
+            (0..1000).map(|at| memory.add(&format!("f{at}"), b"content")).collect();
+        let open = mounted.path("f7");
+        let all = mounted.dir.path().to_owned();
+        let open = in_time(move || {
+            for entry in fs::read_dir(all).unwrap() {
+                fs::read(entry.unwrap().path()).unwrap();
+            }
+            File::open(open).unwrap()
+        });
+        let known = |inos: &[u64]| inos.iter().filter(|ino| memory.lookups(**ino) > 0).count();
+        assert_eq!(known(&inos), 1000);
+        // What it does not know, and the root, do no harm.
+        assert!(mounted.notifier().prune(&[inos.clone(), vec![9999, ROOT]].concat()));
+        let busy = inos[7];
+        memory.wait_forgotten(|ino| ino != busy);
+        assert_eq!(known(&inos), 1);
+        let text = in_time(move || io::read_to_string(open).unwrap());
+        assert_eq!(text, "content");
+        mounted.end();
+    }
+
+    /// What extended attributes cost those who write.
+    #[test]
+    fn with_handle_killpriv_a_file_is_asked_for_its_capability_once() {
+        const WRITES: usize = 20;
+        let asked = |handle_killpriv: bool| {
+            let config = Config { handle_killpriv, ..Config::default() };
+            let memory = Memory::new(Duration::from_secs(3600));
+            let mounted = Mounted::with(memory.clone(), &MountOptions::default(), config);
+            memory.add("file", b"");
+            let file = OpenOptions::new().write(true).open(mounted.path("file")).unwrap();
+            let file = in_time(move || {
+                for at in 0..WRITES {
+                    file.write_all_at(b"x", at as u64).unwrap();
+                }
+                file
+            });
+            drop(file);
+            mounted.end();
+            memory.begun("getxattr")
+        };
+        assert_eq!((asked(true), asked(false)), (1, WRITES));
+    }
+
+    #[test]
     fn a_mount_in_use_is_busy_and_goes_lazily() {
         let mut mounted = Mounted::new();
         mounted.memory.add("file", b"still here");

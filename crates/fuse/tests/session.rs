@@ -516,6 +516,8 @@ fn notifications_have_the_wire_format_and_are_sent_in_order() {
     assert!(notifier.expire_entry(1, b"name"));
     assert!(notifier.delete(1, 5, b"name"));
     assert!(notifier.store(5, 9, bytes::Bytes::from_static(b"data")));
+    assert!(notifier.expire_all_names());
+    assert!(notifier.prunes() && notifier.prune(&[5, 1 << 40]));
     kernel.runtime.block_on(notifier.settled());
     let next = |code: i32| {
         let answer = receive(&kernel.socket);
@@ -531,6 +533,10 @@ fn notifications_have_the_wire_format_and_are_sent_in_order() {
     assert_eq!(next(6), put(delete, b"name\0"));
     let store = abi::NotifyStore { nodeid: 5, offset: 9, size: 4, padding: 0 };
     assert_eq!(next(4), put(store, b"data"));
+    assert!(next(8).is_empty());
+    let prune = abi::NotifyPrune { count: 2, padding: 0, spare: 0 };
+    let inos: Vec<u8> = [5u64, 1 << 40].iter().flat_map(|ino| ino.to_ne_bytes()).collect();
+    assert_eq!(next(9), put(prune, &inos));
     // After the session there is nobody to tell, and nothing to wait for.
     let (runtime, session) = (kernel.runtime, kernel.session);
     drop(kernel.socket);

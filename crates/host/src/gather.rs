@@ -60,6 +60,21 @@ pub(crate) async fn both<A, B>(first: Call<A>, mut second: Call<B>) -> (Result<A
     }
 }
 
+/// The same where it is the first that may open something.
+pub(crate) async fn opening<A, B>(mut first: Call<A>, second: Call<B>) -> (Result<A>, Result<B>) {
+    let mut second = Piece::Pending(second);
+    let first = poll_fn(|context| {
+        let done = first.poll_send(context).is_ready() && second.poll(context);
+        // Its answer is taken last of all, so that it is never held by us alone.
+        if done { Pin::new(&mut first).poll(context) } else { Poll::Pending }
+    })
+    .await;
+    match second {
+        Piece::Answered(second) => (first, second),
+        Piece::Pending(_) => (first, Err(sftp::Error::Disconnected("not answered".into()))),
+    }
+}
+
 /// Sends a request now, to be awaited later; `None`, and nothing is sent, when there is no room.
 ///
 /// It is not given back to wait for room: as long as nobody polls it, it would keep its turn.

@@ -57,6 +57,13 @@ impl Host {
         self.real_root.get().map(Vec::as_slice)
     }
 
+    /// Why there is no connection, in words for the user, when the last attempt to make one has
+    /// failed.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.pool.trouble()
+    }
+
     pub(crate) fn config(&self) -> &Config {
         &self.pool.config
     }

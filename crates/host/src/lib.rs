@@ -52,3 +52,4 @@ pub use config::{AUTOMATIC_CONNS, Config};
 pub use connector::{ConnectError, Connection, Connector, Diagnosis, Role, Stream};
 pub use error::Error;
 pub use host::Host;
+pub use pool::status::{SessionState, SessionStatus, Status};

@@ -21,8 +21,8 @@ pub(crate) async fn same(one: &Session, other: &Session) -> bool {
     one.is_none() || other.is_none() || one == other
 }
 
-/// What its machine is called, asked once.
-async fn of(session: &Session) -> Option<&[u8]> {
+/// What tells this run of its machine from all others, asked once.
+pub(crate) async fn of(session: &Session) -> Option<&[u8]> {
     let known = session.machine.get_or_init(|| ask(&session.client)).await;
     known.as_deref()
 }

@@ -5,6 +5,11 @@
 //! through a link is kept out of that first OPEN: a file is only ever made with EXCLUSIVE, which
 //! follows none, and cut through the handle once LSTAT has said that it is a regular file.
 //!
+//! A file is made by OPEN and LSTAT, in this order, in one round trip too. What LSTAT tells is
+//! taken for the new file's where a new file may have it: regular, empty, with no permission that
+//! was not asked for. If another file has taken the name in between, it is one without content, so
+//! nothing is shown of it. All else is asked of the handle.
+//!
 //! An OPEN of a named pipe makes OpenSSH's server wait for the pipe's other end and answer nothing
 //! else meanwhile. Callers who have looked before never send one.
 
@@ -83,10 +88,11 @@ impl Attempt<'_> {
     }
 
     /// Looks and opens, in one round trip.
-    async fn look_and_open(&self, flags: sftp::OpenFlags, attrs: FileAttrs) -> Result<Looked> {
+    async fn look_and_open(&self) -> Result<Looked> {
         let full = self.session.path(self.path)?;
         let look = self.host.look(&self.session, &full);
-        let (look, open) = gather::both(look, self.session.client.open(&full, flags, attrs)).await;
+        let open = self.session.client.open(&full, self.wire_flags(), FileAttrs::default());
+        let (look, open) = gather::both(look, open).await;
         let session = self.session.clone();
         Ok((look, open.map(|handle| OpenHandle { session, handle })))
     }
@@ -102,7 +108,7 @@ impl Attempt<'_> {
 
     /// Opens what is there.
     async fn existing(&self) -> Result<(OpenHandle, Attr)> {
-        let (look, open) = self.look_and_open(self.wire_flags(), FileAttrs::default()).await?;
+        let (look, open) = self.look_and_open().await?;
         let attr = match look {
             Ok(attrs) => attr::from_wire(&attrs)?,
             Err(error) => return Err(self.failed(&error).await),
@@ -132,17 +138,22 @@ impl Attempt<'_> {
 
     /// Makes the file, unless something is there.
     async fn made(&self, perm: u32) -> Result<Made> {
-        let make = sftp::OpenFlags::CREATE | sftp::OpenFlags::EXCLUSIVE;
+        let full = self.session.path(self.path)?;
+        let make = self.wire_flags() | sftp::OpenFlags::CREATE | sftp::OpenFlags::EXCLUSIVE;
         let attrs = FileAttrs::with_permissions(perm & attr::PERM_BITS);
-        let (look, open) = self.look_and_open(self.wire_flags() | make, attrs).await?;
-        match (look, open) {
-            (_, Ok(open)) => {
-                let attr = self.fix_permissions(&open, perm).await?;
+        let open = self.session.client.open(&full, make, attrs);
+        let look = self.host.look(&self.session, &full);
+        let (open, look) = gather::opening(open, look).await;
+        match (open, look) {
+            (Ok(handle), look) => {
+                let open = OpenHandle { session: self.session.clone(), handle };
+                let attr = self.of_new(&open, look, perm).await?;
+                let attr = self.fix_permissions(&open, attr, perm).await?;
                 Ok(Made::New(open, attr))
             }
-            (_, Err(error)) if error.ends_connection() => Err(crate::errno::from_sftp(&error)),
-            (Ok(attrs), Err(_)) => Ok(Made::Taken(attr::from_wire(&attrs)?)),
-            (Err(_), Err(error)) => {
+            (Err(error), _) if error.ends_connection() => Err(crate::errno::from_sftp(&error)),
+            (Err(_), Ok(attrs)) => Ok(Made::Taken(attr::from_wire(&attrs)?)),
+            (Err(error), Err(_)) => {
                 let errno = self.probe().create(&error, self.path).await;
                 // All else is explained, so what is left is a server out of handles.
                 Err(if errno == Errno::EPERM { self.failed(&error).await } else { errno })
@@ -150,13 +161,25 @@ impl Attempt<'_> {
         }
     }
 
-    /// Gives a new file the bits that the server's umask took away; gives its attributes.
-    async fn fix_permissions(&self, open: &OpenHandle, perm: u32) -> Result<Attr> {
-        let client = &self.session.client;
-        let attrs = client.fstat(&open.handle).await;
-        let attrs = attrs.map_err(|error| crate::errno::from_handle(&error))?;
-        let mut attr = attr::from_wire(&attrs)?;
+    /// The attributes of a new file, of whose name `look` was told.
+    async fn of_new(
+        &self,
+        open: &OpenHandle,
+        look: sftp::Result<FileAttrs>,
+        perm: u32,
+    ) -> Result<Attr> {
+        let told = look.ok().and_then(|attrs| attr::from_wire(&attrs).ok());
+        if let Some(attr) = told.filter(|attr| may_be_new(attr, perm)) {
+            return Ok(attr);
+        }
+        let attrs = self.session.client.fstat(&open.handle).await;
+        attr::from_wire(&attrs.map_err(|error| crate::errno::from_handle(&error))?)
+    }
+
+    /// Gives a new file with these attributes the bits that the server's umask took away.
+    async fn fix_permissions(&self, open: &OpenHandle, mut attr: Attr, perm: u32) -> Result<Attr> {
         if let Some(wanted) = missing_bits(perm, attr.perm) {
+            let client = &self.session.client;
             let fixed = client.fsetstat(&open.handle, FileAttrs::with_permissions(wanted)).await;
             match fixed {
                 Ok(()) => attr.perm = wanted,
@@ -201,6 +224,11 @@ fn check_kind(kind: FileKind) -> Result<()> {
     }
 }
 
+/// Whether a file that was just made with these permission bits may have such attributes.
+fn may_be_new(attr: &Attr, perm: u32) -> bool {
+    attr.kind == FileKind::Regular && attr.size == 0 && attr.perm & !perm == 0
+}
+
 /// The permission bits to set when some of those `wanted` are not among those there `are`.
 pub(crate) fn missing_bits(wanted: u32, are: u32) -> Option<u32> {
     let wanted = wanted & attr::PERM_BITS;
@@ -215,6 +243,17 @@ pub(crate) fn is_failure(error: &sftp::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_content_or_more_permissions_is_no_new_file() {
+        let time = base::Timestamp::default();
+        let kind = FileKind::Regular;
+        let attr = Attr { kind, perm: 0o640, size: 0, uid: 0, gid: 0, atime: time, mtime: time };
+        assert!(may_be_new(&attr, 0o644) && may_be_new(&attr, 0o640));
+        assert!(!may_be_new(&attr, 0o600));
+        assert!(!may_be_new(&Attr { size: 1, ..attr }, 0o644));
+        assert!(!may_be_new(&Attr { kind: FileKind::Symlink, ..attr }, 0o644));
+    }
 
     #[test]
     fn only_missing_bits_are_set_and_none_is_taken_away() {

@@ -13,6 +13,8 @@
 //!
 //! The lock of a place is never held across an await.
 
+pub(crate) mod status;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,9 +33,13 @@ use crate::session::Session;
 /// Time to the second attempt after a failed one; doubles with each failure.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 
-/// Longest time between attempts, and the first after a failure that lasts. OpenSSH punishes
-/// failed logins from 15 s on (`PerSourcePenalties`), each counting for 5 s.
-const LAST_RETRY: Duration = Duration::from_secs(30);
+/// Longest time between attempts: what a link that is back is noticed late. OpenSSH punishes who
+/// comes without logging in (`PerSourcePenalties`), each time for 1 s, and acts from 15 s on; at this
+/// pace that is never reached.
+const LAST_RETRY: Duration = Duration::from_secs(4);
+
+/// The time after a failure that lasts. For a failed login OpenSSH's penalty is 5 s.
+const LASTING_RETRY: Duration = Duration::from_secs(30);
 
 /// An attempt nearer than this is waited for rather than answered with an error.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -100,6 +106,8 @@ pub(crate) struct Pool {
     /// Closed when the host is dropped.
     pub(crate) wanted: watch::Receiver<()>,
     pub(crate) gate: Arc<Gate>,
+    /// Why the last attempt to have the first session has failed; `None` once one has gone well.
+    trouble: watch::Sender<Option<String>>,
     /// The sessions that carry content; none as long as the first one does everything.
     active: AtomicU64,
     /// What a caller should have on its way, in bytes.
@@ -126,6 +134,7 @@ impl Pool {
             connected_once: AtomicBool::new(false),
             wanted,
             gate,
+            trouble: watch::Sender::new(None),
             active: AtomicU64::new(0),
             suggested_bytes: AtomicU64::new(growth::suggested(1, growth::window_for(None))),
             request_bytes: AtomicU32::new(0),
@@ -261,23 +270,77 @@ impl Pool {
             Ok(session) => {
                 let most = session.max_read.min(session.max_write);
                 self.request_bytes.store(most, Ordering::Relaxed);
+                if slot == 0 {
+                    self.trouble.send_replace(None);
+                }
                 State::Up(session)
             }
             Err(why) => {
-                // The first failure is the caller's to tell, and what becomes of the further
-                // sessions is told by whoever opens them.
-                if slot == 0 && self.connected_once.load(Ordering::Relaxed) {
-                    tracing::warn!("{why}");
+                if slot == 0 {
+                    self.failed(&why);
                 }
                 let lasting = matches!(&why, Error::Connect(error) if error.lasting);
                 let doubled = FIRST_RETRY.saturating_mul(1 << failures.min(16));
-                let pause = if lasting { LAST_RETRY } else { doubled.min(LAST_RETRY) };
+                let pause = if lasting { LASTING_RETRY } else { doubled.min(LAST_RETRY) };
                 let failures = failures.saturating_add(1);
                 State::Down { why, failures, retry_at: Instant::now() + pause }
             }
         };
         drop(state);
         place.settled.notify_waiters();
+    }
+
+    /// The first session could not be had.
+    fn failed(&self, why: &Error) {
+        let words = why.to_string();
+        let is_new = self.trouble.borrow().as_deref() != Some(words.as_str());
+        // The very first failure is the caller's to tell; what becomes of the further sessions is
+        // told by whoever opens them. What has been said is not said again every few seconds.
+        if is_new && self.connected_once.load(Ordering::Relaxed) {
+            tracing::warn!("{words}");
+        }
+        self.trouble.send_replace(Some(words));
+    }
+
+    /// Why the last attempt to have the first session has failed, as long as none has gone well
+    /// since.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.trouble.borrow().clone()
+    }
+
+    /// Whether the first session cannot be had now.
+    pub(crate) fn is_away(&self) -> bool {
+        self.trouble.borrow().is_some() || self.has_ended()
+    }
+
+    /// It is lost, and none is made anew.
+    fn has_ended(&self) -> bool {
+        let lost = |state: &State| matches!(state, State::Up(session) if !session.is_alive());
+        !self.config.reconnect && lost(&self.places[0].lock())
+    }
+
+    /// Returns when the first session cannot be had.
+    pub(crate) async fn gone(&self) {
+        let mut trouble = self.trouble.subscribe();
+        loop {
+            if self.is_away() {
+                return;
+            }
+            let living = self.living(0);
+            let ended = async {
+                match living {
+                    Some(session) if !self.config.reconnect => {
+                        session.client.closed().await;
+                    }
+                    _ => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = ended => {}
+                // Also when a session has come, whose end is then what is waited for.
+                _ = trouble.changed() => {}
+            }
+        }
     }
 
     async fn attempt(&self, slot: usize) -> Result<Arc<Session>, Error> {

@@ -8,6 +8,7 @@ use base::{
 use bytes::Bytes;
 
 use crate::host::Host;
+use crate::machine;
 
 #[async_trait]
 impl Remote for Host {
@@ -113,5 +114,23 @@ impl Remote for Host {
 
     fn suggested_window(&self) -> Window {
         self.pool.suggestion()
+    }
+
+    fn is_away(&self) -> bool {
+        self.pool.is_away()
+    }
+
+    async fn gone(&self) {
+        self.pool.gone().await;
+    }
+
+    async fn server_run(&self) -> Result<Option<Bytes>> {
+        let session = self.metadata().await?;
+        let run = machine::of(&session).await.map(Bytes::copy_from_slice);
+        // What a lost session has not told says nothing.
+        if run.is_none() && !session.is_alive() {
+            return Err(Errno::EHOSTDOWN);
+        }
+        Ok(run)
     }
 }

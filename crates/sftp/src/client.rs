@@ -1,7 +1,8 @@
 //! A client that keeps many requests in flight over one byte stream.
 //!
 //! The way of a request: the caller's first poll encodes it and writes it to the stream itself
-//! (`output`); only what the stream does not take at once is left to a writer task. One reader
+//! (`output`), inside a batch together with those of others; only what the stream does not take at
+//! once is left to a writer task. One reader
 //! task (`inbox`, `reader`) receives, finds the request by its id (`pending`) and wakes the
 //! caller inside one [`base::task::batch`], so an operation that runs as a [`base::task::Task`]
 //! goes on in the thread that decoded its reply. No request has a task or a channel of its own.
@@ -175,7 +176,7 @@ impl Shared {
     /// Sends `packet` if it is the turn of the caller with `ticket`; gives the id. Else the caller
     /// is in the queue now, and `waker` will be called.
     fn send_in_turn(
-        &self,
+        self: &Arc<Shared>,
         packet: &mut Packet,
         expect: Expect,
         ticket: &mut Option<u64>,
@@ -199,7 +200,7 @@ impl Shared {
         let sent = match id {
             Some(id) => {
                 packet.set_id(id);
-                output.push(packet).map(|()| id)
+                output.push(packet, self).map(|()| id)
             }
             None => Err(Error::Disconnected("all request ids are in use".into())),
         };
@@ -215,7 +216,7 @@ impl Shared {
     }
 
     /// Sends `packet` at once, for a reply that nobody waits for.
-    fn send_unattended(&self, mut packet: Packet, expect: Expect) {
+    fn send_unattended(self: &Arc<Shared>, mut packet: Packet, expect: Expect) {
         let mut output = self.output.lock();
         let mut pending = self.pending();
         if pending.end().is_some() {
@@ -226,7 +227,7 @@ impl Shared {
         let sent = match id {
             Some(id) => {
                 packet.set_id(id);
-                output.push(&mut packet)
+                output.push(&mut packet, self)
             }
             // 65,536 handles of a server that has stopped answering: nothing will come of it.
             None => Err(Error::Disconnected("all request ids are in use".into())),

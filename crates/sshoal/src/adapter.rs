@@ -5,10 +5,12 @@
 
 use std::sync::Arc;
 
-use base::{Access, AttrChange, Data, Errno, FileKind, RenameMode, Result, Timestamp};
+use base::{Access, AttrChange, Data, Errno, FileKind, Name, RenameMode, Result, Timestamp};
 use bytes::Bytes;
 use fuse::{Context, Create, DirSink, Open, PlusSink, SetTime};
-use vfs::{Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Seek, Stat, Vfs};
+use vfs::{Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Seek, Stat, Surplus, Vfs};
+
+use crate::attributes::Attribute;
 
 /// `st_blksize`: what `cat`, `cp` and stdio read at a time. One request of the kernel's usual
 /// readahead, so that programs which read past the page cache do not ask for single pages.
@@ -17,11 +19,22 @@ const BLOCK_SIZE: u32 = 128 << 10;
 /// A [`Vfs`] as a FUSE file system.
 pub struct Adapter {
     vfs: Arc<Vfs>,
+    /// Extended attributes tell where files are.
+    tells_places: bool,
 }
 
 impl Adapter {
     pub fn new(vfs: Arc<Vfs>) -> Adapter {
-        Adapter { vfs }
+        Adapter { vfs, tells_places: false }
+    }
+
+    /// Has [extended attributes](crate::attributes) tell where files are. What it costs: before the
+    /// first write to a file the kernel asks for another attribute, and is answered without asking
+    /// anybody; see [`fuse::Config::handle_killpriv`], which is to be set with this.
+    #[must_use]
+    pub fn telling_places(mut self) -> Adapter {
+        self.tells_places = true;
+        self
     }
 }
 
@@ -117,13 +130,42 @@ impl Listing for Sink<'_> {
     }
 }
 
+/// Instead of an offset of what is to be dropped.
+const ATTRIBUTES_ONLY: i64 = -1;
+
+const UNHEARD: &str = "too many changes at once for the kernel to hear of all";
+
 /// Tells the kernel what is not true any longer.
 struct Kernel(fuse::Notifier);
 
 impl vfs::Invalidate for Kernel {
     fn content(&self, ino: Ino) {
         if !self.0.inval_inode(ino.0, 0, 0) {
-            tracing::warn!("too many changes at once for the kernel to hear of all");
+            tracing::warn!("{UNHEARD}");
+        }
+    }
+
+    fn names(&self, in_root: &[Name]) {
+        let name = |all: bool, name: &Name| self.0.inval_entry(Ino::ROOT.0, name.as_bytes()) && all;
+        let told = self.0.expire_all_names() || in_root.iter().fold(true, name);
+        if !self.0.inval_inode(Ino::ROOT.0, ATTRIBUTES_ONLY, 0) || !told {
+            tracing::warn!("{UNHEARD}");
+        }
+    }
+
+    fn surplus(&self, inodes: Vec<Surplus>) {
+        if self.0.prunes() {
+            let inos: Vec<u64> = inodes.iter().map(|inode| inode.ino.0).collect();
+            // It is asked again for what it does not hear of.
+            let _ = self.0.prune(&inos);
+            return;
+        }
+        // A directory may be somebody's working directory, which has to keep its name.
+        let files = inodes.iter().filter(|inode| inode.kind != FileKind::Directory);
+        for file in files {
+            if !self.0.inval_entry(file.parent.0, file.name.as_bytes()) {
+                break;
+            }
         }
     }
 }
@@ -160,6 +202,9 @@ impl fuse::Filesystem for Adapter {
         ino: u64,
         change: &fuse::SetAttr,
     ) -> Result<fuse::AttrReply> {
+        if change.kill_suidgid {
+            self.vfs.drop_set_ids(Ino(ino)).await?;
+        }
         let handle = change.fh.map(Handle);
         let change = AttrChange {
             perm: change.mode.map(|mode| mode & 0o7777),
@@ -249,6 +294,9 @@ impl fuse::Filesystem for Adapter {
     }
 
     async fn open(&self, _: &Context, ino: u64, open: &Open) -> Result<fuse::Opened> {
+        if open.kill_suidgid {
+            self.vfs.drop_set_ids(Ino(ino)).await?;
+        }
         Ok(opened(self.vfs.open(Ino(ino), open_request(open.flags)?).await?))
     }
 
@@ -270,7 +318,10 @@ impl fuse::Filesystem for Adapter {
         self.vfs.read(Handle(read.fh), read.offset, read.size).await
     }
 
-    async fn write(&self, _: &Context, _: u64, write: &fuse::Write, data: Bytes) -> Result<u32> {
+    async fn write(&self, _: &Context, ino: u64, write: &fuse::Write, data: Bytes) -> Result<u32> {
+        if write.kill_suidgid {
+            self.vfs.drop_set_ids(Ino(ino)).await?;
+        }
         let len = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
         let handle = Handle(write.fh);
         if write.cached {
@@ -342,6 +393,15 @@ impl fuse::Filesystem for Adapter {
             fragment_size: small(figures.fragment_size),
             name_max: small(figures.name_max),
         })
+    }
+
+    async fn getxattr(&self, _: &Context, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
+        if !self.tells_places {
+            // Then the kernel does not ask again.
+            return Err(Errno::ENOSYS);
+        }
+        let attribute = Attribute::named(name)?;
+        attribute.value(self.vfs.locate(Ino(ino)).await)
     }
 
     async fn access(&self, _: &Context, ino: u64, mask: u32) -> Result<()> {

@@ -8,11 +8,14 @@ use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 use crate::bench;
+use crate::branch;
+use crate::config_file;
 use crate::demo;
 use crate::mount;
 use crate::mount::help;
 use crate::program::Program;
 use crate::report::{EXIT_OK, Problem};
+use crate::status;
 use crate::umount;
 
 /// Everything but mounting, whose command line is sshfs's (see `mount::command_line`).
@@ -32,6 +35,15 @@ enum Command {
         /// Detach it even if it is in use, and do not wait.
         #[arg(short = 'z', long)]
         lazy: bool,
+    },
+    /// Show how mounts are: hosts, sessions, what is unwritten, who waits.
+    Status(status::Arguments),
+    /// Show and change the branches of a mount while it runs.
+    Branch(branch::Arguments),
+    /// Look at the configuration file.
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
     },
     /// Show what this program does, on a private server that is gone afterwards.
     Demo {
@@ -54,11 +66,23 @@ enum Command {
     },
 }
 
+/// What `config` does.
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Tell all mistakes in it, each with its place.
+    Check,
+    /// Show what results, and where each line is from.
+    Show {
+        /// Only this mount.
+        name: Option<String>,
+    },
+}
+
 /// Runs the command that the words after `argv[0]` are.
 pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCode> {
     let has_commands = !program.is_sshfs() && !program.helper;
     match words.first().and_then(|word| word.to_str()).filter(|_| has_commands) {
-        Some("mount") => mount::run(program, words.drain(1..)),
+        Some("mount") => mount::run(program, words.drain(1..).collect(), true),
         Some(name) if is_command(name) => {
             let argv0 = OsString::from(program.name);
             match Commands::try_parse_from(std::iter::once(argv0).chain(words)) {
@@ -66,7 +90,7 @@ pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCod
                 Err(error) => explain(error),
             }
         }
-        _ => mount::run(program, words),
+        _ => mount::run(program, words, false),
     }
 }
 
@@ -80,6 +104,14 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         Command::Umount { mountpoint, lazy } => {
             umount::run(&mountpoint, lazy)?;
             Ok(ExitCode::from(EXIT_OK))
+        }
+        Command::Status(arguments) => status::run(&arguments),
+        Command::Branch(arguments) => branch::run(arguments),
+        Command::Config { command: ConfigCommand::Check } => {
+            config_file::commands::check(program.name)
+        }
+        Command::Config { command: ConfigCommand::Show { name } } => {
+            config_file::commands::show(name.as_deref())
         }
         Command::Demo { keep, dir } => {
             demo::run(dir, keep)?;

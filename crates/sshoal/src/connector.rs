@@ -1,7 +1,8 @@
 //! ssh as what a host gets its byte streams from.
 
 use std::io::Write;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use host::{ConnectError, Connection, Connector, Role};
@@ -11,6 +12,9 @@ use crate::report::Problem;
 /// Starts an ssh for each session.
 pub struct SshConnector {
     dialer: ssh::Dialer,
+    may_ask: AtomicBool,
+    /// Why the last ssh ended, as far as its words were asked for.
+    last: Arc<Mutex<Option<ssh::Cause>>>,
 }
 
 impl SshConnector {
@@ -27,7 +31,32 @@ impl SshConnector {
                 None => problem,
             }
         })?;
-        Ok(SshConnector { dialer })
+        Ok(SshConnector { dialer, may_ask: AtomicBool::new(true), last: Arc::default() })
+    }
+
+    /// Whether the ssh of a first session may ask for passwords and host keys on the terminal, from
+    /// the next on. If not, what it says is in the error only.
+    pub fn set_asking(&self, may_ask: bool) {
+        self.may_ask.store(may_ask, Ordering::Relaxed);
+    }
+
+    /// Whether the last attempt failed in a way that an answer of the user could have helped, and
+    /// nobody was asked.
+    pub fn wants_answer(&self) -> bool {
+        let nobody_was_asked =
+            !self.may_ask.load(Ordering::Relaxed) && self.dialer.config().password.is_none();
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let could_help = matches!(
+            last,
+            Some(
+                ssh::Cause::PermissionDenied
+                    | ssh::Cause::TooManyFailures
+                    | ssh::Cause::HostKeyUnknown
+                    | ssh::Cause::PasswordExpired
+                    | ssh::Cause::Other
+            )
+        );
+        nobody_was_asked && could_help
     }
 }
 
@@ -35,8 +64,8 @@ impl SshConnector {
 impl Connector for SshConnector {
     async fn connect(&self, role: Role) -> Result<Connection, ConnectError> {
         let connected = match role {
-            Role::Metadata => self.dialer.connect().await,
-            Role::Bulk(_) => self.dialer.connect_unasked().await,
+            Role::Metadata if self.may_ask.load(Ordering::Relaxed) => self.dialer.connect().await,
+            Role::Metadata | Role::Bulk(_) => self.dialer.connect_unasked().await,
         };
         let connection = connected.map_err(|error| ConnectError {
             message: error.to_string(),
@@ -44,14 +73,17 @@ impl Connector for SshConnector {
         })?;
         let (reader, writer) = connection.stream.into_split();
         let diagnosis = connection.diagnosis;
-        Ok(Connection::from_halves(reader, writer, Box::new(move || explain(&diagnosis))))
+        let last = self.last.clone();
+        let explain = move || explain(&diagnosis, &last);
+        Ok(Connection::from_halves(reader, writer, Box::new(explain)))
     }
 }
 
-/// ssh's words about its end, and what the user can do about it.
-fn explain(diagnosis: &ssh::Diagnosis) -> Option<String> {
+/// ssh's words about its end, and what the user can do about it. Its cause is kept in `last`.
+fn explain(diagnosis: &ssh::Diagnosis, last: &Mutex<Option<ssh::Cause>>) -> Option<String> {
     let summary = diagnosis.summary()?;
     let (cause, _) = ssh::Cause::of(&diagnosis.words(), diagnosis.status());
+    *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(cause);
     Some(match cause.hint() {
         Some(hint) => format!("{summary}\n  {hint}"),
         None => summary,

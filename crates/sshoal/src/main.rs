@@ -1,7 +1,7 @@
 //! sshoal: makes directories that live on other machines usable here, over nothing but SSH.
 //!
 //! This binary is the command line, one module a command; only it knows how the layers of the other
-//! crates are stacked, and only in [`mount::wiring`]. Exit codes: 0 when what was asked for was
+//! crates are stacked, and only in [`stack`] and [`mount::wiring`]. Exit codes: 0 when what was asked for was
 //! done, 1 when the command line is wrong or it could not be done, as sshfs has it; [`mod@bench`] has
 //! two more.
 #![deny(unsafe_code)]
@@ -10,10 +10,16 @@
 #[allow(unsafe_code, reason = "the C library's lookup of users has no safe interface")]
 mod accounts;
 mod adapter;
+#[allow(unsafe_code, reason = "the C library's allocator has no safe interface")]
+mod allocator;
+mod attributes;
 mod background;
 mod bench;
+mod branch;
 mod command;
+mod config_file;
 mod connector;
+mod control;
 mod demo;
 mod interrupts;
 mod mount;
@@ -21,6 +27,9 @@ mod mounts;
 mod program;
 mod record;
 mod report;
+mod sources;
+mod stack;
+mod status;
 mod systemd;
 mod umount;
 

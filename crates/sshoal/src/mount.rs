@@ -1,42 +1,50 @@
 //! The command that mounts: from the command line to a request, and into the background.
 
-mod command_line;
+pub mod command_line;
 mod draft;
 mod flag_table;
 pub mod help;
 mod idmap;
 mod kernel_readahead;
-mod option_string;
+pub mod option_string;
 mod option_table;
 pub mod request;
-mod ssh_keywords;
-mod suggestion;
+mod saved;
+pub mod ssh_keywords;
+pub mod suggestion;
 pub mod wiring;
 
 #[cfg(test)]
 mod documentation;
 #[cfg(test)]
 mod option_tests;
+#[cfg(test)]
+mod source_tests;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::background::{self, Side};
+use crate::config_file::{Configuration, Places};
 use crate::mounts;
 use crate::program::Program;
 use crate::report::{EXIT_OK, Problem, printable};
 use command_line::Wish;
 use request::{MountRequest, RunOptions};
 
-/// Does what the words after `argv[0]` ask for.
-pub fn run(
-    program: Program,
-    words: impl IntoIterator<Item = OsString>,
-) -> anyhow::Result<ExitCode> {
+/// Does what the words after `argv[0]` ask for. `is_command`: `mount` came before them, so that
+/// they may name a mount of the configuration file.
+pub fn run(program: Program, words: Vec<OsString>, is_command: bool) -> anyhow::Result<ExitCode> {
+    if is_command && words.iter().any(|word| word == "--all") {
+        return saved::mount_all(program, &words);
+    }
     let cwd = std::env::current_dir()
         .map_err(|error| Problem::new("current directory", error.to_string()))?;
-    match command_line::parse(program, words, cwd)? {
+    let find = |name: &OsStr| Configuration::load(&Places::of_environment())?.find(name);
+    let may_be_name = is_command || program.helper && !program.is_sshfs();
+    let saved: Option<command_line::Saved<'_>> = if may_be_name { Some(&find) } else { None };
+    match command_line::parse(program, words, cwd, saved)? {
         Wish::Help => crate::print(&help::short(program)),
         Wish::Version => crate::print(&help::version(program)),
         Wish::Mount(request, notes) => mount(program, *request, &notes),
@@ -117,7 +125,8 @@ fn fuse_mount_around(path: &Path) -> Option<(PathBuf, &'static str)> {
     mounts::is_fuse(&mount.kind).then_some((mount.mountpoint, command))
 }
 
-fn is_open_descriptor(path: &Path) -> bool {
+/// Whether a mount point is `/dev/fd/N`, which stands for a mount that somebody else has made.
+pub fn is_open_descriptor(path: &Path) -> bool {
     let number = path.to_str().and_then(|path| path.strip_prefix("/dev/fd/"));
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
@@ -141,9 +150,10 @@ fn start_log(run: &RunOptions) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sources::source;
 
     fn resolve(path: &Path) -> Result<std::path::PathBuf, String> {
-        let mut request = MountRequest::new("host:".into(), path.to_owned());
+        let mut request = MountRequest::new(vec![source("host:")], path.to_owned());
         resolve_mountpoint(&mut request).map_err(|problem| problem.to_string())?;
         Ok(request.mountpoint)
     }

@@ -40,12 +40,17 @@ pub struct Mount {
     pub owner: Option<u32>,
 }
 
+/// All of the table, in the order in which they were mounted.
+pub fn all() -> io::Result<Vec<Mount>> {
+    let table = fs::read("/proc/self/mountinfo")?;
+    Ok(table.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
+}
+
 /// The mount that one sees at `mountpoint`: the last of those that lie on top of each other there.
 ///
 /// `mountpoint` need not be absolute; only its parent directories are looked at.
 pub fn find(mountpoint: &Path) -> io::Result<Option<Mount>> {
-    let table = fs::read("/proc/self/mountinfo")?;
-    let mounts: Vec<Mount> = table.split(|byte| *byte == b'\n').filter_map(parse_line).collect();
+    let mounts = all()?;
     let at = |place: &Path| mounts.iter().rfind(|mount| mount.mountpoint == place).cloned();
     let place = without_links_in_parent(mountpoint)?;
     if let Some(mount) = at(&place) {

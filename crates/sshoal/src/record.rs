@@ -1,9 +1,12 @@
-//! What a running mount leaves where `sshoal umount` finds it, so that it can wait for the end of
-//! the daemon: unmounting only cuts the kernel's side, and the daemon may still be writing.
+//! What a running mount leaves where other commands find it: `sshoal umount`, so that it can wait
+//! for the end of the daemon (unmounting only cuts the kernel's side, and the daemon may still be
+//! writing), and `sshoal status`, which asks the daemon.
 //!
 //! A record is a small text file `DIRECTORY/MAJOR:MINOR` named after the mount's device number. Its
 //! daemon holds an exclusive flock(2) on it from just after mounting to its end; the lock goes with
-//! the process, so nobody has to trust what is written in it to know whether the daemon lives.
+//! the process, so nobody has to trust what is written in it to know whether the daemon lives. The
+//! socket `MAJOR:MINOR.sock` beside it is where the daemon is asked; what is said there is the
+//! matter of [`control`](crate::control).
 //!
 //! Invariants:
 //! 1. The directory is the owner's alone (mode 0700), in a place where nobody else can replace it
@@ -14,14 +17,18 @@
 //!    ended: then the new mount's record takes the name, and the old one lives on without it.
 //! 3. Names in the directory change only while the directory's lock is held. Who waits for a record
 //!    has it open, and still reads its last words when it has lost its name.
-//! 4. Without an `end=` line as the last word, the daemon did not come to its end.
+//! 4. What holds for the name of a record holds for that of its socket, which goes first.
+//! 5. Without an `end=` line as the last word, the daemon did not come to its end.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::geteuid;
 
 use crate::mounts::{Device, Mount};
@@ -29,6 +36,9 @@ use crate::report::printable;
 
 /// The directory's name within a runtime directory.
 const NAME: &str = "sshoal";
+
+/// What the name of a socket ends with.
+const SOCKET: &str = ".sock";
 
 /// Far more than source, mount point and reason take; a longer file is not one of ours.
 const MAX_RECORD_BYTES: u64 = 64 * 1024;
@@ -58,7 +68,12 @@ fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, Error> {
 pub struct Record {
     file: File,
     path: PathBuf,
+    /// The socket's name, once there is one, and which file it was given to.
+    socket: Option<(PathBuf, FileId)>,
 }
+
+/// Device and inode number.
+type FileId = (u64, u64);
 
 impl Record {
     /// Records that this process serves `mount` (see [`mounts::find`](crate::mounts::find)).
@@ -89,7 +104,31 @@ impl Record {
         );
         at(&draft, file.write_all(text.as_bytes()))?;
         at(&path, std::fs::rename(&draft, &path))?;
-        Ok(Record { file, path })
+        Ok(Record { file, path, socket: None })
+    }
+
+    /// Opens the socket at which this process is asked about the mount. It goes with the record.
+    pub fn listen(&mut self) -> Result<UnixListener, Error> {
+        let dir = self.path.parent().unwrap_or(Path::new("/"));
+        let named = |ending: &str| {
+            let mut path = self.path.clone().into_os_string();
+            path.push(ending);
+            PathBuf::from(path)
+        };
+        // As with the record: a name that only this process has, then the one to be found by.
+        let draft = named(&format!(".{}{SOCKET}", std::process::id()));
+        let name = named(SOCKET);
+        let directory = lock(dir)?;
+        match std::fs::remove_file(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => at(&draft, Err(error))?,
+            _ => {}
+        }
+        let listener = at(&draft, UnixListener::bind(short(&directory, &draft)))?;
+        at(&draft, std::fs::set_permissions(&draft, PermissionsExt::from_mode(0o600)))?;
+        let id = file_id(&at(&draft, std::fs::symlink_metadata(&draft))?);
+        at(&name, std::fs::rename(&draft, &name))?;
+        self.socket = Some((name, id));
+        Ok(listener)
     }
 
     /// Ends the record: everything is on the server.
@@ -111,9 +150,14 @@ impl Record {
         // The lock goes with the file.
     }
 
-    /// Takes the name away, unless a later mount with the same device number has it by now.
+    /// Takes the names away, unless a later mount with the same device number has them by now.
     fn remove(&self) -> Result<(), Error> {
         let _directory = self.path.parent().map(lock).transpose()?;
+        if let Some((name, id)) = &self.socket
+            && std::fs::symlink_metadata(name).is_ok_and(|there| file_id(&there) == *id)
+        {
+            at(name, std::fs::remove_file(name))?;
+        }
         if is_at(&self.file, &self.path) {
             at(&self.path, std::fs::remove_file(&self.path))?;
         }
@@ -133,6 +177,9 @@ fn lock(dir: &Path) -> Result<File, Error> {
 #[derive(Debug)]
 pub struct Found {
     file: File,
+    /// The directory that was found to be private, so that nobody can put another in its place.
+    directory: File,
+    device: Device,
 }
 
 /// How a daemon came to its end.
@@ -160,15 +207,17 @@ pub fn find(mount: &Mount) -> Option<Found> {
 }
 
 fn find_in(dir: &Path, device: Device, owner: u32) -> Option<Found> {
-    let is_private = std::fs::symlink_metadata(dir).is_ok_and(|dir| is_private(&dir, owner));
-    if !is_private {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = File::from(rustix::fs::open(dir, flags, Mode::empty()).ok()?);
+    if !is_private(&directory.metadata().ok()?, owner) {
         return None;
     }
-    let path = dir.join(device.to_string());
-    let file = OpenOptions::new().read(true).custom_flags(nofollow()).open(path).ok()?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let name = device.to_string();
+    let file = File::from(rustix::fs::openat(&directory, name, flags, Mode::empty()).ok()?);
     // Without a daemon that holds it, it is a leftover of another mount with the same number.
     match flock(&file, FlockOperation::NonBlockingLockShared) {
-        Err(rustix::io::Errno::WOULDBLOCK) => Some(Found { file }),
+        Err(rustix::io::Errno::WOULDBLOCK) => Some(Found { file, directory, device }),
         _ => None,
     }
 }
@@ -178,6 +227,19 @@ impl Found {
     #[must_use]
     pub fn pid(&mut self) -> Option<u32> {
         field(&self.text().ok()?, "pid")?.parse().ok()
+    }
+
+    /// Connects to the socket of the daemon. `NotFound` when it has none, `ConnectionRefused` when
+    /// nobody listens any more, `WouldBlock` when so many wait to be heard that it cannot be alive
+    /// and well. Waits for nothing.
+    pub fn connect(&self) -> io::Result<UnixStream> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let name = format!("{}{SOCKET}", self.device);
+        connect(&socket, &SocketAddrUnix::new(short(&self.directory, Path::new(&name)))?)?;
+        let stream = UnixStream::from(socket);
+        stream.set_nonblocking(false)?;
+        Ok(stream)
     }
 
     /// Waits until the daemon has ended, and says how.
@@ -203,6 +265,12 @@ impl Found {
         (&self.file).take(MAX_RECORD_BYTES).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
+}
+
+/// A name for `path` in `directory` that fits into a socket's address, however long the path is.
+fn short(directory: &File, path: &Path) -> PathBuf {
+    let inside = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+    inside.join(path.file_name().unwrap_or_default())
 }
 
 /// The value of the last line with this key.
@@ -257,14 +325,13 @@ fn is_private(dir: &std::fs::Metadata, user: u32) -> bool {
 fn is_at(file: &File, path: &Path) -> bool {
     let same = || -> io::Result<bool> {
         let (open, named) = (file.metadata()?, std::fs::symlink_metadata(path)?);
-        Ok((open.dev(), open.ino()) == (named.dev(), named.ino()))
+        Ok(file_id(&open) == file_id(&named))
     };
     same().unwrap_or(false)
 }
 
-fn nofollow() -> i32 {
-    // The flags of open(2) are a C int.
-    OFlags::NOFOLLOW.bits().cast_signed()
+fn file_id(metadata: &std::fs::Metadata) -> FileId {
+    (metadata.dev(), metadata.ino())
 }
 
 #[cfg(test)]
@@ -328,6 +395,68 @@ mod tests {
         Record::create_in(&dir, &mount()).unwrap().ended();
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
         assert!(find_in(&dir, DEVICE, me()).is_none());
+    }
+
+    #[test]
+    fn the_socket_is_found_by_the_mount_and_goes_with_the_record() {
+        // Longer than a socket's address.
+        let outer = tempfile::Builder::new().prefix(&"long".repeat(40)).tempdir().unwrap();
+        let dir = outer.path().join("records");
+        let mut record = Record::create_in(&dir, &mount()).unwrap();
+        let found = find_in(&dir, DEVICE, me()).unwrap();
+        assert_eq!(found.connect().unwrap_err().kind(), io::ErrorKind::NotFound);
+        let listener = record.listen().unwrap();
+        let mode = |name: &str| dir.join(name).symlink_metadata().unwrap().mode() & 0o777;
+        assert_eq!(mode("0:99.sock"), 0o600);
+        let mut client = found.connect().unwrap();
+        client.write_all(b"?").unwrap();
+        let mut heard = [0];
+        listener.accept().unwrap().0.read_exact(&mut heard).unwrap();
+        assert_eq!(heard, *b"?");
+        drop(listener);
+        assert_eq!(found.connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        record.ended();
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_socket_of_a_new_mount_with_the_same_number_stays() {
+        let (_outer, dir) = fresh_dir();
+        let mut ending = Record::create_in(&dir, &mount()).unwrap();
+        let _old = ending.listen().unwrap();
+        let mut record = Record::create_in(&dir, &mount()).unwrap();
+        let listener = record.listen().unwrap();
+        ending.ended();
+        find_in(&dir, DEVICE, me()).unwrap().connect().unwrap();
+        listener.accept().unwrap();
+        record.ended();
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+        // A killed one leaves its names, which the next takes over.
+        let mut killed = Record::create_in(&dir, &mount()).unwrap();
+        drop(killed.listen().unwrap());
+        drop(killed);
+        let mut record = Record::create_in(&dir, &mount()).unwrap();
+        let _listener = record.listen().unwrap();
+        find_in(&dir, DEVICE, me()).unwrap().connect().unwrap();
+        record.ended();
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_daemon_that_hears_nobody_keeps_nobody_waiting() {
+        let (_outer, dir) = fresh_dir();
+        let mut record = Record::create_in(&dir, &mount()).unwrap();
+        let _listener = record.listen().unwrap();
+        let found = find_in(&dir, DEVICE, me()).unwrap();
+        let mut waiting = Vec::new();
+        let error = loop {
+            match found.connect() {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+            assert!(waiting.len() < 10_000, "the kernel has no bound for them");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
 use std::os::unix::ffi::OsStrExt;
 
+use serde::{Deserialize, Serialize};
+
 /// Everything went well.
 pub const EXIT_OK: u8 = 0;
 
@@ -11,7 +13,7 @@ pub const EXIT_OK: u8 = 0;
 pub const EXIT_FAILURE: u8 = 1;
 
 /// One thing that keeps the program from doing what it was asked to.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{what}: {why}{}", Hint(hint.as_deref()))]
 pub struct Problem {
     what: String,
@@ -26,10 +28,30 @@ impl Problem {
         Problem { what: what.into(), why: why.into(), hint: None }
     }
 
+    /// The same with all of it escaped but the ends of lines in the hint, for one that another
+    /// process has told.
+    #[must_use]
+    pub fn escaped(&self) -> Problem {
+        let lines = |text: &String| {
+            let lines: Vec<String> = text.split('\n').map(printable).collect();
+            lines.join("\n")
+        };
+        let Problem { what, why, hint } = self;
+        Problem { what: printable(what), why: printable(why), hint: hint.as_ref().map(lines) }
+    }
+
     /// Adds what the user can do about it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Problem {
         self.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds one more line to what the user can do about it.
+    #[must_use]
+    pub fn hint_too(mut self, line: &str) -> Problem {
+        let hint = self.hint.take().map(|hint| hint + "\n  ").unwrap_or_default();
+        self.hint = Some(hint + line);
         self
     }
 }
@@ -71,6 +93,12 @@ mod tests {
             problem.hint("did you mean 'y'?").to_string(),
             "option 'x': no such option\n  did you mean 'y'?"
         );
+    }
+
+    #[test]
+    fn a_problem_of_another_process_is_escaped() {
+        let told = Problem::new("a\u{1b}", "b\nc").hint("d\n  e\u{9b}");
+        assert_eq!(told.escaped().to_string(), "a\\u{1b}: b\\nc\n  d\n  e\\u{9b}");
     }
 
     #[test]

@@ -8,7 +8,8 @@
 //!   remote or with its answer in hand. The test waits until it is there, does what it wants to
 //!   race with it, and lets it go.
 //! - [`cut`](FaultyRemote::cut): the link is down. All calls under way and all further ones fail
-//!   with `EHOSTDOWN` until [`restore`](FaultyRemote::restore).
+//!   with `EHOSTDOWN` until [`restore`](FaultyRemote::restore). Meanwhile it [is
+//!   away](Remote::is_away).
 //!
 //! Invariants:
 //! 1. Without instructions it does what the inner remote does, in the same poll.
@@ -28,6 +29,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Dh, Errno, Fh, Remote};
+use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::call::{Call, Counters};
@@ -54,6 +56,7 @@ struct State {
     /// owns its sender has reached the inner remote, or never will. All of them and not the last
     /// alone, since that one may give up while those before it still wait.
     queues: HashMap<Handle, Vec<watch::Receiver<()>>>,
+    server_run: Option<Bytes>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -155,6 +158,11 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
             state.stale.extend(lost.into_iter().map(|handle| (handle, errno)));
         }
         self.restore();
+    }
+
+    /// What [`Remote::server_run`] tells from now on, in the place of what the inner remote does.
+    pub fn set_server_run(&self, run: impl Into<Bytes>) {
+        self.state().server_run = Some(run.into());
     }
 
     /// How often `call` was made, with those that failed here.

@@ -8,6 +8,8 @@
 //! | [`model`] | random operations, run against a reference model and a real file system at once |
 //! | [`sshd`] | a private OpenSSH server |
 //! | [`link`] | a delaying, breaking forwarder in front of one |
+//! | [`fleet`] | several servers, each behind a link, and one ssh configuration for all |
+//! | [`wire`] | a forwarder that breaks at a given moment of a given SFTP request |
 //! | [`leftover`] | proof that a test left no mount and no process behind |
 //!
 //! Nothing here is used by the file system itself.
@@ -18,6 +20,7 @@ pub mod clock;
 #[cfg(feature = "suites")]
 pub mod conformance;
 pub mod faulty;
+pub mod fleet;
 pub mod leftover;
 pub mod link;
 pub mod mem;
@@ -25,6 +28,7 @@ pub mod mem;
 pub mod model;
 pub mod sshd;
 pub mod tree;
+pub mod wire;
 
 pub use call::Call;
 pub use clock::{Clock, ManualClock};

@@ -207,3 +207,19 @@ async fn a_cut_fails_what_is_under_way_and_all_that_follows() {
     remote.close(anew);
     assert_eq!(remote.inner().open_handles(), 0);
 }
+
+#[tokio::test]
+async fn a_remote_that_is_cut_off_is_away() {
+    let remote = faulty();
+    let mut gone = Box::pin(remote.gone());
+    assert!(!remote.is_away() && !start(&mut gone));
+    assert_eq!(remote.server_run().await, Ok(None));
+    remote.set_server_run("a run");
+    assert_eq!(remote.server_run().await, Ok(Some(Bytes::from_static(b"a run"))));
+    remote.cut();
+    assert!(remote.is_away() && start(&mut gone));
+    assert_eq!(remote.server_run().await, Err(Errno::EHOSTDOWN));
+    assert_eq!(remote.locate(&path("a")).await, Err(Errno::EHOSTDOWN));
+    remote.restore();
+    assert!(!remote.is_away());
+}

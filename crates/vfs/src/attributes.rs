@@ -25,10 +25,11 @@ impl Vfs {
             // What is on its way to a file that is being made changes nothing that is not known.
             state.fresh_attr(Instant::now()).or_else(|| self.made_here(&state))
         };
-        match cached.or_else(|| self.listed_attr(inode)) {
-            Some(attr) => Ok(attr),
-            None => self.fetch_attr(inode).await,
+        let known = cached.or_else(|| self.listed_attr(inode)).or_else(|| self.stale_attr(inode));
+        if let Some(attr) = known {
+            return Ok(attr);
         }
+        self.or_stale(self.fetch_attr(inode), || Ok(self.stale_attr(inode))).await
     }
 
     /// The attributes of `inode`, from the server, with all writes of this mount in them.

@@ -136,6 +136,8 @@ pub struct Config {
     pub idmap: IdMap,
     /// Overrides of what is shown.
     pub shown: Shown,
+    /// While the remote is away, what is known is shown, however old it is (`stale=ok`).
+    pub serve_stale: bool,
     /// A write returns when the server has the data (`sshfs_sync`).
     pub sync_writes: bool,
     /// Bytes fetched ahead of sequential and strided readers, for the whole mount; 0 for none
@@ -146,6 +148,9 @@ pub struct Config {
     pub dirty_bytes: u32,
     /// The same for one file.
     pub dirty_file_bytes: u64,
+    /// What is known of files and directories may take so many bytes. Past that the kernel is
+    /// asked to forget those that it uses least ([`Invalidate::surplus`](crate::Invalidate)).
+    pub metadata_bytes: usize,
 }
 
 impl Default for Config {
@@ -166,10 +171,14 @@ impl Default for Config {
             remote_root: None,
             idmap: IdMap::default(),
             shown: Shown::default(),
+            serve_stale: false,
             sync_writes: false,
             readahead_bytes: 64 << 20,
             dirty_bytes: 128 << 20,
             dirty_file_bytes: 32 << 20,
+            // With the rest of a daemon that has nothing under way, 64 MiB are resident after a
+            // walk over a million files. Room for all of Linux's sources, but for a few thousand.
+            metadata_bytes: 44 << 20,
         }
     }
 }

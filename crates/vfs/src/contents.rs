@@ -2,8 +2,8 @@
 //!
 //! `tar`, `grep -r`, `rsync` and `cp -r` open the files of a tree one after the other. With a round
 //! trip for each open and another for its read, such a program waits nearly all the time. So when
-//! files are being opened in the order of their directory's listing, or of their names, the next
-//! ones are opened, read and closed ahead, all at the same time.
+//! files are being opened in the [order](Order) of their directory's listing, of their names or of
+//! their inode numbers, the next ones are opened, read and closed ahead, all at the same time.
 //!
 //! What was fetched is the content that its attributes name, with the attributes asked for before
 //! it. It validates an open as any other answer of the server does, for as long
@@ -28,7 +28,7 @@ use crate::grant::may_read;
 use crate::inode::{Inode, Validator};
 use crate::remote_file::RemoteFile;
 use crate::shared::Shared;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Order, Snapshot};
 use crate::tree::Asked;
 use crate::walk::PATIENCE;
 use pace::Pace;
@@ -45,6 +45,10 @@ const MAX_FILES: usize = 8192;
 
 /// Opens in a row before the next files are fetched. Two happen by chance.
 const HABIT: u32 = 2;
+
+/// Opens in a row after which it is not asked any longer whether they follow another order too:
+/// in a small directory they may by chance.
+const SURE: u32 = 8;
 
 /// Files that one who follows an order may leave out between two that he opens.
 const SKIP: usize = 8;
@@ -70,15 +74,40 @@ struct State {
     bytes: u64,
     pace: Pace,
     last: Option<Last>,
-    by_listing: u32,
-    by_name: u32,
+    /// Opens in a row that followed each [order](Order::ALL).
+    scores: [u32; 3],
+    refill: Refill,
 }
+
+/// What it was looked for last that could be fetched. To look again at each open and after each
+/// fetch would cost more than both.
+#[derive(Clone, Copy, Default)]
+struct Refill {
+    order: Order,
+    /// So many files ahead of the reader were asked for.
+    files: usize,
+    /// There were no more to be known of, or there was no room.
+    cut: bool,
+    /// There was no room.
+    wants_room: bool,
+    /// Opens since.
+    opens: usize,
+}
+
+impl Refill {
+    /// Whether it is time to look again: when an eighth of the files may have been opened.
+    fn is_due(self, order: Order) -> bool {
+        self.cut || self.order != order || self.opens * 8 >= self.files
+    }
+}
+
+/// Where a name is in each [order](Order::ALL), where that is known.
+type Places = [Option<usize>; 3];
 
 /// The last open.
 struct Last {
     dir: RemotePath,
-    /// Its place in the listing and among the names.
-    places: (usize, usize),
+    places: Places,
     at: Instant,
 }
 
@@ -125,6 +154,11 @@ impl Contents {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Bytes of files that are kept, or on their way.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.state().bytes
+    }
+
     /// The file at `path` was read to its end, or is not wanted any longer. It is not fetched again
     /// as long as it would have counted.
     pub(crate) fn drop_file(&self, path: &RemotePath) {
@@ -165,31 +199,42 @@ impl State {
         }
     }
 
+    /// Whether it is worth to know the place among the inode numbers.
+    fn wants_number(&self) -> bool {
+        let [by_listing, by_name, by_number] = self.scores;
+        by_number > 0 || by_listing.max(by_name) < SURE
+    }
+
     /// Notes an open, in a directory of which `places` are known. Tells in which order the next
-    /// ones come, if that shows: `Some(true)` for that of the names.
-    fn note_open(
-        &mut self,
-        dir: &RemotePath,
-        places: (usize, usize),
-        now: Instant,
-    ) -> Option<bool> {
+    /// ones come, if that shows.
+    fn note_open(&mut self, dir: &RemotePath, places: Places, now: Instant) -> Option<Order> {
+        self.refill.opens += 1;
         let last = self.last.replace(Last { dir: dir.clone(), places, at: now });
         let Some(last) = last.filter(|last| now < last.at + PAUSE) else {
-            (self.by_listing, self.by_name) = (0, 0);
+            self.scores = [0; 3];
             return None;
         };
         if last.dir == *dir {
-            let follows = |from: usize, to: usize| from < to && to - from <= SKIP;
-            if last.places == places {
+            if last.places[0] == places[0] {
                 return None;
             }
-            let count = |score: u32, follows: bool| if follows { score + 1 } else { 0 };
-            self.by_listing = count(self.by_listing, follows(last.places.0, places.0));
-            self.by_name = count(self.by_name, follows(last.places.1, places.1));
+            for (score, (from, to)) in self.scores.iter_mut().zip(last.places.iter().zip(places)) {
+                let follows = |(from, to): (usize, usize)| from < to && to - from <= SKIP;
+                *score = if from.zip(to).is_some_and(follows) { *score + 1 } else { 0 };
+            }
+        } else {
+            // Perhaps not the one that was expected.
+            self.refill.cut = true;
         }
         // Who goes on in another directory goes on as before.
-        let habit = self.by_listing.max(self.by_name) >= HABIT;
-        habit.then_some(self.by_name > self.by_listing)
+        self.habit()
+    }
+
+    /// The order that was followed the longest, and long enough.
+    fn habit(&self) -> Option<Order> {
+        let best = *self.scores.iter().max()?;
+        let at = self.scores.iter().position(|score| *score == best)?;
+        (best >= HABIT).then_some(Order::ALL[at])
     }
 }
 
@@ -214,16 +259,22 @@ impl Shared {
         }
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
         let now = Instant::now();
-        let places = self.tree().lists(&dir).and_then(|listing| listing.places(&name));
+        let wants_number = self.contents.state().wants_number();
+        let places = {
+            let mut tree = self.tree();
+            if wants_number {
+                tree.order_by_number(&dir);
+            }
+            tree.lists(&dir).map(|listing| Order::ALL.map(|order| listing.place(&name, order)))
+        };
         let order = {
             let mut state = self.contents.state();
             state.sweep(now, lifetime);
-            let Some(places) = places else { return };
-            state.note_open(&dir, places, now).map(|by_name| (by_name, places))
+            let Some(places) = places.filter(|places| places[0].is_some()) else { return };
+            state.note_open(&dir, places, now).filter(|order| state.refill.is_due(*order))
         };
-        if let Some((by_name, places)) = order {
-            let from = if by_name { places.1 } else { places.0 };
-            self.fetch_next(&dir, from + 1, by_name, lifetime);
+        if order.is_some() {
+            self.fetch_more(lifetime);
         }
     }
 
@@ -232,7 +283,7 @@ impl Shared {
         self: &Arc<Self>,
         dir: &RemotePath,
         from: usize,
-        by_name: bool,
+        order: Order,
         lifetime: Duration,
     ) {
         let now = Instant::now();
@@ -244,7 +295,7 @@ impl Shared {
             let mut tree = self.tree();
             let mut wanted = Vec::new();
             let mut add = |path: &RemotePath, listing: &Snapshot, from: usize, room: usize| {
-                let files = listing.next_files(from, by_name, |attr| self.is_small(attr), room);
+                let files = listing.next_files(from, order, |attr| self.is_small(attr), room);
                 wanted.extend(files.into_iter().map(|(name, size)| (path.join(&name), size)));
                 wanted.len()
             };
@@ -253,7 +304,10 @@ impl Shared {
                 None => 0,
             };
             if found < window {
-                for next in crate::walk::directories_after(&mut tree, dir, by_name, DIRECTORIES) {
+                for next in crate::walk::directories_after(&mut tree, dir, order, DIRECTORIES) {
+                    if order == Order::Number {
+                        tree.order_by_number(&next);
+                    }
                     let Some(listing) = tree.lists(&next) else { continue };
                     found = add(&next, listing, 0, window - found);
                     if found >= window {
@@ -263,11 +317,11 @@ impl Shared {
             }
             wanted
         };
-        for (path, size) in wanted {
-            if !self.fetch(path, size, lifetime) {
-                return;
-            }
-        }
+        let files = wanted.len();
+        let mut wanted = wanted.into_iter();
+        let wants_room = !wanted.all(|(path, size)| self.fetch(path, size, lifetime));
+        let cut = wants_room || files < window;
+        self.contents.state().refill = Refill { order, files, cut, wants_room, opens: 0 };
     }
 
     fn is_small(&self, attr: &Attr) -> bool {
@@ -313,25 +367,30 @@ impl Shared {
             }
             on_its_way.done.send_replace(Some(content));
             drop(on_its_way);
-            shared.contents.state().pace.took(took);
-            shared.fetch_more(lifetime);
+            let wants_room = {
+                let mut state = shared.contents.state();
+                state.pace.took(took);
+                state.refill.wants_room
+            };
+            if wants_room {
+                shared.fetch_more(lifetime);
+            }
         });
         true
     }
 
-    /// Goes on where the last open was, now that there is room.
+    /// Goes on where the last open was, if there is room.
     fn fetch_more(self: &Arc<Self>, lifetime: Duration) {
         let next = {
             let state = self.contents.state();
-            let habit = state.by_listing.max(state.by_name) >= HABIT;
-            let by_name = state.by_name > state.by_listing;
-            let last = state.last.as_ref().filter(|last| habit && last.at.elapsed() < PAUSE);
-            last.map(|last| {
-                (last.dir.clone(), if by_name { last.places.1 } else { last.places.0 }, by_name)
+            let last = state.last.as_ref().filter(|last| last.at.elapsed() < PAUSE);
+            last.zip(state.habit()).and_then(|(last, order)| {
+                let place = last.places[order as usize]?;
+                Some((last.dir.clone(), place, order))
             })
         };
-        if let Some((dir, place, by_name)) = next {
-            self.fetch_next(&dir, place + 1, by_name, lifetime);
+        if let Some((dir, place, order)) = next {
+            self.fetch_next(&dir, place + 1, order, lifetime);
         }
     }
 
@@ -519,15 +578,18 @@ mod tests {
         let dir = RemotePath::parse(b"d").unwrap();
         let other = RemotePath::parse(b"e").unwrap();
         let now = Instant::now();
-        let mut open = |dir: &RemotePath, places, now| state.note_open(dir, places, now);
-        assert_eq!(open(&dir, (0, 9), now), None);
-        assert_eq!(open(&dir, (1, 3), now), None);
-        assert_eq!(open(&dir, (2, 5), now), Some(false), "by listing");
-        assert_eq!(open(&other, (0, 0), now), Some(false), "and so in the next directory");
-        assert_eq!(open(&other, (40, 30), now), None, "at random");
-        assert_eq!(open(&other, (20, 31), now), None);
-        assert_eq!(open(&other, (10, 33), now), Some(true), "by name");
-        assert_eq!(open(&other, (10, 33), now), None, "the same again");
-        assert_eq!(open(&other, (11, 34), now + PAUSE), None, "long after");
+        let mut open =
+            |dir: &RemotePath, places: [usize; 3], now| state.note_open(dir, places.map(Some), now);
+        assert_eq!(open(&dir, [0, 90, 0], now), None);
+        assert_eq!(open(&dir, [1, 30, 30], now), None);
+        assert_eq!(open(&dir, [2, 50, 20], now), Some(Order::Listing));
+        assert_eq!(open(&other, [0, 0, 0], now), Some(Order::Listing), "and so in the next one");
+        assert_eq!(open(&other, [40, 30, 50], now), None, "at random");
+        assert_eq!(open(&other, [20, 31, 70], now), None);
+        assert_eq!(open(&other, [10, 33, 90], now), Some(Order::Name));
+        assert_eq!(open(&other, [10, 33, 90], now), None, "the same again");
+        assert_eq!(open(&other, [50, 34, 91], now), Some(Order::Name));
+        assert_eq!(open(&other, [30, 10, 93], now), Some(Order::Number));
+        assert_eq!(open(&other, [31, 11, 94], now + PAUSE), None, "long after");
     }
 }

@@ -142,12 +142,20 @@ impl Vfs {
             return Err(Errno::ENOTDIR);
         }
         let path = self.path(ino)?;
-        self.await_listing(&path).await;
-        let listed = match self.whole_listing(ino, &path) {
+        let known = match self.stale_listing(ino) {
+            Some(known) => Some(known),
+            None => {
+                self.await_listing(&path).await;
+                self.whole_listing(ino, &path)
+            }
+        };
+        let listed = match known {
             Some(whole) => Listed::known(whole),
             None => {
                 let asked = self.asked();
-                Listed::new(self.remote.opendir(&path).await?, asked)
+                let opening = async { Ok(Listed::new(self.remote.opendir(&path).await?, asked)) };
+                let known = || Ok(self.stale_listing(ino).map(Listed::known));
+                self.or_stale(opening, known).await?
             }
         };
         let number = self.directories.number();
@@ -261,7 +269,9 @@ impl Vfs {
         while !directory.with(reached) {
             // A listing without a handle is complete.
             let Some(dh) = directory.with(|listed| listed.dh) else { break };
-            let batch = self.remote.readdir(dh).await?;
+            let reading = async { self.remote.readdir(dh).await.map(Some) };
+            let known = || Ok(self.list_stale(directory).then_some(None));
+            let Some(batch) = self.or_stale(reading, known).await? else { break };
             directory.with(|listed| {
                 listed.first_at.get_or_insert_with(Instant::now);
             });
@@ -279,11 +289,29 @@ impl Vfs {
         Ok(())
     }
 
+    /// Lists what is known instead of what has not come yet.
+    fn list_stale(&self, directory: &OpenDirectory) -> bool {
+        let known = self.stale_listing(directory.ino);
+        let replaced = directory.with(|listed| {
+            let known = known.filter(|_| listed.end() == 0)?;
+            Some(std::mem::replace(listed, Listed::known(known)))
+        });
+        if let Some(dh) = replaced.as_ref().and_then(|replaced| replaced.dh) {
+            self.remote.closedir(dh);
+        }
+        replaced.is_some()
+    }
+
     /// Keeps a listing that was asked for, and goes on with the walk that it may be part of.
     fn keep_listing(&self, dir: Ino, snapshot: Option<Snapshot>) {
-        if let Some(snapshot) = snapshot.filter(|_| self.keeps_listings()) {
-            self.tree().learn_directory(dir, snapshot);
-            self.shared.walk_on();
+        let Some(snapshot) = snapshot.filter(|_| self.keeps_listings()) else { return };
+        let path = {
+            let mut tree = self.tree();
+            tree.learn_directory(dir, snapshot);
+            tree.path(dir)
+        };
+        if let Some(path) = path {
+            self.shared.walk_on(&path);
         }
     }
 

@@ -26,6 +26,7 @@ use std::time::Duration;
 use base::{Access, Attr, Create, Errno, Fh, FileKind, OpenFlags, Remote, Result};
 use tokio::time::Instant;
 
+use crate::Vfs;
 use crate::config::{Config, Consistency, PageCache};
 use crate::inode::{Inode, State, Validator};
 use crate::lookup::MAX_ATTEMPTS;
@@ -33,13 +34,6 @@ use crate::open::{OpenRequest, Opened};
 use crate::remote_file::{Opener, RemoteFile};
 use crate::shared::Shared;
 use crate::tree::Asked;
-use crate::{Ino, Vfs};
-
-/// Who can have the kernel drop what it has cached.
-pub trait Invalidate: Send + Sync {
-    /// The pages and attributes of `ino` are not true any longer. Must not block.
-    fn content(&self, ino: Ino);
-}
 
 impl Vfs {
     /// Opens `inode` without asking, if that can be granted. `ESTALE` if the kernel has to look
@@ -87,13 +81,16 @@ impl Vfs {
     /// Whether the kernel may have pages of the content that `attr` names.
     fn has_pages(&self, state: &State, attr: &Attr) -> bool {
         match self.config.page_cache {
-            PageCache::Validated => {
-                state.has_pages(attr, self.config.consistency == Consistency::Timeout)
-            }
+            PageCache::Validated => state.has_pages(attr, self.trusts_unsettled()),
             PageCache::SameTime => state.has_pages(attr, true),
-            PageCache::Always => true,
+            PageCache::Always => state.trusts_pages(),
             PageCache::Never => false,
         }
+    }
+
+    /// Whether pages count whose content may have changed within the second that it was told in.
+    pub(crate) fn trusts_unsettled(&self) -> bool {
+        self.config.consistency == Consistency::Timeout || self.serves_stale()
     }
 
     /// A handle of the remote that is opened when it is needed.
@@ -112,19 +109,16 @@ impl Vfs {
 }
 
 impl Shared {
-    /// Has the kernel drop what is not true any longer, from now on, by `invalidate`.
-    pub(crate) fn set_invalidate(&self, invalidate: Arc<dyn Invalidate>) {
-        // Set once, by who has made this.
-        let _ = self.invalidate.set(invalidate);
-    }
-
     /// The attributes on which an open can be granted.
     pub(crate) fn validated(&self, state: &crate::inode::State, kind: FileKind) -> Option<Attr> {
         if kind != FileKind::Regular || self.config.consistency == Consistency::Strict {
             return None;
         }
         let now = Instant::now();
-        let window = self.config.open_revalidate;
+        let window = match self.serves_stale() {
+            true => Duration::MAX,
+            false => self.config.open_revalidate,
+        };
         state.validated(now, window).or_else(|| {
             let by_time_out =
                 matches!(self.config.consistency, Consistency::Timeout | Consistency::Immutable);

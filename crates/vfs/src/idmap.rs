@@ -24,8 +24,8 @@ impl IdMap {
         }
     }
 
-    /// Local owner to remote owner.
-    pub(crate) fn uid_there(&self, uid: u32) -> Result<u32> {
+    /// Local owner to remote owner. `EPERM` for an id without one, where the table says so.
+    pub fn uid_there(&self, uid: u32) -> Result<u32> {
         match self {
             IdMap::Same => Ok(uid),
             IdMap::User { uid: (remote, local), .. } => Ok(swap(uid, *local, *remote)),
@@ -33,8 +33,8 @@ impl IdMap {
         }
     }
 
-    /// Local group to remote group.
-    pub(crate) fn gid_there(&self, gid: u32) -> Result<u32> {
+    /// Local group to remote group, likewise.
+    pub fn gid_there(&self, gid: u32) -> Result<u32> {
         match self {
             IdMap::Same => Ok(gid),
             IdMap::User { gid: (remote, local), .. } => Ok(swap(gid, *local, *remote)),
@@ -42,8 +42,9 @@ impl IdMap {
         }
     }
 
-    /// Attributes as this machine is to see them.
-    pub(crate) fn attr_here(&self, shown: &Shown, attr: Attr) -> Result<Attr> {
+    /// Attributes as this machine is to see them. `EPERM` for an owner without a local one, where
+    /// the table says so.
+    pub fn attr_here(&self, shown: &Shown, attr: Attr) -> Result<Attr> {
         let umask = if attr.is_dir() { shown.dir_umask } else { shown.file_umask };
         Ok(Attr {
             uid: shown.uid.map_or_else(|| self.uid_here(attr.uid), Ok)?,

@@ -8,7 +8,12 @@
 //! Who locks what: `state` is a plain mutex held for a few instructions; it may be taken inside
 //! the tree's lock, never around it. `writes` has a lock of its own, which may be taken inside
 //! that of `state`: a write begins and ends in both at once.
+//!
+//! There is one for each file that the kernel knows, most of which are only listed. So what few
+//! inodes have is apart, and made when it is needed ([`More`], [`Rare`], [`Writes`], [`Handles`]),
+//! and points in time are [`Moment`]s.
 
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -17,6 +22,7 @@ use tokio::time::Instant;
 
 use crate::Ino;
 use crate::config::Timeout;
+use crate::moment::Moment;
 use crate::readahead::Readahead;
 use crate::remote_file::RemoteFile;
 use crate::writes::Writes;
@@ -68,6 +74,23 @@ struct Pages {
     settled: bool,
 }
 
+/// What is known of those inodes that are opened or changed.
+#[derive(Default)]
+struct More {
+    /// Tick of the last change made here.
+    changed: u64,
+    /// Tick at which a handle was opened that had been granted before.
+    opened_late: u64,
+    /// Changes that have ever begun.
+    begun: u64,
+    /// Changes on their way.
+    changing: u32,
+    pages: Option<Pages>,
+    /// What the file is, if this mount has made it and has done all to it since.
+    made: Option<Box<Made>>,
+    rare: Option<Box<Rare>>,
+}
+
 /// What is known of few inodes: of those that are changed through this mount.
 #[derive(Default)]
 struct Rare {
@@ -104,54 +127,75 @@ pub(crate) struct OpenHandle {
     pub(crate) cached: bool,
 }
 
+/// Those who have a file open: nobody, for most files.
+#[derive(Default)]
+pub(crate) struct Handles(
+    #[expect(clippy::box_collection, reason = "all files have room for it")]
+    Option<Box<Vec<OpenHandle>>>,
+);
+
+impl Handles {
+    /// One more has it open.
+    pub(crate) fn push(&mut self, handle: OpenHandle) {
+        self.0.get_or_insert_default().push(handle);
+    }
+
+    /// Leaves those that are to be `kept`.
+    pub(crate) fn retain(&mut self, kept: impl FnMut(&OpenHandle) -> bool) {
+        if let Some(handles) = &mut self.0 {
+            handles.retain(kept);
+            self.0.take_if(|handles| handles.is_empty());
+        }
+    }
+}
+
+impl Deref for Handles {
+    type Target = [OpenHandle];
+
+    fn deref(&self) -> &[OpenHandle] {
+        self.0.as_deref().map_or(&[], Vec::as_slice)
+    }
+}
+
 /// The mutable part of an [`Inode`].
 pub(crate) struct State {
     /// As the server last told, not mapped.
     attr: Option<Attr>,
-    valid_until: Instant,
-    /// For how long an unchanged answer counts next.
-    lifetime: Duration,
+    valid_until: Moment,
     /// When the server told `attr`.
-    learned_at: Instant,
+    learned_at: Moment,
     /// `attr` was true at this time or later.
-    asked_at: Instant,
+    asked_at: Moment,
     /// A name of this inode was seen to lead to it at this time or later.
-    named_at: Option<Instant>,
-    /// Something has happened here since `attr` was told that may have changed it.
-    outdated: bool,
+    named_at: Moment,
     /// When the present validator was first seen.
-    first_seen: Instant,
-    /// The size that the kernel has been told, and until when it may take it for true. `None` when
-    /// it knows that its own is not.
-    told: Option<(u64, Instant)>,
+    first_seen: Moment,
+    /// Until when the kernel may take `shown_size` for true; never when it knows that it is not.
+    told_until: Moment,
     /// The size that the kernel was told last, for however short a time.
     shown_size: u64,
-    /// Tick of the last change made here.
-    changed: u64,
-    /// Tick at which a handle was opened that had been granted before.
-    opened_late: u64,
-    /// Changes on their way.
-    changing: u32,
-    /// Changes that have ever begun.
-    begun: u64,
-    /// Links, as far as this mount made them.
-    pub(crate) nlink: u32,
-    /// `None` for most inodes.
-    rare: Option<Box<Rare>>,
-    pages: Option<Pages>,
     /// Counts the contents that the file has had, as far as that is known here, and how often the
     /// kernel's pages were dropped.
     content: u64,
-    /// What the file is, if this mount has made it and has done all to it since.
-    made: Option<Box<Made>>,
-    pub(crate) open: Vec<OpenHandle>,
+    /// For how long an unchanged answer counts next, in milliseconds. What is longer than fits
+    /// here comes out of the time-out that it is bounded by.
+    lifetime_ms: u32,
+    /// Links, as far as this mount made them.
+    pub(crate) nlink: u32,
+    /// `None` for most inodes.
+    more: Option<Box<More>>,
+    pub(crate) open: Handles,
     /// Shared by those who have the file open through the page cache.
     pub(crate) ahead: Weak<Readahead>,
+    /// Something has happened here since `attr` was told that may have changed it.
+    outdated: bool,
+    /// The kernel's pages may be of another file, whatever is taken for granted about them.
+    doubts_pages: bool,
 }
 
 impl Inode {
     pub(crate) fn new(ino: Ino, number: u64, kind: FileKind) -> Inode {
-        let now = Instant::now();
+        let now = Instant::now().into();
         Inode {
             ino,
             number,
@@ -160,25 +204,20 @@ impl Inode {
             state: Mutex::new(State {
                 attr: None,
                 valid_until: now,
-                lifetime: Duration::ZERO,
                 learned_at: now,
                 asked_at: now,
-                named_at: None,
-                outdated: true,
+                named_at: Moment::NEVER,
                 first_seen: now,
-                told: None,
+                told_until: Moment::NEVER,
                 shown_size: 0,
-                changed: 0,
-                opened_late: 0,
-                changing: 0,
-                begun: 0,
-                nlink: 1,
-                pages: None,
                 content: 0,
-                made: None,
-                rare: None,
-                open: Vec::new(),
+                lifetime_ms: 0,
+                nlink: 1,
+                more: None,
+                open: Handles::default(),
                 ahead: Weak::new(),
+                outdated: true,
+                doubts_pages: false,
             }),
         }
     }
@@ -191,7 +230,7 @@ impl Inode {
 impl State {
     /// The attributes last seen, if they still count.
     pub(crate) fn fresh_attr(&self, now: Instant) -> Option<Attr> {
-        (now < self.valid_until).then_some(self.attr).flatten()
+        (Moment::from(now) < self.valid_until).then_some(self.attr).flatten()
     }
 
     /// The attributes last seen, however long ago.
@@ -201,32 +240,47 @@ impl State {
 
     /// When the server told the attributes last seen.
     pub(crate) fn learned_at(&self) -> Instant {
-        self.learned_at
+        instant(self.learned_at)
     }
 
     /// The kernel is told `size`, to take it for true for `ttl` at most. Tells for how long.
     pub(crate) fn tell(&mut self, size: u64, ttl: Duration) -> Duration {
         let now = Instant::now();
         let ttl = if self.doubts(now) { Duration::ZERO } else { ttl };
-        self.told = (!ttl.is_zero()).then(|| (size, now + ttl + TOLD_SLACK));
+        self.told_until = match ttl {
+            Duration::ZERO => Moment::NEVER,
+            _ => (now + ttl + TOLD_SLACK).into(),
+        };
         self.shown_size = size;
         ttl
     }
 
+    fn more(&mut self) -> &mut More {
+        self.more.get_or_insert_default()
+    }
+
     fn rare(&mut self) -> &mut Rare {
-        self.rare.get_or_insert_default()
+        self.more().rare.get_or_insert_default()
+    }
+
+    fn known_rare(&self) -> Option<&Rare> {
+        self.more.as_ref()?.rare.as_deref()
+    }
+
+    fn pages(&self) -> Option<Pages> {
+        self.more.as_ref()?.pages
     }
 
     /// Whether the kernel is told nothing to take for true.
     fn doubts(&self, now: Instant) -> bool {
-        self.rare.as_ref().and_then(|rare| rare.doubted_until).is_some_and(|until| now < until)
+        self.known_rare().and_then(|rare| rare.doubted_until).is_some_and(|until| now < until)
     }
 
     /// Whether the kernel takes another size for true than `size`, and was not made to doubt it
     /// lately. It is now.
     pub(crate) fn doubt_other_than(&mut self, size: u64) -> bool {
         let now = Instant::now();
-        let mistold = self.told.is_some_and(|(told, until)| told != size && now < until);
+        let mistold = self.shown_size != size && Moment::from(now) < self.told_until;
         let doubts = mistold && !self.doubts(now);
         if doubts {
             self.rare().doubted_until = Some(now + DOUBT);
@@ -246,97 +300,101 @@ impl State {
 
     /// Until when the attributes count.
     pub(crate) fn valid_until(&self) -> Instant {
-        self.valid_until
+        instant(self.valid_until)
     }
 
     /// Grows whenever the content may be, or become, another one than before: what was asked for
     /// before is not to be used any longer. Changes count from their beginning; what is asked for
     /// while one is [on its way](State::changing) may be of either content.
     pub(crate) fn content(&self) -> u64 {
-        self.content + self.begun
+        self.content + self.begun()
     }
 
     /// Whether nothing was changed here since `tick`, nor is being changed.
     pub(crate) fn unchanged_since(&self, tick: u64) -> bool {
-        self.changing == 0 && self.changed <= tick && self.opened_late <= tick
+        self.more.as_ref().is_none_or(|more| {
+            more.changing == 0 && more.changed <= tick && more.opened_late <= tick
+        })
     }
 
     /// A handle is open from now on, at `tick`, that was granted before. What was asked before that
     /// of a name may be of another file.
     pub(crate) fn open_late(&mut self, tick: u64) {
-        self.opened_late = tick;
+        self.more().opened_late = tick;
     }
 
     /// Whether that has happened since `tick`.
     pub(crate) fn opened_late_since(&self, tick: u64) -> bool {
-        self.opened_late > tick
+        self.more.as_ref().is_some_and(|more| more.opened_late > tick)
     }
 
     /// Whether anything was ever changed here.
     pub(crate) fn was_changed(&self) -> bool {
-        self.changed > 0
+        self.more.as_ref().is_some_and(|more| more.changed > 0)
     }
 
     /// A change made through this mount begins at `tick`. To be followed by [`State::end_change`].
     pub(crate) fn begin_change(&mut self, tick: u64) {
-        self.changing += 1;
-        self.begun += 1;
-        self.changed = tick;
+        let more = self.more();
+        more.changing += 1;
+        more.begun += 1;
+        more.changed = tick;
         self.expire();
     }
 
     /// The change is over at `tick`, however it ended.
     pub(crate) fn end_change(&mut self, tick: u64) {
-        self.changing -= 1;
-        self.changed = tick;
+        let more = self.more();
+        more.changing -= 1;
+        more.changed = tick;
         self.expire();
     }
 
     /// How many changes have ever begun.
     pub(crate) fn begun(&self) -> u64 {
-        self.begun
+        self.more.as_ref().map_or(0, |more| more.begun)
     }
 
     /// How many changes are on their way.
     pub(crate) fn changing(&self) -> u32 {
-        self.changing
+        self.more.as_ref().map_or(0, |more| more.changing)
     }
 
     /// Whether the change that was the `begun`th to begin is on its way, and no other has been
     /// since.
     pub(crate) fn only_change(&self, begun: u64) -> bool {
-        self.changing == 1 && self.begun == begun
+        self.changing() == 1 && self.begun() == begun
     }
 
     /// Something that this inode was part of was changed at `tick`, which shows in its attributes.
     pub(crate) fn changed_at(&mut self, tick: u64) {
-        self.changed = tick;
+        self.more().changed = tick;
         self.expire();
     }
 
     /// Whether all changes are over, and none has begun since [`State::begun`] said `begun`.
     pub(crate) fn settled_since(&self, begun: u64) -> bool {
-        self.changing == 0 && self.begun == begun
+        self.changing() == 0 && self.begun() == begun
     }
 
     /// The attributes do not count any longer.
     pub(crate) fn expire(&mut self) {
-        self.valid_until = Instant::now();
+        self.valid_until = Instant::now().into();
         self.outdated = true;
     }
 
     /// The attributes, if the server was asked within `window` for them, and whether a name leads
     /// to this inode, and nothing was changed here since.
     pub(crate) fn validated(&self, now: Instant, window: Duration) -> Option<Attr> {
-        let since = self.named_at?.min(self.asked_at);
+        let since = self.named_at.min(self.asked_at).instant()?;
         let young = now.saturating_duration_since(since) < window;
-        let counts = !self.outdated && self.changing == 0 && young;
+        let counts = !self.outdated && self.changing() == 0 && young;
         counts.then_some(self.attr).flatten()
     }
 
     /// A name of this inode was seen to lead to it, when asked for at `asked_at`.
     pub(crate) fn named(&mut self, asked_at: Instant) {
-        self.named_at = self.named_at.max(Some(asked_at));
+        self.named_at = self.named_at.max(asked_at.into());
     }
 
     /// For how long `attr`, told at `now`, counts.
@@ -345,10 +403,11 @@ impl State {
             Validator::of(&old) == Validator::of(attr)
                 && (old.perm, old.uid, old.gid) == (attr.perm, attr.uid, attr.gid)
         });
-        if same && now >= self.valid_until {
-            (self.lifetime * 2).clamp(timeout.min, timeout.max)
+        let lifetime = Duration::from_millis(self.lifetime_ms.into());
+        if same && Moment::from(now) >= self.valid_until {
+            (lifetime * 2).clamp(timeout.min, timeout.max)
         } else if same {
-            self.lifetime.clamp(timeout.min, timeout.max)
+            lifetime.clamp(timeout.min, timeout.max)
         } else {
             timeout.min
         }
@@ -357,25 +416,28 @@ impl State {
     /// Takes over what the server told at `now`, to count for as long as `timeout` says. It was
     /// asked for at `asked_at`.
     pub(crate) fn learn(&mut self, attr: Attr, now: Instant, asked_at: Instant, timeout: Timeout) {
-        self.lifetime = self.lifetime(&attr, now, timeout);
+        let lifetime = self.lifetime(&attr, now, timeout);
+        self.lifetime_ms = u32::try_from(lifetime.as_millis()).unwrap_or(u32::MAX);
         if self.attr.is_none_or(|old| Validator::of(&old) != Validator::of(&attr)) {
             self.content += 1;
-            self.first_seen = now;
+            self.first_seen = now.into();
         }
-        if let Some(rare) = &mut self.rare {
-            rare.set_atime = rare.set_atime.filter(|set| set.secs == attr.atime.secs);
-            rare.set_mtime = rare.set_mtime.filter(|set| set.secs == attr.mtime.secs);
-        }
-        // Somebody else has had a hand in it if its size is another one.
-        self.made = self.made.take().filter(|made| made.attr.size == attr.size);
-        if let Some(made) = &mut self.made {
-            **made = Made { attr, exact: true, at: now };
+        if let Some(more) = &mut self.more {
+            if let Some(rare) = &mut more.rare {
+                rare.set_atime = rare.set_atime.filter(|set| set.secs == attr.atime.secs);
+                rare.set_mtime = rare.set_mtime.filter(|set| set.secs == attr.mtime.secs);
+            }
+            // Somebody else has had a hand in it if its size is another one.
+            more.made.take_if(|made| made.attr.size != attr.size);
+            if let Some(made) = &mut more.made {
+                **made = Made { attr, exact: true, at: now };
+            }
         }
         self.attr = Some(attr);
-        self.learned_at = now;
-        self.asked_at = asked_at;
+        self.learned_at = now.into();
+        self.asked_at = asked_at.into();
         self.outdated = false;
-        self.valid_until = now + self.lifetime;
+        self.valid_until = (now + lifetime).into();
     }
 
     /// The server has done `change`: what follows from it without asking is taken over, if the
@@ -408,7 +470,7 @@ impl State {
     /// Lets the attributes count until `until` again, after a change which [`State::apply`] has
     /// taken over.
     pub(crate) fn extend(&mut self, until: Instant) {
-        self.valid_until = until;
+        self.valid_until = until.into();
         self.outdated = false;
     }
 
@@ -422,7 +484,7 @@ impl State {
         let exact = |told: Timestamp, set: Option<Timestamp>| {
             set.filter(|set| set.secs == told.secs).unwrap_or(told)
         };
-        let Some(rare) = &self.rare else { return (attr.atime, attr.mtime, attr.mtime) };
+        let Some(rare) = self.known_rare() else { return (attr.atime, attr.mtime, attr.mtime) };
         let mtime = exact(attr.mtime, rare.set_mtime);
         let ctime = rare.ctime.map_or(attr.mtime, |own| own.max(attr.mtime));
         (exact(attr.atime, rare.set_atime), mtime, ctime)
@@ -431,29 +493,32 @@ impl State {
     /// What the file is, if this mount has made it and has done all to it since. The time of its
     /// last change is a guess.
     pub(crate) fn made(&self) -> Option<Attr> {
-        self.made.as_ref().map(|made| made.attr)
+        self.more.as_ref()?.made.as_ref().map(|made| made.attr)
     }
 
     /// The same, if the time of its last change is no guess: it was set after the last write. Tells
     /// too since when that is known.
     pub(crate) fn exactly_made(&self) -> Option<(Attr, Instant)> {
-        self.made.as_ref().filter(|made| made.exact).map(|made| (made.attr, made.at))
+        let made = self.more.as_ref()?.made.as_ref();
+        made.filter(|made| made.exact).map(|made| (made.attr, made.at))
     }
 
     /// This mount has made the file, or knows what it has made of it: `exact`, or but for the time
     /// of its last change.
     pub(crate) fn set_made(&mut self, attr: Attr, exact: bool) {
-        self.made = Some(Box::new(Made { attr, exact, at: Instant::now() }));
+        self.more().made = Some(Box::new(Made { attr, exact, at: Instant::now() }));
     }
 
     /// What the file has become is to be asked for.
     pub(crate) fn forget_made(&mut self) {
-        self.made = None;
+        if let Some(more) = &mut self.more {
+            more.made = None;
+        }
     }
 
     /// `len` bytes are being written at `offset`, or at the end.
     pub(crate) fn grow_made(&mut self, offset: Option<u64>, len: u64) {
-        if let Some(made) = &mut self.made {
+        if let Some(made) = self.more.as_mut().and_then(|more| more.made.as_mut()) {
             let size = made.attr.size;
             made.attr.size = offset.map_or(size + len, |offset| size.max(offset + len));
             made.exact = false;
@@ -469,12 +534,12 @@ impl State {
 
     /// How many acknowledged writes have failed, and why the last one did.
     pub(crate) fn failed_writes(&self) -> (u64, Option<Errno>) {
-        self.rare.as_ref().map_or((0, None), |rare| rare.failed_writes)
+        self.known_rare().map_or((0, None), |rare| rare.failed_writes)
     }
 
     /// Whether the kernel's pages, if it has any, are of the content that `attr` names.
     pub(crate) fn has_pages(&self, attr: &Attr, trust_unsettled: bool) -> bool {
-        self.pages.is_some_and(|pages| {
+        self.pages().is_some_and(|pages| {
             pages.validator == Validator::of(attr) && (pages.settled || trust_unsettled)
         })
     }
@@ -489,8 +554,8 @@ impl State {
         if !kept {
             self.content += 1;
             let age = Timestamp::now().secs.saturating_sub(attr.mtime.secs);
-            let settled = age > MAX_CLOCK_SKEW || self.first_seen.elapsed() >= SETTLING;
-            self.pages = Some(Pages { validator, settled });
+            let settled = age > MAX_CLOCK_SKEW || instant(self.first_seen).elapsed() >= SETTLING;
+            self.more().pages = Some(Pages { validator, settled });
         }
         kept
     }
@@ -501,23 +566,60 @@ impl State {
     pub(crate) fn is_doubtful(&self, attr: &Attr) -> bool {
         let validator = Validator::of(attr);
         let unsettled = |pages: Pages| pages.validator == validator && !pages.settled;
-        self.begun == 0
-            && self.pages.is_some_and(unsettled)
+        self.begun() == 0
+            && self.pages().is_some_and(unsettled)
             && self.open.iter().any(|open| open.cached)
     }
 
     /// The kernel's pages are what was just written, and `attr` is what came of it.
     pub(crate) fn pages_written(&mut self, attr: &Attr) {
-        self.pages = Some(Pages { validator: Validator::of(attr), settled: false });
+        self.more().pages = Some(Pages { validator: Validator::of(attr), settled: false });
+    }
+
+    /// Which content the kernel's pages are of is not known any longer.
+    pub(crate) fn doubt_pages(&mut self) {
+        self.content += 1;
+        self.doubts_pages = true;
+        if let Some(more) = &mut self.more {
+            more.pages = None;
+        }
+    }
+
+    /// Whether the kernel's pages are trusted where they are not compared with what is known.
+    pub(crate) fn trusts_pages(&self) -> bool {
+        !self.doubts_pages
+    }
+
+    /// The same; the kernel drops them if not, and from then on they are trusted again.
+    pub(crate) fn trust_pages(&mut self) -> bool {
+        !std::mem::take(&mut self.doubts_pages)
     }
 
     /// The content is being changed here, so that the pages match no validator seen so far, and
     /// the kernel knows that the size it was told is not true any longer.
     pub(crate) fn forget_pages(&mut self) {
-        self.content += 1;
-        self.pages = None;
-        self.told = None;
+        self.doubt_pages();
+        self.told_until = Moment::NEVER;
     }
+
+    /// `file` has it open no longer.
+    pub(crate) fn close(&mut self, file: u64) {
+        self.open.retain(|open| open.file != file);
+        if self.open.is_empty() {
+            // It keeps the memory.
+            self.ahead = Weak::new();
+        }
+    }
+
+    /// Whether it was never opened nor changed here, as far as is known.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.more.is_none()
+    }
+}
+
+/// For those that have been since the beginning.
+fn instant(moment: Moment) -> Instant {
+    moment.instant().expect("not never")
 }
 
 #[cfg(test)]

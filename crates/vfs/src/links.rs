@@ -40,7 +40,20 @@ fn parts(target: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The part of an absolute target below the remote root.
 fn below_root<'a>(config: &Config, target: &'a [u8]) -> Option<&'a [u8]> {
-    let root = config.remote_root.as_deref()?;
+    below(config.remote_root.as_deref()?, target)
+}
+
+/// An absolute `target` below `root` (absolute, without links in it) as seen from the directory
+/// `dir` below that root; `None` for any other. What becomes of it is a matter of
+/// [`Config::links`] all the same.
+#[must_use]
+pub fn relative_target(root: &[u8], dir: &RemotePath, target: &[u8]) -> Option<Vec<u8>> {
+    let root = if root == b"/" { b"" } else { root };
+    Some(relative(dir, below(root, target)?))
+}
+
+/// The part of an absolute target below `root`, which has no slash at its end.
+fn below<'a>(root: &[u8], target: &'a [u8]) -> Option<&'a [u8]> {
     if !target.starts_with(b"/") {
         return None;
     }
@@ -133,6 +146,19 @@ mod tests {
         assert_eq!(shown(&root, "a", "/etc/passwd").unwrap(), "../etc/passwd");
         let unknown = Config::default();
         assert_eq!(shown(&unknown, "a", "/etc/passwd"), Err(Errno::EPERM));
+    }
+
+    #[test]
+    fn a_root_may_also_be_given_with_each_target() {
+        let dir = RemotePath::parse(b"a/b").unwrap();
+        let seen = |root: &str, target: &str| {
+            let target = relative_target(root.as_bytes(), &dir, target.as_bytes());
+            target.map(|target| String::from_utf8(target).unwrap())
+        };
+        assert_eq!(seen("/srv", "/srv/x").as_deref(), Some("../../x"));
+        assert_eq!(seen("/", "/srv/x").as_deref(), Some("../../srv/x"));
+        assert_eq!(seen("/srv", "/srv2/x"), None);
+        assert_eq!(seen("/srv", "x"), None);
     }
 
     #[test]

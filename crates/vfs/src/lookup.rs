@@ -27,6 +27,13 @@ pub enum Looked {
     Absent(Duration),
 }
 
+/// What the answer to a look-up is from.
+enum Told {
+    Now(Attr),
+    /// The remote is away.
+    Before(Looked),
+}
+
 impl Vfs {
     /// Finds `name` in the directory `parent`, and counts one look-up of what is found.
     pub async fn lookup(&self, parent: Ino, name_bytes: &[u8]) -> Result<Looked> {
@@ -35,6 +42,9 @@ impl Vfs {
             return Ok(Looked::Found(entry));
         }
         if let Some(looked) = self.listed(parent, &name)? {
+            return Ok(looked);
+        }
+        if let Some(looked) = self.stale_lookup(parent, &name)? {
             return Ok(looked);
         }
         self.shared.asks_piecemeal(parent);
@@ -47,7 +57,13 @@ impl Vfs {
             let asked = self.asked();
             let tick = asked.tick;
             let path = self.path(parent)?.join(&name);
-            let told = self.remote.lstat(&path).await;
+            let telling = async { self.remote.lstat(&path).await.map(Told::Now) };
+            let before = || Ok(self.stale_lookup(parent, &name)?.map(Told::Before));
+            let told = match self.or_stale(telling, before).await {
+                Ok(Told::Before(looked)) => return Ok(looked),
+                Ok(Told::Now(attr)) => Ok(attr),
+                Err(error) => Err(error),
+            };
             let replaced = match (&told, &known) {
                 (Ok(attr), Some(known)) => !self.is_still(known, &path, attr, tick).await,
                 _ => false,

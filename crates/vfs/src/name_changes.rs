@@ -74,6 +74,11 @@ impl NameChanges {
         }
     }
 
+    /// All names may have changed up to `tick`.
+    pub(crate) fn doubt_all(&mut self, tick: u64) {
+        self.floor = tick;
+    }
+
     /// Whether `name` was not changed since `tick`, nor is being changed.
     pub(crate) fn unchanged_since(&self, dir: Ino, name: &Name, tick: u64) -> bool {
         let change = self.by_dir.get(&dir).and_then(|names| names.get(name));

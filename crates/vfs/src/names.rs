@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use base::{Errno, FileKind, Name, RemotePath, RenameMode, Result};
+use base::{Attr, Errno, FileKind, Name, RemotePath, RenameMode, Result};
 use tokio::time::Instant;
 
 use crate::inode::Inode;
 use crate::{Entry, Ino, Vfs, links, name};
+
+/// Bits of a mode that are permissions.
+const PERM_BITS: u32 = 0o7777;
 
 /// A change of names on its way; ends when dropped, however it ended. What was known of the names
 /// and of the attributes of their directories does not count any longer after it.
@@ -23,6 +26,7 @@ impl Drop for NamesChange<'_> {
         let mut tree = self.vfs.tree();
         for (dir, name) in &self.names {
             tree.end_name(*dir, name);
+            tree.changed_here(*dir);
             tree.rebind(*dir, name, now);
         }
         if self.moves {
@@ -59,8 +63,10 @@ impl Vfs {
         let name = name(name_bytes)?;
         let path = self.path(parent)?.join(&name);
         let change = self.change_names(&[(parent, &name)]);
-        self.remote.mkdir(&path, perm).await?;
-        self.made(parent, &name, &path, change).await
+        let making = self.remote.mkdir(&path, perm);
+        // One whose permissions are to be mended is seen before that, or the server insists.
+        let is_it = |attr: &Attr| attr.is_dir() && perm & !attr.perm & PERM_BITS == 0;
+        self.made(parent, &name, &path, change, making, is_it).await
     }
 
     /// Makes a symbolic link.
@@ -68,20 +74,33 @@ impl Vfs {
         let name = name(name_bytes)?;
         let path = self.path(parent)?.join(&name);
         let change = self.change_names(&[(parent, &name)]);
-        self.remote.symlink(target, &path).await?;
-        self.made(parent, &name, &path, change).await
+        let making = self.remote.symlink(target, &path);
+        let is_it = |attr: &Attr| attr.kind == FileKind::Symlink;
+        self.made(parent, &name, &path, change, making, is_it).await
     }
 
-    /// The entry of a name that this mount has just made.
+    /// The entry of a name that this mount makes. What it is is asked right behind that, so that
+    /// one round trip does for both. A remote may answer that before it has made it: then it was
+    /// absent, or what is told is not what `is_it` takes for the new thing, and it is asked again.
     async fn made(
         &self,
         parent: Ino,
         name: &Name,
         path: &RemotePath,
         change: NamesChange<'_>,
+        making: impl Future<Output = Result<()>>,
+        is_it: impl FnOnce(&Attr) -> bool,
     ) -> Result<Entry> {
-        let asked = self.asked();
-        let attr = self.remote.lstat(path).await?;
+        let mut asked = self.asked();
+        let (made, told) = tokio::join!(making, self.remote.lstat(path));
+        made?;
+        let attr = match told.ok().filter(is_it) {
+            Some(attr) => attr,
+            None => {
+                asked = self.asked();
+                self.remote.lstat(path).await?
+            }
+        };
         drop(change);
         let inode = {
             let mut tree = self.tree();

@@ -13,7 +13,7 @@
 //!
 //! Invariant: no two live inodes have the same number.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hasher;
 
 use base::Name;
@@ -25,13 +25,57 @@ pub(crate) const ROOT_NUMBER: u64 = 1;
 /// Names with a number other than their own hash, at most; about 10 MiB when full.
 const MAX_EXCEPTIONS: usize = 1 << 16;
 
+/// What one of them takes.
+const EXCEPTION_BYTES: usize = 160;
+
 type Key = (u64, Name);
+
+/// Counts by number; nearly all are one.
+#[derive(Default)]
+struct Uses {
+    once: HashSet<u64>,
+    /// Numbers that are used twice at least. They are not in `once`.
+    more: HashMap<u64, u32>,
+}
+
+impl Uses {
+    fn count(&self, number: u64) -> u32 {
+        let more = self.more.get(&number).copied();
+        more.unwrap_or_else(|| u32::from(self.once.contains(&number)))
+    }
+
+    fn hold(&mut self, number: u64) {
+        if let Some(count) = self.more.get_mut(&number) {
+            *count += 1;
+        } else if !self.once.insert(number) {
+            self.once.remove(&number);
+            self.more.insert(number, 2);
+        }
+    }
+
+    fn drop_one(&mut self, number: u64) {
+        let Some(count) = self.more.get_mut(&number) else {
+            self.once.remove(&number);
+            return;
+        };
+        *count -= 1;
+        if *count == 1 {
+            self.more.remove(&number);
+            self.once.insert(number);
+        }
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.once.len() + self.more.len()
+    }
+}
 
 /// The numbers in use and the exceptions from the rule.
 #[derive(Default)]
 pub(crate) struct Numbers {
-    /// How many live inodes have this number (one), and how many exceptions name it.
-    used: HashMap<u64, u32>,
+    /// How many live inodes have a number (one), and how many exceptions name it.
+    used: Uses,
     exceptions: HashMap<Key, (u64, u64)>,
     /// Insertion order of the exceptions, for forgetting the oldest.
     order: BTreeMap<u64, Key>,
@@ -46,15 +90,15 @@ impl Numbers {
         if let Some((number, _)) = self.exceptions.get(&key) {
             let number = *number;
             // Its only other user may be this exception itself.
-            if self.used.get(&number) == Some(&1) {
-                self.hold(number);
+            if self.used.count(number) == 1 {
+                self.used.hold(number);
                 return number;
             }
         }
         for salt in 0.. {
             let number = hash(parent, name, salt);
-            if number > ROOT_NUMBER && !self.used.contains_key(&number) {
-                self.hold(number);
+            if number > ROOT_NUMBER && self.used.count(number) == 0 {
+                self.used.hold(number);
                 if salt > 0 {
                     self.remember(key, number);
                 }
@@ -70,9 +114,14 @@ impl Numbers {
         exception.map_or_else(|| hash(parent, name, 0), |(number, _)| *number)
     }
 
+    /// What exceptions take, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.exceptions.len() * EXCEPTION_BYTES
+    }
+
     /// An inode of this number is gone.
     pub(crate) fn release(&mut self, number: u64) {
-        self.drop_one(number);
+        self.used.drop_one(number);
     }
 
     /// `name` now belongs to the inode numbered `number`, by a rename or as a further link.
@@ -87,7 +136,7 @@ impl Numbers {
     pub(crate) fn unbind(&mut self, parent: u64, name: &Name) {
         if let Some((number, order)) = self.exceptions.remove(&(parent, name.clone())) {
             self.order.remove(&order);
-            self.drop_one(number);
+            self.used.drop_one(number);
         }
     }
 
@@ -96,28 +145,15 @@ impl Numbers {
             && let Some((_, oldest)) = self.order.pop_first()
             && let Some((number, _)) = self.exceptions.remove(&oldest)
         {
-            self.drop_one(number);
+            self.used.drop_one(number);
         }
-        self.hold(number);
+        self.used.hold(number);
         let order = self.next_order;
         self.next_order += 1;
         self.order.insert(order, key.clone());
         if let Some((old, old_order)) = self.exceptions.insert(key, (number, order)) {
             self.order.remove(&old_order);
-            self.drop_one(old);
-        }
-    }
-
-    fn hold(&mut self, number: u64) {
-        *self.used.entry(number).or_default() += 1;
-    }
-
-    fn drop_one(&mut self, number: u64) {
-        if let Some(count) = self.used.get_mut(&number) {
-            *count -= 1;
-            if *count == 0 {
-                self.used.remove(&number);
-            }
+            self.used.drop_one(old);
         }
     }
 }
@@ -187,7 +223,7 @@ mod tests {
         numbers.bind(1, &name("b"), moved);
         numbers.unbind(1, &name("b"));
         numbers.release(moved);
-        assert!(numbers.used.is_empty() && numbers.exceptions.is_empty());
+        assert!(numbers.used.len() == 0 && numbers.exceptions.is_empty());
         assert!(numbers.order.is_empty());
     }
 

@@ -146,6 +146,11 @@ impl Drop for OpenFile {
 impl Vfs {
     /// Opens the file `ino`.
     pub async fn open(&self, ino: Ino, request: OpenRequest) -> Result<Opened> {
+        let known = || self.granted(&self.inode(ino)?, request);
+        self.or_stale(self.open_current(ino, request), known).await
+    }
+
+    async fn open_current(&self, ino: Ino, request: OpenRequest) -> Result<Opened> {
         let inode = self.inode(ino)?;
         match inode.kind {
             FileKind::Regular => {}
@@ -381,11 +386,9 @@ impl Vfs {
             false
         };
         match self.config.page_cache {
-            PageCache::Validated => {
-                same_pages(state, self.config.consistency == Consistency::Timeout)
-            }
+            PageCache::Validated => same_pages(state, self.trusts_unsettled()),
             PageCache::SameTime => same_pages(state, true),
-            PageCache::Always => true,
+            PageCache::Always => state.trust_pages(),
             PageCache::Never => false,
         }
     }
@@ -480,7 +483,7 @@ impl Vfs {
     pub fn release(&self, handle: Handle) {
         if let Some(file) = self.files.remove(handle.0) {
             file.inode.writes.hurry_all();
-            file.inode.state().open.retain(|open| open.file != file.number);
+            file.inode.state().close(file.number);
             if file.with(|state| state.read_to_end)
                 && let Ok(path) = self.path(file.inode.ino)
             {

@@ -15,12 +15,12 @@ use crate::background::Background;
 use crate::config::{Config, Consistency, Timeout};
 use crate::contents::Contents;
 use crate::directory::OpenDirectory;
-use crate::grant::Invalidate;
 use crate::inode::{Inode, State};
+use crate::invalidate::Invalidate;
 use crate::open::{LostWrite, OpenFile};
 use crate::readahead::Used;
 use crate::table::Table;
-use crate::tree::{Asked, Ticks, Tree};
+use crate::tree::{Asked, Room, Ticks, Tree};
 use crate::walk::Walk;
 use crate::{Entry, Ino, Stat};
 
@@ -49,10 +49,11 @@ impl Shared {
     pub(crate) fn new(remote: Arc<dyn Remote>, config: Config) -> Shared {
         let ticks = Arc::<Ticks>::default();
         let dirty_bytes = config.dirty_bytes;
+        let room = Room::new(config.metadata_bytes);
         Shared {
             remote,
             config,
-            tree: Mutex::new(Tree::new(ticks.clone())),
+            tree: Mutex::new(Tree::new(ticks.clone(), room)),
             ticks,
             files: Table::default(),
             directories: Table::default(),

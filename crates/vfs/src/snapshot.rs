@@ -18,7 +18,7 @@
 //! All of it is guarded by the lock of the tree, which changes exceptions and names in one step.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::{Attr, Name, RemotePath};
@@ -34,8 +34,11 @@ const MAX_NAMES: usize = 200_000;
 /// Bytes of them, at most. Names longer than some 50 bytes reach this first.
 const MAX_BYTES: usize = 32 << 20;
 
-/// What a name costs besides its bytes: its attributes, its reference, its place in the order.
-const NAME_BYTES: usize = size_of::<Found>() + 2 * size_of::<usize>() + size_of::<u32>();
+/// What a name costs besides its bytes: its attributes, its reference, its place in two orders.
+const NAME_BYTES: usize = size_of::<Found>() + 2 * size_of::<usize>() + 2 * size_of::<u32>();
+
+/// Names of a listing that is put in the order of the inode numbers, at most: some milliseconds.
+const MAX_NUMBERED: usize = 20_000;
 
 /// What a snapshot costs besides its names. An empty directory must not be for free.
 const SNAPSHOT_BYTES: usize = 400;
@@ -69,6 +72,23 @@ pub(crate) enum Told {
     Unlisted(Instant),
 }
 
+/// An order in which programs go through a directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// As it is listed: `tar`, `find`, `grep -r`.
+    #[default]
+    Listing,
+    /// By name: `rsync`, `ls`, shells.
+    Name,
+    /// By inode number: `cp -r`, in the belief that files lie so on a disk.
+    Number,
+}
+
+impl Order {
+    /// All of them, the likeliest first.
+    pub(crate) const ALL: [Order; 3] = [Order::Listing, Order::Name, Order::Number];
+}
+
 /// A name that was changed here after the listing began.
 #[derive(Clone, Copy, Debug)]
 enum Exception {
@@ -82,6 +102,8 @@ pub(crate) struct Snapshot {
     listed: Arc<[Found]>,
     /// Places in `listed` in the order of the names.
     by_name: Box<[u32]>,
+    /// The same in the order of the inode numbers, once somebody has wanted that.
+    by_number: OnceLock<Box<[u32]>>,
     /// Places of directories in `listed`.
     directories: Box<[u32]>,
     complete: bool,
@@ -121,6 +143,7 @@ impl Snapshot {
         Snapshot {
             listed,
             by_name,
+            by_number: OnceLock::new(),
             directories,
             complete,
             ahead: false,
@@ -212,28 +235,56 @@ impl Snapshot {
         self.first_at
     }
 
+    /// Whether there are directories in it.
+    pub(crate) fn has_directories(&self) -> bool {
+        !self.directories.is_empty()
+    }
+
     /// The names of its directories in the server's order.
     pub(crate) fn directories(&self) -> Vec<Name> {
         let name = |place: &u32| self.listed[*place as usize].name.clone();
         self.directories.iter().map(name).collect()
     }
 
-    /// Where `name` is in the listing, and where among the names in order.
-    pub(crate) fn places(&self, name: &Name) -> Option<(usize, usize)> {
+    /// Where `name` is in this order; `None` too where the order is not known.
+    pub(crate) fn place(&self, name: &Name, order: Order) -> Option<usize> {
         let by_name = self.rank(name).ok()?;
-        Some((self.by_name[by_name] as usize, by_name))
+        let listed = self.by_name[by_name];
+        match order {
+            Order::Listing => Some(listed as usize),
+            Order::Name => Some(by_name),
+            Order::Number => self.by_number.get()?.iter().position(|place| *place == listed),
+        }
     }
 
-    /// The names and sizes of up to `most` files that are `wanted`, from a place in the listing
-    /// on, or among the names.
+    /// What is listed, if the order of the inode numbers is not known and worth to be.
+    pub(crate) fn unnumbered(&self) -> Option<Arc<[Found]>> {
+        let wants = self.by_number.get().is_none() && self.listed.len() <= MAX_NUMBERED;
+        wants.then(|| self.listed.clone())
+    }
+
+    /// The inode numbers of what is [listed](Snapshot::unnumbered), one for each.
+    pub(crate) fn set_numbers(&self, numbers: &[u64]) {
+        let mut by_number: Box<[u32]> = (0..self.listed.len() as u32).collect();
+        by_number.sort_by_key(|place| numbers.get(*place as usize));
+        // Whoever was first has put in the same.
+        let _ = self.by_number.set(by_number);
+    }
+
+    /// The names and sizes of up to `most` files that are `wanted`, from a place in this order on.
     pub(crate) fn next_files(
         &self,
         from: usize,
-        by_name: bool,
+        order: Order,
         wanted: impl Fn(&Attr) -> bool,
         most: usize,
     ) -> Files {
-        let place = |at: usize| if by_name { self.by_name[at] as usize } else { at };
+        let by_number = self.by_number.get();
+        let place = |at: usize| match (order, by_number) {
+            (Order::Name, _) => self.by_name[at] as usize,
+            (Order::Number, Some(by_number)) => by_number[at] as usize,
+            (Order::Number, None) | (Order::Listing, _) => at,
+        };
         let files = (from..self.listed.len()).map(|at| &self.listed[place(at)]);
         let wanted =
             files.filter(|file| wanted(&file.attr) && !self.exceptions.contains_key(&file.name));
@@ -256,7 +307,6 @@ enum Key {
 }
 
 /// All snapshots. See the [module](self).
-#[derive(Default)]
 pub(crate) struct Snapshots {
     by_key: HashMap<Key, Snapshot>,
     order: BTreeMap<u64, Key>,
@@ -265,9 +315,30 @@ pub(crate) struct Snapshots {
     ahead: usize,
     names: usize,
     bytes: usize,
+    /// No more bytes than this.
+    most_bytes: usize,
+}
+
+impl Default for Snapshots {
+    fn default() -> Snapshots {
+        Snapshots::within(MAX_BYTES)
+    }
 }
 
 impl Snapshots {
+    /// None so far, and never more than `bytes` of them.
+    pub(crate) fn within(bytes: usize) -> Snapshots {
+        Snapshots {
+            by_key: HashMap::new(),
+            order: BTreeMap::new(),
+            next_use: 0,
+            ahead: 0,
+            names: 0,
+            bytes: 0,
+            most_bytes: bytes.min(MAX_BYTES),
+        }
+    }
+
     /// Puts in what the directory `dir` is.
     pub(crate) fn insert(&mut self, dir: Ino, snapshot: Snapshot) {
         self.put(Key::Node(dir), snapshot);
@@ -286,6 +357,11 @@ impl Snapshots {
     /// Whether anything is kept by its path.
     pub(crate) fn any_ahead(&self) -> bool {
         self.ahead > 0
+    }
+
+    /// How many names are kept, and how many bytes that takes.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.names, self.bytes)
     }
 
     /// Whether there is a snapshot of `dir`.
@@ -356,11 +432,17 @@ impl Snapshots {
         self.except(dir, name, Exception::Present { attr: *attr, asked });
     }
 
-    fn except(&mut self, dir: Ino, name: &Name, what: Exception) {
-        let Some(snapshot) = self.by_key.get_mut(&Key::Node(dir)) else { return };
-        if let Some(until) = &mut snapshot.made_until {
+    /// Something was changed here in `dir`.
+    pub(crate) fn changed(&mut self, dir: Ino) {
+        let snapshot = self.by_key.get_mut(&Key::Node(dir));
+        if let Some(until) = snapshot.and_then(|snapshot| snapshot.made_until.as_mut()) {
             *until = Instant::now() + MADE_FOR;
         }
+    }
+
+    fn except(&mut self, dir: Ino, name: &Name, what: Exception) {
+        self.changed(dir);
+        let Some(snapshot) = self.by_key.get_mut(&Key::Node(dir)) else { return };
         if snapshot.exceptions.insert(name.clone(), what).is_none() {
             let cost = NAME_BYTES + name.as_bytes().len();
             snapshot.bytes += cost;
@@ -392,7 +474,7 @@ impl Snapshots {
     }
 
     fn evict(&mut self) {
-        while self.names > MAX_NAMES || self.bytes > MAX_BYTES {
+        while self.names > MAX_NAMES || self.bytes > self.most_bytes {
             let Some((_, oldest)) = self.order.first_key_value() else { return };
             let oldest = oldest.clone();
             self.take(&oldest);

@@ -1,15 +1,15 @@
 //! The inodes the kernel knows, and the names they have.
 //!
 //! Definitions. A *node* is an inode with its bookkeeping; it is called by its [`Ino`], FUSE's
-//! node id, which is never used twice. A *binding* says that a name in a directory is a node. A
-//! node without bindings is an *orphan*: its file was unlinked or replaced, and it lives on for
-//! those who have it open.
+//! node id, which is never used twice. A *binding*, or [`Link`], says that a name in a directory is
+//! a node. A node without bindings is an *orphan*: its file was unlinked or replaced, and it lives
+//! on for those who have it open.
 //!
 //! Invariants:
 //! 1. The root is always there.
 //! 2. A node is there exactly as long as the kernel counts look-ups of it or names are bound
 //!    below it.
-//! 3. Bindings and the names in nodes say the same.
+//! 3. Of more nodes than there is room for, the kernel is asked to forget some ([`surplus`]).
 //! 4. Directories have at most one binding, so every node that is no orphan has a path.
 //! 5. [`Ticks`] grow with every change made through this mount. What was asked of the server at
 //!    tick `t` may be kept for a directory's names, or an inode's attributes, only if these have
@@ -18,9 +18,11 @@
 //! One mutex guards it all (`Vfs::tree`); nothing waits while holding it. An inode's own state
 //! (`Inode::state`) may be locked inside it, never the other way round.
 
+mod doubt;
 mod known;
+mod nodes;
+mod surplus;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,30 +31,13 @@ use tokio::time::Instant;
 
 use crate::Ino;
 use crate::inode::Inode;
+use crate::moment::Moment;
 use crate::name_changes::NameChanges;
 use crate::numbers::{Numbers, ROOT_NUMBER};
 use crate::snapshot::Snapshots;
+use nodes::{Link, Nodes};
 
-/// A name that was found, and until when it need not be asked for again.
-#[derive(Clone, Copy)]
-struct Binding {
-    ino: Ino,
-    valid_until: Instant,
-    /// Tick at which the name was bound to this node. A listing that began before it may tell
-    /// of another file.
-    since: u64,
-}
-
-struct Node {
-    inode: Arc<Inode>,
-    nlookup: u64,
-    names: Vec<(Ino, Name)>,
-    /// Bindings in this directory.
-    children: u64,
-    /// A name that a listing of this directory left out was there: the server's automounter shows
-    /// directories only to who asks for them, or others make files here at this time.
-    hides_names: bool,
-}
+pub(crate) use surplus::Room;
 
 /// Counts the changes made through this mount; see invariant 5.
 #[derive(Default)]
@@ -80,10 +65,8 @@ pub(crate) struct Asked {
 
 /// See the [module](self).
 pub(crate) struct Tree {
-    nodes: HashMap<Ino, Node>,
-    bindings: HashMap<(Ino, Name), Binding>,
+    nodes: Nodes,
     numbers: Numbers,
-    next: u64,
     ticks: Arc<Ticks>,
     /// Tick of the last change of a directory's path.
     moved: u64,
@@ -94,6 +77,7 @@ pub(crate) struct Tree {
     /// What was asked before this tick about a directory without a node may be older than a change
     /// of it: its node is gone, and what was known of its changes with it.
     lost_track: u64,
+    room: Room,
 }
 
 /// What a name that was looked up at the server turned out to be.
@@ -113,25 +97,17 @@ impl Seen {
 }
 
 impl Tree {
-    pub(crate) fn new(ticks: Arc<Ticks>) -> Tree {
-        let root = Node {
-            inode: Arc::new(Inode::new(Ino::ROOT, ROOT_NUMBER, FileKind::Directory)),
-            nlookup: 1,
-            names: Vec::new(),
-            children: 0,
-            hides_names: false,
-        };
+    pub(crate) fn new(ticks: Arc<Ticks>, room: Room) -> Tree {
         Tree {
-            nodes: HashMap::from([(Ino::ROOT, root)]),
-            bindings: HashMap::new(),
+            nodes: Nodes::new(ROOT_NUMBER),
             numbers: Numbers::default(),
-            next: Ino::ROOT.0 + 1,
             ticks,
             moved: 0,
             moving: 0,
             changes: NameChanges::default(),
-            snapshots: Snapshots::default(),
+            snapshots: Snapshots::within(room.listed()),
             lost_track: 0,
+            room,
         }
     }
 
@@ -141,7 +117,7 @@ impl Tree {
     }
 
     pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
-        self.nodes.get(&ino).map(|node| node.inode.clone())
+        self.nodes.get(ino).map(|node| node.inode.clone())
     }
 
     /// The path of a node; `None` for an orphan, and for what is below one.
@@ -149,18 +125,18 @@ impl Tree {
         let mut names = Vec::new();
         let mut at = ino;
         while at != Ino::ROOT {
-            let (parent, name) = self.nodes.get(&at)?.names.first()?;
+            let link = self.nodes.get(at)?.links.first()?;
             debug_assert!(names.len() < self.nodes.len(), "a directory is below itself");
-            names.push(name);
-            at = *parent;
+            names.push(&link.name);
+            at = link.parent;
         }
         Some(RemotePath::from_names(names.into_iter().rev()))
     }
 
     /// All paths of a node.
     pub(crate) fn paths(&self, ino: Ino) -> Vec<RemotePath> {
-        let names = self.nodes.get(&ino).map_or(&[][..], |node| &node.names);
-        names.iter().filter_map(|(parent, name)| Some(self.path(*parent)?.join(name))).collect()
+        let links = self.nodes.get(ino).into_iter().flat_map(|node| node.links.iter());
+        links.filter_map(|link| Some(self.path(link.parent)?.join(&link.name))).collect()
     }
 
     /// The inode number of `name`, or the one that it would get.
@@ -173,8 +149,8 @@ impl Tree {
 
     /// The directory that `dir` is in; the root for itself.
     pub(crate) fn parent(&self, dir: Ino) -> Ino {
-        let first = self.nodes.get(&dir).and_then(|node| node.names.first());
-        first.map_or(Ino::ROOT, |(parent, _)| *parent)
+        let first = self.nodes.get(dir).and_then(|node| node.links.first());
+        first.map_or(Ino::ROOT, |link| link.parent)
     }
 
     /// `st_ino` of a node.
@@ -184,25 +160,24 @@ impl Tree {
 
     /// The node that `name` is bound to.
     pub(crate) fn child(&self, parent: Ino, name: &Name) -> Option<Arc<Inode>> {
-        self.get(self.bindings.get(&(parent, name.clone()))?.ino)
+        self.nodes.find(parent, name).map(|(node, _)| node.inode.clone())
     }
 
     /// The same, if it is known to be that still.
     pub(crate) fn fresh_child(&self, parent: Ino, name: &Name, now: Instant) -> Option<Arc<Inode>> {
-        let binding = self.bindings.get(&(parent, name.clone()))?;
-        (now < binding.valid_until).then(|| self.get(binding.ino))?
+        let (node, link) = self.nodes.find(parent, name)?;
+        (Moment::from(now) < link.valid_until).then(|| node.inode.clone())
     }
 
     /// Whether `name` in `dir` was not changed through this mount since `tick`, nor is being
     /// changed.
     pub(crate) fn name_unchanged_since(&self, dir: Ino, name: &Name, tick: u64) -> bool {
-        self.nodes.contains_key(&dir) && self.changes.unchanged_since(dir, name, tick)
+        self.nodes.contains(dir) && self.changes.unchanged_since(dir, name, tick)
     }
 
     /// Whether a listing of `parent` that began at `tick` tells of the node that `name` is bound to.
     pub(crate) fn bound_since(&self, parent: Ino, name: &Name, tick: u64) -> bool {
-        let binding = self.bindings.get(&(parent, name.clone()));
-        binding.is_some_and(|binding| binding.since <= tick)
+        self.nodes.find(parent, name).is_some_and(|(_, link)| link.since <= tick)
     }
 
     /// Whether no directory was given another path through this mount since `tick`, nor is being.
@@ -233,7 +208,7 @@ impl Tree {
     pub(crate) fn end_name(&mut self, dir: Ino, name: &Name) {
         let tick = self.ticks.advance();
         self.changes.end(dir, name, tick);
-        match self.nodes.get(&dir) {
+        match self.nodes.get(dir) {
             // Its own attributes tell of its names.
             Some(node) => node.inode.state().changed_at(tick),
             None => self.changes.forget(dir),
@@ -258,20 +233,11 @@ impl Tree {
             }
             self.unbind(parent, name);
         }
-        let ino = Ino(self.next);
-        self.next += 1;
         let parent_number = self.number_of(parent);
         let number = self.numbers.take(parent_number, name);
-        let inode = Arc::new(Inode::new(ino, number, attr.kind));
-        let node = Node {
-            inode: inode.clone(),
-            nlookup: 1,
-            names: Vec::new(),
-            children: 0,
-            hides_names: false,
-        };
-        self.nodes.insert(ino, node);
-        self.add_name(ino, parent, name, valid_until);
+        let inode = self.nodes.insert(number, attr.kind);
+        self.add_name(inode.ino, parent, name, valid_until);
+        self.make_room();
         Seen::New(inode)
     }
 
@@ -283,24 +249,21 @@ impl Tree {
 
     /// Extends the time for which `name` need not be asked for.
     pub(crate) fn rebind(&mut self, parent: Ino, name: &Name, valid_until: Instant) {
-        if let Some(binding) = self.bindings.get_mut(&(parent, name.clone())) {
-            binding.valid_until = valid_until;
+        if let Some(link) = self.nodes.find_mut(parent, name) {
+            link.valid_until = valid_until.into();
         }
     }
 
     /// `name` is gone. Returns the node that had it.
     pub(crate) fn unbind(&mut self, parent: Ino, name: &Name) -> Option<Arc<Inode>> {
-        let binding = self.bindings.remove(&(parent, name.clone()))?;
+        let ino = self.nodes.unbind(parent, name)?;
         let parent_number = self.number_of(parent);
         self.numbers.unbind(parent_number, name);
-        let inode = self.nodes.get_mut(&binding.ino).map(|node| {
-            node.names.retain(|(dir, n)| (*dir, n) != (parent, name));
-            node.inode.clone()
-        });
+        let inode = self.get(ino);
         if let Some(inode) = &inode {
             self.keep_number(inode);
         }
-        if let Some(node) = self.nodes.get_mut(&parent) {
+        if let Some(node) = self.nodes.get_mut(parent) {
             node.children -= 1;
         }
         self.collect(parent);
@@ -309,8 +272,7 @@ impl Tree {
 
     /// All names of `ino` are gone: it has been replaced on the server.
     pub(crate) fn orphan(&mut self, ino: Ino) {
-        let names = self.nodes.get(&ino).map(|node| node.names.clone()).unwrap_or_default();
-        for (parent, name) in names {
+        for (parent, name) in self.names(ino) {
             self.snapshots.doubt(parent, &name);
             self.unbind(parent, &name);
         }
@@ -332,20 +294,19 @@ impl Tree {
             return (Some(moved.clone()), None);
         }
         let replaced = self.unbind(to.0, to.1);
-        let Some(binding) = self.bindings.get(&(from.0, from.1.clone())).copied() else {
-            return (None, replaced);
-        };
+        let Some((node, link)) = self.nodes.find(from.0, from.1) else { return (None, replaced) };
+        let (ino, valid_until) = (node.inode.ino, link.valid_until);
         // What was asked before knows the old names.
         self.ticks.advance();
         // The new name first, so that its directories are never without a reason to be kept.
-        self.add_name(binding.ino, to.0, to.1, binding.valid_until);
+        self.add_name(ino, to.0, to.1, valid_until);
         self.unbind(from.0, from.1);
         (moved, replaced)
     }
 
     /// The kernel has dropped `count` look-ups of `ino`.
     pub(crate) fn forget(&mut self, ino: Ino, count: u64) {
-        if let Some(node) = self.nodes.get_mut(&ino) {
+        if let Some(node) = self.nodes.get_mut(ino) {
             if count > node.nlookup {
                 tracing::warn!(
                     ino = ino.0,
@@ -361,65 +322,65 @@ impl Tree {
 
     /// Counts one more look-up of `ino`.
     pub(crate) fn count(&mut self, ino: Ino) {
-        if let Some(node) = self.nodes.get_mut(&ino) {
-            node.nlookup += 1;
+        let Some(node) = self.nodes.get_mut(ino) else { return };
+        node.nlookup += 1;
+        self.room.used(node);
+    }
+
+    fn add_name(&mut self, ino: Ino, parent: Ino, name: &Name, valid_until: impl Into<Moment>) {
+        let (since, valid_until) = (self.ticks.now(), valid_until.into());
+        self.nodes.bind(ino, Link { parent, name: name.clone(), valid_until, since });
+        if let Some(dir) = self.nodes.get_mut(parent) {
+            dir.children += 1;
+        }
+        if let Some(inode) = self.get(ino) {
+            self.keep_number(&inode);
         }
     }
 
-    fn add_name(&mut self, ino: Ino, parent: Ino, name: &Name, valid_until: Instant) {
-        let since = self.ticks.now();
-        self.bindings.insert((parent, name.clone()), Binding { ino, valid_until, since });
-        if let Some(dir) = self.nodes.get_mut(&parent) {
-            dir.children += 1;
-        }
-        if let Some(node) = self.nodes.get_mut(&ino) {
-            // Nearly all have one name only.
-            node.names.reserve_exact(1);
-            node.names.push((parent, name.clone()));
-            let inode = node.inode.clone();
-            self.keep_number(&inode);
-        }
+    /// All names of a node, and the directories that they are in.
+    fn names(&self, ino: Ino) -> Vec<(Ino, Name)> {
+        let links = self.nodes.get(ino).into_iter().flat_map(|node| node.links.iter());
+        links.map(|link| (link.parent, link.name.clone())).collect()
     }
 
     /// Sees to it that the first name of an inode leads to its number also once the kernel has
     /// forgotten it.
     fn keep_number(&mut self, inode: &Inode) {
-        if let Some((parent, name)) =
-            self.nodes.get(&inode.ino).and_then(|node| node.names.first()).cloned()
-        {
+        if let Some((parent, name)) = self.name(inode.ino) {
             let parent_number = self.number_of(parent);
             self.numbers.bind(parent_number, &name, inode.number);
         }
     }
 
     fn number_of(&self, ino: Ino) -> u64 {
-        self.nodes.get(&ino).map_or(0, |node| node.inode.number)
+        self.nodes.get(ino).map_or(0, |node| node.inode.number)
     }
 
     /// Removes `ino` if nothing needs it, and then what was only needed by it.
     fn collect(&mut self, mut ino: Ino) {
         loop {
-            let Some(node) = self.nodes.get(&ino) else { return };
+            let Some(node) = self.nodes.get(ino) else { return };
             if ino == Ino::ROOT || node.nlookup > 0 || node.children > 0 {
                 return;
             }
-            let Some(node) = self.nodes.remove(&ino) else { return };
+            let Some(node) = self.nodes.remove(ino) else { return };
+            self.room.gone(&node);
             self.numbers.release(node.inode.number);
             if node.inode.kind == FileKind::Directory {
                 self.forget_names(ino);
             }
             let mut parents = Vec::new();
             let changed = node.inode.state().was_changed();
-            for (parent, name) in node.names {
+            for Link { parent, name, .. } in node.links.iter() {
                 if changed {
                     // Who has changed it is forgotten here; listings from before may not tell.
-                    self.changes.note(parent, &name, self.ticks.now());
-                    self.snapshots.doubt(parent, &name);
+                    self.changes.note(*parent, name, self.ticks.now());
+                    self.snapshots.doubt(*parent, name);
                 }
-                self.bindings.remove(&(parent, name));
-                if let Some(dir) = self.nodes.get_mut(&parent) {
+                if let Some(dir) = self.nodes.get_mut(*parent) {
                     dir.children -= 1;
-                    parents.push(parent);
+                    parents.push(*parent);
                 }
             }
             // A directory has one parent; only a file with several names has more.
@@ -444,23 +405,26 @@ impl Tree {
     /// Checks the invariants; for tests.
     #[cfg(test)]
     pub(crate) fn check(&self) {
-        assert!(self.nodes.contains_key(&Ino::ROOT));
-        let mut children: HashMap<Ino, u64> = HashMap::new();
-        for ((parent, name), binding) in &self.bindings {
-            *children.entry(*parent).or_default() += 1;
-            let node = &self.nodes[&binding.ino];
-            let times = node.names.iter().filter(|(p, n)| (p, n) == (parent, name)).count();
-            assert_eq!(times, 1, "{name} is bound but not a name of its node");
+        assert!(self.nodes.contains(Ino::ROOT));
+        let mut children = std::collections::HashMap::<Ino, u32>::new();
+        let mut names = 0;
+        for node in self.nodes.iter() {
+            for Link { parent, name, .. } in node.links.iter() {
+                *children.entry(*parent).or_default() += 1;
+                names += 1;
+                let (bound, _) = self.nodes.find(*parent, name).expect("a name is bound");
+                assert_eq!(bound.inode.ino, node.inode.ino, "{name} leads elsewhere");
+            }
         }
-        let names: usize = self.nodes.values().map(|node| node.names.len()).sum();
-        assert_eq!(names, self.bindings.len());
-        for (ino, node) in &self.nodes {
-            assert_eq!(node.children, children.get(ino).copied().unwrap_or(0));
-            assert!(*ino == Ino::ROOT || node.nlookup > 0 || node.children > 0, "{ino:?} is left");
-            assert!(node.inode.kind != FileKind::Directory || node.names.len() <= 1);
+        assert_eq!(names, self.nodes.bound());
+        for node in self.nodes.iter() {
+            let ino = node.inode.ino;
+            assert_eq!(node.children, children.get(&ino).copied().unwrap_or(0));
+            assert!(ino == Ino::ROOT || node.nlookup > 0 || node.children > 0, "{ino:?} is left");
+            assert!(node.inode.kind != FileKind::Directory || node.links.len() <= 1);
         }
         let numbers: std::collections::HashSet<_> =
-            self.nodes.values().map(|node| node.inode.number).collect();
+            self.nodes.iter().map(|node| node.inode.number).collect();
         assert_eq!(numbers.len(), self.nodes.len(), "two inodes have one number");
     }
 }
@@ -486,7 +450,7 @@ mod tests {
 
     #[test]
     fn a_node_lives_as_long_as_it_is_counted_or_has_children() {
-        let mut tree = Tree::new(Arc::default());
+        let mut tree = Tree::new(Arc::default(), Room::default());
         let dir = see(&mut tree, Ino::ROOT, "dir", FileKind::Directory);
         let file = see(&mut tree, dir.ino, "file", FileKind::Regular);
         assert_eq!(see(&mut tree, dir.ino, "file", FileKind::Regular).ino, file.ino);
@@ -502,7 +466,7 @@ mod tests {
 
     #[test]
     fn what_changed_its_kind_is_another_inode() {
-        let mut tree = Tree::new(Arc::default());
+        let mut tree = Tree::new(Arc::default(), Room::default());
         let file = see(&mut tree, Ino::ROOT, "x", FileKind::Regular);
         let dir = see(&mut tree, Ino::ROOT, "x", FileKind::Directory);
         assert_ne!((file.ino, file.number), (dir.ino, dir.number));
@@ -513,7 +477,7 @@ mod tests {
 
     #[test]
     fn a_renamed_directory_takes_its_tree_along() {
-        let mut tree = Tree::new(Arc::default());
+        let mut tree = Tree::new(Arc::default(), Room::default());
         let dir = see(&mut tree, Ino::ROOT, "a", FileKind::Directory);
         let file = see(&mut tree, dir.ino, "f", FileKind::Regular);
         let (moved, replaced) = tree.rename((Ino::ROOT, &name("a")), (Ino::ROOT, &name("b")));
@@ -531,7 +495,7 @@ mod tests {
 
     #[test]
     fn two_links_are_one_inode_and_renaming_one_over_the_other_leaves_both() {
-        let mut tree = Tree::new(Arc::default());
+        let mut tree = Tree::new(Arc::default(), Room::default());
         let file = see(&mut tree, Ino::ROOT, "a", FileKind::Regular);
         tree.bind(file.ino, Ino::ROOT, &name("b"), Instant::now());
         assert_eq!(see(&mut tree, Ino::ROOT, "b", FileKind::Regular).ino, file.ino);
@@ -546,7 +510,7 @@ mod tests {
 
     #[test]
     fn names_changed_here_spoil_what_was_asked_before() {
-        let mut tree = Tree::new(Arc::default());
+        let mut tree = Tree::new(Arc::default(), Room::default());
         let (asked, a) = (tree.ticks.now(), name("a"));
         let unchanged = |tree: &Tree, tick| tree.name_unchanged_since(Ino::ROOT, &a, tick);
         assert!(unchanged(&tree, asked));
@@ -564,7 +528,7 @@ mod tests {
             steps in prop::collection::vec((0..6u8, 0..4usize, 0..4usize, 0..3usize, 0..3usize), 0..80)
         ) {
             const NAMES: [&str; 3] = ["a", "b", "c"];
-            let mut tree = Tree::new(Arc::default());
+            let mut tree = Tree::new(Arc::default(), Room::default());
             let mut known: Vec<(Arc<Inode>, u64)> = Vec::new();
             for (what, dir, other, from, to) in steps {
                 let dirs: Vec<Ino> = std::iter::once(Ino::ROOT)

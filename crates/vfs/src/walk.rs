@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::Ino;
 use crate::shared::Shared;
-use crate::snapshot::{Found, Snapshot};
+use crate::snapshot::{Found, Order, Snapshot};
 use crate::tree::{Asked, Tree};
 
 /// Look-ups of a directory that had to ask before it is listed. Fewer are no habit.
@@ -74,8 +74,10 @@ struct State {
     steps: VecDeque<(RemotePath, Instant)>,
     score: u32,
     window: usize,
-    /// The walk goes in the order of the names, not of the listing.
-    by_name: bool,
+    /// In which the walk goes through a directory.
+    order: Order,
+    /// There was more to be listed than there was room for.
+    wants_room: bool,
 }
 
 /// Look-ups in one directory that had to ask.
@@ -191,33 +193,41 @@ impl Shared {
         }
     }
 
-    /// Goes on with what a listing that has come shows of the way ahead. What was listed once is
-    /// not listed again until the walk itself goes on.
-    pub(crate) fn walk_on(self: &Arc<Self>) {
-        self.walk_ahead(Duration::MAX);
+    /// Goes on with what the listing of `path`, which has come, shows of the way ahead. What was
+    /// listed once is not listed again until the walk itself goes on.
+    pub(crate) fn walk_on(self: &Arc<Self>, path: &RemotePath) {
+        // One that is not kept would be listed again and again.
+        let Some(leads_on) = self.tree().lists(path).map(Snapshot::has_directories) else { return };
+        if leads_on || self.walk.state().wants_room {
+            self.walk_ahead(Duration::MAX);
+        }
     }
 
     /// Lists what the walk comes to next, as far as the window goes, but what has been listed no
     /// longer than `counts` ago.
     fn walk_ahead(self: &Arc<Self>, counts: Duration) {
-        let (from, window, by_name, room) = {
-            let state = self.walk.state();
+        let (from, window, order) = {
+            let mut state = self.walk.state();
             let Some((from, _)) = state.steps.back().filter(|_| state.walks()) else { return };
-            let room = MAX_ON_THEIR_WAY.saturating_sub(state.on_their_way.len());
-            (from.clone(), state.window, state.by_name, room)
+            let from = from.clone();
+            state.wants_room = state.on_their_way.len() >= MAX_ON_THEIR_WAY;
+            if state.wants_room {
+                return;
+            }
+            (from, state.window, state.order)
         };
-        if room == 0 {
-            return;
-        }
         let next = {
             let mut tree = self.tree();
-            let (seen_order, next) = Ahead::new(&mut tree, counts, by_name).after(&from, window);
-            if let Some(by_name) = seen_order {
-                self.walk.state().by_name = by_name;
-            }
+            let (order, next) = Ahead::new(&mut tree, counts, order).after(&from, window);
+            let mut state = self.walk.state();
+            state.order = order;
+            state.wants_room = next.len() >= MAX_ON_THEIR_WAY;
             next
         };
-        for path in next.into_iter().take(room) {
+        for path in next {
+            if self.walk.state().on_their_way.len() >= MAX_ON_THEIR_WAY {
+                return;
+            }
             self.list_ahead(path, MAX_NAMES, None);
         }
     }
@@ -257,9 +267,8 @@ impl Shared {
                 asks.larger_than = larger_than;
             }
             drop(over);
-            let kept = shared.tree().lists(&path).is_some();
-            if dir.is_none() && kept {
-                shared.walk_on();
+            if dir.is_none() {
+                shared.walk_on(&path);
             }
         });
     }
@@ -329,10 +338,10 @@ impl Drop for OpenListing<'_> {
 pub(crate) fn directories_after(
     tree: &mut Tree,
     from: &RemotePath,
-    by_name: bool,
+    order: Order,
     most: usize,
 ) -> Vec<RemotePath> {
-    let mut ahead = Ahead::new(tree, Duration::MAX, by_name);
+    let mut ahead = Ahead::new(tree, Duration::MAX, order);
     ahead.visit_after(from, most);
     ahead.known
 }
@@ -341,7 +350,7 @@ pub(crate) fn directories_after(
 struct Ahead<'a> {
     tree: &'a mut Tree,
     counts: Duration,
-    by_name: bool,
+    order: Order,
     /// Directories that the walk comes to, at most.
     left: usize,
     unknown: Vec<RemotePath>,
@@ -349,17 +358,16 @@ struct Ahead<'a> {
 }
 
 impl Ahead<'_> {
-    fn new(tree: &mut Tree, counts: Duration, by_name: bool) -> Ahead<'_> {
-        Ahead { tree, counts, by_name, left: 0, unknown: Vec::new(), known: Vec::new() }
+    fn new(tree: &mut Tree, counts: Duration, order: Order) -> Ahead<'_> {
+        Ahead { tree, counts, order, left: 0, unknown: Vec::new(), known: Vec::new() }
     }
 
     /// The directories, out of the next `window` that a walk comes to which is at `from`, of which
-    /// there is no listing; and whether the walk is in the order of names, if that shows.
-    fn after(mut self, from: &RemotePath, window: usize) -> (Option<bool>, Vec<RemotePath>) {
-        let order = self.order_up_to(from);
-        self.by_name = order.unwrap_or(self.by_name);
+    /// there is no listing, up to [`MAX_ON_THEIR_WAY`]; and the order in which the walk goes.
+    fn after(mut self, from: &RemotePath, window: usize) -> (Order, Vec<RemotePath>) {
+        self.order = self.order_up_to(from).unwrap_or(self.order);
         self.visit_after(from, window);
-        (order, self.unknown)
+        (self.order, self.unknown)
     }
 
     fn visit_after(&mut self, from: &RemotePath, window: usize) {
@@ -378,23 +386,26 @@ impl Ahead<'_> {
         }
     }
 
-    /// Whether `from` is the first directory by name, or the first in the listing, where these are
-    /// different ones.
-    fn order_up_to(&mut self, from: &RemotePath) -> Option<bool> {
+    /// The order in which `from` is the first directory, if it is not so in the present one.
+    fn order_up_to(&mut self, from: &RemotePath) -> Option<Order> {
         let (parent, name) = (from.parent()?, from.file_name()?);
-        let listed = self.tree.lists(&parent)?.directories();
-        let first = listed.first()?.clone();
-        let by_name =
-            listed.into_iter().min_by(|one, other| one.as_bytes().cmp(other.as_bytes()))?;
-        (first != by_name && (name == first || name == by_name)).then_some(name == by_name)
+        let dirs = self.tree.directories(&parent, Order::Listing);
+        let is_first = |order: &Order| {
+            let first = match order {
+                Order::Listing => dirs.first(),
+                Order::Name => dirs.iter().min_by_key(|dir| dir.as_bytes()),
+                Order::Number => {
+                    let number = self.tree.numbers_in(&parent);
+                    dirs.iter().min_by_key(|dir| number(dir))
+                }
+            };
+            first == Some(&name)
+        };
+        if is_first(&self.order) { None } else { Order::ALL.into_iter().find(is_first) }
     }
 
     fn directories(&mut self, path: &RemotePath) -> Vec<Name> {
-        let mut names = self.tree.lists(path).map(Snapshot::directories).unwrap_or_default();
-        if self.by_name {
-            names.sort_by(|one, other| one.as_bytes().cmp(other.as_bytes()));
-        }
-        names
+        self.tree.directories(path, self.order)
     }
 
     fn visit(&mut self, path: &RemotePath) {
@@ -411,6 +422,9 @@ impl Ahead<'_> {
             self.below(path);
         } else {
             self.unknown.push(path.clone());
+            if self.unknown.len() >= MAX_ON_THEIR_WAY {
+                self.left = 0;
+            }
         }
     }
 

@@ -23,7 +23,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -33,9 +33,14 @@ use crate::write_behind::{Batch, Load};
 /// and few enough that going through all of them costs less than one of them.
 const MAX_WRITES: usize = 1024;
 
-/// The writes of one inode.
+/// The writes of one inode. Most are never written to, and have none of it.
 #[derive(Default)]
 pub(crate) struct Writes {
+    begun: OnceLock<Box<Begun>>,
+}
+
+#[derive(Default)]
+struct Begun {
     state: Mutex<State>,
     /// One was sent, or is over.
     moved: Notify,
@@ -127,7 +132,7 @@ impl Writes {
     /// room in a request of `most` bytes; to be followed by [`Writes::send`]. Otherwise it is given
     /// back, to [`begin`](Writes::begin).
     pub(crate) fn join(&self, handle: u64, load: Load, most: u32) -> Result<(), Load> {
-        let mut state = self.lock();
+        let Some(mut state) = self.lock() else { return Err(load) };
         let state = &mut *state;
         let Some(lane) = state.lane(handle) else { return Err(load) };
         let Some(batch) = &mut lane.gathered else { return Err(load) };
@@ -160,7 +165,7 @@ impl Writes {
         load: Load,
         batch: impl FnOnce(u64, Load) -> Batch,
     ) -> (u64, bool) {
-        let mut state = self.lock();
+        let mut state = self.begun.get_or_init(Box::default).lock();
         let state = &mut *state;
         let number = state.next;
         state.next += 1;
@@ -186,7 +191,7 @@ impl Writes {
     /// Something else than a write goes out through `handle`, behind all that was sent. It changes
     /// no content. To be followed by [`Writes::end`].
     pub(crate) fn begin_other(&self, handle: u64) -> u64 {
-        let mut state = self.lock();
+        let mut state = self.begun.get_or_init(Box::default).lock();
         let number = state.next;
         state.next += 1;
         state.by_number.insert(number, Write { handle, range: 0..0, bytes: 0, sent: true });
@@ -199,7 +204,7 @@ impl Writes {
     pub(crate) fn send(&self, handle: u64) {
         loop {
             let batch = {
-                let mut state = self.lock();
+                let Some(mut state) = self.lock() else { return };
                 let Some(lane) = state.lane(handle) else { return };
                 if lane.sending {
                     return;
@@ -214,15 +219,21 @@ impl Writes {
         }
     }
 
+    /// Bytes of all writes that are not over.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.lock().map_or(0, |state| state.bytes)
+    }
+
     /// How many writes are on their way through `handle` that have been given to the remote.
     pub(crate) fn sent_through(&self, handle: u64) -> usize {
-        let state = self.lock();
+        let Some(state) = self.lock() else { return 0 };
         state.by_number.values().filter(|write| write.handle == handle && write.sent).count()
     }
 
     /// A write is over, however it ended. What has waited for it is to be [sent](Writes::send).
     pub(crate) fn end(&self, number: u64) {
-        let mut state = self.lock();
+        let Some(begun) = self.begun.get() else { return };
+        let mut state = begun.lock();
         let Some(write) = state.by_number.remove(&number) else { return };
         state.bytes -= write.bytes;
         if let Some(lane) = state.lane(write.handle) {
@@ -234,13 +245,13 @@ impl Writes {
         }
         state.drop_empty(write.handle);
         drop(state);
-        self.moved.notify_waiters();
+        begun.moved.notify_waiters();
     }
 
     /// Sends what is gathered of all handles whose requests `are_meant`.
     fn hurry(&self, are_meant: impl Fn(u64, &Batch) -> bool) {
         let handles: Vec<u64> = {
-            let mut state = self.lock();
+            let Some(mut state) = self.lock() else { return };
             let meant = |lane: &&mut Lane| {
                 let gathered = lane.gathered.as_ref();
                 gathered.is_some_and(|batch| are_meant(lane.handle, batch))
@@ -277,7 +288,7 @@ impl Writes {
 
     /// Waits until all writes that have begun by now are over.
     pub(crate) async fn drained(&self) {
-        let before = self.lock().next;
+        let Some(before) = self.next() else { return };
         self.hurry_all();
         self.until(|state| state.by_number.range(..before).next().is_none()).await;
     }
@@ -285,7 +296,7 @@ impl Writes {
     /// The same, of those that go through another handle than `handle`; those through `handle`
     /// have been sent when it returns.
     pub(crate) async fn drained_but(&self, handle: u64) {
-        let before = self.lock().next;
+        let Some(before) = self.next() else { return };
         self.hurry_all();
         self.until(|state| {
             let mut writes = state.by_number.range(..before);
@@ -296,7 +307,7 @@ impl Writes {
 
     /// The same, of those that go through `handle`.
     pub(crate) async fn drained_of(&self, handle: u64) {
-        let before = self.lock().next;
+        let Some(before) = self.next() else { return };
         self.hurry_all();
         self.until(|state| {
             state.by_number.range(..before).all(|(_, write)| write.handle != handle)
@@ -321,7 +332,7 @@ impl Writes {
     async fn clear_of(&self, range: &Range<u64>, counts: impl Fn(u64, bool) -> bool) {
         let apart = |other: &Range<u64>| other.end <= range.start || range.end <= other.start;
         let before = {
-            let state = self.lock();
+            let Some(state) = self.lock() else { return };
             // Nearly always there is at most one who writes, and all that he has written is sent.
             let all_count = |lane: &Lane| counts(lane.handle, lane.is_sent());
             if state.lanes.iter().all(all_count) {
@@ -338,21 +349,33 @@ impl Writes {
     }
 
     async fn until(&self, reached: impl Fn(&State) -> bool) {
+        let Some(begun) = self.begun.get() else { return };
         loop {
-            if reached(&self.lock()) {
+            if reached(&begun.lock()) {
                 return;
             }
-            let moved = self.moved.notified();
+            let moved = begun.moved.notified();
             tokio::pin!(moved);
             // Registered before the second look, so that nothing in between is missed.
             moved.as_mut().enable();
-            if reached(&self.lock()) {
+            if reached(&begun.lock()) {
                 return;
             }
             moved.await;
         }
     }
 
+    /// The number of the next write; `None` if there was never one.
+    fn next(&self) -> Option<u64> {
+        Some(self.lock()?.next)
+    }
+
+    fn lock(&self) -> Option<MutexGuard<'_, State>> {
+        Some(self.begun.get()?.lock())
+    }
+}
+
+impl Begun {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -367,7 +390,8 @@ struct Sending<'a> {
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
-        let mut state = self.writes.lock();
+        let Some(begun) = self.writes.begun.get() else { return };
+        let mut state = begun.lock();
         if let Some(lane) = state.lane(self.handle) {
             lane.sending = false;
         }
@@ -376,6 +400,6 @@ impl Drop for Sending<'_> {
         }
         state.drop_empty(self.handle);
         drop(state);
-        self.writes.moved.notify_waiters();
+        begun.moved.notify_waiters();
     }
 }

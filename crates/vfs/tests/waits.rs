@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Access, Errno, FileKind};
+use base::{Access, AttrChange, Errno, FileKind, Timestamp};
+use bytes::Bytes;
 use testkit::{Call, FaultyRemote, MemRemote};
 use tokio::time::Instant;
 use vfs::{Config, DirHandle, Entry, Ino, ListedEntry, Listing, Looked, OpenRequest, Vfs};
@@ -96,12 +97,24 @@ async fn read(vfs: &Vfs, ino: Ino) -> Vec<u8> {
     data
 }
 
+/// In which order a program goes through a directory.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    Listing,
+    Name,
+    Number,
+}
+
+const ORDERS: [Order; 3] = [Order::Listing, Order::Name, Order::Number];
+
 /// As tar does it, by which order ever: all of a directory, each file read, directories entered
 /// when they come.
-async fn walk(vfs: &Vfs, dir: Ino, reads: bool, by_name: bool) -> usize {
+async fn walk(vfs: &Vfs, dir: Ino, reads: bool, order: Order) -> usize {
     let mut entries = list(vfs, dir).await;
-    if by_name {
-        entries.sort_by(|one, other| one.0.cmp(&other.0));
+    match order {
+        Order::Listing => {}
+        Order::Name => entries.sort_by(|one, other| one.0.cmp(&other.0)),
+        Order::Number => entries.sort_by_key(|entry| entry.2.unwrap().stat.number),
     }
     let mut files = 0;
     for (name, kind, entry) in entries {
@@ -111,7 +124,7 @@ async fn walk(vfs: &Vfs, dir: Ino, reads: bool, by_name: bool) -> usize {
             None => found(vfs, dir, &name).await,
         };
         if kind == FileKind::Directory {
-            files += Box::pin(walk(vfs, entry.ino, reads, by_name)).await;
+            files += Box::pin(walk(vfs, entry.ino, reads, order)).await;
         } else {
             files += 1;
             if reads {
@@ -133,16 +146,16 @@ fn tree(remote: &MemRemote) {
 
 #[tokio::test(start_paused = true)]
 async fn a_tree_is_read_with_few_waits() {
-    for by_name in [false, true] {
+    for order in ORDERS {
         let Mount { remote, vfs, .. } = mounted(config());
         tree(&remote);
         remote.set_latency(Some(TRIP));
         let top = found(&vfs, Ino::ROOT, "t").await;
-        let (files, waits) = waits(walk(&vfs, top.ino, true, by_name)).await;
+        let (files, waits) = waits(walk(&vfs, top.ino, true, order)).await;
         assert_eq!(files, 1000);
         // One by one they would be 2,020 at the least.
-        assert!(waits <= 120, "by name: {by_name}: {waits}");
-        assert!(remote.calls(Call::Open) <= 1010, "{}", remote.calls(Call::Open));
+        assert!(waits <= 120, "{order:?}: {waits}");
+        assert!(remote.calls(Call::Open) <= 1020, "{order:?}: {}", remote.calls(Call::Open));
         vfs.end_background();
         assert_eq!((vfs.handles(), remote.open_handles()), (0, 0));
     }
@@ -150,18 +163,52 @@ async fn a_tree_is_read_with_few_waits() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tree_is_listed_with_few_waits() {
-    let Mount { remote, vfs, .. } = mounted(config());
-    for index in 0..400 {
-        let (one, two, three) = (index % 5, index / 5 % 8, index);
-        put(&remote, &format!("t/a{one}/b{two}/c{three}/f"), "f");
+    for order in ORDERS {
+        let Mount { remote, vfs, .. } = mounted(config());
+        for index in 0..400 {
+            let (one, two, three) = (index % 5, index / 5 % 8, index);
+            put(&remote, &format!("t/a{one}/b{two}/c{three}/f"), "f");
+        }
+        remote.set_latency(Some(TRIP));
+        let top = found(&vfs, Ino::ROOT, "t").await;
+        let (files, waits) = waits(walk(&vfs, top.ino, false, order)).await;
+        assert_eq!(files, 400);
+        // 446 directories, each listed in three waits: 1,338.
+        assert!(waits <= 150, "{order:?}: {waits}");
+        assert!(remote.calls(Call::Opendir) <= 460, "{}", remote.calls(Call::Opendir));
     }
+}
+
+/// As tar unpacks an archive.
+#[tokio::test(start_paused = true)]
+async fn what_is_made_is_waited_for_once() {
+    let Mount { remote, vfs, .. } = mounted(config());
     remote.set_latency(Some(TRIP));
-    let top = found(&vfs, Ino::ROOT, "t").await;
-    let (files, waits) = waits(walk(&vfs, top.ino, false, false)).await;
-    assert_eq!(files, 400);
-    // 446 directories, each listed in three waits: 1,338.
-    assert!(waits <= 150, "{waits}");
-    assert!(remote.calls(Call::Opendir) <= 460, "{}", remote.calls(Call::Opendir));
+    let (made, trips) = waits(vfs.mkdir(Ino::ROOT, b"d", 0o755)).await;
+    let dir = made.unwrap();
+    assert_eq!((dir.stat.attr.perm, trips), (0o755, 1));
+    let (made, trips) = waits(vfs.symlink(dir.ino, b"link", b"target")).await;
+    assert_eq!((made.unwrap().stat.attr.size, trips), (6, 1));
+    for index in 0..50 {
+        let name = format!("f{index}").into_bytes();
+        let ((), trips) = waits(async {
+            assert!(matches!(vfs.lookup(dir.ino, &name).await.unwrap(), Looked::Absent(_)));
+            let request = OpenRequest::plain(Access::Write);
+            let (entry, opened) = vfs.create(dir.ino, &name, 0o600, true, request).await.unwrap();
+            vfs.write(opened.handle, 0, Bytes::from_static(b"content")).await.unwrap();
+            let time = Some(Timestamp::from_secs(LONG_AGO));
+            let times = AttrChange { atime: time, mtime: time, ..AttrChange::default() };
+            vfs.setattr(entry.ino, times, Some(opened.handle)).await.unwrap();
+            let owner = AttrChange { uid: Some(1000), gid: Some(1000), ..AttrChange::default() };
+            vfs.setattr(entry.ino, owner, None).await.unwrap();
+            let mode = AttrChange { perm: Some(0o644), ..AttrChange::default() };
+            vfs.setattr(entry.ino, mode, Some(opened.handle)).await.unwrap();
+            vfs.flush(opened.handle).await.unwrap();
+            vfs.release(opened.handle);
+        })
+        .await;
+        assert_eq!(trips, 2, "made, and closed");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -79,3 +79,7 @@ pub const NOTIFY_INVAL_ENTRY: i32 = 3;
 pub const NOTIFY_STORE: i32 = 4;
 /// `FUSE_NOTIFY_DELETE`
 pub const NOTIFY_DELETE: i32 = 6;
+/// `FUSE_NOTIFY_INC_EPOCH`
+pub const NOTIFY_INC_EPOCH: i32 = 8;
+/// `FUSE_NOTIFY_PRUNE`
+pub const NOTIFY_PRUNE: i32 = 9;

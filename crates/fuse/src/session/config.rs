@@ -58,6 +58,11 @@ pub struct Config {
     pub posix_locks: bool,
     /// `flock(2)` locks are the file system's; else the kernel keeps them for this machine.
     pub flock_locks: bool,
+    /// The file system takes set-id bits away, where a request says so (`kill_suidgid`), and when
+    /// the owner changes. With this the kernel asks for the attribute `security.capability` before
+    /// the first write to a file whose attributes it has learnt anew; without it, before each
+    /// write, unless `getxattr` is answered with `ENOSYS`.
+    pub handle_killpriv: bool,
     /// Allow shared mappings of files opened with `direct_io`.
     pub direct_io_mmap: bool,
     /// Use passthrough where the kernel has it.
@@ -80,6 +85,7 @@ impl Default for Config {
             data_invalidation: DataInvalidation::default(),
             posix_locks: false,
             flock_locks: false,
+            handle_killpriv: false,
             direct_io_mmap: true,
             passthrough: false,
             drain_limit: Duration::from_secs(30),
@@ -112,6 +118,7 @@ impl Config {
             (self.data_invalidation == DataInvalidation::Explicit, init::EXPLICIT_INVAL_DATA),
             (self.posix_locks, init::POSIX_LOCKS),
             (self.flock_locks, init::FLOCK_LOCKS),
+            (self.handle_killpriv, init::HANDLE_KILLPRIV_V2),
             (self.direct_io_mmap, init::DIRECT_IO_ALLOW_MMAP),
             (self.passthrough, init::PASSTHROUGH),
         ];
@@ -139,6 +146,10 @@ pub struct Negotiated {
     pub max_readahead: u32,
     /// Capabilities that both sides have: bits of [`flags::init`](crate::abi::flags::init).
     pub capabilities: u64,
+    /// The kernel can let all names expire at once (7.44, Linux 6.16).
+    pub epochs: bool,
+    /// The kernel can be asked to forget inodes that nobody uses (7.45, Linux 6.18).
+    pub prunes: bool,
 }
 
 impl Negotiated {

@@ -17,6 +17,13 @@ use crate::request::Request;
 /// `max_pages` for more bytes, which does no harm.
 const PAGE: u32 = 4096;
 
+/// First minor version with `FUSE_NOTIFY_INC_EPOCH`. It needs nothing to be agreed on, so what counts
+/// is what the kernel offers.
+const MINOR_WITH_EPOCHS: u32 = 44;
+
+/// The same for `FUSE_NOTIFY_PRUNE`.
+const MINOR_WITH_PRUNE: u32 = 45;
+
 /// How deep file systems may be stacked: passthrough needs one level.
 const STACK_DEPTH: u32 = 1;
 
@@ -63,6 +70,8 @@ fn agree(offer: &Init, config: &Config) -> (InitOut, Negotiated) {
         max_write: config.max_write,
         max_readahead: config.max_readahead.min(offer.max_readahead),
         capabilities,
+        epochs: offer.minor >= MINOR_WITH_EPOCHS,
+        prunes: offer.minor >= MINOR_WITH_PRUNE,
     };
     let out = InitOut {
         major: abi::MAJOR,

@@ -14,6 +14,9 @@ use super::{Cause, Inner};
 use crate::channel::Readiness;
 use crate::filesystem::Filesystem;
 
+/// Requests read before what they have sent goes out: it must not wait for long.
+const TOGETHER: usize = 8;
+
 /// Reads requests and starts their operations until the session ends. Suspended between requests
 /// only.
 pub(super) async fn read_requests<F: Filesystem>(
@@ -27,17 +30,26 @@ pub(super) async fn read_requests<F: Filesystem>(
             Ok(guard) => guard,
             Err(error) => return Cause::Failed(error),
         };
-        match guard.try_io(|channel| channel.get_ref().0.receive(&mut buffer)) {
-            Ok(Ok(0)) => return Cause::Unmounted,
-            // What this operation completes for others is finished here too.
-            Ok(Ok(len)) => task::batch(|| inner.dispatch(&mut buffer, len)),
-            Ok(Err(error)) => {
-                if let Some(cause) = end(error) {
-                    return cause;
+        // What these operations complete for others is finished here too, and what they send goes
+        // out together.
+        let ended = task::batch(|| {
+            for _ in 0..TOGETHER {
+                match guard.try_io(|channel| channel.get_ref().0.receive(&mut buffer)) {
+                    Ok(Ok(0)) => return Some(Cause::Unmounted),
+                    Ok(Ok(len)) => inner.dispatch(&mut buffer, len),
+                    Ok(Err(error)) => {
+                        if let Some(cause) = end(error) {
+                            return Some(cause);
+                        }
+                    }
+                    // Nothing there; the guard has noted it.
+                    Err(_) => break,
                 }
             }
-            // Nothing there; the guard has noted it.
-            Err(_) => {}
+            None
+        });
+        if let Some(cause) = ended {
+            return cause;
         }
     }
 }

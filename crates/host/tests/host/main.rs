@@ -2,6 +2,7 @@
 
 mod conformance;
 mod connecting;
+mod cuts;
 mod errnos;
 mod far;
 mod files;
@@ -12,3 +13,4 @@ mod peer;
 mod pool;
 mod scripted;
 mod spread;
+mod status;

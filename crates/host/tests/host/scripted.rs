@@ -90,6 +90,87 @@ async fn a_given_up_open_leaves_no_handle_whichever_answer_had_come() {
     }
 }
 
+const MAKE: OpenFlags = OpenFlags {
+    access: Access::Write,
+    create: Create::Exclusive(0o644),
+    truncate: false,
+    append: false,
+};
+
+/// Takes the two requests by which a file is made; gives their ids.
+async fn takes_make(actor: &mut Actor) -> (u32, u32) {
+    let flags = Wire::WRITE | Wire::CREATE | Wire::EXCLUSIVE;
+    let attrs = FileAttrs::with_permissions(0o644);
+    let open = actor.expect(Request::Open { path: b"f", flags, attrs }).await;
+    (open, actor.expect(Request::Lstat { path: b"f" }).await)
+}
+
+#[tokio::test]
+async fn a_file_is_made_in_one_round_trip() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    let serve = async {
+        let (open, look) = takes_make(&mut actor).await;
+        // In any order.
+        actor.attrs(look, 0o100_644, 0).await;
+        actor.handle(open, b"h").await;
+        actor.expect_nothing().await;
+    };
+    let path = path("f");
+    let (opened, ()) = tokio::join!(host.open(&path, MAKE), serve);
+    assert_eq!(opened.unwrap().attr.perm, 0o644);
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_new_file_is_asked_of_the_handle() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    // Something else has got the name, or the server answers out of order.
+    for told in [Some((0o100_644, 5)), Some((0o100_666, 0)), Some((0o120_777, 0)), None] {
+        let serve = async {
+            let (open, look) = takes_make(&mut actor).await;
+            actor.handle(open, b"h").await;
+            match told {
+                Some((mode, size)) => actor.attrs(look, mode, size).await,
+                None => actor.fail(look, StatusCode::NO_SUCH_FILE).await,
+            }
+            let look = actor.expect(Request::Fstat { handle: b"h" }).await;
+            actor.attrs(look, 0o100_644, 7).await;
+        };
+        let path = path("f");
+        let (opened, ()) = tokio::join!(host.open(&path, MAKE), serve);
+        let opened = opened.unwrap();
+        assert_eq!(opened.attr.size, 7, "{told:?}");
+        host.close(opened.fh);
+        actor.expect(Request::Close { handle: b"h" }).await;
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_given_up_while_it_is_made_leaves_no_handle() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    for answered in ["none", "look", "open"] {
+        let host = host.clone();
+        let call = tokio::spawn(async move { host.open(&path("f"), MAKE).await });
+        let (open, look) = takes_make(&mut actor).await;
+        match answered {
+            "look" => actor.attrs(look, 0o100_644, 0).await,
+            "open" => actor.handle(open, b"h").await,
+            _ => {}
+        }
+        // Lets the answer arrive before the call is dropped.
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        call.abort();
+        assert!(call.await.unwrap_err().is_cancelled());
+        if answered != "look" {
+            actor.attrs(look, 0o100_644, 0).await;
+        }
+        if answered != "open" {
+            actor.handle(open, b"h").await;
+        }
+        let id = actor.expect(Request::Close { handle: b"h" }).await;
+        actor.fail(id, StatusCode::OK).await;
+    }
+}
+
 #[tokio::test]
 async fn what_is_missing_of_a_short_read_is_asked_for_again() {
     let config = Config { max_read: Some(10), ..Config::default() };

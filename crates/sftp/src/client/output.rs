@@ -3,6 +3,10 @@
 //! Whoever pushes writes by himself as long as nothing is queued; what the stream does not take
 //! is queued, and from then on the writer task alone writes until the queue is empty again. The
 //! lock is held across the non-blocking write, never across a wait.
+//!
+//! What is pushed inside a [`base::task::batch`] is *gathered*: queued, and written at the end of
+//! the batch with all else that has come by then, since each write wakes ssh, which makes a packet
+//! of it, encrypts that and writes it by itself. A few KiB gain nothing any more, and are written.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -10,6 +14,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use base::task::{AtEnd, at_end_of_batch};
 use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
 
@@ -18,6 +23,10 @@ use crate::error::{Error, Result};
 
 /// Pieces in one gathered write; beyond about this many a write is bounded by its bytes anyway.
 const GATHERED: usize = 64;
+
+/// Bytes from which on what is gathered is written at once: half of what ssh reads and sends as
+/// one packet.
+const GATHERED_BYTES: usize = 16 << 10;
 
 type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
@@ -33,6 +42,8 @@ pub(super) struct State {
     writer: Option<Waker>,
     /// The writer task has to be woken, after the lock is given back.
     wake_writer: bool,
+    /// The queue waits for the end of somebody's batch, not for the stream.
+    gathering: bool,
 }
 
 impl Output {
@@ -43,6 +54,7 @@ impl Output {
             queued_bytes: 0,
             writer: None,
             wake_writer: false,
+            gathering: false,
         }))
     }
 
@@ -73,11 +85,15 @@ impl State {
         if std::mem::take(&mut self.wake_writer) { self.writer.clone() } else { None }
     }
 
-    /// Writes a packet, or queues what of it cannot be written now.
-    pub(super) fn push(&mut self, packet: &mut Packet) -> Result<()> {
-        let idle = self.queue.is_empty();
+    /// Writes a packet, or queues what of it cannot be written now. Inside a batch it is gathered,
+    /// and `shared` told to write it at the end.
+    pub(super) fn push(&mut self, packet: &mut Packet, shared: &Arc<Shared>) -> Result<()> {
+        let idle = self.queue.is_empty() && !self.gathering;
         let mut written = 0;
-        if idle {
+        if idle && packet.len() < GATHERED_BYTES {
+            self.gathering = at_end_of_batch(|| shared.clone());
+        }
+        if idle && !self.gathering {
             match self.write_now(packet) {
                 Ok(n) => written = n,
                 Err(error) => return Err(Error::Disconnected(error.to_string())),
@@ -95,9 +111,25 @@ impl State {
                     self.queue.push_back(piece);
                 }
             }
-            self.wake_writer = idle;
+            self.wake_writer = idle && !self.gathering;
         }
-        Ok(())
+        if self.queued_bytes >= GATHERED_BYTES { self.write_gathered() } else { Ok(()) }
+    }
+
+    /// Writes what is gathered; what the stream does not take is left to the writer task.
+    fn write_gathered(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.gathering) {
+            return Ok(());
+        }
+        // Nobody is to be woken here either.
+        match self.flush(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(())) => Ok(()),
+            Poll::Ready(Err(error)) => Err(Error::Disconnected(error.to_string())),
+            Poll::Pending => {
+                self.wake_writer = true;
+                Ok(())
+            }
+        }
     }
 
     /// Writes as much of a packet as the stream takes at once; gives the number of bytes.
@@ -160,6 +192,19 @@ fn write_vectored(
     match Pin::new(stream).poll_write_vectored(context, slices) {
         Poll::Ready(Ok(0)) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
         other => other,
+    }
+}
+
+impl AtEnd for Shared {
+    fn at_end(&self) {
+        let mut output = self.output.lock();
+        let written = output.write_gathered();
+        let writer = output.writer_to_wake();
+        drop(output);
+        writer.into_iter().for_each(Waker::wake);
+        if let Err(error) = written {
+            self.finish(error);
+        }
     }
 }
 

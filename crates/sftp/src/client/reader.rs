@@ -100,7 +100,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut reader: impl AsyncRead + Unpin,
 }
 
 /// Brings all complete replies to their requests.
-fn receive(shared: &Shared, inbox: &mut Inbox) -> Result<()> {
+fn receive(shared: &Arc<Shared>, inbox: &mut Inbox) -> Result<()> {
     shared.pending().hear();
     let mut made_room = false;
     while let Some(packet) = inbox.next()? {
@@ -119,7 +119,7 @@ fn receive(shared: &Shared, inbox: &mut Inbox) -> Result<()> {
 }
 
 /// Sees to a reply that nobody waits for: what it holds open is closed.
-pub(super) fn discard(shared: &Shared, reply: Reply) {
+pub(super) fn discard(shared: &Arc<Shared>, reply: Reply) {
     if let Reply::Handle(handle) = reply {
         let request = Request::Close { handle: handle.as_bytes() };
         shared.send_unattended(Packet::new(&request), Expect::Status);

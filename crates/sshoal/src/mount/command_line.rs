@@ -1,12 +1,16 @@
 //! From the words of a command line to a mount request.
 //!
-//! The grammar is that of sshfs and of mount helpers: flags and the two operands in any order, `--`
-//! ends the flags, the first operand with a `:` is the source, values may be glued to their flag.
-//! It is parsed here rather than by clap, since the order of options counts (ssh takes the first
-//! value of a keyword, most others the last), names are bytes, and the meaning of `-f` and `-s`
-//! depends on the program's name.
+//! The grammar is that of sshfs and of mount helpers: flags and operands in any order, `--` ends
+//! the flags, values may be glued to their flag. Of two operands the first with a `:` is the
+//! source; of more, the last is the mount point and the others are sources. It is parsed here
+//! rather than by clap, since the order of options counts (ssh takes the first value of a keyword,
+//! most others the last), names are bytes, and the meaning of `-f` and `-s` depends on the
+//! program's name.
 //!
-//! Pure but for the current directory, which the caller gives.
+//! An operand may also name a mount of the configuration file, where [`Saved`] is given. What
+//! stands there comes first then, as if it had been typed before all else.
+//!
+//! Pure but for the current directory and [`Saved`], which the caller gives.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -21,6 +25,32 @@ use super::ssh_keywords::{self, Keyword};
 use super::suggestion;
 use crate::program::Program;
 use crate::report::{Problem, printable};
+use crate::sources::{self, SourceSpec};
+
+/// A mount that has a name in the configuration file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedMount {
+    /// Its name, without a `:` or a `/` in it.
+    pub name: String,
+    /// What it shows.
+    pub sources: Vec<SourceSpec>,
+    /// Where, unless the command line says so.
+    pub mountpoint: Option<PathBuf>,
+    /// Its options, those that count least first.
+    pub layers: Vec<Layer>,
+}
+
+/// Options that come from one place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer {
+    /// Where relative paths in them start from.
+    pub directory: PathBuf,
+    /// The words of `-o`.
+    pub words: Vec<OsString>,
+}
+
+/// Finds the mount with a name.
+pub type Saved<'a> = &'a dyn Fn(&OsStr) -> Result<SavedMount, Problem>;
 
 /// What a command line asks for.
 #[derive(Debug, PartialEq)]
@@ -33,39 +63,58 @@ pub enum Wish {
     Mount(Box<MountRequest>, Vec<String>),
 }
 
-/// Parses what follows `argv[0]` (and `mount`, if that was given).
+/// Parses what follows `argv[0]` (and `mount`, if that was given). Without `saved` no operand is
+/// the name of a mount.
 pub fn parse(
     program: Program,
     words: impl IntoIterator<Item = OsString>,
     cwd: PathBuf,
+    saved: Option<Saved<'_>>,
 ) -> Result<Wish, Problem> {
-    let mut parser = Parser {
-        program,
-        draft: Draft::new(program, cwd),
-        operands: Vec::new(),
-        unknown: None,
-        is_sloppy: false,
-    };
-    let mut words = words.into_iter();
-    let mut flags_are_over = false;
-    while let Some(word) = words.next() {
-        let bytes = word.as_bytes();
-        let shown = if flags_are_over || bytes == b"-" || !bytes.starts_with(b"-") {
-            parser.operands.push(word);
-            None
-        } else if bytes == b"--" {
-            flags_are_over = true;
-            None
-        } else if let Some(long) = bytes.strip_prefix(b"--") {
-            parser.long_flag(OsStr::from_bytes(long))?
-        } else {
-            parser.short_flags(&bytes[1..], &mut words)?
-        };
-        if let Some(shown) = shown {
-            return Ok(shown);
+    let words: Vec<OsString> = words.into_iter().collect();
+    let mut parser = Parser::new(program, cwd.clone());
+    if let Some(shown) = parser.words(words.clone())? {
+        return Ok(shown);
+    }
+    match saved.and_then(|saved| Some((saved, parser.name_of_saved()?))) {
+        None => parser.finish(),
+        Some((saved, name)) => {
+            // Once more, with what is saved below it.
+            let mount = saved(name)?;
+            let mut parser = Parser::new(program, cwd.clone());
+            parser.saved(&mount)?;
+            let layer = parser.draft.begin_layer(cwd);
+            parser.words(words)?;
+            parser.draft.end_layer(layer);
+            parser.finish_saved(mount)
         }
     }
-    parser.finish()
+}
+
+/// Checks a saved mount as a whole.
+pub fn check_saved(program: Program, mount: SavedMount) -> Result<(), Problem> {
+    let mut parser = Parser::new(program, PathBuf::from("/"));
+    parser.saved(&mount)?;
+    parser.operands = vec![OsString::from(&mount.name), OsString::from("/")];
+    parser.finish_saved(mount).map(drop)
+}
+
+/// Checks one word of `-o`.
+pub fn check_option(program: Program, word: &OsStr) -> Result<(), Problem> {
+    let mut parser = Parser::new(program, PathBuf::from("/"));
+    parser.option(word)?;
+    parser.unknown.map_or(Ok(()), Err)
+}
+
+/// Checks the name of an option, without a value.
+pub fn check_option_name(name: &str) -> Result<(), Problem> {
+    let is_known = option_table::find(OsStr::new(name)).is_some();
+    if is_known || ssh_keywords::is_keyword(OsStr::new(name)) {
+        return Ok(());
+    }
+    let program = Program { name: "sshoal", helper: false };
+    let draft = Draft::new(program, PathBuf::from("/"));
+    Err(unknown_option(OsStr::new(name), OsStr::new(name), None, &draft))
 }
 
 struct Parser {
@@ -78,6 +127,62 @@ struct Parser {
 }
 
 impl Parser {
+    fn new(program: Program, cwd: PathBuf) -> Parser {
+        Parser {
+            program,
+            draft: Draft::new(program, cwd),
+            operands: Vec::new(),
+            unknown: None,
+            is_sloppy: false,
+        }
+    }
+
+    /// Takes the words of a command line, in their order.
+    fn words(&mut self, words: Vec<OsString>) -> Result<Option<Wish>, Problem> {
+        let mut words = words.into_iter();
+        let mut flags_are_over = false;
+        while let Some(word) = words.next() {
+            let bytes = word.as_bytes();
+            let shown = if flags_are_over || bytes == b"-" || !bytes.starts_with(b"-") {
+                self.operands.push(word);
+                None
+            } else if bytes == b"--" {
+                flags_are_over = true;
+                None
+            } else if let Some(long) = bytes.strip_prefix(b"--") {
+                self.long_flag(OsStr::from_bytes(long))?
+            } else {
+                self.short_flags(&bytes[1..], &mut words)?
+            };
+            if shown.is_some() {
+                return Ok(shown);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes the options of a saved mount.
+    fn saved(&mut self, mount: &SavedMount) -> Result<(), Problem> {
+        for layer in &mount.layers {
+            let below = self.draft.begin_layer(layer.directory.clone());
+            for word in &layer.words {
+                self.option(word)?;
+            }
+            self.draft.end_layer(below);
+        }
+        Ok(())
+    }
+
+    /// The name of a mount, if that is what the first operand is.
+    fn name_of_saved(&self) -> Option<&OsStr> {
+        let is_source = |word: &OsString| word.as_bytes().contains(&b':');
+        match &self.operands[..] {
+            [first] if is_name(first) => Some(first),
+            [first, second] if is_name(first) && !is_source(second) => Some(first),
+            _ => None,
+        }
+    }
+
     /// The flags in force, those that shadow others first.
     fn flags(&self) -> impl Iterator<Item = &'static FlagDefinition> + use<> {
         let of_helper = if self.program.helper { HELPER_FLAGS } else { &[] };
@@ -199,49 +304,121 @@ impl Parser {
         if let Some(unknown) = self.unknown.take().filter(|_| !self.is_sloppy) {
             return Err(unknown);
         }
-        let (source, mountpoint) = self.take_operands()?;
-        let (request, notes) = self.draft.finish(source, PathBuf::from(mountpoint))?;
+        let (sources, mountpoint) = self.take_operands()?;
+        self.request(sources, PathBuf::from(mountpoint))
+    }
+
+    fn finish_saved(mut self, mount: SavedMount) -> Result<Wish, Problem> {
+        if let Some(unknown) = self.unknown.take().filter(|_| !self.is_sloppy) {
+            return Err(unknown);
+        }
+        let typed = self.operands.drain(..).nth(1).map(PathBuf::from);
+        let Some(mountpoint) = typed.or(mount.mountpoint) else {
+            let what = format!("mount '{}'", printable(&mount.name));
+            return Err(Problem::new(what, "has no mount point")
+                .hint("add mountpoint = \"/…\" to it, or name the directory behind the name"));
+        };
+        let mut wish = self.request(mount.sources, mountpoint)?;
+        if let Wish::Mount(request, _) = &mut wish {
+            // As fstab has it, so that mount(8) finds it again.
+            request.source = mount.name.into();
+        }
+        Ok(wish)
+    }
+
+    fn request(self, sources: Vec<SourceSpec>, mountpoint: PathBuf) -> Result<Wish, Problem> {
+        let (request, notes) = self.draft.finish(sources, mountpoint)?;
         Ok(Wish::Mount(Box::new(request), notes))
     }
 
-    /// The first word with a colon is the source, the other one the mount point.
-    fn take_operands(&mut self) -> Result<(OsString, OsString), Problem> {
-        let hint = self.see_help();
-        let mut operands = std::mem::take(&mut self.operands);
-        let at = operands.iter().position(|word| word.as_bytes().contains(&b':'));
-        let source = match (at, &operands[..]) {
-            (Some(at), _) => operands.remove(at),
-            (None, []) => return Err(Problem::new("source", "missing").hint(hint)),
-            (None, [only]) => {
-                let why = format!("missing (there is only '{}')", printable(only));
-                return Err(Problem::new("source", why).hint("it is [user@]host:[dir]"));
-            }
-            (None, [first, ..]) => {
-                let first = printable(first);
-                return Err(Problem::new(format!("source '{first}'"), "has no ':' in it").hint(
-                    format!("[user@]host:[dir]; the home directory of {first} is '{first}:'"),
-                ));
-            }
+    fn take_operands(&mut self) -> Result<(Vec<SourceSpec>, OsString), Problem> {
+        let operands = std::mem::take(&mut self.operands);
+        let (words, mountpoint) = self.told_apart(operands)?;
+        let words = words.into_iter().map(|word| without_type(word, self.program));
+        let sources = if self.program.is_sshfs() {
+            words.map(|word| sources::parse_as_sshfs(&word)).collect::<Result<_, _>>()
+        } else if self.program.helper {
+            // mount(8) gives all of them as one word.
+            words
+                .flat_map(|word| sources::split_list(&word))
+                .map(|word| sources::parse(&word))
+                .collect::<Result<_, _>>()
+        } else {
+            words.map(|word| sources::parse(&word)).collect::<Result<_, _>>()
         };
-        let mut operands = operands.into_iter();
-        let mountpoint = operands.next().filter(|mountpoint| !mountpoint.is_empty());
-        let mountpoint =
-            mountpoint.ok_or_else(|| Problem::new("mount point", "missing").hint(hint.clone()))?;
-        if let Some(extra) = operands.next() {
-            let what = format!("argument '{}'", printable(extra));
-            let why = format!(
-                "one too many after source '{}' and mount point '{}'",
-                printable(&source),
-                printable(&mountpoint)
-            );
-            return Err(Problem::new(what, why).hint(hint));
+        Ok((sources?, mountpoint))
+    }
+
+    /// The words of the sources, and the mount point.
+    fn told_apart(
+        &self,
+        mut operands: Vec<OsString>,
+    ) -> Result<(Vec<OsString>, OsString), Problem> {
+        let hint = self.see_help();
+        let has_colon = |word: &OsString| word.as_bytes().contains(&b':');
+        let Some(first) = operands.iter().position(has_colon) else {
+            return Err(self.no_source(&operands));
+        };
+        if operands.len() <= 2 {
+            let source = operands.remove(first);
+            return match operands.pop().filter(|mountpoint| !mountpoint.is_empty()) {
+                Some(mountpoint) => Ok((vec![source], mountpoint)),
+                None => Err(Problem::new("mount point", "missing").hint(hint)),
+            };
         }
-        Ok((without_type(source, self.program), mountpoint))
+        let mountpoint = operands.pop().unwrap_or_default();
+        if let Some(at) = operands.iter().position(|word| !has_colon(word)) {
+            let what = |word: &OsString| format!("argument '{}'", printable(word));
+            // `host: /mnt more`: what comes behind a mount point is too much.
+            if !has_colon(&mountpoint) && operands[at..].iter().all(|word| !has_colon(word)) {
+                let extra = operands.get(at + 1).unwrap_or(&mountpoint);
+                let why = format!(
+                    "one too many after source '{}' and mount point '{}'",
+                    printable(&operands[first]),
+                    printable(&operands[at])
+                );
+                return Err(Problem::new(what(extra), why).hint(hint));
+            }
+            let shown = printable(&operands[at]);
+            return Err(Problem::new(format!("source '{shown}'"), "has no ':' in it")
+                .hint("the mount point comes last, after all sources"));
+        }
+        if self.program.is_sshfs() {
+            let what = format!("source '{}'", printable(&operands[1]));
+            return Err(Problem::new(what, "one too many: as sshfs, this program mounts one")
+                .hint("`sshoal SOURCE SOURCE … MOUNTPOINT` mounts several as one tree"));
+        }
+        if mountpoint.is_empty() {
+            return Err(Problem::new("mount point", "missing").hint(hint));
+        }
+        Ok((operands, mountpoint))
+    }
+
+    /// What to say when no operand has a colon.
+    fn no_source(&self, operands: &[OsString]) -> Problem {
+        match operands {
+            [] => Problem::new("source", "missing").hint(self.see_help()),
+            [only] => {
+                let why = format!("missing (there is only '{}')", printable(only));
+                Problem::new("source", why).hint("it is [user@]host:[dir]")
+            }
+            [first, ..] => {
+                let first = printable(first);
+                Problem::new(format!("source '{first}'"), "has no ':' in it")
+                    .hint(format!("[user@]host:[dir]; the home directory of {first} is '{first}:'"))
+            }
+        }
     }
 
     fn see_help(&self) -> String {
         format!("`{} --help` shows what there is", self.program.name)
     }
+}
+
+/// Whether a word could be the name of a mount in the configuration file.
+pub fn is_name(word: &OsStr) -> bool {
+    let bytes = word.as_bytes();
+    !bytes.is_empty() && !bytes.starts_with(b"-") && !bytes.iter().any(|byte| b":/ ".contains(byte))
 }
 
 fn about(flag: &FlagDefinition) -> String {

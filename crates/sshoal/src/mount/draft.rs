@@ -6,10 +6,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::request::{CacheOptions, IdMap, IdTable, MountRequest, PageCache, Timeout, Transport};
-use super::suggestion;
+use super::request::{
+    ActionPolicy, CacheOptions, CreatePolicy, IdMap, IdTable, MountRequest, PageCache, Timeout,
+    Transport,
+};
+use super::{ssh_keywords, suggestion};
 use crate::program::Program;
 use crate::report::Problem;
+use crate::sources::{self, PoolMode, SourceSpec};
 
 /// Which translation of owners was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,6 +132,8 @@ pub struct Draft {
     pub dmask: Option<u32>,
     pub default_permissions: Option<bool>,
     transports: Vec<Transport>,
+    has_policy: bool,
+    has_pool: bool,
     /// Things worth a line on standard error though nothing is wrong.
     pub notes: Vec<String>,
     cwd: PathBuf,
@@ -152,7 +158,7 @@ const WORKAROUNDS: &[(&str, Switch)] = &[
 impl Draft {
     /// All defaults. `cwd` is what relative paths start from.
     pub fn new(program: Program, cwd: PathBuf) -> Draft {
-        let mut request = MountRequest::new(OsString::new(), PathBuf::new());
+        let mut request = MountRequest::new(Vec::new(), PathBuf::new());
         request.fuse.subtype = program.name.into();
         Draft {
             request,
@@ -163,6 +169,8 @@ impl Draft {
             dmask: None,
             default_permissions: None,
             transports: Vec::new(),
+            has_policy: false,
+            has_pool: false,
             notes: Vec::new(),
             cwd,
         }
@@ -176,6 +184,48 @@ impl Draft {
     /// Where relative paths start from.
     pub fn cwd(&self) -> &Path {
         &self.cwd
+    }
+
+    /// From here on options count more than those before: they are typed after what a
+    /// configuration file has. Of two values for ssh the first counts, so that these go before
+    /// those, which are returned for [`Draft::end_layer`].
+    pub fn begin_layer(&mut self, cwd: PathBuf) -> (PathBuf, Vec<OsString>) {
+        let below = std::mem::take(&mut self.request.ssh.arguments);
+        (std::mem::replace(&mut self.cwd, cwd), below)
+    }
+
+    /// The end of what [`Draft::begin_layer`] began.
+    pub fn end_layer(&mut self, (cwd, mut below): (PathBuf, Vec<OsString>)) {
+        self.cwd = cwd;
+        let arguments = &mut self.request.ssh.arguments;
+        let is_file = |argument: &OsString| argument.as_bytes().starts_with(b"-F");
+        // Of two of these the last counts, unlike all else.
+        if arguments.iter().any(is_file) {
+            below.retain(|argument| !is_file(argument));
+        }
+        arguments.extend(below);
+    }
+
+    pub fn set_create(&mut self, policy: CreatePolicy) {
+        self.request.union.create = policy;
+        self.has_policy = true;
+    }
+
+    pub fn set_action(&mut self, policy: ActionPolicy) {
+        self.request.union.action = policy;
+        self.has_policy = true;
+    }
+
+    pub fn set_pool(&mut self, mode: PoolMode) {
+        self.request.pool = mode;
+        self.has_pool = true;
+    }
+
+    /// One word for ssh, as sshfs has it.
+    pub fn set_ssh_config(&mut self, file: OsString) {
+        let mut argument = OsString::from("-F");
+        argument.push(ssh_keywords::absolute(&file, &self.cwd));
+        self.add_ssh_argument(argument);
     }
 
     /// Adds an argument for ssh.
@@ -239,11 +289,13 @@ impl Draft {
     /// The request, if the options go together.
     pub fn finish(
         mut self,
-        source: OsString,
+        sources: Vec<SourceSpec>,
         mountpoint: PathBuf,
     ) -> Result<(MountRequest, Vec<String>), Problem> {
-        self.request.source = source;
+        self.request.source = sources::joined(&sources);
+        self.request.sources = sources;
         self.request.mountpoint = mountpoint;
+        self.finish_sources()?;
         self.finish_transport()?;
         self.times.resolve(&mut self.request.cache)?;
         self.finish_ids()?;
@@ -258,6 +310,37 @@ impl Draft {
         let run = &mut self.request.run;
         run.foreground |= run.debug;
         Ok((self.request, self.notes))
+    }
+
+    fn finish_sources(&mut self) -> Result<(), Problem> {
+        let request = &self.request;
+        sources::check(&request.sources)?;
+        let hosts: usize = request.sources.iter().map(|source| source.gateways().len()).sum();
+        let one_only = match self.transports.first() {
+            Some(Transport::Passive) => Some(("passive", "standard input and output are")),
+            Some(Transport::Vsock { .. }) => Some(("vsock", "an address is")),
+            _ => None,
+        };
+        if let Some((name, what)) = one_only
+            && hosts > 1
+        {
+            let why = format!("{what} one connection, and there are {hosts} hosts");
+            return Err(Problem::new(format!("option '{name}'"), why));
+        }
+        let of_hosts = request.sources.iter().filter(|source| !source.gateways().is_empty());
+        if request.ssh.password_stdin && of_hosts.count() > 1 {
+            let why = "one password would be given to several hosts";
+            return Err(Problem::new("option 'password_stdin'", why)
+                .hint("use keys, or leave it away to be asked for each"));
+        }
+        if self.has_policy && !request.is_union() {
+            self.notes.push("create and action have no effect on a single source".to_owned());
+        }
+        if self.has_pool && !request.sources.iter().any(|source| source.gateways().len() > 1) {
+            let why = "pool has no effect: no source has several gateways (gw1,gw2:dir)";
+            self.notes.push(why.to_owned());
+        }
+        Ok(())
     }
 
     fn finish_transport(&mut self) -> Result<(), Problem> {

@@ -45,7 +45,15 @@ use FlagEffect::{Help, Ignored, Options, Refused, Set, Sloppy, Value, Version};
 pub const FLAGS: &[FlagDefinition] = &[
     flag(b'o', "mount options, see below", Options).prominent(),
     flag(b'p', "port of the ssh server", Value("PORT", set_port)).prominent(),
-    flag(b'F', "ssh's configuration file", Value("FILE", set_config_file)).prominent(),
+    flag(
+        b'F',
+        "ssh's configuration file",
+        Value("FILE", |draft, file| {
+            draft.set_ssh_config(file);
+            Ok(())
+        }),
+    )
+    .prominent(),
     flag(b'C', "compress", Set(|draft| draft.add_ssh_argument("-oCompression=yes"))).prominent(),
     flag(b'i', "identity file", Value("FILE", |draft, file| path_for_ssh(draft, "-i", file)))
         .prominent(),
@@ -164,14 +172,6 @@ fn set_port(draft: &mut Draft, port: OsString) -> Result<(), String> {
     let number = port.to_str().and_then(|port| port.parse::<u16>().ok()).filter(|port| *port > 0);
     let number = number.ok_or_else(|| "needs a number from 1 to 65535".to_owned())?;
     draft.add_ssh_argument(format!("-oPort={number}"));
-    Ok(())
-}
-
-/// One word, as sshfs has it.
-fn set_config_file(draft: &mut Draft, file: OsString) -> Result<(), String> {
-    let mut argument = OsString::from("-F");
-    argument.push(ssh_keywords::absolute(&file, draft.cwd()));
-    draft.add_ssh_argument(argument);
     Ok(())
 }
 

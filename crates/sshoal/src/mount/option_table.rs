@@ -8,6 +8,7 @@ mod cache;
 mod compatibility;
 mod connection;
 mod fuse;
+mod many_hosts;
 mod ownership;
 mod process;
 
@@ -67,6 +68,7 @@ pub struct Group {
 /// All options.
 pub const GROUPS: &[Group] = &[
     Group { title: "Connection", options: connection::OPTIONS },
+    Group { title: "Several hosts, and hosts that are away", options: many_hosts::OPTIONS },
     Group { title: "Freshness and caches", options: cache::OPTIONS },
     Group { title: "Owners, permissions, links", options: ownership::OPTIONS },
     Group { title: "The mount", options: fuse::OPTIONS },

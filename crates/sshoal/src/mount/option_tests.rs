@@ -11,22 +11,26 @@ use std::time::Duration;
 use super::command_line::{Wish, parse};
 use super::option_table::{self, MountOption};
 use super::request::{
-    Consistency, IdMap, IdTable, LinkTargets, MountRequest, PageCache, Timeout, Transport,
+    ActionPolicy, Consistency, CreatePolicy, IdMap, IdTable, LinkTargets, MountRequest, PageCache,
+    Patience, Timeout, Transport,
 };
 use super::ssh_keywords;
 use crate::program::Program;
+use crate::sources::{PoolMode, source};
 
-const SSHOAL: Program = Program { name: "sshoal", helper: false };
-const HELPER: Program = Program { name: "sshfs", helper: true };
+pub(super) const SSHOAL: Program = Program { name: "sshoal", helper: false };
+pub(super) const SSHFS: Program = Program { name: "sshfs", helper: false };
+pub(super) const HELPER: Program = Program { name: "sshfs", helper: true };
+pub(super) const OWN_HELPER: Program = Program { name: "sshoal", helper: true };
 
 type Change = fn(&mut MountRequest);
 
-fn wish(program: Program, words: &[&str]) -> Result<Wish, String> {
+pub(super) fn wish(program: Program, words: &[&str]) -> Result<Wish, String> {
     let words = words.iter().map(OsString::from);
-    parse(program, words, PathBuf::from("/home/u")).map_err(|problem| problem.to_string())
+    parse(program, words, PathBuf::from("/home/u"), None).map_err(|problem| problem.to_string())
 }
 
-fn request(words: &[&str]) -> MountRequest {
+pub(super) fn request(words: &[&str]) -> MountRequest {
     match wish(SSHOAL, words) {
         Ok(Wish::Mount(request, _)) => *request,
         other => panic!("{words:?}: {other:?}"),
@@ -39,12 +43,12 @@ fn with_options(options: &str) -> MountRequest {
 }
 
 fn default_with(change: Change) -> MountRequest {
-    let mut request = MountRequest::new("host:".into(), "/mnt".into());
+    let mut request = MountRequest::new(vec![source("host:")], "/mnt".into());
     change(&mut request);
     request
 }
 
-fn failure(words: &[&str]) -> String {
+pub(super) fn failure(words: &[&str]) -> String {
     wish(SSHOAL, words).expect_err("it should have been refused")
 }
 
@@ -75,12 +79,29 @@ const OPTIONS: &[(&str, Change)] = &[
     ("no_reconnect", |r| r.host.reconnect = false),
     ("noreconnect,reconnect", |_| ()),
     ("delay_connect", |r| r.host.delay_connect = true),
+    ("hard", |_| ()),
+    ("soft=2.5", |r| r.patience = Patience::Soft(Duration::from_millis(2500))),
+    ("soft=5,hard", |_| ()),
+    ("stale=ok", |r| r.cache.serve_stale = true),
+    ("stale=ok,stale=no", |_| ()),
+    ("create=epff", |_| ()),
+    ("create=ff", |r| r.union.create = CreatePolicy::Ff),
+    ("create=epmfs", |r| r.union.create = CreatePolicy::EpMfs),
+    ("create=mfs", |r| r.union.create = CreatePolicy::Mfs),
+    ("create=rand", |r| r.union.create = CreatePolicy::Rand),
+    ("action=first", |_| ()),
+    ("action=all", |r| r.union.action = ActionPolicy::All),
+    ("pool=balance", |_| ()),
+    ("pool=hash", |r| r.pool = PoolMode::Hash),
+    ("pool=failover", |r| r.pool = PoolMode::Failover),
+    ("ssh_config=conf", |r| ssh_argument(r, "-F/home/u/conf")),
     ("sshfs_sync", |r| r.cache.sync_writes = true),
     ("no_readahead", |r| r.cache.readahead_bytes = 0),
     ("readahead=0", |r| r.cache.readahead_bytes = 0),
     ("readahead=1000000", |r| r.cache.readahead_bytes = 1_000_000),
     ("dirty_bytes=1048576", |r| r.cache.dirty_bytes = 1 << 20),
     ("dirty_file_bytes=1", |r| r.cache.dirty_file_bytes = 1),
+    ("metadata_bytes=16777216", |r| r.cache.metadata_bytes = 16 << 20),
     ("sync_readdir", |r| r.host.sync_readdir = true),
     ("sshfs_debug", |r| (r.run.debug, r.run.foreground) = (true, true)),
     ("debug", |r| (r.run.debug, r.run.foreground) = (true, true)),
@@ -382,47 +403,6 @@ fn each_flag_does_what_it_does_in_sshfs_or_ssh() {
 }
 
 #[test]
-fn operands_are_told_apart_by_the_colon() {
-    let parts = |words: &[&str]| {
-        let request = request(words);
-        (request.source.into_string().unwrap(), request.mountpoint)
-    };
-    for (words, source, mountpoint) in [
-        (&["u@h:dir", "m"][..], "u@h:dir", "m"),
-        (&["[::1]:", "m"], "[::1]:", "m"),
-        (&["h:a:b", "m:n"], "h:a:b", "m:n"),
-        (&["h:", "/dev/fd/3"], "h:", "/dev/fd/3"),
-        (&["--", "-oProxyCommand=x:/p", "m"], "-oProxyCommand=x:/p", "m"),
-        (&["sshfs#h:", "m"], "sshfs#h:", "m"),
-    ] {
-        assert_eq!(parts(words), (source.to_owned(), PathBuf::from(mountpoint)));
-    }
-    for (words, said) in [
-        (&[][..], "source: missing"),
-        (&["/mnt"], "source: missing (there is only '/mnt')"),
-        (&["h:"], "mount point: missing"),
-        (&["h:", ""], "mount point: missing"),
-        (&["h", "/mnt"], "source 'h': has no ':' in it"),
-        (&["h:", "/mnt", "x"], "argument 'x': one too many"),
-        (&["h:", "/mnt", "-p"], "flag '-p': needs a value: PORT"),
-        (&["h:", "/mnt", "-p", "0"], "flag '-p': needs a number from 1 to 65535"),
-        (&["h:", "/mnt", "-Z"], "flag '-Z': no such flag"),
-        (
-            &["h:", "/mnt", "--foregrund"],
-            "flag '--foregrund': no such flag\n  did you mean --foreground?",
-        ),
-        (
-            &["h:", "/mnt", "--allow_other"],
-            "flag '--allow_other': no such flag\n  mount options follow -o",
-        ),
-    ] {
-        let got = failure(words);
-        assert!(got.starts_with(said), "{words:?}: {got}");
-        assert_eq!(got.lines().count(), if got.contains('\n') { 2 } else { 1 });
-    }
-}
-
-#[test]
 fn wrong_options_are_named_with_what_would_be_right() {
     for (options, said) in [
         ("reconect", "option 'reconect': no such option\n  did you mean 'reconnect'?"),
@@ -497,7 +477,7 @@ fn a_mount_helper_has_flags_of_its_own() {
         Err(said) => Err(said),
     };
     let plain = || {
-        let mut request = MountRequest::new("u@h:/d".into(), "/mnt".into());
+        let mut request = MountRequest::new(vec![source("u@h:/d")], "/mnt".into());
         request.fuse.subtype = "sshfs".into();
         request
     };
@@ -619,21 +599,25 @@ fn words_that_are_no_text_pass_through() {
     use std::os::unix::ffi::OsStrExt;
     let odd = |bytes: &'static [u8]| OsStr::from_bytes(bytes).to_owned();
     let words = [odd(b"h:\xff"), odd(b"/m\xfe"), odd(b"-ofsname=\xfd,IdentityFile=/k\xfc")];
-    let Ok(Wish::Mount(request, _)) = parse(SSHOAL, words, "/".into()) else {
+    let Ok(Wish::Mount(request, _)) = parse(SSHOAL, words, "/".into(), None) else {
         panic!("names are bytes");
     };
     assert_eq!(request.source, odd(b"h:\xff"));
     assert_eq!(request.mountpoint, PathBuf::from(odd(b"/m\xfe")));
     assert_eq!(request.fuse.fsname, Some(odd(b"\xfd")));
     assert_eq!(request.ssh.arguments, [odd(b"-oIdentityFile=/k\xfc")]);
-    let said = parse(SSHOAL, [odd(b"h:"), odd(b"/m"), odd(b"-o\xff=1")], "/".into()).unwrap_err();
+    let said =
+        parse(SSHOAL, [odd(b"h:"), odd(b"/m"), odd(b"-o\xff=1")], "/".into(), None).unwrap_err();
     assert!(said.to_string().starts_with("option '\\xff=1': no such option"), "{said}");
 }
 
 proptest::proptest! {
     #[test]
     fn no_command_line_makes_it_panic(words in proptest::collection::vec("\\PC{0,12}|-[a-zA-Z0-9]{1,4}|-o[a-z_=,\\\\0-9]{0,20}", 0..6)) {
-        let _ = parse(HELPER, words.into_iter().map(OsString::from), "/".into());
+        for program in [SSHOAL, SSHFS, HELPER, OWN_HELPER] {
+            let words = words.iter().map(OsString::from);
+            let _ = parse(program, words, "/".into(), None);
+        }
     }
 }
 

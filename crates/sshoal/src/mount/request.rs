@@ -8,17 +8,28 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::sources::{self, PoolMode, SourceSpec};
+
 /// One mount, complete and consistent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MountRequest {
-    /// `[user@]host:[dir]` as it was typed; it has a `:` in it.
+    /// What the table of mounts shows: the sources as they were typed, or the name that the mount
+    /// has in the configuration file.
     pub source: OsString,
+    /// What is shown, in the order of search. At least one, which go together.
+    pub sources: Vec<SourceSpec>,
     /// Where to mount: an absolute path without links, or `/dev/fd/N` (an open FUSE descriptor).
     pub mountpoint: PathBuf,
     /// How to reach the SFTP server.
     pub ssh: SshOptions,
     /// How to talk to it.
     pub host: HostOptions,
+    /// What calls do while their host is away.
+    pub patience: Patience,
+    /// How several sources are one tree.
+    pub union: UnionOptions,
+    /// How the gateways of a pool share the work, where the source says nothing else.
+    pub pool: PoolMode,
     /// How long what was seen counts.
     pub cache: CacheOptions,
     /// When caches may answer.
@@ -36,14 +47,18 @@ pub struct MountRequest {
 }
 
 impl MountRequest {
-    /// All defaults, for this source and mount point.
+    /// All defaults, for these sources and this mount point.
     #[must_use]
-    pub fn new(source: OsString, mountpoint: PathBuf) -> MountRequest {
+    pub fn new(sources: Vec<SourceSpec>, mountpoint: PathBuf) -> MountRequest {
         MountRequest {
-            source,
+            source: sources::joined(&sources),
+            sources,
             mountpoint,
             ssh: SshOptions::default(),
             host: HostOptions::default(),
+            patience: Patience::default(),
+            union: UnionOptions::default(),
+            pool: PoolMode::default(),
             cache: CacheOptions::default(),
             consistency: Consistency::default(),
             links: Symlinks::default(),
@@ -52,6 +67,12 @@ impl MountRequest {
             fuse: FuseOptions::default(),
             run: RunOptions::default(),
         }
+    }
+
+    /// Whether what is shown is a tree of branches, be it of one.
+    #[must_use]
+    pub fn is_union(&self) -> bool {
+        self.sources.len() > 1 || self.sources.iter().any(SourceSpec::wants_union)
     }
 }
 
@@ -153,6 +174,51 @@ impl Default for HostOptions {
     }
 }
 
+/// What calls do whose host cannot be reached. Without `reconnect` they fail at once all the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Patience {
+    /// They wait, and can be interrupted.
+    #[default]
+    Hard,
+    /// They wait for so long, and fail with ETIMEDOUT then.
+    Soft(Duration),
+}
+
+/// How several sources are one tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnionOptions {
+    /// Where something new is made.
+    pub create: CreatePolicy,
+    /// What a change does to something that several branches have.
+    pub action: ActionPolicy,
+}
+
+/// Where something new is made, in mergerfs's words. Branches that are `ro` or `nc` never count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CreatePolicy {
+    /// In the first branch that has the directory.
+    #[default]
+    EpFf,
+    /// In the first branch; directories on the way there are made.
+    Ff,
+    /// In the branch with the most space left that has the directory.
+    EpMfs,
+    /// In the branch with the most space left; directories on the way there are made.
+    Mfs,
+    /// In any branch, by chance.
+    Rand,
+}
+
+/// What a change does to something that several branches have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ActionPolicy {
+    /// It is for the branch that shows it.
+    #[default]
+    First,
+    /// It is for all branches.
+    All,
+}
+
 /// How long something seen counts: `min` after a change, growing up to `max` while it stays the
 /// same. `min <= max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +256,8 @@ pub struct CacheOptions {
     pub kernel_negative: Option<Duration>,
     /// The kernel's pages of a file at its next open.
     pub pages: PageCache,
+    /// While the host is away, what is cached is shown, however old it is.
+    pub serve_stale: bool,
     /// A write returns when the server has the data.
     pub sync_writes: bool,
     /// Bytes read ahead for the whole mount; 0: none, but by the kernel.
@@ -198,6 +266,8 @@ pub struct CacheOptions {
     pub dirty_bytes: u32,
     /// The same for one file. At least 1.
     pub dirty_file_bytes: u32,
+    /// Bytes of what is known of files and directories.
+    pub metadata_bytes: u32,
 }
 
 impl Default for CacheOptions {
@@ -214,10 +284,12 @@ impl Default for CacheOptions {
             kernel_attr: None,
             kernel_negative: None,
             pages: PageCache::default(),
+            serve_stale: false,
             sync_writes: false,
             readahead_bytes: 64 << 20,
             dirty_bytes: 128 << 20,
             dirty_file_bytes: 32 << 20,
+            metadata_bytes: 44 << 20,
         }
     }
 }

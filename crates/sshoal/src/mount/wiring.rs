@@ -1,17 +1,14 @@
-//! The layers, stacked for one request: ssh below host below vfs below the kernel.
+//! The layers, stacked for one request: what `stack` makes of hosts, below vfs, below the kernel.
 //!
-//! The order matters. The connection is made and checked before there is a mount, since ssh may
+//! The order matters. The connections are made and checked before there is a mount, since ssh may
 //! look at directories that the mount would cover, and since a mount that serves nothing hangs
 //! whoever looks at it. The program goes to the background when the kernel has been answered.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use host::Host;
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use tokio::runtime::{Builder, Runtime};
@@ -19,15 +16,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use vfs::Vfs;
 
 use super::kernel_readahead;
-use super::request::{
-    Consistency, IdMap, LinkTargets, MountRequest, PageCache, SshOptions, Transport,
-};
+use super::request::{Consistency, LinkTargets, MountRequest, PageCache};
 use crate::adapter::Adapter;
 use crate::background::Ready;
-use crate::connector::SshConnector;
+use crate::branch::change::Controlled;
+use crate::control::server::Server;
 use crate::mounts::{self, Mount};
 use crate::record::Record;
 use crate::report::{EXIT_FAILURE, EXIT_OK, Problem};
+use crate::stack::Stack;
 
 /// Threads that serve the mount: one that talks to the kernel and one that talks to ssh can work
 /// at the same time. More have not been seen to carry more on two cores.
@@ -54,6 +51,7 @@ fn give_up(ready: Ready, problem: &Problem) -> ExitCode {
 }
 
 fn runtime(request: &MountRequest) -> Result<Runtime, Problem> {
+    crate::allocator::share_one_heap();
     let workers = if request.run.single_thread { 1 } else { WORKERS };
     Builder::new_multi_thread()
         .worker_threads(workers)
@@ -72,7 +70,7 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
         }),
         mounted = mount(&request) => Some(mounted),
     };
-    let (session, vfs) = match mounted {
+    let Mounted { session, vfs, stack } = match mounted {
         Some(Ok(mounted)) => mounted,
         Some(Err(problem)) => return give_up(ready, &problem),
         None => {
@@ -91,7 +89,8 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     if let Some(mount) = &found {
         kernel_readahead::raise(mount, request.fuse.max_readahead_bytes);
     }
-    let record = record(found);
+    let mut record = record(found);
+    let asked = record.as_mut().and_then(|it| answers(it, stack.clone(), vfs.clone()));
     if let Err(error) = ready.succeeded() {
         // The session is dropped, which unmounts.
         tracing::error!(%error, "cannot go to the background");
@@ -99,6 +98,7 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     }
     let end = session.run().await;
     stopping.abort();
+    drop((asked, stack));
     let unwritten = vfs.take_lost_write();
     match unwritten {
         None => {
@@ -116,26 +116,29 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     ExitCode::from(EXIT_OK)
 }
 
+/// What serves a mount.
+struct Mounted {
+    session: fuse::Session<Adapter>,
+    vfs: Arc<Vfs>,
+    stack: Arc<Stack>,
+}
+
 /// Connects and mounts; the kernel has been answered when this returns.
-async fn mount(request: &MountRequest) -> Result<(fuse::Session<Adapter>, Arc<Vfs>), Problem> {
-    let (destination, base) = ssh::Destination::parse(request.source.as_bytes())
-        .map_err(|error| said("source", &error, error.hint()))?;
-    let host_name = destination.to_string();
-    let connector = SshConnector::new(ssh_config(&request.ssh, destination)?)?;
-    let host = Host::connect(Arc::new(connector), host_config(request, base))
-        .await
-        .map_err(|error| said(&host_name, &error, None))?;
-    let host = Arc::new(host);
-    let config = vfs_config(request, &host).await?;
+async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
+    let stack = Arc::new(Stack::build(request).await?);
+    let config = vfs_config(request, &stack).await?;
     let any_link = config.links == vfs::Links::Any;
-    let vfs = Arc::new(Vfs::new(host, config));
+    let vfs = Arc::new(Vfs::new(stack.remote.clone(), config));
     let mount = fuse::Mount::new(&request.mountpoint, &mount_options(request))
         .map_err(|error| said("cannot mount", &error, None))?;
-    let config = session_config(request, any_link);
-    let session = fuse::Session::start(mount, Arc::new(Adapter::new(vfs.clone())), config)
+    let tells_places = stack.union.is_some();
+    let adapter = Adapter::new(vfs.clone());
+    let adapter = if tells_places { adapter.telling_places() } else { adapter };
+    let config = session_config(request, any_link, tells_places);
+    let session = fuse::Session::start(mount, Arc::new(adapter), config)
         .await
         .map_err(|error| said("cannot mount", &error, None))?;
-    Ok((session, vfs))
+    Ok(Mounted { session, vfs, stack })
 }
 
 fn said(what: &str, why: &dyn std::fmt::Display, hint: Option<&str>) -> Problem {
@@ -188,74 +191,24 @@ fn record(found: Option<Mount>) -> Option<Record> {
     }
 }
 
-fn ssh_config(options: &SshOptions, destination: ssh::Destination) -> Result<ssh::Config, Problem> {
-    let sftp_server = options.sftp_server.as_ref().map(|server| {
-        let text = server.to_str().map(str::to_owned);
-        text.ok_or_else(|| Problem::new("option 'sftp_server'", "not valid UTF-8"))
+/// Answers `sshoal status` and `sshoal branch` for as long as it is kept.
+fn answers(record: &mut Record, stack: Arc<Stack>, vfs: Arc<Vfs>) -> Option<Server> {
+    let started = record.listen().map_err(|error| error.to_string()).and_then(|listener| {
+        let mount = Arc::new(Controlled::new(stack, vfs));
+        Server::start(listener, mount).map_err(|error| error.to_string())
     });
-    Ok(ssh::Config {
-        transport: match options.transport {
-            Transport::Ssh => ssh::Transport::Ssh,
-            Transport::DirectPort(port) => ssh::Transport::DirectPort(port),
-            Transport::Vsock { cid, port } => ssh::Transport::Vsock { cid, port },
-            Transport::Passive => ssh::Transport::Passive,
-        },
-        ssh_command: options.command.clone(),
-        args: options.arguments.clone(),
-        sftp_server: sftp_server.transpose()?,
-        password: options.password_stdin.then(password).transpose()?,
-        ..ssh::Config::new(destination)
-    })
+    started
+        .inspect_err(|error| tracing::warn!(%error, "`sshoal status` cannot ask about this mount"))
+        .ok()
 }
 
-/// One line from standard input, asked for if that is a terminal.
-fn password() -> Result<ssh::Password, Problem> {
-    let problem = |why: String| Problem::new("password", why);
-    let stdin = std::io::stdin();
-    if rustix::termios::isatty(&stdin) {
-        eprint!("Password: ");
-        let _ = std::io::stderr().flush();
-    }
-    let mut line = Vec::new();
-    stdin.lock().read_until(b'\n', &mut line).map_err(|error| problem(error.to_string()))?;
-    if line.last() == Some(&b'\n') {
-        line.pop();
-    }
-    if line.is_empty() {
-        return Err(problem("none on standard input".into())
-            .hint("with password_stdin the first line of standard input is the password"));
-    }
-    Ok(ssh::Password::new(line))
-}
-
-fn host_config(request: &MountRequest, base: Vec<u8>) -> host::Config {
-    let options = &request.host;
-    host::Config {
-        base,
-        max_conns: options.max_conns.map_or(host::AUTOMATIC_CONNS, |conns| conns as usize),
-        measure_gain: true,
-        idle_limit: host::Config::default().idle_limit,
-        follow_symlinks: options.follow_symlinks,
-        sync_readdir: options.sync_readdir,
-        max_read: options.max_read_bytes,
-        max_write: options.max_write_bytes,
-        disable_hardlink: options.disable_hardlink,
-        rename_workaround: options.rename_workaround,
-        renamexdev_workaround: options.renamexdev_workaround,
-        stall_limit: options.request_timeout,
-        reconnect: options.reconnect,
-        delay_connect: options.delay_connect,
-        check_root: options.check_root,
-    }
-}
-
-async fn vfs_config(request: &MountRequest, host: &Host) -> Result<vfs::Config, Problem> {
+async fn vfs_config(request: &MountRequest, stack: &Stack) -> Result<vfs::Config, Problem> {
     let cache = &request.cache;
     let timeout =
         |timeout: super::request::Timeout| vfs::Timeout { min: timeout.min, max: timeout.max };
-    let remote_root = host.real_root().map(|root| match root {
+    let remote_root = stack.real_root().map(|root| match &root[..] {
         b"/" => Vec::new(),
-        root => root.to_vec(),
+        _ => root,
     });
     Ok(vfs::Config {
         consistency: match request.consistency {
@@ -274,7 +227,7 @@ async fn vfs_config(request: &MountRequest, host: &Host) -> Result<vfs::Config, 
         dirs: timeout(cache.dirs),
         negative: cache.kernel_negative.map_or(cache.negative, |cap| cap.min(cache.negative)),
         open_revalidate: cache.open_revalidate,
-        login: login(request, host).await,
+        login: stack.login().await,
         kernel_entry: cache.kernel_entry,
         kernel_attr: cache.kernel_attr,
         links: match request.links.targets {
@@ -284,51 +237,19 @@ async fn vfs_config(request: &MountRequest, host: &Host) -> Result<vfs::Config, 
         },
         transform_links: request.links.transform,
         remote_root,
-        idmap: idmap(&request.idmap, host).await?,
+        idmap: stack.idmap().await?,
         shown: vfs::Shown {
             uid: request.shown.uid,
             gid: request.shown.gid,
             file_umask: request.shown.file_umask,
             dir_umask: request.shown.dir_umask,
         },
+        serve_stale: cache.serve_stale,
         sync_writes: cache.sync_writes,
         readahead_bytes: u64::from(cache.readahead_bytes),
         dirty_bytes: cache.dirty_bytes,
         dirty_file_bytes: u64::from(cache.dirty_file_bytes),
-    })
-}
-
-/// Who the login is, where that is told: it lets opens be answered without asking.
-async fn login(request: &MountRequest, host: &Host) -> Option<(u32, u32)> {
-    if request.host.delay_connect {
-        return None;
-    }
-    let told = host.login_ids().await;
-    told.inspect_err(|error| tracing::debug!(%error, "the server does not tell who the login is"))
-        .ok()
-}
-
-async fn idmap(idmap: &IdMap, host: &Host) -> Result<vfs::IdMap, Problem> {
-    Ok(match idmap {
-        IdMap::None => vfs::IdMap::Same,
-        IdMap::User => {
-            // Who the login is, SFTP does not tell; its home directory is its own.
-            let (uid, gid) = host.login_ids().await.map_err(|error| {
-                Problem::new(
-                    "option 'idmap=user'",
-                    format!("cannot examine the remote home: {error}"),
-                )
-            })?;
-            vfs::IdMap::User {
-                uid: (uid, rustix::process::getuid().as_raw()),
-                gid: (gid, rustix::process::getgid().as_raw()),
-            }
-        }
-        IdMap::File { users, groups, others_same } => vfs::IdMap::Table {
-            uids: users.as_ref().map(|table| table.ids.clone()),
-            gids: groups.as_ref().map(|table| table.ids.clone()),
-            others_same: *others_same,
-        },
+        metadata_bytes: cache.metadata_bytes as usize,
     })
 }
 
@@ -362,7 +283,7 @@ fn mount_options(request: &MountRequest) -> fuse::MountOptions {
     }
 }
 
-fn session_config(request: &MountRequest, any_link: bool) -> fuse::Config {
+fn session_config(request: &MountRequest, any_link: bool, tells_places: bool) -> fuse::Config {
     let options = &request.fuse;
     let defaults = fuse::Config::default();
     fuse::Config {
@@ -374,6 +295,8 @@ fn session_config(request: &MountRequest, any_link: bool) -> fuse::Config {
         // Without this, pages that end in the zeros behind an old end of file would be shown when
         // the file has grown.
         data_invalidation: fuse::DataInvalidation::OnSize,
+        // Belongs to extended attributes; without those it would change nothing.
+        handle_killpriv: tells_places,
         ..defaults
     }
 }

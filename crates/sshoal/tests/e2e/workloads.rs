@@ -35,6 +35,39 @@ fn sqlite(database: &Path, script: &str) -> String {
     succeed(Command::new("sqlite3").arg("-batch").arg(database).arg(script))
 }
 
+/// The kernel never needs the memory here, so it forgets only what it is asked to.
+#[test]
+fn a_walk_over_a_large_tree_takes_no_more_memory_than_is_allowed() {
+    const FILES: usize = 40_000;
+    let world = World::new();
+    for dir in 0..FILES / 200 {
+        let place = world.served(format!("dir{dir}"));
+        fs::create_dir(&place).unwrap();
+        for file in 0..200 {
+            fs::write(place.join(format!("file{file}")), "").unwrap();
+        }
+    }
+    let walk = |options: &[&str]| {
+        let mount = world.mount(options);
+        let before = mount.peak_memory_kib();
+        // What is open stays.
+        let open = fs::File::open(mount.at("dir7/file7")).unwrap();
+        for _ in 0..2 {
+            let listed = succeed(Command::new("ls").arg("-lR").arg(mount.place()));
+            assert_eq!(listed.lines().filter(|line| line.contains(" file")).count(), FILES);
+        }
+        let number = fs::metadata(mount.at("dir9/file9")).unwrap().ino();
+        assert_eq!(open.metadata().unwrap().len(), 0);
+        let after = mount.peak_memory_kib();
+        mount.unmount();
+        (after - before, number)
+    };
+    let (all_kib, number) = walk(&[]);
+    let (few_kib, same) = walk(&["-o", "metadata_bytes=4194304"]);
+    assert_eq!(number, same, "what was forgotten is found again as what it was");
+    assert!(few_kib + 10_240 < all_kib, "{few_kib} KiB with 4 MiB, {all_kib} KiB with 44");
+}
+
 /// With a write-ahead log the processes share an index of it through a mapping.
 #[test]
 fn a_database_with_a_write_ahead_log() {

@@ -5,8 +5,8 @@ use std::pin::pin;
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, OpenFlags, Opened, Remote, RemotePath,
-    RenameMode, Result, StatVfs,
+    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, OpenFlags, Opened, Remote,
+    RemotePath, RenameMode, Result, StatVfs, Window,
 };
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -105,6 +105,23 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
             biased;
             _ = link.wait_for(|link| link.cuts != at_start.cuts) => Err(Errno::EHOSTDOWN),
             result = follow(orders, turn, operation, undo) => result,
+        }
+    }
+
+    /// An operation that is not counted and that no order is for. A cut is for all.
+    async fn over_the_link<T: Send>(
+        &self,
+        operation: impl Future<Output = Result<T>> + Send,
+    ) -> Result<T> {
+        let mut link = self.link.subscribe();
+        let at_start = *link.borrow_and_update();
+        if at_start.down {
+            return Err(Errno::EHOSTDOWN);
+        }
+        tokio::select! {
+            biased;
+            _ = link.wait_for(|link| link.cuts != at_start.cuts) => Err(Errno::EHOSTDOWN),
+            result = operation => result,
         }
     }
 
@@ -285,5 +302,36 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         let handles = [Handle::File(from), Handle::File(to)];
         let operation = self.inner.copy(from, from_offset, to, to_offset, len);
         self.pass_plain(Call::Copy, &handles, operation).await
+    }
+
+    fn suggested_window(&self) -> Window {
+        self.inner.suggested_window()
+    }
+
+    async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {
+        self.over_the_link(self.inner.locate(path)).await
+    }
+
+    fn is_away(&self) -> bool {
+        self.link.borrow().down || self.inner.is_away()
+    }
+
+    async fn gone(&self) {
+        let mut link = self.link.subscribe();
+        tokio::select! {
+            _ = link.wait_for(|link| link.down) => {}
+            () = self.inner.gone() => {}
+        }
+    }
+
+    async fn server_run(&self) -> Result<Option<Bytes>> {
+        let told = self.state().server_run.clone();
+        let answer = async {
+            match told {
+                Some(run) => Ok(Some(run)),
+                None => self.inner.server_run().await,
+            }
+        };
+        self.over_the_link(answer).await
     }
 }

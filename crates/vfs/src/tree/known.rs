@@ -5,7 +5,8 @@ use tokio::time::Instant;
 
 use super::{Asked, Tree};
 use crate::Ino;
-use crate::snapshot::{Snapshot, Told, Whole};
+use crate::numbers::ROOT_NUMBER;
+use crate::snapshot::{Order, Snapshot, Told, Whole};
 
 impl Tree {
     /// The last snapshot of `dir`, if there is one.
@@ -33,7 +34,7 @@ impl Tree {
     /// Takes over a listing of `dir`, but for the names that were changed here since it began.
     pub(crate) fn learn_directory(&mut self, dir: Ino, mut snapshot: Snapshot) {
         let Asked { tick, .. } = snapshot.asked();
-        if !self.nodes.contains_key(&dir) || !self.paths_unchanged_since(tick) {
+        if !self.nodes.contains(dir) || !self.paths_unchanged_since(tick) {
             return;
         }
         // A failed attempt does not tell more than what is known.
@@ -62,7 +63,7 @@ impl Tree {
     pub(crate) fn find(&self, path: &RemotePath) -> Option<Ino> {
         path.names().try_fold(Ino::ROOT, |dir, name| {
             let name = Name::new(name).ok()?;
-            self.bindings.get(&(dir, name)).map(|binding| binding.ino)
+            self.nodes.find(dir, &name).map(|(node, _)| node.inode.ino)
         })
     }
 
@@ -74,6 +75,44 @@ impl Tree {
         }
     }
 
+    /// The directories in what is known of the one at `path`, in this order.
+    pub(crate) fn directories(&mut self, path: &RemotePath, order: Order) -> Vec<Name> {
+        let mut names = self.lists(path).map(Snapshot::directories).unwrap_or_default();
+        match order {
+            Order::Listing => {}
+            Order::Name => names.sort_by(|one, other| one.as_bytes().cmp(other.as_bytes())),
+            Order::Number => {
+                let number = self.numbers_in(path);
+                names.sort_by_cached_key(number);
+            }
+        }
+        names
+    }
+
+    /// Sees to it that the listing of `path` knows the order of the inode numbers.
+    pub(crate) fn order_by_number(&mut self, path: &RemotePath) {
+        let Some(listed) = self.lists(path).and_then(Snapshot::unnumbered) else { return };
+        let number = self.numbers_in(path);
+        let numbers: Vec<u64> = listed.iter().map(|found| number(&found.name)).collect();
+        drop(number);
+        if let Some(listing) = self.lists(path) {
+            listing.set_numbers(&numbers);
+        }
+    }
+
+    /// The inode numbers of names in the directory at `path`, or those that they would get.
+    pub(crate) fn numbers_in(&self, path: &RemotePath) -> impl Fn(&Name) -> u64 + use<'_> {
+        let below = |(dir, number): (Option<Ino>, u64), name: &Name| match dir
+            .and_then(|dir| self.child(dir, name))
+        {
+            Some(inode) => (Some(inode.ino), inode.number),
+            None => (None, self.numbers.expected(number, name)),
+        };
+        let names = path.names().filter_map(|name| Name::new(name).ok());
+        let dir = names.fold((Some(Ino::ROOT), ROOT_NUMBER), |dir, name| below(dir, &name));
+        move |name| below(dir, name).1
+    }
+
     /// The directory `dir` at `path` has just been made here, and is empty.
     pub(crate) fn made_directory(&mut self, dir: Ino, path: &RemotePath, asked: Asked) {
         self.snapshots.take_ahead(path);
@@ -82,8 +121,13 @@ impl Tree {
 
     /// Whether a name that the snapshot of `dir` leaves out is taken for absent.
     pub(crate) fn omits_nothing(&mut self, dir: Ino, now: Instant) -> bool {
-        self.nodes.get(&dir).is_some_and(|node| !node.hides_names)
+        self.nodes.get(dir).is_some_and(|node| !node.hides_names)
             && self.snapshots.get(dir).is_some_and(|snapshot| snapshot.omits_nothing(now))
+    }
+
+    /// A change made here in `dir` is over.
+    pub(crate) fn changed_here(&mut self, dir: Ino) {
+        self.snapshots.changed(dir);
     }
 
     /// `name` was removed here, by a change that is on its way still.
@@ -116,7 +160,7 @@ impl Tree {
             (Some(Told::Absent(_)), Some(attr)) => self.told(dir, name, attr, asked),
             (Some(Told::Unlisted(_)), Some(attr)) => {
                 self.told(dir, name, attr, asked);
-                if let Some(node) = self.nodes.get_mut(&dir) {
+                if let Some(node) = self.nodes.get_mut(dir) {
                     node.hides_names = true;
                 }
             }
@@ -128,14 +172,14 @@ impl Tree {
 
     /// What is known of the names of `ino` is not true any longer.
     pub(crate) fn doubt_names(&mut self, ino: Ino) {
-        let names = self.nodes.get(&ino).map(|node| node.names.clone()).unwrap_or_default();
-        for (dir, name) in names {
+        for (dir, name) in self.names(ino) {
             self.snapshots.doubt(dir, &name);
         }
     }
 
     /// The first name of `ino`, and the directory that it is in.
     pub(crate) fn name(&self, ino: Ino) -> Option<(Ino, Name)> {
-        self.nodes.get(&ino)?.names.first().cloned()
+        let link = self.nodes.get(ino)?.links.first()?;
+        Some((link.parent, link.name.clone()))
     }
 }

@@ -163,6 +163,11 @@ pub(super) const OPTIONS: &[MountOption] = &[
         Number(1, MAX_DIRTY, |draft, bytes| draft.request.cache.dirty_file_bytes = bytes),
     ),
     option(
+        "metadata_bytes",
+        "bytes for names and attributes; past it those used least are forgotten (46137344)",
+        Number(1 << 20, u32::MAX, |draft, bytes| draft.request.cache.metadata_bytes = bytes),
+    ),
+    option(
         "sshfs_sync",
         "a write returns when the server has the data",
         Flag(|draft| draft.request.cache.sync_writes = true),

@@ -44,6 +44,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
         "mount without a look whether the remote directory is there",
         Flag(|draft| draft.request.host.check_root = false),
     ),
+    option("ssh_config", "ssh's configuration file, as -F", Text("FILE", Draft::set_ssh_config)),
     option(
         "sftp_server",
         "a subsystem, or, with a '/' in it, a command ('sudo /usr/lib/sftp-server')",

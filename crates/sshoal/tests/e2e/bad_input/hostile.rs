@@ -134,7 +134,8 @@ fn a_handle_that_is_too_long_is_an_error() {
 #[test]
 fn a_server_that_falls_silent_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
-    let mount = mount(dir.path(), "silent_later", &["-o", "request_timeout=1,dir_cache=no"]);
+    let options = "request_timeout=1,dir_cache=no,soft=1";
+    let mount = mount(dir.path(), "silent_later", &["-o", options]);
     let begun = Instant::now();
     let got = errno(fs::metadata(mount.at("file")));
     assert!(matches!(got, Some(libc::ETIMEDOUT | libc::EHOSTDOWN)), "{got:?}");

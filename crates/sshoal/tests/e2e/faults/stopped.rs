@@ -133,8 +133,10 @@ fn cat_in_the_middle_of_a_file_can_be_ended_and_started_anew() {
     assert!(fs::read(mount.at("file")).unwrap() == content);
 }
 
+/// A server that is stopped for longer than `request_timeout` counts as lost; calls wait for a new
+/// connection (`hard`), and have the outcome that they would have had.
 #[test]
-fn request_timeout_ends_calls_and_the_mount_recovers() {
+fn calls_go_on_over_a_new_connection_after_request_timeout() {
     let world = World::new();
     let content = pattern(4 * MIB);
     fs::write(world.served("file"), &content).unwrap();
@@ -147,25 +149,18 @@ fn request_timeout_ends_calls_and_the_mount_recovers() {
         ("read", &|| open.read_exact_at(&mut [0; 4096], 2 << 20)),
         ("listing", &|| fs::read_dir(mount.place())?.try_for_each(|it| it.map(drop))),
     ];
-    let failed = std::thread::scope(|scope| {
-        let calls = calls.map(|(what, call)| {
+    std::thread::scope(|scope| {
+        for (what, call) in calls {
             scope.spawn(move || {
                 let begun = Instant::now();
                 let result = call();
                 let took = begun.elapsed();
-                assert!(took < Duration::from_secs(10), "{what} took {took:?}");
-                // The kernel asks a second time after a look-up that failed, and then it works.
-                let Err(error) = result else { return 0 };
-                eprintln!("{what}: {error} after {took:?}");
-                let expected = [libc::ETIMEDOUT, libc::EHOSTDOWN, libc::ESTALE].map(Some);
-                // A9: never as if it were not there.
-                assert!(expected.contains(&error.raw_os_error()), "{what}: {error}");
-                1
-            })
-        });
-        calls.into_iter().map(|call| call.join().unwrap()).sum::<usize>()
+                eprintln!("{what}: {result:?} after {took:?}");
+                assert!(took < Duration::from_secs(30), "{what} took {took:?}");
+                result.unwrap_or_else(|error| panic!("{what}: {error}"));
+            });
+        }
     });
-    assert!(failed > 0, "the server was stopped");
     // The stopped server is still there; a new one answers.
     eventually(RECONNECT, "a new connection", || fs::metadata(mount.at("file")).is_ok());
     assert!(fs::read(mount.at("file")).unwrap() == content);

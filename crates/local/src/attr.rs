@@ -1,0 +1,58 @@
+//! Attributes as `stat(2)` has them, and errors as rustix has them.
+
+use base::{Attr, Errno, FileKind, Result, StatVfs, Timestamp};
+use rustix::fs::{Stat, StatVfsMountFlags};
+
+/// The system's error as it is.
+pub(crate) fn errno(error: rustix::io::Errno) -> Errno {
+    Errno::from_raw(error.raw_os_error())
+}
+
+/// What `stat` says. A kind that is not known here is an error.
+#[allow(clippy::unnecessary_cast, reason = "on some machines these fields are 32 bits wide")]
+pub(crate) fn attr(stat: &Stat) -> Result<Attr> {
+    Ok(Attr {
+        kind: kind(stat)?,
+        perm: stat.st_mode as u32 & 0o7777,
+        size: u64::try_from(stat.st_size).map_err(|_| Errno::EIO)?,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        atime: Timestamp { secs: stat.st_atime as i64, nanos: stat.st_atime_nsec as u32 },
+        mtime: Timestamp { secs: stat.st_mtime as i64, nanos: stat.st_mtime_nsec as u32 },
+    })
+}
+
+/// What it is.
+#[allow(clippy::unnecessary_cast, reason = "on some machines the mode is 16 bits wide")]
+pub(crate) fn kind(stat: &Stat) -> Result<FileKind> {
+    FileKind::from_mode(stat.st_mode as u32).ok_or(Errno::EIO)
+}
+
+/// What an open answers for something that is no regular file.
+pub(crate) fn refusal(kind: FileKind) -> Option<Errno> {
+    match kind {
+        FileKind::Regular => None,
+        FileKind::Directory => Some(Errno::EISDIR),
+        FileKind::Symlink => Some(Errno::ELOOP),
+        FileKind::Fifo | FileKind::Socket | FileKind::BlockDevice | FileKind::CharDevice => {
+            Some(Errno::ENXIO)
+        }
+    }
+}
+
+/// Figures of a file system; `device` names it where it has no name of its own.
+pub(crate) fn figures(found: &rustix::fs::StatVfs, device: u64) -> StatVfs {
+    StatVfs {
+        block_size: found.f_bsize,
+        fragment_size: found.f_frsize.max(1),
+        blocks: found.f_blocks,
+        blocks_free: found.f_bfree,
+        blocks_available: found.f_bavail,
+        files: found.f_files,
+        files_free: found.f_ffree,
+        files_available: found.f_favail,
+        fsid: if found.f_fsid == 0 { device } else { found.f_fsid },
+        name_max: found.f_namemax,
+        read_only: found.f_flag.contains(StatVfsMountFlags::RDONLY),
+    }
+}

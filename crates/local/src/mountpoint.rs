@@ -1,0 +1,56 @@
+//! Where a local directory stands towards the directory that is to be mounted on.
+//!
+//! Directories are known by device and inode, going up from one to the other, so that neither
+//! links nor other names on the way matter.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use base::Result;
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+
+use crate::attr::errno;
+
+/// Directories above each other at most: paths are shorter than this, but a directory may be
+/// deeper than a path can tell.
+const MAX_DEPTH: usize = 1 << 16;
+
+/// What names a directory on this machine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity(u64, u64);
+
+impl Identity {
+    #[allow(clippy::unnecessary_cast, reason = "on some machines these are 32 bits wide")]
+    fn of(fd: BorrowedFd<'_>) -> Result<Identity> {
+        let stat = fstat(fd).map_err(errno)?;
+        Ok(Identity(stat.st_dev as u64, stat.st_ino as u64))
+    }
+}
+
+const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Opens a directory that a user has named.
+pub(crate) fn open(path: &Path) -> Result<OwnedFd> {
+    openat(CWD, path, DIRECTORY, Mode::empty()).map_err(errno)
+}
+
+/// How many directories `inner` is below `outer`: 0 when they are one, `None` when it is elsewhere.
+pub(crate) fn depth_below(inner: BorrowedFd<'_>, outer: BorrowedFd<'_>) -> Result<Option<usize>> {
+    let outer = Identity::of(outer)?;
+    let mut here = Identity::of(inner)?;
+    let mut at: Option<OwnedFd> = None;
+    for depth in 0..MAX_DEPTH {
+        if here == outer {
+            return Ok(Some(depth));
+        }
+        let from = at.as_ref().map_or(inner, AsFd::as_fd);
+        let above = openat(from, "..", DIRECTORY, Mode::empty()).map_err(errno)?;
+        let next = Identity::of(above.as_fd())?;
+        // The top of everything is above itself.
+        if next == here {
+            break;
+        }
+        (here, at) = (next, Some(above));
+    }
+    Ok(None)
+}

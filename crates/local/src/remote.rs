@@ -1,0 +1,260 @@
+//! [`Local`] as a [`Remote`]: every operation on a thread where it may wait, in its order.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, PoisonError};
+use std::task::Poll;
+
+use async_trait::async_trait;
+use base::{
+    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, OpenFlags, Opened, Remote,
+    RemotePath, RenameMode, Result, StatVfs,
+};
+use bytes::Bytes;
+use rustix::fs::{copy_file_range, fstat, fsync};
+use tokio::sync::Mutex;
+
+use crate::attr::{attr, errno};
+use crate::file::{Alone, File, Shared};
+use crate::glance::glance;
+use crate::listing::Listing;
+use crate::local::Local;
+use crate::root::Root;
+use crate::{names, open, setattr};
+
+/// Bytes of one copy at most, so that one which nobody waits for any more ends soon: some 30 ms in
+/// memory. A multiple of every block size, as sharing blocks needs it.
+const COPY_MAX_BYTES: u64 = 64 << 20;
+
+impl Local {
+    /// Makes a call that begins at the root.
+    async fn on_root<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Root) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let root = self.root.clone();
+        self.threads.run(move || call(&root)).await
+    }
+
+    /// Takes a place in the order of both files, before anybody else can take one in between.
+    async fn both(&self, from: &Arc<File>, to: &Arc<File>) -> (Shared, Alone) {
+        let (mut shared, mut alone) = (pin!(from.shared()), pin!(to.alone()));
+        let mut turns = (None, None);
+        let mut entered = false;
+        poll_fn(|context| {
+            let entering =
+                (!entered).then(|| self.entering.lock().unwrap_or_else(PoisonError::into_inner));
+            if turns.0.is_none()
+                && let Poll::Ready(turn) = shared.as_mut().poll(context)
+            {
+                turns.0 = Some(turn);
+            }
+            if turns.1.is_none()
+                && let Poll::Ready(turn) = alone.as_mut().poll(context)
+            {
+                turns.1 = Some(turn);
+            }
+            drop(entering);
+            entered = true;
+            match std::mem::take(&mut turns) {
+                (Some(shared), Some(alone)) => Poll::Ready((shared, alone)),
+                missing => {
+                    turns = missing;
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl Remote for Local {
+    async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
+        if let Some(seen) = self.device.and_then(|device| glance(&self.root, path, device)) {
+            return seen;
+        }
+        let path = path.clone();
+        self.on_root(move |root| names::lstat(root, &path)).await
+    }
+
+    async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
+        let path = path.clone();
+        self.on_root(move |root| names::readlink(root, &path)).await
+    }
+
+    async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
+        let path = path.clone();
+        let dir = self.on_root(move |root| names::opendir(root, &path)).await?;
+        Ok(Dh(self.listings.add(Arc::new(Mutex::new(Listing::new(dir))))))
+    }
+
+    async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
+        let listing = Arc::clone(&*self.listings.get(dh.0)?);
+        let mut listing = tokio::task::unconstrained(listing.lock_owned()).await;
+        let read = move || {
+            listing.read_on()?;
+            Ok(listing)
+        };
+        // When nobody waits for it any more, the batch stays for the next one.
+        Ok(self.threads.run(read).await?.ready.take())
+    }
+
+    fn closedir(&self, dh: Dh) {
+        self.listings.remove(dh.0);
+    }
+
+    async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
+        let (path, threads) = (path.clone(), self.threads.clone());
+        let open = move |root: &Root| {
+            let (fd, attr) = open::open(root, &path, flags)?;
+            Ok((File::new(fd, threads), attr))
+        };
+        let (file, attr) = self.on_root(open).await?;
+        Ok(Opened { fh: Fh(self.files.add(file)), attr })
+    }
+
+    async fn fstat(&self, fh: Fh) -> Result<Attr> {
+        let file = self.files.get(fh.0)?;
+        let turn = file.shared().await;
+        let look = move || {
+            let _turn = turn;
+            attr(&fstat(&*file).map_err(errno)?)
+        };
+        self.threads.run(look).await
+    }
+
+    async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
+        let file = self.files.get(fh.0)?;
+        if let Some(cached) = file.read_cached(offset, len) {
+            return cached;
+        }
+        let turn = file.shared().await;
+        let read = move || {
+            let _turn = turn;
+            file.read(offset, len)
+        };
+        self.threads.run(read).await
+    }
+
+    async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        let turn = file.alone().await;
+        let write = move || {
+            let _turn = turn;
+            file.write(offset, &data)
+        };
+        self.threads.run(write).await
+    }
+
+    async fn fsync(&self, fh: Fh) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        // Whoever writes later need not wait for the disk.
+        drop(file.shared().await);
+        self.threads.run(move || fsync(&*file).map_err(errno)).await
+    }
+
+    async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
+        let path = path.clone();
+        self.on_root(move |root| names::fsyncdir(root, &path)).await
+    }
+
+    fn close(&self, fh: Fh) {
+        self.files.remove(fh.0);
+    }
+
+    async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
+        let path = path.clone();
+        self.on_root(move |root| setattr::by_path(root, &path, &change)).await
+    }
+
+    async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        let turn = file.alone().await;
+        let set = move || {
+            let _turn = turn;
+            setattr::by_handle(&*file, &change)
+        };
+        self.threads.run(set).await
+    }
+
+    async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
+        let path = path.clone();
+        self.on_root(move |root| names::mkdir(root, &path, perm)).await
+    }
+
+    async fn rmdir(&self, path: &RemotePath) -> Result<()> {
+        let path = path.clone();
+        self.on_root(move |root| names::rmdir(root, &path)).await
+    }
+
+    async fn unlink(&self, path: &RemotePath) -> Result<()> {
+        let path = path.clone();
+        self.on_root(move |root| names::unlink(root, &path)).await
+    }
+
+    async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
+        let (target, path) = (target.to_vec(), path.clone());
+        self.on_root(move |root| names::symlink(root, &target, &path)).await
+    }
+
+    async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
+        let (existing, new) = (existing.clone(), new.clone());
+        self.on_root(move |root| names::link(root, &existing, &new)).await
+    }
+
+    async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
+        let (from, to) = (from.clone(), to.clone());
+        self.on_root(move |root| names::rename(root, &from, &to, mode)).await
+    }
+
+    async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
+        let path = path.clone();
+        self.on_root(move |root| names::statvfs(root, &path)).await
+    }
+
+    /// Up to 64 MiB, and only between file systems of one kind.
+    async fn copy(
+        &self,
+        from: Fh,
+        from_offset: u64,
+        to: Fh,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
+        let turns = match from == to {
+            true => (None, target.alone().await),
+            false => {
+                let (shared, alone) = self.both(&source, &target).await;
+                (Some(shared), alone)
+            }
+        };
+        let copy = move || {
+            let _turns = turns;
+            copy_range((&source, from_offset), (&target, to_offset), len.min(COPY_MAX_BYTES))
+        };
+        self.threads.run(copy).await
+    }
+
+    async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {
+        self.lstat(path).await?;
+        Ok(vec![self.location.clone()])
+    }
+}
+
+fn copy_range(from: (&File, u64), to: (&File, u64), len: u64) -> Result<u64> {
+    use rustix::io::Errno as Native;
+    let (mut from_offset, mut to_offset) = (from.1, to.1);
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    loop {
+        let (at, goal) = (Some(&mut from_offset), Some(&mut to_offset));
+        match copy_file_range(from.0, at, to.0, goal, len) {
+            Ok(count) => return Ok(count as u64),
+            Err(Native::INTR) => {}
+            // Not between these two, or not at all: the caller can read and write.
+            Err(Native::XDEV | Native::NOSYS | Native::OPNOTSUPP) => return Err(Errno::EOPNOTSUPP),
+            Err(error) => return Err(errno(error)),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Changes of attributes, by path and by handle.
+//!
+//! By path the inode is held first, and all parts of a change go to that one. What has no call for
+//! an inode that is only held (its size, its permission bits) goes through `/proc/self/fd`, as
+//! libc does it.
+//!
+//! The order of the parts matters: a new size and a new owner take set-id bits away, and a new size
+//! gives a new time.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use base::{AttrChange, Errno, FileKind, RemotePath, Result, Timestamp};
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid, chmodat, chownat,
+    fchmod, fchown, ftruncate, futimens, openat, utimensat,
+};
+
+use crate::attr::{errno, kind};
+use crate::root::Root;
+
+/// Changes what `path` names, a link itself. What a link cannot have is refused before anything is
+/// changed.
+pub(crate) fn by_path(root: &Root, path: &RemotePath, change: &AttrChange) -> Result<()> {
+    let pinned = root.pin(path)?;
+    let kind = kind(&rustix::fs::fstat(&pinned).map_err(errno)?)?;
+    let owner = owner(change)?;
+    if change.perm.is_some() && kind == FileKind::Symlink {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if let Some(size) = change.size {
+        resize(pinned.as_fd(), kind, size)?;
+    }
+    if let Some((uid, gid)) = owner {
+        chownat(&pinned, "", uid, gid, AtFlags::EMPTY_PATH).map_err(errno)?;
+    }
+    if let Some(perm) = change.perm {
+        let mode = Mode::from_raw_mode(perm & 0o7777);
+        chmodat(CWD, by_descriptor(pinned.as_fd()), mode, AtFlags::empty()).map_err(in_proc)?;
+    }
+    if let Some(times) = times(change) {
+        utimensat(&pinned, "", &times, AtFlags::EMPTY_PATH).map_err(errno)?;
+    }
+    Ok(())
+}
+
+/// Changes an open file.
+pub(crate) fn by_handle(file: &impl AsFd, change: &AttrChange) -> Result<()> {
+    let owner = owner(change)?;
+    if let Some(size) = change.size {
+        ftruncate(file, size).map_err(errno)?;
+    }
+    if let Some((uid, gid)) = owner {
+        fchown(file, uid, gid).map_err(errno)?;
+    }
+    if let Some(perm) = change.perm {
+        fchmod(file, Mode::from_raw_mode(perm & 0o7777)).map_err(errno)?;
+    }
+    if let Some(times) = times(change) {
+        futimens(file, &times).map_err(errno)?;
+    }
+    Ok(())
+}
+
+/// As `truncate(2)`, of a regular file.
+fn resize(pinned: BorrowedFd<'_>, kind: FileKind, size: u64) -> Result<()> {
+    match kind {
+        FileKind::Regular => {}
+        FileKind::Directory => return Err(Errno::EISDIR),
+        _ => return Err(Errno::EINVAL),
+    }
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = openat(CWD, by_descriptor(pinned), flags, Mode::empty()).map_err(in_proc)?;
+    ftruncate(&file, size).map_err(errno)
+}
+
+fn by_descriptor(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+/// What is held is there, so it is `/proc` that is not.
+fn in_proc(error: rustix::io::Errno) -> Errno {
+    match error {
+        rustix::io::Errno::NOENT => Errno::EOPNOTSUPP,
+        error => errno(error),
+    }
+}
+
+/// `None` when neither changes. The number that means "no change" to the system is nobody's.
+fn owner(change: &AttrChange) -> Result<Option<(Option<Uid>, Option<Gid>)>> {
+    if change.uid == Some(u32::MAX) || change.gid == Some(u32::MAX) {
+        return Err(Errno::EINVAL);
+    }
+    let owner = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
+    Ok((owner != (None, None)).then_some(owner))
+}
+
+fn times(change: &AttrChange) -> Option<Timestamps> {
+    if change.atime.is_none() && change.mtime.is_none() {
+        return None;
+    }
+    let time = |time: Option<Timestamp>| match time {
+        Some(time) => Timespec { tv_sec: time.secs, tv_nsec: time.nanos.into() },
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+    };
+    Some(Timestamps { last_access: time(change.atime), last_modification: time(change.mtime) })
+}

@@ -1,0 +1,39 @@
+//! The rules of every remote, on a disk and in memory.
+
+use std::path::Path;
+
+use testkit::conformance::{Expectations, Ground};
+
+use super::{Real, descriptors_below};
+
+async fn ground(parent: &Path) -> Ground {
+    let real = Real::below(parent);
+    let dir = real.dir.path().to_owned();
+    let expectations = Expectations {
+        nanoseconds: true,
+        chown: rustix::process::getuid().is_root(),
+        ..Expectations::default()
+    };
+    Ground::new(real.local.clone())
+        .expecting(expectations)
+        .counting(move || descriptors_below(&dir))
+        .keeping(real)
+}
+
+mod on_disk {
+    async fn ground() -> testkit::conformance::Ground {
+        super::ground(&std::env::temp_dir()).await
+    }
+
+    testkit::conformance!(ground);
+}
+
+/// Another file system: other figures, other order of listings, and reads from the cache are
+/// answered otherwise.
+mod in_memory {
+    async fn ground() -> testkit::conformance::Ground {
+        super::ground(&super::super::parents().pop().unwrap()).await
+    }
+
+    testkit::conformance!(ground);
+}

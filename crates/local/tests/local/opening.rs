@@ -1,0 +1,175 @@
+//! What is opened, and how.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::task::Poll;
+use std::time::Duration;
+
+use base::{Access, AttrChange, Create, Errno, FileKind, OpenFlags, Remote};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, openat};
+use testkit::path;
+
+use super::{Real, descriptors_below, poll_once};
+
+/// How long a call may take that must not wait.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// FIFOs, sockets and devices answer at once, in every direction, and are never opened: nobody at
+/// the other end of a FIFO notices.
+#[tokio::test]
+async fn special_files_are_refused_without_waiting() {
+    let real = Real::new();
+    let make = |name: &str, kind, device| {
+        mknodat(CWD, real.at(name), kind, Mode::from_raw_mode(0o666), device)
+    };
+    make("fifo", FileType::Fifo, 0).unwrap();
+    make("socket", FileType::Socket, 0).unwrap();
+    let mut names = vec![("fifo", FileKind::Fifo), ("socket", FileKind::Socket)];
+    // The number of /dev/full; only the superuser makes devices, and not in every container.
+    if make("device", FileType::CharacterDevice, rustix::fs::makedev(1, 7)).is_ok() {
+        names.push(("device", FileKind::CharDevice));
+    }
+    // A FIFO that has a reader could be opened for writing.
+    let reader = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let reader = openat(CWD, real.at("fifo"), reader, Mode::empty()).unwrap();
+    for (name, kind) in names {
+        assert_eq!(real.local.lstat(&path(name)).await.unwrap().kind, kind);
+        for access in [Access::Read, Access::Write, Access::ReadWrite] {
+            for create in [Create::Never, Create::IfAbsent(0o600)] {
+                let flags = OpenFlags { create, ..OpenFlags::existing(access) };
+                let at = path(name);
+                let opened = tokio::time::timeout(PATIENCE, real.local.open(&at, flags)).await;
+                assert_eq!(opened.expect("it waits").err(), Some(Errno::ENXIO), "{name} {flags:?}");
+            }
+        }
+        let size = AttrChange { size: Some(0), ..AttrChange::default() };
+        let at = path(name);
+        let cut = real.local.setattr(&at, size);
+        let cut = tokio::time::timeout(PATIENCE, cut).await.expect("it waits");
+        assert_eq!(cut, Err(Errno::EINVAL), "{name}");
+        let perm = AttrChange { perm: Some(0o640), ..AttrChange::default() };
+        real.local.setattr(&path(name), perm).await.unwrap();
+        assert_eq!(real.local.lstat(&path(name)).await.unwrap().perm, 0o640);
+    }
+    // It hangs up when a writer has come and gone, not when none has come yet.
+    let mut fds = [PollFd::new(&reader, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).unwrap();
+    assert!(!fds[0].revents().contains(PollFlags::HUP), "the FIFO was opened");
+}
+
+/// A lease (as Samba takes) is waited for, as any process does, not answered with EAGAIN; and the
+/// runtime's only thread does not wait with it.
+#[tokio::test]
+async fn somebodys_lease_is_waited_for_elsewhere() {
+    let real = Real::new();
+    real.put("file", "content");
+    real.put("other", "content");
+    let before = descriptors_below(real.dir.path());
+    // F_SETLEASE is 1024, F_WRLCK is 1 and F_UNLCK is 2: gives the lease back when it was asked to,
+    // and then told to.
+    let script = r#"
+        $| = 1;
+        open my $file, "+<", $ARGV[0] or die;
+        my $asked = 0;
+        $SIG{IO} = sub { $asked = 1 };
+        fcntl $file, 1024, 1 or exit print "none\n";
+        print "leased\n";
+        select undef, undef, undef, 0.01 until $asked;
+        print "asked\n";
+        <STDIN>;
+        fcntl $file, 1024, 2 or die;
+    "#;
+    let mut holder = Command::new("perl");
+    holder.args(["-e", script]).arg(real.at("file"));
+    let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(holder.stdout.take().unwrap());
+    let mut line = || {
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        line
+    };
+    // There are file systems without leases, such as overlayfs with a lower layer.
+    if line() == "leased\n" {
+        let (at, other) = (path("file"), path("other"));
+        let flags = OpenFlags::existing(Access::Read);
+        let mut waiting = real.local.open(&at, flags);
+        let mut given_up = real.local.open(&at, flags);
+        assert!(poll_once(&mut waiting).is_pending());
+        assert!(poll_once(&mut given_up).is_pending());
+        assert_eq!(line(), "asked\n", "the lease was not in the way");
+        // Both are in the system now, or about to be.
+        let opened = real.local.open(&other, flags).await.unwrap().fh;
+        assert_eq!(real.local.fstat(opened).await.unwrap().size, 7);
+        assert!(poll_once(&mut waiting).is_pending());
+        drop(given_up);
+        drop(holder.stdin.take());
+        let fh = waiting.await.unwrap().fh;
+        assert_eq!(real.local.read(fh, 0, 10).await.unwrap().to_vec(), b"content");
+        real.local.close(fh);
+        real.local.close(opened);
+        none_is_left(&real, before).await;
+    }
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+}
+
+/// Waits until there are no more descriptors than so many.
+async fn none_is_left(real: &Real, before: usize) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while descriptors_below(real.dir.path()) > before {
+        assert!(std::time::Instant::now() < deadline, "descriptors are left");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A descriptor does not stay behind, whenever the call was given up, and is not given to the
+/// programs that are started.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn descriptors_are_given_back_and_not_inherited() {
+    let real = Real::new();
+    real.put("file", "content");
+    let before = descriptors_below(real.dir.path());
+    let opened =
+        real.local.open(&path("file"), OpenFlags::existing(Access::Read)).await.unwrap().fh;
+    let list = "ls -l /proc/self/fd";
+    let seen = Command::new("sh").args(["-c", list]).output().unwrap();
+    let seen = String::from_utf8_lossy(&seen.stdout).into_owned();
+    assert!(seen.contains("pipe:"), "{seen}");
+    assert!(!seen.contains(real.dir.path().to_str().unwrap()), "{seen}");
+    real.local.close(opened);
+    for _ in 0..200 {
+        let at = path("file");
+        let mut call = real.local.open(&at, OpenFlags::existing(Access::Read));
+        // The other thread may have been quicker.
+        if let Poll::Ready(opened) = poll_once(&mut call) {
+            real.local.close(opened.unwrap().fh);
+        }
+    }
+    none_is_left(&real, before).await;
+}
+
+/// Times have all their digits, owners their numbers.
+#[tokio::test]
+async fn attributes_are_those_of_the_system() {
+    use std::os::unix::fs::MetadataExt;
+    let real = Real::new();
+    real.put("file", "content");
+    let native = std::fs::symlink_metadata(real.at("file")).unwrap();
+    let attr = real.local.lstat(&path("file")).await.unwrap();
+    assert_eq!(
+        (attr.mtime.secs, i64::from(attr.mtime.nanos)),
+        (native.mtime(), native.mtime_nsec())
+    );
+    assert_eq!(
+        (attr.atime.secs, i64::from(attr.atime.nanos)),
+        (native.atime(), native.atime_nsec())
+    );
+    assert_eq!((attr.uid, attr.gid, attr.size), (native.uid(), native.gid(), native.size()));
+    let nobody = AttrChange { uid: Some(u32::MAX), ..AttrChange::default() };
+    assert_eq!(real.local.setattr(&path("file"), nobody).await, Err(Errno::EINVAL));
+    let figures = real.local.statvfs(&path("")).await.unwrap();
+    assert_ne!(figures.fsid, 0);
+    let other = local::Local::open("/proc").unwrap().statvfs(&path("")).await.unwrap();
+    assert_ne!(figures.fsid, other.fsid);
+}

@@ -1,0 +1,127 @@
+//! Open directories.
+//!
+//! A listing of which nothing was given out yet begins anew at another gateway when its own is
+//! lost. Later its loss is told: which names were given out only the caller knows.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::{Dh, DirEntry, Errno, RemotePath, Result};
+
+use crate::gateways::{Set, is_loss};
+use crate::member::{Member, Weight};
+use crate::replicas::Replicas;
+
+/// A handle at a gateway; closed there when this is dropped.
+struct Handle {
+    member: Arc<Member>,
+    dh: Dh,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.member.remote.closedir(self.dh);
+    }
+}
+
+/// An open directory.
+pub(crate) struct Listing {
+    path: RemotePath,
+    handle: Mutex<Arc<Handle>>,
+    /// Something was given out.
+    begun: AtomicBool,
+}
+
+impl Listing {
+    fn lock(&self) -> MutexGuard<'_, Arc<Handle>> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn handle(&self) -> Arc<Handle> {
+        self.lock().clone()
+    }
+
+    fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::SeqCst)
+    }
+}
+
+impl Replicas {
+    pub(crate) async fn open_dir(&self, path: &RemotePath) -> Result<Dh> {
+        let handle = self.open_dir_at(path, Set::default()).await?;
+        let handle = Mutex::new(Arc::new(handle));
+        let listing = Listing { path: path.clone(), handle, begun: AtomicBool::new(false) };
+        Ok(Dh(self.listings.add(listing)))
+    }
+
+    async fn open_dir_at(&self, path: &RemotePath, mut tried: Set) -> Result<Handle> {
+        let (target, mut failed) = (self.target_of_look(path), Errno::EHOSTDOWN);
+        while let Some(member) = self.gateways.next(path, target, tried).await {
+            tried = tried.with(member.index);
+            let call = member.remote.opendir(path);
+            match self.gateways.ask_while_usable(member, Weight::Small, call).await {
+                Err(errno) if is_loss(errno) => failed = errno,
+                answer => {
+                    let handle = answer.map(|dh| Handle { member: member.clone(), dh });
+                    return self.believed(path, member.index, handle);
+                }
+            }
+        }
+        Err(failed)
+    }
+
+    pub(crate) async fn next_entries(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
+        let listing = self.listings.get(dh.0)?;
+        let mut tried = Set::default();
+        loop {
+            let handle = listing.handle();
+            let (member, call) = (&*handle.member, handle.member.remote.readdir(handle.dh));
+            let answer = match listing.has_begun() {
+                false => self.gateways.ask_while_usable(member, Weight::Small, call).await,
+                true => self.gateways.ask_unless_lost(member, Weight::Small, call).await,
+            };
+            match answer {
+                Err(errno) if is_loss(errno) && !listing.has_begun() => {
+                    tried = tried.with(member.index);
+                    let again = self.open_dir_at(&listing.path, tried).await;
+                    *listing.lock() = Arc::new(again.map_err(|_| errno)?);
+                }
+                Err(errno) => return Err(errno),
+                Ok(mut entries) => {
+                    listing.begun.store(true, Ordering::SeqCst);
+                    if let Some(entries) = &mut entries {
+                        self.check(&listing.path, member.index, entries);
+                    }
+                    return Ok(entries);
+                }
+            }
+        }
+    }
+
+    /// Takes away the attributes that somebody else than `gateway` is to tell: it may show older
+    /// ones than were shown, or newer ones than the content of the open file.
+    fn check(&self, directory: &RemotePath, gateway: usize, entries: &mut [DirEntry]) {
+        if self.names.is_empty() && self.recent.is_empty() {
+            return;
+        }
+        for entry in entries {
+            let Some(attr) = &entry.attr else { continue };
+            let path = directory.join(&entry.name);
+            let named = self.names.get(&path);
+            let home = named.as_ref().and_then(|named| named.home());
+            let teller = home.or_else(|| {
+                let changed = self.recent.of(&path)?.gateway;
+                Some(changed).filter(|gateway| self.gateways.members[*gateway].is_usable())
+            });
+            if teller.is_some_and(|teller| teller != gateway) {
+                entry.attr = None;
+            } else if let Some(named) = named {
+                named.shown(attr);
+            }
+        }
+    }
+
+    pub(crate) fn close_dir(&self, dh: Dh) {
+        self.listings.remove(dh.0);
+    }
+}

@@ -1,0 +1,336 @@
+//! What was changed here a short time ago, and through which gateway.
+//!
+//! For [`Config::lag`](crate::Config::lag) after a change the other gateways may show what was
+//! before it. So the changed name, and the directory that lists it, are asked from the gateway that
+//! made the change. Of a name that was made, removed or moved, that goes for all below it too.
+//!
+//! | what was done | entries |
+//! |---|---|
+//! | content, attributes | the name; its directory, whose listing has them |
+//! | made, removed, moved | the name and all below it; its directory |
+//!
+//! The nearest entry counts: a name's own before one of a directory above it, and of two changes
+//! of one name the later.
+//!
+//! The table is bounded: what is changed below a name that is in it with all below it needs no
+//! entry of its own; a directory with many changed names is entered with all below it; and when it
+//! is full, what is closest to its end goes first.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::RemotePath;
+use tokio::time::Instant;
+
+/// Entries at most: some megabytes with long paths.
+const MAX_ENTRIES: usize = 1 << 14;
+
+/// Changed names of one directory before all below it counts as changed.
+const MANY_NAMES: u32 = 256;
+
+/// Entries before those that are over are looked for the first time.
+const FIRST_SWEEP: usize = 256;
+
+/// How far a change goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// Content or attributes of what a name leads to.
+    Inside,
+    /// What it leads to is being changed, or may have been.
+    Unsure,
+    /// It leads to something now, or to something else.
+    Made,
+    /// It leads to nothing now.
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// Who changed it, or a name in it, last.
+    gateway: usize,
+    until: Instant,
+    /// Who changed all below it, and until when that counts.
+    below: Option<(usize, Instant)>,
+    /// Whether it has to be there.
+    there: Option<bool>,
+    /// Names in it that were entered, if it is a directory.
+    names: u32,
+}
+
+/// What is known of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Changed {
+    /// Who changed it.
+    pub(crate) gateway: usize,
+    /// Whether it has to be there, where that is known.
+    pub(crate) there: Option<bool>,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: HashMap<RemotePath, Entry>,
+    sweep_at: usize,
+}
+
+/// The table of recent changes.
+pub(crate) struct Recent {
+    lag: Duration,
+    began: Instant,
+    /// Entries in the table, with those that are over: without any there is nothing to lock.
+    count: AtomicUsize,
+    /// When the last of them ends, in milliseconds since `began`.
+    last_until_ms: AtomicU64,
+    table: Mutex<Table>,
+}
+
+impl Recent {
+    pub(crate) fn new(lag: Duration) -> Recent {
+        Recent {
+            lag,
+            began: Instant::now(),
+            count: AtomicUsize::new(0),
+            last_until_ms: AtomicU64::new(0),
+            table: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is surely nothing in it that counts.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::SeqCst) == 0
+            || (self.began.elapsed().as_millis() as u64) > self.last_until_ms.load(Ordering::SeqCst)
+    }
+
+    /// Entries, some of which may be over.
+    pub(crate) fn len(&self) -> usize {
+        if self.is_empty() { 0 } else { self.count.load(Ordering::SeqCst) }
+    }
+
+    /// Notes that `path` is being changed, or was just now, through `gateway`.
+    pub(crate) fn note(&self, path: &RemotePath, gateway: usize, extent: Extent) {
+        let now = Instant::now();
+        let until = now + self.lag;
+        let mut table = self.lock();
+        table.note(path, gateway, extent, now, until);
+        self.count.store(table.entries.len(), Ordering::SeqCst);
+        let until_ms = (until - self.began).as_millis() as u64 + 1;
+        self.last_until_ms.fetch_max(until_ms, Ordering::SeqCst);
+    }
+
+    /// Who changed `path`, or something above it that it came or went with.
+    pub(crate) fn of(&self, path: &RemotePath) -> Option<Changed> {
+        if self.is_empty() {
+            return None;
+        }
+        self.lock().find(path, Instant::now())
+    }
+
+    /// As [`Recent::of`], or who changed the directory that it is in.
+    pub(crate) fn of_place(&self, path: &RemotePath) -> Option<Changed> {
+        if self.is_empty() {
+            return None;
+        }
+        let (table, now) = (self.lock(), Instant::now());
+        table.find(path, now).or_else(|| {
+            let entry = table.live(&path.parent()?, now)?;
+            Some(Changed { gateway: entry.gateway, there: None })
+        })
+    }
+}
+
+impl Table {
+    fn live(&self, path: &RemotePath, now: Instant) -> Option<Entry> {
+        self.entries.get(path).copied().filter(|entry| entry.until > now)
+    }
+
+    fn find(&self, path: &RemotePath, now: Instant) -> Option<Changed> {
+        if let Some(entry) = self.live(path, now) {
+            return Some(Changed { gateway: entry.gateway, there: entry.there });
+        }
+        let (_, gateway, there) = self.above(path, now)?;
+        // Below what is gone nothing can be, and below what is there anything.
+        Some(Changed { gateway, there: there.filter(|there| !there) })
+    }
+
+    /// The nearest directory above `path` that is entered with all below it: who changed that, and
+    /// whether it has to be there.
+    fn above(&self, path: &RemotePath, now: Instant) -> Option<(RemotePath, usize, Option<bool>)> {
+        let mut above = path.parent();
+        while let Some(path) = above {
+            if let Some(entry) = self.live(&path, now)
+                && let Some((gateway, _)) = entry.below.filter(|(_, until)| *until > now)
+            {
+                return Some((path, gateway, entry.there));
+            }
+            above = path.parent();
+        }
+        None
+    }
+
+    fn note(
+        &mut self,
+        path: &RemotePath,
+        gateway: usize,
+        extent: Extent,
+        now: Instant,
+        until: Instant,
+    ) {
+        // One who changes what came with a directory keeps that alive, and is covered by it.
+        let above = self.above(path, now);
+        let above = above.filter(|(_, who, there)| *who == gateway && *there != Some(false));
+        if let Some((above, _, _)) = &above
+            && let Some(entry) = self.entries.get_mut(above)
+        {
+            (entry.until, entry.below) = (until, Some((gateway, until)));
+        }
+        let own = self.live(path, now);
+        if above.is_some() && own.is_none() && extent != Extent::Gone {
+            return;
+        }
+        let (below, there) = match extent {
+            Extent::Inside => (own.and_then(|own| own.below), own.and_then(|own| own.there)),
+            Extent::Unsure => (Some((gateway, until)), None),
+            Extent::Made => (Some((gateway, until)), Some(true)),
+            Extent::Gone => (Some((gateway, until)), Some(false)),
+        };
+        let names = own.map_or(0, |own| own.names);
+        self.entries.insert(path.clone(), Entry { gateway, until, below, there, names });
+        if let Some(parent) = path.parent() {
+            self.note_listing(parent, gateway, own.is_none(), now, until);
+        }
+        self.sweep(now);
+    }
+
+    /// Notes that a name in `directory` was changed.
+    fn note_listing(
+        &mut self,
+        directory: RemotePath,
+        gateway: usize,
+        is_new: bool,
+        now: Instant,
+        until: Instant,
+    ) {
+        let own = self.live(&directory, now);
+        let names = own.map_or(0, |own| own.names) + u32::from(is_new);
+        // All there is would be too much.
+        let below = match names >= MANY_NAMES && !directory.is_root() {
+            true => Some((gateway, until)),
+            false => own.and_then(|own| own.below),
+        };
+        let there = own.and_then(|own| own.there);
+        self.entries.insert(directory, Entry { gateway, until, below, there, names });
+    }
+
+    /// Drops what is over, and when that is not enough, what soon will be.
+    fn sweep(&mut self, now: Instant) {
+        if self.entries.len() < self.sweep_at.max(FIRST_SWEEP) {
+            return;
+        }
+        self.entries.retain(|_, entry| entry.until > now);
+        if self.entries.len() > MAX_ENTRIES {
+            let mut ends: Vec<Instant> = self.entries.values().map(|entry| entry.until).collect();
+            let middle = ends.len() / 2;
+            let (_, median, _) = ends.select_nth_unstable(middle);
+            let median = *median;
+            let mut left = MAX_ENTRIES / 4 * 3;
+            self.entries.retain(|_, entry| {
+                let stays = entry.until >= median && left > 0;
+                left -= usize::from(stays);
+                stays
+            });
+        }
+        self.sweep_at = (2 * self.entries.len()).min(MAX_ENTRIES + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::path;
+
+    const LAG: Duration = Duration::from_secs(60);
+
+    fn who(recent: &Recent, at: &str) -> Option<usize> {
+        recent.of(&path(at)).map(|changed| changed.gateway)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_is_asked_from_who_made_it_for_the_lag() {
+        let recent = Recent::new(LAG);
+        assert!(recent.is_empty());
+        recent.note(&path("d/file"), 1, Extent::Inside);
+        assert_eq!(who(&recent, "d/file"), Some(1));
+        assert_eq!(who(&recent, "d"), Some(1), "its listing has the attributes");
+        assert_eq!(who(&recent, "d/other"), None);
+        assert_eq!(who(&recent, ""), None);
+        assert_eq!(recent.of_place(&path("d/other")).unwrap().gateway, 1, "the same listing");
+        assert_eq!(recent.of_place(&path("e/other")), None);
+        tokio::time::advance(LAG - Duration::from_millis(1)).await;
+        assert_eq!(who(&recent, "d/file"), Some(1));
+        tokio::time::advance(Duration::from_millis(2)).await;
+        assert_eq!(who(&recent, "d/file"), None);
+        tokio::time::advance(Duration::from_millis(5)).await;
+        assert!(recent.is_empty());
+        assert_eq!(recent.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_made_or_moved_takes_all_below_it_along() {
+        let recent = Recent::new(LAG);
+        recent.note(&path("a/dir"), 2, Extent::Made);
+        recent.note(&path("a/old"), 2, Extent::Gone);
+        let there = |at: &str| recent.of(&path(at)).and_then(|changed| changed.there);
+        assert_eq!(who(&recent, "a/dir/x/y"), Some(2));
+        assert_eq!((there("a/dir"), there("a/dir/x")), (Some(true), None));
+        assert_eq!((there("a/old"), there("a/old/x")), (Some(false), Some(false)));
+        assert_eq!(who(&recent, "a/dirx"), None);
+        // The later change of a name counts, and the nearer entry.
+        recent.note(&path("a/dir/x"), 0, Extent::Made);
+        assert_eq!(who(&recent, "a/dir/x/y"), Some(0));
+        assert_eq!(who(&recent, "a/dir/z"), Some(2));
+        recent.note(&path("a/old"), 0, Extent::Made);
+        assert_eq!((who(&recent, "a/old"), there("a/old")), (Some(0), Some(true)));
+        assert_eq!(who(&recent, "a"), Some(0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_below_a_new_directory_needs_no_room_and_keeps_it_alive() {
+        let recent = Recent::new(LAG);
+        recent.note(&path("new"), 1, Extent::Made);
+        let before = recent.len();
+        for number in 0..1000 {
+            recent.note(&path(&format!("new/a{number}")), 1, Extent::Made);
+        }
+        assert_eq!(recent.len(), before);
+        tokio::time::advance(LAG - Duration::from_secs(1)).await;
+        recent.note(&path("new/late"), 1, Extent::Inside);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(who(&recent, "new/late"), Some(1));
+        recent.note(&path("new/late"), 1, Extent::Gone);
+        assert_eq!(recent.of(&path("new/late")).unwrap().there, Some(false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_table_is_bounded() {
+        let recent = Recent::new(LAG);
+        for number in 0..10_000 {
+            recent.note(&path(&format!("d/file{number}")), 1, Extent::Inside);
+        }
+        assert!(recent.len() < 300, "{}", recent.len());
+        assert_eq!(who(&recent, "d/file9999"), Some(1));
+        assert_eq!(who(&recent, "d/another"), Some(1), "all of it counts as changed");
+        for number in 0..60_000 {
+            if number % 100 == 0 {
+                tokio::time::advance(Duration::from_millis(1)).await;
+            }
+            recent.note(&path(&format!("d{number}/file")), number % 3, Extent::Inside);
+            assert!(recent.len() <= MAX_ENTRIES + 2);
+        }
+        assert_eq!(who(&recent, "d59999/file"), Some(59_999 % 3));
+    }
+}

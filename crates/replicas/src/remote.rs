@@ -1,0 +1,132 @@
+//! [`Replicas`] as a [`Remote`]: every operation in the module that knows how.
+
+use async_trait::async_trait;
+use base::{
+    Attr, AttrChange, Data, Dh, DirEntry, Fh, Location, OpenFlags, Opened, Remote, RemotePath,
+    RenameMode, Result, StatVfs, Window,
+};
+use bytes::Bytes;
+
+use crate::replicas::Replicas;
+
+#[async_trait]
+impl Remote for Replicas {
+    async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
+        self.lstat_path(path).await
+    }
+
+    async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
+        self.read_link(path).await
+    }
+
+    async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
+        self.open_dir(path).await
+    }
+
+    async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
+        self.next_entries(dh).await
+    }
+
+    fn closedir(&self, dh: Dh) {
+        self.close_dir(dh);
+    }
+
+    async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
+        self.open_file(path, flags).await
+    }
+
+    async fn fstat(&self, fh: Fh) -> Result<Attr> {
+        self.stat_file(fh).await
+    }
+
+    async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
+        self.read_file(fh, offset, len).await
+    }
+
+    async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
+        self.write_file(fh, offset, data).await
+    }
+
+    async fn fsync(&self, fh: Fh) -> Result<()> {
+        self.fsync_file(fh).await
+    }
+
+    async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
+        self.fsync_dir(path).await
+    }
+
+    fn close(&self, fh: Fh) {
+        self.files.remove(fh.0);
+    }
+
+    async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
+        self.change_path(path, change).await
+    }
+
+    async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
+        self.change_open(fh, change).await
+    }
+
+    async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
+        self.make_dir(path, perm).await
+    }
+
+    async fn rmdir(&self, path: &RemotePath) -> Result<()> {
+        self.remove_dir(path).await
+    }
+
+    async fn unlink(&self, path: &RemotePath) -> Result<()> {
+        self.remove_name(path).await
+    }
+
+    async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
+        self.make_symlink(target, path).await
+    }
+
+    async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
+        self.make_link(existing, new).await
+    }
+
+    async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
+        self.rename_path(from, to, mode).await
+    }
+
+    async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
+        self.figures(path).await
+    }
+
+    async fn copy(
+        &self,
+        from: Fh,
+        from_offset: u64,
+        to: Fh,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.copy_between((from, from_offset), (to, to_offset), len).await
+    }
+
+    fn suggested_window(&self) -> Window {
+        self.gateways.window()
+    }
+
+    async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {
+        self.locate_path(path).await
+    }
+
+    /// When all gateways are left out.
+    fn is_away(&self) -> bool {
+        self.gateways.usable() == 0
+    }
+
+    async fn gone(&self) {
+        self.gateways.none_usable().await;
+    }
+
+    /// Changes whenever a gateway, or the handle of a file, is lost through which something was
+    /// written and not synced: what was acknowledged there may be missing, or not be shown by the
+    /// others. It tells nothing about which machine it is.
+    async fn server_run(&self) -> Result<Option<Bytes>> {
+        Ok(Some(Bytes::copy_from_slice(&self.gateways.doubts().to_ne_bytes())))
+    }
+}

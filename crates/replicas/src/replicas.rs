@@ -1,0 +1,127 @@
+//! A pool of gateways, and whom it asks about what.
+
+use std::sync::Arc;
+
+use base::{Errno, RemotePath, Result};
+use tokio::sync::watch;
+
+use crate::config::{Config, Error, Gateway, MAX_GATEWAYS};
+use crate::files::{File, Table};
+use crate::gateways::{Gateways, Target};
+use crate::keeper;
+use crate::lanes::Ground;
+use crate::listing::Listing;
+use crate::member::Health;
+use crate::names::Names;
+use crate::recent::Recent;
+use crate::status::Status;
+
+/// Several gateways to one directory as one [`base::Remote`].
+///
+/// To be used within the tokio runtime in which it was made. What it does in the background ends
+/// when it is dropped.
+pub struct Replicas {
+    pub(crate) gateways: Arc<Gateways>,
+    pub(crate) names: Arc<Names>,
+    pub(crate) recent: Arc<Recent>,
+    pub(crate) ground: Arc<Ground>,
+    pub(crate) files: Table<File>,
+    pub(crate) listings: Table<Listing>,
+    _wants: watch::Sender<()>,
+}
+
+impl Replicas {
+    /// A pool of these gateways, all of which are taken for well. Needs a tokio runtime around it.
+    ///
+    /// # Errors
+    /// When there is no gateway, or more than [`MAX_GATEWAYS`].
+    pub fn new(gateways: Vec<Gateway>, config: Config) -> std::result::Result<Replicas, Error> {
+        match gateways.len() {
+            0 => return Err(Error::NoGateway),
+            1..=MAX_GATEWAYS => {}
+            many => return Err(Error::TooMany(many)),
+        }
+        let (wants, wanted) = watch::channel(());
+        let gateways = Arc::new(Gateways::new(gateways, config.mode));
+        for member in &gateways.members {
+            let (gateways, member) = (gateways.clone(), member.clone());
+            tokio::spawn(keeper::keep(gateways, member, config.deadline, wanted.clone()));
+        }
+        let recent = Arc::new(Recent::new(config.lag));
+        let ground = Ground { gateways: gateways.clone(), recent: recent.clone(), wanted };
+        Ok(Replicas {
+            gateways,
+            names: Arc::default(),
+            recent,
+            ground: Arc::new(ground),
+            files: Table::new(),
+            listings: Table::new(),
+            _wants: wants,
+        })
+    }
+
+    /// How the gateways are now.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status {
+            gateways: self.gateways.members.iter().map(|member| member.status()).collect(),
+            open_files: self.files.len(),
+            recent_changes: self.recent.len(),
+        }
+    }
+
+    /// Whether what is open for `writing` at `gateway` has to stay there. One that is only silent
+    /// may still carry out what it was sent.
+    pub(crate) fn stays(&self, gateway: usize, writing: bool) -> bool {
+        match self.gateways.members[gateway].health() {
+            Health::Well | Health::Returning => true,
+            Health::Silent => writing,
+            Health::Lost => false,
+        }
+    }
+
+    /// Whom to ask about what `path` names.
+    pub(crate) fn target_of_look(&self, path: &RemotePath) -> Target {
+        if let Some(named) = self.names.get(path)
+            && let Some(home) = named.home()
+        {
+            return match named.is_written() && self.stays(home, true) {
+                true => Target::Only(home),
+                false => Target::Rather(home),
+            };
+        }
+        self.recent.of(path).map_or(Target::Any, |changed| Target::Rather(changed.gateway))
+    }
+
+    /// Who is to change what `path` names, or that it names something.
+    pub(crate) fn target_of_change(&self, path: &RemotePath) -> Target {
+        if let Some(named) = self.names.get(path)
+            && let Some(home) = named.home()
+        {
+            return match named.is_written() && self.stays(home, true) {
+                true => Target::Only(home),
+                false => Target::Patiently(home),
+            };
+        }
+        let changed = self.recent.of_place(path);
+        changed.map_or(Target::Any, |changed| Target::Patiently(changed.gateway))
+    }
+
+    /// The answer of `gateway` about `path`, unless it denies what another one has done a short
+    /// time ago: that one is left out, and nobody can be asked for the truth now. What only cannot
+    /// be reached must not look as if it were gone, nor what is gone as if it were back.
+    pub(crate) fn believed<T>(
+        &self,
+        path: &RemotePath,
+        gateway: usize,
+        answer: Result<T>,
+    ) -> Result<T> {
+        let Some(changed) = self.recent.of(path).filter(|it| it.gateway != gateway) else {
+            return answer;
+        };
+        match (changed.there, &answer) {
+            (Some(true), Err(Errno::ENOENT)) | (Some(false), Ok(_)) => Err(Errno::EHOSTDOWN),
+            _ => answer,
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The rules of every remote, kept by pools of any size in every mode.
+
+use std::sync::Arc;
+
+use replicas::Mode;
+use testkit::MemRemote;
+use testkit::conformance::Ground;
+
+use super::lagging::Lagging;
+use super::pool;
+
+async fn ground(mode: Mode, gateways: usize) -> Ground {
+    let remote = Arc::new(MemRemote::new());
+    let pool = pool::of(mode, (0..gateways).map(|_| remote.clone() as Arc<_>));
+    Ground::new(Arc::new(pool)).counting(move || remote.open_handles())
+}
+
+mod one_gateway {
+    use super::*;
+
+    async fn ground() -> Ground {
+        super::ground(Mode::Balance, 1).await
+    }
+
+    testkit::conformance!(ground);
+}
+
+mod two_by_hash {
+    use super::*;
+
+    async fn ground() -> Ground {
+        super::ground(Mode::Hash, 2).await
+    }
+
+    testkit::conformance!(ground);
+}
+
+mod three_balanced {
+    use super::*;
+
+    async fn ground() -> Ground {
+        super::ground(Mode::Balance, 3).await
+    }
+
+    testkit::conformance!(ground);
+}
+
+mod three_for_failover {
+    use super::*;
+
+    async fn ground() -> Ground {
+        super::ground(Mode::Failover, 3).await
+    }
+
+    testkit::conformance!(ground);
+}
+
+/// Answers come from another task, so that no call is ready at once.
+mod slow_answers {
+    use super::*;
+
+    async fn ground() -> Ground {
+        let remote = Arc::new(MemRemote::new());
+        remote.set_pending(true);
+        let pool = pool::of(Mode::Balance, (0..3).map(|_| remote.clone() as Arc<_>));
+        Ground::new(Arc::new(pool)).counting(move || remote.open_handles())
+    }
+
+    testkit::conformance!(ground);
+}
+
+/// Each gateway shows for a minute what it has seen once: only one that goes to the gateway which
+/// made a change sees that change.
+mod lagging {
+    use super::*;
+
+    async fn lagging(mode: Mode) -> Ground {
+        let remote = Arc::new(MemRemote::new());
+        let gateway = || Arc::new(Lagging::new(remote.clone(), pool::LAG)) as Arc<_>;
+        let pool = pool::of(mode, [gateway(), gateway(), gateway()]);
+        Ground::new(Arc::new(pool)).counting(move || remote.open_handles())
+    }
+
+    mod balanced {
+        use super::*;
+
+        async fn ground() -> Ground {
+            lagging(Mode::Balance).await
+        }
+
+        testkit::conformance!(ground);
+    }
+
+    mod by_hash {
+        use super::*;
+
+        async fn ground() -> Ground {
+            lagging(Mode::Hash).await
+        }
+
+        testkit::conformance!(ground);
+    }
+}

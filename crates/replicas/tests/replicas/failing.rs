@@ -1,0 +1,321 @@
+//! Gateways that are cut off and come back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Access, Errno, OpenFlags, Remote};
+use bytes::Bytes;
+use replicas::{Config, Error, Mode, Replicas, State, Why};
+use testkit::{Call, path};
+use tokio::time::{Instant, timeout};
+
+use super::pool::{Faulty, LONG, is_left_out};
+
+const MODES: [Mode; 3] = [Mode::Balance, Mode::Hash, Mode::Failover];
+
+#[tokio::test(start_paused = true)]
+async fn whatever_only_looks_goes_on_at_another() {
+    for mode in MODES {
+        let it = Faulty::new(mode, 3);
+        it.server.put_file("d/file", b"content");
+        it.server.put_symlink("link", b"target");
+        let fh = it.open("d/file", Access::Read).await;
+        let dh = it.pool.opendir(&path("d")).await.unwrap();
+        for cut in 0..2 {
+            it.gateways[cut].cut();
+            for _ in 0..10 {
+                let attr = it.pool.lstat(&path("d/file")).await.unwrap();
+                assert_eq!(attr.size, 7);
+                assert_eq!(it.pool.fstat(fh).await.unwrap(), attr);
+                assert_eq!(it.pool.read(fh, 2, 3).await.unwrap().to_vec(), b"nte");
+                assert_eq!(it.pool.readlink(&path("link")).await.unwrap(), b"target");
+                assert!(it.pool.statvfs(&path("")).await.is_ok());
+                let again = it.open("d/file", Access::Read).await;
+                it.pool.close(again);
+            }
+        }
+        let entries = it.pool.readdir(dh).await.unwrap().unwrap();
+        assert_eq!(entries.len(), 1, "nothing of it was given out before");
+        assert!(!it.pool.is_away());
+        it.pool.close(fh);
+        it.pool.closedir(dh);
+        it.gateways.iter().for_each(|gateway| gateway.restore());
+        assert_eq!(it.server.open_handles(), 0, "{mode:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_gateway_is_asked_twice_for_one_request() {
+    let it = Faulty::new(Mode::Balance, 3);
+    for gateway in &it.gateways {
+        gateway.fail_always(Call::Readlink, Errno::EHOSTDOWN);
+    }
+    assert_eq!(it.pool.readlink(&path("link")).await, Err(Errno::EHOSTDOWN));
+    for gateway in &it.gateways {
+        assert!(gateway.calls(Call::Readlink) <= 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_changes_something_is_asked_once() {
+    let it = Faulty::new(Mode::Failover, 2);
+    it.gateways[0].fail_after(Call::Mkdir, 1, Errno::EHOSTDOWN);
+    assert_eq!(it.pool.mkdir(&path("d"), 0o755).await, Err(Errno::EHOSTDOWN));
+    assert_eq!(it.gateways[1].calls(Call::Mkdir), 0, "nobody knows whether it has happened");
+    assert!(it.server.exists("d"));
+    // The next one, once it is clear that the first does not come back within a moment.
+    it.gateways[0].cut();
+    it.until(0, is_left_out).await;
+    assert_eq!(it.pool.mkdir(&path("e"), 0o755).await, Ok(()));
+    assert_eq!(it.gateways[1].calls(Call::Mkdir), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_file_is_not_gone_on_with() {
+    let it = Faulty::new(Mode::Failover, 2);
+    it.server.put_file("file", b"one");
+    let fh = it.open("file", Access::Read).await;
+    it.server.put_file("file", b"another");
+    it.gateways[0].cut();
+    assert_eq!(it.pool.read(fh, 0, 10).await, Err(Errno::EHOSTDOWN));
+    it.pool.close(fh);
+    let fh = it.open("file", Access::Read).await;
+    assert_eq!(it.pool.read(fh, 0, 10).await.unwrap().to_vec(), b"another");
+    it.pool.close(fh);
+    it.gateways[0].restore();
+    assert_eq!(it.server.open_handles(), 0);
+}
+
+/// The connection is there again at once, but the handle is not.
+#[tokio::test(start_paused = true)]
+async fn a_stale_handle_is_opened_anew() {
+    let it = Faulty::new(Mode::Balance, 1);
+    it.server.put_file("file", b"content");
+    let fh = it.open("file", Access::Read).await;
+    let written = it.create("written").await;
+    it.put(written, 0, b"x").await;
+    it.gateways[0].cut();
+    it.gateways[0].restore_without_handles(Errno::ESTALE);
+    assert_eq!(it.pool.read(fh, 0, 10).await.unwrap().to_vec(), b"content");
+    // But not one through which something was written: its writer has to know.
+    let before = it.pool.server_run().await.unwrap();
+    let write = it.pool.write(written, 1, Bytes::from_static(b"y"));
+    assert_eq!(write.await, Err(Errno::ESTALE));
+    assert_ne!(it.pool.server_run().await.unwrap(), before);
+    it.pool.close(fh);
+    it.pool.close(written);
+    assert_eq!(it.server.open_handles(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_is_told_of_the_loss_and_goes_on_elsewhere() {
+    let it = Faulty::new(Mode::Failover, 2);
+    let fh = it.create("file").await;
+    it.put(fh, 0, b"first").await;
+    let before = it.pool.server_run().await.unwrap();
+    it.gateways[0].cut();
+    let write = it.pool.write(fh, 5, Bytes::from_static(b"second"));
+    assert_eq!(write.await, Err(Errno::EHOSTDOWN));
+    assert_ne!(it.pool.server_run().await.unwrap(), before, "the first write may be lost");
+    // Also while it lasts, and without being asked for long.
+    let began = Instant::now();
+    assert_eq!(it.pool.fsync(fh).await, Err(Errno::EHOSTDOWN));
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    let again = it.open("file", Access::ReadWrite).await;
+    assert!(began.elapsed() < Duration::from_secs(2));
+    it.put(again, 5, b"second").await;
+    assert_eq!(it.pool.read(again, 0, 20).await.unwrap().to_vec(), b"firstsecond");
+    assert!(it.gateways[1].calls(Call::Write) > 0);
+    it.pool.close(fh);
+    it.pool.close(again);
+    // The first comes back, but what was changed through the second is asked from that.
+    it.gateways[0].restore();
+    it.until(0, |state| !is_left_out(state)).await;
+    it.reset_calls();
+    assert_eq!(it.pool.lstat(&path("file")).await.unwrap().size, 11);
+    assert_eq!(it.who(Call::Lstat), Some(1));
+}
+
+/// A connection that stands again within a moment does not drive the writer away: what he wrote
+/// may still be on its way from there to the others.
+#[tokio::test(start_paused = true)]
+async fn a_writer_waits_a_moment_for_his_gateway() {
+    let it = Faulty::new(Mode::Failover, 2);
+    let fh = it.create("file").await;
+    it.put(fh, 0, b"first").await;
+    it.gateways[0].cut();
+    assert!(it.pool.write(fh, 5, Bytes::from_static(b"x")).await.is_err());
+    it.gateways[0].restore();
+    it.reset_calls();
+    let again = it.open("file", Access::ReadWrite).await;
+    assert_eq!(it.who(Call::Open), Some(0));
+    it.pool.close(again);
+    it.pool.close(fh);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_writes_that_were_not_synced_come_into_doubt() {
+    let it = Faulty::new(Mode::Failover, 2);
+    let run = async || it.pool.server_run().await.unwrap();
+    let synced = it.create("synced").await;
+    it.put(synced, 0, b"x").await;
+    it.pool.fsync(synced).await.unwrap();
+    let closed = it.create("closed").await;
+    it.put(closed, 0, b"x").await;
+    it.pool.close(closed);
+    let _reader = it.open("closed", Access::Read).await;
+    let before = run().await;
+    it.gateways[0].cut();
+    it.pool.lstat(&path("")).await.unwrap();
+    it.until(0, is_left_out).await;
+    assert_eq!(run().await, before);
+    it.gateways[0].restore();
+    it.until(0, |state| !is_left_out(state)).await;
+    it.put(synced, 0, b"y").await;
+    assert_eq!(run().await, before);
+    it.gateways[0].cut();
+    // It is enough that anybody finds out.
+    it.pool.lstat(&path("")).await.unwrap();
+    assert_ne!(run().await, before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_away_is_away_and_ends() {
+    let it = Faulty::new(Mode::Balance, 2);
+    it.server.put_file("file", b"content");
+    let fh = it.open("file", Access::Read).await;
+    let pool = it.pool.clone();
+    let gone = tokio::spawn(async move { pool.gone().await });
+    it.gateways.iter().for_each(|gateway| gateway.cut());
+    let began = Instant::now();
+    assert_eq!(it.pool.lstat(&path("file")).await, Err(Errno::EHOSTDOWN));
+    assert!(it.pool.is_away());
+    timeout(LONG, gone).await.unwrap().unwrap();
+    it.pool.gone().await;
+    assert_eq!(it.pool.read(fh, 0, 1).await, Err(Errno::EHOSTDOWN));
+    assert_eq!(it.pool.mkdir(&path("d"), 0o755).await, Err(Errno::EHOSTDOWN));
+    assert!(began.elapsed() < LONG, "no request waits for long");
+    assert_eq!(it.pool.suggested_window(), base::Window::default());
+    it.gateways[1].restore();
+    // Somebody who asks is worth a probe at once.
+    let began = Instant::now();
+    assert_eq!(it.pool.lstat(&path("file")).await.unwrap().size, 7);
+    assert!(began.elapsed() < Duration::from_secs(1));
+    assert!(!it.pool.is_away());
+    assert_eq!(it.pool.read(fh, 0, 3).await.unwrap().to_vec(), b"con");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_comes_back_is_used_again() {
+    let it = Faulty::new(Mode::Failover, 2);
+    it.gateways[0].cut();
+    it.pool.lstat(&path("")).await.unwrap();
+    let status = it.pool.status();
+    assert_eq!(status.gateways[0].name, "gw1");
+    assert_eq!(status.gateways[0].state, State::LeftOut(Why::Failed(Errno::EHOSTDOWN)));
+    assert_eq!(status.gateways[1].state, State::Well);
+    // However long it takes.
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(is_left_out(it.pool.status().gateways[0].state));
+    let probes = it.gateways[0].calls(Call::Lstat);
+    assert!((100..1000).contains(&probes), "{probes} probes in ten minutes");
+    it.gateways[0].restore();
+    it.until(0, |state| state == State::Returning).await;
+    it.reset_calls();
+    for _ in 0..40 {
+        it.pool.lstat(&path("")).await.unwrap();
+    }
+    assert_eq!(it.pool.status().gateways[0].state, State::Well);
+    assert_eq!(it.who(Call::Lstat), Some(0));
+    assert_eq!(it.pool.status().gateways[0].times_left_out, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listing_that_breaks_in_the_middle_says_so() {
+    let it = Faulty::new(Mode::Failover, 2);
+    for number in 0..250 {
+        it.server.put_file(&format!("d/f{number}"), b"");
+    }
+    let dh = it.pool.opendir(&path("d")).await.unwrap();
+    assert_eq!(it.pool.readdir(dh).await.unwrap().unwrap().len(), 100);
+    it.gateways[0].cut();
+    assert_eq!(it.pool.readdir(dh).await, Err(Errno::EHOSTDOWN));
+    it.pool.closedir(dh);
+    let dh = it.pool.opendir(&path("d")).await.unwrap();
+    let mut names = 0;
+    while let Some(batch) = it.pool.readdir(dh).await.unwrap() {
+        names += batch.len();
+    }
+    assert_eq!(names, 250);
+    it.pool.closedir(dh);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_it_does_in_the_background_ends_with_it() {
+    let it = Faulty::new(Mode::Balance, 2);
+    it.gateways[0].cut();
+    it.pool.lstat(&path("")).await.unwrap();
+    let (pool, gateways) = (Arc::downgrade(&it.pool), it.gateways.clone());
+    drop(it);
+    assert!(pool.upgrade().is_none());
+    // Each is held by this test alone in the end.
+    let alone = async {
+        while gateways.iter().any(|gateway| Arc::strong_count(gateway) > 1) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(LONG, alone).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pool_has_gateways() {
+    let error = Replicas::new(Vec::new(), Config::default()).err();
+    assert_eq!(error, Some(Error::NoGateway));
+    let server = Arc::new(testkit::MemRemote::new());
+    let gateway = |number| replicas::Gateway {
+        name: format!("gw{number}"),
+        remote: server.clone() as Arc<dyn Remote>,
+    };
+    let error = Replicas::new((0..65).map(gateway).collect(), Config::default()).err();
+    assert_eq!(error.unwrap().to_string(), "a pool of 65 gateways; 64 are the most");
+    assert!(Replicas::new((0..64).map(gateway).collect(), Config::default()).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_stay_with_one_gateway() {
+    let it = Faulty::new(Mode::Hash, 3);
+    let mut refused = 0;
+    for number in 0..12 {
+        let from = format!("d{number}/from");
+        it.server.put_file(&from, b"content");
+        it.server.put_file(&format!("e{number}/to"), b"");
+        it.reset_calls();
+        let source = it.open(&from, Access::Read).await;
+        let first = it.who(Call::Open);
+        it.reset_calls();
+        let target = it.open(&format!("e{number}/to"), Access::Write).await;
+        let second = it.who(Call::Open);
+        match it.pool.copy(source, 0, target, 0, 7).await {
+            Ok(copied) => assert_eq!((copied, first), (7, second)),
+            Err(errno) => {
+                assert_eq!(errno, Errno::EOPNOTSUPP);
+                assert_ne!(first, second);
+                refused += 1;
+            }
+        }
+        it.pool.close(source);
+        it.pool.close(target);
+    }
+    assert!((1..12).contains(&refused), "both were to be seen");
+}
+
+#[tokio::test(start_paused = true)]
+async fn opening_where_nothing_is_open_leaves_nothing() {
+    let it = Faulty::new(Mode::Balance, 3);
+    for _ in 0..10 {
+        let flags = OpenFlags::existing(Access::ReadWrite);
+        assert_eq!(it.pool.open(&path("absent"), flags).await.err(), Some(Errno::ENOENT));
+    }
+    assert_eq!(it.pool.status().open_files, 0);
+    assert_eq!(it.pool.status().recent_changes, 0);
+}

@@ -1,0 +1,11 @@
+//! A pool over gateways in memory, over gateways that fail, stall and lag behind, and over real
+//! servers.
+
+mod conformance;
+mod failing;
+mod lagging;
+mod pool;
+mod silent;
+mod spreading;
+mod two_links;
+mod visibility;

@@ -1,0 +1,135 @@
+//! Gateways that answer nothing, and ones that are only slow.
+
+use std::time::Duration;
+
+use base::{Access, Errno, Remote};
+use bytes::Bytes;
+use replicas::{Mode, State, Why};
+use testkit::faulty::Which;
+use testkit::{Call, path};
+use tokio::time::Instant;
+
+use super::pool::{DEADLINE, Faulty, LONG, is_left_out};
+
+/// A silent gateway: each of its calls to come is held.
+fn silence(it: &Faulty, index: usize) -> Vec<testkit::faulty::Gate> {
+    (1..=100).map(|nth| it.gateways[index].hold(Which::Any, nth)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_silent_one_is_answered_by_another() {
+    let it = Faulty::new(Mode::Failover, 2);
+    it.server.put_file("file", b"content");
+    let fh = it.open("file", Access::Read).await;
+    let gates = silence(&it, 0);
+    let began = Instant::now();
+    let (file, root) = (path("file"), path(""));
+    let (attr, data, entries) =
+        tokio::join!(it.pool.lstat(&file), it.pool.read(fh, 0, 10), it.pool.opendir(&root));
+    assert_eq!(attr.unwrap().size, 7);
+    assert_eq!(data.unwrap().to_vec(), b"content");
+    it.pool.closedir(entries.unwrap());
+    let took = began.elapsed();
+    assert!((DEADLINE / 2..2 * DEADLINE).contains(&took), "{took:?}");
+    let state = it.pool.status().gateways[0].state;
+    assert!(matches!(state, State::LeftOut(Why::Silent(_))), "{state:?}");
+    // Who comes later does not wait.
+    let began = Instant::now();
+    assert_eq!(it.pool.lstat(&path("file")).await.unwrap().size, 7);
+    assert_eq!(it.pool.read(fh, 0, 10).await.unwrap().to_vec(), b"content");
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    drop(gates);
+    it.gateways[0].clear();
+    it.until(0, |state| !is_left_out(state)).await;
+    it.pool.close(fh);
+    assert_eq!(it.server.open_handles(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_is_not_dead() {
+    let it = Faulty::new(Mode::Failover, 2);
+    // Each answer takes nearly as long as a silent one is waited for, and they come one by one.
+    it.server.set_latency(Some(DEADLINE - Duration::from_secs(1)));
+    let pool = &it.pool;
+    let root = path("");
+    let asked = async {
+        let mut asked = Vec::new();
+        for _ in 0..30 {
+            let pool = pool.clone();
+            asked.push(tokio::spawn(async move { pool.lstat(&path("")).await }));
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+        for it in asked {
+            it.await.unwrap().unwrap();
+        }
+    };
+    asked.await;
+    // One alone, too.
+    pool.lstat(&root).await.unwrap();
+    assert_eq!(it.pool.status().gateways[0].state, State::Well);
+    assert_eq!(it.gateways[1].round_trips(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_one_is_waited_for() {
+    let it = Faulty::new(Mode::Failover, 2);
+    it.gateways[1].cut();
+    it.gateways[0].fail(Call::Lstat, 1, Errno::EHOSTDOWN);
+    let _ = it.pool.lstat(&path("")).await;
+    it.until(0, |state| !is_left_out(state)).await;
+    it.until(1, is_left_out).await;
+    let gates = silence(&it, 0);
+    let pool = it.pool.clone();
+    let asked = tokio::spawn(async move { pool.lstat(&path("")).await });
+    tokio::time::sleep(LONG).await;
+    assert!(!asked.is_finished());
+    assert!(!is_left_out(it.pool.status().gateways[0].state));
+    // The other comes back, and only now it is worth while to leave this one out.
+    it.gateways[1].restore();
+    tokio::time::timeout(LONG, asked).await.unwrap().unwrap().unwrap();
+    assert!(is_left_out(it.pool.status().gateways[0].state));
+    drop(gates);
+}
+
+/// What was sent may still happen, so it is waited for.
+#[tokio::test(start_paused = true)]
+async fn a_write_waits_for_its_silent_gateway() {
+    let it = Faulty::new(Mode::Failover, 2);
+    let fh = it.create("file").await;
+    let before = it.pool.server_run().await.unwrap();
+    let gates = silence(&it, 0);
+    let pool = it.pool.clone();
+    let write =
+        tokio::spawn(async move { pool.write(fh, 0, Bytes::from_static(b"content")).await });
+    it.until(0, is_left_out).await;
+    // What is asked about the file waits as well: nobody else knows what it is.
+    let pool = it.pool.clone();
+    let look = tokio::spawn(async move { pool.lstat(&path("file")).await });
+    tokio::time::sleep(LONG).await;
+    assert!(!write.is_finished() && !look.is_finished());
+    // Other things do not.
+    it.pool.lstat(&path("other")).await.unwrap_err();
+    it.gateways[0].clear();
+    drop(gates);
+    assert_eq!(write.await.unwrap(), Ok(()));
+    assert_eq!(look.await.unwrap().map(|attr| attr.size), Ok(7));
+    assert_eq!(it.pool.server_run().await.unwrap(), before, "nothing was lost");
+    it.pool.close(fh);
+}
+
+/// A silent one whose connection then ends is lost, and whoever waited for it is told.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_silent_one_ends_the_waiting() {
+    let it = Faulty::new(Mode::Failover, 2);
+    let fh = it.create("file").await;
+    let _gates = silence(&it, 0);
+    let pool = it.pool.clone();
+    let write = tokio::spawn(async move { pool.write(fh, 0, Bytes::from_static(b"x")).await });
+    it.until(0, is_left_out).await;
+    it.gateways[0].cut();
+    let written = tokio::time::timeout(LONG, write).await.unwrap().unwrap();
+    assert_eq!(written, Err(Errno::EHOSTDOWN));
+    let state = it.pool.status().gateways[0].state;
+    assert_eq!(state, State::LeftOut(Why::Failed(Errno::EHOSTDOWN)));
+    it.pool.close(fh);
+}

@@ -1,0 +1,250 @@
+//! What was done here is seen here, whatever the gateways remember.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
+use bytes::Bytes;
+use replicas::{Mode, Replicas};
+use testkit::{Call, FaultyRemote, MemRemote, path};
+
+use super::lagging::Lagging;
+use super::pool::{self, LAG};
+
+/// Asked so often, each gateway would be asked.
+const OFTEN: usize = 30;
+
+struct Behind {
+    pool: Replicas,
+    gateways: Vec<Arc<FaultyRemote<Lagging>>>,
+    server: Arc<MemRemote>,
+}
+
+impl Behind {
+    fn new(mode: Mode) -> Behind {
+        let server = Arc::new(MemRemote::new());
+        let gateway = || Arc::new(FaultyRemote::new(Arc::new(Lagging::new(server.clone(), LAG))));
+        let gateways: Vec<_> = (0..3).map(|_| gateway()).collect();
+        let pool = pool::of(mode, gateways.iter().map(|gateway| gateway.clone() as Arc<_>));
+        Behind { pool, gateways, server }
+    }
+
+    /// Lets each gateway see what there is now at these paths, and remember it.
+    async fn all_see(&self, paths: &[&str]) {
+        for gateway in &self.gateways {
+            for at in paths {
+                let _ = gateway.lstat(&path(at)).await;
+                if let Ok(dh) = gateway.opendir(&path(at)).await {
+                    gateway.closedir(dh);
+                }
+                if let Ok(opened) = gateway.open(&path(at), OpenFlags::existing(Access::Read)).await
+                {
+                    gateway.read(opened.fh, 0, 100).await.unwrap();
+                    gateway.close(opened.fh);
+                }
+            }
+        }
+    }
+
+    /// How many of the gateways show, when asked themselves, that it is there.
+    async fn that_see(&self, at: &str) -> usize {
+        let mut see = 0;
+        for gateway in &self.gateways {
+            see += usize::from(gateway.lstat(&path(at)).await.is_ok());
+        }
+        see
+    }
+
+    async fn names(&self, at: &str) -> Vec<String> {
+        let dh = self.pool.opendir(&path(at)).await.unwrap();
+        let mut names = Vec::new();
+        while let Some(batch) = self.pool.readdir(dh).await.unwrap() {
+            names.extend(batch.iter().map(|entry| entry.name.to_string()));
+        }
+        self.pool.closedir(dh);
+        names.sort();
+        names
+    }
+
+    async fn content(&self, at: &str) -> Vec<u8> {
+        let opened = self.pool.open(&path(at), OpenFlags::existing(Access::Read)).await.unwrap();
+        let data = self.pool.read(opened.fh, 0, 1000).await.unwrap().to_vec();
+        assert_eq!(opened.attr.size, data.len() as u64);
+        self.pool.close(opened.fh);
+        data
+    }
+
+    async fn put(&self, at: &str, content: &'static [u8]) {
+        let flags = OpenFlags {
+            create: Create::IfAbsent(0o644),
+            truncate: true,
+            ..OpenFlags::existing(Access::Write)
+        };
+        let fh = self.pool.open(&path(at), flags).await.unwrap().fh;
+        self.pool.write(fh, 0, Bytes::from_static(content)).await.unwrap();
+        self.pool.close(fh);
+    }
+}
+
+const MODES: [Mode; 3] = [Mode::Balance, Mode::Hash, Mode::Failover];
+
+#[tokio::test(start_paused = true)]
+async fn what_was_closed_is_what_is_opened() {
+    for mode in MODES {
+        let it = Behind::new(mode);
+        it.server.put_file("d/file", b"old");
+        it.all_see(&["d", "d/file"]).await;
+        it.put("d/file", b"newer content").await;
+        let mut old = 0;
+        for gateway in &it.gateways {
+            old += usize::from(gateway.lstat(&path("d/file")).await.unwrap().size == 3);
+        }
+        assert_eq!(old, 2, "the others show the old one, or this shows nothing");
+        for _ in 0..OFTEN {
+            assert_eq!(it.pool.lstat(&path("d/file")).await.unwrap().size, 13, "{mode:?}");
+            assert_eq!(it.content("d/file").await, b"newer content", "{mode:?}");
+            tokio::time::advance(LAG / 10).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_a_file_is_written_all_of_it_goes_one_way() {
+    for mode in MODES {
+        let it = Behind::new(mode);
+        it.server.put_file("file", b"old");
+        let reader = it.pool.open(&path("file"), OpenFlags::existing(Access::Read)).await.unwrap();
+        it.all_see(&["", "file"]).await;
+        let flags = OpenFlags::existing(Access::Write);
+        let writer = it.pool.open(&path("file"), flags).await.unwrap().fh;
+        for round in 1..=10u64 {
+            it.pool.write(writer, 3 * round, Bytes::from_static(b"new")).await.unwrap();
+            let size = 3 + 3 * round;
+            for _ in 0..3 {
+                assert_eq!(it.pool.fstat(reader.fh).await.unwrap().size, size);
+                assert_eq!(it.pool.lstat(&path("file")).await.unwrap().size, size);
+                assert_eq!(it.content("file").await.len() as u64, size);
+            }
+            let data = it.pool.read(reader.fh, 3 * round, 100).await.unwrap();
+            assert_eq!(data.to_vec(), b"new", "{mode:?}");
+        }
+        it.pool.close(writer);
+        it.pool.close(reader.fh);
+        assert_eq!(it.server.open_handles(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_are_seen_as_they_were_changed() {
+    for mode in MODES {
+        let it = Behind::new(mode);
+        it.server.put_file("d/gone", b"x");
+        it.server.put_file("d/from/deep/file", b"deep");
+        it.all_see(&["", "d", "d/gone", "d/new", "d/made", "d/made/in", "d/to", "d/link"]).await;
+        it.all_see(&["d/to/deep", "d/to/deep/file", "d/from", "d/from/deep/file"]).await;
+        it.put("d/new", b"here").await;
+        it.pool.unlink(&path("d/gone")).await.unwrap();
+        it.pool.mkdir(&path("d/made"), 0o755).await.unwrap();
+        it.put("d/made/in", b"in").await;
+        it.pool.symlink(b"new", &path("d/link")).await.unwrap();
+        it.pool.rename(&path("d/from"), &path("d/to"), RenameMode::Replace).await.unwrap();
+        assert!(it.that_see("d/new").await < 3, "nobody lags behind here");
+        for _ in 0..OFTEN {
+            assert_eq!(it.names("d").await, ["link", "made", "new", "to"], "{mode:?}");
+            for at in ["d/new", "d/made", "d/made/in", "d/link", "d/to/deep/file"] {
+                assert!(it.pool.lstat(&path(at)).await.is_ok(), "{at} {mode:?}");
+            }
+            for at in ["d/gone", "d/from", "d/from/deep/file"] {
+                assert_eq!(it.pool.lstat(&path(at)).await, Err(Errno::ENOENT), "{at} {mode:?}");
+            }
+            assert_eq!(it.content("d/to/deep/file").await, b"deep");
+            assert_eq!(it.names("d/made").await, ["in"]);
+        }
+        // When it is over, it has come to all, and everybody is asked again.
+        tokio::time::advance(LAG + Duration::from_millis(10)).await;
+        assert_eq!(it.pool.status().recent_changes, 0);
+        assert_eq!(it.that_see("d/new").await, 3);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_attributes_are_seen() {
+    for mode in MODES {
+        let it = Behind::new(mode);
+        it.server.put_file("d/file", b"content");
+        it.all_see(&["d", "d/file"]).await;
+        let change = AttrChange { perm: Some(0o600), size: Some(3), ..AttrChange::default() };
+        it.pool.setattr(&path("d/file"), change).await.unwrap();
+        for _ in 0..OFTEN {
+            let attr = it.pool.lstat(&path("d/file")).await.unwrap();
+            assert_eq!((attr.perm, attr.size), (0o600, 3), "{mode:?}");
+            let dh = it.pool.opendir(&path("d")).await.unwrap();
+            let entries = it.pool.readdir(dh).await.unwrap().unwrap();
+            assert!(entries[0].attr.is_none_or(|listed| listed == attr), "{mode:?}");
+            it.pool.closedir(dh);
+        }
+    }
+}
+
+/// Only the gateway that is away knows what was done, so nobody may be believed who denies it.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_reached_is_not_gone_and_what_is_gone_is_not_back() {
+    let it = Behind::new(Mode::Failover);
+    it.server.put_file("removed", b"x");
+    it.all_see(&["", "made", "removed"]).await;
+    it.put("made", b"new").await;
+    it.pool.unlink(&path("removed")).await.unwrap();
+    it.gateways[0].cut();
+    let read = OpenFlags::existing(Access::Read);
+    assert_eq!(it.pool.lstat(&path("made")).await, Err(Errno::EHOSTDOWN));
+    assert_eq!(it.pool.open(&path("made"), read).await.err(), Some(Errno::EHOSTDOWN));
+    assert_eq!(it.pool.lstat(&path("removed")).await, Err(Errno::EHOSTDOWN));
+    // Somebody else makes it again, which nobody here can know.
+    it.server.put_file("removed", b"again");
+    assert_eq!(it.pool.open(&path("removed"), read).await.err(), Some(Errno::EHOSTDOWN));
+    it.server.remove("removed");
+    assert_eq!(it.server.open_handles(), 0);
+    // What was not changed is answered by the others.
+    assert_eq!(it.pool.lstat(&path("other")).await, Err(Errno::ENOENT));
+    tokio::time::advance(LAG).await;
+    assert_eq!(it.content("made").await, b"new");
+    assert_eq!(it.pool.lstat(&path("removed")).await, Err(Errno::ENOENT));
+    assert_eq!(it.server.open_handles(), 0);
+}
+
+/// The attributes of an open file are told by who shows its content.
+#[tokio::test(start_paused = true)]
+async fn a_listing_tells_nothing_newer_than_what_an_open_file_shows() {
+    let it = Behind::new(Mode::Failover);
+    it.server.put_file("d/file", b"old");
+    let fh = it.pool.open(&path("d/file"), OpenFlags::existing(Access::Read)).await.unwrap().fh;
+    assert_eq!(it.pool.read(fh, 0, 100).await.unwrap().to_vec(), b"old");
+    it.server.put_file("d/file", b"changed by another");
+    // The home fails for a moment, so somebody else lists, who sees the change.
+    it.gateways[0].fail(Call::Opendir, 1, Errno::EHOSTDOWN);
+    let dh = it.pool.opendir(&path("d")).await.unwrap();
+    assert!(it.gateways[1].calls(Call::Opendir) == 1);
+    let entries = it.pool.readdir(dh).await.unwrap().unwrap();
+    assert_eq!(entries[0].attr, None);
+    it.pool.closedir(dh);
+    it.pool.close(fh);
+}
+
+/// The home was away for a moment, and somebody else was believed meanwhile. It must not go on as
+/// if nothing had been seen.
+#[tokio::test(start_paused = true)]
+async fn what_was_shown_by_another_is_not_followed_by_what_was_before() {
+    let it = Behind::new(Mode::Failover);
+    it.server.put_file("file", b"old");
+    let fh = it.pool.open(&path("file"), OpenFlags::existing(Access::Read)).await.unwrap().fh;
+    assert_eq!(it.pool.read(fh, 0, 100).await.unwrap().to_vec(), b"old");
+    it.server.put_file("file", b"newer");
+    it.gateways[0].fail(Call::Lstat, 1, Errno::EHOSTDOWN);
+    assert_eq!(it.pool.lstat(&path("file")).await.unwrap().size, 5);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(it.pool.status().gateways[0].times_left_out, 1);
+    assert!(!pool::is_left_out(it.pool.status().gateways[0].state));
+    assert_eq!(it.pool.read(fh, 0, 100).await, Err(Errno::ESTALE));
+    assert_eq!(it.content("file").await, b"newer");
+    it.pool.close(fh);
+}

@@ -1,0 +1,138 @@
+//! What is sent inside a batch goes out together, in order, and nothing of it is left behind.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use base::task::batch;
+use bytes::{Bytes, BytesMut};
+use sftp::codec::{Request, Version};
+use sftp::{Client, Options, RemoteHandle};
+use tokio::io::{AsyncWrite, DuplexStream};
+
+use super::peer::{Script, scripted};
+
+/// A stream that counts how often it is written to.
+struct Counting {
+    stream: tokio::io::WriteHalf<DuplexStream>,
+    writes: Arc<AtomicUsize>,
+}
+
+impl AsyncWrite for Counting {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        let all: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+        Pin::new(&mut self.stream).poll_write(context, &all)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+async fn counting() -> (Client, Script, Arc<AtomicUsize>) {
+    let (ours, theirs) = tokio::io::duplex(1 << 20);
+    let mut script = Script::new(theirs);
+    let (reader, stream) = tokio::io::split(ours);
+    let writes = Arc::<AtomicUsize>::default();
+    let writer = Counting { stream, writes: writes.clone() };
+    let greet = async {
+        script.receive_raw().await;
+        let mut out = BytesMut::new();
+        Version { version: 3, extensions: [].into_iter().collect() }.encode(&mut out);
+        script.send_raw(&out).await;
+    };
+    let connecting = Client::connect_halves(reader, writer, Options::default());
+    let (client, ()) = tokio::join!(connecting, greet);
+    writes.store(0, Ordering::SeqCst);
+    (client.unwrap(), script, writes)
+}
+
+fn poll<T>(call: &mut sftp::Call<T>) {
+    let _ = call.poll_send(&mut Context::from_waker(Waker::noop()));
+}
+
+async fn next_path(script: &mut Script) -> String {
+    let path = script.receive(|_, request| match request {
+        Request::Lstat { path } => String::from_utf8_lossy(path).into_owned(),
+        Request::Write { offset, .. } => format!("write {offset}"),
+        other => panic!("{other:?}"),
+    });
+    path.await
+}
+
+#[tokio::test]
+async fn requests_of_one_batch_are_one_write() {
+    let (client, mut script, writes) = counting().await;
+    let mut calls: Vec<_> =
+        (0..20).map(|at: u32| client.lstat(at.to_string().as_bytes())).collect();
+    batch(|| {
+        calls[..10].iter_mut().for_each(poll);
+        assert_eq!(writes.load(Ordering::SeqCst), 0);
+    });
+    assert_eq!(writes.load(Ordering::SeqCst), 1);
+    // Outside of a batch each is for itself.
+    calls[10..].iter_mut().for_each(poll);
+    assert_eq!(writes.load(Ordering::SeqCst), 11);
+    for at in 0..20 {
+        assert_eq!(next_path(&mut script).await, at.to_string());
+    }
+}
+
+#[tokio::test]
+async fn what_another_thread_sends_meanwhile_keeps_its_place() {
+    let (client, mut script, _) = counting().await;
+    let mut first = client.lstat(b"first");
+    let mut second = client.lstat(b"second");
+    batch(|| {
+        poll(&mut first);
+        std::thread::scope(|scope| {
+            scope.spawn(|| poll(&mut second));
+        });
+    });
+    assert_eq!(next_path(&mut script).await, "first");
+    assert_eq!(next_path(&mut script).await, "second");
+}
+
+/// More than the stream takes at once, in batches and not.
+#[tokio::test]
+async fn nothing_is_left_behind_when_the_stream_is_full() {
+    let (client, mut script) = scripted(&[], Options::default()).await;
+    let handle = RemoteHandle::new(b"h").unwrap();
+    let mut calls: Vec<_> = (0..60)
+        .map(|at| client.write(&handle, at, Bytes::from(vec![7; 700 * (at as usize % 40)])))
+        .collect();
+    for (number, part) in calls.chunks_mut(5).enumerate() {
+        if number % 3 == 0 {
+            part.iter_mut().for_each(poll);
+        } else {
+            batch(|| part.iter_mut().for_each(poll));
+        }
+    }
+    for at in 0..60 {
+        assert_eq!(next_path(&mut script).await, format!("write {at}"));
+    }
+}

@@ -1,0 +1,95 @@
+//! The daemon's side: a mount that can be asked how it is, and whose branches can be changed.
+//!
+//! What is cached above the union does not count any longer once a branch has come or gone, and
+//! the kernel is told so (`vfs::Vfs::invalidate_all`), before the change is said to be done: who has
+//! asked for it sees it.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use tokio::sync::Mutex;
+use union::{Mode, Presence, Union};
+use vfs::Vfs;
+
+use crate::control::server::Asked;
+use crate::control::{Change, Word};
+use crate::report::{Problem, printable};
+use crate::sources;
+use crate::stack::Stack;
+use crate::status::gather;
+use crate::status::schema::MountStatus;
+
+/// A mount, for who asks.
+pub struct Controlled {
+    stack: Arc<Stack>,
+    vfs: Arc<Vfs>,
+    since: Instant,
+    /// One change at a time, so that none sees half of another.
+    changing: Mutex<()>,
+}
+
+impl Controlled {
+    /// The mount that shows `stack` through `vfs`, from now on.
+    pub fn new(stack: Arc<Stack>, vfs: Arc<Vfs>) -> Controlled {
+        Controlled { stack, vfs, since: Instant::now(), changing: Mutex::default() }
+    }
+}
+
+#[async_trait]
+impl Asked for Controlled {
+    fn status(&self) -> MountStatus {
+        gather::status(&self.stack, &self.vfs, self.since)
+    }
+
+    async fn change(&self, change: Change) -> Result<(), Problem> {
+        let _alone = self.changing.try_lock().map_err(|_| {
+            Problem::new("branches", "another change is on its way")
+                .hint("try again when it is over")
+        })?;
+        match change {
+            Change::Add { source } => {
+                self.stack.add(sources::parse(OsStr::new(&source))?).await?;
+            }
+            Change::Remove { source } => {
+                // What it touches is asked for anew with all the rest.
+                let _ = self.union(&source)?.remove(&source).map_err(refusal(&source))?;
+                self.stack.forget(&source);
+            }
+            Change::Set { source, word } => {
+                let union = self.union(&source)?;
+                let set = match word {
+                    Word::Rw => union.set_mode(&source, Mode::Rw),
+                    Word::Ro => union.set_mode(&source, Mode::Ro),
+                    Word::Nc => union.set_mode(&source, Mode::NoCreate),
+                    Word::Optional => union.set_presence(&source, Presence::Optional),
+                    Word::Required => union.set_presence(&source, Presence::Required),
+                };
+                set.map_err(refusal(&source))?;
+            }
+        }
+        self.vfs.invalidate_all();
+        Ok(())
+    }
+}
+
+impl Controlled {
+    fn union(&self, source: &str) -> Result<&Union, Problem> {
+        self.stack.union.as_deref().ok_or_else(|| {
+            let what = format!("branch '{}'", printable(source));
+            Problem::new(what, "this mount shows one source and is no tree of branches")
+        })
+    }
+}
+
+fn refusal(source: &str) -> impl Fn(union::Error) -> Problem + use<> {
+    let what = format!("branch '{}'", printable(source));
+    move |error| match error {
+        union::Error::Unknown(_) => Problem::new(&what, "no such branch")
+            .hint("`sshoal branch list MOUNTPOINT` shows what they are called"),
+        union::Error::NoBranch => Problem::new(&what, "it is the last branch of the mount")
+            .hint("`sshoal umount` ends the mount"),
+        error => Problem::new(&what, error.to_string()),
+    }
+}

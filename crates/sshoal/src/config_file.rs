@@ -1,0 +1,347 @@
+//! The configuration file: named mounts, with their sources and options.
+//!
+//! There are two, `/etc/sshoal/config.toml` for everybody and `~/.config/sshoal/config.toml`. Of
+//! two mounts with one name the user's counts, as a whole; defaults of both count for every mount,
+//! the user's more. What is in a file becomes a [`SavedMount`], to which the command line's own
+//! words are added.
+//!
+//! A file decides which commands run as the user (`ProxyCommand`, `ssh_command`). So it has to
+//! belong to the user or to root, and nobody else may write to it, as ssh has it for its own.
+//!
+//! Mistakes are collected, all of them, each with its place in the file. A mistake in one mount
+//! does not keep the others from being mounted.
+
+mod access;
+pub mod commands;
+mod document;
+mod entry;
+mod place;
+mod show;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use crate::mount::command_line::{Layer, SavedMount};
+use crate::mount::suggestion;
+use crate::report::{Problem, printable};
+use document::Document;
+use entry::{Entry, Setting};
+
+/// Below the directories of the configuration.
+const NAME: &str = "sshoal/config.toml";
+
+/// For everybody on this machine.
+const SYSTEM: &str = "/etc/sshoal/config.toml";
+
+/// Where the files would be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// The system's.
+    pub system: PathBuf,
+    /// The user's, if there is a home.
+    pub user: Option<PathBuf>,
+    /// What `~` stands for.
+    pub home: Option<PathBuf>,
+}
+
+impl Places {
+    /// As the environment says: `XDG_CONFIG_HOME`, or `.config` in `HOME`.
+    #[must_use]
+    pub fn of_environment() -> Places {
+        let variable = |name| std::env::var_os(name).map(PathBuf::from);
+        let absolute = |name| variable(name).filter(|path| path.is_absolute());
+        let home = absolute("HOME");
+        let directory =
+            absolute("XDG_CONFIG_HOME").or_else(|| home.as_ref().map(|home| home.join(".config")));
+        Places { system: SYSTEM.into(), user: directory.map(|it| it.join(NAME)), home }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Path> {
+        std::iter::once(self.system.as_path()).chain(self.user.as_deref())
+    }
+}
+
+/// What is in the files that are there.
+#[derive(Debug)]
+pub struct Configuration {
+    /// The system's comes first.
+    documents: Vec<Document>,
+    places: Places,
+}
+
+impl Configuration {
+    /// Reads the files that are there. A file that cannot be read or must not be trusted is an
+    /// error; mistakes in it are kept.
+    pub fn load(places: &Places) -> Result<Configuration, Problem> {
+        let mut documents = Vec::new();
+        for path in places.all() {
+            if let Some(text) = access::read(path)? {
+                documents.push(document::read(path, &text, places.home.as_deref()));
+            }
+        }
+        Ok(Configuration { documents, places: places.clone() })
+    }
+
+    /// The names of all mounts, in the order of the files.
+    #[must_use]
+    pub fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for document in &self.documents {
+            for entry in &document.entries {
+                if !names.contains(&&*entry.name) {
+                    names.push(&entry.name);
+                }
+            }
+        }
+        names
+    }
+
+    /// The mount with this name, without a mistake in it or in what it is built on.
+    pub fn find(&self, name: &OsStr) -> Result<SavedMount, Problem> {
+        let (document, entry) = self.entry(name)?;
+        let general = self.documents.iter().flat_map(|document| document.faults_of(None));
+        let own = document.faults_of(Some(&entry.name));
+        if let Some(fault) = general.chain(own).next() {
+            let problem = fault.problem.clone();
+            return Err(problem.hint_too("`sshoal config check` lists all mistakes"));
+        }
+        Ok(SavedMount {
+            name: entry.name.clone(),
+            sources: entry.sources.iter().map(|(source, _)| source.clone()).collect(),
+            mountpoint: entry.mountpoint.as_ref().map(|(path, _)| path.clone()),
+            layers: self.layers(document, entry),
+        })
+    }
+
+    /// Where a mount is defined that counts.
+    fn entry(&self, name: &OsStr) -> Result<(&Document, &Entry), Problem> {
+        let found = self.documents.iter().rev().find_map(|document| {
+            Some((document, document.entries.iter().find(|entry| name == &*entry.name)?))
+        });
+        found.ok_or_else(|| self.unknown(name))
+    }
+
+    fn unknown(&self, name: &OsStr) -> Problem {
+        let shown = printable(name);
+        let problem = Problem::new(format!("mount '{shown}'"), "not in the configuration");
+        // A mistake in the grammar may hide all mounts behind it.
+        let general = self.documents.iter().flat_map(|document| document.faults_of(None)).next();
+        if let Some(fault) = general {
+            return fault.problem.clone().hint_too("`sshoal config check` lists all mistakes");
+        }
+        if let Some(meant) = suggestion::nearest(&shown, self.names()) {
+            return problem.hint(format!("did you mean '{}'?", printable(meant)));
+        }
+        let files: Vec<String> = self.places.all().map(printable).collect();
+        problem.hint(format!("a host needs a colon ({shown}:); looked in {}", files.join(", ")))
+    }
+
+    /// The options of a mount in effect, by where they come from, those that count least first.
+    fn settings<'a>(
+        &'a self,
+        document: &'a Document,
+        entry: &'a Entry,
+    ) -> Vec<(&'a Document, &'a Setting, bool)> {
+        let defaults = self.documents.iter().flat_map(|document| {
+            document.defaults.iter().map(move |setting| (document, setting, true))
+        });
+        let own = entry.options.iter().map(|setting| (document, setting, false));
+        let mut settings: Vec<(&Document, &Setting, bool)> = Vec::new();
+        for (document, setting, is_default) in defaults.chain(own) {
+            match setting.word {
+                Some(_) => settings.push((document, setting, is_default)),
+                // Taken back.
+                None => settings.retain(|(_, before, _)| before.name != setting.name),
+            }
+        }
+        settings
+    }
+
+    fn layers(&self, document: &Document, entry: &Entry) -> Vec<Layer> {
+        let mut layers: Vec<(Layer, bool)> = Vec::new();
+        for (from, setting, is_default) in self.settings(document, entry) {
+            let directory = from.path.parent().unwrap_or(Path::new("/")).to_owned();
+            let words = setting.word.clone();
+            match layers.last_mut() {
+                Some((layer, before)) if layer.directory == directory && *before == is_default => {
+                    layer.words.extend(words);
+                }
+                _ => layers
+                    .push((Layer { directory, words: words.into_iter().collect() }, is_default)),
+            }
+        }
+        layers.into_iter().map(|(layer, _)| layer).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mount::command_line::{Wish, parse};
+    use crate::mount::request::MountRequest;
+    use crate::program::Program;
+    use std::ffi::OsString;
+    use std::time::Duration;
+
+    const PROGRAM: Program = Program { name: "sshoal", helper: false };
+
+    /// A system's and a user's file.
+    struct Files {
+        _dir: tempfile::TempDir,
+        places: Places,
+    }
+
+    fn files(system: &str, user: &str) -> Files {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = dir.path().join(name).join("config.toml");
+            std::fs::create_dir(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let (system, user) = (write("etc", system), write("user", user));
+        let places = Places { system, user: Some(user), home: Some("/home/ann".into()) };
+        Files { _dir: dir, places }
+    }
+
+    fn load(files: &Files) -> Configuration {
+        Configuration::load(&files.places).unwrap()
+    }
+
+    fn request(files: &Files, words: &[&str]) -> Result<MountRequest, String> {
+        let configuration = load(files);
+        let words = words.iter().map(OsString::from);
+        let find = |name: &OsStr| configuration.find(name);
+        match parse(PROGRAM, words, "/cwd".into(), Some(&find)) {
+            Ok(Wish::Mount(request, _)) => Ok(*request),
+            Ok(other) => panic!("{other:?}"),
+            Err(problem) => Err(problem.to_string()),
+        }
+    }
+
+    const SYSTEM_FILE: &str = r#"
+        [defaults]
+        options = ["idmap=user", "ServerAliveInterval=30"]
+        [mount.work]
+        mountpoint = "/mnt/system"
+        sources = ["sys:/work"]
+        [mount.shared]
+        mountpoint = "/mnt/shared"
+        sources = "sys:/shared"
+    "#;
+
+    const USER_FILE: &str = r#"
+        [defaults.options]
+        soft = 20
+        ServerAliveInterval = 5
+        log = "sshoal.log"
+        [mount.work]
+        mountpoint = "~/work"
+        sources = [
+            "alpha:/d=ro",
+            { place = "FOO/bar", host = ["gw1", "ann@gw2"], path = "/project=ro", pool = "hash",
+              presence = "optional", mode = "nc", ssh = { Port = 2222, IdentityFile = "key" } },
+            { local = "/srv", place = "L" },
+        ]
+        [mount.work.options]
+        soft = 30.5
+        idmap = false
+        allow_other = true
+        Compression = true
+    "#;
+
+    #[test]
+    fn the_users_mount_counts_and_the_defaults_of_both() {
+        let files = files(SYSTEM_FILE, USER_FILE);
+        assert_eq!(load(&files).names(), ["work", "shared"]);
+        let work = request(&files, &["work"]).unwrap();
+        assert_eq!(work.mountpoint, PathBuf::from("/home/ann/work"));
+        assert_eq!(work.source, "work");
+        let names: Vec<_> = work.sources.iter().map(|source| source.shown()).collect();
+        assert_eq!(names, ["alpha:/d", "FOO/bar=gw1,ann@gw2:/project=ro", "L=local:/srv"]);
+        let mut pool = crate::sources::source("FOO/bar=gw1,ann@gw2:/project=ro==optional,nc,hash");
+        let key = files.places.user.as_ref().unwrap().with_file_name("key");
+        pool.name = "FOO/bar=gw1,ann@gw2:/project=ro".into();
+        let crate::sources::Origin::Hosts { directory, .. } = &mut pool.origin else { panic!() };
+        *directory = b"/project=ro".to_vec();
+        let mut identity = OsString::from("-oIdentityFile=");
+        identity.push(key);
+        pool.ssh_arguments = vec!["-oPort=2222".into(), identity];
+        assert_eq!(work.sources[1], pool);
+        assert_eq!(
+            work.patience,
+            crate::mount::request::Patience::Soft(Duration::from_millis(30500))
+        );
+        assert_eq!(work.idmap, crate::mount::request::IdMap::None, "false takes a default back");
+        assert!(work.fuse.allow_other);
+        // ssh takes the first of two, which has to be the one that counts most.
+        assert_eq!(
+            work.ssh.arguments,
+            ["-oCompression=yes", "-oServerAliveInterval=5", "-oServerAliveInterval=30"]
+        );
+        assert_eq!(
+            work.run.log,
+            Some(files.places.user.as_ref().unwrap().with_file_name("sshoal.log"))
+        );
+        let shared = request(&files, &["shared"]).unwrap();
+        assert_eq!(shared.idmap, crate::mount::request::IdMap::User);
+        assert!(!shared.is_union());
+    }
+
+    #[test]
+    fn the_command_line_counts_most() {
+        let files = files("", USER_FILE);
+        let words = ["work", "elsewhere", "-o", "soft=1,ServerAliveInterval=1", "-F", "conf"];
+        let work = request(&files, &words).unwrap();
+        assert_eq!(work.mountpoint, PathBuf::from("elsewhere"));
+        assert_eq!(work.patience, crate::mount::request::Patience::Soft(Duration::from_secs(1)));
+        assert_eq!(
+            work.ssh.arguments,
+            [
+                "-oServerAliveInterval=1",
+                "-F/cwd/conf",
+                "-oCompression=yes",
+                "-oServerAliveInterval=5"
+            ]
+        );
+    }
+
+    #[test]
+    fn of_two_files_for_ssh_only_the_one_that_counts_most_is_given() {
+        let text = "[mount.a]\nsources = 'h:'\nmountpoint = '/m'\noptions = ['ssh_config=conf']";
+        let files = files("", text);
+        let of_file = request(&files, &["a"]).unwrap().ssh.arguments;
+        assert!(of_file[0].to_str().unwrap().ends_with("/user/conf"), "{of_file:?}");
+        assert_eq!(request(&files, &["a", "-F", "x"]).unwrap().ssh.arguments, ["-F/cwd/x"]);
+    }
+
+    #[test]
+    fn a_name_that_is_not_there_is_told_with_the_nearest() {
+        let files = files(SYSTEM_FILE, "");
+        let said = request(&files, &["wrok"]).unwrap_err();
+        assert_eq!(said, "mount 'wrok': not in the configuration\n  did you mean 'work'?");
+        let said = request(&files, &["nothing", "/mnt"]).unwrap_err();
+        assert!(said.contains("a host needs a colon (nothing:); looked in "), "{said}");
+    }
+
+    #[test]
+    fn a_mount_without_a_mount_point_needs_one_on_the_command_line() {
+        let files = files("", "[mount.a]\nsources = 'h:'");
+        assert!(request(&files, &["a", "/mnt"]).is_ok());
+        let said = request(&files, &["a"]).unwrap_err();
+        assert!(said.starts_with("mount 'a': has no mount point\n  add mountpoint"), "{said}");
+    }
+
+    #[test]
+    fn a_mistake_in_one_mount_leaves_the_others_alone() {
+        let text = "[mount.a]\nsources = 'h:'\n[mount.b]\nsources = 'nocolon'";
+        let files = files(SYSTEM_FILE, text);
+        assert!(request(&files, &["a", "/m"]).is_ok() && request(&files, &["shared"]).is_ok());
+        let said = request(&files, &["b", "/m"]).unwrap_err();
+        assert!(said.contains("config.toml:4:11: source 'nocolon': "), "{said}");
+        assert!(said.contains("\n  sources = 'nocolon'\n            ^^^^^^^^^\n"), "{said}");
+        // What is wrong in the defaults is wrong everywhere.
+        let files = self::files("[defaults]\noptions = ['idmap=users']", text);
+        assert!(request(&files, &["a", "/m"]).unwrap_err().contains("idmap=users"));
+    }
+}

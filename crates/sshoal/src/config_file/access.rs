@@ -1,0 +1,95 @@
+//! Reading a configuration file, if it may be trusted.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::process::getuid;
+
+use crate::report::{Problem, printable};
+
+/// A file of a thousand mounts has some hundred kilobytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// The text of a file that is there. One that others could have written is refused.
+pub(super) fn read(path: &Path) -> Result<Option<String>, Problem> {
+    let about = || format!("configuration '{}'", printable(path));
+    let failed =
+        |error: std::io::Error| Problem::new(about(), base::Errno::from(error).to_string());
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let stat = file.metadata().map_err(failed)?;
+    if !stat.is_file() {
+        return Err(Problem::new(about(), "not a file"));
+    }
+    let me = getuid().as_raw();
+    if stat.uid() != me && stat.uid() != 0 {
+        let why = format!("belongs to user {}, neither to you nor to root", stat.uid());
+        return Err(Problem::new(about(), why).hint("what stands in it runs commands as you"));
+    }
+    if stat.mode() & 0o022 != 0 {
+        return Err(Problem::new(about(), "others can write to it")
+            .hint(format!("chmod go-w '{}'", printable(path))));
+    }
+    let mut text = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(Problem::new(about(), format!("longer than {MAX_FILE_BYTES} bytes")));
+    }
+    let text = String::from_utf8(text).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
+        Problem::new(about(), format!("not valid UTF-8 in line {line}"))
+    })?;
+    Ok(Some(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    #[test]
+    fn only_a_file_that_nobody_else_can_write_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.toml");
+        assert_eq!(read(&path), Ok(None));
+        assert_eq!(read(&path.join("below")), Ok(None));
+        fs::write(&path, "a").unwrap();
+        assert_eq!(read(&path), Ok(Some("a".to_owned())));
+        assert_eq!(read(&path.join("below")), Ok(None));
+        for mode in [0o620, 0o602] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let said = read(&path).unwrap_err().to_string();
+            assert!(said.contains("others can write to it\n  chmod go-w '"), "{said}");
+        }
+        assert!(read(dir.path()).unwrap_err().to_string().ends_with("not a file"));
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_is_refused_and_roots_is_not() {
+        assert!(read(Path::new("/etc/passwd")).is_ok());
+        if getuid().is_root() {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            chown(file.path(), Some(1), None).unwrap();
+            let said = read(file.path()).unwrap_err().to_string();
+            assert!(said.contains("belongs to user 1, neither to you nor to root\n"), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_text_or_too_much_is_told() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), b"a\nb\xff").unwrap();
+        assert!(read(file.path()).unwrap_err().to_string().ends_with("not valid UTF-8 in line 2"));
+        fs::write(file.path(), vec![b'#'; (1 << 20) + 1]).unwrap();
+        assert!(read(file.path()).unwrap_err().to_string().contains("longer than 1048576 bytes"));
+    }
+}

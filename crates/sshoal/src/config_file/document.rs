@@ -1,0 +1,279 @@
+//! From the text of a file to its mounts and all its mistakes.
+//!
+//! TOML's own grammar is read by a library that keeps the place of each key and value. What the
+//! keys mean is walked through by hand, so that one mistake does not hide the others.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::entry::{self, Entry, Setting};
+use super::place::{Fault, Text};
+use crate::mount::suggestion;
+use crate::report::printable;
+
+/// A file, understood.
+#[derive(Debug)]
+pub(super) struct Document {
+    pub path: PathBuf,
+    /// Options of every mount.
+    pub defaults: Vec<Setting>,
+    pub entries: Vec<Entry>,
+    /// In the order in which they stand in the file.
+    pub faults: Vec<Fault>,
+}
+
+impl Document {
+    /// The mistakes in one mount, or those in what all are built on.
+    pub fn faults_of(&self, mount: Option<&str>) -> impl Iterator<Item = &Fault> {
+        self.faults.iter().filter(move |fault| fault.mount.as_deref() == mount)
+    }
+}
+
+/// A key with its value, both with their places.
+pub(super) type Pair<'t, 'i> = (&'t Spanned<std::borrow::Cow<'i, str>>, &'t Spanned<DeValue<'i>>);
+
+/// What reads a file and collects what is wrong in it.
+pub(super) struct Reader<'a> {
+    pub text: Text<'a>,
+    /// What `~` stands for.
+    pub home: Option<&'a Path>,
+    /// The mount that is being read.
+    pub mount: Option<String>,
+    faults: Vec<(usize, Fault)>,
+}
+
+/// Reads all of it.
+pub(super) fn read(path: &Path, text: &str, home: Option<&Path>) -> Document {
+    let mut reader = Reader { text: Text { path, text }, home, mount: None, faults: Vec::new() };
+    let mut document = Document {
+        path: path.to_owned(),
+        defaults: Vec::new(),
+        entries: Vec::new(),
+        faults: Vec::new(),
+    };
+    let (table, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        let span = error.span().unwrap_or(0..0);
+        reader.fault(span, error.message(), None);
+    }
+    // What was made of a broken text would only lead to mistakes that nobody has made.
+    if errors.is_empty() {
+        reader.root(table.get_ref(), &mut document);
+    }
+    reader.faults.sort_by_key(|(at, _)| *at);
+    document.faults = reader.faults.into_iter().map(|(_, fault)| fault).collect();
+    document
+}
+
+impl Reader<'_> {
+    /// Notes a mistake.
+    pub fn fault(&mut self, span: Range<usize>, why: &str, hint: Option<&str>) {
+        let problem = self.text.problem(span.clone(), why, hint);
+        self.faults.push((span.start, Fault { mount: self.mount.clone(), problem }));
+    }
+
+    /// How many have been noted.
+    pub fn faults_count(&self) -> usize {
+        self.faults.len()
+    }
+
+    /// Notes one that somebody else has found words for.
+    pub fn fault_of(&mut self, span: Range<usize>, problem: &crate::report::Problem) {
+        let said = problem.to_string();
+        match said.split_once("\n  ") {
+            Some((why, hint)) => self.fault(span, why, Some(hint)),
+            None => self.fault(span, &said, None),
+        }
+    }
+
+    /// Notes a key that means nothing here.
+    pub fn unknown(&mut self, key: &Spanned<std::borrow::Cow<'_, str>>, known: &[&str]) {
+        let name = key.get_ref();
+        let hint = suggestion::nearest(name, known.iter().copied()).map_or_else(
+            || format!("known here are {}", known.join(", ")),
+            |meant| format!("did you mean '{meant}'?"),
+        );
+        self.fault(key.span(), &format!("no such key '{}'", printable(&**name)), Some(&hint));
+    }
+
+    fn root(&mut self, table: &DeTable<'_>, document: &mut Document) {
+        for (key, value) in in_order(table) {
+            match &**key.get_ref() {
+                "defaults" => {
+                    if let Some(table) = self.table(value) {
+                        document.defaults = self.defaults(table);
+                    }
+                }
+                "mount" => {
+                    if let Some(mounts) = self.table(value) {
+                        document.entries = self.mounts(mounts);
+                    }
+                }
+                _ => self.unknown(key, &["defaults", "mount"]),
+            }
+        }
+    }
+
+    fn defaults(&mut self, table: &DeTable<'_>) -> Vec<Setting> {
+        let mut settings = Vec::new();
+        for (key, value) in in_order(table) {
+            match &**key.get_ref() {
+                "options" => settings = entry::options(self, value),
+                _ => self.unknown(key, &["options"]),
+            }
+        }
+        settings
+    }
+
+    fn mounts(&mut self, table: &DeTable<'_>) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for (key, value) in in_order(table) {
+            let name: &str = key.get_ref();
+            self.mount = Some(name.to_owned());
+            if !crate::mount::command_line::is_name(name.as_ref())
+                || name.contains(char::is_control)
+            {
+                let why =
+                    "the name of a mount has no ':', '/' or blank and no '-' at its beginning";
+                self.fault(key.span(), why, None);
+            } else if let Some(table) = self.table(value) {
+                entries.extend(entry::read(self, key, table));
+            }
+            self.mount = None;
+        }
+        entries
+    }
+
+    /// The value, if it is a table.
+    pub fn table<'t, 'i>(&mut self, value: &'t Spanned<DeValue<'i>>) -> Option<&'t DeTable<'i>> {
+        match value.get_ref() {
+            DeValue::Table(table) => Some(table),
+            _ => {
+                self.fault(value.span(), "this has to be a table", None);
+                None
+            }
+        }
+    }
+
+    /// The value, if it is a text.
+    pub fn string<'t>(&mut self, value: &'t Spanned<DeValue<'_>>) -> Option<&'t str> {
+        match value.get_ref() {
+            DeValue::String(text) if text.contains('\0') => {
+                self.fault(value.span(), "there is a NUL in this", None);
+                None
+            }
+            DeValue::String(text) => Some(text),
+            _ => {
+                self.fault(value.span(), "this has to be a text in quotes", None);
+                None
+            }
+        }
+    }
+
+    /// The texts of an array, or the one text that stands for it.
+    pub fn strings<'t>(&mut self, value: &'t Spanned<DeValue<'_>>) -> Vec<(&'t str, Range<usize>)> {
+        let items = match value.get_ref() {
+            DeValue::Array(items) => items.iter().collect(),
+            _ => vec![value],
+        };
+        items.into_iter().filter_map(|item| Some((self.string(item)?, item.span()))).collect()
+    }
+}
+
+/// The pairs of a table as they stand in the file.
+pub(super) fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<Pair<'t, 'i>> {
+    let mut pairs: Vec<Pair<'t, 'i>> = table.iter().collect();
+    pairs.sort_by_key(|(key, _)| key.span().start);
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The mistakes of a text without its file's name.
+    fn faults(text: &str) -> Vec<String> {
+        let document = read(Path::new("/c"), text, None);
+        let faults = document.faults.iter().map(|fault| fault.problem.to_string());
+        faults.map(|fault| fault.strip_prefix("/c:").unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn all_mistakes_are_told_in_their_order_each_with_its_place() {
+        let text = "\
+[defaults]
+option = []
+[mount.a]
+mountpiont = '/x'
+sources = ['h:/a=ro,rw', 'h:b', 7]
+options = ['reconect', 'soft=no']
+[mount.'b:c']
+[mount.d]
+sources = []
+mountpoint = 'relative'
+[mont.e]
+";
+        let all = faults(text);
+        let expected = [
+            "2:1: no such key 'option'\n  option = []\n  ^^^^^^\n  did you mean 'options'?",
+            "4:1: no such key 'mountpiont'\n  mountpiont = '/x'\n  ^^^^^^^^^^\n  did you mean 'mountpoint'?",
+            "5:12: source 'h:/a=ro,rw': its words contradict each other\n  ",
+            "5:33: a source is a text in quotes or a table",
+            "6:12: option 'reconect': no such option\n  options = ['reconect', 'soft=no']\n             ^^^^^^^^^^\n  did you mean 'reconnect'?",
+            "6:24: option 'soft=no': needs a number of seconds, as in soft=20\n",
+            "7:8: the name of a mount has no ':'",
+            "9:11: there is no source in it",
+            "10:14: a mount point has to be absolute, or to begin with ~/",
+            "11:2: no such key 'mont'\n  [mont.e]\n   ^^^^\n  did you mean 'mount'?",
+        ];
+        for (got, expected) in all.iter().zip(expected) {
+            assert!(got.starts_with(expected), "{got}\n--- instead of\n{expected}");
+        }
+        assert_eq!(all.len(), expected.len(), "{all:#?}");
+    }
+
+    #[test]
+    fn a_broken_grammar_is_told_and_nothing_made_up() {
+        let all = faults("[mount.a]\nsources = 'h:\noptions = [\n");
+        assert!(!all.is_empty() && all[0].starts_with("2:"), "{all:?}");
+        let twice = faults("[mount.a]\nsources='h:'\n[mount.a]\nsources='h:'\n");
+        assert!(twice[0].starts_with("3:8: duplicate key\n"), "{twice:?}");
+    }
+
+    #[test]
+    fn what_stands_in_a_file_reaches_no_terminal_raw() {
+        for text in
+            ["\"a\\u001b[2J\" = 1", "[mount.\"\\u001b[2J\"]", "[mount.a]\nsources='h\u{7f}:'"]
+        {
+            for fault in faults(text) {
+                assert!(fault.chars().all(|char| char == '\n' || !char.is_control()), "{fault:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn sources_that_do_not_go_together_are_told_once() {
+        let all =
+            faults("[mount.a]\nsources = ['h:', 'h:=ro']\n[mount.b]\nsources = ['h:=optional']");
+        assert_eq!(all.len(), 2, "{all:?}");
+        assert!(all[0].starts_with("2:11: source 'h:': the same source is there twice"), "{all:?}");
+        assert!(all[1].starts_with("4:11: source 'h:': the only source"), "{all:?}");
+    }
+
+    #[test]
+    fn options_that_do_not_go_together_are_told_at_their_mount() {
+        let all = faults("[mount.a]\nsources = 'h:'\noptions = ['allow_other', 'allow_root']");
+        assert_eq!(all.len(), 1, "{all:?}");
+        assert!(all[0].starts_with("1:8: options 'allow_other' and 'allow_root': "), "{all:?}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "(\\[(mount|defaults)(\\.[a-z'\"]{0,3})?\\]|sources|options|[a-z]{1,4}|=|'h:'|[\\[\\]{}'\",.\\n #0-9]){0,30}") {
+            let _ = read(Path::new("/c"), &text, None);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The command's side: asks, and waits for no longer than a daemon that is well would need.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use super::{MAX_REPLY_BYTES, PROTOCOL, Reply, Request, Wish};
+use crate::record::Found;
+
+/// Within this time a daemon answers, or is said to hang. It answers in a millisecond when all is
+/// well.
+pub const DEADLINE: Duration = Duration::from_secs(2);
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Silence {
+    /// The daemon has no socket: it is of a version that had none, or could not make one.
+    NoSocket,
+    /// It has ended just now.
+    Ended,
+    /// It says nothing.
+    Hangs,
+    /// What it says is not understood.
+    Garbled,
+    /// The system does not let us ask.
+    Io(io::Error),
+}
+
+impl From<io::Error> for Silence {
+    fn from(error: io::Error) -> Silence {
+        match error.kind() {
+            io::ErrorKind::NotFound => Silence::NoSocket,
+            io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::UnexpectedEof => Silence::Ended,
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Silence::Hangs,
+            _ => Silence::Io(error),
+        }
+    }
+}
+
+/// Asks the daemon whose record was `found`. What takes it time is waited for, as long as it has
+/// said within [`DEADLINE`] that it is at work.
+pub fn ask(found: &Found, wish: Wish) -> Result<Reply, Silence> {
+    let deadline = Instant::now() + DEADLINE;
+    converse(found.connect()?, wish, deadline)
+}
+
+fn converse(stream: UnixStream, wish: Wish, deadline: Instant) -> Result<Reply, Silence> {
+    let mut line = serde_json::to_vec(&Request { protocol: PROTOCOL, wish })
+        .map_err(|error| Silence::Io(error.into()))?;
+    line.push(b'\n');
+    stream.set_write_timeout(Some(DEADLINE))?;
+    (&stream).write_all(&line)?;
+    let limited = Limited { stream: &stream, deadline: Some(deadline) };
+    let mut reader = BufReader::new(limited.take(MAX_REPLY_BYTES));
+    match reply(&mut reader)? {
+        Reply::Working => {
+            reader.get_mut().get_mut().deadline = None;
+            reply(&mut reader)
+        }
+        reply => Ok(reply),
+    }
+}
+
+fn reply(reader: &mut impl BufRead) -> Result<Reply, Silence> {
+    let mut line = Vec::new();
+    reader.read_until(b'\n', &mut line)?;
+    match line.last() {
+        None => Err(Silence::Ended),
+        Some(b'\n') => serde_json::from_slice(&line).map_err(|_| Silence::Garbled),
+        Some(_) => Err(Silence::Garbled),
+    }
+}
+
+/// A stream all of whose reads together end at a time.
+struct Limited<'a> {
+    stream: &'a UnixStream,
+    deadline: Option<Instant>,
+}
+
+impl Read for Limited<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = match self.deadline {
+            None => None,
+            Some(deadline) => match deadline.saturating_duration_since(Instant::now()) {
+                Duration::ZERO => return Err(io::ErrorKind::TimedOut.into()),
+                left => Some(left),
+            },
+        };
+        self.stream.set_read_timeout(left)?;
+        self.stream.read(buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// A daemon that reads the request, says `words` and then does nothing more until the client
+    /// has gone.
+    fn asked(words: &'static [u8], patience: Duration) -> Result<Reply, Silence> {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let daemon = thread::spawn(move || {
+            let mut reader = BufReader::new(&theirs);
+            let mut line = String::new();
+            reader.read_line(&mut line).unwrap();
+            assert_eq!(line, "{\"protocol\":1,\"wish\":\"status\"}\n");
+            let _ = (&theirs).write_all(words);
+            let _ = reader.read_to_end(&mut Vec::new());
+        });
+        let result = converse(ours, Wish::Status, Instant::now() + patience);
+        daemon.join().unwrap();
+        result
+    }
+
+    #[test]
+    fn a_daemon_is_heard_or_told_to_hang() {
+        let long = Duration::from_secs(60);
+        assert_eq!(asked(b"\"done\"\n", long).unwrap(), Reply::Done);
+        assert_eq!(asked(b"\"working\"\n\"done\"\n", long).unwrap(), Reply::Done);
+        assert!(matches!(asked(b"nonsense\n", long), Err(Silence::Garbled)));
+        let short = Duration::from_millis(50);
+        for words in [&b""[..], b"\"do", b"{\"refused\":"] {
+            assert!(matches!(asked(words, short), Err(Silence::Hangs)), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn an_endless_answer_is_left() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let daemon = thread::spawn(move || {
+            let block = [b' '; 64 << 10];
+            while (&theirs).write_all(&block).is_ok() {}
+        });
+        let result = converse(ours, Wish::Status, Instant::now() + Duration::from_secs(60));
+        assert!(matches!(result, Err(Silence::Garbled)), "{result:?}");
+        daemon.join().unwrap();
+    }
+
+    #[test]
+    fn a_daemon_that_ends_is_told_so() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let result = converse(ours, Wish::Status, Instant::now() + DEADLINE);
+        assert!(matches!(result, Err(Silence::Ended)), "{result:?}");
+    }
+}

@@ -1,0 +1,164 @@
+//! The daemon's side: hears requests and answers them.
+
+use std::io;
+use std::os::unix::net::UnixListener as BlockingListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rustix::process::geteuid;
+use serde::Deserialize;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::{Change, MAX_REQUEST_BYTES, PROTOCOL, Reply, Request, Wish};
+use crate::report::Problem;
+use crate::status::schema::MountStatus;
+
+/// Connections at a time. More wait in the kernel until one is over.
+const MAX_CONNECTIONS: usize = 16;
+
+/// How long a peer may take to say what he wants, and to take what he is answered. Our own commands
+/// take a millisecond.
+const PEER_LIMIT: Duration = Duration::from_secs(5);
+
+/// The pause after a connection that could not be taken, as without a descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// What can be asked about a mount.
+#[async_trait]
+pub trait Asked: Send + Sync + 'static {
+    /// How it is. Waits for nothing.
+    fn status(&self) -> MountStatus;
+
+    /// Changes its branches. May be dropped, and then has done all or nothing.
+    async fn change(&self, change: Change) -> Result<(), Problem>;
+}
+
+/// Answers for as long as it is kept.
+#[derive(Debug)]
+pub struct Server(JoinHandle<()>);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // With it go the connections.
+        self.0.abort();
+    }
+}
+
+impl Server {
+    /// Answers who connects to `listener`. Must be called within a tokio runtime.
+    pub fn start(listener: BlockingListener, mount: Arc<dyn Asked>) -> io::Result<Server> {
+        listener.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(listener)?;
+        Ok(Server(tokio::spawn(serve(listener, mount))))
+    }
+}
+
+async fn serve(listener: UnixListener, mount: Arc<dyn Asked>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(converse(stream, mount.clone()));
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a connection to the control socket was not taken");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// One connection, from beginning to end.
+async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
+    let allowed = stream.peer_cred().is_ok_and(|peer| is_allowed(peer.uid()));
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = BufReader::new(reader.take(MAX_REQUEST_BYTES));
+    let wish = match (allowed, tokio::time::timeout(PEER_LIMIT, request(&mut reader)).await) {
+        (false, _) => Err(not_allowed()),
+        // Who says nothing hears nothing.
+        (true, Err(_) | Ok(Err(Unheard::Gone))) => return,
+        (true, Ok(Err(Unheard::Odd(why)))) => Err(Problem::new("control socket", why)),
+        (true, Ok(Ok(wish))) => Ok(wish),
+    };
+    let reply = match wish {
+        Err(problem) => Reply::Refused(problem),
+        Ok(Wish::Status) => Reply::Status(Box::new(mount.status())),
+        Ok(Wish::Branch(change)) => {
+            if say(&mut writer, &Reply::Working).await.is_err() {
+                return;
+            }
+            let hung_up = async {
+                // Nothing more is to be said; whatever comes is the end, or as good as that.
+                let _ = reader.read_u8().await;
+            };
+            tokio::select! {
+                changed = mount.change(change) => changed.map_or_else(Reply::Refused, |()| Reply::Done),
+                () = hung_up => return,
+            }
+        }
+    };
+    if let Err(error) = say(&mut writer, &reply).await {
+        tracing::debug!(%error, "an answer at the control socket was not taken");
+    }
+}
+
+/// Whether a process of this user is answered.
+fn is_allowed(user: u32) -> bool {
+    user == 0 || user == geteuid().as_raw()
+}
+
+fn not_allowed() -> Problem {
+    Problem::new("control socket", "only the user who mounted, and root, may look")
+}
+
+/// Why there is no request.
+enum Unheard {
+    /// The peer has left, or does not speak lines.
+    Gone,
+    /// It is not understood.
+    Odd(String),
+}
+
+async fn request(reader: &mut (impl AsyncBufReadExt + Unpin)) -> Result<Wish, Unheard> {
+    let mut line = Vec::new();
+    let read = reader.read_until(b'\n', &mut line).await;
+    if read.is_err() || line.last() != Some(&b'\n') {
+        return Err(Unheard::Gone);
+    }
+    understood(&line).map_err(Unheard::Odd)
+}
+
+fn understood(line: &[u8]) -> Result<Wish, String> {
+    /// What every version has.
+    #[derive(Deserialize)]
+    struct Version {
+        protocol: u32,
+    }
+    let not_understood = "the request was not understood";
+    let version: Version = serde_json::from_slice(line).map_err(|_| not_understood)?;
+    if version.protocol != PROTOCOL {
+        let (asked, ours) = (version.protocol, PROTOCOL);
+        return Err(format!(
+            "it was asked in version {asked} of the protocol, and this mount's sshoal {} speaks \
+             version {ours}",
+            env!("CARGO_PKG_VERSION")
+        ));
+    }
+    let request: Request = serde_json::from_slice(line).map_err(|_| not_understood)?;
+    Ok(request.wish)
+}
+
+async fn say(writer: &mut (impl AsyncWriteExt + Unpin), reply: &Reply) -> io::Result<()> {
+    let mut line = serde_json::to_vec(reply)?;
+    line.push(b'\n');
+    tokio::time::timeout(PEER_LIMIT, writer.write_all(&line)).await?
+}
+
+#[cfg(test)]
+mod tests;

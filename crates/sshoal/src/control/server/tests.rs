@@ -1,0 +1,152 @@
+use super::*;
+use std::sync::Mutex;
+use tokio::sync::Notify;
+
+/// A mount whose changes never end by themselves, but for one.
+#[derive(Default)]
+struct Mount {
+    begun: Notify,
+    dropped: Arc<Notify>,
+    changes: Mutex<Vec<Change>>,
+}
+
+struct Told(Arc<Notify>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+#[async_trait]
+impl Asked for Mount {
+    fn status(&self) -> MountStatus {
+        MountStatus { pid: 77, ..MountStatus::default() }
+    }
+
+    async fn change(&self, change: Change) -> Result<(), Problem> {
+        self.changes.lock().unwrap().push(change.clone());
+        if matches!(change, Change::Remove { .. }) {
+            return Err(Problem::new("branch", "no such branch"));
+        }
+        let _told = Told(self.dropped.clone());
+        self.begun.notify_one();
+        std::future::pending().await
+    }
+}
+
+/// A connection to a mount.
+fn connected(mount: &Arc<Mount>) -> (UnixStream, JoinHandle<()>) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    (ours, tokio::spawn(converse(theirs, mount.clone())))
+}
+
+/// All that is answered to `words`.
+async fn answer(words: &[u8]) -> String {
+    let mount = Arc::<Mount>::default();
+    let (mut peer, connection) = connected(&mount);
+    // The other side may leave in the middle.
+    let _ = peer.write_all(words).await;
+    let mut heard = String::new();
+    let _ = peer.read_to_string(&mut heard).await;
+    connection.await.unwrap();
+    heard
+}
+
+#[tokio::test]
+async fn one_line_is_answered_with_one_line() {
+    let heard = answer(b"{\"protocol\":1,\"wish\":\"status\"}\n").await;
+    let Ok(Reply::Status(status)) = serde_json::from_str(&heard) else { panic!("{heard}") };
+    assert_eq!((status.pid, heard.matches('\n').count()), (77, 1));
+    // Fields of a later version do no harm.
+    let heard = answer(b"{\"protocol\":1,\"wish\":\"status\",\"more\":[]}\n").await;
+    assert!(heard.starts_with("{\"status\":"), "{heard}");
+}
+
+#[tokio::test]
+async fn what_is_not_understood_is_said_so() {
+    let older = answer(b"{\"protocol\":9,\"request\":{\"unknown\":1}}\n").await;
+    assert!(older.contains("version 9") && older.contains("speaks version 1"), "{older}");
+    for words in [&b"\n"[..], b"nonsense\n", b"{}\n", b"{\"protocol\":1,\"wish\":\"fly\"}\n"] {
+        let heard = answer(words).await;
+        assert!(heard.contains("was not understood"), "{heard}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_say_a_line_is_left() {
+    let long = vec![b' '; MAX_REQUEST_BYTES as usize + 1];
+    for words in [&b""[..], b"{\"protocol\":1", &long] {
+        let begun = tokio::time::Instant::now();
+        assert_eq!(answer(words).await, "");
+        assert!(begun.elapsed() <= PEER_LIMIT * 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_nothing_is_left() {
+    let mount = Arc::<Mount>::default();
+    let (mut writer, _reader) = tokio::io::duplex(16);
+    let reply = Reply::Refused(Problem::new("x".repeat(1000), "y"));
+    let error = say(&mut writer, &reply).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    drop(mount);
+}
+
+#[tokio::test]
+async fn a_change_is_first_said_to_be_at_work_and_ends_with_who_wants_it() {
+    let remove = b"{\"protocol\":1,\"wish\":\"branch\",\"change\":\"remove\",\"source\":\"a:\"}\n";
+    let heard = answer(remove).await;
+    let lines: Vec<&str> = heard.lines().collect();
+    assert_eq!(lines[0], "\"working\"");
+    assert!(lines[1].contains("no such branch") && lines.len() == 2, "{heard}");
+
+    let mount = Arc::<Mount>::default();
+    let (mut peer, connection) = connected(&mount);
+    let add = b"{\"protocol\":1,\"wish\":\"branch\",\"change\":\"add\",\"source\":\"b:\"}\n";
+    peer.write_all(add).await.unwrap();
+    mount.begun.notified().await;
+    assert!(!connection.is_finished());
+    drop(peer);
+    mount.dropped.notified().await;
+    connection.await.unwrap();
+    assert_eq!(*mount.changes.lock().unwrap(), [Change::Add { source: "b:".into() }]);
+}
+
+#[tokio::test]
+async fn silent_peers_take_no_more_than_their_places() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("socket");
+    let listener = BlockingListener::bind(&place).unwrap();
+    let mount = Arc::<Mount>::default();
+    let server = Server::start(listener, mount.clone()).unwrap();
+    let mut busy = Vec::new();
+    let add = b"{\"protocol\":1,\"wish\":\"branch\",\"change\":\"add\",\"source\":\"b:\"}\n";
+    for _ in 0..MAX_CONNECTIONS {
+        let mut peer = UnixStream::connect(&place).await.unwrap();
+        peer.write_all(add).await.unwrap();
+        mount.begun.notified().await;
+        busy.push(peer);
+    }
+    // One more is heard when another has gone.
+    let mut peer = UnixStream::connect(&place).await.unwrap();
+    peer.write_all(b"{\"protocol\":1,\"wish\":\"status\"}\n").await.unwrap();
+    assert_eq!(mount.changes.lock().unwrap().len(), MAX_CONNECTIONS);
+    busy.pop();
+    let mut heard = String::new();
+    peer.read_to_string(&mut heard).await.unwrap();
+    assert!(heard.starts_with("{\"status\":"), "{heard}");
+    // With the server everything of it goes.
+    drop(server);
+    let mut peer = busy.pop().unwrap();
+    let mut heard = String::new();
+    peer.read_to_string(&mut heard).await.unwrap();
+    assert_eq!(heard, "\"working\"\n");
+}
+
+#[test]
+fn only_the_user_and_root_are_answered() {
+    let me = geteuid().as_raw();
+    assert!(is_allowed(me) && is_allowed(0));
+    assert!(!is_allowed(me + 1) && !is_allowed(u32::MAX));
+}

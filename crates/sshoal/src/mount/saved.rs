@@ -1,0 +1,82 @@
+//! `sshoal mount --all`: every mount of the configuration file, each in a process of its own.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::process::{Child, Command, ExitCode};
+
+use super::command_line::SavedMount;
+use crate::config_file::{Configuration, Places};
+use crate::mounts;
+use crate::program::Program;
+use crate::report::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+
+/// Mounts all that are not mounted. One that fails does not keep the others from being mounted; the
+/// exit code is then 1.
+pub fn mount_all(program: Program, words: &[OsString]) -> anyhow::Result<ExitCode> {
+    if words.len() > 1 {
+        return Err(Problem::new("mount --all", "takes no other words")
+            .hint("options of all mounts stand in the configuration, below [defaults]")
+            .into());
+    }
+    let configuration = Configuration::load(&Places::of_environment())?;
+    let names = configuration.names();
+    if names.is_empty() {
+        return Err(Problem::new("mount --all", "there is no mount in the configuration")
+            .hint("`sshoal config check` tells where it is looked for")
+            .into());
+    }
+    // ssh may ask for a password, and two that ask at the same time cannot be told apart.
+    let one_at_a_time = File::open("/dev/tty").is_ok();
+    let mut failed: Vec<String> = Vec::new();
+    let mut running: Vec<(String, Child)> = Vec::new();
+    for name in names {
+        let shown = printable(name);
+        let mount = match configuration.find(OsStr::new(name)) {
+            Ok(mount) => mount,
+            Err(problem) => {
+                eprintln!("{}: {problem}", program.name);
+                failed.push(shown);
+                continue;
+            }
+        };
+        if is_mounted(&mount) {
+            continue;
+        }
+        match start(name) {
+            Ok(child) => running.push((shown, child)),
+            Err(error) => {
+                eprintln!("{}: mount '{shown}': cannot start it: {error}", program.name);
+                failed.push(shown);
+            }
+        }
+        if one_at_a_time {
+            failed.extend(running.drain(..).filter_map(failure));
+        }
+    }
+    failed.extend(running.drain(..).filter_map(failure));
+    if failed.is_empty() {
+        return Ok(ExitCode::from(EXIT_OK));
+    }
+    eprintln!("{}: mount --all: not mounted: {}", program.name, failed.join(", "));
+    Ok(ExitCode::from(EXIT_FAILURE))
+}
+
+/// The process returns when its mount serves, or has said why it does not.
+fn start(name: &str) -> std::io::Result<Child> {
+    Command::new(std::env::current_exe()?).arg("mount").arg(name).spawn()
+}
+
+/// Waits for a process; the name of its mount if that failed, which it has told itself.
+fn failure((name, mut child): (String, Child)) -> Option<String> {
+    match child.wait() {
+        Ok(status) if status.success() => None,
+        _ => Some(name),
+    }
+}
+
+/// Whether it is there already, so that the command may be given again. The directory itself is not
+/// looked at: a mount whose host is away would keep us waiting.
+fn is_mounted(mount: &SavedMount) -> bool {
+    let found = mount.mountpoint.as_ref().and_then(|place| mounts::find(place).ok().flatten());
+    found.is_some_and(|found| found.kind == "fuse.sshoal")
+}

@@ -1,0 +1,200 @@
+//! What a mount shows, as the user says it: sources, each of a host, of a pool of gateways or of
+//! this machine, with a place in the mount and the words that make it a branch.
+//!
+//! Plain data. [`grammar`] reads it from one word of a command line; the configuration file makes
+//! it of tables as well. What follows from several sources together is checked here. What is made
+//! of them is told in `stack`.
+
+mod grammar;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use base::Name;
+
+use crate::report::{Problem, printable};
+pub use grammar::{BranchWord, WORDS, parse, parse_as_sshfs, split_list, with_words};
+
+/// Branches of one mount at most: each look-up may ask all of them.
+pub const MAX_SOURCES: usize = 64;
+
+/// Gateways of one pool at most.
+pub const MAX_GATEWAYS: usize = 64;
+
+/// One source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceSpec {
+    /// As the user wrote it, with its place and without the words behind it. No two sources of a
+    /// mount have the same.
+    pub name: OsString,
+    /// Where in the mount its root is shown; empty for the mount's root.
+    pub place: Vec<Name>,
+    /// Where the data is.
+    pub origin: Origin,
+    /// What may be changed in it.
+    pub mode: Mode,
+    /// What its absence means.
+    pub presence: Presence,
+    /// How its gateways share the work; `None`: as the mount's option `pool` says.
+    pub pool: Option<PoolMode>,
+    /// Mode or presence were said, be it what they are anyway.
+    pub is_branch: bool,
+    /// Arguments for ssh that only this source has; they come before those of the mount.
+    pub ssh_arguments: Vec<OsString>,
+}
+
+/// Where the data of a source is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// On one host, or behind several that show the same directory.
+    Hosts {
+        /// At least one; no two are the same.
+        gateways: Vec<ssh::Destination>,
+        /// The directory there; empty for the home directory.
+        directory: Vec<u8>,
+    },
+    /// A directory of this machine, by its absolute path.
+    Local(PathBuf),
+}
+
+/// What may be changed in a branch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Everything.
+    #[default]
+    ReadWrite,
+    /// Nothing.
+    ReadOnly,
+    /// What is there may be changed and removed; nothing new is made.
+    NoCreate,
+}
+
+/// What it means when a branch cannot be reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Presence {
+    /// Calls that need it wait or fail.
+    #[default]
+    Required,
+    /// It is left out until it is back.
+    Optional,
+}
+
+/// How the gateways of a pool share the work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PoolMode {
+    /// By load and latency, large files over several at once.
+    #[default]
+    Balance,
+    /// Each file by one of them, which its path decides.
+    Hash,
+    /// All by the first that lives.
+    Failover,
+}
+
+impl SourceSpec {
+    /// What the user wrote, safe for a terminal: how the source is called in messages.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        printable(&self.name)
+    }
+
+    /// Whether the mount has to be a union for this source alone.
+    #[must_use]
+    pub fn wants_union(&self) -> bool {
+        self.is_branch || !self.place.is_empty()
+    }
+
+    /// The hosts behind it; none for a directory of this machine.
+    #[must_use]
+    pub fn gateways(&self) -> &[ssh::Destination] {
+        match &self.origin {
+            Origin::Hosts { gateways, .. } => gateways,
+            Origin::Local(_) => &[],
+        }
+    }
+}
+
+/// A source for tests, of a command line's word.
+#[cfg(test)]
+pub fn source(word: &str) -> SourceSpec {
+    parse(OsStr::new(word)).unwrap()
+}
+
+/// Checks what only all sources of a mount together can have wrong.
+pub fn check(sources: &[SourceSpec]) -> Result<(), Problem> {
+    let about = |source: &SourceSpec| format!("source '{}'", source.shown());
+    if sources.len() > MAX_SOURCES {
+        let what = format!("{} sources", sources.len());
+        return Err(Problem::new(what, format!("a mount has {MAX_SOURCES} at most")));
+    }
+    if let [only] = sources
+        && only.presence == Presence::Optional
+    {
+        return Err(Problem::new(about(only), "the only source of a mount cannot be optional")
+            .hint("to mount while the host is down, use -o delay_connect"));
+    }
+    for (index, source) in sources.iter().enumerate() {
+        let same =
+            |other: &&SourceSpec| other.place == source.place && other.origin == source.origin;
+        if sources[..index].iter().any(|other| same(&other)) {
+            return Err(Problem::new(
+                about(source),
+                "the same source is there twice, in one place",
+            )
+            .hint("leave one away, or give one another place: PLACE=host:dir"));
+        }
+    }
+    Ok(())
+}
+
+/// What the first column of the table of mounts shows: the sources as fstab has them, so that
+/// mount(8) finds them again.
+#[must_use]
+pub fn joined(sources: &[SourceSpec]) -> OsString {
+    let names: Vec<&[u8]> = sources.iter().map(|source| source.name.as_bytes()).collect();
+    OsStr::from_bytes(&names.join(&b' ')).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(words: &[&str]) -> Result<(), String> {
+        let sources: Vec<SourceSpec> = words.iter().map(|word| source(word)).collect();
+        check(&sources).map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn the_same_source_may_be_in_two_places_and_not_twice_in_one() {
+        assert_eq!(checked(&["a:/x", "b:/x", "a:/y", "P=a:/x", "Q=a:/x", "local:/x"]), Ok(()));
+        for words in [["a:/x", "a:/x"], ["a:/x=ro", "a:/x=nc"], ["P=a:/x", "P=a:/x=ro"]] {
+            let said = checked(&words).unwrap_err();
+            assert!(said.contains("the same source is there twice, in one place\n  "), "{said}");
+        }
+    }
+
+    #[test]
+    fn the_only_source_is_required() {
+        assert_eq!(checked(&["a:/x=optional", "b:/x"]), Ok(()));
+        let said = checked(&["a:/x=optional"]).unwrap_err();
+        assert_eq!(
+            said,
+            "source 'a:/x': the only source of a mount cannot be optional\n  \
+             to mount while the host is down, use -o delay_connect"
+        );
+    }
+
+    #[test]
+    fn sources_have_a_bound() {
+        let words: Vec<String> = (0..=MAX_SOURCES).map(|number| format!("h{number}:")).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        assert_eq!(checked(&words[1..]), Ok(()));
+        assert_eq!(checked(&words).unwrap_err(), "65 sources: a mount has 64 at most");
+    }
+
+    #[test]
+    fn the_table_of_mounts_shows_what_fstab_has() {
+        assert_eq!(joined(&[source("a:/x=ro"), source("P=b:")]), "a:/x P=b:");
+    }
+}

@@ -1,0 +1,471 @@
+//! One source as a word of a command line.
+//!
+//! ```text
+//! source  = [PLACE "="] where ["=" [word {"," word}]]
+//! where   = gateway {"," gateway} ":" [DIRECTORY]
+//!         | "local:" ABSOLUTE-DIRECTORY
+//!         | "ssh://" [USER "@"] HOST [":" PORT] ["/" DIRECTORY]
+//! gateway = [USER "@"] (HOST | "[" ADDRESS "]")
+//! word    = "rw" | "ro" | "nc" | "required" | "optional" | "balance" | "hash" | "failover"
+//! ```
+//!
+//! Where one character could mean two things:
+//!
+//! - PLACE is what stands before the first `=`, if that comes before the first `:`.
+//! - What stands behind the last `=` counts as words only if every one of them is such a word, or
+//!   if nothing stands there. So `host:/a=b` is a directory, and a directory that ends in what
+//!   looks like words is written with an empty list behind it: `host:/x=ro=`.
+//! - Commas part gateways before the `:` and nothing in the directory.
+//! - `local:` with an absolute directory is this machine. A host of that name is `[local]:`.
+//!
+//! Everything is bytes; only a host and a user have to be text.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use base::{InvalidName, Name};
+use ssh::Destination;
+
+use super::{MAX_GATEWAYS, Mode, Origin, PoolMode, Presence, SourceSpec};
+use crate::report::{Problem, printable};
+
+/// What a user has to know when a source is wrong.
+const SHAPE: &str = "it is [PLACE=][user@]host[,host…]:[dir][=ro|nc|optional|…]";
+
+/// What a word behind a source says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BranchWord {
+    /// What may be changed.
+    Mode(Mode),
+    /// What its absence means.
+    Presence(Presence),
+    /// How its gateways share the work.
+    Pool(PoolMode),
+}
+
+/// All words.
+pub const WORDS: &[(&str, BranchWord)] = &[
+    ("rw", BranchWord::Mode(Mode::ReadWrite)),
+    ("ro", BranchWord::Mode(Mode::ReadOnly)),
+    ("nc", BranchWord::Mode(Mode::NoCreate)),
+    ("required", BranchWord::Presence(Presence::Required)),
+    ("optional", BranchWord::Presence(Presence::Optional)),
+    ("balance", BranchWord::Pool(PoolMode::Balance)),
+    ("hash", BranchWord::Pool(PoolMode::Hash)),
+    ("failover", BranchWord::Pool(PoolMode::Failover)),
+];
+
+/// Reads a source.
+pub fn parse(word: &OsStr) -> Result<SourceSpec, Problem> {
+    let wrong = |why: String| Problem::new(about(word), why);
+    let (rest, words) = cut_words(word.as_bytes());
+    let name = OsStr::from_bytes(rest).to_owned();
+    let (place, rest) = cut_place(rest);
+    let place = place.map_or(Ok(Vec::new()), parse_place).map_err(|why| wrong(why).hint(SHAPE))?;
+    let origin = parse_origin(word, rest)?;
+    let source = SourceSpec {
+        name,
+        place,
+        origin,
+        mode: Mode::default(),
+        presence: Presence::default(),
+        pool: None,
+        is_branch: false,
+        ssh_arguments: Vec::new(),
+    };
+    with_words(source, &words).map_err(|(why, hint)| wrong(why).hint(hint))
+}
+
+/// Reads a source as sshfs does: one host and one directory, whatever its name looks like.
+pub fn parse_as_sshfs(word: &OsStr) -> Result<SourceSpec, Problem> {
+    let (destination, directory) =
+        Destination::parse(word.as_bytes()).map_err(|e| said(word, &e))?;
+    Ok(SourceSpec {
+        name: word.to_owned(),
+        place: Vec::new(),
+        origin: Origin::Hosts { gateways: vec![destination], directory },
+        mode: Mode::default(),
+        presence: Presence::default(),
+        pool: None,
+        is_branch: false,
+        ssh_arguments: Vec::new(),
+    })
+}
+
+/// Parts the one word that fstab has for all sources at its blanks. A part that could not begin a
+/// source belongs to the one before it, whose directory has a blank in its name.
+pub fn split_list(list: &OsStr) -> Vec<OsString> {
+    let mut sources: Vec<Vec<u8>> = Vec::new();
+    for part in list.as_bytes().split(|byte| *byte == b' ') {
+        match sources.last_mut() {
+            Some(before) if part.is_empty() || parse(OsStr::from_bytes(part)).is_err() => {
+                before.push(b' ');
+                before.extend_from_slice(part);
+            }
+            _ => sources.push(part.to_vec()),
+        }
+    }
+    sources.iter().map(|source| OsStr::from_bytes(source).to_owned()).collect()
+}
+
+/// Checks a place in the mount: relative, and leading nowhere else. The error says why not.
+fn parse_place(place: &[u8]) -> Result<Vec<Name>, String> {
+    let shown = || printable(OsStr::from_bytes(place));
+    if place.is_empty() {
+        return Err("there is no place before the '='".to_owned());
+    }
+    if place.starts_with(b"/") {
+        return Err(format!("the place '{}' has to be relative to the mount point", shown()));
+    }
+    if place.starts_with(b"-") {
+        return Err(format!("the place '{}' begins with '-', as an option does", shown()));
+    }
+    let names = place.split(|byte| *byte == b'/').map(Name::new).collect::<Result<Vec<_>, _>>();
+    names.map_err(|invalid| match invalid {
+        InvalidName::Empty => format!("the place '{}' has an empty part", shown()),
+        InvalidName::Dots => format!("the place '{}' has '.' or '..' in it", shown()),
+        InvalidName::ForbiddenByte => format!("the place '{}' has a NUL in it", shown()),
+    })
+}
+
+/// Adds what the words say. The error is what is wrong and what would be right.
+pub fn with_words(
+    mut source: SourceSpec,
+    words: &[BranchWord],
+) -> Result<SourceSpec, (String, &'static str)> {
+    let mut seen = (None, None, None);
+    for word in words {
+        let is_first = match *word {
+            BranchWord::Mode(mode) => {
+                source.mode = mode;
+                source.is_branch = true;
+                seen.0.replace(mode).is_none_or(|before| before == mode)
+            }
+            BranchWord::Presence(presence) => {
+                source.presence = presence;
+                source.is_branch = true;
+                seen.1.replace(presence).is_none_or(|before| before == presence)
+            }
+            BranchWord::Pool(pool) => {
+                source.pool = Some(pool);
+                seen.2.replace(pool).is_none_or(|before| before == pool)
+            }
+        };
+        if !is_first {
+            return Err((
+                "its words contradict each other".to_owned(),
+                "one of rw, ro, nc; one of required, optional; one of balance, hash, failover",
+            ));
+        }
+    }
+    if source.pool.is_some() && source.gateways().len() < 2 {
+        return Err((
+            "a pool needs several gateways".to_owned(),
+            "they are parted by commas: gw1,gw2:/dir=balance",
+        ));
+    }
+    Ok(source)
+}
+
+fn about(word: &OsStr) -> String {
+    format!("source '{}'", printable(word))
+}
+
+/// The words behind the last `=`, and what stands before it; all of it when that is no list.
+fn cut_words(word: &[u8]) -> (&[u8], Vec<BranchWord>) {
+    let Some(at) = word.iter().rposition(|byte| *byte == b'=') else {
+        return (word, Vec::new());
+    };
+    let list = &word[at + 1..];
+    // `FOO=` has no source before it: what is missing is said later.
+    if !word[..at].contains(&b':') {
+        return (word, Vec::new());
+    }
+    if list.is_empty() {
+        return (&word[..at], Vec::new());
+    }
+    let find = |text: &[u8]| WORDS.iter().find(|(known, _)| known.as_bytes() == text);
+    let words = list.split(|byte| *byte == b',').map(|text| Some(find(text)?.1)).collect();
+    match words {
+        Some(words) => (&word[..at], words),
+        None => (word, Vec::new()),
+    }
+}
+
+/// What stands before the first `=`, if that comes before the first `:`.
+fn cut_place(word: &[u8]) -> (Option<&[u8]>, &[u8]) {
+    let first = word.iter().position(|byte| matches!(byte, b'=' | b':'));
+    match first {
+        Some(at) if word[at] == b'=' => (Some(&word[..at]), &word[at + 1..]),
+        _ => (None, word),
+    }
+}
+
+fn parse_origin(word: &OsStr, text: &[u8]) -> Result<Origin, Problem> {
+    if let Some(path) = text.strip_prefix(b"local:") {
+        return local(word, path);
+    }
+    if text.starts_with(b"ssh://") {
+        let (destination, directory) = Destination::parse(text).map_err(|e| said(word, &e))?;
+        return Ok(Origin::Hosts { gateways: vec![destination], directory });
+    }
+    let Some(colon) = host_end(text) else {
+        // Its own words for what is missing.
+        Destination::parse(text).map_err(|error| said(word, &error))?;
+        return Err(Problem::new(about(word), "names no host").hint(SHAPE));
+    };
+    let mut gateways = Vec::new();
+    for gateway in split_gateways(&text[..colon]) {
+        if gateway == b"local" && text[..colon].len() > gateway.len() {
+            return Err(Problem::new(about(word), "this machine cannot be in a pool")
+                .hint("a host of the name local is written [local]"));
+        }
+        let alone = [gateway, b":"].concat();
+        let (destination, _) = Destination::parse(&alone).map_err(|error| said(word, &error))?;
+        if gateways.contains(&destination) {
+            let why = format!("the gateway '{destination}' is there twice");
+            return Err(Problem::new(about(word), why));
+        }
+        gateways.push(destination);
+    }
+    if gateways.len() > MAX_GATEWAYS {
+        return Err(Problem::new(
+            about(word),
+            format!("a pool has {MAX_GATEWAYS} gateways at most"),
+        ));
+    }
+    Ok(Origin::Hosts { gateways, directory: text[colon + 1..].to_vec() })
+}
+
+fn local(word: &OsStr, path: &[u8]) -> Result<Origin, Problem> {
+    if !path.starts_with(b"/") {
+        return Err(Problem::new(
+            about(word),
+            "a directory of this machine needs an absolute path",
+        )
+        .hint("local:/dir is this machine; for a host of the name local write [local]:dir"));
+    }
+    if path.contains(&0) {
+        return Err(Problem::new(about(word), "the path has a NUL in it"));
+    }
+    Ok(Origin::Local(PathBuf::from(OsStr::from_bytes(path))))
+}
+
+/// The first `:` outside of brackets, if no `/` comes before it.
+fn host_end(text: &[u8]) -> Option<usize> {
+    let mut in_brackets = false;
+    let end = text.iter().position(|byte| {
+        match byte {
+            b'[' => in_brackets = true,
+            b']' => in_brackets = false,
+            _ => {}
+        }
+        !in_brackets && matches!(byte, b':' | b'/')
+    });
+    end.filter(|at| text[*at] == b':')
+}
+
+/// Parts at the commas outside of brackets.
+fn split_gateways(hosts: &[u8]) -> Vec<&[u8]> {
+    let mut in_brackets = false;
+    hosts
+        .split(|byte| {
+            match byte {
+                b'[' => in_brackets = true,
+                b']' => in_brackets = false,
+                _ => {}
+            }
+            *byte == b',' && !in_brackets
+        })
+        .collect()
+}
+
+fn said(word: &OsStr, error: &ssh::Error) -> Problem {
+    let problem = Problem::new(about(word), error.to_string());
+    match error.hint() {
+        Some(hint) => problem.hint(hint),
+        None => problem,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parsed(word: &str) -> SourceSpec {
+        parse(OsStr::new(word)).unwrap_or_else(|problem| panic!("{word}: {problem}"))
+    }
+
+    fn failure(word: &str) -> String {
+        parse(OsStr::new(word)).map(|source| panic!("{source:?}")).unwrap_err().to_string()
+    }
+
+    fn place(source: &SourceSpec) -> String {
+        let names: Vec<String> = source.place.iter().map(Name::to_string).collect();
+        names.join("/")
+    }
+
+    /// The gateways and the directory, in the shape of a plain source.
+    fn origin(source: &SourceSpec) -> String {
+        match &source.origin {
+            Origin::Local(path) => format!("local {}", path.display()),
+            Origin::Hosts { gateways, directory } => {
+                let hosts: Vec<String> = gateways.iter().map(Destination::to_string).collect();
+                format!("{} {}", hosts.join("+"), directory.escape_ascii())
+            }
+        }
+    }
+
+    #[test]
+    fn places_hosts_directories_and_words_are_told_apart() {
+        for (word, wanted_place, wanted_origin, name) in [
+            ("h:", "", "h ", "h:"),
+            ("u@h:d/e", "", "u@h d/e", "u@h:d/e"),
+            ("h:/a:b", "", "h /a:b", "h:/a:b"),
+            ("h:/a,b", "", "h /a,b", "h:/a,b"),
+            ("h:/a=b", "", "h /a=b", "h:/a=b"),
+            ("h:/x=ro", "", "h /x", "h:/x"),
+            ("h:/x=ro=", "", "h /x=ro", "h:/x=ro"),
+            ("h:/x==", "", "h /x=", "h:/x="),
+            ("h:=ro", "", "h ", "h:"),
+            ("h:/x=ro,new", "", "h /x=ro,new", "h:/x=ro,new"),
+            ("h:/x=ro,", "", "h /x=ro,", "h:/x=ro,"),
+            ("FOO=h:/d", "FOO", "h /d", "FOO=h:/d"),
+            ("a/b c=u@h:/d=nc,optional", "a/b c", "u@h /d", "a/b c=u@h:/d"),
+            ("FOO=h:/a=b", "FOO", "h /a=b", "FOO=h:/a=b"),
+            ("rw=h:", "rw", "h ", "rw=h:"),
+            ("g1,u@g2,g3:/p", "", "g1+u@g2+g3 /p", "g1,u@g2,g3:/p"),
+            ("g1,g2:/p,q=hash", "", "g1+g2 /p,q", "g1,g2:/p,q"),
+            ("[::1]:/d", "", "::1 /d", "[::1]:/d"),
+            (
+                "FOO=[fe80::1%e=1],u@[::2]:/d",
+                "FOO",
+                "fe80::1%e=1+u@::2 /d",
+                "FOO=[fe80::1%e=1],u@[::2]:/d",
+            ),
+            ("ssh://u@h:22/d=ro", "", "u@h /d", "ssh://u@h:22/d"),
+            ("local:/srv", "", "local /srv", "local:/srv"),
+            ("X=local:/srv/a b=ro", "X", "local /srv/a b", "X=local:/srv/a b"),
+            ("[local]:/d", "", "local /d", "[local]:/d"),
+            ("u@local:/d", "", "u@local /d", "u@local:/d"),
+            ("locals:/d", "", "locals /d", "locals:/d"),
+        ] {
+            let source = parsed(word);
+            assert_eq!(
+                (&*place(&source), &*origin(&source)),
+                (wanted_place, wanted_origin),
+                "{word}"
+            );
+            assert_eq!(source.name, name, "{word}");
+        }
+        let port = parsed("ssh://h:2222/d");
+        assert_eq!(port.gateways()[0].port(), Some(2222));
+    }
+
+    #[test]
+    fn words_say_what_kind_of_branch_it_is() {
+        let plain = parsed("h:/x");
+        assert_eq!((plain.mode, plain.presence, plain.pool), Default::default());
+        assert!(!plain.wants_union());
+        assert!(parsed("P=h:/x").wants_union() && parsed("h:/x=rw").wants_union());
+        let branch = parsed("g,h:/x=optional,nc,failover");
+        assert_eq!((branch.mode, branch.presence), (Mode::NoCreate, Presence::Optional));
+        assert_eq!(branch.pool, Some(PoolMode::Failover));
+        assert!(!parsed("g,h:/x=balance").wants_union(), "a pool is no union");
+        assert_eq!(parsed("h:/x=ro,ro").mode, Mode::ReadOnly);
+        for (text, word) in WORDS {
+            let source = parsed(&format!("g,h:/x={text}"));
+            match word {
+                BranchWord::Mode(mode) => assert_eq!(source.mode, *mode),
+                BranchWord::Presence(presence) => assert_eq!(source.presence, *presence),
+                BranchWord::Pool(pool) => assert_eq!(source.pool, Some(*pool)),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_what_would_be_right() {
+        for (word, why, hint) in [
+            ("host", "names no host", "an IPv6 address is written"),
+            ("FOO=bar", "names no host", "IPv6"),
+            ("/h:/d", "names no host", "IPv6"),
+            (":/d", "invalid hostname \"\": it is empty", "alias in ~/.ssh/config"),
+            ("a,,b:/d", "invalid hostname \"\"", ""),
+            ("-oX:/d", "begins with '-'", ""),
+            ("=h:/d", "there is no place before the '='", "PLACE="),
+            ("/a=h:/d", "the place '/a' has to be relative to the mount point", "PLACE="),
+            ("a/../b=h:/d", "the place 'a/../b' has '.' or '..' in it", "PLACE="),
+            (".=h:/d", "the place '.' has '.' or '..' in it", "PLACE="),
+            ("a//b=h:/d", "the place 'a//b' has an empty part", "PLACE="),
+            ("a/=h:/d", "the place 'a/' has an empty part", "PLACE="),
+            ("-oA=h:/d", "begins with '-', as an option does", "PLACE="),
+            ("h:/x=ro,rw", "its words contradict each other", "one of rw, ro, nc"),
+            ("h:/x=required,optional", "contradict", "one of required, optional"),
+            ("g,h:/x=hash,balance", "contradict", "one of balance"),
+            ("h:/x=balance", "a pool needs several gateways", "gw1,gw2:/dir=balance"),
+            ("local:/x=hash", "a pool needs several gateways", "gw1,gw2"),
+            ("g,g:/x", "the gateway 'g' is there twice", ""),
+            ("local:x", "a directory of this machine needs an absolute path", "[local]:dir"),
+            ("local:", "needs an absolute path", "[local]:dir"),
+            ("local,h:/x", "this machine cannot be in a pool", "[local]"),
+            ("h\x1b[2J:/d", "", ""),
+        ] {
+            let said = failure(word);
+            let (first, second) = said.split_once('\n').unwrap_or((&said, ""));
+            assert!(first.starts_with("source '") && first.contains(why), "{word}: {said}");
+            assert!(second.contains(hint), "{word}: {said}");
+            assert!(!said.contains('\x1b'), "{said:?}");
+        }
+        let many: Vec<String> = (0..65).map(|number| format!("g{number}")).collect();
+        assert!(failure(&format!("{}:/x", many.join(","))).contains("64 gateways at most"));
+    }
+
+    #[test]
+    fn sshfs_s_sources_stay_what_they_are() {
+        for word in ["h:/x=ro", "local:/x", "h:/x="] {
+            let source = parse_as_sshfs(OsStr::new(word)).unwrap();
+            assert_eq!(source.name, word);
+            let (host, directory) = word.split_once(':').unwrap();
+            assert_eq!(origin(&source), format!("{host} {directory}"));
+            assert!(!source.wants_union());
+        }
+    }
+
+    #[test]
+    fn a_list_of_fstab_is_parted_where_a_source_begins() {
+        let split = |list: &str| -> Vec<String> {
+            split_list(OsStr::new(list)).into_iter().map(|s| s.into_string().unwrap()).collect()
+        };
+        assert_eq!(split("a:/x P=b:/y=ro local:/z"), ["a:/x", "P=b:/y=ro", "local:/z"]);
+        assert_eq!(split("a:/my  dir b:/y"), ["a:/my  dir", "b:/y"]);
+        assert_eq!(split("a:/x"), ["a:/x"]);
+        assert_eq!(split("work"), ["work"]);
+    }
+
+    proptest! {
+        /// The empty list makes a directory of any bytes sayable.
+        #[test]
+        fn every_directory_can_be_written(
+            directory in prop::collection::vec(1u8.., 0..20), place in "[a-z/]{0,5}"
+        ) {
+            let mut word = match parse_place(place.as_bytes()) {
+                Ok(_) => format!("{place}=").into_bytes(),
+                Err(_) => Vec::new(),
+            };
+            word.extend_from_slice(b"h:");
+            word.extend_from_slice(&directory);
+            word.push(b'=');
+            let source = parse(OsStr::from_bytes(&word)).unwrap();
+            let Origin::Hosts { directory: read, .. } = source.origin else { panic!() };
+            prop_assert_eq!(read, directory);
+        }
+
+        #[test]
+        fn no_word_makes_it_panic(word in prop::collection::vec(any::<u8>(), 0..30)) {
+            let _ = parse(OsStr::from_bytes(&word));
+            let _ = split_list(OsStr::from_bytes(&word));
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! The layers of one mount below `vfs`, built from what was asked for.
+//!
+//! ```text
+//! union::Union                    only with several sources, a place, or a branch's words
+//!  ├ view::View                   a branch's links and owners; only below a union
+//!  │  └ steady::Steady            outlives connections
+//!  │     └ replicas::Replicas     only for a pool
+//!  │        └ host::Host          one a gateway
+//!  └ local::Local                 a directory of this machine
+//! ```
+//!
+//! What somebody may want to look at later is kept beside the layers: `status` reads a [`Stack`],
+//! and `branch` changes the union and the list of sources in it.
+//!
+//! Not here: what the words of a source mean (`sources`), and what is above (`mount::wiring`).
+
+mod connect;
+mod settings;
+mod view;
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use base::Remote;
+use host::Host;
+use local::Local;
+use replicas::{Gateway, Replicas};
+use steady::Steady;
+use union::{Branch, Union};
+
+use crate::connector::SshConnector;
+use crate::mount::request::{IdMap, LinkTargets, MountRequest};
+use crate::report::{Problem, printable};
+use crate::sources::{self, Origin, Presence, SourceSpec};
+use connect::{Asking, Reached, Target, Wanted};
+use view::{Owners, Roots, View};
+
+/// What a mount shows, and what it is made of.
+pub struct Stack {
+    /// The top, which `vfs` shows.
+    pub remote: Arc<dyn Remote>,
+    /// The tree of branches; `None` for a plain mount of one source.
+    pub union: Option<Arc<Union>>,
+    blueprint: Blueprint,
+    /// In the order of the branches.
+    sources: RwLock<Vec<Arc<Source>>>,
+}
+
+/// One source, and the layers that serve it.
+pub struct Source {
+    /// What was asked for. The union knows what mode and presence are by now.
+    pub spec: SourceSpec,
+    /// What outlives connections; `None` for a directory of this machine.
+    pub steady: Option<Arc<Steady>>,
+    /// The pool, if there is more than one gateway.
+    pub replicas: Option<Arc<Replicas>>,
+    /// The gateways, or the one host, by the names that the user gave; none for a directory of
+    /// this machine.
+    pub hosts: Vec<(String, Arc<Host>)>,
+    /// The directory of this machine, if it is one.
+    pub local: Option<Arc<Local>>,
+    /// Which of the hosts were connected when the source was opened.
+    connected: Vec<bool>,
+}
+
+/// What every source of a mount is built by.
+struct Blueprint {
+    request: MountRequest,
+    password: Option<ssh::Password>,
+}
+
+impl Stack {
+    /// Connects to all hosts, and puts the layers on top of each other. Nothing is left of it when
+    /// the future is dropped.
+    pub async fn build(request: &MountRequest) -> Result<Stack, Problem> {
+        let has_host = request.sources.iter().any(|source| !source.gateways().is_empty());
+        let wants_password = request.ssh.password_stdin && has_host;
+        let blueprint = Blueprint {
+            request: request.clone(),
+            password: wants_password.then(settings::password).transpose()?,
+        };
+        let sources = blueprint.open(&request.sources, Asking::Terminal).await?;
+        if sources.iter().all(|source| source.is_away()) && !request.host.delay_connect {
+            return Err(Problem::new(printable(&request.source), "no source can be reached")
+                .hint("each of them is optional, but a mount needs one; or use -o delay_connect"));
+        }
+        let (remote, union): (Arc<dyn Remote>, _) = match &sources[..] {
+            [only] if !request.is_union() => (only.remote(), None),
+            _ => {
+                let mut branches = Vec::new();
+                for source in &sources {
+                    branches.push(blueprint.branch(source).await?);
+                }
+                let union = Union::new(branches, settings::policies(request))
+                    .map_err(|error| Problem::new("sources", error.to_string()))?;
+                let union = Arc::new(union);
+                (union.clone(), Some(union))
+            }
+        };
+        Ok(Stack { remote, union, blueprint, sources: RwLock::new(sources) })
+    }
+
+    /// What was asked for when the mount was made.
+    #[must_use]
+    pub fn request(&self) -> &MountRequest {
+        &self.blueprint.request
+    }
+
+    /// The sources in the order of their branches.
+    #[must_use]
+    pub fn sources(&self) -> Vec<Arc<Source>> {
+        self.sources.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Adds a branch behind those that there are, once its hosts are connected; nobody is asked for
+    /// a password. All or nothing is done when the future is dropped. What is cached above is the
+    /// caller's to drop.
+    pub async fn add(&self, spec: SourceSpec) -> Result<(), Problem> {
+        let what = format!("source '{}'", spec.shown());
+        let Some(union) = &self.union else {
+            let why = "this mount shows one source and is no tree of branches";
+            return Err(Problem::new(what, why)
+                .hint("one that can get branches is made with a word: sshoal host:dir=rw mnt"));
+        };
+        let mut all: Vec<SourceSpec> = self.sources().iter().map(|it| it.spec.clone()).collect();
+        all.push(spec.clone());
+        sources::check(&all)?;
+        let opened = self.blueprint.open(std::slice::from_ref(&spec), Asking::Nobody).await?;
+        let source = opened.into_iter().next().expect("one was opened");
+        if let Some(local) = &source.local {
+            self.blueprint.check_outside(&source, local).await?;
+        }
+        let branch = self.blueprint.branch(&source).await?;
+        let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
+        // All that is cached is in doubt by it, not only what this tells.
+        let _ = union.add(branch).map_err(|error| Problem::new(what, error.to_string()))?;
+        sources.push(source);
+        Ok(())
+    }
+
+    /// Forgets a source whose branch was taken out of the union. Its connections end when the last
+    /// who has a file of it open is done.
+    pub fn forget(&self, name: &str) {
+        let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
+        sources.retain(|source| source.spec.shown() != name);
+    }
+
+    /// User and group id of the login, as `vfs` sees owners, if all branches have the same and
+    /// tell it: it lets opens be answered without asking.
+    pub async fn login(&self) -> Option<(u32, u32)> {
+        let request = &self.blueprint.request;
+        if request.host.delay_connect {
+            return None;
+        }
+        let mut logins = Vec::new();
+        for source in self.sources() {
+            // Below a union owners are translated before `vfs` sees them.
+            let is_local_user = self.union.is_some() && request.idmap == IdMap::User;
+            logins.push(if is_local_user { Some(own_ids()) } else { source.login().await });
+        }
+        let first = *logins.first()?;
+        first.filter(|_| logins.iter().all(|login| *login == first))
+    }
+
+    /// What `vfs` is to do about owners.
+    pub async fn idmap(&self) -> Result<vfs::IdMap, Problem> {
+        Ok(match &self.blueprint.request.idmap {
+            IdMap::None => vfs::IdMap::Same,
+            IdMap::User if self.union.is_some() => vfs::IdMap::Same,
+            IdMap::User => match self.sources().first() {
+                Some(source) if source.local.is_none() => source.local_user().await?,
+                _ => vfs::IdMap::Same,
+            },
+            IdMap::File { users, groups, others_same } => vfs::IdMap::Table {
+                uids: users.as_ref().map(|table| table.ids.clone()),
+                gids: groups.as_ref().map(|table| table.ids.clone()),
+                others_same: *others_same,
+            },
+        })
+    }
+
+    /// The remote root by which `vfs` makes absolute links relative. Below a union that was done
+    /// before.
+    #[must_use]
+    pub fn real_root(&self) -> Option<Vec<u8>> {
+        match self.union {
+            Some(_) => None,
+            None => self.sources().first()?.real_root(),
+        }
+    }
+}
+
+impl Source {
+    fn remote(&self) -> Arc<dyn Remote> {
+        match (&self.local, &self.steady) {
+            (Some(local), _) => local.clone(),
+            (None, Some(steady)) => steady.clone(),
+            (None, None) => unreachable!("a source is local or of hosts"),
+        }
+    }
+
+    /// Whether none of its hosts was connected.
+    fn is_away(&self) -> bool {
+        self.local.is_none() && !self.connected.contains(&true)
+    }
+
+    /// The machine or machines, as the user calls them.
+    #[must_use]
+    pub fn host_names(&self) -> String {
+        if self.local.is_some() {
+            return "localhost".to_owned();
+        }
+        let names: Vec<&str> = self.hosts.iter().map(|(name, _)| name.as_str()).collect();
+        names.join(",")
+    }
+
+    fn real_root(&self) -> Option<Vec<u8>> {
+        match &self.spec.origin {
+            Origin::Local(path) => local_root(path),
+            Origin::Hosts { .. } => {
+                self.hosts.iter().find_map(|(_, host)| host.real_root()).map(<[u8]>::to_vec)
+            }
+        }
+    }
+
+    /// A host that was connected.
+    fn connected_host(&self) -> Option<(&str, &Arc<Host>)> {
+        let mut hosts = self.hosts.iter().zip(&self.connected);
+        hosts.find(|(_, connected)| **connected).map(|((name, host), _)| (name.as_str(), host))
+    }
+
+    async fn login(&self) -> Option<(u32, u32)> {
+        if self.local.is_some() {
+            return Some(own_ids());
+        }
+        let (_, host) = self.connected_host()?;
+        let told = host.login_ids().await;
+        told.inspect_err(|error| {
+            tracing::debug!(%error, "the server does not tell who the login is");
+        })
+        .ok()
+    }
+
+    /// The map of `idmap=user`.
+    async fn local_user(&self) -> Result<vfs::IdMap, Problem> {
+        // With a delayed connect it is made here.
+        let host = self.connected_host().or(self.hosts.first().map(|(n, host)| (n.as_str(), host)));
+        let (name, host) = host.expect("a source of hosts has one");
+        // Who the login is, SFTP does not tell; its home directory is its own.
+        let (uid, gid) = host.login_ids().await.map_err(|error| {
+            let why = format!("{name}: cannot examine the remote home: {error}");
+            Problem::new("option 'idmap=user'", why)
+        })?;
+        Ok(local_user(uid, gid))
+    }
+}
+
+impl Blueprint {
+    /// Opens sources, their hosts all at once.
+    async fn open(
+        &self,
+        specs: &[SourceSpec],
+        asking: Asking,
+    ) -> Result<Vec<Arc<Source>>, Problem> {
+        let mut locals = Vec::new();
+        let mut wanted = Vec::new();
+        for spec in specs {
+            locals.push(match &spec.origin {
+                Origin::Local(path) => Some(self.open_local(spec, path).await?),
+                Origin::Hosts { .. } => None,
+            });
+            wanted.push(self.wanted(spec)?);
+        }
+        let reached = connect::all(wanted, asking).await?;
+        let opened = specs.iter().zip(locals).zip(reached);
+        opened.map(|((spec, local), reached)| self.source(spec, local, reached)).collect()
+    }
+
+    async fn open_local(
+        &self,
+        spec: &SourceSpec,
+        path: &std::path::Path,
+    ) -> Result<Arc<Local>, Problem> {
+        let about = format!("source '{}'", spec.shown());
+        let (path, mountpoint) = (path.to_owned(), self.request.mountpoint.clone());
+        // May wait for a disk or a network.
+        let opened = tokio::task::spawn_blocking(move || {
+            let local = Local::open(&path)?;
+            // A descriptor that somebody else has mounted names no directory.
+            let is_place = !crate::mount::is_open_descriptor(&mountpoint);
+            let contains = is_place && local.contains(&mountpoint)?;
+            Ok((local, contains))
+        });
+        let opened = opened.await.map_err(|error| Problem::new(&about, error.to_string()))?;
+        let (local, contains) =
+            opened.map_err(|error: local::Error| Problem::new(&about, error.to_string()))?;
+        if contains {
+            let what = format!("mount point '{}'", printable(&self.request.mountpoint));
+            let why = format!("it is inside the source '{}'", spec.shown());
+            return Err(Problem::new(what, why).hint("the mount would contain itself"));
+        }
+        Ok(Arc::new(local))
+    }
+
+    /// Once there is a mount, a directory in it leads to the mount itself.
+    async fn check_outside(&self, source: &Source, local: &Arc<Local>) -> Result<(), Problem> {
+        let (local, mountpoint) = (local.clone(), self.request.mountpoint.clone());
+        if crate::mount::is_open_descriptor(&mountpoint) {
+            return Ok(());
+        }
+        let about = || format!("source '{}'", source.spec.shown());
+        let within = tokio::task::spawn_blocking(move || local.is_within(&mountpoint)).await;
+        let within = within.map_err(|error| Problem::new(about(), error.to_string()))?;
+        match within.map_err(|error| Problem::new(about(), error.to_string()))? {
+            true => Err(Problem::new(about(), "it is inside the mount")
+                .hint("the mount would contain itself")),
+            false => Ok(()),
+        }
+    }
+
+    fn wanted(&self, spec: &SourceSpec) -> Result<Wanted, Problem> {
+        let Origin::Hosts { gateways, directory } = &spec.origin else {
+            return Ok(Wanted { targets: Vec::new(), is_optional: true });
+        };
+        let mut targets = Vec::new();
+        for destination in gateways {
+            let ssh = settings::ssh_config(
+                &self.request.ssh,
+                destination.clone(),
+                &spec.ssh_arguments,
+                self.password.clone(),
+            )?;
+            targets.push(Target {
+                name: destination.to_string(),
+                connector: Arc::new(SshConnector::new(ssh)?),
+                config: settings::host_config(&self.request, directory.clone()),
+            });
+        }
+        Ok(Wanted { targets, is_optional: spec.presence == Presence::Optional })
+    }
+
+    fn source(
+        &self,
+        spec: &SourceSpec,
+        local: Option<Arc<Local>>,
+        reached: Reached,
+    ) -> Result<Arc<Source>, Problem> {
+        let Reached { hosts, connected } = reached;
+        let mut source =
+            Source { spec: spec.clone(), steady: None, replicas: None, hosts, local, connected };
+        let below: Arc<dyn Remote> = match &source.hosts[..] {
+            [] => return Ok(Arc::new(source)),
+            [(_, host)] => host.clone(),
+            hosts => {
+                let gateway = |(name, host): &(String, Arc<Host>)| Gateway {
+                    name: name.clone(),
+                    remote: host.clone(),
+                };
+                let config = settings::replicas_config(spec.pool.unwrap_or(self.request.pool));
+                let replicas = Replicas::new(hosts.iter().map(gateway).collect(), config)
+                    .map_err(|error| Problem::new(spec.shown(), error.to_string()))?;
+                let replicas = Arc::new(replicas);
+                source.replicas = Some(replicas.clone());
+                replicas
+            }
+        };
+        let config = settings::steady_config(&self.request, spec.shown());
+        source.steady = Some(Steady::new(below, config));
+        Ok(Arc::new(source))
+    }
+
+    /// A source as a branch of the union, with its links and owners translated where that is
+    /// wanted.
+    async fn branch(&self, source: &Source) -> Result<Branch, Problem> {
+        let links = &self.request.links;
+        let rewrites = links.targets == LinkTargets::Inside || links.transform;
+        let hosts: Vec<Arc<Host>> = source.hosts.iter().map(|(_, host)| host.clone()).collect();
+        let roots = match &source.spec.origin {
+            Origin::Hosts { .. } => Some(Roots::OfHosts(hosts.clone())),
+            Origin::Local(path) => local_root(path).map(Roots::Known),
+        };
+        // The ids of this machine's own directories are right already.
+        let owners = match self.request.idmap == IdMap::User && source.local.is_none() {
+            false => None,
+            // Of a host that is away it is asked later.
+            true if source.is_away() => Some(Owners::of_login(hosts)),
+            true => Some(Owners::known(source.local_user().await?)),
+        };
+        let mut remote = source.remote();
+        let roots = roots.filter(|_| rewrites);
+        if roots.is_some() || owners.is_some() {
+            remote = Arc::new(View::new(remote, roots, owners));
+        }
+        Ok(Branch {
+            name: source.spec.shown(),
+            host: source.host_names(),
+            place: source.spec.place.clone(),
+            remote,
+            mode: settings::mode(source.spec.mode),
+            presence: settings::presence(source.spec.presence),
+        })
+    }
+}
+
+/// An absolute path without links in it.
+fn local_root(path: &std::path::Path) -> Option<Vec<u8>> {
+    use std::os::unix::ffi::OsStringExt;
+    path.canonicalize().ok().map(PathBuf::into_os_string).map(OsStringExt::into_vec)
+}
+
+/// The ids of the user of this process.
+fn own_ids() -> (u32, u32) {
+    (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())
+}
+
+/// The remote login is the local user.
+fn local_user(uid: u32, gid: u32) -> vfs::IdMap {
+    let (own_uid, own_gid) = own_ids();
+    vfs::IdMap::User { uid: (uid, own_uid), gid: (gid, own_gid) }
+}

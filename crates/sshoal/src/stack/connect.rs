@@ -1,0 +1,205 @@
+//! Connecting to all hosts of a mount before there is a mount.
+//!
+//! All at once, so that mounting takes as long as the slowest host. ssh asks for passwords and for
+//! new host keys on the terminal, where two cannot ask at a time. So with several hosts ssh may not
+//! ask at first; those that failed for the want of an answer are then connected one after another,
+//! with ssh's questions and words on the terminal. A single host may ask at once.
+//!
+//! A gateway of a pool that is not reached is left for later if another one is, and so is a host
+//! whose source is optional. What a host that is reached says against its source (no such
+//! directory) always ends the mounting.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+use host::{Connector, Host};
+use tokio::task::JoinSet;
+
+use crate::connector::SshConnector;
+use crate::report::Problem;
+
+/// How long a mount waits for hosts that it can do without. A login over a slow way with a jump
+/// host takes three seconds.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// One host to be connected.
+pub(super) struct Target {
+    /// As the user calls it.
+    pub name: String,
+    pub connector: Arc<SshConnector>,
+    pub config: host::Config,
+}
+
+/// The hosts of one source.
+pub(super) struct Wanted {
+    pub targets: Vec<Target>,
+    /// The mount can do without all of them.
+    pub is_optional: bool,
+}
+
+/// The hosts of a source, connected or to be connected later.
+pub(super) struct Reached {
+    pub hosts: Vec<(String, Arc<Host>)>,
+    /// Which of them are connected.
+    pub connected: Vec<bool>,
+}
+
+/// Who may be asked for passwords.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asking {
+    /// The user on the terminal.
+    Terminal,
+    /// Nobody.
+    Nobody,
+}
+
+enum Missed {
+    Failed {
+        error: host::Error,
+        wants_answer: bool,
+    },
+    /// It had not answered when it was waited for no longer.
+    Late,
+}
+
+type Tried = Result<Host, Missed>;
+
+/// Connects to the hosts of all sources. The order stays.
+pub(super) async fn all(sources: Vec<Wanted>, asking: Asking) -> Result<Vec<Reached>, Problem> {
+    let count: usize = sources.iter().map(|source| source.targets.len()).sum();
+    let at_once = asking == Asking::Terminal && count == 1;
+    let mut running = JoinSet::new();
+    for (index, source) in sources.iter().enumerate() {
+        for target in &source.targets {
+            target.connector.set_asking(at_once);
+        }
+        running.spawn(without_order(index, source));
+    }
+    let mut tried: Vec<Vec<Tried>> = sources.iter().map(|_| Vec::new()).collect();
+    while let Some(joined) = running.join_next().await {
+        let (index, result) =
+            joined.map_err(|error| Problem::new("connecting", error.to_string()))?;
+        tried[index] = result;
+    }
+    let mut reached = Vec::new();
+    let mut missing: Option<Problem> = None;
+    for (source, mut tried) in sources.into_iter().zip(tried) {
+        if asking == Asking::Terminal && !at_once {
+            ask(&source, &mut tried).await;
+        }
+        match judge(&source, tried).await {
+            Ok(source) => reached.push(source),
+            // All that are missing are told, so that nobody has to find them one by one.
+            Err(problem) => {
+                missing = Some(match missing {
+                    None => problem,
+                    Some(first) => first.hint_too(&problem.to_string()),
+                });
+            }
+        }
+    }
+    missing.map_or(Ok(reached), Err)
+}
+
+/// Tries all hosts of a source together. Gives up those that take long once it can do without.
+fn without_order(
+    index: usize,
+    source: &Wanted,
+) -> impl Future<Output = (usize, Vec<Tried>)> + use<> {
+    let targets: Vec<(Arc<SshConnector>, host::Config)> = source
+        .targets
+        .iter()
+        .map(|target| (target.connector.clone(), target.config.clone()))
+        .collect();
+    let is_optional = source.is_optional;
+    async move {
+        let mut tried: Vec<Tried> = targets.iter().map(|_| Err(Missed::Late)).collect();
+        let mut running = JoinSet::new();
+        for (index, (connector, config)) in targets.into_iter().enumerate() {
+            running.spawn(async move { (index, connect(&connector, config).await) });
+        }
+        let limit = tokio::time::sleep(LIMIT);
+        tokio::pin!(limit);
+        let mut can_do_without = is_optional;
+        loop {
+            tokio::select! {
+                joined = running.join_next() => match joined {
+                    None => break,
+                    Some(Ok((index, result))) => {
+                        can_do_without |= result.is_ok();
+                        tried[index] = result;
+                    }
+                    // It has panicked, which is told as if it were late.
+                    Some(Err(error)) => tracing::error!(%error, "connecting"),
+                },
+                () = &mut limit, if can_do_without => break,
+            }
+        }
+        (index, tried)
+    }
+}
+
+async fn connect(connector: &Arc<SshConnector>, config: host::Config) -> Tried {
+    let dyn_connector: Arc<dyn Connector> = connector.clone();
+    Host::connect(dyn_connector, config)
+        .await
+        .map_err(|error| Missed::Failed { error, wants_answer: connector.wants_answer() })
+}
+
+/// Tries again, one after another and with ssh's questions on the terminal, those whose ssh had
+/// nobody to ask. An optional host is asked for only where there is somebody.
+async fn ask(source: &Wanted, tried: &mut [Tried]) {
+    let somebody = || File::open("/dev/tty").is_ok();
+    for (target, tried) in source.targets.iter().zip(tried) {
+        let wants_answer = matches!(tried, Err(Missed::Failed { wants_answer: true, .. }));
+        if wants_answer && (!source.is_optional || somebody()) {
+            target.connector.set_asking(true);
+            *tried = connect(&target.connector, target.config.clone()).await;
+        }
+    }
+}
+
+/// Whether a source can be mounted with what came of its hosts.
+async fn judge(source: &Wanted, tried: Vec<Tried>) -> Result<Reached, Problem> {
+    let about = |target: &Target, why: &Missed| match why {
+        Missed::Failed { error, .. } => Problem::new(&target.name, error.to_string()),
+        Missed::Late => {
+            Problem::new(&target.name, format!("no answer within {} s", LIMIT.as_secs()))
+        }
+    };
+    let one_lives = tried.iter().any(Result::is_ok);
+    let mut reached = Reached { hosts: Vec::new(), connected: Vec::new() };
+    for (target, tried) in source.targets.iter().zip(tried) {
+        // From here on it is as with any later connection: what ssh says goes to the log.
+        target.connector.set_asking(true);
+        let host = match tried {
+            Ok(host) => {
+                reached.connected.push(!target.config.delay_connect);
+                host
+            }
+            Err(why) => {
+                let speaks_of_source = matches!(&why, Missed::Failed { error, .. }
+                    if !matches!(error, host::Error::Connect(_) | host::Error::Session { .. }));
+                let problem = about(target, &why);
+                if speaks_of_source || !one_lives && !source.is_optional {
+                    return Err(problem);
+                }
+                tracing::warn!("mounted without {problem}");
+                reached.connected.push(false);
+                later(target)
+                    .await
+                    .map_err(|error| Problem::new(&target.name, error.to_string()))?
+            }
+        };
+        reached.hosts.push((target.name.clone(), Arc::new(host)));
+    }
+    Ok(reached)
+}
+
+/// The host without a connection, which is made when it is needed.
+async fn later(target: &Target) -> Result<Host, host::Error> {
+    let config = host::Config { delay_connect: true, ..target.config.clone() };
+    let connector: Arc<dyn Connector> = target.connector.clone();
+    Host::connect(connector, config).await
+}

@@ -1,0 +1,348 @@
+//! What one branch's absolute links and owners mean in a tree of several.
+//!
+//! A mount of one host leaves both to `vfs`, which knows one remote root and one login. Branches
+//! have one each, so they are translated here, where it is known which branch it is:
+//!
+//! - The target of a link that is absolute and below the branch's root there becomes relative to
+//!   the link. Both are in the same branch, so that it leads to the same file in the mount.
+//! - With `idmap=user` the login's ids there become those of the local user, and back.
+//!
+//! Roots and logins are asked for when they are needed, since a host may be away at first.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base::{
+    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, OpenFlags, Opened, Remote,
+    RemotePath, RenameMode, Result, StatVfs, Window,
+};
+use bytes::Bytes;
+use host::Host;
+use tokio::sync::OnceCell;
+
+/// One branch, translated.
+pub(super) struct View {
+    inner: Arc<dyn Remote>,
+    roots: Option<Roots>,
+    owners: Option<Owners>,
+}
+
+/// Where the branch's root is on its own machine.
+pub(super) enum Roots {
+    /// As each of these hosts has it, once it is known.
+    OfHosts(Vec<Arc<Host>>),
+    /// An absolute path without links in it.
+    Known(Vec<u8>),
+}
+
+/// Whose ids are the local user's.
+pub(super) struct Owners {
+    hosts: Vec<Arc<Host>>,
+    map: OnceCell<vfs::IdMap>,
+}
+
+impl View {
+    /// `None` leaves links or owners as they are.
+    pub fn new(inner: Arc<dyn Remote>, roots: Option<Roots>, owners: Option<Owners>) -> View {
+        View { inner, roots, owners }
+    }
+
+    /// Nothing awaits anything once the login is known.
+    async fn attr_here(&self, attr: Attr) -> Result<Attr> {
+        match &self.owners {
+            None => Ok(attr),
+            Some(owners) => owners.map().await?.attr_here(&vfs::Shown::default(), attr),
+        }
+    }
+
+    async fn change_there(&self, change: AttrChange) -> Result<AttrChange> {
+        match &self.owners {
+            Some(owners) if change.uid.or(change.gid).is_some() => {
+                let map = owners.map().await?;
+                let uid = change.uid.map(|uid| map.uid_there(uid)).transpose()?;
+                let gid = change.gid.map(|gid| map.gid_there(gid)).transpose()?;
+                Ok(AttrChange { uid, gid, ..change })
+            }
+            _ => Ok(change),
+        }
+    }
+}
+
+impl Roots {
+    /// `target` as seen from the directory `dir`, if it is below a root.
+    fn relative(&self, dir: &RemotePath, target: &[u8]) -> Option<Vec<u8>> {
+        match self {
+            Roots::Known(root) => vfs::relative_target(root, dir, target),
+            Roots::OfHosts(hosts) => hosts
+                .iter()
+                .filter_map(|host| host.real_root())
+                .find_map(|root| vfs::relative_target(root, dir, target)),
+        }
+    }
+}
+
+impl Owners {
+    /// Asks the hosts when it has to, the first that answers.
+    pub fn of_login(hosts: Vec<Arc<Host>>) -> Owners {
+        Owners { hosts, map: OnceCell::new() }
+    }
+
+    /// Has been asked already.
+    pub fn known(map: vfs::IdMap) -> Owners {
+        Owners { hosts: Vec::new(), map: OnceCell::new_with(Some(map)) }
+    }
+
+    async fn map(&self) -> Result<&vfs::IdMap> {
+        self.map
+            .get_or_try_init(|| async {
+                let mut why = Errno::EHOSTDOWN;
+                for host in &self.hosts {
+                    match host.login_ids().await {
+                        Ok((uid, gid)) => return Ok(super::local_user(uid, gid)),
+                        Err(error) => why = error,
+                    }
+                }
+                Err(why)
+            })
+            .await
+    }
+}
+
+#[async_trait]
+impl Remote for View {
+    async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
+        self.attr_here(self.inner.lstat(path).await?).await
+    }
+
+    async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
+        let target = self.inner.readlink(path).await?;
+        let dir = path.parent().unwrap_or_default();
+        let relative = self.roots.as_ref().and_then(|roots| roots.relative(&dir, &target));
+        Ok(relative.unwrap_or(target))
+    }
+
+    async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
+        self.inner.opendir(path).await
+    }
+
+    async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
+        let mut batch = self.inner.readdir(dh).await?;
+        if self.owners.is_some() {
+            for entry in batch.iter_mut().flatten() {
+                if let Some(attr) = entry.attr {
+                    entry.attr = Some(self.attr_here(attr).await?);
+                }
+            }
+        }
+        Ok(batch)
+    }
+
+    fn closedir(&self, dh: Dh) {
+        self.inner.closedir(dh);
+    }
+
+    async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
+        let opened = self.inner.open(path, flags).await?;
+        if self.owners.is_none() {
+            return Ok(opened);
+        }
+        // Given back if the caller leaves, or if the login is not told.
+        let handle = Given { inner: self.inner.as_ref(), fh: Some(opened.fh) };
+        let attr = self.attr_here(opened.attr).await?;
+        Ok(Opened { fh: handle.keep(), attr })
+    }
+
+    async fn fstat(&self, fh: Fh) -> Result<Attr> {
+        self.attr_here(self.inner.fstat(fh).await?).await
+    }
+
+    async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
+        self.inner.read(fh, offset, len).await
+    }
+
+    async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
+        self.inner.write(fh, offset, data).await
+    }
+
+    async fn fsync(&self, fh: Fh) -> Result<()> {
+        self.inner.fsync(fh).await
+    }
+
+    async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
+        self.inner.fsyncdir(path).await
+    }
+
+    fn close(&self, fh: Fh) {
+        self.inner.close(fh);
+    }
+
+    async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
+        self.inner.setattr(path, self.change_there(change).await?).await
+    }
+
+    async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
+        self.inner.fsetattr(fh, self.change_there(change).await?).await
+    }
+
+    async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
+        self.inner.mkdir(path, perm).await
+    }
+
+    async fn rmdir(&self, path: &RemotePath) -> Result<()> {
+        self.inner.rmdir(path).await
+    }
+
+    async fn unlink(&self, path: &RemotePath) -> Result<()> {
+        self.inner.unlink(path).await
+    }
+
+    async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
+        self.inner.symlink(target, path).await
+    }
+
+    async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
+        self.inner.link(existing, new).await
+    }
+
+    async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
+        self.inner.rename(from, to, mode).await
+    }
+
+    async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
+        self.inner.statvfs(path).await
+    }
+
+    async fn copy(
+        &self,
+        from: Fh,
+        from_offset: u64,
+        to: Fh,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.inner.copy(from, from_offset, to, to_offset, len).await
+    }
+
+    fn suggested_window(&self) -> Window {
+        self.inner.suggested_window()
+    }
+
+    async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {
+        self.inner.locate(path).await
+    }
+
+    fn is_away(&self) -> bool {
+        self.inner.is_away()
+    }
+
+    async fn gone(&self) {
+        self.inner.gone().await;
+    }
+
+    async fn server_run(&self) -> Result<Option<Bytes>> {
+        self.inner.server_run().await
+    }
+}
+
+/// A handle that is closed unless it is kept.
+struct Given<'a> {
+    inner: &'a dyn Remote,
+    fh: Option<Fh>,
+}
+
+impl Given<'_> {
+    fn keep(mut self) -> Fh {
+        self.fh.take().expect("it is given once")
+    }
+}
+
+impl Drop for Given<'_> {
+    fn drop(&mut self) {
+        if let Some(fh) = self.fh.take() {
+            self.inner.close(fh);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Access;
+    use testkit::{MemRemote, path};
+
+    const THERE: u32 = 4321;
+
+    /// The login there is 4321, and the root there is `/srv/data`.
+    fn view(remote: Arc<MemRemote>) -> View {
+        let owners = Owners::known(super::super::local_user(THERE, THERE));
+        View::new(remote, Some(Roots::Known(b"/srv/data".to_vec())), Some(owners))
+    }
+
+    mod conformance {
+        use std::sync::Arc;
+        use testkit::MemRemote;
+        use testkit::conformance::Ground;
+
+        async fn ground() -> Ground {
+            let remote = Arc::new(MemRemote::new());
+            let counted = remote.clone();
+            Ground::new(Arc::new(super::view(remote))).counting(move || counted.open_handles())
+        }
+
+        testkit::conformance!(ground);
+    }
+
+    #[tokio::test]
+    async fn the_login_there_is_the_local_user_in_all_attributes_and_changes() {
+        let remote = Arc::new(MemRemote::new());
+        let own = super::super::own_ids();
+        remote.put_file("f", "x");
+        let there = AttrChange { uid: Some(THERE), gid: Some(THERE), ..AttrChange::default() };
+        remote.setattr(&path("f"), there).await.unwrap();
+        let view = view(remote.clone());
+        let ids = |attr: Attr| (attr.uid, attr.gid);
+        assert_eq!(ids(view.lstat(&path("f")).await.unwrap()), own);
+        let opened = view.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
+        assert_eq!(ids(opened.attr), own);
+        assert_eq!(ids(view.fstat(opened.fh).await.unwrap()), own);
+        view.close(opened.fh);
+        let dir = view.opendir(&path("")).await.unwrap();
+        let batch = view.readdir(dir).await.unwrap().unwrap();
+        assert!(batch.iter().filter_map(|entry| entry.attr).all(|attr| ids(attr) == own));
+        view.closedir(dir);
+        let other = AttrChange { uid: Some(7), gid: Some(8), ..AttrChange::default() };
+        view.setattr(&path("f"), other).await.unwrap();
+        assert_eq!(ids(view.lstat(&path("f")).await.unwrap()), (7, 8), "others stay");
+        let back = AttrChange { uid: Some(own.0), gid: Some(own.1), ..AttrChange::default() };
+        view.setattr(&path("f"), back).await.unwrap();
+        assert_eq!(ids(remote.lstat(&path("f")).await.unwrap()), (THERE, THERE));
+    }
+
+    #[tokio::test]
+    async fn absolute_links_below_the_root_become_relative() {
+        let remote = Arc::new(MemRemote::new());
+        remote.put_dir("a");
+        let view = view(remote.clone());
+        for (at, target, seen) in [
+            ("a/1", "/srv/data/x", "../x"),
+            ("2", "/srv/data/a/x", "a/x"),
+            ("3", "/srv/database", "/srv/database"),
+            ("4", "a/x", "a/x"),
+        ] {
+            remote.symlink(target.as_bytes(), &path(at)).await.unwrap();
+            assert_eq!(view.readlink(&path(at)).await.unwrap(), seen.as_bytes(), "{at}");
+        }
+    }
+
+    /// A login that is not told fails what it would be needed for, and leaves no handle open.
+    #[tokio::test]
+    async fn without_a_login_no_handle_is_left() {
+        let remote = Arc::new(MemRemote::new());
+        remote.put_file("f", "x");
+        let view = View::new(remote.clone(), None, Some(Owners::of_login(Vec::new())));
+        assert_eq!(view.lstat(&path("f")).await, Err(Errno::EHOSTDOWN));
+        let flags = OpenFlags::existing(Access::Read);
+        assert_eq!(view.open(&path("f"), flags).await.map(drop), Err(Errno::EHOSTDOWN));
+        assert_eq!(remote.open_handles(), 0);
+    }
+}

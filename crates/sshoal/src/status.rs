@@ -1,0 +1,260 @@
+//! `sshoal status`: how mounts are, as their daemons tell.
+//!
+//! Which mounts there are is in the kernel's table; each daemon is asked over its
+//! [control socket](crate::control). No mounted file system is asked anything, so a mount that
+//! hangs, or whose daemon is dead, is told to be so.
+
+pub mod gather;
+pub mod schema;
+mod text;
+mod units;
+
+pub use text::branch_list;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+
+use rustix::process::geteuid;
+
+use crate::control::client::{self, DEADLINE, Silence};
+use crate::control::{Reply, Wish};
+use crate::mounts::{self, Mount};
+use crate::record;
+use crate::report::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use schema::{Daemon, Document, SCHEMA, SeenMount};
+
+/// Daemons that are asked at the same time: a thread each, most of which only wait.
+const ASKED_AT_ONCE: usize = 32;
+
+/// The words of the command line.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Where it is mounted; without it, all mounts of the user (of root: of all users).
+    mountpoint: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints how the mounts are. The exit code is 1 when one of them has not answered.
+pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let mounts = match &arguments.mountpoint {
+        Some(mountpoint) => vec![find(mountpoint)?],
+        None => all().map_err(|error| Problem::new("table of mounts", error.to_string()))?,
+    };
+    let seen = look(&mounts);
+    let answers = seen.iter().all(|mount| mount.daemon == Daemon::Answers);
+    if arguments.json {
+        crate::print(&json(seen)?)?;
+    } else if seen.is_empty() {
+        eprintln!("sshoal: nothing is mounted");
+    } else {
+        crate::print(&text::render(&seen))?;
+    }
+    Ok(ExitCode::from(if answers { EXIT_OK } else { EXIT_FAILURE }))
+}
+
+/// The mount of ours that one sees at `mountpoint`.
+pub fn find(mountpoint: &Path) -> Result<Mount, Problem> {
+    let what = format!("'{}'", printable(mountpoint));
+    let found = mounts::find(mountpoint).map_err(|error| Problem::new(&what, error.to_string()))?;
+    let mount = found.ok_or_else(|| {
+        Problem::new(&what, "nothing is mounted there").hint("`sshoal status` lists the mounts")
+    })?;
+    if is_ours(&mount) {
+        Ok(mount)
+    } else {
+        let kind = printable(&mount.kind);
+        Err(Problem::new(what, format!("a mount of type {kind} that is not sshoal's")))
+    }
+}
+
+/// All mounts that this user may ask about.
+fn all() -> io::Result<Vec<Mount>> {
+    let me = geteuid().as_raw();
+    let mine = |mount: &Mount| me == 0 || mount.owner == Some(me);
+    let mut mounts = mounts::all()?;
+    mounts.retain(|mount| mounts::is_fuse(&mount.kind) && mine(mount) && is_ours(mount));
+    // A mount may be seen at several places.
+    let mut devices = std::collections::HashSet::new();
+    mounts.retain(|mount| devices.insert(mount.device));
+    Ok(mounts)
+}
+
+/// The type can be chosen (`subtype`); a record is only ever ours.
+fn is_ours(mount: &Mount) -> bool {
+    mount.kind == "fuse.sshoal" || record::find(mount).is_some()
+}
+
+fn look(mounts: &[Mount]) -> Vec<SeenMount> {
+    let mut seen = Vec::with_capacity(mounts.len());
+    for some in mounts.chunks(ASKED_AT_ONCE) {
+        thread::scope(|scope| {
+            let asked: Vec<_> = some.iter().map(|mount| scope.spawn(|| look_at(mount))).collect();
+            seen.extend(asked.into_iter().filter_map(|asked| asked.join().ok()));
+        });
+    }
+    seen
+}
+
+/// How one mount is, within the deadline of the control socket.
+pub fn look_at(mount: &Mount) -> SeenMount {
+    let seen = |daemon, why: Option<String>| SeenMount {
+        mountpoint: printable(&mount.mountpoint),
+        source: printable(&mount.source),
+        owner: mount.owner,
+        daemon,
+        pid: None,
+        why,
+        status: None,
+    };
+    let me = geteuid().as_raw();
+    if let Some(owner) = mount.owner.filter(|owner| me != 0 && *owner != me) {
+        return seen(Daemon::NotAllowed, Some(whose(owner)));
+    }
+    let Some(mut found) = record::find(mount) else {
+        return seen(Daemon::Dead, Some(no_record()));
+    };
+    let pid = found.pid();
+    let seen = match client::ask(&found, Wish::Status) {
+        Ok(Reply::Status(status)) => {
+            SeenMount { status: Some(status), ..seen(Daemon::Answers, None) }
+        }
+        Ok(Reply::Refused(problem)) => seen(Daemon::Mute, Some(printable(problem.to_string()))),
+        Ok(Reply::Working | Reply::Done) => seen(Daemon::Mute, Some(silence(&Silence::Garbled))),
+        Err(why) => {
+            let daemon = match why {
+                Silence::Hangs => Daemon::Hangs,
+                Silence::Ended => Daemon::Dead,
+                Silence::NoSocket | Silence::Garbled | Silence::Io(_) => Daemon::Mute,
+            };
+            seen(daemon, Some(silence(&why)))
+        }
+    };
+    SeenMount { pid, ..seen }
+}
+
+/// Whose mount it is, for somebody else.
+pub fn whose(owner: u32) -> String {
+    format!("mounted by user {owner}, who alone may ask, besides root")
+}
+
+/// Why a mount of ours has no daemon that can be asked.
+pub fn no_record() -> String {
+    "no process of sshoal serves it; `sshoal umount` clears it".to_owned()
+}
+
+/// Why a daemon has not answered.
+pub fn silence(why: &Silence) -> String {
+    match why {
+        Silence::NoSocket => {
+            "it has no control socket; perhaps it was started by an older sshoal".to_owned()
+        }
+        Silence::Ended => "it has just ended".to_owned(),
+        Silence::Hangs => format!("nothing heard within {} s", DEADLINE.as_secs()),
+        Silence::Garbled => "its answer was not understood".to_owned(),
+        Silence::Io(error) => error.to_string(),
+    }
+}
+
+fn json(mounts: Vec<SeenMount>) -> anyhow::Result<String> {
+    let text = serde_json::to_string_pretty(&Document { schema: SCHEMA, mounts })?;
+    let mut out = String::with_capacity(text.len() + 1);
+    for char in text.chars() {
+        // JSON leaves the control characters behind ASCII as they are; a terminal may obey them.
+        if char.is_control() && char != '\n' {
+            out.push_str(&format!("\\u{:04x}", u32::from(char)));
+        } else {
+            out.push(char);
+        }
+    }
+    out.push('\n');
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mounts::Device;
+    use schema::{HostStatus, MountStatus, SourceStatus};
+
+    fn seen() -> SeenMount {
+        let hosts = vec![HostStatus { host: "\u{9b}".into(), ..HostStatus::default() }];
+        let source = SourceStatus { source: "a:/x".into(), hosts, ..SourceStatus::default() };
+        SeenMount {
+            mountpoint: "/mnt".into(),
+            source: "a:/x".into(),
+            owner: Some(7),
+            daemon: Daemon::Answers,
+            pid: Some(1),
+            why: None,
+            status: Some(Box::new(MountStatus { sources: vec![source], ..MountStatus::default() })),
+        }
+    }
+
+    /// Programs read this: what has to be changed here is a new schema.
+    #[test]
+    fn the_json_has_the_fields_that_it_had() {
+        let told: serde_json::Value = serde_json::from_str(&json(vec![seen()]).unwrap()).unwrap();
+        let keys = |value: &serde_json::Value| -> Vec<String> {
+            value.as_object().unwrap().keys().cloned().collect()
+        };
+        let sorted = |text: &str| {
+            let mut words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+            words.sort();
+            words
+        };
+        assert_eq!(told["schema"], 1);
+        let mount = &told["mounts"][0];
+        assert_eq!(keys(mount), sorted("mountpoint source owner daemon pid why status"));
+        assert_eq!(mount["daemon"], "answers");
+        let status = &mount["status"];
+        assert_eq!(keys(status), sorted("version pid up_ms union sources unwritten open cache"));
+        assert_eq!(keys(&status["unwritten"]), sorted("bytes limit_bytes files"));
+        assert_eq!(keys(&status["open"]), sorted("files directories"));
+        let cache = sorted("inodes listed_names listed_bytes fetched_bytes");
+        assert_eq!(keys(&status["cache"]), cache);
+        let source = &status["sources"][0];
+        let fields = sorted(
+            "source place mode presence state state_ms why waiting_calls unacknowledged_bytes \
+             unsynced_files pool hosts",
+        );
+        assert_eq!(keys(source), fields);
+        assert_eq!(source["state"], "idle");
+        let fields =
+            sorted("host state state_ms why round_trip_us latency_us max_sessions sessions");
+        assert_eq!(keys(&source["hosts"][0]), fields);
+    }
+
+    #[test]
+    fn no_control_character_comes_out_of_it() {
+        let text = json(vec![seen()]).unwrap();
+        assert!(text.contains("\"\\u009b\""), "{text}");
+        assert!(text.chars().all(|char| !char.is_control() || char == '\n'));
+    }
+
+    #[test]
+    fn a_mount_without_a_daemon_is_told_to_be_so() {
+        let mount = Mount {
+            device: Device { major: 0, minor: u32::MAX },
+            mountpoint: "/mnt\n".into(),
+            kind: "fuse.sshoal".into(),
+            source: "host:/dir".into(),
+            owner: Some(geteuid().as_raw()),
+        };
+        let [seen] = &look(&[mount])[..] else { panic!() };
+        assert_eq!((seen.daemon, seen.mountpoint.as_str()), (Daemon::Dead, "/mnt\\n"));
+        assert!(seen.why.as_ref().unwrap().contains("`sshoal umount`"));
+    }
+
+    #[test]
+    fn what_is_no_mount_of_ours_is_refused() {
+        let other = find(Path::new("/proc")).unwrap_err().to_string();
+        assert!(other.contains("a mount of type proc that is not sshoal's"), "{other}");
+        let dir = tempfile::tempdir().unwrap();
+        let nothing = find(dir.path()).unwrap_err().to_string();
+        assert!(nothing.contains("nothing is mounted there\n  `sshoal status`"), "{nothing}");
+    }
+}

@@ -1,0 +1,190 @@
+//! The status of a mount, put together from its layers. Waits for nothing.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use host::Host;
+use replicas::GatewayStatus;
+use steady::Standing;
+use vfs::Vfs;
+
+use super::schema::{
+    CacheStatus, HostStatus, MountStatus, OpenStatus, SessionState, SessionStatus, SourceStatus,
+    State, UnionStatus, Unwritten,
+};
+use crate::report::printable;
+use crate::sources::PoolMode;
+use crate::stack::{Source, Stack};
+
+/// How the mount is that shows `stack` through `vfs` since `mounted`.
+pub fn status(stack: &Stack, vfs: &Vfs, mounted: Instant) -> MountStatus {
+    let figures = vfs.figures();
+    let mut sources: Vec<SourceStatus> =
+        stack.sources().iter().map(|one| source(one, stack.request().pool)).collect();
+    let union = stack.union.as_ref().map(|union| {
+        let told = union.status();
+        for branch in &told.branches {
+            // A source that is being added or removed may be in one list and not in the other.
+            let of_branch = |source: &&mut SourceStatus| source.source == branch.location.source;
+            if let Some(source) = sources.iter_mut().find(of_branch) {
+                source.mode = branch.mode.to_string();
+                source.presence = branch.presence.to_string();
+                if branch.left_out {
+                    source.state = State::LeftOut;
+                }
+            }
+        }
+        UnionStatus {
+            create: told.policies.create.to_string(),
+            action: told.policies.action.to_string(),
+        }
+    });
+    MountStatus {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        up_ms: millis(mounted.elapsed()),
+        union,
+        sources,
+        unwritten: Unwritten {
+            bytes: figures.dirty_bytes,
+            limit_bytes: figures.dirty_limit_bytes,
+            files: figures.dirty_files as u64,
+        },
+        open: OpenStatus {
+            files: figures.open_files as u64,
+            directories: figures.open_directories as u64,
+        },
+        cache: CacheStatus {
+            inodes: figures.inodes as u64,
+            listed_names: figures.listed_names as u64,
+            listed_bytes: figures.listed_bytes as u64,
+            fetched_bytes: figures.fetched_bytes,
+        },
+    }
+}
+
+fn source(source: &Source, usual_pool: PoolMode) -> SourceStatus {
+    let place: Vec<String> =
+        source.spec.place.iter().map(|name| escaped(name.as_bytes())).collect();
+    let pool = source.replicas.as_ref().map(|pool| pool.status());
+    let gateway = |name: &str| pool.as_ref()?.gateways.iter().find(|gateway| gateway.name == name);
+    let hosts: Vec<HostStatus> =
+        source.hosts.iter().map(|(name, host)| self::host(name, host, gateway(name))).collect();
+    let told = source.steady.as_ref().map(|steady| steady.status());
+    let away = told.and_then(|told| match told.standing {
+        Standing::Up => None,
+        Standing::Away { since, why } => Some((since, why)),
+    });
+    let is_idle = !hosts.is_empty() && hosts.iter().all(|host| host.state == State::Idle);
+    let state = match away {
+        Some(_) => State::Reconnecting,
+        None if is_idle => State::Idle,
+        None => State::Connected,
+    };
+    // What a single host has to say is more than the number of an error.
+    let said = hosts.iter().find_map(|host| host.why.clone());
+    SourceStatus {
+        source: source.spec.shown(),
+        place: place.join("/"),
+        mode: "rw".to_owned(),
+        presence: "required".to_owned(),
+        state,
+        state_ms: away.map(|(since, _)| elapsed(since)),
+        why: away.map(|(_, why)| said.unwrap_or_else(|| why.to_string())),
+        waiting_calls: told.map_or(0, |told| told.calls_waiting as u64),
+        unacknowledged_bytes: told.map_or(0, |told| told.bytes_unacknowledged),
+        unsynced_files: told.map_or(0, |told| told.files_unsynced as u64),
+        pool: pool.is_some().then(|| pool_word(source.spec.pool.unwrap_or(usual_pool)).to_owned()),
+        hosts,
+    }
+}
+
+fn pool_word(mode: PoolMode) -> &'static str {
+    match mode {
+        PoolMode::Balance => "balance",
+        PoolMode::Hash => "hash",
+        PoolMode::Failover => "failover",
+    }
+}
+
+fn host(name: &str, host: &Host, gateway: Option<&GatewayStatus>) -> HostStatus {
+    let told = host.status();
+    let sessions: Vec<SessionStatus> = told.sessions.iter().map(session).collect();
+    let first = sessions.iter().find(|session| session.slot == 0);
+    let state = match first.map(|session| session.state) {
+        None => State::Idle,
+        Some(SessionState::Up) => State::Connected,
+        Some(SessionState::Connecting | SessionState::Lost | SessionState::Failed) => {
+            State::Reconnecting
+        }
+    };
+    let mut status = HostStatus {
+        host: printable(name),
+        state,
+        state_ms: first.and_then(|session| session.up_ms),
+        why: first.and_then(|session| session.why.clone()),
+        round_trip_us: told.round_trip.map(micros),
+        latency_us: gateway.and_then(|gateway| gateway.latency).map(micros),
+        max_sessions: told.max_sessions as u64,
+        sessions,
+    };
+    if let Some(gateway) = gateway {
+        as_gateway(&mut status, gateway);
+    }
+    status
+}
+
+/// The pool knows whether it uses a gateway, and since when it does not.
+fn as_gateway(status: &mut HostStatus, gateway: &GatewayStatus) {
+    match &gateway.state {
+        replicas::State::Well => return,
+        replicas::State::Returning => status.state = State::Returning,
+        replicas::State::LeftOut(why) => {
+            status.state = State::LeftOut;
+            // ssh's own words, where it is ssh that failed.
+            status.why.get_or_insert_with(|| why.to_string());
+        }
+    }
+    status.state_ms = Some(elapsed(gateway.since));
+}
+
+fn session(told: &host::SessionStatus) -> SessionStatus {
+    use host::SessionState as Told;
+    let slot = told.slot as u64;
+    let state = |state, why: &str| SessionStatus {
+        slot,
+        state,
+        why: Some(printable(why)),
+        ..SessionStatus::default()
+    };
+    match &told.state {
+        Told::Connecting => SessionStatus { slot, ..SessionStatus::default() },
+        Told::Up { age, in_flight, silent } => SessionStatus {
+            slot,
+            state: SessionState::Up,
+            up_ms: Some(millis(*age)),
+            in_flight: *in_flight as u64,
+            silent_ms: millis(*silent),
+            why: None,
+        },
+        Told::Lost { why } => state(SessionState::Lost, why),
+        Told::Down { why, .. } => state(SessionState::Failed, why),
+    }
+}
+
+fn escaped(bytes: &[u8]) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    printable(std::ffi::OsStr::from_bytes(bytes))
+}
+
+fn elapsed(since: SystemTime) -> u64 {
+    // The clock may have been set back.
+    millis(since.elapsed().unwrap_or_default())
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,182 @@
+//! What `sshoal status` says to people: a few lines a mount, aligned.
+//!
+//! All words that come from a daemon, which may be another user's, are escaped here once more.
+
+use std::fmt::Write as _;
+
+use super::schema::{
+    Daemon, HostStatus, MountStatus, SeenMount, SessionState, SourceStatus, State,
+};
+use super::units::{bytes, count, duration, latency};
+use crate::report::printable;
+
+/// Requests that wait for longer than this without a word from the server are worth a line.
+const SILENCE_MS: u64 = 1000;
+
+/// All of it.
+pub fn render(mounts: &[SeenMount]) -> String {
+    let all: Vec<String> = mounts.iter().map(mount).collect();
+    all.join("\n")
+}
+
+fn mount(mount: &SeenMount) -> String {
+    let mut out = format!("{}\n", printable(&mount.mountpoint));
+    match &mount.status {
+        Some(status) => self::status(&mut out, status),
+        None => {
+            fact(&mut out, "source", &printable(&mount.source));
+            fact(&mut out, "process", &unanswered(mount));
+        }
+    }
+    out
+}
+
+fn unanswered(mount: &SeenMount) -> String {
+    let what = match mount.daemon {
+        Daemon::Answers => "answered nothing",
+        Daemon::Hangs => "does not answer",
+        Daemon::Dead => "gone",
+        Daemon::Mute => "cannot be asked",
+        Daemon::NotAllowed => "not yours to ask",
+    };
+    let pid = mount.pid.map_or_else(String::new, |pid| format!("{pid}, "));
+    let why = mount.why.as_deref().map_or_else(String::new, |why| format!(": {}", printable(why)));
+    format!("{pid}{what}{why}")
+}
+
+/// One line with a heading.
+fn fact(out: &mut String, heading: &str, words: &str) {
+    let _ = writeln!(out, "  {heading:<10} {words}");
+}
+
+fn status(out: &mut String, status: &MountStatus) {
+    let version = printable(&status.version);
+    let up = duration(status.up_ms);
+    fact(out, "process", &format!("{}, sshoal {version}, for {up}", status.pid));
+    if let Some(union) = &status.union {
+        let (create, action) = (printable(&union.create), printable(&union.action));
+        fact(out, "branches", &format!("create {create}, action {action}"));
+        branches(out, &status.sources);
+    } else {
+        for source in &status.sources {
+            fact(
+                out,
+                "source",
+                &format!("{}  {}", printable(&source.source), source_state(source)),
+            );
+            source.hosts.iter().for_each(|host| self::host(out, host));
+        }
+    }
+    let unwritten = &status.unwritten;
+    let limit = bytes(unwritten.limit_bytes);
+    let words = match unwritten.bytes {
+        0 => "nothing".to_owned(),
+        some => format!("{} in {} (at most {limit})", bytes(some), count(unwritten.files, "file")),
+    };
+    fact(out, "unwritten", &words);
+    status.sources.iter().for_each(|source| waiting(out, source));
+    let (files, directories) = (status.open.files, status.open.directories);
+    fact(out, "open", &format!("{}, {}", count(files, "file"), count(directories, "directory")));
+    let cache = &status.cache;
+    let (inodes, names) = (count(cache.inodes, "inode"), count(cache.listed_names, "listed name"));
+    let (listed, fetched) = (bytes(cache.listed_bytes), bytes(cache.fetched_bytes));
+    fact(out, "kept", &format!("{inodes}; {names} ({listed}); {fetched} of files read ahead"));
+}
+
+/// The branches alone, a line each.
+pub fn branch_list(status: &MountStatus) -> String {
+    table(&status.sources).into_iter().map(|line| line + "\n").collect()
+}
+
+/// The branches, each with its hosts below it.
+fn branches(out: &mut String, sources: &[SourceStatus]) {
+    for (line, source) in table(sources).iter().zip(sources) {
+        let _ = writeln!(out, "    {line}");
+        source.hosts.iter().for_each(|host| self::host(out, host));
+    }
+}
+
+/// A line for each source: what it is called, what it is, and how.
+fn table(sources: &[SourceStatus]) -> Vec<String> {
+    let rows: Vec<[String; 3]> = sources
+        .iter()
+        .map(|source| [&source.source, &source.mode, &source.presence].map(printable))
+        .collect();
+    let width = |column: usize| {
+        rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default()
+    };
+    let widths = [width(0), width(1), width(2)];
+    let line = |(row, source): (&[String; 3], &SourceStatus)| {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(widths) {
+            let padding = width - cell.chars().count();
+            let _ = write!(line, "{cell}{:padding$}  ", "");
+        }
+        line + &source_state(source)
+    };
+    rows.iter().zip(sources).map(line).collect()
+}
+
+fn source_state(source: &SourceStatus) -> String {
+    let mut words = state(source.state, source.state_ms, source.why.as_deref());
+    if let Some(pool) = &source.pool {
+        let _ = write!(words, " (pool, {})", printable(pool));
+    }
+    words
+}
+
+/// A state; for how long and why are told where it is not as it should be.
+fn state(state: State, ms: Option<u64>, why: Option<&str>) -> String {
+    let word = match state {
+        State::Connected => return "connected".to_owned(),
+        State::Idle => return "not connected yet".to_owned(),
+        State::Reconnecting => "reconnecting",
+        State::LeftOut => "left out",
+        State::Returning => "returning",
+    };
+    let time = ms.map_or_else(String::new, |ms| format!(" for {}", duration(ms)));
+    let why = why.map_or_else(String::new, |why| format!(": {}", printable(why)));
+    format!("{word}{time}{why}")
+}
+
+fn host(out: &mut String, host: &HostStatus) {
+    let up = host.sessions.iter().filter(|session| session.state == SessionState::Up).count();
+    let mut facts = vec![format!("{up} of {}", count(host.max_sessions, "session"))];
+    facts.extend(host.round_trip_us.map(|us| format!("round trip {}", latency(us))));
+    facts.extend(host.latency_us.map(|us| format!("answers in {}", latency(us))));
+    let under_way: u64 = host.sessions.iter().map(|session| session.in_flight).sum();
+    if under_way > 0 {
+        facts.push(format!("{} under way", count(under_way, "request")));
+    }
+    let silent = host.sessions.iter().map(|session| session.silent_ms).max().unwrap_or_default();
+    if silent >= SILENCE_MS {
+        facts.push(format!("nothing heard for {}", duration(silent)));
+    }
+    if !matches!(host.state, State::Connected | State::Idle) {
+        facts.push(state(host.state, host.state_ms, host.why.as_deref()));
+    }
+    let _ = writeln!(out, "      {}: {}", printable(&host.host), facts.join(", "));
+    for session in host.sessions.iter().skip(1) {
+        // The first one's trouble is the host's.
+        if let Some(why) = &session.why {
+            let _ = writeln!(out, "        session {}: {}", session.slot, printable(why));
+        }
+    }
+}
+
+fn waiting(out: &mut String, source: &SourceStatus) {
+    if source.waiting_calls == 0 && source.unacknowledged_bytes == 0 {
+        return;
+    }
+    let mut words = Vec::new();
+    if source.waiting_calls > 0 {
+        words.push(count(source.waiting_calls, "call"));
+    }
+    if source.unacknowledged_bytes > 0 {
+        words.push(format!("{} of writes", bytes(source.unacknowledged_bytes)));
+    }
+    fact(out, "waiting", &format!("{} for {}", words.join(" and "), printable(&source.source)));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+use super::*;
+use crate::status::schema::{CacheStatus, OpenStatus, SessionStatus, UnionStatus, Unwritten};
+
+fn up(slot: u64) -> SessionStatus {
+    SessionStatus { slot, state: SessionState::Up, up_ms: Some(5000), ..SessionStatus::default() }
+}
+
+fn connected(name: &str, sessions: u64) -> HostStatus {
+    HostStatus {
+        host: name.into(),
+        state: State::Connected,
+        state_ms: Some(5000),
+        round_trip_us: Some(510),
+        max_sessions: 8,
+        sessions: (0..sessions).map(up).collect(),
+        ..HostStatus::default()
+    }
+}
+
+fn source(name: &str, hosts: Vec<HostStatus>) -> SourceStatus {
+    SourceStatus {
+        source: name.into(),
+        mode: "rw".into(),
+        presence: "required".into(),
+        state: State::Connected,
+        hosts,
+        ..SourceStatus::default()
+    }
+}
+
+fn answering(status: MountStatus) -> SeenMount {
+    SeenMount {
+        mountpoint: "/mnt/d".into(),
+        source: "alpha:/d".into(),
+        owner: Some(1000),
+        daemon: Daemon::Answers,
+        pid: Some(77),
+        why: None,
+        status: Some(Box::new(status)),
+    }
+}
+
+fn mounted(sources: Vec<SourceStatus>) -> MountStatus {
+    MountStatus {
+        version: "0.1.0".into(),
+        pid: 77,
+        up_ms: 7_500_000,
+        sources,
+        unwritten: Unwritten { bytes: 0, limit_bytes: 128 << 20, files: 0 },
+        open: OpenStatus { files: 5, directories: 1 },
+        cache: CacheStatus {
+            inodes: 1234,
+            listed_names: 5678,
+            listed_bytes: 1_258_291,
+            fetched_bytes: 65_536,
+        },
+        ..MountStatus::default()
+    }
+}
+
+#[test]
+fn a_plain_mount_takes_a_few_lines() {
+    let status = mounted(vec![source("alpha:/d", vec![connected("alpha", 2)])]);
+    let expected = "\
+/mnt/d
+  process    77, sshoal 0.1.0, for 2 h 5 min
+  source     alpha:/d  connected
+      alpha: 2 of 8 sessions, round trip 0.51 ms
+  unwritten  nothing
+  open       5 files, 1 directory
+  kept       1,234 inodes; 5,678 listed names (1.2 MiB); 64 KiB of files read ahead
+";
+    assert_eq!(render(&[answering(status)]), expected);
+}
+
+#[test]
+fn branches_are_a_table_and_trouble_is_told() {
+    let mut alpha = source("alpha:/data", vec![connected("alpha", 3)]);
+    alpha.hosts[0].sessions[0].in_flight = 3;
+    alpha.hosts[0].sessions[0].silent_ms = 12_300;
+    alpha.hosts[0].sessions[2].state = SessionState::Failed;
+    alpha.hosts[0].sessions[2].why = Some("too many sessions".into());
+    let mut pool = source("gw1,gw2:/p", vec![connected("gw1", 1), connected("gw2", 0)]);
+    pool.pool = Some("balance".into());
+    pool.hosts[0].latency_us = Some(12_345);
+    pool.hosts[1].state = State::LeftOut;
+    pool.hosts[1].state_ms = Some(12_000);
+    pool.hosts[1].why = Some("no answer for 5.0 s".into());
+    pool.hosts[1].round_trip_us = None;
+    let mut beta = source("P=beta:/srv/b", vec![]);
+    (beta.mode, beta.presence) = ("ro".into(), "optional".into());
+    beta.state = State::Reconnecting;
+    beta.state_ms = Some(61_000);
+    beta.why = Some("connection refused".into());
+    beta.waiting_calls = 1;
+    beta.unacknowledged_bytes = 1 << 20;
+    let mut status = mounted(vec![alpha, pool, beta]);
+    status.union = Some(UnionStatus { create: "epff".into(), action: "first".into() });
+    status.unwritten = Unwritten { bytes: 13 << 20, limit_bytes: 128 << 20, files: 1 };
+    let expected = "\
+/mnt/d
+  process    77, sshoal 0.1.0, for 2 h 5 min
+  branches   create epff, action first
+    alpha:/data    rw  required  connected
+      alpha: 2 of 8 sessions, round trip 0.51 ms, 3 requests under way, nothing heard for 12 s
+        session 2: too many sessions
+    gw1,gw2:/p     rw  required  connected (pool, balance)
+      gw1: 1 of 8 sessions, round trip 0.51 ms, answers in 12.3 ms
+      gw2: 0 of 8 sessions, left out for 12 s: no answer for 5.0 s
+    P=beta:/srv/b  ro  optional  reconnecting for 1 min 1 s: connection refused
+  unwritten  13 MiB in 1 file (at most 128 MiB)
+  waiting    1 call and 1 MiB of writes for P=beta:/srv/b
+  open       5 files, 1 directory
+  kept       1,234 inodes; 5,678 listed names (1.2 MiB); 64 KiB of files read ahead
+";
+    assert_eq!(render(&[answering(status)]), expected);
+}
+
+#[test]
+fn who_does_not_answer_is_told_by_name() {
+    let silent = |daemon, pid, why: &str| SeenMount {
+        daemon,
+        pid,
+        why: Some(why.into()),
+        status: None,
+        ..answering(MountStatus::default())
+    };
+    let mounts = [
+        silent(Daemon::Hangs, Some(77), "nothing within 2 s"),
+        silent(Daemon::Dead, None, "it was killed"),
+    ];
+    let expected = "\
+/mnt/d
+  source     alpha:/d
+  process    77, does not answer: nothing within 2 s
+
+/mnt/d
+  source     alpha:/d
+  process    gone: it was killed
+";
+    assert_eq!(render(&mounts), expected);
+}
+
+#[test]
+fn nothing_of_a_daemon_reaches_the_terminal_raw() {
+    let odd = || "\u{1b}[2J\u{9b}\n\u{7f}".to_owned();
+    let host = HostStatus {
+        host: odd(),
+        state: State::LeftOut,
+        why: Some(odd()),
+        sessions: vec![up(0), SessionStatus { why: Some(odd()), ..up(1) }],
+        ..HostStatus::default()
+    };
+    let source = SourceStatus {
+        source: odd(),
+        mode: odd(),
+        presence: odd(),
+        pool: Some(odd()),
+        state: State::Reconnecting,
+        why: Some(odd()),
+        waiting_calls: 1,
+        hosts: vec![host],
+        ..SourceStatus::default()
+    };
+    let status = MountStatus {
+        version: odd(),
+        union: Some(UnionStatus { create: odd(), action: odd() }),
+        sources: vec![source],
+        ..MountStatus::default()
+    };
+    let plain = MountStatus { union: None, ..status.clone() };
+    let mounts = [answering(status), answering(plain)];
+    let mute = SeenMount {
+        mountpoint: odd(),
+        source: odd(),
+        why: Some(odd()),
+        daemon: Daemon::Mute,
+        status: None,
+        ..answering(MountStatus::default())
+    };
+    let text = render(&[&mounts[..], &[mute]].concat());
+    let raw: String = text.chars().filter(|it| it.is_control() && *it != '\n').collect();
+    assert_eq!(raw, "");
+    assert_eq!(text.matches("\\n").count(), 23, "{text}");
+}

@@ -1,0 +1,313 @@
+//! What was lately seen of names, for the moment in which the answer to a change of them is lost.
+//!
+//! Nothing is asked for here, and nobody is answered from here: it only says what was there before.
+//! The newest word counts. Both parts are bounded, the oldest is forgotten: a name that is changed
+//! was nearly always looked up just before.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use base::{Attr, AttrChange, DirEntry, FileKind, RemotePath};
+
+use crate::expect::Expect;
+use crate::file::moved;
+
+/// Names that are remembered: about 150 KiB.
+const MAX_NAMES: usize = 1024;
+
+/// Entries of listings that are remembered, for those who list a directory and then remove all that
+/// is in it: about 2 MiB.
+const MAX_LISTED: usize = 16_384;
+
+/// What was seen of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    Absent,
+    There(Expect),
+}
+
+impl Seen {
+    pub(crate) fn there(attr: &Attr) -> Seen {
+        Seen::There(Expect::of(attr))
+    }
+
+    pub(crate) fn made(kind: FileKind) -> Seen {
+        Seen::There(Expect::made(kind))
+    }
+}
+
+#[derive(Debug)]
+enum Word {
+    Seen(RemotePath, Seen),
+    /// Attributes were set.
+    Changed(RemotePath, AttrChange),
+    /// The first is called as the second now, with all that is below it.
+    Renamed(RemotePath, RemotePath),
+    /// The second is a name of the first.
+    Linked(RemotePath, RemotePath),
+}
+
+#[derive(Debug)]
+struct Note {
+    number: u64,
+    word: Word,
+}
+
+#[derive(Debug)]
+struct Listed {
+    number: u64,
+    dir: RemotePath,
+    entries: Vec<DirEntry>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    notes: VecDeque<Note>,
+    listings: VecDeque<Listed>,
+    listed: usize,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct Known(Mutex<State>);
+
+impl Known {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, word: Word) {
+        let forgotten = {
+            let mut state = self.lock();
+            let number = state.next;
+            state.next += 1;
+            state.notes.push_back(Note { number, word });
+            if state.notes.len() > MAX_NAMES { state.notes.pop_front() } else { None }
+        };
+        drop(forgotten);
+    }
+
+    pub(crate) fn note(&self, path: &RemotePath, seen: Seen) {
+        self.add(Word::Seen(path.clone(), seen));
+    }
+
+    /// Attributes of `path` were set.
+    pub(crate) fn changed(&self, path: &RemotePath, change: AttrChange) {
+        self.add(Word::Changed(path.clone(), change));
+    }
+
+    /// `from` is called `to` now, with all that is below it.
+    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
+        self.add(Word::Renamed(from.clone(), to.clone()));
+    }
+
+    /// `new` is a name of `existing`.
+    pub(crate) fn linked(&self, existing: &RemotePath, new: &RemotePath) {
+        self.add(Word::Linked(existing.clone(), new.clone()));
+    }
+
+    pub(crate) fn note_listing(&self, dir: &RemotePath, entries: &[DirEntry]) {
+        let (dir, entries) = (dir.clone(), entries.to_vec());
+        let mut forgotten = Vec::new();
+        {
+            let mut state = self.lock();
+            let number = state.next;
+            state.next += 1;
+            state.listed += entries.len();
+            state.listings.push_back(Listed { number, dir, entries });
+            while state.listed > MAX_LISTED
+                && let Some(oldest) = state.listings.pop_front()
+            {
+                state.listed -= oldest.entries.len();
+                forgotten.push(oldest);
+            }
+        }
+        drop(forgotten);
+    }
+
+    /// The last that was seen of `path`. Goes through all that is remembered.
+    pub(crate) fn of(&self, path: &RemotePath) -> Option<Seen> {
+        let state = self.lock();
+        let mut search = Search { path: path.clone(), missing: false, changes: Vec::new() };
+        let mut listings = state.listings.iter().rev().peekable();
+        for note in state.notes.iter().rev() {
+            while let Some(listed) = listings.next_if(|listed| listed.number > note.number) {
+                if let Some(seen) = search.listed(listed) {
+                    return Some(seen);
+                }
+            }
+            match search.noted(&note.word) {
+                Found::Nothing => {}
+                Found::Seen(seen) => return Some(seen),
+                Found::Unknown => return None,
+            }
+        }
+        listings.find_map(|listed| search.listed(listed))
+    }
+}
+
+enum Found {
+    Nothing,
+    Seen(Seen),
+    /// What is older does not count.
+    Unknown,
+}
+
+/// A way back through what was seen.
+struct Search {
+    /// What it was called then.
+    path: RemotePath,
+    /// A newer listing of its directory was without it.
+    missing: bool,
+    /// What was set since, the newest first.
+    changes: Vec<AttrChange>,
+}
+
+impl Search {
+    fn found(&self, seen: Seen) -> Seen {
+        match seen {
+            Seen::Absent => Seen::Absent,
+            Seen::There(mut expect) => {
+                let changes = self.changes.iter().rev();
+                changes.for_each(|change| expect.set(change, &|_| false));
+                Seen::There(expect)
+            }
+        }
+    }
+
+    fn noted(&mut self, word: &Word) -> Found {
+        match word {
+            Word::Seen(path, Seen::There(_)) if *path == self.path && self.missing => {
+                return Found::Unknown;
+            }
+            Word::Seen(path, seen) if *path == self.path => return Found::Seen(self.found(*seen)),
+            Word::Changed(path, change) if *path == self.path => self.changes.push(*change),
+            Word::Linked(existing, new) if *new == self.path => {
+                self.go_on_as(existing.clone());
+            }
+            Word::Renamed(from, to) => {
+                if let Some(before) = moved(&self.path, to, from) {
+                    self.go_on_as(before);
+                } else if self.path == *from {
+                    return Found::Seen(Seen::Absent);
+                } else if moved(&self.path, from, to).is_some() {
+                    return Found::Unknown;
+                }
+            }
+            Word::Seen(..) | Word::Changed(..) | Word::Linked(..) => {}
+        }
+        Found::Nothing
+    }
+
+    fn go_on_as(&mut self, path: RemotePath) {
+        self.path = path;
+        self.missing = false;
+    }
+
+    fn listed(&mut self, listed: &Listed) -> Option<Seen> {
+        let (dir, name) = (self.path.parent()?, self.path.file_name()?);
+        if listed.dir != dir {
+            return None;
+        }
+        match listed.entries.iter().find(|entry| entry.name == name) {
+            Some(entry) => Some(self.found(Seen::there(entry.attr.as_ref()?))),
+            None => {
+                self.missing = true;
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{Name, Timestamp};
+    use testkit::path;
+
+    fn attr(size: u64) -> Attr {
+        let time = Timestamp::from_secs(1);
+        let kind = FileKind::Regular;
+        Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: time, mtime: time }
+    }
+
+    fn listing(names: &[&str], size: u64) -> Vec<DirEntry> {
+        let name = |text: &&str| Name::new(text.as_bytes()).unwrap();
+        let entry = |text| DirEntry { name: name(text), attr: Some(attr(size)) };
+        names.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn the_newest_word_counts() {
+        let known = Known::default();
+        assert_eq!(known.of(&path("d/a")), None);
+        known.note(&path("d/a"), Seen::there(&attr(1)));
+        known.note_listing(&path("d"), &listing(&["a", "b"], 2));
+        assert_eq!(known.of(&path("d/a")), Some(Seen::there(&attr(2))));
+        known.note(&path("d/a"), Seen::Absent);
+        assert_eq!(known.of(&path("d/a")), Some(Seen::Absent));
+        assert_eq!(known.of(&path("d/b")), Some(Seen::there(&attr(2))));
+        assert_eq!(known.of(&path("b")), None);
+    }
+
+    #[test]
+    fn a_directory_takes_along_what_is_known_below_it() {
+        let known = Known::default();
+        known.note(&path("d"), Seen::made(FileKind::Directory));
+        known.note_listing(&path("d"), &listing(&["b"], 2));
+        known.note(&path("d/a"), Seen::there(&attr(1)));
+        known.note(&path("e/a"), Seen::there(&attr(3)));
+        known.renamed(&path("d"), &path("e"));
+        assert_eq!(known.of(&path("d")), Some(Seen::Absent));
+        assert_eq!(known.of(&path("e")), Some(Seen::made(FileKind::Directory)));
+        assert_eq!(known.of(&path("e/a")), Some(Seen::there(&attr(1))));
+        assert_eq!(known.of(&path("e/b")), Some(Seen::there(&attr(2))));
+        assert_eq!(known.of(&path("d/a")), None);
+        // The directory that was replaced has taken along what was in it.
+        known.note(&path("f/z"), Seen::there(&attr(4)));
+        known.renamed(&path("e"), &path("f"));
+        assert_eq!(known.of(&path("f/z")), None);
+    }
+
+    #[test]
+    fn a_second_name_and_what_was_set_are_reckoned_with() {
+        let known = Known::default();
+        known.note(&path("a"), Seen::there(&attr(1)));
+        known.changed(&path("a"), AttrChange { perm: Some(0o600), ..AttrChange::default() });
+        known.linked(&path("a"), &path("b"));
+        let Some(Seen::There(expect)) = known.of(&path("b")) else { panic!("it is known") };
+        assert!(expect.explains(&Attr { perm: 0o600, ..attr(1) }));
+        assert!(!expect.explains(&attr(1)));
+    }
+
+    #[test]
+    fn what_a_newer_listing_is_without_is_not_known() {
+        let known = Known::default();
+        known.note(&path("d/a"), Seen::there(&attr(1)));
+        known.note_listing(&path("d"), &listing(&["b"], 2));
+        assert_eq!(known.of(&path("d/a")), None);
+        // A listing comes in parts, and only one of them has it.
+        known.note_listing(&path("d"), &listing(&["a"], 3));
+        known.note_listing(&path("d"), &listing(&["c"], 3));
+        assert_eq!(known.of(&path("d/a")), Some(Seen::there(&attr(3))));
+    }
+
+    #[test]
+    fn both_parts_have_an_end() {
+        let known = Known::default();
+        for number in 0..MAX_NAMES + 10 {
+            known.note(&path(&format!("n{number}")), Seen::Absent);
+        }
+        assert_eq!(known.of(&path("n0")), None);
+        assert_eq!(known.lock().notes.len(), MAX_NAMES);
+        let names: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        for number in 0..1000 {
+            known.note_listing(&path(&format!("d{number}")), &listing(&names, 1));
+        }
+        assert!(known.lock().listed <= MAX_LISTED);
+        assert_eq!(known.of(&path("d0/5")), None);
+        assert!(known.of(&path("d999/5")).is_some());
+    }
+}

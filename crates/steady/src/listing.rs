@@ -1,0 +1,234 @@
+//! Open directories.
+//!
+//! After a loss the directory is opened anew and listed from its beginning; names that were given out
+//! before are left out. So nothing is given twice, and what was there all the time is given once.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::{Dh, DirEntry, Errno, Name, Remote, RemotePath, Result};
+
+use crate::Core;
+use crate::call::{MAX_STALE, Trouble};
+use crate::file::moved;
+use crate::known::Seen;
+use crate::link::is_loss;
+
+/// Names of one listing that are remembered: about 50 MiB. A larger directory that is lost while it
+/// is listed is `ESTALE`.
+const MAX_GIVEN: usize = 1 << 20;
+
+#[derive(Debug)]
+struct State {
+    dh: Dh,
+    /// Counts how often it was opened.
+    epoch: u64,
+    /// The name of the directory now; `None` when it was removed.
+    path: Option<RemotePath>,
+    given: Vec<Name>,
+    /// What was given before the directory was opened anew.
+    left_out: HashSet<Name>,
+    ended: bool,
+}
+
+/// An open directory; closed below when dropped.
+struct Listing {
+    state: Mutex<State>,
+    inner: Arc<dyn Remote>,
+}
+
+impl Listing {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> (Dh, u64) {
+        let state = self.lock();
+        (state.dh, state.epoch)
+    }
+
+    /// Takes `entries` into account, and leaves out those that were given before.
+    fn give(&self, entries: &mut Vec<DirEntry>) {
+        let mut state = self.lock();
+        if !state.left_out.is_empty() {
+            entries.retain(|entry| !state.left_out.contains(&entry.name));
+        }
+        if state.given.len() <= MAX_GIVEN {
+            state.given.extend(entries.iter().map(|entry| entry.name.clone()));
+        }
+    }
+
+    fn end(&self) {
+        let mut state = self.lock();
+        state.ended = true;
+        let left = (std::mem::take(&mut state.given), std::mem::take(&mut state.left_out));
+        drop(state);
+        drop(left);
+    }
+
+    /// Goes on with a directory that was opened anew, unless somebody else has opened it.
+    fn opened_again(&self, dh: Dh, epoch: u64) {
+        let mut state = self.lock();
+        let close = if state.epoch == epoch {
+            state.epoch += 1;
+            let given = std::mem::take(&mut state.given);
+            state.left_out.extend(given);
+            std::mem::replace(&mut state.dh, dh)
+        } else {
+            dh
+        };
+        drop(state);
+        self.inner.closedir(close);
+    }
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        let dh = self.lock().dh;
+        self.inner.closedir(dh);
+    }
+}
+
+struct Table {
+    next: u64,
+    by_number: HashMap<u64, Arc<Listing>>,
+}
+
+/// All open directories. Bounded by the remote below, which gives only so many handles.
+pub(crate) struct Listings {
+    table: Mutex<Table>,
+    inner: Arc<dyn Remote>,
+}
+
+impl Listings {
+    pub(crate) fn new(inner: Arc<dyn Remote>) -> Listings {
+        Listings { table: Mutex::new(Table { next: 1, by_number: HashMap::new() }), inner }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, dh: Dh, path: &RemotePath) -> Dh {
+        let path = Some(path.clone());
+        let (given, left_out) = (Vec::new(), HashSet::new());
+        let state = State { dh, epoch: 0, path, given, left_out, ended: false };
+        let listing = Arc::new(Listing { state: Mutex::new(state), inner: self.inner.clone() });
+        let mut table = self.lock();
+        let number = table.next;
+        table.next += 1;
+        table.by_number.insert(number, listing);
+        Dh(number)
+    }
+
+    fn get(&self, dh: Dh) -> Result<Arc<Listing>> {
+        self.lock().by_number.get(&dh.0).cloned().ok_or(Errno::EBADF)
+    }
+
+    pub(crate) fn close(&self, dh: Dh) {
+        let listing = self.lock().by_number.remove(&dh.0);
+        drop(listing);
+    }
+
+    /// The directory was removed.
+    pub(crate) fn removed(&self, path: &RemotePath) {
+        for listing in self.lock().by_number.values() {
+            let mut state = listing.lock();
+            if state.path.as_ref() == Some(path) {
+                state.path = None;
+            }
+        }
+    }
+
+    /// The path, and all below it, is called otherwise now.
+    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
+        for listing in self.lock().by_number.values() {
+            let mut state = listing.lock();
+            if let Some(path) = state.path.as_ref().and_then(|path| moved(path, from, to)) {
+                state.path = Some(path);
+            }
+        }
+    }
+}
+
+impl Core {
+    pub(crate) async fn opendir(self: &Arc<Core>, path: &RemotePath) -> Result<Dh> {
+        let dh = self.repeated(|| self.inner.opendir(path)).await?;
+        Ok(self.listings.add(dh, path))
+    }
+
+    pub(crate) async fn readdir(self: &Arc<Core>, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
+        let listing = self.listings.get(dh)?;
+        let mut losses = 0;
+        loop {
+            let (below, epoch) = listing.now();
+            let batch = match self.inner.readdir(below).await {
+                Err(errno) if is_loss(errno) || (errno == Errno::ESTALE && losses < MAX_STALE) => {
+                    losses += 1;
+                    Box::pin(self.listed_again(&listing, epoch, errno)).await?;
+                    if listing.lock().ended {
+                        return Ok(None);
+                    }
+                    continue;
+                }
+                // Somebody else has opened it anew meanwhile.
+                Err(_) if listing.now().1 != epoch => continue,
+                Err(errno) => return Err(errno),
+                Ok(batch) => batch,
+            };
+            let Some(mut batch) = batch else {
+                listing.end();
+                return Ok(None);
+            };
+            listing.give(&mut batch);
+            if !batch.is_empty() {
+                let path = listing.lock().path.clone();
+                if let Some(path) = path {
+                    self.known.note_listing(&path, &batch);
+                }
+                return Ok(Some(batch));
+            }
+        }
+    }
+
+    /// Opens a directory anew that was lost in this epoch.
+    async fn listed_again(
+        self: &Arc<Core>,
+        listing: &Listing,
+        epoch: u64,
+        errno: Errno,
+    ) -> Result<()> {
+        let mut trouble = Trouble::new(self);
+        let mut lost = Some(errno);
+        loop {
+            trouble.after(lost.take()).await?;
+            let path = {
+                let state = listing.lock();
+                if state.epoch != epoch || state.ended {
+                    return Ok(());
+                }
+                if state.given.len() > MAX_GIVEN {
+                    return Err(Errno::ESTALE);
+                }
+                state.path.clone()
+            };
+            let Some(path) = path else {
+                // It was removed through us, and nothing is in what was removed.
+                listing.end();
+                return Ok(());
+            };
+            match trouble.within(self.inner.opendir(&path)).await {
+                Ok(dh) => {
+                    listing.opened_again(dh, epoch);
+                    return Ok(());
+                }
+                Err(errno) if trouble.goes_on_after(errno) => lost = Some(errno),
+                Err(Errno::ENOENT | Errno::ENOTDIR) => {
+                    self.known.note(&path, Seen::Absent);
+                    return Err(Errno::ESTALE);
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! What was asked to change one file and is not answered, in its order.
+//!
+//! An entry is in one of these states:
+//!
+//! - `Sent`: its caller waits for the remote's answer. → out of the log with that answer; `Waiting`
+//!   when the answer was lost; `Replaying` when the file is opened anew before that is noticed.
+//! - `Waiting`: never sent, or lost; to be sent when the file is open again. → `Replaying`.
+//! - `Replaying`: sent again by whoever opens the file anew. → `Answered`, or `Waiting` when that was
+//!   lost as well.
+//! - `Answered`: its caller has not looked yet.
+//! - `Done`: acknowledged, and kept as long as an older entry may still be sent again: what is newer
+//!   must not be overwritten by it.
+//!
+//! A caller that gives up takes its entry out.
+//!
+//! Pure bookkeeping: nothing is asked here.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::{AttrChange, Result};
+use bytes::Bytes;
+
+use crate::expect::{Ahead, Expect};
+use crate::file::Handle;
+use crate::unsynced::Digest;
+
+/// Done entries that are kept behind an unanswered one. Remotes answer about in order, so there are
+/// few; without the oldest of more, a write could be lost that overtook one which was lost.
+const MAX_DONE: usize = 4096;
+
+/// One change of a file.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    /// Bytes at an offset.
+    Write { offset: u64, data: Bytes },
+    /// Bytes at the end. `told`: of these, so many are known to have arrived.
+    Append { data: Bytes, told: usize },
+    /// Attributes, through a handle.
+    Set(AttrChange),
+    /// Attributes, through the path. Sent again by whoever asked for it.
+    SetByPath(AttrChange),
+    /// Bytes that the server takes from another file. Sent again by whoever asked for it.
+    Copy(Range<u64>),
+}
+
+impl Change {
+    /// Bytes of content that are kept for it.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Change::Write { data, .. } | Change::Append { data, .. } => data.len() as u64,
+            Change::Set(_) | Change::SetByPath(_) | Change::Copy(_) => 0,
+        }
+    }
+
+    /// Of its content, if it has any.
+    pub(crate) fn digest(&self) -> Option<Digest> {
+        match self {
+            Change::Write { data, .. } | Change::Append { data, .. } => Some(Digest::of(data)),
+            Change::Set(_) | Change::SetByPath(_) | Change::Copy(_) => None,
+        }
+    }
+
+    fn is_replayed_here(&self) -> bool {
+        !matches!(self, Change::SetByPath(_) | Change::Copy(_))
+    }
+
+    /// The bytes that it decides about.
+    pub(crate) fn range(&self) -> Range<u64> {
+        match self {
+            Change::Write { offset, data } => *offset..offset.saturating_add(data.len() as u64),
+            Change::Copy(range) => range.clone(),
+            Change::Set(AttrChange { size: Some(size), .. })
+            | Change::SetByPath(AttrChange { size: Some(size), .. }) => *size..u64::MAX,
+            Change::Append { .. } | Change::Set(_) | Change::SetByPath(_) => 0..0,
+        }
+    }
+
+    /// It has happened.
+    pub(crate) fn happened(&self, expect: &mut Expect, ahead: Ahead<'_>) {
+        match self {
+            Change::Write { .. } | Change::Copy(_) if self.range().is_empty() => {}
+            Change::Write { .. } | Change::Copy(_) => expect.wrote(self.range().end, ahead),
+            Change::Append { data, told } => {
+                expect.appended((data.len() - told) as u64, ahead);
+            }
+            Change::Set(change) | Change::SetByPath(change) => expect.set(change, ahead),
+        }
+    }
+
+    /// It may have happened, or a part of it.
+    pub(crate) fn may_have_happened(&self, expect: &mut Expect, ahead: Ahead<'_>) {
+        match self {
+            Change::Write { .. } | Change::Copy(_) if self.range().is_empty() => {}
+            Change::Write { .. } | Change::Copy(_) => {
+                expect.may_have_written(self.range().end, ahead);
+            }
+            Change::Append { data, told } => {
+                expect.may_have_appended((data.len() - told) as u64, ahead);
+            }
+            Change::Set(change) | Change::SetByPath(change) => {
+                expect.may_have_set(change, ahead);
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    Sent,
+    Waiting,
+    Replaying,
+    Answered(Result<()>),
+    Done(Range<u64>),
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    state: State,
+    /// `None` once it is done, and for what goes through no handle.
+    handle: Option<Arc<Handle>>,
+    change: Change,
+    /// It was on its way at least once.
+    may_have_arrived: bool,
+}
+
+impl Entry {
+    fn is_unanswered(&self) -> bool {
+        matches!(self.state, State::Sent | State::Waiting | State::Replaying)
+    }
+}
+
+/// What is to be sent again.
+#[derive(Clone, Debug)]
+pub(crate) struct Replay {
+    pub(crate) number: u64,
+    pub(crate) handle: Arc<Handle>,
+    pub(crate) change: Change,
+    /// Parts of a write that are still to be written: what came later is left out.
+    pub(crate) parts: Vec<Range<u64>>,
+}
+
+/// How much of a range may have been overwritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Covered {
+    Not,
+    Partly,
+    Whole,
+}
+
+/// What was taken out of the log by its caller.
+pub(crate) struct Left {
+    pub(crate) change: Change,
+    pub(crate) may_have_arrived: bool,
+    /// To be dropped without a lock, since its end may close it.
+    _handle: Option<Arc<Handle>>,
+}
+
+/// The changes of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    next: u64,
+    /// By number.
+    entries: VecDeque<Entry>,
+    done: usize,
+}
+
+impl Log {
+    /// The number that the next entry will have.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Begins a change, which is `sent` now or when the file is open again.
+    pub(crate) fn begin(&mut self, change: Change, handle: Option<Arc<Handle>>, sent: bool) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        let state = if sent { State::Sent } else { State::Waiting };
+        let entry = Entry { number, state, handle, change, may_have_arrived: sent };
+        self.entries.push_back(entry);
+        number
+    }
+
+    fn position(&self, number: u64) -> Option<usize> {
+        self.entries.binary_search_by_key(&number, |entry| entry.number).ok()
+    }
+
+    fn entry(&mut self, number: u64) -> Option<&mut Entry> {
+        let position = self.position(number)?;
+        self.entries.get_mut(position)
+    }
+
+    /// Whether the answer to what its caller has sent still counts.
+    pub(crate) fn is_sent(&mut self, number: u64) -> bool {
+        self.entry(number).is_some_and(|entry| matches!(entry.state, State::Sent))
+    }
+
+    /// The answer to what its caller had sent was lost; or it was not sent, since its handle was
+    /// stale already.
+    pub(crate) fn lost(&mut self, number: u64, may_have_arrived: bool) {
+        if let Some(entry) = self.entry(number)
+            && matches!(entry.state, State::Sent)
+        {
+            entry.state = State::Waiting;
+            entry.may_have_arrived = may_have_arrived;
+        }
+    }
+
+    /// The answer to what was sent again.
+    pub(crate) fn answer(&mut self, number: u64, result: Result<()>) -> bool {
+        let Some(entry) = self.entry(number) else { return false };
+        entry.state = State::Answered(result);
+        entry.may_have_arrived = false;
+        true
+    }
+
+    /// How an entry that was sent again has ended.
+    pub(crate) fn answered(&mut self, number: u64) -> Option<Result<()>> {
+        match self.entry(number)?.state {
+            State::Answered(result) => Some(result),
+            _ => None,
+        }
+    }
+
+    /// Ends an entry: acknowledged, or taken out.
+    pub(crate) fn end(&mut self, number: u64, acknowledged: bool) -> Option<Left> {
+        let position = self.position(number)?;
+        let entry = self.entries.get_mut(position)?;
+        let range = entry.change.range();
+        let left = Left {
+            change: std::mem::replace(&mut entry.change, Change::Set(AttrChange::default())),
+            may_have_arrived: entry.may_have_arrived,
+            _handle: entry.handle.take(),
+        };
+        if acknowledged && position > 0 {
+            entry.state = State::Done(range);
+            self.done += 1;
+        } else {
+            self.entries.remove(position);
+        }
+        self.trim();
+        Some(left)
+    }
+
+    fn trim(&mut self) {
+        while let Some(Entry { state: State::Done(_), .. }) = self.entries.front() {
+            self.entries.pop_front();
+            self.done -= 1;
+        }
+        if self.done > MAX_DONE
+            && let Some(oldest) =
+                self.entries.iter().position(|entry| matches!(entry.state, State::Done(_)))
+        {
+            self.entries.remove(oldest);
+            self.done -= 1;
+        }
+    }
+
+    /// What all that is not answered may have done to the file.
+    pub(crate) fn fold(&self, expect: &mut Expect, ahead: Ahead<'_>) {
+        let open = self.entries.iter().filter(|entry| entry.is_unanswered());
+        open.filter(|entry| entry.may_have_arrived)
+            .for_each(|entry| entry.change.may_have_happened(expect, ahead));
+    }
+
+    /// Entries without an answer, and the bytes that are kept for them.
+    pub(crate) fn unanswered(&self) -> (usize, u64) {
+        let open = self.entries.iter().filter(|entry| entry.is_unanswered());
+        open.fold((0, 0), |(count, bytes), entry| (count + 1, bytes + entry.change.len()))
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.entries.is_empty() || self.unanswered().0 == 0
+    }
+
+    fn is_to_be_replayed(entry: &Entry) -> bool {
+        let open = matches!(entry.state, State::Sent | State::Waiting);
+        open && entry.change.is_replayed_here()
+    }
+
+    /// The next entries to be sent again, at most `most`, all through one handle; none when all have
+    /// been.
+    pub(crate) fn take_replays(&mut self, most: usize) -> Vec<Replay> {
+        let mut taken: Vec<Replay> = Vec::new();
+        for position in 0..self.entries.len() {
+            let entry = &self.entries[position];
+            if !Log::is_to_be_replayed(entry) {
+                continue;
+            }
+            let Some(handle) = entry.handle.clone() else { continue };
+            let same = taken.first().is_none_or(|first| Arc::ptr_eq(&first.handle, &handle));
+            if taken.len() == most || !same {
+                break;
+            }
+            let parts = self.parts_left(position);
+            let whole = matches!(parts.as_slice(), [part] if *part == entry.change.range());
+            let entry = &mut self.entries[position];
+            entry.state = State::Replaying;
+            entry.may_have_arrived = true;
+            let mut change = entry.change.clone();
+            if let Change::Set(change) = &mut change
+                && change.size.is_some()
+                && !whole
+            {
+                // Something newer beyond that size was acknowledged, so the cut came before it.
+                change.size = None;
+            }
+            taken.push(Replay { number: entry.number, handle, change, parts });
+        }
+        taken
+    }
+
+    /// The bytes of an entry that nothing newer has decided about.
+    fn parts_left(&self, position: usize) -> Vec<Range<u64>> {
+        let mut parts = vec![self.entries[position].change.range()];
+        for later in self.entries.iter().skip(position + 1) {
+            let covered = match &later.state {
+                State::Done(range) => range.clone(),
+                State::Answered(Ok(())) => later.change.range(),
+                _ => continue,
+            };
+            parts = parts.into_iter().flat_map(|part| without(part, &covered)).collect();
+        }
+        parts
+    }
+
+    /// What was being sent again was lost once more.
+    pub(crate) fn replay_lost(&mut self) {
+        for entry in &mut self.entries {
+            if matches!(entry.state, State::Replaying) {
+                entry.state = State::Waiting;
+            }
+        }
+    }
+
+    /// What was put to the end, is not answered, and may have arrived; in order.
+    pub(crate) fn appends_in_doubt(&self) -> Vec<(u64, Bytes)> {
+        let mut appends = Vec::new();
+        for entry in self.entries.iter().filter(|entry| Log::is_to_be_replayed(entry)) {
+            if let (Change::Append { data, told }, true) = (&entry.change, entry.may_have_arrived)
+                && *told < data.len()
+            {
+                appends.push((entry.number, data.slice(*told..)));
+            }
+        }
+        appends
+    }
+
+    /// Whether anything but appends is not answered and could have changed the size.
+    pub(crate) fn has_other_changes_in_doubt(&self) -> bool {
+        let open = self.entries.iter().filter(|entry| entry.is_unanswered());
+        open.filter(|entry| entry.may_have_arrived).any(|entry| {
+            !matches!(entry.change, Change::Append { .. }) && !entry.change.range().is_empty()
+        })
+    }
+
+    /// How much of `range` may have been overwritten by what is not answered and will be sent again.
+    pub(crate) fn covers(&self, range: &Range<u64>) -> Covered {
+        let doubtful = |entry: &&Entry| entry.is_unanswered() && entry.may_have_arrived;
+        let mut left = vec![range.clone()];
+        for entry in self.entries.iter().filter(doubtful) {
+            let covered = entry.change.range();
+            left = left.into_iter().flat_map(|part| without(part, &covered)).collect();
+        }
+        match left.as_slice() {
+            [] => Covered::Whole,
+            [part] if part == range => Covered::Not,
+            _ => Covered::Partly,
+        }
+    }
+
+    /// So many bytes more of an append are known to have arrived; tells whether that is all of it.
+    /// What is left of it has not arrived.
+    pub(crate) fn append_arrived(&mut self, number: u64, bytes: usize) -> bool {
+        let Some(entry) = self.entry(number) else { return false };
+        entry.may_have_arrived = false;
+        match &mut entry.change {
+            Change::Append { data, told } => {
+                *told += bytes;
+                *told == data.len()
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What is left of `range` without `covered`.
+fn without(range: Range<u64>, covered: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let before = range.start..range.end.min(covered.start);
+    let after = range.start.max(covered.end)..range.end;
+    let whole = covered.is_empty().then(|| range.clone());
+    let cut = (!covered.is_empty()).then_some([before, after]);
+    whole.into_iter().chain(cut.into_iter().flatten()).filter(|part| part.start < part.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_without_another() {
+        let left = |covered: Range<u64>| {
+            let parts = without(10..20, &covered);
+            parts.map(|part| (part.start, part.end)).collect::<Vec<_>>()
+        };
+        assert_eq!(left(0..10), [(10, 20)]);
+        assert_eq!(left(20..30), [(10, 20)]);
+        assert_eq!(left(0..30), []);
+        assert_eq!(left(12..15), [(10, 12), (15, 20)]);
+        assert_eq!(left(0..15), [(15, 20)]);
+        assert_eq!(left(15..u64::MAX), [(10, 15)]);
+        assert_eq!(left(12..12), [(10, 20)]);
+    }
+}

@@ -1,0 +1,63 @@
+//! Opening files.
+//!
+//! An open that was cut off may be repeated: what it made is there, what it cut is empty. Only one
+//! that was to make the file, and nobody else, has to look who made it (`names`).
+
+use std::sync::Arc;
+
+use base::{Create, Errno, OpenFlags, Opened, RemotePath, Result, Timestamp};
+
+use crate::Core;
+use crate::expect::Expect;
+use crate::file::Files;
+use crate::known::Seen;
+use crate::link::is_loss;
+
+impl Core {
+    pub(crate) async fn open(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        flags: OpenFlags,
+    ) -> Result<Opened> {
+        let before = self.files.about_to_open(path, flags);
+        let opened = match flags.create {
+            Create::Exclusive(perm) => self.open_new(path, flags, perm).await,
+            _ => self.repeated(|| self.inner.open(path, flags)).await,
+        };
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(errno) => {
+                if errno == Errno::ENOENT {
+                    self.known.note(path, Seen::Absent);
+                }
+                if !is_loss(errno) && errno != Errno::EIO {
+                    Files::not_opened(before);
+                }
+                return Err(errno);
+            }
+        };
+        self.known.note(path, Seen::There(Expect::of(&opened.attr)));
+        let fh = self.files.opened(self, path, flags, &opened, before);
+        Ok(Opened { fh, ..opened })
+    }
+
+    async fn open_new(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        flags: OpenFlags,
+        perm: u32,
+    ) -> Result<Opened> {
+        self.connected().await?;
+        let sent = Timestamp::now();
+        match self.inner.open(path, flags).await {
+            Err(errno) if is_loss(errno) => {
+                Box::pin(self.new_in_doubt(path, flags, perm, sent, errno)).await
+            }
+            Ok(opened) => {
+                self.clock.learn(opened.attr.mtime, sent);
+                Ok(opened)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}

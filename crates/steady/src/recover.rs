@@ -1,0 +1,371 @@
+//! Opening a file again after its handles below were lost.
+//!
+//! One task does it for a file, begun by the first caller who needs it; the others wait for its end.
+//! It goes on when they give up, and ends with the [`Steady`](crate::Steady).
+//!
+//! 1. The file is opened by its name once for each handle, never made and never cut. What is there
+//!    must be what the file must look like now (`expect`).
+//! 2. Appends whose answers were lost are looked for in the file (`appends`).
+//! 3. If the server was started anew since, what it had acknowledged and not synced is compared
+//!    (`verify`).
+//! 4. The log is sent again, in its order, with what has joined it meanwhile.
+
+mod appends;
+mod verify;
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use base::{Attr, Errno, Fh, Remote, RemotePath, Result};
+
+use crate::Core;
+use crate::call::Asked;
+use crate::change::send;
+use crate::file::{Body, Handle, Phase};
+use crate::link::is_loss;
+use crate::log::{Change, Replay};
+
+/// Changes that are sent again before the first of them is answered: enough to fill a long way with
+/// writes of 128 KiB.
+const AT_ONCE: usize = 64;
+
+/// How an attempt has ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Open,
+    /// To be tried again.
+    Failed(Errno),
+    /// It is not the file any more, for this reason.
+    Dead(&'static str),
+}
+
+/// Returns when one attempt to open the file again has ended, which is begun here if none is under
+/// way: `Ok` when the file is open, or dead.
+pub(crate) async fn attempt(core: &Arc<Core>, body: &Arc<Body>) -> Result<()> {
+    let before = {
+        let mut state = body.lock();
+        match state.phase {
+            Phase::Open | Phase::Dead => return Ok(()),
+            Phase::Opening => {}
+            Phase::Lost => {
+                state.phase = Phase::Opening;
+                begin(core, body);
+            }
+        }
+        state.attempts
+    };
+    loop {
+        let settled = body.settled.notified();
+        tokio::pin!(settled);
+        // Registered before the look, so that nothing in between is missed.
+        settled.as_mut().enable();
+        {
+            let state = body.lock();
+            if state.attempts != before {
+                return state.why.map_or(Ok(()), Err);
+            }
+        }
+        settled.await;
+    }
+}
+
+fn begin(core: &Arc<Core>, body: &Arc<Body>) {
+    let (core, mut wanted) = (core.clone(), core.wanted.clone());
+    let mut under_way = UnderWay { body: body.clone(), outcome: Outcome::Failed(Errno::EHOSTDOWN) };
+    tokio::spawn(async move {
+        tokio::select! {
+            outcome = open_again(&core, &under_way.body) => under_way.outcome = outcome,
+            _ = wanted.changed() => {}
+        }
+        if let Outcome::Dead(why) = under_way.outcome {
+            under_way.body.tell(&core, why);
+        }
+    });
+}
+
+/// An attempt; its outcome is told when this is dropped, whatever has happened.
+struct UnderWay {
+    body: Arc<Body>,
+    outcome: Outcome,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut state = self.body.lock();
+        state.attempts += 1;
+        (state.phase, state.why) = match self.outcome {
+            // Set already, in the moment in which nothing was left to be sent.
+            Outcome::Open => (state.phase, None),
+            Outcome::Dead(_) => (Phase::Dead, None),
+            Outcome::Failed(errno) => (Phase::Lost, Some(errno)),
+        };
+        if state.phase == Phase::Lost {
+            state.epoch += 1;
+            state.log.replay_lost();
+        }
+        drop(state);
+        self.body.settled.notify_waiters();
+    }
+}
+
+impl Body {
+    /// Tells in the log what has become of it.
+    fn tell(&self, core: &Core, what: &str) {
+        let name = self.lock().name.clone();
+        let name = name.map_or_else(|| "a removed file".to_owned(), |name| name.to_string());
+        tracing::warn!("{}: {name}: {what}", core.config.name);
+    }
+}
+
+/// A handle below that nobody has taken over yet; closed when dropped.
+pub(crate) struct Fresh<'a> {
+    inner: &'a dyn Remote,
+    fh: Option<Fh>,
+}
+
+impl<'a> Fresh<'a> {
+    pub(crate) fn new(inner: &'a dyn Remote, fh: Fh) -> Fresh<'a> {
+        Fresh { inner, fh: Some(fh) }
+    }
+
+    pub(crate) fn fh(&self) -> Fh {
+        self.fh.expect("it is only taken by value")
+    }
+
+    pub(crate) fn take(mut self) -> Fh {
+        self.fh.take().expect("it is only taken by value")
+    }
+}
+
+impl Drop for Fresh<'_> {
+    fn drop(&mut self) {
+        if let Some(fh) = self.fh {
+            self.inner.close(fh);
+        }
+    }
+}
+
+/// What was found by a name.
+enum Found<'a> {
+    /// The file, opened for each handle that it can be opened for.
+    It {
+        attr: Option<Attr>,
+        opened: Vec<(Arc<Handle>, Result<Fresh<'a>>)>,
+    },
+    /// Another one, or none.
+    NotIt(&'static str),
+    Failed(Errno),
+}
+
+async fn open_again(core: &Arc<Core>, body: &Arc<Body>) -> Outcome {
+    let (names, handles) = {
+        let state = body.lock();
+        let names: Vec<RemotePath> = state.name.iter().chain(&state.perhaps).cloned().collect();
+        let lost = state.slots.values().filter(|slot| slot.epoch < state.epoch);
+        let handles: Vec<_> = lost.filter_map(|slot| slot.handle.upgrade()).collect();
+        (names, handles)
+    };
+    let mut outcome = Outcome::Dead("removed while it was open, and lost with the connection");
+    for name in names {
+        match find(core, body, &name, &handles).await {
+            Found::It { attr, opened } => {
+                return go_on(core, body, &name, attr.as_ref(), opened).await;
+            }
+            Found::NotIt(why) => outcome = Outcome::Dead(why),
+            Found::Failed(errno) => return Outcome::Failed(errno),
+        }
+    }
+    outcome
+}
+
+/// Opens what is there for all `handles`, as far as it is the file.
+async fn find<'a>(
+    core: &'a Arc<Core>,
+    body: &Body,
+    name: &RemotePath,
+    handles: &[Arc<Handle>],
+) -> Found<'a> {
+    let inner = &*core.inner;
+    let (mut attr, mut all) = (None, Vec::new());
+    for handle in handles {
+        match inner.open(name, handle.flags_again()).await {
+            Ok(opened) => {
+                let fresh = Fresh::new(inner, opened.fh);
+                if !body.expect().explains(&opened.attr) {
+                    return Found::NotIt("changed on the server while there was no connection");
+                }
+                attr = attr.or(Some(opened.attr));
+                all.push((handle.clone(), Ok(fresh)));
+            }
+            Err(Errno::ENOENT | Errno::ENOTDIR) => {
+                return Found::NotIt("gone from the server while there was no connection");
+            }
+            Err(Errno::EISDIR | Errno::ELOOP | Errno::ENXIO) => {
+                return Found::NotIt("replaced on the server while there was no connection");
+            }
+            // It may be that file, but this is not to be had any more.
+            Err(errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS | Errno::ETXTBSY)) => {
+                all.push((handle.clone(), Err(errno)));
+            }
+            Err(errno) => return Found::Failed(lost_again(errno)),
+        }
+    }
+    Found::It { attr, opened: all }
+}
+
+/// A handle that is stale as soon as it is opened was lost with its connection.
+fn lost_again(errno: Errno) -> Errno {
+    if errno == Errno::ESTALE { Errno::EHOSTDOWN } else { errno }
+}
+
+/// The file is there: looks after what is in doubt, takes the handles over, and sends the log.
+async fn go_on(
+    core: &Arc<Core>,
+    body: &Arc<Body>,
+    name: &RemotePath,
+    attr: Option<&Attr>,
+    opened: Vec<(Arc<Handle>, Result<Fresh<'_>>)>,
+) -> Outcome {
+    if let Some(attr) = attr {
+        if let Err(errno) = appends::look(core, body, name, attr).await {
+            return Outcome::Failed(lost_again(errno));
+        }
+        if let Err(errno) = verify::look(core, body, name).await {
+            return Outcome::Failed(lost_again(errno));
+        }
+    }
+    let mut old = Vec::new();
+    {
+        let mut state = body.lock();
+        let epoch = state.epoch;
+        for (handle, opened) in opened {
+            let Some(slot) = state.slots.get_mut(&handle.number) else { continue };
+            match opened {
+                Ok(fresh) => {
+                    old.push(std::mem::replace(&mut slot.fh, fresh.take()));
+                    slot.refused = None;
+                }
+                Err(errno) => slot.refused = Some(errno),
+            }
+            slot.epoch = epoch;
+        }
+        state.name = Some(name.clone());
+        if state.perhaps.as_ref() == Some(name) {
+            state.perhaps = None;
+        }
+        if let Some(attr) = attr {
+            state.seen(attr);
+        }
+    }
+    old.into_iter().for_each(|fh| core.inner.close(fh));
+    send_log(core, body).await
+}
+
+async fn send_log(core: &Arc<Core>, body: &Arc<Body>) -> Outcome {
+    loop {
+        let (batch, handles) = {
+            let mut state = body.lock();
+            let batch = state.log.take_replays(AT_ONCE);
+            if batch.is_empty() {
+                state.phase = Phase::Open;
+                return Outcome::Open;
+            }
+            let slots = state.slots.iter();
+            let below = |fh, refused: Option<Errno>| refused.map_or(Ok(fh), Err);
+            let handles: HashMap<u64, Result<Fh>> =
+                slots.map(|(number, slot)| (*number, below(slot.fh, slot.refused))).collect();
+            (batch, handles)
+        };
+        if let Err(errno) = send_batch(core, body, batch, &handles).await {
+            return Outcome::Failed(lost_again(errno));
+        }
+    }
+}
+
+/// Sends these in order, and answers those who wait for them. An error says that it was lost again.
+async fn send_batch(
+    core: &Arc<Core>,
+    body: &Body,
+    batch: Vec<Replay>,
+    handles: &HashMap<u64, Result<Fh>>,
+) -> Result<()> {
+    let mut calls: Vec<(usize, Asked<'_, ()>)> = Vec::new();
+    for (index, replay) in batch.iter().enumerate() {
+        match handles.get(&replay.handle.number) {
+            Some(Ok(fh)) => {
+                calls.extend(parts_of(core, *fh, replay).map(|call| (index, call)));
+            }
+            refused => {
+                let errno = refused.and_then(|refused| refused.err()).unwrap_or(Errno::EBADF);
+                calls.push((index, Box::pin(async move { Err(errno) })));
+            }
+        }
+    }
+    let mut results: Vec<Result<()>> = vec![Ok(()); batch.len()];
+    for (index, result) in all(calls).await {
+        results[index] = results[index].and(result);
+    }
+    let is_lost = |errno: Errno| is_loss(errno) || errno == Errno::ESTALE;
+    let mut lost = Ok(());
+    for (replay, result) in batch.iter().zip(results) {
+        match result {
+            Err(errno) if is_lost(errno) => lost = Err(errno),
+            result => body.sent_again(core, replay, result),
+        }
+    }
+    lost
+}
+
+/// The calls that carry out what is left of a change.
+fn parts_of<'a>(core: &'a Core, fh: Fh, replay: &Replay) -> impl Iterator<Item = Asked<'a, ()>> {
+    let inner = &*core.inner;
+    let calls: Vec<_> = match &replay.change {
+        Change::Write { offset, data } if replay.parts != [replay.change.range()] => {
+            let parts = replay.parts.iter().map(|part| {
+                let (from, to) = ((part.start - offset) as usize, (part.end - offset) as usize);
+                inner.write(fh, part.start, data.slice(from..to))
+            });
+            parts.collect()
+        }
+        change => vec![send(inner, fh, change)],
+    };
+    calls.into_iter()
+}
+
+impl Body {
+    /// A change was sent again, and answered.
+    fn sent_again(&self, core: &Arc<Core>, replay: &Replay, result: Result<()>) {
+        let run = core.run.now(core);
+        let told = core.run.may_be_told();
+        let whole = replay.parts == [replay.change.range()];
+        let digest = if told && whole { replay.change.digest() } else { None };
+        let ahead = |time| core.clock.is_future(time);
+        let mut state = self.lock();
+        match result {
+            Ok(()) => {
+                state.happened(replay.number, &replay.change, digest, run, told, &ahead);
+            }
+            Err(_) => state.may_have_happened(replay.number, &replay.change, &ahead),
+        }
+        state.log.answer(replay.number, result);
+    }
+}
+
+/// Polls all in order, until all are done.
+async fn all<T>(mut calls: Vec<(usize, Asked<'_, T>)>) -> Vec<(usize, Result<T>)> {
+    let mut results = Vec::with_capacity(calls.len());
+    poll_fn(|context| {
+        calls.retain_mut(|(index, call)| match call.as_mut().poll(context) {
+            Poll::Ready(result) => {
+                results.push((*index, result));
+                false
+            }
+            Poll::Pending => true,
+        });
+        if calls.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    results
+}

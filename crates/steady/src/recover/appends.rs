@@ -1,0 +1,109 @@
+//! Appends whose answers were lost, looked for in the file.
+//!
+//! An append that is sent twice is there twice. So the file's end is read: it must be what was
+//! acknowledged, followed by a beginning of what was not. What is there counts as written, the rest is
+//! sent. If it is anything else (somebody else appends as well), nobody can tell what has become of
+//! them, and their writers are told so (`EIO`).
+
+use std::sync::Arc;
+
+use base::{Access, Attr, OpenFlags, RemotePath, Result};
+use bytes::Bytes;
+
+use super::Fresh;
+use crate::Core;
+use crate::file::{Body, State};
+use crate::log::Change;
+
+/// Bytes that are read at once.
+const PIECE_BYTES: u32 = 1 << 20;
+
+/// Looks what has arrived of the appends in doubt, and answers those who wait for them. An error says
+/// that it could not be looked.
+pub(super) async fn look(
+    core: &Arc<Core>,
+    body: &Body,
+    name: &RemotePath,
+    attr: &Attr,
+) -> Result<()> {
+    let (appends, base) = {
+        let state = body.lock();
+        let appends = state.log.appends_in_doubt();
+        if appends.is_empty() {
+            return Ok(());
+        }
+        let certain = !state.log.has_other_changes_in_doubt();
+        (appends, state.expect.size().filter(|_| certain))
+    };
+    let arrived = match base {
+        Some(base) => arrived(core, name, base, attr.size, &appends).await?,
+        None => None,
+    };
+    if arrived.is_none() {
+        body.tell(core, "what was appended when the connection was lost may be there or not");
+    }
+    let mut state = body.lock();
+    match arrived {
+        Some(bytes) => state.appends_arrived(core, &appends, bytes),
+        None => state.appends_unknown(core, &appends),
+    }
+    Ok(())
+}
+
+/// How many bytes of the appends are in the file; `None` when something else is.
+async fn arrived(
+    core: &Core,
+    name: &RemotePath,
+    base: u64,
+    size: u64,
+    appends: &[(u64, Bytes)],
+) -> Result<Option<u64>> {
+    let Some(more) = size.checked_sub(base) else { return Ok(None) };
+    let stream: Vec<u8> = appends.iter().flat_map(|(_, data)| data.iter().copied()).collect();
+    if more > stream.len() as u64 {
+        return Ok(None);
+    }
+    if more == 0 {
+        return Ok(Some(0));
+    }
+    let inner = &*core.inner;
+    let opened = inner.open(name, OpenFlags::existing(Access::Read)).await?;
+    let fresh = Fresh::new(inner, opened.fh);
+    let mut at = 0;
+    while at < more {
+        let len = u64::from(PIECE_BYTES).min(more - at) as u32;
+        let data = inner.read(fresh.fh(), base + at, len).await?.to_vec();
+        let expected = &stream[at as usize..][..len as usize];
+        if data != expected {
+            return Ok(None);
+        }
+        at += u64::from(len);
+    }
+    Ok(Some(more))
+}
+
+impl State {
+    fn appends_arrived(&mut self, core: &Core, appends: &[(u64, Bytes)], mut bytes: u64) {
+        let ahead = |time| core.clock.is_future(time);
+        for (number, data) in appends {
+            let here = bytes.min(data.len() as u64);
+            bytes -= here;
+            if here > 0 {
+                self.expect.appended(here, &ahead);
+                self.unsynced.cannot_compare(*number);
+            }
+            if self.log.append_arrived(*number, here as usize) {
+                self.log.answer(*number, Ok(()));
+            }
+        }
+    }
+
+    fn appends_unknown(&mut self, core: &Core, appends: &[(u64, Bytes)]) {
+        let ahead = |time| core.clock.is_future(time);
+        for (number, data) in appends {
+            let change = Change::Append { data: data.clone(), told: 0 };
+            self.may_have_happened(*number, &change, &ahead);
+            self.log.answer(*number, Err(base::Errno::EIO));
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The rules of every remote, kept by a steady one.
+
+use std::sync::Arc;
+
+use steady::{Config, Steady};
+use testkit::conformance::Ground;
+use testkit::{FaultyRemote, MemRemote};
+
+/// Over one that answers at once.
+mod at_once {
+    use super::*;
+
+    async fn ground() -> Ground {
+        let memory = Arc::new(MemRemote::new());
+        let counted = memory.clone();
+        let steady = Steady::new(memory, Config::default());
+        Ground::new(steady).counting(move || counted.open_handles())
+    }
+
+    testkit::conformance!(ground);
+}
+
+/// Over one that answers later, through a faulty one without faults.
+mod later {
+    use super::*;
+
+    async fn ground() -> Ground {
+        let memory = Arc::new(MemRemote::new());
+        memory.set_pending(true);
+        let counted = memory.clone();
+        let faulty = FaultyRemote::new(memory);
+        faulty.set_server_run("this one");
+        let steady = Steady::new(Arc::new(faulty), Config::default());
+        Ground::new(steady).counting(move || counted.open_handles())
+    }
+
+    testkit::conformance!(ground);
+}
+
+/// Over one whose link blinks all the time.
+mod blinking {
+    use super::*;
+    use base::Errno;
+    use std::time::Duration;
+    use testkit::conformance::Expectations;
+
+    /// Between two blinks: long enough for a rule to get on.
+    const LINK_STANDS: Duration = Duration::from_millis(20);
+
+    struct Blinking(tokio::task::JoinHandle<()>);
+
+    impl Drop for Blinking {
+        fn drop(&mut self) {
+            self.0.abort();
+        }
+    }
+
+    async fn ground() -> Ground {
+        let memory = Arc::new(MemRemote::new());
+        memory.set_pending(true);
+        let counted = memory.clone();
+        let faulty = Arc::new(FaultyRemote::new(memory));
+        let blinked = faulty.clone();
+        let blinking = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LINK_STANDS).await;
+                blinked.cut();
+                tokio::task::yield_now().await;
+                blinked.restore_without_handles(Errno::ESTALE);
+            }
+        });
+        let steady = Steady::new(faulty, Config::default());
+        Ground::new(steady)
+            .expecting(Expectations::default())
+            .counting(move || counted.open_handles())
+            .keeping(Blinking(blinking))
+    }
+
+    /// The rules that do not go on with a file whose name is gone, which no reopening can keep.
+    macro_rules! rules {
+        ($($family:ident: $($rule:ident)*;)*) => {
+            $($(
+                #[test]
+                fn $rule() {
+                    testkit::conformance::run_rule(
+                        |ground| Box::pin(testkit::conformance::$family::$rule(ground)),
+                        ground,
+                    );
+                }
+            )*)*
+        };
+    }
+
+    rules! {
+        opening: exclusive_means_new truncating_at_open_empties
+            the_attributes_of_an_open_are_the_files;
+        reading: reads_give_what_was_written_at_any_size reads_are_short_only_at_the_end;
+        writing: writes_of_any_size_arrive_whole a_write_changes_its_range_and_nothing_else
+            a_file_is_cut_and_grown;
+        ordering: overlapping_writes_end_as_the_last a_size_change_takes_its_turn
+            many_calls_at_once_do_not_mix;
+        handles: a_renamed_file_is_still_open a_closed_handle_is_an_error;
+        directories: a_directory_is_made_and_removed
+            a_listing_is_complete_and_without_duplicates;
+        names: names_are_removed_by_their_kind what_is_absent_is_enoent;
+        links: a_taken_name_takes_no_link;
+        renaming: every_kind_onto_every_kind a_directory_moves_with_all_that_is_in_it;
+        attributes: each_part_is_set_alone an_open_file_is_changed_as_well;
+        cancelling: a_dropped_write_does_not_come_late a_dropped_read_does_not_confuse_the_next;
+    }
+}

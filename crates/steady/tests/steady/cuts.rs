@@ -1,0 +1,465 @@
+//! Every operation with a cut before its request, between request and reply, and after the reply.
+
+use std::time::Duration;
+
+use base::{Access, AttrChange, Create, Errno, Fh, OpenFlags, RenameMode, Result};
+use base::{Remote, RemotePath};
+use bytes::Bytes;
+use steady::Steady;
+use testkit::{Call, path};
+
+use super::stage::{Stage, Started, appending, making, others_run};
+
+/// Where the cut comes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Cut {
+    BeforeTheRequest,
+    BetweenRequestAndReply,
+    /// With handles that are stale.
+    AfterTheReply,
+    /// Only this one call fails, and did not happen.
+    Unsent,
+    /// Only the answer to this one call is lost.
+    Unanswered,
+}
+
+const CUTS: [Cut; 5] = [
+    Cut::BeforeTheRequest,
+    Cut::BetweenRequestAndReply,
+    Cut::AfterTheReply,
+    Cut::Unsent,
+    Cut::Unanswered,
+];
+
+/// Open handles that operations use.
+#[derive(Clone, Copy)]
+struct Open {
+    file: Fh,
+    log: Fh,
+    dir: base::Dh,
+}
+
+struct Case {
+    call: Call,
+    /// Does it, and gives what is to be compared.
+    run: fn(&Steady, Open) -> Started<'_, Result<String>>,
+    /// What a look at the server gives afterwards.
+    look: fn(&Stage) -> String,
+    answer: &'static str,
+    after: &'static str,
+}
+
+fn at(text: &str) -> RemotePath {
+    path(text)
+}
+
+fn nothing(_: &Stage) -> String {
+    String::new()
+}
+
+/// Opens, closes, and tells the size.
+async fn opened(steady: &Steady, name: &str, flags: OpenFlags) -> Result<String> {
+    let opened = steady.open(&at(name), flags).await?;
+    let attr = steady.fstat(opened.fh).await?;
+    steady.close(opened.fh);
+    Ok(attr.size.to_string())
+}
+
+async fn done(call: impl Future<Output = Result<()>>) -> Result<String> {
+    call.await.map(|()| "done".to_owned())
+}
+
+fn cases() -> Vec<Case> {
+    let perm = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+    let _ = perm;
+    vec![
+        Case {
+            call: Call::Lstat,
+            run: |steady, _| {
+                Box::pin(async { Ok(steady.lstat(&at("file")).await?.size.to_string()) })
+            },
+            look: nothing,
+            answer: "7",
+            after: "",
+        },
+        Case {
+            call: Call::Readlink,
+            run: |steady, _| {
+                Box::pin(async {
+                    Ok(String::from_utf8(steady.readlink(&at("link")).await?).unwrap())
+                })
+            },
+            look: nothing,
+            answer: "file",
+            after: "",
+        },
+        Case {
+            call: Call::Statvfs,
+            run: |steady, _| {
+                Box::pin(async { Ok(steady.statvfs(&at("")).await?.name_max.to_string()) })
+            },
+            look: nothing,
+            answer: "255",
+            after: "",
+        },
+        Case {
+            call: Call::Fsyncdir,
+            run: |steady, _| Box::pin(async { done(steady.fsyncdir(&at("dir"))).await }),
+            look: nothing,
+            answer: "done",
+            after: "",
+        },
+        Case {
+            call: Call::Opendir,
+            run: |steady, _| {
+                Box::pin(async {
+                    let dh = steady.opendir(&at("dir")).await?;
+                    let entries = steady.readdir(dh).await?;
+                    steady.closedir(dh);
+                    Ok(entries.unwrap().len().to_string())
+                })
+            },
+            look: nothing,
+            answer: "2",
+            after: "",
+        },
+        Case {
+            call: Call::Readdir,
+            run: |steady, open| {
+                Box::pin(async move {
+                    let mut names = Vec::new();
+                    while let Some(entries) = steady.readdir(open.dir).await? {
+                        names.extend(entries.into_iter().map(|entry| entry.name.to_string()));
+                    }
+                    names.sort();
+                    Ok(names.join(" "))
+                })
+            },
+            look: nothing,
+            answer: "one two",
+            after: "",
+        },
+        Case {
+            call: Call::Open,
+            run: |steady, _| Box::pin(opened(steady, "file", OpenFlags::existing(Access::Read))),
+            look: nothing,
+            answer: "7",
+            after: "",
+        },
+        Case {
+            call: Call::Open,
+            run: |steady, _| {
+                let flags = OpenFlags { truncate: true, ..making() };
+                Box::pin(opened(steady, "second", flags))
+            },
+            look: |stage| stage.content("second"),
+            answer: "0",
+            after: "",
+        },
+        Case {
+            call: Call::Open,
+            run: |steady, _| Box::pin(opened(steady, "made", making())),
+            look: |stage| stage.content("made"),
+            answer: "0",
+            after: "",
+        },
+        Case {
+            call: Call::Open,
+            run: |steady, _| {
+                let flags = OpenFlags { create: Create::Exclusive(0o640), ..making() };
+                Box::pin(opened(steady, "new", flags))
+            },
+            look: |stage| format!("{:o}", stage.server().attr("new").perm),
+            answer: "0",
+            after: "640",
+        },
+        Case {
+            call: Call::Fstat,
+            run: |steady, open| {
+                Box::pin(async move { Ok(steady.fstat(open.file).await?.size.to_string()) })
+            },
+            look: nothing,
+            answer: "7",
+            after: "",
+        },
+        Case {
+            call: Call::Read,
+            run: |steady, open| {
+                Box::pin(async move {
+                    let data = steady.read(open.file, 0, 100).await?;
+                    Ok(String::from_utf8(data.to_vec()).unwrap())
+                })
+            },
+            look: nothing,
+            answer: "content",
+            after: "",
+        },
+        Case {
+            call: Call::Write,
+            run: |steady, open| {
+                let data = Bytes::from_static(b"XY");
+                Box::pin(async move { done(steady.write(open.file, 6, data)).await })
+            },
+            look: |stage| stage.content("file"),
+            answer: "done",
+            after: "contenXY",
+        },
+        Case {
+            call: Call::Write,
+            run: |steady, open| {
+                let data = Bytes::from_static(b" more");
+                Box::pin(async move { done(steady.write(open.log, 0, data)).await })
+            },
+            look: |stage| stage.content("log"),
+            answer: "done",
+            after: "lines more",
+        },
+        Case {
+            call: Call::Fsync,
+            run: |steady, open| Box::pin(async move { done(steady.fsync(open.file)).await }),
+            look: nothing,
+            answer: "done",
+            after: "",
+        },
+        Case {
+            call: Call::Fsetattr,
+            run: |steady, open| {
+                let change = AttrChange { size: Some(3), ..AttrChange::default() };
+                Box::pin(async move { done(steady.fsetattr(open.file, change)).await })
+            },
+            look: |stage| stage.content("file"),
+            answer: "done",
+            after: "con",
+        },
+        Case {
+            call: Call::Setattr,
+            run: |steady, _| {
+                let change = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+                Box::pin(async move { done(steady.setattr(&at("file"), change)).await })
+            },
+            look: |stage| format!("{:o}", stage.server().attr("file").perm),
+            answer: "done",
+            after: "600",
+        },
+        Case {
+            call: Call::Mkdir,
+            run: |steady, _| Box::pin(async { done(steady.mkdir(&at("newdir"), 0o700)).await }),
+            look: |stage| format!("{:o}", stage.server().attr("newdir").perm),
+            answer: "done",
+            after: "700",
+        },
+        Case {
+            call: Call::Mkdir,
+            run: |steady, _| Box::pin(async { done(steady.mkdir(&at("empty"), 0o700)).await }),
+            look: nothing,
+            answer: "EEXIST",
+            after: "",
+        },
+        Case {
+            call: Call::Rmdir,
+            run: |steady, _| Box::pin(async { done(steady.rmdir(&at("empty"))).await }),
+            look: |stage| stage.server().exists("empty").to_string(),
+            answer: "done",
+            after: "false",
+        },
+        Case {
+            call: Call::Rmdir,
+            run: |steady, _| Box::pin(async { done(steady.rmdir(&at("dir"))).await }),
+            look: |stage| stage.server().exists("dir").to_string(),
+            answer: "ENOTEMPTY",
+            after: "true",
+        },
+        Case {
+            call: Call::Unlink,
+            run: |steady, _| Box::pin(async { done(steady.unlink(&at("second"))).await }),
+            look: |stage| stage.server().exists("second").to_string(),
+            answer: "done",
+            after: "false",
+        },
+        Case {
+            call: Call::Symlink,
+            run: |steady, _| {
+                Box::pin(async { done(steady.symlink(b"target", &at("newlink"))).await })
+            },
+            look: |stage| stage.server().attr("newlink").size.to_string(),
+            answer: "done",
+            after: "6",
+        },
+        Case {
+            call: Call::Symlink,
+            run: |steady, _| Box::pin(async { done(steady.symlink(b"file", &at("link"))).await }),
+            look: nothing,
+            answer: "EEXIST",
+            after: "",
+        },
+        Case {
+            call: Call::Link,
+            run: |steady, _| {
+                Box::pin(async { done(steady.link(&at("second"), &at("third"))).await })
+            },
+            look: |stage| stage.content("third"),
+            answer: "done",
+            after: "other",
+        },
+        Case {
+            call: Call::Rename,
+            run: |steady, _| {
+                let (from, to) = (at("second"), at("log"));
+                Box::pin(async move { done(steady.rename(&from, &to, RenameMode::Replace)).await })
+            },
+            look: |stage| format!("{} {}", stage.content("log"), stage.server().exists("second")),
+            answer: "done",
+            after: "other false",
+        },
+        Case {
+            call: Call::Rename,
+            run: |steady, _| {
+                let (from, to) = (at("dir"), at("moved"));
+                Box::pin(
+                    async move { done(steady.rename(&from, &to, RenameMode::NoReplace)).await },
+                )
+            },
+            look: |stage| stage.server().names("moved").join(" "),
+            answer: "done",
+            after: "one two",
+        },
+        Case {
+            call: Call::Rename,
+            run: |steady, _| {
+                let (from, to) = (at("dir"), at("empty"));
+                Box::pin(
+                    async move { done(steady.rename(&from, &to, RenameMode::NoReplace)).await },
+                )
+            },
+            look: |stage| stage.server().names("dir").join(" "),
+            answer: "EEXIST",
+            after: "one two",
+        },
+        Case {
+            call: Call::Copy,
+            run: |steady, open| {
+                Box::pin(async move {
+                    let target = steady.open(&at("second"), making()).await?.fh;
+                    let copied = steady.copy(open.file, 0, target, 3, 100).await;
+                    steady.close(target);
+                    Ok(copied?.to_string())
+                })
+            },
+            look: |stage| stage.content("second"),
+            answer: "7",
+            after: "othcontent",
+        },
+    ]
+}
+
+/// What a process that has looked around sees, so that names are known as they are in use.
+async fn look_around(steady: &Steady) {
+    for name in ["file", "second", "log", "link", "dir", "empty", "newdir", "moved", "third"] {
+        let _ = steady.lstat(&at(name)).await;
+    }
+}
+
+async fn ground(stage: &Stage) -> Open {
+    let server = stage.server();
+    server.put_file("file", "content");
+    server.put_file("second", "other");
+    server.put_file("log", "lines");
+    server.put_symlink("link", "file");
+    server.put_dir("empty");
+    server.put_file("dir/one", "");
+    server.put_file("dir/two", "");
+    let open = Open {
+        file: stage.open("file", OpenFlags::existing(Access::ReadWrite)).await,
+        log: stage.open("log", appending()).await,
+        dir: stage.steady.opendir(&at("dir")).await.unwrap(),
+    };
+    look_around(&stage.steady).await;
+    open
+}
+
+async fn run(case: &Case, cut: Cut) {
+    let stage = Stage::new();
+    let open = ground(&stage).await;
+    stage.server().set_pending(true);
+    let call = (case.run)(&stage.steady, open);
+    let answer = match cut {
+        Cut::Unsent => {
+            stage.faulty.fail(case.call, 1, Errno::EHOSTDOWN);
+            call.await
+        }
+        Cut::Unanswered => {
+            stage.faulty.fail_after(case.call, 1, Errno::ETIMEDOUT);
+            call.await
+        }
+        Cut::BeforeTheRequest | Cut::BetweenRequestAndReply => {
+            let gate = match cut {
+                Cut::BeforeTheRequest => stage.faulty.hold(case.call, 1),
+                _ => stage.faulty.hold_answer(case.call, 1),
+            };
+            let cutting = async {
+                gate.arrived().await;
+                stage.cut_for(Duration::from_secs(5));
+            };
+            tokio::join!(call, cutting).0
+        }
+        Cut::AfterTheReply => {
+            let answer = call.await;
+            stage.cut_for(Duration::from_secs(5));
+            answer
+        }
+    };
+    let said = answer.unwrap_or_else(|errno| errno.name().unwrap().to_owned());
+    assert_eq!(said, case.answer, "{:?} {cut:?}", case.call);
+    assert_eq!((case.look)(&stage), case.after, "{:?} {cut:?}", case.call);
+    assert_eq!(stage.faulty.not_reached(), 0, "{:?} {cut:?}", case.call);
+    // What is open goes on, unless its name is gone or its file replaced.
+    if stage.server().exists("file") {
+        let content = stage.server().content("file");
+        assert_eq!(stage.read(open.file).await.unwrap(), content, "{:?} {cut:?}", case.call);
+    }
+    stage.steady.close(open.file);
+    stage.steady.close(open.log);
+    stage.steady.closedir(open.dir);
+    others_run().await;
+    stage.nothing_leaked().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_operation_survives_a_cut_anywhere() {
+    for case in &cases() {
+        for cut in CUTS {
+            run(case, cut).await;
+        }
+    }
+}
+
+/// Every round trip that an operation makes, lost one after the other, also those of the recovery.
+#[tokio::test(start_paused = true)]
+async fn every_operation_survives_two_losses_wherever_they_are() {
+    for case in &cases() {
+        for first in 1..=2 {
+            for second in 1..=8 {
+                let stage = Stage::new();
+                let open = ground(&stage).await;
+                stage.faulty.fail_after(case.call, 1, Errno::EHOSTDOWN);
+                stage.blink();
+                if first == 1 {
+                    stage.faulty.fail(testkit::faulty::Which::Any, second + 1, Errno::EHOSTDOWN);
+                } else {
+                    let any = testkit::faulty::Which::Any;
+                    stage.faulty.fail_after(any, second + 1, Errno::ETIMEDOUT);
+                }
+                let answer = (case.run)(&stage.steady, open).await;
+                let said = answer.unwrap_or_else(|errno| errno.name().unwrap().to_owned());
+                let story = format!("{:?} {first} {second}", case.call);
+                assert_eq!(said, case.answer, "{story}");
+                assert_eq!((case.look)(&stage), case.after, "{story}");
+                stage.faulty.clear();
+                stage.steady.close(open.file);
+                stage.steady.close(open.log);
+                stage.steady.closedir(open.dir);
+                stage.nothing_leaked().await;
+            }
+        }
+    }
+}

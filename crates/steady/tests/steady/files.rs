@@ -1,0 +1,390 @@
+//! Open files: what is kept, what is sent again and in which order, and what is not the file any more.
+
+use std::time::Duration;
+
+use base::{Access, AttrChange, Errno, OpenFlags, Remote, RenameMode};
+use bytes::Bytes;
+use testkit::{Call, path};
+
+use super::stage::{Stage, Started, appending, making, others_run, poll_once};
+
+fn size(size: u64) -> AttrChange {
+    AttrChange { size: Some(size), ..AttrChange::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_are_sent_again_in_their_order() {
+    let stage = Stage::new();
+    let (one, other) = (stage.create("f").await, stage.create("f").await);
+    stage.server().set_pending(true);
+    let gate = stage.faulty.hold(Call::Write, 1);
+    let steady = &stage.steady;
+    // Overlapping, through two handles of one file, with changes of size between them.
+    let mut calls: Vec<Started<'_, _>> = vec![
+        steady.write(one, 0, Bytes::from_static(b"aaaaaaaaaa")),
+        steady.write(one, 5, Bytes::from_static(b"bbbb")),
+        steady.fsetattr(one, size(7)),
+        steady.write(other, 6, Bytes::from_static(b"cc")),
+        steady.write(one, 7, Bytes::from_static(b"d")),
+    ];
+    for call in &mut calls {
+        assert!(poll_once(call).is_pending());
+    }
+    assert!(gate.has_arrived());
+    stage.cut_for(Duration::from_secs(3));
+    // The last one is awaited first: nobody depends on who is polled.
+    for call in calls.into_iter().rev() {
+        assert_eq!(call.await, Ok(()));
+    }
+    assert_eq!(stage.content("f"), "aaaaabcd");
+    assert_eq!(stage.read(one).await.unwrap(), b"aaaaabcd");
+    stage.steady.close(one);
+    stage.steady.close(other);
+    stage.nothing_leaked().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_after_a_loss_waits_for_what_came_before() {
+    let stage = Stage::new();
+    let fh = stage.create("f").await;
+    stage.faulty.fail(Call::Write, 1, Errno::EHOSTDOWN);
+    // Held while the file is opened again.
+    let gate = stage.faulty.hold(Call::Open, 1);
+    let steady = &stage.steady;
+    let mut first = steady.write(fh, 0, Bytes::from_static(b"first"));
+    assert!(poll_once(&mut first).is_pending());
+    gate.arrived().await;
+    let mut second = steady.write(fh, 3, Bytes::from_static(b"second"));
+    let mut read = steady.read(fh, 0, 100);
+    assert!(poll_once(&mut second).is_pending() && poll_once(&mut read).is_pending());
+    assert_eq!(stage.content("f"), "");
+    gate.release();
+    let (first, second, read) = tokio::join!(first, second, read);
+    assert_eq!((first, second), (Ok(()), Ok(())));
+    assert_eq!(read.unwrap().to_vec(), b"firsecond");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_was_given_up_is_not_sent_again() {
+    let stage = Stage::new();
+    let fh = stage.create("f").await;
+    stage.faulty.cut();
+    let mut dropped = stage.steady.write(fh, 0, Bytes::from_static(b"dropped"));
+    let mut kept = stage.steady.write(fh, 2, Bytes::from_static(b"kept"));
+    assert!(poll_once(&mut dropped).is_pending() && poll_once(&mut kept).is_pending());
+    drop(dropped);
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+    assert_eq!(kept.await, Ok(()));
+    assert_eq!(stage.content("f"), "\0\0kept");
+    assert_eq!(stage.steady.status().bytes_unacknowledged, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_does_not_overwrite_what_was_acknowledged_after_it() {
+    let stage = Stage::new();
+    let fh = stage.create("f").await;
+    let gate = stage.faulty.hold_answer(Call::Write, 1);
+    let mut first = stage.steady.write(fh, 0, Bytes::from_static(b"aaaaaaaa"));
+    assert!(poll_once(&mut first).is_pending());
+    assert!(gate.has_arrived());
+    stage.put(fh, 2, "bbb").await.unwrap();
+    stage.blink();
+    assert_eq!(first.await, Ok(()));
+    assert_eq!(stage.content("f"), "aabbbaaa");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handle_that_is_closed_while_its_write_waits_is_opened_for_that_write() {
+    let stage = Stage::new();
+    let fh = stage.create("f").await;
+    stage.faulty.cut();
+    let mut write = stage.steady.write(fh, 0, Bytes::from_static(b"last"));
+    assert!(poll_once(&mut write).is_pending());
+    stage.steady.close(fh);
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+    assert_eq!(write.await, Ok(()));
+    assert_eq!(stage.content("f"), "last");
+    stage.nothing_leaked().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_append_is_there_once_however_much_of_it_had_arrived() {
+    let pieces = ["one ", "two ", "three "];
+    let whole = pieces.concat();
+    for arrived in 0..=whole.len() {
+        let stage = Stage::new();
+        stage.server().put_file("log", "before ");
+        let fh = stage.open("log", appending()).await;
+        stage.put(fh, 0, "acked ").await.unwrap();
+        stage.server().set_pending(true);
+        let gates = [1, 2, 3].map(|nth| stage.faulty.hold(Call::Write, nth));
+        let steady = &stage.steady;
+        let mut calls = pieces.map(|piece| steady.write(fh, 0, Bytes::from(piece)));
+        for call in &mut calls {
+            assert!(poll_once(call).is_pending());
+        }
+        // What the server had received before the link broke.
+        stage.server().put_file("log", format!("before acked {}", &whole[..arrived]));
+        stage.blink();
+        drop(gates);
+        for call in calls {
+            assert_eq!(call.await, Ok(()), "{arrived}");
+        }
+        assert_eq!(stage.content("log"), format!("before acked {whole}"), "{arrived}");
+        stage.put(fh, 0, "after").await.unwrap();
+        stage.steady.close(fh);
+        stage.nothing_leaked().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_append_that_cannot_be_told_from_others_is_an_error() {
+    let stage = Stage::new();
+    stage.server().put_file("log", "before ");
+    let fh = stage.open("log", appending()).await;
+    let gate = stage.faulty.hold(Call::Write, 1);
+    let mut ours = stage.steady.write(fh, 0, Bytes::from_static(b"ours and more"));
+    assert!(poll_once(&mut ours).is_pending());
+    stage.server().put_file("log", "before theirs");
+    stage.blink();
+    drop(gate);
+    assert_eq!(ours.await, Err(Errno::EIO));
+    // The next one is a new one.
+    stage.put(fh, 0, " next").await.unwrap();
+    assert_eq!(stage.content("log"), "before theirs next");
+}
+
+/// Changes a file, and whether what has it open goes on after a loss.
+struct Meanwhile(&'static str, fn(&Stage), bool);
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_was_changed_meanwhile_is_stale() {
+    let cases = [
+        Meanwhile("nothing", |_| {}, true),
+        Meanwhile("its size", |stage| stage.server().put_file("f", "longer content"), false),
+        Meanwhile("its time", |stage| stage.server().set_mtime("f", 5), false),
+        Meanwhile("its permissions", |stage| stage.server().set_perm("f", 0o600), false),
+        Meanwhile("it was removed", |stage| stage.server().remove("f"), false),
+        Meanwhile(
+            "a directory is there",
+            |stage| {
+                stage.server().remove("f");
+                stage.server().put_dir("f");
+            },
+            false,
+        ),
+        Meanwhile(
+            "a link is there",
+            |stage| {
+                stage.server().move_to("f", "g");
+                stage.server().put_symlink("f", "g");
+            },
+            false,
+        ),
+    ];
+    for Meanwhile(what, change, goes_on) in cases {
+        let stage = Stage::new();
+        stage.server().put_file("f", "content");
+        stage.server().set_mtime("f", 1_000);
+        let fh = stage.open("f", OpenFlags::existing(Access::ReadWrite)).await;
+        stage.faulty.cut();
+        change(&stage);
+        stage.faulty.restore_without_handles(Errno::ESTALE);
+        if goes_on {
+            assert_eq!(stage.read(fh).await.unwrap(), b"content", "{what}");
+        } else {
+            for _ in 0..2 {
+                assert_eq!(stage.read(fh).await, Err(Errno::ESTALE), "{what}");
+                assert_eq!(stage.put(fh, 0, "x").await, Err(Errno::ESTALE), "{what}");
+                assert_eq!(stage.steady.fsync(fh).await, Err(Errno::ESTALE), "{what}");
+            }
+        }
+        stage.steady.close(fh);
+        stage.nothing_leaked().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_we_have_changed_ourselves_is_no_change() {
+    let stage = Stage::new();
+    let fh = stage.create("f").await;
+    let second = stage.open("f", OpenFlags::existing(Access::Read)).await;
+    let perm = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+    for round in 0..4 {
+        match round {
+            0 => stage.put(fh, 0, "written").await.unwrap(),
+            1 => stage.steady.setattr(&path("f"), size(3)).await.unwrap(),
+            2 => stage.steady.fsetattr(fh, perm).await.unwrap(),
+            _ => {
+                let flags = OpenFlags { truncate: true, ..making() };
+                let third = stage.open("f", flags).await;
+                stage.put(third, 0, "anew").await.unwrap();
+                stage.steady.close(third);
+            }
+        }
+        stage.blink();
+        let content = stage.server().content("f");
+        assert_eq!(stage.read(fh).await.unwrap(), content, "round {round}");
+        assert_eq!(stage.read(second).await.unwrap(), content, "round {round}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_than_we_have_written_is_a_change() {
+    let stage = Stage::new();
+    let fh = stage.create("f").await;
+    stage.put(fh, 0, "ours").await.unwrap();
+    stage.faulty.cut();
+    stage.server().put_file("f", "ours, and somebody else's");
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+    assert_eq!(stage.put(fh, 0, "more").await, Err(Errno::ESTALE));
+    assert_eq!(stage.content("f"), "ours, and somebody else's");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_is_found_by_its_new_name() {
+    let stage = Stage::new();
+    stage.server().put_dir("d");
+    let fh = stage.create("d/f").await;
+    stage.put(fh, 0, "content").await.unwrap();
+    let rename = |from: &'static str, to: &'static str| {
+        let steady = stage.steady.clone();
+        async move { steady.rename(&path(from), &path(to), RenameMode::Replace).await }
+    };
+    rename("d/f", "d/g").await.unwrap();
+    rename("d", "e").await.unwrap();
+    stage.blink();
+    assert_eq!(stage.read(fh).await.unwrap(), b"content");
+    // Another one in its place: through us it is known to be another one.
+    stage.server().put_file("new", "CONTENT");
+    stage.server().set_mtime("new", stage.server().attr("e/g").mtime.secs);
+    rename("new", "e/g").await.unwrap();
+    stage.blink();
+    assert_eq!(stage.read(fh).await, Err(Errno::ESTALE));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_is_found_by_the_name_that_it_may_have() {
+    for arrived in [true, false] {
+        let stage = Stage::new();
+        let fh = stage.create("f").await;
+        stage.put(fh, 0, "content").await.unwrap();
+        stage.steady.lstat(&path("f")).await.unwrap();
+        match arrived {
+            true => stage.faulty.fail_after(Call::Rename, 1, Errno::EHOSTDOWN),
+            false => stage.faulty.fail(Call::Rename, 1, Errno::EHOSTDOWN),
+        }
+        // Stands between the lost answer and what is found out about it.
+        let gate = stage.faulty.hold(Call::Lstat, 1);
+        let steady = stage.steady.clone();
+        let renaming = tokio::spawn(async move {
+            steady.rename(&path("f"), &path("g"), RenameMode::Replace).await
+        });
+        gate.arrived().await;
+        stage.server().set_pending(true);
+        let stale = stage.steady.read(fh, 0, 100);
+        stage.faulty.fail(Call::Read, 1, Errno::ESTALE);
+        assert_eq!(stale.await.unwrap().to_vec(), b"content", "arrived: {arrived}");
+        gate.release();
+        renaming.await.unwrap().unwrap();
+        stage.blink();
+        assert_eq!(stage.read(fh).await.unwrap(), b"content", "arrived: {arrived}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_of_which_the_name_is_gone_is_stale_after_a_loss_only() {
+    let stage = Stage::new();
+    let fh = stage.create("f").await;
+    stage.put(fh, 0, "content").await.unwrap();
+    stage.steady.unlink(&path("f")).await.unwrap();
+    assert_eq!(stage.read(fh).await.unwrap(), b"content");
+    // A new file of the same name is another file.
+    let new = stage.create("f").await;
+    stage.put(new, 0, "another").await.unwrap();
+    stage.blink();
+    assert_eq!(stage.read(fh).await, Err(Errno::ESTALE));
+    assert_eq!(stage.read(new).await.unwrap(), b"another");
+    stage.steady.close(fh);
+    stage.steady.close(new);
+    stage.nothing_leaked().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_another_client_has_replaced_is_not_mixed_with_the_new_one() {
+    let stage = Stage::new();
+    stage.server().put_file("f", "old content");
+    let old = stage.open("f", OpenFlags::existing(Access::Read)).await;
+    stage.server().put_file("g", "new");
+    stage.server().move_to("g", "f");
+    let new = stage.open("f", OpenFlags::existing(Access::Read)).await;
+    stage.blink();
+    assert_eq!(stage.read(old).await, Err(Errno::ESTALE));
+    assert_eq!(stage.read(new).await.unwrap(), b"new");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_server_is_the_answer_also_when_sent_again() {
+    let stage = Stage::new();
+    let fh = stage.create("f").await;
+    stage.faulty.fail(Call::Write, 1, Errno::EHOSTDOWN);
+    stage.server().edit(|tree| tree.set_capacity(Some(0)));
+    assert_eq!(stage.put(fh, 0, "x").await, Err(Errno::ENOSPC));
+    stage.server().edit(|tree| tree.set_capacity(None));
+    stage.put(fh, 0, "y").await.unwrap();
+    assert_eq!(stage.content("f"), "y");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listing_goes_on_without_what_it_gave() {
+    let options = testkit::mem::Options { listing_batch: 3, ..Default::default() };
+    let memory = std::sync::Arc::new(testkit::MemRemote::with(options));
+    for number in 0..20 {
+        memory.put_file(&format!("d/{number}"), "");
+    }
+    let faulty = std::sync::Arc::new(testkit::FaultyRemote::new(memory));
+    let steady = steady::Steady::new(faulty.clone(), steady::Config::default());
+    let stage = Stage { steady, faulty };
+    let dh = stage.steady.opendir(&path("d")).await.unwrap();
+    let mut names = Vec::new();
+    while let Some(entries) = stage.steady.readdir(dh).await.unwrap() {
+        names.extend(entries.into_iter().map(|entry| entry.name.to_string()));
+        stage.blink();
+    }
+    assert_eq!(names.len(), 20, "{names:?}");
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 20);
+    // At the end it stays at the end.
+    stage.blink();
+    assert_eq!(stage.steady.readdir(dh).await, Ok(None));
+    stage.steady.closedir(dh);
+    stage.nothing_leaked().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_is_gone_is_not_an_empty_one() {
+    let stage = Stage::new();
+    stage.server().put_file("theirs/x", "");
+    stage.server().put_file("ours/x", "");
+    let theirs = stage.steady.opendir(&path("theirs")).await.unwrap();
+    let ours = stage.steady.opendir(&path("ours")).await.unwrap();
+    stage.server().remove("theirs");
+    stage.steady.unlink(&path("ours/x")).await.unwrap();
+    stage.steady.rmdir(&path("ours")).await.unwrap();
+    stage.blink();
+    assert_eq!(stage.steady.readdir(theirs).await, Err(Errno::ESTALE));
+    assert_eq!(stage.steady.readdir(ours).await, Ok(None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_everything_closes_everything() {
+    let stage = Stage::new();
+    let fh = stage.create("f").await;
+    stage.steady.opendir(&path("")).await.unwrap();
+    stage.put(fh, 0, "x").await.unwrap();
+    let Stage { steady, faulty } = stage;
+    drop(steady);
+    others_run().await;
+    assert_eq!(faulty.inner().open_handles(), 0);
+}

@@ -1,0 +1,11 @@
+//! A steady remote over remotes that fail when they are told to.
+
+mod conformance;
+mod cuts;
+mod files;
+mod names;
+mod random;
+mod real;
+mod runs;
+mod stage;
+mod waiting;

@@ -1,0 +1,448 @@
+//! Random operations with random cuts, against a remote that saw none: the answers and what is there
+//! in the end must be equal.
+//!
+//! Left out is what a cut may change by right: files that are open when their name is removed or
+//! replaced, and second names of open files. Links lead nowhere: a path never goes through one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Access, AttrChange, Create, Errno, Fh, OpenFlags, Remote, RenameMode, Result};
+use bytes::Bytes;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use steady::Steady;
+use testkit::faulty::Which;
+use testkit::{FaultyRemote, MemRemote, path};
+
+use super::stage::{Started, poll_once};
+
+const NAMES: &[&str] = &["a", "b", "c", "a/a", "a/b", "b/a", "c/b", "a/a/a"];
+const SLOTS: usize = 3;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Open {
+        slot: usize,
+        name: &'static str,
+        flags: OpenFlags,
+    },
+    Close {
+        slot: usize,
+    },
+    /// Several writes, under way at once.
+    Write {
+        slot: usize,
+        parts: Vec<(u64, usize, u8)>,
+    },
+    Read {
+        slot: usize,
+        offset: u64,
+        len: u32,
+    },
+    Cut {
+        slot: usize,
+        size: u64,
+    },
+    Fstat {
+        slot: usize,
+    },
+    Fsync {
+        slot: usize,
+    },
+    Copy {
+        from: usize,
+        to: usize,
+        len: u64,
+    },
+    Lstat {
+        name: &'static str,
+    },
+    List {
+        name: &'static str,
+    },
+    Mkdir {
+        name: &'static str,
+    },
+    Rmdir {
+        name: &'static str,
+    },
+    Unlink {
+        name: &'static str,
+    },
+    Symlink {
+        name: &'static str,
+        target: &'static str,
+    },
+    Link {
+        from: &'static str,
+        to: &'static str,
+    },
+    Rename {
+        from: &'static str,
+        to: &'static str,
+        mode: RenameMode,
+    },
+    Chmod {
+        name: &'static str,
+        perm: u32,
+    },
+}
+
+impl Op {
+    /// The names that it makes, moves or removes.
+    fn names(&self) -> Vec<&'static str> {
+        match *self {
+            Op::Mkdir { name }
+            | Op::Rmdir { name }
+            | Op::Unlink { name }
+            | Op::Open { name, .. }
+            | Op::Symlink { name, .. } => vec![name],
+            Op::Link { from, to } | Op::Rename { from, to, .. } => vec![from, to],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// What happens to the link during an operation.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    None,
+    /// The nth call from now does not happen, or its answer is lost.
+    Unsent(u64),
+    Unanswered(u64),
+    /// After so many turns the link breaks, for so many seconds.
+    Cut(usize, u64),
+    /// Both: what opens files again is lost as well.
+    CutAndUnanswered(usize, u64),
+}
+
+impl Fault {
+    /// A link that breaks loses all that follows. One call alone can only be lost where it is alone.
+    fn as_of_a_link(self, op: &Op) -> Fault {
+        match (op, self) {
+            (Op::Write { parts, .. }, Fault::Unsent(nth) | Fault::Unanswered(nth))
+                if parts.len() > 1 =>
+            {
+                Fault::Cut(nth as usize, 0)
+            }
+            (Op::Write { parts, .. }, Fault::CutAndUnanswered(turns, nth)) if parts.len() > 1 => {
+                Fault::Cut(turns, nth)
+            }
+            (_, fault) => fault,
+        }
+    }
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let name = || select(NAMES);
+    let slot = || 0..SLOTS;
+    let create = prop_oneof![
+        3 => Just(Create::IfAbsent(0o644)),
+        1 => Just(Create::Exclusive(0o600)),
+        1 => Just(Create::Never),
+    ];
+    let flags = (create, proptest::bool::weighted(0.2), proptest::bool::weighted(0.3));
+    let flags = flags.prop_map(|(create, truncate, append)| OpenFlags {
+        access: Access::ReadWrite,
+        create,
+        truncate,
+        append,
+    });
+    let parts = prop::collection::vec((0..40u64, 0..20usize, any::<u8>()), 1..5);
+    let mode = select(vec![RenameMode::Replace, RenameMode::NoReplace]);
+    prop_oneof![
+        6 => (slot(), name(), flags).prop_map(|(slot, name, flags)| Op::Open { slot, name, flags }),
+        1 => slot().prop_map(|slot| Op::Close { slot }),
+        8 => (slot(), parts).prop_map(|(slot, parts)| Op::Write { slot, parts }),
+        4 => (slot(), 0..50u64, 0..50u32)
+            .prop_map(|(slot, offset, len)| Op::Read { slot, offset, len }),
+        2 => (slot(), 0..50u64).prop_map(|(slot, size)| Op::Cut { slot, size }),
+        1 => slot().prop_map(|slot| Op::Fstat { slot }),
+        1 => slot().prop_map(|slot| Op::Fsync { slot }),
+        1 => (slot(), slot(), 0..50u64).prop_map(|(from, to, len)| Op::Copy { from, to, len }),
+        3 => name().prop_map(|name| Op::Lstat { name }),
+        2 => name().prop_map(|name| Op::List { name }),
+        4 => name().prop_map(|name| Op::Mkdir { name }),
+        2 => name().prop_map(|name| Op::Rmdir { name }),
+        3 => name().prop_map(|name| Op::Unlink { name }),
+        2 => (name(), select(vec!["x", "nowhere"])).prop_map(|(name, target)| Op::Symlink { name, target }),
+        2 => (name(), name()).prop_map(|(from, to)| Op::Link { from, to }),
+        5 => (name(), name(), mode).prop_map(|(from, to, mode)| Op::Rename { from, to, mode }),
+        2 => (name(), select(vec![0o600, 0o644, 0o755]))
+            .prop_map(|(name, perm)| Op::Chmod { name, perm }),
+    ]
+}
+
+fn fault() -> impl Strategy<Value = Fault> {
+    prop_oneof![
+        3 => Just(Fault::None),
+        2 => (1..5u64).prop_map(Fault::Unsent),
+        3 => (1..5u64).prop_map(Fault::Unanswered),
+        3 => (0..8usize, 0..3u64).prop_map(|(turns, secs)| Fault::Cut(turns, secs)),
+        2 => (0..8usize, 1..6u64).prop_map(|(turns, nth)| Fault::CutAndUnanswered(turns, nth)),
+    ]
+}
+
+/// One remote with the files that are open in it.
+struct Side {
+    remote: Arc<dyn Remote>,
+    open: [Option<Fh>; SLOTS],
+}
+
+fn bytes(len: usize, fill: u8) -> Bytes {
+    (0..len).map(|at| fill.wrapping_add(at as u8) | 1).collect()
+}
+
+impl Side {
+    fn new(remote: Arc<dyn Remote>) -> Side {
+        Side { remote, open: [None; SLOTS] }
+    }
+
+    fn fh(&self, slot: usize) -> Result<Fh> {
+        self.open[slot].ok_or(Errno::EBADF)
+    }
+
+    /// Does it, and tells everything of the answer that must be equal.
+    async fn apply(&mut self, op: &Op) -> Result<String> {
+        let done = |()| "done".to_owned();
+        match op {
+            Op::Open { slot, name, flags } => {
+                self.close(*slot);
+                let opened = self.remote.open(&path(name), *flags).await?;
+                self.open[*slot] = Some(opened.fh);
+                Ok(format!("{} {:o}", opened.attr.size, opened.attr.perm))
+            }
+            Op::Close { slot } => {
+                self.close(*slot);
+                Ok(String::new())
+            }
+            Op::Write { slot, parts } => self.write(*slot, parts).await.map(done),
+            Op::Read { slot, offset, len } => {
+                let data = self.remote.read(self.fh(*slot)?, *offset, *len).await?;
+                Ok(format!("{:?}", data.to_vec()))
+            }
+            Op::Cut { slot, size } => {
+                let change = AttrChange { size: Some(*size), ..AttrChange::default() };
+                self.remote.fsetattr(self.fh(*slot)?, change).await.map(done)
+            }
+            Op::Fstat { slot } => {
+                let attr = self.remote.fstat(self.fh(*slot)?).await?;
+                Ok(format!("{} {:o}", attr.size, attr.perm))
+            }
+            Op::Fsync { slot } => self.remote.fsync(self.fh(*slot)?).await.map(done),
+            Op::Copy { from, to, len } => {
+                let (from, to) = (self.fh(*from)?, self.fh(*to)?);
+                let copied = self.remote.copy(from, 3, to, 5, *len).await?;
+                Ok(copied.to_string())
+            }
+            Op::Lstat { name } => {
+                let attr = self.remote.lstat(&path(name)).await?;
+                Ok(format!("{:?} {:o}", attr.kind, attr.perm))
+            }
+            Op::List { name } => Ok(format!("{:?}", self.list(name).await?)),
+            Op::Mkdir { name } => self.remote.mkdir(&path(name), 0o755).await.map(done),
+            Op::Rmdir { name } => self.remote.rmdir(&path(name)).await.map(done),
+            Op::Unlink { name } => self.remote.unlink(&path(name)).await.map(done),
+            Op::Symlink { name, target } => {
+                self.remote.symlink(target.as_bytes(), &path(name)).await.map(done)
+            }
+            Op::Link { from, to } => self.remote.link(&path(from), &path(to)).await.map(done),
+            Op::Rename { from, to, mode } => {
+                self.remote.rename(&path(from), &path(to), *mode).await.map(done)
+            }
+            Op::Chmod { name, perm } => {
+                let change = AttrChange { perm: Some(*perm), ..AttrChange::default() };
+                self.remote.setattr(&path(name), change).await.map(done)
+            }
+        }
+    }
+
+    fn close(&mut self, slot: usize) {
+        if let Some(fh) = self.open[slot].take() {
+            self.remote.close(fh);
+        }
+    }
+
+    async fn write(&self, slot: usize, parts: &[(u64, usize, u8)]) -> Result<()> {
+        let fh = self.fh(slot)?;
+        let mut calls: Vec<Started<'_, Result<()>>> = Vec::new();
+        let mut result = Ok(());
+        for (offset, len, fill) in parts {
+            let mut call = self.remote.write(fh, *offset, bytes(*len, *fill));
+            match poll_once(&mut call) {
+                std::task::Poll::Ready(written) => result = result.and(written),
+                std::task::Poll::Pending => calls.push(call),
+            }
+        }
+        for call in calls {
+            result = result.and(call.await);
+        }
+        result
+    }
+
+    async fn list(&self, name: &str) -> Result<Vec<String>> {
+        let dh = self.remote.opendir(&path(name)).await?;
+        let mut names = Vec::new();
+        let listed = loop {
+            match self.remote.readdir(dh).await {
+                Ok(Some(entries)) => {
+                    names.extend(entries.into_iter().map(|entry| entry.name.to_string()));
+                }
+                Ok(None) => break Ok(()),
+                Err(errno) => break Err(errno),
+            }
+        };
+        self.remote.closedir(dh);
+        names.sort();
+        listed.map(|()| names)
+    }
+}
+
+/// Everything in a remote: kinds, permissions, contents, targets.
+fn snapshot(memory: &MemRemote, at: &str, into: &mut BTreeMap<String, String>) {
+    for name in memory.names(at) {
+        let below = if at.is_empty() { name } else { format!("{at}/{name}") };
+        let attr = memory.attr(&below);
+        let what = match attr.kind {
+            base::FileKind::Regular => format!("{:o} {:?}", attr.perm, memory.content(&below)),
+            kind => format!("{:o} {kind:?} {}", attr.perm, attr.size),
+        };
+        into.insert(below.clone(), what);
+        if attr.is_dir() {
+            snapshot(memory, &below, into);
+        }
+    }
+}
+
+/// Which names the open files have.
+#[derive(Default)]
+struct OpenNames([Option<String>; SLOTS]);
+
+impl OpenNames {
+    fn is_within(name: &str, top: &str) -> bool {
+        name == top || name.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'))
+    }
+
+    fn any_within(&self, top: &str) -> bool {
+        self.0.iter().flatten().any(|name| OpenNames::is_within(name, top))
+    }
+
+    /// Whether the operation is one that a cut may change by right.
+    fn forbids(&self, op: &Op) -> bool {
+        match op {
+            Op::Unlink { name } => self.any_within(name),
+            // Also onto a second name of itself, which changes nothing.
+            Op::Rename { from, to, .. } => self.any_within(to) || from == to,
+            Op::Link { from, to } => self.any_within(from) || self.any_within(to),
+            _ => false,
+        }
+    }
+
+    fn follow(&mut self, op: &Op, went_well: bool) {
+        match op {
+            Op::Open { slot, name, .. } => self.0[*slot] = went_well.then(|| (*name).to_owned()),
+            Op::Close { slot } => self.0[*slot] = None,
+            Op::Rename { from, to, .. } if went_well => {
+                for name in self.0.iter_mut().flatten() {
+                    if OpenNames::is_within(name, from) {
+                        *name = format!("{to}{}", &name[from.len()..]);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+async fn compare(ops: &[(Op, Fault)]) -> std::result::Result<(), TestCaseError> {
+    let reference = Arc::new(MemRemote::new());
+    let memory = Arc::new(MemRemote::new());
+    memory.set_pending(true);
+    let faulty = Arc::new(FaultyRemote::new(memory.clone()));
+    let mut plain = Side::new(reference.clone());
+    let mut steady = Side::new(Steady::new(faulty.clone(), steady::Config::default()));
+    let mut names = OpenNames::default();
+    let mut linked: Vec<&str> = Vec::new();
+    for (index, (op, fault)) in ops.iter().enumerate() {
+        // A file with two names may be changed by one while it is open by the other.
+        let touches_linked = |name: &str| linked.contains(&name);
+        if names.forbids(op) || matches!(op, Op::Open { name, .. } if touches_linked(name)) {
+            continue;
+        }
+        if let Op::Link { from, to } = op {
+            linked.extend([*from, *to]);
+        }
+        // As the kernel does, before it changes a name.
+        for name in op.names() {
+            let _ = steady.remote.lstat(&path(name)).await;
+        }
+        let expected = plain.apply(op).await;
+        let breaking = async {
+            let (turns, secs) = match fault.as_of_a_link(op) {
+                Fault::None => return,
+                Fault::Unsent(nth) => return faulty.fail(Which::Any, nth, Errno::EHOSTDOWN),
+                Fault::Unanswered(nth) => {
+                    return faulty.fail_after(Which::Any, nth, Errno::ETIMEDOUT);
+                }
+                Fault::Cut(turns, secs) => (turns, secs),
+                Fault::CutAndUnanswered(turns, nth) => {
+                    faulty.fail_after(Which::Any, nth, Errno::EHOSTDOWN);
+                    (turns, 0)
+                }
+            };
+            for _ in 0..turns {
+                tokio::task::yield_now().await;
+            }
+            faulty.cut();
+            tokio::time::sleep(Duration::from_secs(secs)).await;
+            faulty.restore_without_handles(Errno::ESTALE);
+        };
+        // The fault is there before the operation begins.
+        let both = async { tokio::join!(biased; breaking, steady.apply(op)).1 };
+        let in_time = tokio::time::timeout(Duration::from_secs(3600), both).await;
+        let got = in_time.map_err(|_| TestCaseError::fail(format!("{index} {op:?} hangs")))?;
+        faulty.clear();
+        prop_assert_eq!(&got, &expected, "operation {} {:?} with {:?}", index, op, fault);
+        names.follow(op, expected.is_ok());
+    }
+    for slot in 0..SLOTS {
+        plain.close(slot);
+        steady.close(slot);
+    }
+    let (mut expected, mut got) = (BTreeMap::new(), BTreeMap::new());
+    snapshot(&reference, "", &mut expected);
+    snapshot(&memory, "", &mut got);
+    prop_assert_eq!(got, expected);
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+    prop_assert_eq!(memory.open_handles(), 0, "handles leaked");
+    Ok(())
+}
+
+/// Without proptest's line for each brace.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace("}, ), (", "}),\n(")
+}
+
+/// `STEADY_CASES` sets how many lists of operations are tried.
+#[test]
+fn cuts_change_nothing() {
+    let cases = std::env::var("STEADY_CASES").map_or(150, |cases| cases.parse().unwrap());
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let ops = prop::collection::vec((op(), fault()), 1..80);
+    let result = TestRunner::new(config).run(&ops, |ops| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(compare(&ops))
+    });
+    if let Err(why) = result {
+        panic!("{}", one_line(&why.to_string()));
+    }
+}

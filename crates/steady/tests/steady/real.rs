@@ -1,0 +1,227 @@
+//! Over a real host and OpenSSH's sftp-server, which is killed again and again.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use base::{Access, Create, OpenFlags, Remote, RenameMode};
+use bytes::Bytes;
+use host::{ConnectError, Connection, Connector, Host, Role};
+use steady::{Config, Steady};
+use tempfile::TempDir;
+use testkit::path;
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+
+use super::stage::making;
+
+/// Part of Debian's openssh-sftp-server.
+const SFTP_SERVER: &str = "/usr/lib/openssh/sftp-server";
+
+/// Starts servers in one directory.
+struct Servers {
+    dir: PathBuf,
+    running: Mutex<Vec<Child>>,
+    refusing: AtomicBool,
+}
+
+#[async_trait]
+impl Connector for Servers {
+    async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
+        if self.refusing.load(Ordering::SeqCst) {
+            return Err(ConnectError { message: "refused by the test".into(), lasting: false });
+        }
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let server = Command::new(SFTP_SERVER)
+            .current_dir(&self.dir)
+            .stdin(Stdio::from(OwnedFd::from(theirs.try_clone().unwrap())))
+            .stdout(Stdio::from(OwnedFd::from(theirs)))
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("openssh-sftp-server has to be installed");
+        self.running.lock().unwrap().push(server);
+        let (reader, writer) = UnixStream::from_std(ours).unwrap().into_split();
+        Ok(Connection::from_halves(reader, writer, Box::new(|| None)))
+    }
+}
+
+struct Real {
+    steady: Arc<Steady>,
+    host: Arc<Host>,
+    servers: Arc<Servers>,
+    dir: TempDir,
+}
+
+impl Real {
+    async fn new(max_conns: usize) -> Real {
+        let dir = tempfile::tempdir().unwrap();
+        let servers = Arc::new(Servers {
+            dir: dir.path().to_owned(),
+            running: Mutex::default(),
+            refusing: AtomicBool::new(false),
+        });
+        let config = host::Config { max_conns, ..host::Config::default() };
+        let host = Arc::new(Host::connect(servers.clone(), config).await.unwrap());
+        let steady = Steady::new(host.clone(), Config::default());
+        Real { steady, host, servers, dir }
+    }
+
+    async fn kill(&self) {
+        let running = std::mem::take(&mut *self.servers.running.lock().unwrap());
+        for mut server in running {
+            server.kill().await.unwrap();
+        }
+    }
+
+    fn content(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.dir.path().join(name)).unwrap()
+    }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at.wrapping_mul(31) ^ (at >> 9)) as u8).collect()
+}
+
+const FILE_BYTES: usize = 8 << 20;
+const PIECE_BYTES: usize = 64 << 10;
+const KILLS: usize = 4;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_arrives_whole_through_servers_that_are_killed() {
+    let real = Real::new(3).await;
+    let content = pattern(FILE_BYTES);
+    let fh = real.steady.open(&path("f"), making()).await.unwrap().fh;
+    let pieces: Vec<_> = content.chunks(PIECE_BYTES).collect();
+    for part in pieces.chunks(pieces.len() / KILLS) {
+        let mut writes = JoinSet::new();
+        for piece in part {
+            let offset = (piece.as_ptr() as usize - content.as_ptr() as usize) as u64;
+            let (steady, data) = (real.steady.clone(), Bytes::copy_from_slice(piece));
+            writes.spawn(async move { steady.write(fh, offset, data).await });
+        }
+        // Some are answered, some are on their way, some are not sent.
+        for _ in 0..part.len() / 4 {
+            writes.join_next().await.unwrap().unwrap().unwrap();
+        }
+        real.kill().await;
+        while let Some(written) = writes.join_next().await {
+            written.unwrap().unwrap();
+        }
+    }
+    real.steady.fsync(fh).await.unwrap();
+    assert!(real.content("f") == content);
+    // And back.
+    let mut reads = JoinSet::new();
+    for number in 0..pieces.len() {
+        let (steady, offset) = (real.steady.clone(), (number * PIECE_BYTES) as u64);
+        reads.spawn(async move { (number, steady.read(fh, offset, PIECE_BYTES as u32).await) });
+    }
+    reads.join_next().await.unwrap().unwrap().1.unwrap();
+    real.kill().await;
+    while let Some(read) = reads.join_next().await {
+        let (number, data) = read.unwrap();
+        assert!(data.unwrap().to_vec() == pieces[number], "piece {number}");
+    }
+    real.steady.close(fh);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appended_lines_are_there_once_each() {
+    let real = Real::new(1).await;
+    let flags = OpenFlags { append: true, ..making() };
+    let fh = real.steady.open(&path("log"), flags).await.unwrap().fh;
+    let mut expected = String::new();
+    for round in 0..KILLS {
+        // Begun in their order by one task, answered while the server is killed.
+        let mut calls: Vec<_> = Vec::new();
+        for number in 0..200 {
+            let line = format!("round {round} line {number}\n");
+            expected.push_str(&line);
+            let mut call = real.steady.write(fh, 0, Bytes::from(line));
+            if super::stage::poll_once(&mut call).is_pending() {
+                calls.push(call);
+            }
+        }
+        let mut calls = calls.into_iter();
+        calls.next().unwrap().await.unwrap();
+        let killing = real.kill();
+        let rest = async {
+            for call in calls {
+                call.await.unwrap();
+            }
+        };
+        tokio::join!(killing, rest);
+    }
+    assert_eq!(String::from_utf8(real.content("log")).unwrap(), expected);
+    real.steady.close(fh);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_are_made_moved_and_removed_through_servers_that_are_killed() {
+    let real = Real::new(1).await;
+    for round in 0..KILLS {
+        let mut tasks = JoinSet::new();
+        for number in 0..20 {
+            let steady = real.steady.clone();
+            tasks.spawn(async move {
+                let name = |what: &str| path(&format!("{what}{round}-{number}"));
+                steady.mkdir(&name("d"), 0o755).await?;
+                let exclusive = Create::Exclusive(0o644);
+                let flags = OpenFlags { create: exclusive, ..making() };
+                let fh = steady.open(&name("f"), flags).await?.fh;
+                let written = steady.write(fh, 0, Bytes::from_static(b"content")).await;
+                steady.close(fh);
+                written?;
+                steady.lstat(&name("f")).await?;
+                steady.rename(&name("f"), &name("g"), RenameMode::Replace).await?;
+                steady.symlink(b"g", &name("l")).await?;
+                let read = OpenFlags::existing(Access::Read);
+                let fh = steady.open(&name("g"), read).await?.fh;
+                let data = steady.read(fh, 0, 100).await;
+                steady.close(fh);
+                assert_eq!(data?.to_vec(), b"content");
+                steady.lstat(&name("l")).await?;
+                steady.unlink(&name("l")).await?;
+                steady.rmdir(&name("d")).await
+            });
+        }
+        real.kill().await;
+        while let Some(done) = tasks.join_next().await {
+            done.unwrap().unwrap();
+        }
+    }
+    let left = std::fs::read_dir(real.dir.path()).unwrap().count();
+    assert_eq!(left, 20 * KILLS, "only the files that were renamed are left");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_cannot_be_reached_is_away_and_comes_back() {
+    let real = Real::new(1).await;
+    let fh = real.steady.open(&path("f"), making()).await.unwrap().fh;
+    assert!(!real.host.is_away() && real.host.trouble().is_none());
+    let run = real.steady.server_run().await.unwrap();
+    real.servers.refusing.store(true, Ordering::SeqCst);
+    real.kill().await;
+    let steady = real.steady.clone();
+    let writing =
+        tokio::spawn(async move { steady.write(fh, 0, Bytes::from_static(b"kept")).await });
+    real.host.gone().await;
+    assert!(real.host.is_away());
+    assert!(real.host.trouble().unwrap().contains("refused by the test"));
+    real.steady.gone().await;
+    assert!(real.steady.is_away());
+    real.servers.refusing.store(false, Ordering::SeqCst);
+    writing.await.unwrap().unwrap();
+    assert!(!real.host.is_away() && !real.steady.is_away());
+    assert_eq!(real.host.trouble(), None);
+    assert_eq!(real.content("f"), b"kept");
+    // The machine is the same, so nothing had to be compared.
+    assert_eq!(real.steady.server_run().await.unwrap(), run);
+    real.steady.close(fh);
+}

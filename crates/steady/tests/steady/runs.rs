@@ -1,0 +1,131 @@
+//! Servers that were started anew, and what they may have lost.
+
+use base::{AttrChange, Errno, Remote};
+use bytes::Bytes;
+use testkit::Call;
+
+use super::stage::{Stage, making, others_run, poll_once};
+
+/// A server that tells its runs apart, with a file that was written in two parts and not synced.
+async fn written(stage: &Stage) -> base::Fh {
+    stage.faulty.set_server_run("first run");
+    let fh = stage.create("f").await;
+    stage.put(fh, 0, "0123456789").await.unwrap();
+    // The run is learnt in the background.
+    others_run().await;
+    stage.put(fh, 10, "abcdefghij").await.unwrap();
+    assert_eq!(stage.steady.status().files_unsynced, 1);
+    fh
+}
+
+/// The machine crashes, and comes back with `content` in the file.
+fn restarted(stage: &Stage, content: &str) {
+    stage.faulty.cut();
+    stage.server().put_file("f", content);
+    stage.faulty.set_server_run("second run");
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_that_lost_nothing_is_no_error() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    restarted(&stage, "0123456789abcdefghij");
+    stage.put(fh, 20, "!").await.unwrap();
+    stage.steady.fsync(fh).await.unwrap();
+    assert_eq!(stage.content("f"), "0123456789abcdefghij!");
+    assert_eq!(stage.steady.status().files_unsynced, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_restart_has_lost_is_told_by_the_next_fsync() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    restarted(&stage, "0123456789abcdefgh\0\0");
+    assert_eq!(stage.steady.fsync(fh).await, Err(Errno::EIO));
+    // Once.
+    stage.put(fh, 10, "abcdefghij").await.unwrap();
+    stage.steady.fsync(fh).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_restart_has_lost_is_told_by_the_next_write() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    restarted(&stage, "0123456789\0\0\0\0\0\0\0\0\0\0");
+    // It is found when the file is opened again, which a read does as well.
+    assert_eq!(stage.read(fh).await.unwrap().len(), 20);
+    assert_eq!(stage.put(fh, 20, "!").await, Err(Errno::EIO));
+    stage.put(fh, 10, "abcdefghij!").await.unwrap();
+    stage.steady.fsync(fh).await.unwrap();
+    assert_eq!(stage.content("f"), "0123456789abcdefghij!");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_only_lost_the_connection_is_not_examined() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    stage.faulty.reset_calls();
+    stage.blink();
+    stage.steady.fsync(fh).await.unwrap();
+    assert_eq!(stage.faulty.calls(Call::Read), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_synced_is_not_compared() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    stage.steady.fsync(fh).await.unwrap();
+    stage.faulty.reset_calls();
+    // Whatever is there now is not what a crash could have lost.
+    restarted(&stage, "xxxxxxxxxxxxxxxxxxxx");
+    stage.put(fh, 0, "0").await.unwrap();
+    assert_eq!(stage.faulty.calls(Call::Read), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_compared_counts_as_lost() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    // A part of the second write is overwritten, so its digest tells nothing any more.
+    stage.put(fh, 12, "XY").await.unwrap();
+    restarted(&stage, "0123456789abXYefghij");
+    assert_eq!(stage.steady.fsync(fh).await, Err(Errno::EIO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_written_anew_anyway_need_not_be_there() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    let gate = stage.faulty.hold(Call::Write, 1);
+    let mut write = stage.steady.write(fh, 0, Bytes::from_static(b"9876543210jihgfedcba"));
+    assert!(poll_once(&mut write).is_pending());
+    restarted(&stage, "98765\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+    drop(gate);
+    write.await.unwrap();
+    stage.steady.fsync(fh).await.unwrap();
+    assert_eq!(stage.content("f"), "9876543210jihgfedcba");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_was_cut_is_compared_as_far_as_it_goes() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    stage.put(fh, 20, "cut off").await.unwrap();
+    let cut = AttrChange { size: Some(20), ..AttrChange::default() };
+    stage.steady.fsetattr(fh, cut).await.unwrap();
+    restarted(&stage, "0123456789abcdefghij");
+    stage.steady.fsync(fh).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_tells_nothing_is_believed() {
+    let stage = Stage::new();
+    let fh = stage.open("f", making()).await;
+    stage.put(fh, 0, "content").await.unwrap();
+    others_run().await;
+    stage.put(fh, 7, "!").await.unwrap();
+    stage.blink();
+    stage.steady.fsync(fh).await.unwrap();
+    assert_eq!(stage.steady.status().files_unsynced, 0);
+}

@@ -1,0 +1,99 @@
+//! A steady remote over a faulty one in memory, and what most tests need of it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use base::{Access, Create, Errno, Fh, OpenFlags, Remote};
+use bytes::Bytes;
+use steady::{Config, Patience, Steady};
+use testkit::{FaultyRemote, MemRemote, path};
+
+/// See the module.
+pub(crate) struct Stage {
+    pub(crate) steady: Arc<Steady>,
+    pub(crate) faulty: Arc<FaultyRemote<MemRemote>>,
+}
+
+/// A call that may be polled before it is awaited.
+pub(crate) type Started<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Polls a call once.
+pub(crate) fn poll_once<T>(call: &mut Started<'_, T>) -> Poll<T> {
+    call.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Lets everything else run that can, a few times.
+pub(crate) async fn others_run() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+impl Stage {
+    pub(crate) fn new() -> Stage {
+        Stage::with(Patience::Hard)
+    }
+
+    pub(crate) fn with(patience: Patience) -> Stage {
+        let faulty = Arc::new(FaultyRemote::new(Arc::new(MemRemote::new())));
+        let config = Config { patience, ..Config::default() };
+        Stage { steady: Steady::new(faulty.clone(), config), faulty }
+    }
+
+    pub(crate) fn server(&self) -> &MemRemote {
+        self.faulty.inner()
+    }
+
+    pub(crate) async fn open(&self, at: &str, flags: OpenFlags) -> Fh {
+        self.steady.open(&path(at), flags).await.unwrap().fh
+    }
+
+    pub(crate) async fn create(&self, at: &str) -> Fh {
+        self.open(at, making()).await
+    }
+
+    pub(crate) async fn read(&self, fh: Fh) -> Result<Vec<u8>, Errno> {
+        Ok(self.steady.read(fh, 0, 1 << 20).await?.to_vec())
+    }
+
+    pub(crate) async fn put(&self, fh: Fh, offset: u64, text: &'static str) -> Result<(), Errno> {
+        self.steady.write(fh, offset, Bytes::from(text)).await
+    }
+
+    pub(crate) fn content(&self, at: &str) -> String {
+        String::from_utf8(self.server().content(at)).unwrap()
+    }
+
+    /// Cuts the link, and lets it be back later.
+    pub(crate) fn cut_for(&self, time: Duration) {
+        self.faulty.cut();
+        let faulty = self.faulty.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(time).await;
+            faulty.restore_without_handles(Errno::ESTALE);
+        });
+    }
+
+    /// A short break, after which no handle is good.
+    pub(crate) fn blink(&self) {
+        self.faulty.cut();
+        self.faulty.restore_without_handles(Errno::ESTALE);
+    }
+
+    /// Nothing is open at the server.
+    pub(crate) async fn nothing_leaked(&self) {
+        others_run().await;
+        assert_eq!(self.server().open_handles(), 0, "handles leaked");
+    }
+}
+
+pub(crate) fn making() -> OpenFlags {
+    OpenFlags { create: Create::IfAbsent(0o644), ..OpenFlags::existing(Access::ReadWrite) }
+}
+
+pub(crate) fn appending() -> OpenFlags {
+    OpenFlags { append: true, ..making() }
+}

@@ -1,0 +1,259 @@
+//! Waiting for a connection: for ever, for a time, not at all; and giving up.
+
+use std::time::Duration;
+
+use base::{AttrChange, Errno, OpenFlags, Remote, RenameMode};
+use bytes::Bytes;
+use steady::{Patience, Standing};
+use testkit::path;
+use tokio::time::Instant;
+
+use super::stage::{Stage, Started, making, others_run, poll_once};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[tokio::test(start_paused = true)]
+async fn hard_waits_as_long_as_it_takes() {
+    let stage = Stage::new();
+    stage.server().put_file("f", "content");
+    stage.cut_for(HOUR);
+    let began = Instant::now();
+    assert_eq!(stage.steady.lstat(&path("f")).await.unwrap().size, 7);
+    assert!(began.elapsed() >= HOUR);
+    assert!(began.elapsed() < HOUR + Duration::from_secs(60), "{:?}", began.elapsed());
+    assert!(!stage.steady.is_away());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_that_is_back_is_noticed_soon_by_those_who_wait() {
+    let stage = Stage::new();
+    stage.cut_for(HOUR);
+    let began = Instant::now();
+    stage.steady.lstat(&path("")).await.unwrap();
+    assert!(began.elapsed() < HOUR + Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn soft_waits_for_its_time() {
+    let limit = Duration::from_secs(20);
+    let stage = Stage::with(Patience::Soft(limit));
+    let fh = stage.create("f").await;
+    stage.faulty.cut();
+    let began = Instant::now();
+    let at = path("f");
+    let root = path("");
+    let (lstat, write, mkdir, readdir) = tokio::join!(
+        stage.steady.lstat(&at),
+        stage.put(fh, 0, "lost"),
+        stage.steady.mkdir(&at, 0o755),
+        stage.steady.opendir(&root),
+    );
+    assert_eq!(lstat.unwrap_err(), Errno::ETIMEDOUT);
+    assert_eq!(write, Err(Errno::ETIMEDOUT));
+    assert_eq!(mkdir, Err(Errno::ETIMEDOUT));
+    assert_eq!(readdir, Err(Errno::ETIMEDOUT));
+    assert!(began.elapsed() >= limit && began.elapsed() < limit * 2, "{:?}", began.elapsed());
+    // A new one waits for its own time.
+    let began = Instant::now();
+    assert_eq!(stage.steady.lstat(&at).await.unwrap_err(), Errno::ETIMEDOUT);
+    assert!(began.elapsed() >= limit);
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+    // What was given up is not sent after all.
+    stage.put(fh, 0, "x").await.unwrap();
+    assert_eq!(stage.content("f"), "x");
+}
+
+#[tokio::test(start_paused = true)]
+async fn soft_comes_through_a_short_break() {
+    let stage = Stage::with(Patience::Soft(Duration::from_secs(20)));
+    let fh = stage.create("f").await;
+    stage.cut_for(Duration::from_secs(10));
+    stage.put(fh, 0, "kept").await.unwrap();
+    stage.steady.fsync(fh).await.unwrap();
+    assert_eq!(stage.content("f"), "kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_patience_the_error_comes_at_once_and_files_go_on() {
+    let stage = Stage::with(Patience::None);
+    let fh = stage.create("f").await;
+    stage.put(fh, 0, "before").await.unwrap();
+    stage.faulty.cut();
+    let began = Instant::now();
+    for _ in 0..3 {
+        assert_eq!(stage.steady.lstat(&path("f")).await.unwrap_err(), Errno::EHOSTDOWN);
+        assert_eq!(stage.put(fh, 0, "lost").await, Err(Errno::EHOSTDOWN));
+        assert_eq!(stage.read(fh).await, Err(Errno::EHOSTDOWN));
+        assert_eq!(stage.steady.mkdir(&path("d"), 0o755).await, Err(Errno::EHOSTDOWN));
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    assert!(stage.steady.is_away());
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+    while stage.steady.is_away() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert_eq!(stage.read(fh).await.unwrap(), b"before");
+    stage.put(fh, 0, "after!").await.unwrap();
+    assert_eq!(stage.content("f"), "after!");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_gives_up_is_free_at_once() {
+    let stage = Stage::new();
+    let fh = stage.create("f").await;
+    let dh = stage.steady.opendir(&path("")).await.unwrap();
+    let steady = &stage.steady;
+    let (at, new) = (path("f"), path("g"));
+    let exclusive = OpenFlags { create: base::Create::Exclusive(0o644), ..making() };
+    stage.faulty.cut();
+    let perm = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+    let calls = |number: usize| -> Option<Started<'_, ()>> {
+        macro_rules! call {
+            ($call:expr) => {{
+                let call = $call;
+                Box::pin(async move {
+                    let _ = call.await;
+                })
+            }};
+        }
+        Some(match number {
+            0 => call!(steady.lstat(&at)),
+            1 => call!(steady.open(&at, making())),
+            2 => call!(steady.open(&new, exclusive)),
+            3 => call!(steady.read(fh, 0, 10)),
+            4 => call!(steady.write(fh, 0, Bytes::from_static(b"x"))),
+            5 => call!(steady.fsync(fh)),
+            6 => call!(steady.fstat(fh)),
+            7 => call!(steady.fsetattr(fh, perm)),
+            8 => call!(steady.setattr(&at, perm)),
+            9 => call!(steady.mkdir(&new, 0o755)),
+            10 => call!(steady.rmdir(&new)),
+            11 => call!(steady.unlink(&at)),
+            12 => call!(steady.symlink(b"x", &new)),
+            13 => call!(steady.link(&at, &new)),
+            14 => call!(steady.rename(&at, &new, RenameMode::Replace)),
+            15 => call!(steady.readdir(dh)),
+            16 => call!(steady.opendir(&at)),
+            17 => call!(steady.statvfs(&at)),
+            18 => call!(steady.readlink(&at)),
+            19 => call!(steady.copy(fh, 0, fh, 0, 1)),
+            _ => return None,
+        })
+    };
+    let began = Instant::now();
+    for round in 0..3 {
+        for number in 0.. {
+            let Some(mut call) = calls(number) else { break };
+            assert!(poll_once(&mut call).is_pending(), "call {number}");
+            others_run().await;
+            // In the second round it is known that there is no connection.
+            assert!(poll_once(&mut call).is_pending(), "call {number}, round {round}");
+            assert!(steady.status().calls_waiting > 0, "call {number}");
+            drop(call);
+            assert_eq!(steady.status().calls_waiting, 0, "call {number}");
+        }
+        assert!(steady.is_away());
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+    assert_eq!(stage.read(fh).await.unwrap(), b"");
+    assert!(stage.server().exists("f") && !stage.server().exists("g"));
+    steady.close(fh);
+    steady.closedir(dh);
+    stage.nothing_leaked().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_who_wait_are_freed_together() {
+    let stage = Stage::new();
+    stage.server().put_file("f", "content");
+    let fh = stage.create("f").await;
+    stage.faulty.cut();
+    let calls: Vec<_> = (0..500)
+        .map(|number| {
+            let steady = stage.steady.clone();
+            tokio::spawn(async move {
+                match number % 3 {
+                    0 => steady.lstat(&path("f")).await.map(|attr| attr.size),
+                    1 => steady.read(fh, 0, 100).await.map(|data| data.len() as u64),
+                    _ => steady.fstat(fh).await.map(|attr| attr.size),
+                }
+            })
+        })
+        .collect();
+    while stage.steady.status().calls_waiting < 500 {
+        tokio::task::yield_now().await;
+    }
+    let Standing::Away { why, .. } = stage.steady.status().standing else {
+        panic!("it is away: {:?}", stage.steady.status());
+    };
+    assert_eq!(why, Errno::EHOSTDOWN);
+    stage.steady.gone().await;
+    let asked = stage.faulty.round_trips();
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    // They do not all ask: one does for them.
+    assert!(stage.faulty.round_trips() - asked < 200, "{}", stage.faulty.round_trips() - asked);
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+    let began = Instant::now();
+    for call in calls {
+        assert_eq!(call.await.unwrap(), Ok(7));
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!(stage.steady.status().standing, Standing::Up);
+    assert_eq!(stage.steady.status().calls_waiting, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_tells_what_waits() {
+    let stage = Stage::new();
+    let fh = stage.create("f").await;
+    let quiet = stage.steady.status();
+    assert_eq!((quiet.files_open, quiet.files_unacknowledged), (1, 0));
+    stage.faulty.cut();
+    let mut write = stage.steady.write(fh, 0, Bytes::from_static(b"0123456789"));
+    assert!(poll_once(&mut write).is_pending());
+    others_run().await;
+    let status = stage.steady.status();
+    assert_eq!((status.files_unacknowledged, status.bytes_unacknowledged), (1, 10));
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+    write.await.unwrap();
+    let status = stage.steady.status();
+    assert_eq!((status.files_unacknowledged, status.bytes_unacknowledged), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waiting_means_few_questions() {
+    let stage = Stage::new();
+    stage.faulty.cut();
+    let root = path("");
+    let mut call = stage.steady.lstat(&root);
+    assert!(poll_once(&mut call).is_pending());
+    others_run().await;
+    drop(call);
+    assert!(stage.steady.is_away());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let before = stage.faulty.round_trips();
+    tokio::time::sleep(HOUR).await;
+    let asked = stage.faulty.round_trips() - before;
+    assert!((100..=400).contains(&asked), "{asked} questions in an hour");
+    // It is found all the same.
+    stage.faulty.restore();
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    assert!(!stage.steady.is_away());
+}
+
+/// A request at which the server breaks down each time.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_always_lost_is_not_sent_in_a_tight_loop() {
+    let stage = Stage::new();
+    stage.server().put_symlink("l", "x");
+    stage.faulty.fail_always(testkit::Call::Readlink, Errno::EHOSTDOWN);
+    let at = path("l");
+    let waited = tokio::time::timeout(Duration::from_secs(400), stage.steady.readlink(&at)).await;
+    assert!(waited.is_err());
+    let sent = stage.faulty.calls(testkit::Call::Readlink);
+    assert!((20..=200).contains(&sent), "sent {sent} times");
+    stage.faulty.clear();
+    assert_eq!(stage.steady.readlink(&at).await.unwrap(), b"x");
+}

@@ -1,0 +1,209 @@
+use super::*;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+/// A client and a server that the test plays.
+struct Ends {
+    wire: Arc<Wire>,
+    client: (OwnedReadHalf, OwnedWriteHalf),
+    server: DuplexStream,
+}
+
+fn ends(wire: &Arc<Wire>) -> Ends {
+    let (server, middle) = duplex(1 << 16);
+    let (from_server, to_server) = tokio::io::split(middle);
+    Ends { wire: wire.clone(), client: wire.lead_to(from_server, to_server), server }
+}
+
+/// A packet of this type with this id.
+fn packet(kind: u8, id: u32) -> Vec<u8> {
+    let mut packet = vec![0, 0, 0, 7, kind];
+    packet.extend(id.to_be_bytes());
+    packet.extend(*b"xy");
+    packet
+}
+
+const MKDIR: u8 = 14;
+const LSTAT: u8 = 7;
+const STATUS: u8 = 101;
+
+impl Ends {
+    async fn ask(&mut self, kind: u8, id: u32) {
+        self.client.1.write_all(&packet(kind, id)).await.unwrap();
+    }
+
+    /// The server sees this next.
+    async fn arrives(&mut self, kind: u8, id: u32) {
+        let mut seen = [0; 11];
+        self.server.read_exact(&mut seen).await.unwrap();
+        assert_eq!(seen, packet(kind, id)[..]);
+    }
+
+    async fn answer(&mut self, id: u32) {
+        self.server.write_all(&packet(STATUS, id)).await.unwrap();
+    }
+
+    /// The client sees this next.
+    async fn answered(&mut self, id: u32) {
+        let mut seen = [0; 11];
+        self.client.0.read_exact(&mut seen).await.unwrap();
+        assert_eq!(seen, packet(STATUS, id)[..]);
+    }
+
+    /// Both ends see nothing but the end.
+    async fn are_over(&mut self) {
+        let mut rest = Vec::new();
+        // A socket that is closed with unread bytes in it is reset, which is an end as well.
+        let _ = self.client.0.read_to_end(&mut rest).await;
+        assert_eq!(rest, [], "the client was sent something");
+        self.server.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, [], "the server was sent something");
+    }
+}
+
+#[tokio::test]
+async fn each_moment_is_what_it_says() {
+    for moment in Moment::ALL {
+        let wire = Wire::new();
+        let mut ends = ends(&wire);
+        let mut trap = wire.at(Message::Mkdir, 1, moment, Then::Cut);
+        // Another request is let through, and answered.
+        ends.ask(LSTAT, 1).await;
+        ends.arrives(LSTAT, 1).await;
+        ends.answer(1).await;
+        ends.answered(1).await;
+        assert!(!trap.has_sprung());
+        ends.ask(MKDIR, 2).await;
+        if moment != Moment::BeforeRequest {
+            ends.arrives(MKDIR, 2).await;
+            assert!(!trap.has_sprung(), "{moment:?}");
+            ends.answer(2).await;
+        }
+        if moment == Moment::AfterReply {
+            ends.answered(2).await;
+        }
+        trap.sprung().await;
+        ends.are_over().await;
+    }
+}
+
+#[tokio::test]
+async fn the_nth_of_a_kind_counts_over_all_connections() {
+    let wire = Wire::new();
+    let (mut one, mut other) = (ends(&wire), ends(&wire));
+    let trap = wire.at(Message::Mkdir, 3, Moment::BeforeRequest, Then::Cut);
+    one.ask(MKDIR, 7).await;
+    one.arrives(MKDIR, 7).await;
+    other.ask(MKDIR, 7).await;
+    other.arrives(MKDIR, 7).await;
+    assert!(!trap.has_sprung());
+    one.ask(MKDIR, 8).await;
+    one.are_over().await;
+    other.are_over().await;
+    assert_eq!((wire.requests(Message::Mkdir), wire.requests(Message::Any)), (3, 3));
+    assert_eq!(wire.all_requests(), [(Message::Mkdir, 3)]);
+    // A new connection is as good as ever.
+    let mut again = ends(&one.wire);
+    again.ask(MKDIR, 1).await;
+    again.arrives(MKDIR, 1).await;
+}
+
+#[tokio::test]
+async fn any_request_can_be_meant_and_two_traps_spring_one_after_the_other() {
+    let wire = Wire::new();
+    let mut first = wire.at(Message::Any, 1, Moment::BeforeRequest, Then::Cut);
+    let mut second = wire.at(Message::Lstat, 1, Moment::BeforeRequest, Then::Cut);
+    let mut ends_one = ends(&wire);
+    ends_one.ask(LSTAT, 1).await;
+    first.sprung().await;
+    assert!(!second.has_sprung());
+    let mut ends_two = ends(&wire);
+    ends_two.ask(LSTAT, 1).await;
+    second.sprung().await;
+    ends_two.are_over().await;
+}
+
+#[tokio::test]
+async fn what_is_stalled_goes_on_or_is_cut() {
+    for moment in Moment::ALL {
+        for resumed in [true, false] {
+            let wire = Wire::new();
+            let mut ends = ends(&wire);
+            let mut trap = wire.at(Message::Mkdir, 1, moment, Then::Stall);
+            ends.ask(MKDIR, 1).await;
+            if moment != Moment::BeforeRequest {
+                ends.arrives(MKDIR, 1).await;
+                ends.answer(1).await;
+            }
+            trap.sprung().await;
+            if moment == Moment::AfterReply {
+                ends.answered(1).await;
+            }
+            // What comes later waits too, on this connection and on new ones.
+            ends.ask(LSTAT, 2).await;
+            let mut byte = [0];
+            let early = ends.server.read(&mut byte);
+            let early = tokio::time::timeout(Duration::from_millis(20), early).await;
+            assert!(early.is_err(), "something arrives at {moment:?}");
+            if !resumed {
+                wire.cut();
+                ends.are_over().await;
+                continue;
+            }
+            wire.resume();
+            match moment {
+                Moment::BeforeRequest => ends.arrives(MKDIR, 1).await,
+                Moment::BeforeReply => ends.answered(1).await,
+                Moment::AfterReply => {}
+            }
+            ends.arrives(LSTAT, 2).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_end_of_either_side_is_the_end_of_the_other() {
+    let wire = Wire::new();
+    let mut ends_one = ends(&wire);
+    ends_one.ask(LSTAT, 1).await;
+    ends_one.arrives(LSTAT, 1).await;
+    // The client has nothing more to ask, and still wants its answer.
+    ends_one.client.1.shutdown().await.unwrap();
+    let mut rest = Vec::new();
+    ends_one.server.read_to_end(&mut rest).await.unwrap();
+    ends_one.answer(1).await;
+    ends_one.answered(1).await;
+    let mut ends_two = ends(&wire);
+    drop(ends_two.server);
+    assert_eq!(ends_two.client.0.read_to_end(&mut rest).await.unwrap(), 0);
+}
+
+/// With a real server: what it was asked for has happened, or has not, as the moment says.
+#[tokio::test]
+async fn a_real_server_has_done_it_or_not() {
+    for moment in Moment::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::new(dir.path());
+        let (mut reader, mut writer) = server.connect().unwrap();
+        writer.write_all(&[0, 0, 0, 5, 1, 0, 0, 0, 3]).await.unwrap();
+        let mut version = vec![0; reader.read_u32().await.unwrap() as usize];
+        reader.read_exact(&mut version).await.unwrap();
+        let mut trap = server.wire().at(Message::Mkdir, 1, moment, Then::Cut);
+        let mut request = vec![0, 0, 0, 16, MKDIR, 0, 0, 0, 9, 0, 0, 0, 3];
+        request.extend(*b"new");
+        request.extend([0; 4]);
+        writer.write_all(&request).await.unwrap();
+        trap.sprung().await;
+        let mut said = Vec::new();
+        let _ = reader.read_to_end(&mut said).await;
+        // The server has ended before the look, so that what it may still have done is done.
+        while server.running() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(dir.path().join("new").exists(), moment != Moment::BeforeRequest, "{moment:?}");
+        assert_eq!(!said.is_empty(), moment == Moment::AfterReply, "{moment:?}");
+        assert_eq!((server.connections(), server.open_handles()), (1, 0));
+        server.refuse(true);
+        assert!(server.connect().is_err());
+    }
+}

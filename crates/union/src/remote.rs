@@ -1,0 +1,139 @@
+//! [`Union`] as a [`Remote`]: every operation in the module that knows how.
+
+use async_trait::async_trait;
+use base::{
+    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, OpenFlags, Opened, Remote,
+    RemotePath, RenameMode, Result, StatVfs, Window,
+};
+use bytes::Bytes;
+
+use crate::union::Union;
+use crate::{change, create, find, listing, remove, rename, space};
+
+#[async_trait]
+impl Remote for Union {
+    async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
+        find::lstat(&self.tree(), path).await
+    }
+
+    async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
+        find::readlink(&self.tree(), path).await
+    }
+
+    async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
+        let listing = listing::opendir(&self.tree(), path).await?;
+        Ok(Dh(self.directories.insert(listing)))
+    }
+
+    async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
+        self.directories.get(dh.0)?.next().await
+    }
+
+    fn closedir(&self, dh: Dh) {
+        self.directories.remove(dh.0);
+    }
+
+    async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
+        let (file, attr) = create::open(&self.tree(), path, flags, self.policies.create).await?;
+        Ok(Opened { fh: Fh(self.files.insert(file)), attr })
+    }
+
+    async fn fstat(&self, fh: Fh) -> Result<Attr> {
+        let file = self.files.get(fh.0)?;
+        file.live.remote.fstat(file.fh).await
+    }
+
+    async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
+        let file = self.files.get(fh.0)?;
+        file.live.remote.read(file.fh, offset, len).await
+    }
+
+    async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        file.live.remote.write(file.fh, offset, data).await
+    }
+
+    async fn fsync(&self, fh: Fh) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        file.live.remote.fsync(file.fh).await
+    }
+
+    async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
+        change::fsyncdir(&self.tree(), path).await
+    }
+
+    fn close(&self, fh: Fh) {
+        self.files.remove(fh.0);
+    }
+
+    async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
+        change::setattr(&self.tree(), path, change, self.policies.action).await
+    }
+
+    async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        file.check_writable()?;
+        file.live.remote.fsetattr(file.fh, change).await
+    }
+
+    async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
+        create::mkdir(&self.tree(), path, perm, self.policies.create).await
+    }
+
+    async fn rmdir(&self, path: &RemotePath) -> Result<()> {
+        remove::rmdir(&self.tree(), path).await
+    }
+
+    async fn unlink(&self, path: &RemotePath) -> Result<()> {
+        remove::unlink(&self.tree(), path, self.policies.action).await
+    }
+
+    async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
+        create::symlink(&self.tree(), target, path, self.policies.create).await
+    }
+
+    async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
+        rename::link(&self.tree(), existing, new).await
+    }
+
+    async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
+        rename::rename(&self.tree(), from, to, mode, self.policies.action).await
+    }
+
+    async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
+        space::statvfs(&self.tree(), path).await
+    }
+
+    /// `EOPNOTSUPP` between two branches.
+    async fn copy(
+        &self,
+        from: Fh,
+        from_offset: u64,
+        to: Fh,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
+        if !std::sync::Arc::ptr_eq(&source.live, &target.live) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let remote = &source.live.remote;
+        remote.copy(source.fh, from_offset, target.fh, to_offset, len).await
+    }
+
+    fn suggested_window(&self) -> Window {
+        self.window()
+    }
+
+    async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {
+        find::locate(&self.tree(), path).await
+    }
+
+    fn is_away(&self) -> bool {
+        self.misses_any()
+    }
+
+    async fn gone(&self) {
+        self.missing().await;
+    }
+}

@@ -1,0 +1,157 @@
+//! A remote through another one: a directory of it, that can go away and come back as far as it
+//! says of itself.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use base::{
+    Attr, AttrChange, Data, Dh, DirEntry, Fh, Name, OpenFlags, Opened, Remote, RemotePath,
+    RenameMode, Result, StatVfs,
+};
+use bytes::Bytes;
+use tokio::sync::watch;
+
+pub(crate) struct Through<R> {
+    pub(crate) remote: R,
+    names: Vec<Name>,
+    away: watch::Sender<bool>,
+    follows_links: AtomicBool,
+}
+
+impl<R: Remote> Through<R> {
+    /// The directory of these names.
+    pub(crate) fn new(remote: R, names: impl Into<Vec<Name>>) -> Through<R> {
+        Through {
+            remote,
+            names: names.into(),
+            away: watch::Sender::new(false),
+            follows_links: AtomicBool::new(false),
+        }
+    }
+
+    /// Lists what a link leads to from now on, as an SFTP server does.
+    #[allow(dead_code, reason = "not every test has links")]
+    pub(crate) fn follow_links(&self) {
+        self.follows_links.store(true, Ordering::Relaxed);
+    }
+
+    /// Says from now on that it is away, or that it is not. What is asked goes through as ever.
+    #[allow(dead_code, reason = "not every test has a remote that goes away")]
+    pub(crate) fn set_away(&self, away: bool) {
+        self.away.send_replace(away);
+    }
+
+    fn at(&self, path: &RemotePath) -> RemotePath {
+        let mut at = RemotePath::from_names(&self.names);
+        for name in path.names() {
+            at.push(&Name::new(name).unwrap());
+        }
+        at
+    }
+}
+
+#[async_trait]
+impl<R: Remote> Remote for Through<R> {
+    async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
+        self.remote.lstat(&self.at(path)).await
+    }
+
+    async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
+        self.remote.readlink(&self.at(path)).await
+    }
+
+    async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
+        if self.follows_links.load(Ordering::Relaxed)
+            && let Ok(target) = self.remote.readlink(&self.at(path)).await
+        {
+            return self.remote.opendir(&RemotePath::parse(&target).unwrap()).await;
+        }
+        self.remote.opendir(&self.at(path)).await
+    }
+
+    async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
+        self.remote.readdir(dh).await
+    }
+
+    fn closedir(&self, dh: Dh) {
+        self.remote.closedir(dh);
+    }
+
+    async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
+        self.remote.open(&self.at(path), flags).await
+    }
+
+    async fn fstat(&self, fh: Fh) -> Result<Attr> {
+        self.remote.fstat(fh).await
+    }
+
+    async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
+        self.remote.read(fh, offset, len).await
+    }
+
+    async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
+        self.remote.write(fh, offset, data).await
+    }
+
+    async fn fsync(&self, fh: Fh) -> Result<()> {
+        self.remote.fsync(fh).await
+    }
+
+    async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
+        self.remote.fsyncdir(&self.at(path)).await
+    }
+
+    fn close(&self, fh: Fh) {
+        self.remote.close(fh);
+    }
+
+    async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
+        self.remote.setattr(&self.at(path), change).await
+    }
+
+    async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
+        self.remote.fsetattr(fh, change).await
+    }
+
+    async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
+        self.remote.mkdir(&self.at(path), perm).await
+    }
+
+    async fn rmdir(&self, path: &RemotePath) -> Result<()> {
+        self.remote.rmdir(&self.at(path)).await
+    }
+
+    async fn unlink(&self, path: &RemotePath) -> Result<()> {
+        self.remote.unlink(&self.at(path)).await
+    }
+
+    async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
+        self.remote.symlink(target, &self.at(path)).await
+    }
+
+    async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
+        self.remote.link(&self.at(existing), &self.at(new)).await
+    }
+
+    async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
+        self.remote.rename(&self.at(from), &self.at(to), mode).await
+    }
+
+    async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
+        self.remote.statvfs(&self.at(path)).await
+    }
+
+    async fn copy(&self, from: Fh, at: u64, to: Fh, to_at: u64, len: u64) -> Result<u64> {
+        self.remote.copy(from, at, to, to_at, len).await
+    }
+
+    fn is_away(&self) -> bool {
+        *self.away.borrow()
+    }
+
+    async fn gone(&self) {
+        let mut away = self.away.subscribe();
+        // The sender is ours.
+        let _ = away.wait_for(|away| *away).await;
+    }
+}

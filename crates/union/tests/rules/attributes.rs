@@ -1,0 +1,125 @@
+//! Attributes, figures and syncing.
+
+use base::{AttrChange, Errno, Remote, Timestamp};
+use testkit::{Call, path};
+use union::{Mode, Policies};
+
+use crate::kit::{Built, all};
+
+fn perm(perm: u32) -> AttrChange {
+    AttrChange { perm: Some(perm), ..AttrChange::default() }
+}
+
+fn mtime(secs: i64) -> AttrChange {
+    AttrChange { mtime: Some(Timestamp::from_secs(secs)), ..AttrChange::default() }
+}
+
+#[tokio::test]
+async fn first_changes_what_is_shown_and_all_every_copy() {
+    for (policies, copies) in [(Policies::default(), 1), (all(), 2)] {
+        let built = Built::with(3, policies, |_, _| {});
+        built.mem(1).put_file("a", "content");
+        built.mem(2).put_file("a", "content");
+        let size = AttrChange { size: Some(3), ..perm(0o600) };
+        built.union.setattr(&path("a"), size).await.unwrap();
+        assert_eq!(built.union.lstat(&path("a")).await.unwrap().size, 3);
+        let changed = (0..3).filter(|number| {
+            built.mem(*number).exists("a") && built.mem(*number).attr("a").perm == 0o600
+        });
+        assert_eq!(changed.count(), copies);
+        assert_eq!(built.union.setattr(&path("b"), size).await, Err(Errno::ENOENT));
+    }
+}
+
+#[tokio::test]
+async fn all_changes_nothing_when_one_may_not_be_changed() {
+    let built = Built::with(2, all(), |number, branch| {
+        if number == 1 {
+            branch.mode = Mode::Ro;
+        }
+    });
+    built.mem(0).put_file("a", "");
+    built.mem(1).put_file("a", "");
+    assert_eq!(built.union.setattr(&path("a"), perm(0o600)).await, Err(Errno::EROFS));
+    assert_eq!(built.mem(0).attr("a").perm, 0o644);
+}
+
+#[tokio::test]
+async fn a_branch_for_no_new_files_lets_them_be_changed() {
+    let built = Built::with(2, Policies::default(), |_, branch| branch.mode = Mode::NoCreate);
+    built.mem(1).put_file("a", "content");
+    built.union.setattr(&path("a"), perm(0o600)).await.unwrap();
+    built.put("a", b"new").await.unwrap();
+    assert_eq!(built.mem(1).content("a"), b"new");
+}
+
+#[tokio::test]
+async fn a_time_that_is_set_is_the_time_that_is_shown() {
+    let built = Built::new(3);
+    for number in 0..3 {
+        built.mem(number).put_dir("d");
+        built.mem(number).set_mtime("d", 1_000 * (number as i64 + 1));
+    }
+    for secs in [2_000, 500, 5_000] {
+        built.union.setattr(&path("d"), mtime(secs)).await.unwrap();
+        let shown = built.union.lstat(&path("d")).await.unwrap();
+        assert_eq!(shown.mtime, Timestamp::from_secs(secs));
+    }
+    // An earlier time than one shows that may not be changed cannot be had.
+    built.union.set_mode("gw2:/d", Mode::Ro).unwrap();
+    built.mem(2).set_mtime("d", 9_000);
+    assert_eq!(built.union.setattr(&path("d"), mtime(8_000)).await, Err(Errno::EROFS));
+    assert_eq!(built.mem(0).attr("d").mtime, Timestamp::from_secs(5_000));
+    built.union.setattr(&path("d"), perm(0o700)).await.unwrap();
+}
+
+#[tokio::test]
+async fn figures_are_of_the_branches_that_have_it() {
+    let built = Built::new(3);
+    built.mem(0).put_dir("both");
+    built.mem(1).put_dir("both");
+    built.mem(2).put_dir("one");
+    let blocks =
+        |built: &Built, number: usize| built.mem(number).edit(|tree| tree.statvfs().blocks);
+    // Perfect remotes are all of one size; what is free tells these apart.
+    for number in 0..3 {
+        built.mem(number).put_file("filler", vec![1; 4_096 * (number + 1)]);
+    }
+    let one = blocks(&built, 2);
+    let all = built.union.statvfs(&path("")).await.unwrap();
+    assert_eq!(all.blocks, 3 * one);
+    assert_eq!(built.union.statvfs(&path("both")).await.unwrap().blocks, 2 * one);
+    assert_eq!(built.union.statvfs(&path("one")).await.unwrap().blocks, one);
+    assert_eq!(built.union.statvfs(&path("one")).await.unwrap().fsid, all.fsid);
+    assert_eq!(built.union.statvfs(&path("none")).await, Err(Errno::ENOENT));
+    built.faults(1).fail(Call::Statvfs, 1, Errno::EOPNOTSUPP);
+    assert_eq!(built.union.statvfs(&path("both")).await.unwrap().blocks, one);
+    built.faults(1).fail(Call::Statvfs, 1, Errno::EHOSTDOWN);
+    assert_eq!(built.union.statvfs(&path("both")).await, Err(Errno::EHOSTDOWN));
+}
+
+#[tokio::test]
+async fn entries_are_synced_on_all_that_have_the_directory() {
+    let built = Built::new(3);
+    built.mem(0).put_dir("d");
+    built.mem(1).put_dir("d");
+    built.mem(2).put_file("f", "");
+    built.union.fsyncdir(&path("d")).await.unwrap();
+    let synced: Vec<u64> =
+        (0..3).map(|number| built.faults(number).calls(Call::Fsyncdir)).collect();
+    assert_eq!(synced, [1, 1, 0]);
+    built.faults(1).fail(Call::Fsyncdir, 1, Errno::EIO);
+    assert_eq!(built.union.fsyncdir(&path("d")).await, Err(Errno::EIO));
+    assert_eq!(built.union.fsyncdir(&path("f")).await, Err(Errno::ENOTDIR));
+    assert_eq!(built.union.fsyncdir(&path("x")).await, Err(Errno::ENOENT));
+}
+
+#[tokio::test]
+async fn the_window_is_that_of_all_ways_together() {
+    let built = Built::new(3);
+    let one = built.sources[0].link.suggested_window();
+    let all = built.union.suggested_window();
+    assert_eq!((all.bytes, all.request_bytes), (3 * one.bytes, one.request_bytes));
+    built.sources[1].link.set_away(true);
+    assert_eq!(built.union.suggested_window().bytes, 2 * one.bytes);
+}

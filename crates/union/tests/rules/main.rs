@@ -1,0 +1,15 @@
+//! The rules of a union, each a test over perfect remotes with faults.
+
+mod attributes;
+mod creating;
+mod kit;
+mod listing;
+mod open_files;
+mod places;
+mod presence;
+mod removing;
+mod renaming;
+mod runtime;
+mod searching;
+#[path = "../kit/through.rs"]
+mod through;

@@ -1,0 +1,173 @@
+//! Branches that cannot be reached.
+
+use base::{Errno, Remote};
+use testkit::faulty::Which;
+use testkit::{Call, path};
+use union::{CreatePolicy, Mode, Policies, Presence};
+
+use crate::kit::{ABSENT, Built, create, place, soon};
+
+/// Three branches, of which the first is optional.
+fn built() -> Built {
+    let built = Built::with(3, Policies::default(), |number, branch| {
+        if number == 0 {
+            branch.presence = Presence::Optional;
+        }
+    });
+    for number in 0..3 {
+        built.mem(number).put_file(&format!("only{number}"), "content");
+        built.mem(number).put_file("same", number.to_string());
+        built.mem(number).put_file("d/x", number.to_string());
+    }
+    built
+}
+
+#[tokio::test]
+async fn an_optional_branch_that_is_away_is_not_even_asked() {
+    let built = built();
+    assert_eq!(built.get("same").await.unwrap(), b"0");
+    assert!(!built.union.status().branches[0].left_out);
+    built.sources[0].link.set_away(true);
+    // Whoever asked it would wait for ever.
+    let gates: Vec<_> = Call::ALL.iter().map(|call| built.faults(0).hold(*call, 1)).collect();
+    built.reset_calls();
+    assert_eq!(soon(built.get("same")).await.unwrap(), b"1");
+    assert_eq!(soon(built.union.lstat(&path("only0"))).await, Err(ABSENT));
+    assert_eq!(soon(built.names("")).await.unwrap(), ["d", "only1", "only2", "same"]);
+    assert_eq!(soon(built.names("d")).await.unwrap(), ["x"]);
+    soon(built.put("new", b"content")).await.unwrap();
+    soon(built.union.mkdir(&path("newdir"), 0o755)).await.unwrap();
+    soon(built.union.unlink(&path("only1"))).await.unwrap();
+    soon(built.union.statvfs(&path(""))).await.unwrap();
+    assert_eq!(built.requests()[0], 0);
+    assert!(built.mem(1).exists("new") && built.mem(1).exists("newdir"));
+    let status = built.union.status();
+    assert!(status.branches[0].left_out && status.branches[0].away);
+    assert!(!status.branches[1].left_out && !built.union.is_away());
+    // It comes back with all that it has.
+    drop(gates);
+    built.faults(0).clear();
+    built.sources[0].link.set_away(false);
+    assert_eq!(built.get("same").await.unwrap(), b"0");
+    assert!(built.names("").await.unwrap().contains(&"only0".to_owned()));
+    assert!(!built.union.status().branches[0].left_out);
+}
+
+#[tokio::test]
+async fn an_optional_branch_that_goes_away_while_it_is_asked_is_left_out() {
+    for call in [Call::Lstat, Call::Open, Call::Opendir, Call::Readdir] {
+        let built = built();
+        let held = built.faults(0).hold(call, 1);
+        let task = match call {
+            Call::Lstat => built.start(|union| async move {
+                assert_eq!(union.lstat(&path("only0")).await, Err(ABSENT));
+            }),
+            Call::Open => built.start(|union| async move {
+                let flags = base::OpenFlags::existing(base::Access::Read);
+                let opened = union.open(&path("same"), flags).await.unwrap();
+                assert_eq!(union.read(opened.fh, 0, 9).await.unwrap().to_vec(), b"1");
+                union.close(opened.fh);
+            }),
+            _ => built.start(|union| async move {
+                let dh = union.opendir(&path("d")).await.unwrap();
+                assert!(union.readdir(dh).await.unwrap().is_some());
+                assert!(union.readdir(dh).await.unwrap().is_none());
+                union.closedir(dh);
+            }),
+        };
+        soon(held.arrived()).await;
+        built.sources[0].link.set_away(true);
+        soon(task).await.unwrap();
+        assert!(built.union.status().branches[0].left_out, "{call:?}");
+        soon(held.over()).await;
+        assert_eq!(built.open_handles(), 0, "{call:?}");
+    }
+}
+
+#[tokio::test]
+async fn one_that_only_answers_so_is_left_out_as_well() {
+    for errno in [Errno::EHOSTDOWN, Errno::ETIMEDOUT] {
+        let built = built();
+        built.faults(0).fail_always(Which::Any, errno);
+        assert_eq!(built.get("same").await.unwrap(), b"1");
+        assert!(built.union.status().branches[0].left_out);
+        // Any other error is an answer.
+        built.faults(0).clear();
+        built.faults(0).fail_always(Which::Any, Errno::EACCES);
+        assert_eq!(built.get("same").await, Err(Errno::EACCES));
+        assert!(!built.union.status().branches[0].left_out);
+    }
+}
+
+#[tokio::test]
+async fn a_required_branch_is_never_left_out() {
+    let built = built();
+    built.faults(1).cut();
+    assert_eq!(built.get("only1").await, Err(Errno::EHOSTDOWN));
+    assert_eq!(built.get("only2").await, Err(Errno::EHOSTDOWN));
+    assert_eq!(built.names("").await, Err(Errno::EHOSTDOWN));
+    // What the branches before it have is there.
+    assert_eq!(built.get("only0").await.unwrap(), b"content");
+    assert!(built.union.lstat(&path("d")).await.unwrap().is_dir());
+    assert!(!built.union.status().branches[1].left_out);
+    built.faults(1).restore();
+    assert_eq!(built.get("only2").await.unwrap(), b"content");
+}
+
+#[tokio::test]
+async fn it_is_away_when_a_required_branch_is() {
+    let built = built();
+    let gone = built.start(|union| async move { union.gone().await });
+    built.sources[0].link.set_away(true);
+    tokio::task::yield_now().await;
+    assert!(!built.union.is_away() && !gone.is_finished());
+    built.sources[2].link.set_away(true);
+    soon(gone).await.unwrap();
+    assert!(built.union.is_away());
+    soon(built.union.gone()).await;
+}
+
+#[tokio::test]
+async fn when_nobody_is_left_nothing_looks_absent_or_empty() {
+    let built = Built::with(3, Policies::default(), |number, branch| {
+        branch.presence = Presence::Optional;
+        if number == 2 {
+            branch.place = place("p");
+        }
+    });
+    built.mem(0).put_file("a", "");
+    built.mem(2).put_file("a", "");
+    built.sources.iter().for_each(|source| source.link.set_away(true));
+    assert_eq!(built.union.lstat(&path("a")).await, Err(Errno::EHOSTDOWN));
+    assert_eq!(built.union.lstat(&path("p/a")).await, Err(Errno::EHOSTDOWN));
+    assert_eq!(built.get("p/a").await, Err(Errno::EHOSTDOWN));
+    assert_eq!(built.put("p/b", b"").await, Err(Errno::EHOSTDOWN));
+    assert_eq!(built.union.unlink(&path("p/a")).await, Err(Errno::EHOSTDOWN));
+    // The places themselves are there.
+    assert_eq!(built.names("").await.unwrap(), ["p"]);
+    assert!(built.union.lstat(&path("p")).await.unwrap().is_dir());
+    assert_eq!(built.names("p").await, Err(Errno::EHOSTDOWN));
+}
+
+#[tokio::test]
+async fn nothing_new_is_put_where_nobody_is() {
+    let built = Built::with(2, create(CreatePolicy::Ff), |number, branch| match number {
+        0 => branch.presence = Presence::Optional,
+        _ => branch.mode = Mode::Ro,
+    });
+    built.sources[0].link.set_away(true);
+    assert_eq!(built.put("a", b"").await, Err(Errno::EHOSTDOWN));
+    built.sources[0].link.set_away(false);
+    built.put("a", b"").await.unwrap();
+    assert!(built.mem(0).exists("a"));
+}
+
+#[tokio::test]
+async fn a_change_on_the_way_fails_when_its_optional_branch_goes() {
+    let built = built();
+    let held = built.faults(0).hold(Call::Unlink, 1);
+    let task = built.start(|union| async move { union.unlink(&path("only0")).await });
+    soon(held.arrived()).await;
+    built.sources[0].link.set_away(true);
+    assert_eq!(soon(task).await.unwrap(), Err(Errno::EHOSTDOWN));
+}

@@ -1,0 +1,48 @@
+//! Set-user-ID and set-group-ID bits, which a write by somebody without privileges takes away.
+//!
+//! A server does that by itself, unless the login is root. Here it is done for those whom the
+//! kernel names, when it leaves it to us.
+
+use base::{AttrChange, FileKind, Result};
+
+use crate::{Ino, Vfs};
+
+const SET_UID: u32 = 0o4000;
+const SET_GID: u32 = 0o2000;
+/// Without it the bit for the group means mandatory locking, and stays.
+const GROUP_EXECUTE: u32 = 0o010;
+
+impl Vfs {
+    /// Takes the bits off the file `ino`, if it is known to have them. What is known may be as old
+    /// as attributes get, as what the kernel goes by is.
+    pub async fn drop_set_ids(&self, ino: Ino) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let known = inode.state().last_attr().filter(|attr| attr.kind == FileKind::Regular);
+        let Some(perm) = known.map(|attr| attr.perm) else { return Ok(()) };
+        let left = without_set_ids(perm);
+        if left == perm {
+            return Ok(());
+        }
+        let change = AttrChange { perm: Some(left), ..AttrChange::default() };
+        self.setattr(ino, change, None).await.map(drop)
+    }
+}
+
+fn without_set_ids(perm: u32) -> u32 {
+    let left = perm & !SET_UID;
+    if perm & GROUP_EXECUTE == 0 { left } else { left & !SET_GID }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bits_go_as_with_a_local_file() {
+        for (perm, left) in
+            [(0o6755, 0o755), (0o4700, 0o700), (0o2745, 0o2745), (0o2775, 0o775), (0o1644, 0o1644)]
+        {
+            assert_eq!(without_set_ids(perm), left, "{perm:o}");
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! The nodes, by number and by name.
+//!
+//! There are as many as files that the kernel knows, so room is what counts. A node's [`Ino`] is
+//! its place in a table and, above the lowest 32 bits, how many nodes have been at that place
+//! before it: so no number is used twice, and none has to be looked for. The names are in the
+//! nodes; the table of names has only the places of those.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use base::{FileKind, Name};
+use hashbrown::HashTable;
+
+use crate::Ino;
+use crate::inode::Inode;
+use crate::moment::Moment;
+
+/// One name of a node.
+#[derive(Clone)]
+pub(super) struct Link {
+    pub(super) parent: Ino,
+    pub(super) name: Name,
+    /// Until when it need not be asked for again.
+    pub(super) valid_until: Moment,
+    /// Tick at which the name was bound to this node. A listing that began before it may tell
+    /// of another file.
+    pub(super) since: u64,
+}
+
+impl Link {
+    fn is(&self, parent: Ino, name: &Name) -> bool {
+        self.parent == parent && self.name == *name
+    }
+}
+
+/// The names of a node: nearly always one.
+#[derive(Clone, Default)]
+pub(super) struct Links {
+    first: Option<Link>,
+    /// If there is no first one, there are no others.
+    #[expect(
+        clippy::box_collection,
+        reason = "hardly any node has some, and all have room for it"
+    )]
+    others: Option<Box<Vec<Link>>>,
+}
+
+impl Links {
+    pub(super) fn first(&self) -> Option<&Link> {
+        self.first.as_ref()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Link> {
+        self.first.iter().chain(self.others.iter().flat_map(|others| others.iter()))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.iter().count()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Link> {
+        let others = self.others.iter_mut().flat_map(|others| others.iter_mut());
+        self.first.iter_mut().chain(others)
+    }
+
+    fn get_mut(&mut self, parent: Ino, name: &Name) -> Option<&mut Link> {
+        self.iter_mut().find(|link| link.is(parent, name))
+    }
+
+    fn push(&mut self, link: Link) {
+        match &mut self.first {
+            None => self.first = Some(link),
+            Some(_) => self.others.get_or_insert_default().push(link),
+        }
+    }
+
+    fn remove(&mut self, parent: Ino, name: &Name) {
+        if let Some(others) = &mut self.others {
+            others.retain(|link| !link.is(parent, name));
+        }
+        if self.first.as_ref().is_some_and(|link| link.is(parent, name)) {
+            let next = self.others.as_mut().filter(|others| !others.is_empty());
+            self.first = next.map(|others| others.remove(0));
+        }
+        self.others.take_if(|others| others.is_empty());
+    }
+}
+
+/// See [`tree`](super).
+pub(super) struct Node {
+    pub(super) inode: Arc<Inode>,
+    pub(super) nlookup: u64,
+    pub(super) links: Links,
+    /// Names in this directory that are bound.
+    pub(super) children: u32,
+    /// A name that a listing of this directory left out was there: the server's automounter shows
+    /// directories only to who asks for them, or others make files here at this time.
+    pub(super) hides_names: bool,
+    /// See [`surplus`](super::surplus).
+    pub(super) age: u8,
+}
+
+impl Node {
+    pub(super) fn new(inode: Inode) -> Node {
+        Node {
+            inode: Arc::new(inode),
+            nlookup: 1,
+            links: Links::default(),
+            children: 0,
+            hides_names: false,
+            age: 0,
+        }
+    }
+}
+
+/// Which place a name leads to.
+pub(super) struct Entry {
+    place: u32,
+    /// Of the directory and the name.
+    hash: u32,
+}
+
+impl Entry {
+    /// As many bits as the table takes: those that choose the place in it are the lowest, those
+    /// that it compares first the highest.
+    fn spread(hash: u32) -> u64 {
+        u64::from(hash) << 32 | u64::from(hash)
+    }
+}
+
+/// What an [`Ino`] has above its place.
+const GENERATION: u32 = 32;
+
+/// See the [module](self).
+pub(super) struct Nodes {
+    places: Vec<Option<Node>>,
+    /// The numbers that nodes at places without one will have.
+    vacant: Vec<Ino>,
+    by_name: HashTable<Entry>,
+    keys: RandomState,
+}
+
+impl Nodes {
+    /// The root alone.
+    pub(super) fn new(number: u64) -> Nodes {
+        let root = Node::new(Inode::new(Ino::ROOT, number, FileKind::Directory));
+        let mut places: Vec<Option<Node>> = (0..Ino::ROOT.0).map(|_| None).collect();
+        places.push(Some(root));
+        Nodes {
+            places,
+            vacant: Vec::new(),
+            by_name: HashTable::new(),
+            keys: RandomState::default(),
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        // Place 0 has none, since no node has the number 0.
+        self.places.len() - self.vacant.len() - 1
+    }
+
+    pub(super) fn get(&self, ino: Ino) -> Option<&Node> {
+        let node = self.places.get(place(ino))?.as_ref();
+        node.filter(|node| node.inode.ino == ino)
+    }
+
+    pub(super) fn get_mut(&mut self, ino: Ino) -> Option<&mut Node> {
+        let node = self.places.get_mut(place(ino))?.as_mut();
+        node.filter(|node| node.inode.ino == ino)
+    }
+
+    pub(super) fn contains(&self, ino: Ino) -> bool {
+        self.get(ino).is_some()
+    }
+
+    /// How many places there are for nodes, each below this number.
+    pub(super) fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The node at a place.
+    pub(super) fn at(&mut self, place: usize) -> Option<&mut Node> {
+        self.places.get_mut(place)?.as_mut()
+    }
+
+    /// Puts in a node without names.
+    pub(super) fn insert(&mut self, number: u64, kind: FileKind) -> Arc<Inode> {
+        let ino = self.vacant.pop().unwrap_or_else(|| {
+            let ino = Ino(self.places.len() as u64);
+            assert!(ino.0 >> GENERATION == 0, "more inodes than any memory has room for");
+            self.places.push(None);
+            ino
+        });
+        let node = Node::new(Inode::new(ino, number, kind));
+        let inode = node.inode.clone();
+        self.places[place(ino)] = Some(node);
+        inode
+    }
+
+    /// Takes a node out, and its names.
+    pub(super) fn remove(&mut self, ino: Ino) -> Option<Node> {
+        self.get(ino)?;
+        let node = self.places[place(ino)].take()?;
+        for link in node.links.iter() {
+            let hash = self.hash(link.parent, &link.name);
+            // Entries of one place with one hash are the same.
+            let entry = self.by_name.find_entry(Entry::spread(hash), |entry| {
+                entry.hash == hash && entry.place as usize == place(ino)
+            });
+            if let Ok(entry) = entry {
+                entry.remove();
+            }
+        }
+        // Once in 2^32 times a place is given up.
+        self.vacant.extend(ino.0.checked_add(1 << GENERATION).map(Ino));
+        Some(node)
+    }
+
+    /// What `name` in `parent` is bound to.
+    pub(super) fn find(&self, parent: Ino, name: &Name) -> Option<(&Node, &Link)> {
+        let hash = self.hash(parent, name);
+        let link = |entry: &Entry| {
+            let node = self.places[entry.place as usize].as_ref()?;
+            let link = node.links.iter().find(|link| link.is(parent, name))?;
+            Some((node, link))
+        };
+        let entry = self
+            .by_name
+            .find(Entry::spread(hash), |entry| entry.hash == hash && link(entry).is_some())?;
+        link(entry)
+    }
+
+    /// The same, to be changed.
+    pub(super) fn find_mut(&mut self, parent: Ino, name: &Name) -> Option<&mut Link> {
+        let ino = self.find(parent, name)?.0.inode.ino;
+        self.get_mut(ino)?.links.get_mut(parent, name)
+    }
+
+    /// Binds a name to `ino` that is bound to nothing.
+    pub(super) fn bind(&mut self, ino: Ino, link: Link) {
+        let hash = self.hash(link.parent, &link.name);
+        let Some(node) = self.get_mut(ino) else { return };
+        node.links.push(link);
+        let entry = Entry { place: place(ino) as u32, hash };
+        self.by_name.insert_unique(Entry::spread(hash), entry, |entry| Entry::spread(entry.hash));
+    }
+
+    /// Unbinds a name, and tells from what.
+    pub(super) fn unbind(&mut self, parent: Ino, name: &Name) -> Option<Ino> {
+        let ino = self.find(parent, name)?.0.inode.ino;
+        let hash = self.hash(parent, name);
+        let entry = self.by_name.find_entry(Entry::spread(hash), |entry| {
+            entry.hash == hash && entry.place as usize == place(ino)
+        });
+        if let Ok(entry) = entry {
+            entry.remove();
+        }
+        if let Some(node) = self.get_mut(ino) {
+            node.links.remove(parent, name);
+        }
+        Some(ino)
+    }
+
+    fn hash(&self, parent: Ino, name: &Name) -> u32 {
+        self.keys.hash_one((parent, name.as_bytes())) as u32
+    }
+
+    /// All nodes, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Node> {
+        self.places.iter_mut().flatten()
+    }
+
+    /// All nodes; for tests.
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Node> {
+        self.places.iter().flatten()
+    }
+
+    /// How many names are bound; for tests.
+    #[cfg(test)]
+    pub(super) fn bound(&self) -> usize {
+        self.by_name.len()
+    }
+}
+
+fn place(ino: Ino) -> usize {
+    (ino.0 & (u64::MAX >> GENERATION)) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(name: &str) -> Link {
+        let name = Name::new(name.as_bytes()).unwrap();
+        Link { parent: Ino::ROOT, name, valid_until: Moment::NEVER, since: 0 }
+    }
+
+    #[test]
+    fn a_place_is_used_again_and_its_number_is_not() {
+        let mut nodes = Nodes::new(1);
+        let first = nodes.insert(7, FileKind::Regular).ino;
+        nodes.bind(first, link("a"));
+        assert_eq!(nodes.len(), 2);
+        nodes.remove(first).unwrap();
+        assert_eq!((nodes.len(), nodes.bound()), (1, 0));
+        let second = nodes.insert(8, FileKind::Regular).ino;
+        assert_eq!(place(first), place(second));
+        assert_ne!(first, second);
+        assert!(nodes.get(first).is_none() && nodes.remove(first).is_none());
+        assert_eq!(nodes.get(second).unwrap().inode.number, 8);
+        assert!(nodes.get(Ino(0)).is_none() && nodes.contains(Ino::ROOT));
+    }
+
+    #[test]
+    fn each_of_several_names_leads_to_the_node_until_it_is_unbound() {
+        let mut nodes = Nodes::new(1);
+        let ino = nodes.insert(7, FileKind::Regular).ino;
+        let links: Vec<Link> = ["a", "b", "c"].map(link).into();
+        links.iter().for_each(|link| nodes.bind(ino, link.clone()));
+        let found = |nodes: &Nodes, name: &Name| {
+            nodes.find(Ino::ROOT, name).map(|(node, _)| node.inode.ino)
+        };
+        for (at, gone) in links.iter().enumerate() {
+            assert_eq!(nodes.unbind(Ino::ROOT, &gone.name), Some(ino));
+            assert_eq!(nodes.unbind(Ino::ROOT, &gone.name), None);
+            for (other, link) in links.iter().enumerate() {
+                assert_eq!(found(&nodes, &link.name), (other > at).then_some(ino));
+            }
+        }
+        assert_eq!((nodes.get(ino).unwrap().links.len(), nodes.bound()), (0, 0));
+    }
+
+    #[test]
+    fn thousands_of_names_are_told_apart() {
+        let mut nodes = Nodes::new(1);
+        let inos: Vec<Ino> = (0..5000)
+            .map(|at| {
+                let ino = nodes.insert(at + 2, FileKind::Regular).ino;
+                nodes.bind(ino, link(&format!("n{at}")));
+                ino
+            })
+            .collect();
+        for (at, ino) in inos.iter().enumerate() {
+            let name = link(&format!("n{at}")).name;
+            assert_eq!(nodes.find(Ino::ROOT, &name).unwrap().0.inode.ino, *ino);
+            assert!(nodes.find(*ino, &name).is_none());
+            if at % 2 == 0 {
+                nodes.remove(*ino).unwrap();
+                assert!(nodes.find(Ino::ROOT, &name).is_none());
+            }
+        }
+        assert_eq!((nodes.len(), nodes.bound()), (2501, 2500));
+    }
+
+    #[test]
+    fn a_node_takes_no_more_room_than_it_needs() {
+        assert!(size_of::<Option<Node>>() <= 72, "{}", size_of::<Option<Node>>());
+        assert!(size_of::<Inode>() <= 216, "{}", size_of::<Inode>());
+    }
+}

@@ -1,0 +1,292 @@
+//! Which inodes the kernel may forget, when more are known than there is room for.
+//!
+//! The kernel keeps what it has looked up until it needs the memory, and on a large machine it
+//! never does: after a walk over a million files it knows a million. So past a bound it is asked
+//! to forget some, by [`Invalidate::surplus`], and what it forgets goes from here too.
+//!
+//! A hand goes round the places of the nodes. It passes a node that was looked up since it was
+//! there last, and spares some for longer: those that were opened or changed, of which the kernel
+//! may have pages, and those with several names, which would become several files. So what is
+//! only listed goes first, and a walk does not drive out what is in use. What is open, or has
+//! something below it that the kernel knows, cannot be forgotten.
+//!
+//! How far the hand goes at a time depends on how many nodes were made, so that room is made as
+//! fast as it is taken, and the tree is locked for some microseconds. What was asked for and not
+//! yet done counts as done, until the hand comes to it again.
+//!
+//! The bound is one for inodes, snapshots and exceptional numbers: where whole trees are known,
+//! their listings are too, and where there is a lot of one there is little of the other.
+
+use std::sync::Arc;
+
+use base::Name;
+
+use super::Tree;
+use super::nodes::{Entry, Node};
+use crate::inode::Inode;
+use crate::invalidate::{Invalidate, Surplus};
+
+/// What a node takes, in bytes: itself, its inode with the counts of its `Arc`, and what is not
+/// worth being counted one by one: its name, two hash tables that are half full, and what the
+/// allocator adds. Measured: see `a_plain_inode_takes_no_more_than_is_counted`.
+const NODE_BYTES: usize = size_of::<Option<Node>>() + size_of::<Inode>() + 16 + OTHER_BYTES;
+const OTHER_BYTES: usize = size_of::<Name>() + 2 * size_of::<Entry>() + 64;
+
+/// Of the bound, the part that inodes may take however much there is of anything else.
+const LEAST_SHARE: usize = 3;
+
+/// After so many new nodes room is looked for.
+const STEP: usize = 64;
+
+/// The hand goes past so many nodes at a time at most: enough to find as many as were made,
+/// although it passes each three times, and most cannot be forgotten.
+const REACH: usize = 16 * STEP;
+
+/// Asked of the kernel at a time, at most.
+const BATCH: usize = 4 * STEP;
+
+/// How often the hand passes a node that was only listed, one that was opened or changed, and one
+/// that has several names.
+const PASSES: (u8, u8, u8) = (1, 3, 7);
+
+/// The kernel was asked to forget it.
+const ASKED: u8 = u8::MAX;
+
+/// How much room there is, and how it is made. See the [module](self).
+pub(crate) struct Room {
+    bytes: usize,
+    kernel: Option<Arc<dyn Invalidate>>,
+    /// The last place that was looked at.
+    hand: usize,
+    made: usize,
+    /// Nodes that the kernel was asked to forget.
+    asked: usize,
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room::new(usize::MAX)
+    }
+}
+
+impl Room {
+    /// For `bytes` of inodes, snapshots and numbers.
+    pub(crate) fn new(bytes: usize) -> Room {
+        Room { bytes, kernel: None, hand: 0, made: 0, asked: 0 }
+    }
+
+    /// `node` was looked up.
+    pub(super) fn used(&mut self, node: &mut Node) {
+        self.gone(node);
+        node.age = 0;
+    }
+
+    /// `node` is gone.
+    pub(super) fn gone(&mut self, node: &Node) {
+        self.asked -= usize::from(node.age == ASKED);
+    }
+
+    /// Bytes that snapshots may take.
+    pub(super) fn listed(&self) -> usize {
+        self.bytes - self.bytes / LEAST_SHARE
+    }
+
+    /// How many nodes there is room for besides `others`.
+    fn nodes(&self, others: usize) -> usize {
+        self.bytes.saturating_sub(others).max(self.bytes / LEAST_SHARE) / NODE_BYTES
+    }
+
+    /// The hand is at `node`: whether the kernel is to forget it.
+    fn pass(&mut self, node: &mut Node) -> Option<Surplus> {
+        if node.age == ASKED {
+            // It has not: somebody uses it there.
+            self.used(node);
+            return None;
+        }
+        let link = node.links.first()?;
+        if node.nlookup == 0 || node.children > 0 {
+            return None;
+        }
+        // An operation or an open file has it.
+        if Arc::strong_count(&node.inode) > 1 {
+            node.age = 0;
+            return None;
+        }
+        let (plain, opened, linked) = PASSES;
+        let passes = match (node.links.len(), node.inode.state().is_plain()) {
+            (2.., _) => linked,
+            (_, true) => plain,
+            (_, false) => opened,
+        };
+        if node.age < passes {
+            node.age += 1;
+            return None;
+        }
+        let Inode { ino, kind, .. } = *node.inode;
+        let surplus = Surplus { ino, kind, parent: link.parent, name: link.name.clone() };
+        node.age = ASKED;
+        self.asked += 1;
+        Some(surplus)
+    }
+}
+
+impl Tree {
+    /// Who is asked to forget.
+    pub(crate) fn set_kernel(&mut self, kernel: Arc<dyn Invalidate>) {
+        self.room.kernel = Some(kernel);
+    }
+
+    /// A node was made; if there are too many, the kernel is asked to forget some.
+    pub(super) fn make_room(&mut self) {
+        self.room.made += 1;
+        if !self.room.made.is_multiple_of(STEP) {
+            return;
+        }
+        let (_, listed_bytes) = self.snapshots.size();
+        let most = self.room.nodes(listed_bytes + self.numbers.bytes());
+        let too_many = (self.nodes.len() + STEP).saturating_sub(most + self.room.asked);
+        let Some(kernel) = self.room.kernel.clone().filter(|_| too_many > 0) else { return };
+        let mut surplus = Vec::new();
+        for _ in 0..REACH.min(self.nodes.places()) {
+            if surplus.len() == too_many.min(BATCH) {
+                break;
+            }
+            self.room.hand = (self.room.hand + 1) % self.nodes.places();
+            let node = self.nodes.at(self.room.hand);
+            surplus.extend(node.and_then(|node| self.room.pass(node)));
+        }
+        if !surplus.is_empty() {
+            kernel.surplus(surplus);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::Ino;
+    use crate::tree::Ticks;
+    use base::{Attr, FileKind, Timestamp};
+    use tokio::time::Instant;
+
+    /// A kernel that forgets what it is told to, later.
+    #[derive(Default)]
+    struct Kernel(Mutex<Vec<Surplus>>);
+
+    impl Invalidate for Kernel {
+        fn content(&self, _: Ino) {}
+
+        fn surplus(&self, inodes: Vec<Surplus>) {
+            self.0.lock().unwrap().extend(inodes);
+        }
+    }
+
+    impl Kernel {
+        /// Gives back a look-up of each that it was asked for, but those that are `busy`.
+        fn forget(&self, tree: &mut Tree, busy: &[Ino]) {
+            for surplus in std::mem::take(&mut *self.0.lock().unwrap()) {
+                let Surplus { ino, parent, name, .. } = surplus;
+                assert_eq!(tree.child(parent, &name).unwrap().ino, ino);
+                if !busy.contains(&ino) {
+                    tree.forget(ino, u64::MAX);
+                }
+            }
+        }
+    }
+
+    const ROOM_FOR: usize = 3000;
+
+    fn tree() -> (Tree, Arc<Kernel>) {
+        let kernel = Arc::<Kernel>::default();
+        let mut tree = Tree::new(Arc::<Ticks>::default(), Room::new(ROOM_FOR * NODE_BYTES));
+        tree.set_kernel(kernel.clone());
+        (tree, kernel)
+    }
+
+    fn see(tree: &mut Tree, parent: Ino, name: &str, kind: FileKind) -> Arc<Inode> {
+        let time = Timestamp::default();
+        let attr = Attr { kind, perm: 0, size: 0, uid: 0, gid: 0, atime: time, mtime: time };
+        let name = Name::new(name.as_bytes()).unwrap();
+        tree.see(parent, &name, &attr, Instant::now()).inode()
+    }
+
+    #[test]
+    fn a_long_walk_leaves_no_more_than_there_is_room_for() {
+        let (mut tree, kernel) = tree();
+        let mut most = 0;
+        for dir in 0..500 {
+            let dir = see(&mut tree, Ino::ROOT, &format!("d{dir}"), FileKind::Directory).ino;
+            for file in 0..100 {
+                see(&mut tree, dir, &format!("f{file}"), FileKind::Regular);
+            }
+            most = most.max(tree.len());
+            kernel.forget(&mut tree, &[]);
+        }
+        assert!(most <= ROOM_FOR + 2 * BATCH, "{most}");
+        assert!(tree.len() > ROOM_FOR / 2, "no more is forgotten than has to be: {}", tree.len());
+        tree.check();
+    }
+
+    #[test]
+    fn a_kernel_that_is_late_is_not_asked_for_more() {
+        let (mut tree, kernel) = tree();
+        for file in 0..2 * ROOM_FOR {
+            see(&mut tree, Ino::ROOT, &format!("f{file}"), FileKind::Regular);
+        }
+        let asked = kernel.0.lock().unwrap().len();
+        assert!(asked.abs_diff(ROOM_FOR) <= 4 * BATCH, "{asked}");
+        kernel.forget(&mut tree, &[]);
+        assert!(tree.len().abs_diff(ROOM_FOR) <= 4 * BATCH, "{}", tree.len());
+    }
+
+    #[test]
+    fn what_is_used_stays() {
+        let (mut tree, kernel) = tree();
+        let dir = see(&mut tree, Ino::ROOT, "dir", FileKind::Directory).ino;
+        let below = see(&mut tree, dir, "below", FileKind::Regular).ino;
+        let open = see(&mut tree, Ino::ROOT, "open", FileKind::Regular);
+        let opened = see(&mut tree, Ino::ROOT, "opened", FileKind::Regular).ino;
+        tree.get(opened).unwrap().state().begin_change(1);
+        tree.get(opened).unwrap().state().end_change(2);
+        let plain = see(&mut tree, Ino::ROOT, "plain", FileKind::Regular).ino;
+        let mut plain_went_first = false;
+        for file in 0..4 * ROOM_FOR {
+            see(&mut tree, Ino::ROOT, &format!("f{file}"), FileKind::Regular);
+            if file % STEP == 0 {
+                see(&mut tree, dir, "below", FileKind::Regular);
+                kernel.forget(&mut tree, &[]);
+                plain_went_first |= tree.get(plain).is_none() && tree.get(opened).is_some();
+            }
+        }
+        assert!(plain_went_first);
+        assert!(tree.get(opened).is_none(), "spared, but not for ever");
+        assert!(tree.get(dir).is_some() && tree.get(below).is_some(), "looked up again and again");
+        assert!(tree.get(open.ino).is_some());
+        tree.check();
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_forget_is_asked_for_again() {
+        let (mut tree, kernel) = tree();
+        let busy = see(&mut tree, Ino::ROOT, "busy", FileKind::Directory).ino;
+        let mut times = 0;
+        for file in 0..10 * ROOM_FOR {
+            see(&mut tree, Ino::ROOT, &format!("f{file}"), FileKind::Regular);
+            times += kernel.0.lock().unwrap().iter().filter(|asked| asked.ino == busy).count();
+            kernel.forget(&mut tree, &[busy]);
+        }
+        assert!(times > 1, "{times}");
+        assert!(tree.get(busy).is_some() && tree.len() <= ROOM_FOR + 2 * BATCH);
+        kernel.forget(&mut tree, &[]);
+    }
+
+    #[test]
+    fn much_else_leaves_inodes_their_share() {
+        let room = Room::new(9 * NODE_BYTES);
+        assert_eq!(room.nodes(0), 9);
+        assert_eq!(room.nodes(4 * NODE_BYTES), 5);
+        assert_eq!(room.nodes(100 * NODE_BYTES), 3);
+    }
+}

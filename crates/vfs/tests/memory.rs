@@ -1,0 +1,179 @@
+//! What a walk over a large tree leaves behind: no more inodes than there is room for, and each in
+//! the bytes that it is counted as.
+//!
+//! One test, since what it measures is the memory of this process.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use base::FileKind;
+use testkit::MemRemote;
+use vfs::{Config, Entry, Ino, Invalidate, ListedEntry, Listing, Looked, Surplus, Vfs};
+
+const DIRS: usize = 250;
+const FILES: usize = 400;
+
+/// What a name of that length takes.
+const NAME_BYTES: usize = 48;
+
+/// What `vfs` counts an inode as.
+const COUNTED_BYTES: usize = 420;
+
+/// What the kernel was asked to forget, and has not yet forgotten.
+#[derive(Default)]
+struct Asked(Mutex<VecDeque<Surplus>>);
+
+impl Invalidate for Asked {
+    fn content(&self, _: Ino) {}
+
+    fn surplus(&self, inodes: Vec<Surplus>) {
+        self.0.lock().unwrap().extend(inodes);
+    }
+}
+
+/// A kernel that remembers everything until it is asked to forget it.
+struct Kernel {
+    vfs: Vfs,
+    asked: Arc<Asked>,
+    lookups: HashMap<Ino, u64>,
+    /// Names that the kernel has below a directory. It cannot forget that before them.
+    below: HashMap<Ino, u64>,
+}
+
+#[derive(Default)]
+struct Names {
+    entries: Vec<(Vec<u8>, Entry)>,
+    next: u64,
+    full: bool,
+}
+
+impl Listing for Names {
+    /// As much as the kernel asks for at a time.
+    fn has_room(&self, _: &[u8]) -> bool {
+        self.entries.len() < 200
+    }
+
+    fn push(&mut self, entry: ListedEntry<'_>) {
+        self.entries.extend(entry.entry.map(|found| (entry.name.to_vec(), found)));
+        self.next = entry.next_offset;
+        self.full = true;
+    }
+}
+
+impl Kernel {
+    fn new(remote: &Arc<MemRemote>, metadata_bytes: usize) -> Kernel {
+        let vfs = Vfs::new(remote.clone(), Config { metadata_bytes, ..Config::default() });
+        let asked = Arc::<Asked>::default();
+        vfs.set_invalidate(asked.clone());
+        Kernel { vfs, asked, lookups: HashMap::new(), below: HashMap::new() }
+    }
+
+    fn count(&mut self, parent: Ino, entry: &Entry) {
+        let lookups = self.lookups.entry(entry.ino).or_default();
+        if *lookups == 0 {
+            *self.below.entry(parent).or_default() += 1;
+        }
+        *lookups += 1;
+    }
+
+    /// The entries of a directory, each looked up by that.
+    async fn list(&mut self, dir: Ino) -> Vec<Entry> {
+        let handle = self.vfs.opendir(dir).await.unwrap();
+        let mut all = Vec::new();
+        let mut offset = 0;
+        loop {
+            let mut names = Names::default();
+            self.vfs.readdir(handle, offset, true, &mut names).await.unwrap();
+            if !names.full {
+                break;
+            }
+            offset = names.next;
+            for (name, entry) in names.entries {
+                if name != b"." && name != b".." {
+                    self.count(dir, &entry);
+                    all.push(entry);
+                }
+            }
+        }
+        self.vfs.releasedir(handle);
+        all
+    }
+
+    async fn lookup(&mut self, parent: Ino, name: &str) -> Entry {
+        match self.vfs.lookup(parent, name.as_bytes()).await.unwrap() {
+            Looked::Found(entry) => {
+                self.count(parent, &entry);
+                entry
+            }
+            Looked::Absent(_) => panic!("{name} is absent"),
+        }
+    }
+
+    /// Forgets what it was asked to, as far as it can.
+    fn forget(&mut self) {
+        loop {
+            let Some(surplus) = self.asked.0.lock().unwrap().pop_front() else { return };
+            if self.below.get(&surplus.ino).is_some_and(|below| *below > 0) {
+                continue;
+            }
+            if let Some(lookups) = self.lookups.remove(&surplus.ino) {
+                *self.below.get_mut(&surplus.parent).unwrap() -= 1;
+                self.vfs.forget(surplus.ino, lookups);
+            }
+        }
+    }
+}
+
+/// Bytes of memory that this process has.
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[tokio::test]
+async fn a_walk_over_a_large_tree_leaves_no_more_than_there_is_room_for() {
+    let remote = Arc::new(MemRemote::new());
+    for dir in 0..DIRS {
+        remote.put_dir(&format!("dir{dir}"));
+        for file in 0..FILES {
+            remote.put_file(&format!("dir{dir}/a-file-{file:06}"), "");
+        }
+    }
+
+    // Everything is remembered: what it takes is what it is counted as, and not much more.
+    let before = resident_bytes();
+    let mut all = Kernel::new(&remote, usize::MAX);
+    for dir in all.list(Ino::ROOT).await {
+        assert_eq!(all.list(dir.ino).await.len(), FILES);
+    }
+    assert_eq!(all.vfs.inodes(), 1 + DIRS * (1 + FILES));
+    let listed_bytes = all.vfs.figures().listed_bytes;
+    // Of the kernel's side of this test.
+    let tables = all.lookups.capacity() * 20;
+    let taken = resident_bytes().saturating_sub(before).saturating_sub(listed_bytes + tables);
+    // Names are shared with the remote here.
+    let each = taken / all.vfs.inodes() + NAME_BYTES;
+    eprintln!("{each} bytes an inode");
+    assert!(each < COUNTED_BYTES, "{each} bytes an inode");
+    assert!(all.asked.0.lock().unwrap().is_empty());
+    drop(all);
+
+    // With room for a tenth of it.
+    let mut few = Kernel::new(&remote, 12 << 20);
+    let first = few.lookup(Ino::ROOT, "dir0").await;
+    let number = few.lookup(first.ino, "a-file-000007").await.stat.number;
+    let mut most = 0;
+    assert_eq!(few.list(Ino::ROOT).await.len(), DIRS);
+    for dir in 0..DIRS {
+        // It may have been forgotten meanwhile.
+        let dir = few.lookup(Ino::ROOT, &format!("dir{dir}")).await;
+        assert_eq!(few.list(dir.ino).await.len(), FILES);
+        most = most.max(few.vfs.inodes());
+        few.forget();
+    }
+    assert!(most < DIRS * FILES / 3, "{most} inodes at a time");
+    // What was forgotten is found again, as what it was.
+    let first = few.lookup(Ino::ROOT, "dir0").await;
+    let again = few.lookup(first.ino, "a-file-000007").await;
+    assert_eq!((again.stat.number, again.stat.attr.kind), (number, FileKind::Regular));
+}
