@@ -221,11 +221,14 @@ impl State {
                 let range = *offset..offset.saturating_add(data.len() as u64);
                 self.unsynced.wrote(number, range, digest);
             }
-            Change::Append { data, told: 0 } => match end {
-                Some(end) => self.unsynced.wrote(number, end..end + data.len() as u64, digest),
+            Change::Append { data, told } => match end {
+                Some(end) => {
+                    let range = end..end + (data.len() - told) as u64;
+                    self.unsynced.wrote(number, range, digest);
+                }
                 None => self.unsynced.cannot_compare(number),
             },
-            Change::Append { .. } | Change::Copy(_) => self.unsynced.cannot_compare(number),
+            Change::Copy(_) => self.unsynced.cannot_compare(number),
             Change::Set(change) | Change::SetByPath(change) => {
                 if let Some(size) = change.size {
                     self.unsynced.cut(number, size);

@@ -57,7 +57,8 @@ impl Change {
     /// Of its content, if it has any.
     pub(crate) fn digest(&self) -> Option<Digest> {
         match self {
-            Change::Write { data, .. } | Change::Append { data, .. } => Some(Digest::of(data)),
+            Change::Write { data, .. } => Some(Digest::of(data)),
+            Change::Append { data, told } => Some(Digest::of(&data[*told..])),
             Change::Set(_) | Change::SetByPath(_) | Change::Copy(_) => None,
         }
     }
@@ -335,14 +336,16 @@ impl Log {
         }
     }
 
-    /// What was put to the end, is not answered, and may have arrived; in order.
-    pub(crate) fn appends_in_doubt(&self) -> Vec<(u64, Bytes)> {
+    /// What was put to the end, is not answered, and may have arrived; in order. It is taken over:
+    /// from now on it is answered by whoever looks for it in the file.
+    pub(crate) fn take_appends_in_doubt(&mut self) -> Vec<(u64, Bytes)> {
         let mut appends = Vec::new();
-        for entry in self.entries.iter().filter(|entry| Log::is_to_be_replayed(entry)) {
+        for entry in self.entries.iter_mut().filter(|entry| Log::is_to_be_replayed(entry)) {
             if let (Change::Append { data, told }, true) = (&entry.change, entry.may_have_arrived)
                 && *told < data.len()
             {
                 appends.push((entry.number, data.slice(*told..)));
+                entry.state = State::Replaying;
             }
         }
         appends
@@ -376,6 +379,7 @@ impl Log {
     pub(crate) fn append_arrived(&mut self, number: u64, bytes: usize) -> bool {
         let Some(entry) = self.entry(number) else { return false };
         entry.may_have_arrived = false;
+        entry.state = State::Waiting;
         match &mut entry.change {
             Change::Append { data, told } => {
                 *told += bytes;

@@ -1,7 +1,7 @@
 //! Which run of the server's machine the connection is of (see `Remote::server_run`).
 //!
-//! It is asked for in the background, after the first write that a connection has acknowledged, so
-//! nobody waits for it. A file takes it over with a write that was acknowledged after the answer,
+//! It is asked for in the background, when a file is opened for writing for the first time over a
+//! connection, so nobody waits for it. A file takes it over with a write that was acknowledged after the answer,
 //! through a handle that was open before: then all that was written through that handle was of this
 //! run.
 

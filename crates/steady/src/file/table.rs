@@ -96,6 +96,10 @@ impl Files {
         opened: &Opened,
         before: Option<Before>,
     ) -> Fh {
+        if flags.access.writes() {
+            // Known, most likely, when the first write is acknowledged.
+            let _ = core.run.now(core);
+        }
         let body = self.body_of(core, path, opened, before);
         let mut table = self.lock();
         let number = table.next;

@@ -18,8 +18,10 @@ const AT_ONCE: usize = 16;
 /// write or fsync. An error says that it could not be looked.
 pub(super) async fn look(core: &Arc<Core>, body: &Body, name: &RemotePath) -> Result<()> {
     let then = {
-        let state = body.lock();
+        let mut state = body.lock();
         if state.unsynced.is_empty() {
+            // The next write tells of which run it is.
+            state.run = None;
             return Ok(());
         }
         state.run.clone()
@@ -31,7 +33,11 @@ pub(super) async fn look(core: &Arc<Core>, body: &Body, name: &RemotePath) -> Re
     if then == now {
         return Ok(());
     }
-    let there = is_there(core, body, name).await?;
+    let there = match is_there(core, body, name).await? {
+        Some(there) => there,
+        // A connection that was lost before it had told its run was most likely only lost.
+        None => then.is_none(),
+    };
     if !there {
         body.tell(core, "the server was restarted and has lost what was written and not synced");
     }
@@ -44,14 +50,14 @@ pub(super) async fn look(core: &Arc<Core>, body: &Body, name: &RemotePath) -> Re
     Ok(())
 }
 
-/// Whether all that was acknowledged is in the file.
-async fn is_there(core: &Core, body: &Body, name: &RemotePath) -> Result<bool> {
+/// Whether all that was acknowledged is in the file; `None` when that cannot be compared.
+async fn is_there(core: &Core, body: &Body, name: &RemotePath) -> Result<Option<bool>> {
     let pieces = {
         let state = body.lock();
-        let Some(mut pieces) = state.unsynced.pieces() else { return Ok(false) };
+        let Some(mut pieces) = state.unsynced.pieces() else { return Ok(None) };
         let covered = |piece: &Piece| state.log.covers(&(piece.offset..piece.offset + piece.len));
         if pieces.iter().any(|piece| covered(piece) == Covered::Partly) {
-            return Ok(false);
+            return Ok(None);
         }
         // The rest will be written anew.
         pieces.retain(|piece| covered(piece) == Covered::Not);
@@ -62,15 +68,15 @@ async fn is_there(core: &Core, body: &Body, name: &RemotePath) -> Result<bool> {
         Ok(opened) => opened,
         Err(errno) if is_loss(errno) => return Err(errno),
         // Who may not read cannot compare.
-        Err(_) => return Ok(false),
+        Err(_) => return Ok(None),
     };
     let fresh = Fresh::new(inner, opened.fh);
     for piece in pieces {
         if digest(core, &fresh, &piece).await? != Some(piece.digest) {
-            return Ok(false);
+            return Ok(Some(false));
         }
     }
-    Ok(true)
+    Ok(Some(true))
 }
 
 /// The digest of what is in the place of `piece`; `None` when the file ends before.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use async_trait::async_trait;
 use base::{Access, Create, OpenFlags, Remote, RenameMode};
@@ -144,8 +145,9 @@ async fn appended_lines_are_there_once_each() {
             let line = format!("round {round} line {number}\n");
             expected.push_str(&line);
             let mut call = real.steady.write(fh, 0, Bytes::from(line));
-            if super::stage::poll_once(&mut call).is_pending() {
-                calls.push(call);
+            match super::stage::poll_once(&mut call) {
+                Poll::Pending => calls.push(call),
+                Poll::Ready(written) => written.unwrap(),
             }
         }
         let mut calls = calls.into_iter();
@@ -158,7 +160,10 @@ async fn appended_lines_are_there_once_each() {
         };
         tokio::join!(killing, rest);
     }
-    assert_eq!(String::from_utf8(real.content("log")).unwrap(), expected);
+    let content = String::from_utf8(real.content("log")).unwrap();
+    let mut lines = content.lines().zip(expected.lines());
+    assert_eq!(lines.find(|(line, expected)| line != expected), None);
+    assert_eq!(content.len(), expected.len());
     real.steady.close(fh);
 }
 

@@ -129,3 +129,34 @@ async fn a_server_that_tells_nothing_is_believed() {
     stage.steady.fsync(fh).await.unwrap();
     assert_eq!(stage.steady.status().files_unsynced, 0);
 }
+
+/// The connection is lost before the server has told of which run it is.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_compared_is_believed_when_nothing_says_that_it_was_restarted() {
+    let stage = Stage::new();
+    let fh = stage.open("f", making()).await;
+    stage.put(fh, 0, "0123456789").await.unwrap();
+    stage.put(fh, 5, "ab").await.unwrap();
+    stage.faulty.set_server_run("the only run");
+    stage.blink();
+    stage.put(fh, 7, "c").await.unwrap();
+    stage.steady.fsync(fh).await.unwrap();
+    assert_eq!(stage.content("f"), "01234abc89");
+}
+
+#[tokio::test(start_paused = true)]
+async fn appends_that_are_found_in_the_file_are_no_loss() {
+    let stage = Stage::new();
+    stage.faulty.set_server_run("first run");
+    let fh = stage.open("f", super::stage::appending()).await;
+    others_run().await;
+    stage.put(fh, 0, "acked ").await.unwrap();
+    let gate = stage.faulty.hold_answer(Call::Write, 1);
+    let mut append = stage.steady.write(fh, 0, Bytes::from_static(b"in doubt"));
+    assert!(poll_once(&mut append).is_pending());
+    restarted(&stage, "acked in do");
+    drop(gate);
+    append.await.unwrap();
+    stage.steady.fsync(fh).await.unwrap();
+    assert_eq!(stage.content("f"), "acked in doubt");
+}
