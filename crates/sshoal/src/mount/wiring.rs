@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::process::{Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, setrlimit, waitid};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use vfs::Vfs;
@@ -50,8 +50,18 @@ fn give_up(ready: Ready, problem: &Problem) -> ExitCode {
     ExitCode::from(EXIT_FAILURE)
 }
 
+/// Each open file of a local branch is a descriptor of this process, and so is each session.
+fn allow_many_descriptors() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum {
+        let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+        raised.unwrap_or_else(|error| tracing::debug!(%error, "no more descriptors than usual"));
+    }
+}
+
 fn runtime(request: &MountRequest) -> Result<Runtime, Problem> {
     crate::allocator::share_one_heap();
+    allow_many_descriptors();
     let workers = if request.run.single_thread { 1 } else { WORKERS };
     Builder::new_multi_thread()
         .worker_threads(workers)
