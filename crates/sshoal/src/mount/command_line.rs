@@ -377,7 +377,10 @@ impl Parser {
                     printable(&operands[first]),
                     printable(&operands[at])
                 );
-                return Err(Problem::new(what(extra), why).hint(hint));
+                return Err(Problem::new(what(extra), why).hint(match self.program.is_sshfs() {
+                    true => hint.to_string(),
+                    false => format!("{hint}; a directory of this machine is local:/DIRECTORY"),
+                }));
             }
             let shown = printable(&operands[at]);
             return Err(Problem::new(format!("source '{shown}'"), "has no ':' in it")

@@ -160,10 +160,28 @@ async fn ask(source: &Wanted, tried: &mut [Tried]) {
     }
 }
 
+/// What may have been meant by a directory that is not there.
+const WORDS: &str = "words behind a source are rw, ro, nc, required, optional; \
+    and of a pool balance, hash, failover";
+
+/// Whether a path ends as if somebody had put a word behind it.
+fn ends_like_a_word(path: &[u8]) -> bool {
+    let last = path.rsplit(|byte| *byte == b'=').next().unwrap_or_default();
+    last.len() < path.len()
+        && !last.is_empty()
+        && last.iter().all(|byte| byte.is_ascii_alphabetic() || b",-_".contains(byte))
+}
+
 /// Whether a source can be mounted with what came of its hosts.
 async fn judge(source: &Wanted, tried: Vec<Tried>) -> Result<Reached, Problem> {
     let about = |target: &Target, why: &Missed| match why {
-        Missed::Failed { error, .. } => Problem::new(&target.name, error.to_string()),
+        Missed::Failed { error, .. } => {
+            let problem = Problem::new(&target.name, error.to_string());
+            match (error, ends_like_a_word(&target.config.base)) {
+                (host::Error::RootMissing { .. }, true) => problem.hint(WORDS),
+                _ => problem,
+            }
+        }
         Missed::Late => {
             Problem::new(&target.name, format!("no answer within {} s", LIMIT.as_secs()))
         }
@@ -202,4 +220,19 @@ async fn later(target: &Target) -> Result<Host, host::Error> {
     let config = host::Config { delay_connect: true, ..target.config.clone() };
     let connector: Arc<dyn Connector> = target.connector.clone();
     Host::connect(connector, config).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ends_like_a_word;
+
+    #[test]
+    fn a_mistyped_word_is_told_from_a_path() {
+        for path in ["/dir=readonly", "/dir=opt-ional", "/a=b=roo", "=Ro,optinal"] {
+            assert!(ends_like_a_word(path.as_bytes()), "{path}");
+        }
+        for path in ["/dir", "", "readonly", "/dir=", "/dir=a/b", "/dir=1"] {
+            assert!(!ends_like_a_word(path.as_bytes()), "{path}");
+        }
+    }
 }

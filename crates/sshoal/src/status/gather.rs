@@ -153,7 +153,7 @@ fn session(told: &host::SessionStatus) -> SessionStatus {
     let state = |state, why: &str| SessionStatus {
         slot,
         state,
-        why: Some(printable(why)),
+        why: Some(in_one_line(why)),
         ..SessionStatus::default()
     };
     match &told.state {
@@ -169,6 +169,11 @@ fn session(told: &host::SessionStatus) -> SessionStatus {
         Told::Lost { why } => state(SessionState::Lost, why),
         Told::Down { why, .. } => state(SessionState::Failed, why),
     }
+}
+
+/// What failed, without the hints that follow on lines of their own.
+fn in_one_line(why: &str) -> String {
+    printable(why.lines().next().unwrap_or_default())
 }
 
 fn escaped(bytes: &[u8]) -> String {
@@ -187,4 +192,17 @@ fn millis(time: Duration) -> u64 {
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_a_session_is_missing_is_one_line_without_hints() {
+        let why = "ssh: connection closed\n  see MaxStartups".to_owned();
+        let told = host::SessionStatus { slot: 0, state: host::SessionState::Lost { why } };
+        assert_eq!(session(&told).why.as_deref(), Some("ssh: connection closed"));
+        assert_eq!(in_one_line(""), "");
+    }
 }

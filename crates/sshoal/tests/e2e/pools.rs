@@ -82,7 +82,7 @@ impl Gateways {
 
     /// A tree like that of a source; bytes and files in it.
     fn put_tree(&self) -> (u64, usize) {
-        let (dirs, files) = if is_big_run() { (200, 30) } else { (40, 20) };
+        let (dirs, files) = if is_big_run() { (67, 30) } else { (40, 20) };
         let mut bytes = 0;
         for dir in 0..dirs {
             let place = self.served(&format!("tree/part{}/dir{dir}", dir % 9));

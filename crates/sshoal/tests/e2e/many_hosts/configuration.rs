@@ -141,7 +141,9 @@ sources = ['{alpha}=rw,ro']
     let said = refusal(&mut configured.command(&["mount", "bad"]));
     assert!(said.contains(":7:1: no such key") && said.contains("config check"), "{said}");
     let place = configured.hosts.local("one");
-    Mount::start(configured.command(&["mount", "good", "-f"]), place).unmount();
+    let mount = Mount::start(configured.command(&["mount", "good", "-f"]), place);
+    assert_eq!(names(mount.place()), [""; 0]);
+    mount.unmount();
     let shown = succeed(&mut configured.command(&["config", "show", "good"]));
     assert!(shown.starts_with("[mount.good]") && shown.contains("config.toml:4\n"), "{shown}");
     let Ended { status, stderr, .. } = run(&mut configured.command(&["mount", "--all"]));

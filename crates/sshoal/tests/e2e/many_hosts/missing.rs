@@ -17,7 +17,7 @@ fn a_required_host_that_is_down_is_named_with_all_others() {
     hosts.fleet.kill("beta");
     let said = hosts.refusal(&sources, &[]);
     assert!(said.starts_with("sshoal: beta: ") && !said.contains("gamma: "), "{said}");
-    assert!(said.contains("Connection closed by"), "ssh's own words: {said}");
+    assert!(said.contains("ssh: kex_exchange_identification: "), "ssh's own words: {said}");
     hosts.fleet.kill("gamma");
     let said = hosts.refusal(&sources, &[]);
     assert!(said.contains("sshoal: beta: ") && said.contains("\n  gamma: "), "{said}");
@@ -154,4 +154,23 @@ fn passwords_are_asked_for_one_at_a_time() {
     assert_eq!(mount.words().matches("password, please").count(), 3, "{}", mount.words());
     assert!(!mount.words().contains("Permission denied"), "{}", mount.words());
     assert!(!hosts.local("ssh_command.together").exists());
+}
+
+/// Who unmounts while a host is away is not kept waiting for it for ever.
+#[test]
+fn a_mount_whose_host_is_away_can_be_unmounted() {
+    let mut hosts = Hosts::new(&["alpha"]);
+    hosts.put("alpha", "file", "content");
+    let mount = hosts.mount(&[hosts.source("alpha")], &["-o", "dir_cache=no"]).with_errors();
+    assert_eq!(content(mount.at("file")), "content");
+    hosts.fleet.kill("alpha");
+    let mut waiting = crate::process::Process::spawn(
+        std::process::Command::new("stat")
+            .arg(mount.at("file"))
+            .stderr(std::process::Stdio::null()),
+    );
+    assert_eq!(waiting.try_wait(Duration::from_secs(2)), None, "it waits for the host");
+    waiting.signal(rustix::process::Signal::INT);
+    waiting.wait(Duration::from_secs(1));
+    mount.unmount();
 }

@@ -1,0 +1,218 @@
+//! Unions of several hosts through a real mount: they agree with the reference model, and a branch
+//! that is dead slows nobody down who does not need it.
+//!
+//! What a union does with each call, in all modes and policies, is tested in its crate.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use testkit::fleet::{Fleet, Plan};
+use testkit::leftover;
+use testkit::model::{DirSubject, Runs, run};
+
+use crate::mount::Mount;
+use crate::process::eventually;
+use crate::world::{is_big_run, program};
+
+const HOSTS: [&str; 3] = ["alpha", "beta", "gamma"];
+
+/// How long anything may take that a test waits for.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Calls of which the median is taken.
+const CALLS: usize = 101;
+
+/// What a call may take on a busy machine without anybody waiting for anything.
+const BUSY: Duration = Duration::from_millis(100);
+
+struct Hosts {
+    fleet: Fleet,
+    dir: TempDir,
+}
+
+impl Hosts {
+    fn new() -> Hosts {
+        let fleet = Fleet::start(HOSTS.map(Plan::new)).unwrap();
+        let dir = tempfile::Builder::new().prefix("e2e-").tempdir().unwrap();
+        Hosts { fleet, dir }
+    }
+
+    /// All three, each with its place in front and its words behind.
+    #[track_caller]
+    fn mount(&self, words: [(&str, &str); 3], options: &[&str]) -> Mount {
+        let place = self.dir.path().join("mnt");
+        fs::create_dir_all(&place).unwrap();
+        let mut command = program();
+        command.arg("-F").arg(self.fleet.config_path()).arg("-f");
+        for (host, (before, behind)) in HOSTS.iter().zip(words) {
+            command.arg(format!("{before}{}{behind}", self.fleet.source(host)));
+        }
+        Mount::start(
+            {
+                command.arg(&place).args(options);
+                command
+            },
+            place,
+        )
+    }
+
+    fn put(&self, host: &str, name: &str) {
+        fs::write(self.fleet.directory(host).join(name), host).unwrap();
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the servers' logs:\n{}---", self.fleet.log());
+        } else {
+            leftover::assert_none(self.dir.path());
+        }
+    }
+}
+
+fn runs() -> Runs {
+    Runs { lists: if is_big_run() { 500 } else { 40 }, most_ops: 60 }
+}
+
+/// With these words behind the sources, and whatever policy puts all of one directory together.
+#[track_caller]
+fn agrees(words: [&str; 3], options: &[&str]) {
+    let hosts = Hosts::new();
+    let mount = hosts.mount(words.map(|words| ("", words)), options);
+    run(runs(), || DirSubject::below(mount.place(), false));
+    mount.unmount();
+}
+
+#[test]
+fn with_all_branches_writable() {
+    agrees(["", "", ""], &[]);
+}
+
+#[test]
+fn with_a_first_branch_that_takes_nothing_new() {
+    agrees(["=nc", "=ro", "=rw"], &["-o", "create=ff"]);
+}
+
+#[test]
+fn read_only_first_with_all_copies_removed() {
+    agrees(["=ro", "", ""], &["-o", "create=epff,action=all,dir_cache=no"]);
+}
+
+/// What happens on the others is none of its business.
+#[test]
+fn with_an_optional_branch_that_comes_and_goes() {
+    let hosts = Hosts::new();
+    let mount = hosts.mount([("", ""), ("", ""), ("", "=optional")], &[]).with_errors();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let link = hosts.fleet.link("gamma");
+        scope.spawn(move || {
+            let mut here = true;
+            // Ends when the other side is dropped.
+            while stopped
+                .recv_timeout(Duration::from_millis(300))
+                .is_err_and(|it| it == std::sync::mpsc::RecvTimeoutError::Timeout)
+            {
+                if here {
+                    link.refuse()
+                } else {
+                    link.accept()
+                }
+                link.cut();
+                here = !here;
+            }
+            link.accept();
+        });
+        run(runs(), || DirSubject::below(mount.place(), false));
+        drop(stop);
+    });
+    mount.unmount();
+}
+
+/// The median of what it takes to look at a name that is asked for each time.
+fn median(path: &Path) -> Duration {
+    let took = |_| {
+        let begun = Instant::now();
+        fs::symlink_metadata(path).unwrap();
+        begun.elapsed()
+    };
+    let mut all: Vec<Duration> = (0..CALLS).map(took).collect();
+    all.sort();
+    all[CALLS / 2]
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The first of three, which is asked for every name, goes away by `end`; calls for the others take no longer than before.
+#[track_caller]
+fn the_others_are_as_quick(words: [(&str, &str); 3], files: [&str; 2], end: impl Fn(&Fleet)) {
+    // So long a server that says nothing may be a slow one.
+    let options = ["-o", "dir_cache=no,request_timeout=3"];
+    let hosts = Hosts::new();
+    for host in HOSTS {
+        hosts.put(host, host);
+    }
+    let mount = hosts.mount(words, &options).with_errors();
+    let before = files.map(|file| median(&mount.at(file)));
+    end(&hosts.fleet);
+    // A host that says nothing is known to be away when its time is over.
+    let known = eventually(LIMIT, "it is known", || {
+        let begun = Instant::now();
+        files.iter().all(|file| fs::symlink_metadata(mount.at(file)).is_ok())
+            && begun.elapsed() < BUSY
+    });
+    let after = files.map(|file| median(&mount.at(file)));
+    println!("before {before:?}, after {after:?}, which was so within {known:.2?}");
+    for (before, after) in before.into_iter().zip(after) {
+        assert!(after < 10 * before.max(BUSY / 10), "{before:?} became {after:?}");
+    }
+    if words[0].1 == "=optional" {
+        assert_eq!(names(mount.place()), ["beta", "gamma"], "what is optional is left out");
+    }
+    let link = hosts.fleet.link("alpha");
+    link.accept();
+    link.resume();
+    let back = eventually(LIMIT, "it is back", || {
+        let alpha = if words[0].0.is_empty() { "alpha" } else { "A/alpha" };
+        fs::symlink_metadata(mount.at(alpha)).is_ok()
+    });
+    println!("back within {back:.2?}");
+    mount.unmount();
+}
+
+const PLACED: [(&str, &str); 3] = [("A=", ""), ("B=", ""), ("C=", "")];
+const OPTIONAL: [(&str, &str); 3] = [("", "=optional"), ("", ""), ("", "")];
+
+fn refuse(fleet: &Fleet) {
+    fleet.link("alpha").refuse();
+    fleet.link("alpha").cut();
+}
+
+#[test]
+fn an_optional_branch_that_refuses_keeps_nobody_waiting() {
+    the_others_are_as_quick(OPTIONAL, ["beta", "gamma"], refuse);
+}
+
+#[test]
+fn a_place_that_refuses_keeps_nobody_waiting() {
+    the_others_are_as_quick(PLACED, ["B/beta", "C/gamma"], refuse);
+}
+
+#[test]
+fn a_place_that_is_stalled_keeps_nobody_waiting() {
+    the_others_are_as_quick(PLACED, ["B/beta", "C/gamma"], |fleet| fleet.link("alpha").stall());
+}
+
+#[test]
+fn an_optional_branch_that_is_stalled_is_waited_for_once() {
+    the_others_are_as_quick(OPTIONAL, ["beta", "gamma"], |fleet| fleet.link("alpha").stall());
+}
