@@ -41,6 +41,8 @@ pub(super) enum Command {
 pub(super) struct Forwarder {
     /// `None` while connections are refused.
     listener: Option<TcpListener>,
+    /// Holds the port meanwhile: bound, and not listening.
+    reserved: Option<OwnedFd>,
     address: SocketAddr,
     target: SocketAddr,
     connections: Vec<Connection>,
@@ -89,6 +91,7 @@ impl Forwarder {
         Ok(Forwarder {
             address: listener.local_addr()?,
             listener: Some(listener),
+            reserved: None,
             target,
             connections: Vec::new(),
             to_target: direction(0),
@@ -168,10 +171,7 @@ impl Forwarder {
                     self.stalled = false;
                     Ok(())
                 }
-                Command::Refuse => {
-                    self.listener = None;
-                    Ok(())
-                }
+                Command::Refuse => self.refuse(),
                 Command::Accept => self.listen(),
                 Command::Target(target) => {
                     self.target = target;
@@ -185,15 +185,23 @@ impl Forwarder {
         true
     }
 
-    /// Takes the port again.
-    fn listen(&mut self) -> io::Result<()> {
-        if self.listener.is_none() {
-            let listener = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    /// Gives up listening, and keeps the port from being given to somebody else.
+    fn refuse(&mut self) -> io::Result<()> {
+        if self.listener.take().is_some() {
+            let reserved = socket(AddressFamily::INET, SocketType::STREAM, None)?;
             // The old connections keep the port otherwise.
-            sockopt::set_socket_reuseaddr(&listener, true)?;
-            bind(&listener, &self.address)?;
-            listen(&listener, BACKLOG)?;
-            let listener = TcpListener::from(listener);
+            sockopt::set_socket_reuseaddr(&reserved, true)?;
+            bind(&reserved, &self.address)?;
+            self.reserved = Some(reserved);
+        }
+        Ok(())
+    }
+
+    /// Listens again.
+    fn listen(&mut self) -> io::Result<()> {
+        if let Some(reserved) = self.reserved.take() {
+            listen(&reserved, BACKLOG)?;
+            let listener = TcpListener::from(reserved);
             listener.set_nonblocking(true)?;
             self.listener = Some(listener);
         }

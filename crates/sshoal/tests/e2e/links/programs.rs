@@ -1,14 +1,17 @@
-//! dd, rsync and tar, through an outage of the only link.
+//! dd, rsync, tar and readers, through an outage of the only link.
 
 use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use super::{Line, Outage, outage_time};
+use super::{Line, Outage, SOON, outage_time};
 use crate::behaviours::pattern;
 use crate::mount::Mount;
-use crate::process::{LIMIT, Process, shell};
+use crate::process::{LIMIT, Process, eventually, shell};
 
 const MIB: u64 = 1 << 20;
 
@@ -141,5 +144,64 @@ fn tar_into_the_mount_goes_on() {
         through_an_outage(&line, &mount, outage, &mut command);
         mount.unmount();
         assert_same_tree(&line.local("source"), &line.served("source"));
+    }
+}
+
+/// A1 and L1: a reader in the middle of a file gets the rest of it, and what else is open stays
+/// open. A connection that stands still for longer than the limit is given up for a new one.
+#[test]
+fn open_files_stay_open_and_a_reader_goes_on() {
+    let limit = format!("request_timeout={}", outage_time().as_secs() / 2);
+    for (outage, options) in
+        [(Outage::Cut, &[][..]), (Outage::Stall, &[]), (Outage::Stall, &["-o", limit.as_str()])]
+    {
+        let line = Line::new(Some(RATE_BYTES_PER_S));
+        put_file(&line.served("source"));
+        let content = pattern(CONTENT_BYTES as usize);
+        fs::write(line.served("idle"), "idle").unwrap();
+        let mount = line.mount(options);
+        let idle = File::open(mount.at("idle")).unwrap();
+        let written = File::create_new(mount.at("written")).unwrap();
+        written.write_all_at(b"before", 0).unwrap();
+        let removed = File::create_new(mount.at("renamed")).unwrap();
+        fs::rename(mount.at("renamed"), mount.at("new name")).unwrap();
+        let reached = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut file = File::open(mount.at("source")).unwrap();
+                let (mut got, mut block) = (Vec::new(), vec![0; 128 << 10]);
+                loop {
+                    let count = file.read(&mut block).unwrap();
+                    got.extend_from_slice(&block[..count]);
+                    reached.store(got.len() as u64, Ordering::Relaxed);
+                    if count == 0 {
+                        return got;
+                    }
+                }
+            });
+            eventually(SOON, "the reader is in the middle", || {
+                reached.load(Ordering::Relaxed) >= BREAKS_AFTER_BYTES
+            });
+            line.break_it(outage);
+            // No program is started meanwhile: it would inherit the file and close it, which waits
+            // for what was written. It may have to wait.
+            let meanwhile = scope.spawn(|| written.write_all_at(b" meanwhile", 6));
+            std::thread::sleep(outage_time());
+            line.mend(outage);
+            meanwhile.join().unwrap().unwrap();
+            assert!(reader.join().unwrap() == content, "{outage:?}: wrong bytes");
+        });
+        let mut bytes = [0; 4];
+        idle.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"idle");
+        written.write_all_at(b" after", 16).unwrap();
+        written.sync_all().unwrap();
+        assert_eq!(fs::read(line.served("written")).unwrap(), b"before meanwhile after");
+        removed.write_all_at(b"by its new name", 0).unwrap();
+        removed.sync_all().unwrap();
+        assert_eq!(fs::read(line.served("new name")).unwrap(), b"by its new name");
+        drop((idle, written, removed));
+        line.assert_nothing_leaked(&mount, 8);
+        mount.unmount();
     }
 }

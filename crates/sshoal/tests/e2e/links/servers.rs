@@ -1,0 +1,60 @@
+//! Servers that are not what they were when the link is back, and a mount that was asleep.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use rustix::process::Signal;
+
+use super::{HOST, Line, Outage, SOON, outage_time};
+use crate::process::eventually;
+
+/// L4 and L5: what is gone is gone, which is not the same as out of reach. While the server is out
+/// of reach nothing is empty or absent.
+#[test]
+fn what_has_vanished_meanwhile_is_told_apart_from_what_is_out_of_reach() {
+    let line = Line::new(None);
+    fs::create_dir(line.served("dir")).unwrap();
+    fs::write(line.served("dir/file"), "content").unwrap();
+    let mount = line.mount(&["-o", "dir_cache=no,soft=1"]);
+    let file = File::open(mount.at("dir/file")).unwrap();
+    line.break_it(Outage::Cut);
+    for name in ["dir", "dir/file", "dir/none"] {
+        let error = fs::metadata(mount.at(name)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT), "{name}");
+    }
+    let listing = fs::read_dir(mount.at("dir")).and_then(|mut dir| dir.next().transpose());
+    assert_eq!(listing.unwrap_err().raw_os_error(), Some(libc::ETIMEDOUT));
+    fs::rename(line.served("dir"), line.served("moved")).unwrap();
+    line.mend(Outage::Cut);
+    eventually(SOON, "it is told that the directory is gone", || {
+        let error = fs::metadata(mount.at("dir")).unwrap_err().raw_os_error();
+        error == Some(libc::ENOENT)
+    });
+    let error = fs::read_dir(mount.at("dir")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+    let error = file.read_at(&mut [0; 7], 0).err().and_then(|error| error.raw_os_error());
+    assert!(matches!(error, None | Some(libc::ESTALE)), "{error:?}");
+    assert_eq!(fs::read(mount.at("moved/file")).unwrap(), b"content");
+}
+
+/// L1: as when a laptop was closed: the program and its ssh stand still, the server goes away and
+/// comes back, and nobody was told.
+#[test]
+fn a_mount_that_was_asleep_goes_on() {
+    let mut line = Line::new(None);
+    fs::write(line.served("file"), "content").unwrap();
+    let mount = line.mount(&["-o", "dir_cache=no"]);
+    fs::read(mount.at("file")).unwrap();
+    // Nothing is open: the server's new processes would inherit it, and close it at the mount that
+    // sleeps.
+    mount.daemon().signal(Signal::STOP);
+    line.fleet.kill(HOST);
+    std::thread::sleep(outage_time());
+    line.fleet.restart(HOST).unwrap();
+    mount.daemon().signal(Signal::CONT);
+    assert_eq!(fs::read(mount.at("file")).unwrap(), b"content");
+    let file = File::options().write(true).open(mount.at("file")).unwrap();
+    file.write_all_at(b"CON", 0).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(fs::read(line.served("file")).unwrap(), b"CONtent");
+}
