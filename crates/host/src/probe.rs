@@ -57,6 +57,12 @@ impl There {
 pub(crate) struct Probe<'a>(pub(crate) &'a Arc<Session>);
 
 impl Probe<'_> {
+    /// What is to be said when nothing better was found: a probe that was cut off has found nothing,
+    /// and whoever asks again over a new connection is told what holds there.
+    fn unless_lost(self, errno: Errno) -> Errno {
+        self.0.client.end().map_or(errno, |why| errno::from_sftp(&why))
+    }
+
     async fn look(self, path: &RemotePath) -> There {
         match self.0.path(path) {
             Ok(full) => There::new(self.0.client.lstat(&full).await),
@@ -93,11 +99,11 @@ impl Probe<'_> {
                 // A link on the way may lead to no directory; the server has said that the
                 // path is not there, and that is all that can be told.
                 There::Something(Some(FileKind::Directory | FileKind::Symlink) | None)
-                | There::Unknown => return Errno::ENOENT,
+                | There::Unknown => return self.unless_lost(Errno::ENOENT),
                 There::Something(_) => return Errno::ENOTDIR,
             }
         }
-        Errno::ENOENT
+        self.unless_lost(Errno::ENOENT)
     }
 
     async fn has_long_name(self, path: &RemotePath) -> bool {
@@ -119,7 +125,7 @@ impl Probe<'_> {
                 if self.look(path).await.is_something() {
                     return Errno::EEXIST;
                 }
-                self.full_or_read_only(path).await.unwrap_or(Errno::EPERM)
+                self.full_or_read_only(path).await.unwrap_or_else(|| self.unless_lost(Errno::EPERM))
             }
             _ => self.general(error, path).await,
         }
@@ -144,7 +150,7 @@ impl Probe<'_> {
                     There::Something(Some(FileKind::Regular) | None) | There::Unknown => {
                         match self.figures(path).await {
                             Some(figures) if is_read_only(&figures) => Errno::EROFS,
-                            _ => Errno::EPERM,
+                            _ => self.unless_lost(Errno::EPERM),
                         }
                     }
                     There::Something(_) => Errno::ENXIO,
@@ -198,7 +204,7 @@ impl Probe<'_> {
     async fn read_only_or(self, error: &Error, path: &RemotePath) -> Errno {
         match self.figures_of_parent(path).await {
             Some(figures) if is_read_only(&figures) => Errno::EROFS,
-            _ => errno::from_sftp(error),
+            _ => self.unless_lost(errno::from_sftp(error)),
         }
     }
 
@@ -235,11 +241,11 @@ impl Probe<'_> {
                 if self.are_apart(existing, new).await {
                     return Errno::EXDEV;
                 }
-                self.full_or_read_only(new).await.unwrap_or(Errno::EPERM)
+                self.full_or_read_only(new).await.unwrap_or_else(|| self.unless_lost(Errno::EPERM))
             }
             Some(StatusCode::PERMISSION_DENIED) => match self.look(existing).await {
                 there if there.is_dir() => Errno::EPERM,
-                _ => Errno::EACCES,
+                _ => self.unless_lost(Errno::EACCES),
             },
             Some(StatusCode::NO_SUCH_FILE) => match self.look(existing).await {
                 there if there.is_something() => self.missing(new).await,
@@ -315,8 +321,11 @@ impl Probe<'_> {
             return Errno::EXDEV;
         }
         match error.status() {
-            Some(StatusCode::FAILURE) => self.full_or_read_only(to).await.unwrap_or(unexplained),
-            _ => errno::from_sftp(error),
+            Some(StatusCode::FAILURE) => {
+                let found = self.full_or_read_only(to).await;
+                found.unwrap_or_else(|| self.unless_lost(unexplained))
+            }
+            _ => self.unless_lost(errno::from_sftp(error)),
         }
     }
 
@@ -326,7 +335,7 @@ impl Probe<'_> {
             Some(StatusCode::FAILURE) => match self.figures(path).await {
                 Some(figures) if is_read_only(&figures) => Errno::EROFS,
                 Some(figures) if resizes && figures.blocks_available == 0 => Errno::ENOSPC,
-                _ => Errno::EPERM,
+                _ => self.unless_lost(Errno::EPERM),
             },
             // Only the owner may, and nothing else stands behind it but for the size.
             Some(StatusCode::PERMISSION_DENIED) if !resizes => Errno::EPERM,
@@ -341,7 +350,7 @@ impl Probe<'_> {
         }
         match self.0.client.fstatvfs(handle).await {
             Ok(figures) => no_room(&figures).unwrap_or(Errno::EIO),
-            Err(_) => Errno::EIO,
+            Err(_) => self.unless_lost(Errno::EIO),
         }
     }
 }

@@ -459,3 +459,38 @@ async fn a_call_that_is_stalled_times_out_and_the_next_one_works() {
         run.unwrap();
     }
 }
+
+/// What FAILURE hides is asked for, and that can be cut off as well. No errno is guessed then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_whose_reason_is_cut_off_is_that_of_the_connection() {
+    let calls: [(&str, Message, Errno, fn(&Stage) -> Answer<'_>); 4] = [
+        ("rename onto a full directory", Message::Lstat, Errno::ENOTEMPTY, |stage| {
+            Box::pin(async {
+                stage.host.rename(&path("source"), &path("full"), RenameMode::Replace).await
+            })
+        }),
+        ("rename, its entries", Message::Readdir, Errno::ENOTEMPTY, |stage| {
+            Box::pin(async {
+                stage.host.rename(&path("source"), &path("full"), RenameMode::Replace).await
+            })
+        }),
+        ("rmdir", Message::Readdir, Errno::ENOTEMPTY, |stage| {
+            Box::pin(async { stage.host.rmdir(&path("full")).await })
+        }),
+        ("link onto what is there", Message::Lstat, Errno::EEXIST, |stage| {
+            Box::pin(async { stage.host.link(&path("file"), &path("target")).await })
+        }),
+    ];
+    for (what, message, errno, call) in calls {
+        let stage = Stage::new(Config::default()).await;
+        for made in ["source", "full", "full/inside"] {
+            std::fs::create_dir(stage.dir.path().join(made)).unwrap();
+        }
+        let mut trap = stage.server.wire().at(message, 1, Moment::BeforeReply, Then::Cut);
+        let answer = tokio::time::timeout(PATIENCE, call(&stage)).await.unwrap();
+        tokio::time::timeout(PATIENCE, trap.sprung()).await.unwrap();
+        assert_eq!(answer, Err(Errno::EHOSTDOWN), "{what}");
+        let again = tokio::time::timeout(PATIENCE, call(&stage)).await.unwrap();
+        assert_eq!(again, Err(errno), "{what}, again");
+    }
+}

@@ -132,6 +132,20 @@ pub fn ops(most: usize) -> impl Strategy<Value = Vec<Op>> {
     vec(op(), 1..=most)
 }
 
+/// As [`ops`], for a subject on which an open file may be lost when its name is moved or removed,
+/// or when it has a second one: files are closed before the former, and there are no links.
+pub fn ops_by_one_name(most: usize) -> impl Strategy<Value = Vec<Op>> {
+    ops(most).prop_map(|ops| {
+        let closing = |op: Op| {
+            let takes = matches!(op, Op::Unlink { .. } | Op::Rename { .. });
+            let close = (0..FDS).filter(move |_| takes).map(|fd| Op::Close { fd });
+            close.chain([op])
+        };
+        let ops = ops.into_iter().filter(|op| !matches!(op, Op::Link { .. }));
+        ops.flat_map(closing).collect()
+    })
+}
+
 /// How much [`run`] does.
 #[derive(Clone, Copy, Debug)]
 pub struct Runs {
@@ -148,13 +162,26 @@ pub struct Runs {
 /// On the first list on which a subject differs from the reference (or panics), after shrinking,
 /// with the text of a regression test.
 pub fn run<S: Subject>(runs: Runs, make: impl Fn() -> S) {
+    run_lists(runs, &ops(runs.most_ops), make);
+}
+
+/// As [`run`], with such lists.
+///
+/// # Panics
+///
+/// As [`run`].
+pub fn run_lists<S: Subject>(
+    runs: Runs,
+    ops: &impl Strategy<Value = Vec<Op>>,
+    make: impl Fn() -> S,
+) {
     let config = Config {
         cases: runs.lists,
         // A failure is kept as a test with its text, not as a seed in a file.
         failure_persistence: None,
         ..Config::default()
     };
-    let result = TestRunner::new(config).run(&ops(runs.most_ops), |ops| {
+    let result = TestRunner::new(config).run(ops, |ops| {
         check(&ops, &mut make()).map_err(|why| TestCaseError::fail(why.to_string()))
     });
     match result {
