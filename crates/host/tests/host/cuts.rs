@@ -86,6 +86,9 @@ impl OpenFile for Host {
 
 type Answer<'a> = Pin<Box<dyn Future<Output = Result<(), Errno>> + Send + 'a>>;
 
+/// What is done on a stage.
+type Call = fn(&Stage) -> Answer<'_>;
+
 /// Whether something has happened in this directory.
 type Happened = fn(&Path) -> bool;
 
@@ -93,7 +96,7 @@ type Happened = fn(&Path) -> bool;
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
-    call: fn(&Stage) -> Answer<'_>,
+    call: Call,
     /// The request that changes something, and how to see that it has.
     change: Option<(Message, Happened)>,
 }
@@ -463,7 +466,7 @@ async fn a_call_that_is_stalled_times_out_and_the_next_one_works() {
 /// What FAILURE hides is asked for, and that can be cut off as well. No errno is guessed then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_error_whose_reason_is_cut_off_is_that_of_the_connection() {
-    let calls: [(&str, Message, Errno, fn(&Stage) -> Answer<'_>); 4] = [
+    let calls: [(&str, Message, Errno, Call); 4] = [
         ("rename onto a full directory", Message::Lstat, Errno::ENOTEMPTY, |stage| {
             Box::pin(async {
                 stage.host.rename(&path("source"), &path("full"), RenameMode::Replace).await
