@@ -29,8 +29,9 @@ const LARGE_BYTES: u64 = 64 << 10;
 const PAGE_BYTES: u64 = 4096;
 
 /// How long the first part of what is appended waits for the second. The kernel sends it as soon
-/// as the first is acknowledged; only a line that ends with its page waits for nothing.
-const CUT_PATIENCE: Duration = Duration::from_millis(100);
+/// as the first is acknowledged, on a busy machine later; only a line that ends with its page waits
+/// for nothing.
+const CUT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Where a write goes.
 #[derive(Clone, Copy, Debug)]

@@ -241,7 +241,7 @@ async fn the_parts_of_an_append_go_together() {
     assert_eq!((mount.writes(), mount.remote.content("f")), (1, b"#first, second\n".to_vec()));
     write(8190, b"a\n").await.unwrap();
     assert_eq!(mount.writes(), 1, "it may have been cut");
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(mount.writes(), 2, "but it was not");
     write(4095, b"b").await.unwrap();
     assert_eq!(mount.vfs.flush(mount.handle).await, Ok(()));

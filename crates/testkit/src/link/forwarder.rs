@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
-use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
+use rustix::net::{self, AddressFamily, SocketType, bind, listen, shutdown, socket, sockopt};
 
 use super::flow::{Flow, Lane, Offer};
 use super::{Counters, LinkOptions};
@@ -187,7 +187,10 @@ impl Forwarder {
 
     /// Gives up listening, and keeps the port from being given to somebody else.
     fn refuse(&mut self) -> io::Result<()> {
-        if self.listener.take().is_some() {
+        if let Some(listener) = self.listener.take() {
+            // Closing is not enough: a process that is being started has it open for a moment.
+            shutdown(&listener, net::Shutdown::Read)?;
+            drop(listener);
             let reserved = socket(AddressFamily::INET, SocketType::STREAM, None)?;
             // The old connections keep the port otherwise.
             sockopt::set_socket_reuseaddr(&reserved, true)?;
