@@ -8,11 +8,14 @@ pub mod attr;
 pub mod errno;
 pub mod path;
 pub mod remote;
+pub mod table;
 pub mod task;
 
 pub use attr::{Attr, AttrChange, FileKind, StatVfs, Timestamp};
 pub use errno::{Errno, Result};
 pub use path::{InvalidName, Name, RemotePath};
 pub use remote::{
-    Access, Create, Data, Dh, DirEntry, Fh, Location, OpenFlags, Opened, Remote, RenameMode, Window,
+    Access, Create, Data, Dh, DigestEffort, DigestKind, DirEntry, Fh, Location, OpenFlags, Opened,
+    Remote, RenameMode, Window,
 };
+pub use table::Table;

@@ -14,6 +14,9 @@
 //! 5. A remote that cannot be reached answers `EHOSTDOWN`, or `ETIMEDOUT` when it stopped
 //!    answering; never `ENOENT`, and never an empty result.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 
@@ -222,6 +225,28 @@ pub struct Location {
     pub host: String,
 }
 
+/// How a digest of a file's content is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DigestKind {
+    /// 16 bytes
+    Md5,
+    /// 20 bytes
+    Sha1,
+    /// 32 bytes
+    Sha256,
+    /// 32 bytes, without a key
+    Blake3,
+}
+
+/// What may be done to learn a digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DigestEffort {
+    /// Nothing: it is known, or it is not.
+    Known,
+    /// The content may be read.
+    Compute,
+}
+
 /// A file system somewhere else. See the [module](self) for the rules.
 #[async_trait]
 pub trait Remote: Send + Sync + 'static {
@@ -314,6 +339,25 @@ pub trait Remote: Send + Sync + 'static {
     /// same name behind it. `EOPNOTSUPP` from a remote that has no words for itself.
     async fn locate(&self, _path: &RemotePath) -> Result<Vec<Location>> {
         Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The digest of the content that the regular file at `path` has with these attributes;
+    /// `None` when it is not known, and always when there is doubt. Costs no round trip unless
+    /// `effort` allows it.
+    async fn digest(
+        &self,
+        _path: &RemotePath,
+        _attr: &Attr,
+        _kind: DigestKind,
+        _effort: DigestEffort,
+    ) -> Result<Option<Bytes>> {
+        Ok(None)
+    }
+
+    /// A file of this machine that has the whole content of the open file, for as long as the
+    /// handle is open and longer. It must not be written to. `None` where there is none.
+    fn backing(&self, _fh: Fh) -> Option<Arc<OwnedFd>> {
+        None
     }
 
     /// Whether it is known now that it cannot be reached: what is asked of it waits for that to

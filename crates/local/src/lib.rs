@@ -30,7 +30,6 @@ mod open;
 mod remote;
 mod root;
 mod setattr;
-mod table;
 mod threads;
 
 pub use error::Error;

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use base::Location;
+use base::{Location, Table};
 
 use crate::error::Error;
 use crate::file::File;
@@ -12,7 +12,6 @@ use crate::glance::LocalDevice;
 use crate::listing::Listing;
 use crate::mountpoint;
 use crate::root::Root;
-use crate::table::Table;
 use crate::threads::Threads;
 
 /// A directory of this machine as a [`base::Remote`].
@@ -49,8 +48,8 @@ impl Local {
             root: Arc::new(root),
             location: Location { source, host: "localhost".to_owned() },
             threads: Threads::new(),
-            files: Table::new(),
-            listings: Table::new(),
+            files: Table::default(),
+            listings: Table::default(),
             entering: Mutex::new(()),
         })
     }

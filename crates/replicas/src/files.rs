@@ -3,11 +3,10 @@
 //! The table is bounded by the gateways, which give only so many handles. Of a file's locks the one
 //! on its unsynced changes is taken before the one on its home.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{Access, Attr, Errno, Fh, OpenFlags, Result};
+use base::{Access, Attr, Fh, OpenFlags};
 
 use crate::gateways::Gateways;
 use crate::lanes::Lanes;
@@ -179,41 +178,5 @@ impl Drop for File {
         {
             self.recent.note(&name, self.home().member.index, Extent::Inside);
         }
-    }
-}
-
-/// A table of what is open, by the number that the caller knows.
-pub(crate) struct Table<T> {
-    open: Mutex<HashMap<u64, Arc<T>>>,
-    next: AtomicU64,
-}
-
-impl<T> Table<T> {
-    pub(crate) fn new() -> Table<T> {
-        Table { open: Mutex::default(), next: AtomicU64::new(1) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<T>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn add(&self, open: T) -> u64 {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.lock().insert(number, Arc::new(open));
-        number
-    }
-
-    pub(crate) fn get(&self, number: u64) -> Result<Arc<T>> {
-        self.lock().get(&number).cloned().ok_or(Errno::EBADF)
-    }
-
-    pub(crate) fn remove(&self, number: u64) {
-        let closed = self.lock().remove(&number);
-        // Dropped, and so closed, without the lock.
-        drop(closed);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.lock().len()
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use base::{Errno, RemotePath, Result};
+use base::{Errno, RemotePath, Result, Table};
 use tokio::sync::watch;
 
 use crate::config::{Config, Error, Gateway, MAX_GATEWAYS};
-use crate::files::{File, Table};
+use crate::files::File;
 use crate::gateways::{Gateways, Target};
 use crate::keeper;
 use crate::lanes::Ground;
@@ -54,8 +54,8 @@ impl Replicas {
             names: Arc::default(),
             recent,
             ground: Arc::new(ground),
-            files: Table::new(),
-            listings: Table::new(),
+            files: Table::default(),
+            listings: Table::default(),
             _wants: wants,
         })
     }

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Attr, Errno, FileKind, Location, OpenFlags, RemotePath, Result};
+use base::{
+    Attr, DigestEffort, DigestKind, Errno, FileKind, Location, OpenFlags, RemotePath, Result,
+};
+use bytes::Bytes;
 
 use crate::branch::Live;
 use crate::fan::{Call, Fan};
@@ -140,6 +143,34 @@ pub(crate) fn not_to_be_written(kind: FileKind) -> Errno {
         FileKind::Symlink => Errno::ELOOP,
         _ => Errno::EROFS,
     }
+}
+
+/// The digest of what the tree shows at `path`. Where more than one branch could show it, they are
+/// asked which one does: a file that is hidden may have the same attributes.
+pub(crate) async fn digest(
+    tree: &Tree,
+    path: &RemotePath,
+    attr: Attr,
+    kind: DigestKind,
+    effort: DigestEffort,
+) -> Result<Option<Bytes>> {
+    if tree.is_fixed(path) {
+        return Ok(None);
+    }
+    if let Some((live, at)) = tree.only(path) {
+        return live.act(live.remote.digest(&at, &attr, kind, effort)).await;
+    }
+    let query = Query::new(tree, path, Trust::Known);
+    let leaf = |live: &Arc<Live>, at: RemotePath, _| -> Call<'static, Result<Option<Bytes>>> {
+        let remote = live.remote.clone();
+        Box::pin(async move {
+            if remote.lstat(&at).await? != attr {
+                return Ok(None);
+            }
+            remote.digest(&at, &attr, kind, effort).await
+        })
+    };
+    first(&query, query.ask(&leaf)).await
 }
 
 /// Everywhere where something is at `path`, what is shown first. A branch that has words of its own

@@ -3,10 +3,9 @@
 //! A handle keeps its branch, also when that is taken out of the tree: what is open goes on until
 //! it is closed. The tables are as large as the branches allow, which bound their handles.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use base::{Attr, Dh, Errno, Fh, OpenFlags, Opened, RemotePath, Result};
+use base::{Attr, Dh, Fh, OpenFlags, Opened, RemotePath, Result};
 
 use crate::branch::Live;
 
@@ -56,49 +55,5 @@ impl InnerDir {
 impl Drop for InnerDir {
     fn drop(&mut self) {
         self.live.remote.closedir(self.dh);
-    }
-}
-
-/// Open things by number. A number is never used twice.
-pub(crate) struct Table<T>(Mutex<Numbered<T>>);
-
-struct Numbered<T> {
-    next: u64,
-    open: HashMap<u64, Arc<T>>,
-}
-
-impl<T> Default for Table<T> {
-    fn default() -> Table<T> {
-        Table(Mutex::new(Numbered { next: 1, open: HashMap::new() }))
-    }
-}
-
-impl<T> Table<T> {
-    fn lock(&self) -> MutexGuard<'_, Numbered<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn insert(&self, opened: T) -> u64 {
-        let mut table = self.lock();
-        let number = table.next;
-        table.next += 1;
-        table.open.insert(number, Arc::new(opened));
-        number
-    }
-
-    pub(crate) fn get(&self, number: u64) -> Result<Arc<T>> {
-        self.lock().open.get(&number).cloned().ok_or(Errno::EBADF)
-    }
-
-    /// Takes it out of the table; what uses it now keeps it for as long.
-    pub(crate) fn remove(&self, number: u64) {
-        let removed = self.lock().open.remove(&number);
-        // Dropped without the lock, since that may call the branch.
-        drop(removed);
-    }
-
-    /// How many there are of which `body` says so.
-    pub(crate) fn count(&self, body: impl Fn(&T) -> bool) -> usize {
-        self.lock().open.values().filter(|open| body(open)).count()
     }
 }

@@ -1,9 +1,12 @@
 //! [`Union`] as a [`Remote`]: every operation in the module that knows how.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, OpenFlags, Opened, Remote,
-    RemotePath, RenameMode, Result, StatVfs, Window,
+    Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh, Location, OpenFlags,
+    Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -22,7 +25,7 @@ impl Remote for Union {
 
     async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
         let listing = listing::opendir(&self.tree(), path).await?;
-        Ok(Dh(self.directories.insert(listing)))
+        Ok(Dh(self.directories.add(listing)))
     }
 
     async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
@@ -35,7 +38,7 @@ impl Remote for Union {
 
     async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
         let (file, attr) = create::open(&self.tree(), path, flags, self.policies.create).await?;
-        Ok(Opened { fh: Fh(self.files.insert(file)), attr })
+        Ok(Opened { fh: Fh(self.files.add(file)), attr })
     }
 
     async fn fstat(&self, fh: Fh) -> Result<Attr> {
@@ -114,7 +117,7 @@ impl Remote for Union {
         len: u64,
     ) -> Result<u64> {
         let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
-        if !std::sync::Arc::ptr_eq(&source.live, &target.live) {
+        if !Arc::ptr_eq(&source.live, &target.live) {
             return Err(Errno::EOPNOTSUPP);
         }
         let remote = &source.live.remote;
@@ -127,6 +130,21 @@ impl Remote for Union {
 
     async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {
         find::locate(&self.tree(), path).await
+    }
+
+    async fn digest(
+        &self,
+        path: &RemotePath,
+        attr: &Attr,
+        kind: DigestKind,
+        effort: DigestEffort,
+    ) -> Result<Option<Bytes>> {
+        find::digest(&self.tree(), path, *attr, kind, effort).await
+    }
+
+    fn backing(&self, fh: Fh) -> Option<Arc<OwnedFd>> {
+        let file = self.files.get(fh.0).ok()?;
+        file.live.remote.backing(file.fh)
     }
 
     fn is_away(&self) -> bool {

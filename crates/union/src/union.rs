@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use base::{Location, RemotePath, Window};
+use base::{Location, RemotePath, Table, Window};
 use tokio::sync::watch;
 
 use crate::branch::{Branch, Live, Mode, Presence};
 use crate::error::Error;
-use crate::handles::{InnerFile, Table};
+use crate::handles::InnerFile;
 use crate::listing::Listing;
 use crate::policy::Policies;
 use crate::tree::Tree;
@@ -148,6 +148,11 @@ impl Union {
     /// What the tree is made of now. Asks nobody.
     #[must_use]
     pub fn status(&self) -> Status {
+        let open_files = |live: &Arc<Live>| {
+            let mut count = 0;
+            self.files.each(|file| count += usize::from(Arc::ptr_eq(&file.live, live)));
+            count
+        };
         let branch = |live: &Arc<Live>| BranchStatus {
             location: Location { source: live.name.clone(), host: live.host.clone() },
             place: live.place.clone(),
@@ -155,7 +160,7 @@ impl Union {
             presence: live.presence(),
             away: live.remote.is_away(),
             left_out: live.is_left_out(),
-            open_files: self.files.count(|file| Arc::ptr_eq(&file.live, live)),
+            open_files: open_files(live),
         };
         let branches = self.tree().given().iter().map(branch).collect();
         Status { branches, policies: self.policies }

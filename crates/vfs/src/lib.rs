@@ -39,7 +39,6 @@ mod set_ids;
 mod shared;
 mod snapshot;
 mod stale;
-mod table;
 mod tree;
 mod walk;
 mod write_behind;

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use base::{Attr, Errno, FileKind, Remote, RemotePath, Result};
+use base::{Attr, Errno, FileKind, Remote, RemotePath, Result, Table};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -18,8 +18,8 @@ use crate::directory::OpenDirectory;
 use crate::inode::{Inode, State};
 use crate::invalidate::Invalidate;
 use crate::open::{LostWrite, OpenFile};
+use crate::pulse::Pulse;
 use crate::readahead::Used;
-use crate::table::Table;
 use crate::tree::{Asked, Room, Ticks, Tree};
 use crate::walk::Walk;
 use crate::{Entry, Ino, Stat};
@@ -39,6 +39,7 @@ pub struct Shared {
     gathering: Mutex<Vec<Weak<Inode>>>,
     pub(crate) readahead_used: Arc<Used>,
     pub(crate) background: Background,
+    pub(crate) pulse: Pulse,
     pub(crate) walk: Walk,
     pub(crate) contents: Contents,
     pub(crate) invalidate: OnceLock<Arc<dyn Invalidate>>,
@@ -62,6 +63,7 @@ impl Shared {
             gathering: Mutex::default(),
             readahead_used: Arc::default(),
             background: Background::default(),
+            pulse: Pulse::default(),
             walk: Walk::default(),
             contents: Contents::default(),
             invalidate: OnceLock::new(),

@@ -62,6 +62,33 @@ async fn a_handle_of_what_is_no_file_is_closed() {
     }
 }
 
+/// Gives up an open, whose two requests have been taken, when its answer named
+/// `answered` has come.
+async fn gives_up(
+    call: tokio::task::JoinHandle<base::Result<base::Opened>>,
+    actor: &mut Actor,
+    (open, look): (u32, u32),
+    answered: &str,
+) {
+    match answered {
+        "look" => actor.attrs(look, 0o100_644, 0).await,
+        "open" => actor.handle(open, b"h").await,
+        _ => {}
+    }
+    // Lets the answer arrive before the call is dropped.
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    call.abort();
+    assert!(call.await.unwrap_err().is_cancelled());
+    if answered != "look" {
+        actor.attrs(look, 0o100_644, 0).await;
+    }
+    if answered != "open" {
+        actor.handle(open, b"h").await;
+    }
+    let id = actor.expect(Request::Close { handle: b"h" }).await;
+    actor.fail(id, StatusCode::OK).await;
+}
+
 #[tokio::test]
 async fn a_given_up_open_leaves_no_handle_whichever_answer_had_come() {
     let (host, mut actor) = staged(&[], Config::default()).await;
@@ -70,23 +97,7 @@ async fn a_given_up_open_leaves_no_handle_whichever_answer_had_come() {
         let call = tokio::spawn(async move { host.open(&path("f"), READ).await });
         let look = actor.expect(Request::Lstat { path: b"f" }).await;
         let open = actor.receive(|id, _| id).await;
-        match answered {
-            "look" => actor.attrs(look, 0o100_644, 0).await,
-            "open" => actor.handle(open, b"h").await,
-            _ => {}
-        }
-        // Lets the answer arrive before the call is dropped.
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        call.abort();
-        assert!(call.await.unwrap_err().is_cancelled());
-        if answered != "look" {
-            actor.attrs(look, 0o100_644, 0).await;
-        }
-        if answered != "open" {
-            actor.handle(open, b"h").await;
-        }
-        let id = actor.expect(Request::Close { handle: b"h" }).await;
-        actor.fail(id, StatusCode::OK).await;
+        gives_up(call, &mut actor, (open, look), answered).await;
     }
 }
 
@@ -150,24 +161,8 @@ async fn a_file_that_is_given_up_while_it_is_made_leaves_no_handle() {
     for answered in ["none", "look", "open"] {
         let host = host.clone();
         let call = tokio::spawn(async move { host.open(&path("f"), MAKE).await });
-        let (open, look) = takes_make(&mut actor).await;
-        match answered {
-            "look" => actor.attrs(look, 0o100_644, 0).await,
-            "open" => actor.handle(open, b"h").await,
-            _ => {}
-        }
-        // Lets the answer arrive before the call is dropped.
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        call.abort();
-        assert!(call.await.unwrap_err().is_cancelled());
-        if answered != "look" {
-            actor.attrs(look, 0o100_644, 0).await;
-        }
-        if answered != "open" {
-            actor.handle(open, b"h").await;
-        }
-        let id = actor.expect(Request::Close { handle: b"h" }).await;
-        actor.fail(id, StatusCode::OK).await;
+        let requests = takes_make(&mut actor).await;
+        gives_up(call, &mut actor, requests, answered).await;
     }
 }
 
