@@ -11,8 +11,8 @@ use bytes::Bytes;
 const TAKE_OVER_FROM: usize = 64 << 10;
 
 /// Buffers that may be with file systems; past that, data is copied, in its true size. Bounds the
-/// memory of one session to 32 MiB and a bit with the largest `max_write`, and is twice what
-/// usual limits for write-behind keep in flight.
+/// memory of one session to 32 MiB and a bit with the usual `max_write`, and is twice what usual
+/// limits for write-behind keep in flight.
 const LENT_MAX: usize = 32;
 
 /// Buffers kept for the next use.

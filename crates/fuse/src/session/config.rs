@@ -4,8 +4,24 @@ use std::time::Duration;
 
 use crate::abi::flags::init;
 
-/// Largest WRITE and READ: 256 pages of 4 KiB, the kernel's default limit (`fs.fuse.max_pages_limit`).
-const MAX_WRITE: u32 = 1 << 20;
+/// Largest WRITE and READ: more would only make buffers larger, since no server takes a mebibyte at
+/// once.
+const MAX_WRITE: u32 = 4 << 20;
+
+/// What the kernel takes unless `fs.fuse.max_pages_limit` (Linux 6.13) says otherwise: 256 pages of
+/// 4 KiB.
+const USUAL_MAX_WRITE: u32 = 1 << 20;
+
+/// Bytes of the largest request that this machine's kernel makes.
+fn kernel_max_write() -> u32 {
+    let limit = std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit");
+    limit.map_or(USUAL_MAX_WRITE, |pages| max_write_of(&pages))
+}
+
+fn max_write_of(pages: &str) -> u32 {
+    let pages: Option<u32> = pages.trim().parse().ok();
+    pages.map_or(USUAL_MAX_WRITE, |pages| pages.saturating_mul(4096).clamp(4096, MAX_WRITE))
+}
 
 /// Room in a receive buffer besides a WRITE's data: its header and, by the kernel's rule, at least
 /// a page.
@@ -32,7 +48,7 @@ pub enum DataInvalidation {
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Largest WRITE in bytes, and largest READ past the page cache: a multiple of 4 KiB from
-    /// 4 KiB to 1 MiB.
+    /// 4 KiB to 4 MiB. The kernel holds it to `fs.fuse.max_pages_limit`, which is the default.
     pub max_write: u32,
     /// Largest readahead in bytes; the kernel may have a smaller one.
     pub max_readahead: u32,
@@ -74,8 +90,8 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            max_write: MAX_WRITE,
-            max_readahead: MAX_WRITE,
+            max_write: kernel_max_write(),
+            max_readahead: USUAL_MAX_WRITE,
             max_background: 64,
             congestion_threshold: 48,
             time_granularity: 1,
@@ -161,5 +177,24 @@ impl Negotiated {
 
     pub(crate) fn expire_only(&self) -> bool {
         self.capabilities & init::HAS_EXPIRE_ONLY != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_as_large_as_the_kernel_has_it_within_bounds() {
+        for (pages, bytes) in [
+            ("256\n", 1 << 20),
+            ("512\n", 2 << 20),
+            ("65535\n", MAX_WRITE),
+            ("1\n", 4096),
+            ("0\n", 4096),
+            ("", USUAL_MAX_WRITE),
+        ] {
+            assert_eq!(max_write_of(pages), bytes, "{pages:?}");
+        }
     }
 }

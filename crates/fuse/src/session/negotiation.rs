@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn only_what_is_offered_and_wanted_is_taken() {
-        let config = Config::default().effective();
+        let config = Config { max_write: 1 << 20, ..Config::default() }.effective();
         let (out, negotiated) = agree(&offer(u64::MAX), &config);
         assert_eq!(out.flags & init::WRITEBACK_CACHE as u32, 0);
         assert_eq!(out.flags & init::READDIRPLUS_AUTO as u32, 0);
@@ -169,7 +169,7 @@ mod tests {
             ..Config::default()
         };
         let config = config.effective();
-        assert_eq!((config.max_write, config.max_background), (1 << 20, 1));
+        assert_eq!((config.max_write, config.max_background), (4 << 20, 1));
         assert_eq!((config.congestion_threshold, config.readers), (1, 2));
         let small = Config { max_write: 0, ..Config::default() }.effective();
         assert_eq!(agree(&offer(0), &small).0.max_pages, 1);
