@@ -36,7 +36,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Of a request whose loss is noticed now.
+    /// Of a request sent then, whose loss is noticed now.
     pub(crate) fn until_now(sent: Timestamp) -> Window {
         Window { sent, lost: Timestamp::now() }
     }

@@ -68,6 +68,10 @@ struct State {
     listed: usize,
 }
 
+/// A moment in the order of what was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(u64);
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Known(Mutex<State>);
@@ -126,12 +130,19 @@ impl Known {
         drop(forgotten);
     }
 
-    /// The last that was seen of `path`. Goes through all that is remembered.
-    pub(crate) fn of(&self, path: &RemotePath) -> Option<Seen> {
+    /// After all that was seen so far, and before all that will be.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment(self.lock().next)
+    }
+
+    /// The last that was seen of `path` before `moment`. Goes through all that is remembered.
+    pub(crate) fn before(&self, path: &RemotePath, moment: Moment) -> Option<Seen> {
         let state = self.lock();
         let mut search = Search { path: path.clone(), missing: false, changes: Vec::new() };
-        let mut listings = state.listings.iter().rev().peekable();
-        for note in state.notes.iter().rev() {
+        let old = |number| number < moment.0;
+        let mut listings =
+            state.listings.iter().rev().filter(|listed| old(listed.number)).peekable();
+        for note in state.notes.iter().rev().filter(|note| old(note.number)) {
             while let Some(listed) = listings.next_if(|listed| listed.number > note.number) {
                 if let Some(seen) = search.listed(listed) {
                     return Some(seen);
@@ -238,17 +249,33 @@ mod tests {
         names.iter().map(entry).collect()
     }
 
+    fn of(known: &Known, path: &RemotePath) -> Option<Seen> {
+        known.before(path, known.moment())
+    }
+
+    #[test]
+    fn what_was_seen_later_does_not_count() {
+        let known = Known::default();
+        known.note(&path("d/a"), Seen::Absent);
+        let moment = known.moment();
+        known.note(&path("d/a"), Seen::there(&attr(1)));
+        known.note_listing(&path("d"), &listing(&["a", "b"], 2));
+        assert_eq!(known.before(&path("d/a"), moment), Some(Seen::Absent));
+        assert_eq!(known.before(&path("d/b"), moment), None);
+        assert_eq!(of(&known, &path("d/a")), Some(Seen::there(&attr(2))));
+    }
+
     #[test]
     fn the_newest_word_counts() {
         let known = Known::default();
-        assert_eq!(known.of(&path("d/a")), None);
+        assert_eq!(of(&known, &path("d/a")), None);
         known.note(&path("d/a"), Seen::there(&attr(1)));
         known.note_listing(&path("d"), &listing(&["a", "b"], 2));
-        assert_eq!(known.of(&path("d/a")), Some(Seen::there(&attr(2))));
+        assert_eq!(of(&known, &path("d/a")), Some(Seen::there(&attr(2))));
         known.note(&path("d/a"), Seen::Absent);
-        assert_eq!(known.of(&path("d/a")), Some(Seen::Absent));
-        assert_eq!(known.of(&path("d/b")), Some(Seen::there(&attr(2))));
-        assert_eq!(known.of(&path("b")), None);
+        assert_eq!(of(&known, &path("d/a")), Some(Seen::Absent));
+        assert_eq!(of(&known, &path("d/b")), Some(Seen::there(&attr(2))));
+        assert_eq!(of(&known, &path("b")), None);
     }
 
     #[test]
@@ -259,15 +286,15 @@ mod tests {
         known.note(&path("d/a"), Seen::there(&attr(1)));
         known.note(&path("e/a"), Seen::there(&attr(3)));
         known.renamed(&path("d"), &path("e"));
-        assert_eq!(known.of(&path("d")), Some(Seen::Absent));
-        assert_eq!(known.of(&path("e")), Some(Seen::made(FileKind::Directory)));
-        assert_eq!(known.of(&path("e/a")), Some(Seen::there(&attr(1))));
-        assert_eq!(known.of(&path("e/b")), Some(Seen::there(&attr(2))));
-        assert_eq!(known.of(&path("d/a")), None);
+        assert_eq!(of(&known, &path("d")), Some(Seen::Absent));
+        assert_eq!(of(&known, &path("e")), Some(Seen::made(FileKind::Directory)));
+        assert_eq!(of(&known, &path("e/a")), Some(Seen::there(&attr(1))));
+        assert_eq!(of(&known, &path("e/b")), Some(Seen::there(&attr(2))));
+        assert_eq!(of(&known, &path("d/a")), None);
         // The directory that was replaced has taken along what was in it.
         known.note(&path("f/z"), Seen::there(&attr(4)));
         known.renamed(&path("e"), &path("f"));
-        assert_eq!(known.of(&path("f/z")), None);
+        assert_eq!(of(&known, &path("f/z")), None);
     }
 
     #[test]
@@ -276,7 +303,7 @@ mod tests {
         known.note(&path("a"), Seen::there(&attr(1)));
         known.changed(&path("a"), AttrChange { perm: Some(0o600), ..AttrChange::default() });
         known.linked(&path("a"), &path("b"));
-        let Some(Seen::There(expect)) = known.of(&path("b")) else { panic!("it is known") };
+        let Some(Seen::There(expect)) = of(&known, &path("b")) else { panic!("it is known") };
         assert!(expect.explains(&Attr { perm: 0o600, ..attr(1) }));
         assert!(!expect.explains(&attr(1)));
     }
@@ -286,11 +313,11 @@ mod tests {
         let known = Known::default();
         known.note(&path("d/a"), Seen::there(&attr(1)));
         known.note_listing(&path("d"), &listing(&["b"], 2));
-        assert_eq!(known.of(&path("d/a")), None);
+        assert_eq!(of(&known, &path("d/a")), None);
         // A listing comes in parts, and only one of them has it.
         known.note_listing(&path("d"), &listing(&["a"], 3));
         known.note_listing(&path("d"), &listing(&["c"], 3));
-        assert_eq!(known.of(&path("d/a")), Some(Seen::there(&attr(3))));
+        assert_eq!(of(&known, &path("d/a")), Some(Seen::there(&attr(3))));
     }
 
     #[test]
@@ -299,7 +326,7 @@ mod tests {
         for number in 0..MAX_NAMES + 10 {
             known.note(&path(&format!("n{number}")), Seen::Absent);
         }
-        assert_eq!(known.of(&path("n0")), None);
+        assert_eq!(of(&known, &path("n0")), None);
         assert_eq!(known.lock().notes.len(), MAX_NAMES);
         let names: Vec<String> = (0..100).map(|number| number.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -307,7 +334,7 @@ mod tests {
             known.note_listing(&path(&format!("d{number}")), &listing(&names, 1));
         }
         assert!(known.lock().listed <= MAX_LISTED);
-        assert_eq!(known.of(&path("d0/5")), None);
-        assert!(known.of(&path("d999/5")).is_some());
+        assert_eq!(of(&known, &path("d0/5")), None);
+        assert!(of(&known, &path("d999/5")).is_some());
     }
 }

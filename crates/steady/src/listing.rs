@@ -4,9 +4,11 @@
 //! before are left out. So nothing is given twice, and what was there all the time is given once.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Dh, DirEntry, Errno, Name, Remote, RemotePath, Result};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::Core;
 use crate::call::{MAX_STALE, Trouble};
@@ -14,9 +16,13 @@ use crate::file::moved;
 use crate::known::Seen;
 use crate::link::is_loss;
 
-/// Names of one listing that are remembered: about 50 MiB. A larger directory that is lost while it
-/// is listed is `ESTALE`.
+/// Names of one listing that are remembered: 16 MiB, however long they are. A larger directory that
+/// is lost while it is listed is `ESTALE`.
 const MAX_GIVEN: usize = 1 << 20;
+
+/// What tells one name from all others of a listing, in a process that nobody can look into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Mark(u128);
 
 #[derive(Debug)]
 struct State {
@@ -25,19 +31,32 @@ struct State {
     epoch: u64,
     /// The name of the directory now; `None` when it was removed.
     path: Option<RemotePath>,
-    given: Vec<Name>,
+    given: Vec<Mark>,
     /// What was given before the directory was opened anew.
-    left_out: HashSet<Name>,
+    left_out: HashSet<Mark>,
     ended: bool,
+}
+
+impl State {
+    /// Whether more names were given than are remembered.
+    fn is_too_long(&self) -> bool {
+        self.given.len() + self.left_out.len() > MAX_GIVEN
+    }
 }
 
 /// An open directory; closed below when dropped.
 struct Listing {
     state: Mutex<State>,
     inner: Arc<dyn Remote>,
+    /// Nobody outside knows it, so no server can make two names that are taken for one.
+    seed: u64,
 }
 
 impl Listing {
+    fn mark(&self, name: &Name) -> Mark {
+        Mark(xxh3_128_with_seed(name.as_bytes(), self.seed))
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -51,10 +70,10 @@ impl Listing {
     fn give(&self, entries: &mut Vec<DirEntry>) {
         let mut state = self.lock();
         if !state.left_out.is_empty() {
-            entries.retain(|entry| !state.left_out.contains(&entry.name));
+            entries.retain(|entry| !state.left_out.contains(&self.mark(&entry.name)));
         }
-        if state.given.len() <= MAX_GIVEN {
-            state.given.extend(entries.iter().map(|entry| entry.name.clone()));
+        if !state.is_too_long() {
+            state.given.extend(entries.iter().map(|entry| self.mark(&entry.name)));
         }
     }
 
@@ -113,7 +132,9 @@ impl Listings {
         let path = Some(path.clone());
         let (given, left_out) = (Vec::new(), HashSet::new());
         let state = State { dh, epoch: 0, path, given, left_out, ended: false };
-        let listing = Arc::new(Listing { state: Mutex::new(state), inner: self.inner.clone() });
+        let (state, inner) = (Mutex::new(state), self.inner.clone());
+        let seed = RandomState::new().hash_one(0);
+        let listing = Arc::new(Listing { state, inner, seed });
         let mut table = self.lock();
         let number = table.next;
         table.next += 1;
@@ -159,12 +180,14 @@ impl Core {
 
     pub(crate) async fn readdir(self: &Arc<Core>, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
         let listing = self.listings.get(dh)?;
-        let mut losses = 0;
+        let mut in_a_row = 0;
         loop {
             let (below, epoch) = listing.now();
             let batch = match self.inner.readdir(below).await {
-                Err(errno) if is_loss(errno) || (errno == Errno::ESTALE && losses < MAX_STALE) => {
-                    losses += 1;
+                Err(errno)
+                    if is_loss(errno) || (errno == Errno::ESTALE && in_a_row < MAX_STALE) =>
+                {
+                    in_a_row += 1;
                     Box::pin(self.listed_again(&listing, epoch, errno)).await?;
                     if listing.lock().ended {
                         return Ok(None);
@@ -176,6 +199,7 @@ impl Core {
                 Err(errno) => return Err(errno),
                 Ok(batch) => batch,
             };
+            in_a_row = 0;
             let Some(mut batch) = batch else {
                 listing.end();
                 return Ok(None);
@@ -207,7 +231,7 @@ impl Core {
                 if state.epoch != epoch || state.ended {
                     return Ok(());
                 }
-                if state.given.len() > MAX_GIVEN {
+                if state.is_too_long() {
                     return Err(Errno::ESTALE);
                 }
                 state.path.clone()

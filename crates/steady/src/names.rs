@@ -1,8 +1,8 @@
 //! Making, moving and removing names, when the answer is lost.
 //!
 //! Such a request is never blindly sent again. When there is a connection again, the names are looked
-//! at. *Before* is what was last seen of a name through us (`known`), or what an open file must look
-//! like; *fresh* means made between the request and its loss, by the server's clock, or, as long as
+//! at. *Before* is what was last seen of a name through us (`known`) when the request was sent, since
+//! what is seen later may be its work, or what an open file must look like; *fresh* means made between the request and its loss, by the server's clock, or, as long as
 //! that is not known, at the time at which the directory above was last changed.
 //!
 //! | request | what is there now | answer |
@@ -26,6 +26,10 @@
 //! | rename | at the old name something not known, at the new one what was there before | sent again |
 //! | rename | anything else, also neither name | unknown |
 //!
+//! A request that was lost may be carried out a moment later than the look: by another gateway one is
+//! quick to look. So when it is sent again, and the answer is what a request gets that has been
+//! done already (`EEXIST`, `ENOENT`), there is one more look.
+//!
 //! Names that cannot be looked at (a path with a loop of links in it) cannot be changed either: such
 //! a request is sent again, for the server's own error.
 //!
@@ -43,7 +47,7 @@ use crate::Core;
 use crate::call::{Asked, Trouble};
 use crate::change::Ticket;
 use crate::clock::Window;
-use crate::known::Seen;
+use crate::known::{Moment, Seen};
 use crate::link::is_loss;
 use crate::log::Change;
 
@@ -59,6 +63,42 @@ pub(crate) enum Verdict {
     Unknown(&'static str),
 }
 
+/// A request that changes names.
+struct Request<'a> {
+    name: &'static str,
+    path: &'a RemotePath,
+    /// The server's answer when it has been done already.
+    done_already: Errno,
+}
+
+/// When a request was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    /// By our clock.
+    pub(crate) at: Timestamp,
+    seen: Moment,
+}
+
+/// A request whose answer was lost.
+#[derive(Clone, Copy, Debug)]
+struct Doubt {
+    window: Window,
+    /// What was seen from here on may be the request's own work.
+    seen: Moment,
+}
+
+impl Sent {
+    /// Now, after all that was seen so far.
+    pub(crate) fn now(core: &Core) -> Sent {
+        Sent { at: Timestamp::now(), seen: core.known.moment() }
+    }
+
+    /// Its loss is noticed now.
+    fn lost(self) -> Doubt {
+        Doubt { window: Window::until_now(self.at), seen: self.seen }
+    }
+}
+
 /// What became of an open of a new file.
 enum New {
     Ours(Opened),
@@ -70,16 +110,15 @@ impl Core {
     /// Sends a request; if its answer is lost, `look` finds out what became of it.
     async fn looked_into<'a>(
         self: &'a Arc<Core>,
-        what: &str,
-        path: &RemotePath,
+        what: &Request<'_>,
         call: impl Fn() -> Asked<'a, ()> + Send + Sync,
-        look: impl Fn(Window) -> Asked<'a, Verdict> + Send + Sync,
+        look: impl Fn(Doubt) -> Asked<'a, Verdict> + Send + Sync,
     ) -> Result<()> {
         self.connected().await?;
-        let sent = Timestamp::now();
+        let sent = Sent::now(self);
         match call().await {
             Err(errno) if is_loss(errno) => {
-                Box::pin(self.in_doubt(what, path, call, look, sent, errno)).await
+                Box::pin(self.in_doubt(what, call, look, sent, errno)).await
             }
             answer => answer,
         }
@@ -87,40 +126,36 @@ impl Core {
 
     async fn in_doubt<'a>(
         self: &'a Arc<Core>,
-        what: &str,
-        path: &RemotePath,
+        what: &Request<'_>,
         call: impl Fn() -> Asked<'a, ()> + Send + Sync,
-        look: impl Fn(Window) -> Asked<'a, Verdict> + Send + Sync,
-        sent: Timestamp,
+        look: impl Fn(Doubt) -> Asked<'a, Verdict> + Send + Sync,
+        sent: Sent,
         mut errno: Errno,
     ) -> Result<()> {
         let mut trouble = Trouble::new(self);
-        let mut window = Window::until_now(sent);
+        // What the server said when it was sent again.
+        let mut refused = None;
         loop {
             trouble.lost(errno).await?;
-            let verdict = match trouble.within(look(window)).await {
-                Err(errno) if is_loss(errno) => Err(errno),
-                // What cannot be looked at cannot be changed either: the server knows best why.
-                Err(_) => Ok(Verdict::NotDone),
-                verdict => verdict,
-            };
-            let answer = match verdict {
-                Ok(Verdict::Done) => return Ok(()),
-                Ok(Verdict::NotDone) => {
-                    let answer = trouble.within(call()).await;
-                    window = Window::until_now(sent);
-                    answer
+            let answer = loop {
+                let verdict = match trouble.within(look(sent.lost())).await {
+                    Err(errno) if is_loss(errno) => break Err(errno),
+                    // What cannot be looked at cannot be changed either: the server knows best why.
+                    Err(_) => Verdict::NotDone,
+                    Ok(verdict) => verdict,
+                };
+                match (verdict, refused) {
+                    (Verdict::Done, _) => return Ok(()),
+                    (Verdict::NotDone, Some(errno)) | (Verdict::Failed(errno), _) => {
+                        return Err(errno);
+                    }
+                    (Verdict::NotDone, None) => {}
+                    (Verdict::Unknown(why), _) => return Err(self.cannot_tell(what, why)),
                 }
-                Ok(Verdict::Failed(errno)) => return Err(errno),
-                Ok(Verdict::Unknown(why)) => {
-                    let name = &self.config.name;
-                    tracing::warn!(
-                        "{name}: {what} {path}: the connection was lost before the answer, and \
-                         what became of it cannot be told: {why}"
-                    );
-                    return Err(Errno::EIO);
+                match trouble.within(call()).await {
+                    Err(errno) if errno == what.done_already => refused = Some(errno),
+                    answer => break answer,
                 }
-                Err(errno) => Err(errno),
             };
             match answer {
                 Err(lost) if trouble.goes_on_after(lost) => errno = lost,
@@ -129,18 +164,29 @@ impl Core {
         }
     }
 
+    fn cannot_tell(&self, Request { name, path, .. }: &Request<'_>, why: &str) -> Errno {
+        let host = &self.config.name;
+        tracing::warn!(
+            "{host}: {name} {path}: the connection was lost before the answer, and what became of \
+             it cannot be told: {why}"
+        );
+        Errno::EIO
+    }
+
     pub(crate) async fn mkdir(self: &Arc<Core>, path: &RemotePath, perm: u32) -> Result<()> {
         let call = || self.inner.mkdir(path, perm);
-        let look = |window| -> Asked<'_, _> { Box::pin(self.look_mkdir(path, perm, window)) };
-        self.looked_into("mkdir", path, call, look).await?;
+        let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_mkdir(path, perm, doubt)) };
+        self.looked_into(&Request { name: "mkdir", path, done_already: Errno::EEXIST }, call, look)
+            .await?;
         self.known.note(path, Seen::made(FileKind::Directory));
         Ok(())
     }
 
     pub(crate) async fn rmdir(self: &Arc<Core>, path: &RemotePath) -> Result<()> {
         let call = || self.inner.rmdir(path);
-        let look = |window| -> Asked<'_, _> { Box::pin(self.look_rmdir(path, window)) };
-        self.looked_into("rmdir", path, call, look).await?;
+        let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_rmdir(path, doubt)) };
+        self.looked_into(&Request { name: "rmdir", path, done_already: Errno::ENOENT }, call, look)
+            .await?;
         self.listings.removed(path);
         self.known.note(path, Seen::Absent);
         Ok(())
@@ -148,8 +194,13 @@ impl Core {
 
     pub(crate) async fn unlink(self: &Arc<Core>, path: &RemotePath) -> Result<()> {
         let call = || self.inner.unlink(path);
-        let look = |window| -> Asked<'_, _> { Box::pin(self.look_unlink(path, window)) };
-        self.looked_into("unlink", path, call, look).await?;
+        let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_unlink(path, doubt)) };
+        self.looked_into(
+            &Request { name: "unlink", path, done_already: Errno::ENOENT },
+            call,
+            look,
+        )
+        .await?;
         self.files.removed(path);
         self.known.note(path, Seen::Absent);
         Ok(())
@@ -157,8 +208,13 @@ impl Core {
 
     pub(crate) async fn symlink(self: &Arc<Core>, target: &[u8], path: &RemotePath) -> Result<()> {
         let call = || self.inner.symlink(target, path);
-        let look = |_| -> Asked<'_, _> { Box::pin(self.look_symlink(target, path)) };
-        self.looked_into("symlink", path, call, look).await?;
+        let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_symlink(target, path, doubt)) };
+        self.looked_into(
+            &Request { name: "symlink", path, done_already: Errno::EEXIST },
+            call,
+            look,
+        )
+        .await?;
         self.known.note(path, Seen::made(FileKind::Symlink));
         Ok(())
     }
@@ -169,8 +225,13 @@ impl Core {
         new: &RemotePath,
     ) -> Result<()> {
         let call = || self.inner.link(existing, new);
-        let look = |_| -> Asked<'_, _> { Box::pin(self.look_link(existing, new)) };
-        self.looked_into("link", new, call, look).await?;
+        let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_link(existing, new, doubt)) };
+        self.looked_into(
+            &Request { name: "link", path: new, done_already: Errno::EEXIST },
+            call,
+            look,
+        )
+        .await?;
         self.known.linked(existing, new);
         Ok(())
     }
@@ -182,12 +243,19 @@ impl Core {
         mode: RenameMode,
     ) -> Result<()> {
         let call = || self.inner.rename(from, to, mode);
-        let look = |_| -> Asked<'_, _> {
+        let look = |doubt| -> Asked<'_, _> {
             // What is open may have to be opened again before this is decided.
             self.files.perhaps_renamed(from, to);
-            Box::pin(self.look_rename(from, to))
+            Box::pin(self.look_rename(from, to, doubt))
         };
-        match self.looked_into("rename", from, call, look).await {
+        match self
+            .looked_into(
+                &Request { name: "rename", path: from, done_already: Errno::ENOENT },
+                call,
+                look,
+            )
+            .await
+        {
             Ok(()) => {
                 self.files.renamed(from, to);
                 self.listings.renamed(from, to);
@@ -226,14 +294,18 @@ impl Core {
         path: &RemotePath,
         flags: OpenFlags,
         perm: u32,
-        sent: Timestamp,
+        sent: Sent,
         mut errno: Errno,
     ) -> Result<Opened> {
         let mut trouble = Trouble::new(self);
-        let mut window = Window::until_now(sent);
+        let mut doubt = sent.lost();
+        // When it was sent again, the server had it: perhaps from before.
+        let (mut is_refused, mut looks_at_once) = (false, false);
         loop {
-            trouble.lost(errno).await?;
-            let found = match trouble.within(self.look_new(path, flags, perm, window)).await {
+            if !std::mem::take(&mut looks_at_once) {
+                trouble.lost(errno).await?;
+            }
+            let found = match trouble.within(self.look_new(path, flags, perm, doubt)).await {
                 Err(errno) if is_loss(errno) => Err(errno),
                 Err(_) => Ok(New::Absent),
                 found => found,
@@ -243,8 +315,14 @@ impl Core {
                 Ok(New::Taken) => return Err(Errno::EEXIST),
                 Ok(New::Absent) => {
                     let answer = trouble.within(self.inner.open(path, flags)).await;
-                    window = Window::until_now(sent);
-                    answer
+                    doubt = sent.lost();
+                    match answer {
+                        Err(Errno::EEXIST) if !is_refused => {
+                            (is_refused, looks_at_once) = (true, true);
+                            continue;
+                        }
+                        answer => answer,
+                    }
                 }
                 Err(errno) => Err(errno),
             };

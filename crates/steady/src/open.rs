@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
-use base::{Create, Errno, OpenFlags, Opened, RemotePath, Result, Timestamp};
+use base::{Create, Errno, OpenFlags, Opened, RemotePath, Result};
 
 use crate::Core;
 use crate::expect::Expect;
 use crate::file::Files;
 use crate::known::Seen;
 use crate::link::is_loss;
+use crate::names::Sent;
 
 impl Core {
     pub(crate) async fn open(
@@ -48,13 +49,13 @@ impl Core {
         perm: u32,
     ) -> Result<Opened> {
         self.connected().await?;
-        let sent = Timestamp::now();
+        let sent = Sent::now(self);
         match self.inner.open(path, flags).await {
             Err(errno) if is_loss(errno) => {
                 Box::pin(self.new_in_doubt(path, flags, perm, sent, errno)).await
             }
             Ok(opened) => {
-                self.clock.learn(opened.attr.mtime, sent);
+                self.clock.learn(opened.attr.mtime, sent.at);
                 Ok(opened)
             }
             Err(errno) => Err(errno),

@@ -25,7 +25,7 @@ use base::{FileKind, OpenFlags, RenameMode, Result};
 
 pub use check::{Divergence, check};
 pub use dir::DirSubject;
-pub use generate::{Runs, ops, ops_by_one_name, run, run_lists};
+pub use generate::{Runs, ops, ops_by_one_name, run, run_by_chance};
 pub use op::Op;
 pub use reference::Reference;
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use base::{Attr, AttrChange, Errno, FileKind, OpenFlags, Remote, RemotePath, Result};
 
-use super::{New, Verdict};
+use super::{Doubt, New, Verdict};
 use crate::Core;
-use crate::clock::{Window, about_equal};
-use crate::known::Seen;
+use crate::clock::about_equal;
+use crate::known::{Moment, Seen};
 use crate::recover::Fresh;
 
 /// Permission bits that are asked for, without those that a directory may pass on by itself.
@@ -30,8 +30,8 @@ impl Core {
         }
     }
 
-    fn before(&self, path: &RemotePath) -> Option<Seen> {
-        let seen = self.known.of(path);
+    fn before(&self, path: &RemotePath, sent: Moment) -> Option<Seen> {
+        let seen = self.known.before(path, sent);
         if seen == Some(Seen::Absent) {
             return seen;
         }
@@ -39,12 +39,12 @@ impl Core {
         self.files.body(path).map(|body| Seen::There(body.expect())).or(seen)
     }
 
-    fn was_there(&self, path: &RemotePath) -> bool {
-        matches!(self.before(path), Some(Seen::There(_)))
+    fn was_there(&self, path: &RemotePath, sent: Moment) -> bool {
+        matches!(self.before(path, sent), Some(Seen::There(_)))
     }
 
-    async fn is_fresh(&self, path: &RemotePath, attr: &Attr, window: Window) -> Result<bool> {
-        if let Some(within) = self.clock.is_within(attr.mtime, window) {
+    async fn is_fresh(&self, path: &RemotePath, attr: &Attr, doubt: Doubt) -> Result<bool> {
+        if let Some(within) = self.clock.is_within(attr.mtime, doubt.window) {
             return Ok(within);
         }
         let above = path.parent().unwrap_or_default();
@@ -67,15 +67,15 @@ impl Core {
         self: &Arc<Core>,
         path: &RemotePath,
         perm: u32,
-        window: Window,
+        doubt: Doubt,
     ) -> Result<Verdict> {
         let Some(attr) = self.there(path).await? else { return Ok(Verdict::NotDone) };
-        if self.was_there(path) {
+        if self.was_there(path, doubt.seen) {
             return Ok(Verdict::NotDone);
         }
         let ours = attr.is_dir()
             && attr.perm & ASKED_PERM & !perm == 0
-            && self.is_fresh(path, &attr, window).await?
+            && self.is_fresh(path, &attr, doubt).await?
             && self.is_empty(path).await?;
         if !ours {
             return Ok(Verdict::Failed(Errno::EEXIST));
@@ -89,8 +89,8 @@ impl Core {
     }
 
     /// The verdict on a removal, when nothing is there.
-    fn gone_from(&self, path: &RemotePath) -> Verdict {
-        match self.before(path) {
+    fn gone_from(&self, path: &RemotePath, sent: Moment) -> Verdict {
+        match self.before(path, sent) {
             // The server knows best why that fails.
             Some(Seen::Absent) => Verdict::NotDone,
             _ => Verdict::Done,
@@ -100,12 +100,12 @@ impl Core {
     pub(super) async fn look_rmdir(
         self: &Arc<Core>,
         path: &RemotePath,
-        window: Window,
+        doubt: Doubt,
     ) -> Result<Verdict> {
-        let Some(attr) = self.there(path).await? else { return Ok(self.gone_from(path)) };
-        let newer = self.clock.is_after_start(attr.mtime, window) == Some(true);
+        let Some(attr) = self.there(path).await? else { return Ok(self.gone_from(path, doubt.seen)) };
+        let newer = self.clock.is_after_start(attr.mtime, doubt.window) == Some(true);
         // What is no directory is not removed by this, whoever has made it.
-        if attr.is_dir() && (newer || self.before(path) == Some(Seen::Absent)) {
+        if attr.is_dir() && (newer || self.before(path, doubt.seen) == Some(Seen::Absent)) {
             return Ok(Verdict::Unknown("something else has this name now"));
         }
         Ok(Verdict::NotDone)
@@ -114,11 +114,11 @@ impl Core {
     pub(super) async fn look_unlink(
         self: &Arc<Core>,
         path: &RemotePath,
-        window: Window,
+        doubt: Doubt,
     ) -> Result<Verdict> {
-        let Some(attr) = self.there(path).await? else { return Ok(self.gone_from(path)) };
-        let is_old = self.clock.is_before(attr.mtime, window) == Some(true);
-        let before = is(self.before(path), Some(&attr));
+        let Some(attr) = self.there(path).await? else { return Ok(self.gone_from(path, doubt.seen)) };
+        let is_old = self.clock.is_before(attr.mtime, doubt.window) == Some(true);
+        let before = is(self.before(path, doubt.seen), Some(&attr));
         // A directory is not removed by an unlink, whoever has made it.
         if attr.is_dir() || before == Some(true) || is_old {
             return Ok(Verdict::NotDone);
@@ -130,9 +130,10 @@ impl Core {
         self: &Arc<Core>,
         target: &[u8],
         path: &RemotePath,
+        doubt: Doubt,
     ) -> Result<Verdict> {
         let Some(attr) = self.there(path).await? else { return Ok(Verdict::NotDone) };
-        if self.was_there(path) {
+        if self.was_there(path, doubt.seen) {
             return Ok(Verdict::NotDone);
         }
         let ours = attr.kind == FileKind::Symlink && self.inner.readlink(path).await? == target;
@@ -143,9 +144,10 @@ impl Core {
         self: &Arc<Core>,
         existing: &RemotePath,
         new: &RemotePath,
+        doubt: Doubt,
     ) -> Result<Verdict> {
         let Some(attr) = self.there(new).await? else { return Ok(Verdict::NotDone) };
-        if self.was_there(new) {
+        if self.was_there(new, doubt.seen) {
             return Ok(Verdict::NotDone);
         }
         let other = self.there(existing).await?;
@@ -158,9 +160,10 @@ impl Core {
         self: &Arc<Core>,
         from: &RemotePath,
         to: &RemotePath,
+        doubt: Doubt,
     ) -> Result<Verdict> {
         let (old, new) = (self.there(from).await?, self.there(to).await?);
-        let (before_from, before_to) = (self.before(from), self.before(to));
+        let (before_from, before_to) = (self.before(from, doubt.seen), self.before(to, doubt.seen));
         let arrived = new.is_some() && is(before_from, new.as_ref()) == Some(true);
         let to_changed = is(before_to, new.as_ref()).map(|same| !same);
         Ok(match (&old, &new) {
@@ -186,14 +189,14 @@ impl Core {
         path: &RemotePath,
         flags: OpenFlags,
         perm: u32,
-        window: Window,
+        doubt: Doubt,
     ) -> Result<New> {
         let Some(attr) = self.there(path).await? else { return Ok(New::Absent) };
-        let ours = !self.was_there(path)
+        let ours = !self.was_there(path, doubt.seen)
             && attr.kind == FileKind::Regular
             && attr.size == 0
             && attr.perm & ASKED_PERM & !perm == 0
-            && self.is_fresh(path, &attr, window).await?;
+            && self.is_fresh(path, &attr, doubt).await?;
         if !ours {
             return Ok(New::Taken);
         }

@@ -44,8 +44,15 @@ mod blinking {
     use std::time::Duration;
     use testkit::conformance::Expectations;
 
-    /// Between two blinks: long enough for a rule to get on.
+    /// Between two blinks, at least: long enough for a rule to get on.
     const LINK_STANDS: Duration = Duration::from_millis(20);
+
+    /// Calls between two blinks, as long as there are any: on a busy machine time alone does not
+    /// let anybody get on.
+    const CALLS: u64 = 16;
+
+    /// Who asks for nothing waits for the next blink no longer than this.
+    const IDLE: Duration = Duration::from_millis(200);
 
     struct Blinking(tokio::task::JoinHandle<()>);
 
@@ -63,7 +70,13 @@ mod blinking {
         let blinked = faulty.clone();
         let blinking = tokio::spawn(async move {
             loop {
+                let before = blinked.round_trips();
                 tokio::time::sleep(LINK_STANDS).await;
+                let mut idle = LINK_STANDS;
+                while blinked.round_trips() < before + CALLS && idle < IDLE {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    idle += Duration::from_millis(1);
+                }
                 blinked.cut();
                 tokio::task::yield_now().await;
                 blinked.restore_without_handles(Errno::ESTALE);

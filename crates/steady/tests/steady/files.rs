@@ -362,6 +362,33 @@ async fn a_listing_goes_on_without_what_it_gave() {
     stage.nothing_leaked().await;
 }
 
+/// Entries that nobody had seen yet are many round trips away, over a link that is lost each time
+/// after a few of them.
+#[tokio::test(start_paused = true)]
+async fn a_listing_gets_on_however_often_it_is_lost_in_one_call() {
+    let options = testkit::mem::Options { listing_batch: 1, ..Default::default() };
+    let memory = std::sync::Arc::new(testkit::MemRemote::with(options));
+    for number in 0..5 {
+        memory.put_file(&format!("d/{number}"), "");
+    }
+    let faulty = std::sync::Arc::new(testkit::FaultyRemote::new(memory));
+    let steady = steady::Steady::new(faulty.clone(), steady::Config::default());
+    let stage = Stage { steady, faulty };
+    let dh = stage.steady.opendir(&path("d")).await.unwrap();
+    for _ in 0..4 {
+        assert_eq!(stage.steady.readdir(dh).await.unwrap().unwrap().len(), 1);
+    }
+    stage.blink();
+    for number in 1..=20 {
+        stage.faulty.fail(testkit::Call::Readdir, 3 * number, Errno::ESTALE);
+    }
+    assert_eq!(stage.steady.readdir(dh).await.unwrap().unwrap().len(), 1);
+    assert_eq!(stage.steady.readdir(dh).await, Ok(None));
+    assert_eq!(stage.faulty.not_reached(), 0);
+    stage.steady.closedir(dh);
+    stage.nothing_leaked().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_directory_that_is_gone_is_not_an_empty_one() {
     let stage = Stage::new();

@@ -3,7 +3,7 @@
 use base::{Create, Errno, OpenFlags, Remote, RenameMode};
 use testkit::{Call, path};
 
-use super::stage::{Stage, making};
+use super::stage::{Stage, Started, making};
 
 /// A while ago: nothing that was made just now.
 const OLD: i64 = 1_000_000_000;
@@ -220,3 +220,88 @@ async fn what_we_made_before_is_not_made_again() {
 const FAIL: fn(&Stage, Call) = |stage, call| stage.faulty.fail(call, 1, Errno::EHOSTDOWN);
 const FAIL_AFTER: fn(&Stage, Call) =
     |stage, call| stage.faulty.fail_after(call, 1, Errno::EHOSTDOWN);
+
+/// What was given up as lost may be carried out after the look, when it is sent again already.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_carried_out_late_is_done_all_the_same() {
+    let fresh = OpenFlags { create: Create::Exclusive(0o640), ..making() };
+    let requests: [(Call, Request); 6] = [
+        (Call::Mkdir, |remote| Box::pin(remote.mkdir(at("newdir"), 0o750))),
+        (Call::Symlink, |remote| Box::pin(remote.symlink(b"file", at("newlink")))),
+        (Call::Link, |remote| Box::pin(remote.link(at("file"), at("second")))),
+        (Call::Unlink, |remote| Box::pin(remote.unlink(at("file")))),
+        (Call::Rmdir, |remote| Box::pin(remote.rmdir(at("dir")))),
+        (Call::Rename, |remote| Box::pin(remote.rename(at("file"), at("x"), RenameMode::Replace))),
+    ];
+    // Somebody else may see its work meanwhile, which is not what was there before.
+    let requests = requests.iter().flat_map(|request| [(request, false), (request, true)]);
+    for ((call, request), is_seen) in requests {
+        let call = *call;
+        let stage = late_stage(call).await;
+        let gate = stage.faulty.hold(call, 2);
+        let late = async {
+            gate.arrived().await;
+            request(stage.server()).await.unwrap();
+            if is_seen {
+                for name in ["newdir", "newlink", "second", "file", "dir", "x"] {
+                    let _ = stage.steady.lstat(at(name)).await;
+                }
+            }
+            gate.release();
+        };
+        let (answer, ()) = tokio::join!(request(&*stage.steady), late);
+        assert_eq!(answer, Ok(()), "{call:?}, seen: {is_seen}");
+        assert_eq!(stage.faulty.not_reached(), 0, "{call:?}");
+        // Done again it is an error, as it has to be.
+        assert!(request(&*stage.steady).await.is_err(), "{call:?}");
+    }
+    let stage = late_stage(Call::Open).await;
+    let gate = stage.faulty.hold(Call::Open, 2);
+    let late = async {
+        gate.arrived().await;
+        let opened = stage.server().open(at("new"), fresh).await.unwrap();
+        stage.server().close(opened.fh);
+        gate.release();
+    };
+    let (opened, ()) = tokio::join!(stage.steady.open(at("new"), fresh), late);
+    stage.steady.close(opened.unwrap().fh);
+    assert_eq!(stage.steady.open(at("new"), fresh).await.unwrap_err(), Errno::EEXIST);
+    stage.nothing_leaked().await;
+}
+
+/// It is still the server's error when it was so before.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_refused_when_it_is_sent_again_is_refused() {
+    for (theirs, answer) in [(0o777, Err(Errno::EEXIST)), (0o750, Ok(()))] {
+        let stage = late_stage(Call::Mkdir).await;
+        let gate = stage.faulty.hold(Call::Mkdir, 2);
+        let late = async {
+            gate.arrived().await;
+            stage.server().put_dir("newdir");
+            stage.server().set_perm("newdir", theirs);
+            gate.release();
+        };
+        let (got, ()) = tokio::join!(stage.steady.mkdir(at("newdir"), 0o750), late);
+        assert_eq!(got, answer);
+    }
+}
+
+type Request = for<'a> fn(&'a dyn Remote) -> Started<'a, base::Result<()>>;
+
+/// A path that lives as long as the test.
+fn at(name: &str) -> &'static base::RemotePath {
+    Box::leak(Box::new(path(name)))
+}
+
+/// Some names, and a request that is lost before it arrives, or so it seems.
+async fn late_stage(call: Call) -> Stage {
+    let stage = Stage::new();
+    with_clock(&stage).await;
+    stage.server().put_file("file", "content");
+    stage.server().put_dir("dir");
+    for name in ["file", "dir", "newdir", "newlink", "second", "x", "new"] {
+        let _ = stage.steady.lstat(&path(name)).await;
+    }
+    stage.faulty.fail(call, 1, Errno::EHOSTDOWN);
+    stage
+}

@@ -8,7 +8,7 @@ use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 
-use super::{FDS, Op, Subject, check};
+use super::{Divergence, FDS, Op, Subject, check};
 
 /// The name space: small, so that operations meet, and deep enough for moves between directories
 /// and into oneself. Simple ones first, since shrinking goes that way.
@@ -170,26 +170,7 @@ pub struct Runs {
 /// On the first list on which a subject differs from the reference (or panics), after shrinking,
 /// with the text of a regression test.
 pub fn run<S: Subject>(runs: Runs, make: impl Fn() -> S) {
-    run_lists(runs, &ops(runs.most_ops), make);
-}
-
-/// As [`run`], with such lists.
-///
-/// # Panics
-///
-/// As [`run`].
-pub fn run_lists<S: Subject>(
-    runs: Runs,
-    ops: &impl Strategy<Value = Vec<Op>>,
-    make: impl Fn() -> S,
-) {
-    let config = Config {
-        cases: runs.lists,
-        // A failure is kept as a test with its text, not as a seed in a file.
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let result = TestRunner::new(config).run(ops, |ops| {
+    let result = TestRunner::new(config(runs)).run(&ops(runs.most_ops), |ops| {
         check(&ops, &mut make()).map_err(|why| TestCaseError::fail(why.to_string()))
     });
     match result {
@@ -200,6 +181,52 @@ pub fn run_lists<S: Subject>(
             panic!("{why}\n\n{}", regression(&ops));
         }
     }
+}
+
+/// As [`run`], with such lists, on a subject to which things happen by chance: a list that has
+/// failed need not fail again, so it is not shrunk.
+///
+/// # Panics
+///
+/// On the first list on which a subject differs from the reference (or panics), with what was done
+/// before that.
+pub fn run_by_chance<S: Subject>(
+    runs: Runs,
+    ops: &impl Strategy<Value = Vec<Op>>,
+    make: impl Fn() -> S,
+) {
+    let config = Config { max_shrink_iters: 0, ..config(runs) };
+    let result = TestRunner::new(config).run(ops, |ops| {
+        let mut subject = make();
+        check(&ops, &mut subject).map_err(|why| {
+            let why = format!("{why}\n{}", story(&ops, &why));
+            // What has failed may not be removable either, and then that would be all one learns.
+            eprintln!("{why}");
+            TestCaseError::fail(why)
+        })
+    });
+    match result {
+        Ok(()) => {}
+        // All operations are in it, most of which had nothing to do with it.
+        Err(TestError::Fail(why, _)) => panic!("{why}"),
+        Err(TestError::Abort(why)) => panic!("the run was given up: {why}"),
+    }
+}
+
+/// Operations that are shown of a list that has failed by chance.
+const STORY_OPS: usize = 60;
+
+/// What was done last, before `why`.
+fn story(ops: &[Op], why: &Divergence) -> String {
+    let end = why.index.map_or(ops.len(), |index| index + 1);
+    let first = end.saturating_sub(STORY_OPS);
+    let lines = ops[first..end].iter().zip(first..).map(|(op, index)| format!("{index} {op:?}\n"));
+    lines.collect()
+}
+
+fn config(runs: Runs) -> Config {
+    // A failure is kept as a test with its text, not as a seed in a file.
+    Config { cases: runs.lists, failure_persistence: None, ..Config::default() }
 }
 
 /// Leaves out every operation that the failure does not need, and says what still differs; `None`

@@ -27,52 +27,95 @@ fn plant(remote: &MemRemote, seed: Seed) {
     }
 }
 
+/// The branches of a case, the union of them, and what they are now.
+pub(crate) struct Ground<'c> {
+    case: &'c Case,
+    remotes: Vec<Arc<MemRemote>>,
+    union: Union,
+    before: Vec<Branch>,
+}
+
+impl<'c> Ground<'c> {
+    /// With `above` between each branch and the union.
+    pub(crate) fn new(
+        case: &'c Case,
+        above: impl Fn(Arc<MemRemote>) -> Arc<dyn Remote>,
+    ) -> Ground<'c> {
+        let remotes: Vec<Arc<MemRemote>> =
+            case.branches.iter().map(|_| Arc::new(MemRemote::new())).collect();
+        let branches = case.branches.iter().zip(&remotes).enumerate();
+        let branches = branches.map(|(index, ((place, mode, seeds), remote))| {
+            seeds.iter().for_each(|seed| plant(remote, *seed));
+            union::Branch {
+                name: format!("host{index}:/d"),
+                host: format!("host{index}"),
+                place: path(place).names().map(|name| Name::new(name).unwrap()).collect(),
+                remote: above(remote.clone()),
+                mode: *mode,
+                presence: Presence::Required,
+            }
+        });
+        let union = Union::new(branches.collect(), case.policies).unwrap();
+        let mut ground = Ground { case, remotes, union, before: Vec::new() };
+        ground.before = ground.look();
+        ground
+    }
+
+    fn look(&self) -> Vec<Branch> {
+        let branches = self.case.branches.iter().zip(&self.remotes).enumerate();
+        let branches = branches.map(|(index, ((place, mode, _), remote))| Branch {
+            place,
+            mode: *mode,
+            nodes: dump(index, remote),
+        });
+        branches.collect()
+    }
+
+    /// The union shows what its branches are.
+    pub(crate) async fn compare(&self, when: &str) {
+        compare(&merge(&self.before), &walk(&self.union).await, when);
+    }
+
+    /// Looks at the names of an operation, as the kernel does before it is done.
+    pub(crate) async fn look_up(&self, op: &Op) {
+        for name in op.paths() {
+            let _ = self.union.lstat(&path(name)).await;
+        }
+    }
+
+    /// Does an operation while something happens, and judges it after `then`.
+    pub(crate) async fn step(
+        &mut self,
+        op: &Op,
+        meanwhile: impl Future<Output = ()>,
+        then: impl FnOnce(),
+    ) {
+        if op.goes_through_link(&merge(&self.before)) {
+            return;
+        }
+        // What happens meanwhile is there before the operation begins.
+        let ((), result) = tokio::join!(biased; meanwhile, run(&self.union, op));
+        then();
+        let after = self.look();
+        judge(self.case, op, result, &self.before, &after);
+        self.before = after;
+        self.compare(&format!("after {op:?}, which was {result:?}")).await;
+    }
+
+    /// How many files and directories are open in the branches.
+    pub(crate) fn open_handles(&self) -> usize {
+        self.remotes.iter().map(|remote| remote.open_handles()).sum()
+    }
+}
+
 /// Runs a case.
 pub(crate) async fn check(case: &Case) {
-    let remotes: Vec<Arc<MemRemote>> =
-        case.branches.iter().map(|_| Arc::new(MemRemote::new())).collect();
-    let branches = case.branches.iter().zip(&remotes).enumerate();
-    let branches = branches.map(|(index, ((place, mode, seeds), remote))| {
-        seeds.iter().for_each(|seed| plant(remote, *seed));
-        union::Branch {
-            name: format!("host{index}:/d"),
-            host: format!("host{index}"),
-            place: path(place).names().map(|name| Name::new(name).unwrap()).collect(),
-            remote: remote.clone(),
-            mode: *mode,
-            presence: Presence::Required,
-        }
-    });
-    let union = Union::new(branches.collect(), case.policies).unwrap();
-    let look = || -> Vec<Branch> {
-        let branches = case.branches.iter().zip(&remotes).enumerate();
-        let branch = |(index, ((place, mode, _), remote)): (
-            usize,
-            (&(&'static str, Mode, _), &Arc<MemRemote>),
-        )| { Branch { place, mode: *mode, nodes: dump(index, remote) } };
-        branches.map(branch).collect()
-    };
-    let mut before = look();
-    compare(&merge(&before), &walk(&union).await, "at first");
+    let mut ground = Ground::new(case, |remote| remote);
+    ground.compare("at first").await;
     for op in &case.ops {
-        if op.goes_through_link(&merge(&before)) {
-            continue;
-        }
-        let result = run(&union, op).await;
-        let after = look();
-        judge(case, op, result, &before, &after);
-        compare(
-            &merge(&after),
-            &walk(&union).await,
-            &format!("after {op:?}, which was {result:?}"),
-        );
-        before = after;
+        ground.step(op, std::future::ready(()), || {}).await;
     }
-    assert_eq!(
-        remotes.iter().map(|remote| remote.open_handles()).sum::<usize>(),
-        0,
-        "handles leaked"
-    );
+    assert_eq!(ground.open_handles(), 0, "handles leaked");
 }
 
 async fn run(union: &Union, op: &Op) -> Result<()> {

@@ -8,9 +8,12 @@
 //! - if it fails, no branch has changed, and the error is that of one file system, or one that
 //!   tells of the branches, where there is a reason for it;
 //! - a branch that is `ro` never changes, and one that is `nc` gets no new files.
+//!
+//! All of it holds as well when the links to the branches break ([`cuts`]).
 
 mod apply;
 mod check;
+mod cuts;
 mod generate;
 mod merge;
 

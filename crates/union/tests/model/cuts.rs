@@ -1,0 +1,118 @@
+//! The same over links that break: nobody sees that one of them does.
+//!
+//! Each branch is steady over a link of its own. During an operation one link loses a request or an
+//! answer, or is cut off with all that is under way; the handles of that branch are stale then.
+//! The rules are those of a union that nothing happens to.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::Errno;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use steady::Steady;
+use testkit::faulty::Which;
+use testkit::{FaultyRemote, MemRemote};
+
+use super::check::Ground;
+use super::generate::{Case, cases};
+
+/// The longest list of operations that [`cases`] makes.
+const MOST_OPS: usize = 20;
+
+/// Lists of operations to try; `UNION_CASES` sets how many instead. Most is waiting for nothing:
+/// the clock stands still.
+const CASES: u32 = 300;
+
+/// How long an operation may take, by a clock that goes as fast as it can.
+const PATIENCE: Duration = Duration::from_secs(3_600);
+
+type Link = Arc<FaultyRemote<MemRemote>>;
+
+/// What happens to the link of one branch during an operation.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    None,
+    /// The nth call from now does not happen, or its answer is lost.
+    Unsent(u64),
+    Unanswered(u64),
+    /// After so many turns the link breaks, for so many seconds.
+    Cut(usize, u64),
+    /// Both: what is asked to learn what became of the call is lost as well.
+    CutAndUnanswered(usize, u64),
+}
+
+fn faults() -> impl Strategy<Value = (usize, Fault)> {
+    let fault = prop_oneof![
+        1 => Just(Fault::None),
+        2 => (1..8u64).prop_map(Fault::Unsent),
+        3 => (1..8u64).prop_map(Fault::Unanswered),
+        3 => (0..16usize, 0..3u64).prop_map(|(turns, secs)| Fault::Cut(turns, secs)),
+        2 => (0..16usize, 1..8u64).prop_map(|(turns, nth)| Fault::CutAndUnanswered(turns, nth)),
+    ];
+    (any::<prop::sample::Index>(), fault).prop_map(|(branch, fault)| (branch.index(60), fault))
+}
+
+async fn happens(link: &Link, fault: Fault) {
+    let (turns, secs) = match fault {
+        Fault::None => return,
+        Fault::Unsent(nth) => return link.fail(Which::Any, nth, Errno::EHOSTDOWN),
+        Fault::Unanswered(nth) => return link.fail_after(Which::Any, nth, Errno::ETIMEDOUT),
+        Fault::Cut(turns, secs) => (turns, secs),
+        Fault::CutAndUnanswered(turns, nth) => {
+            link.fail_after(Which::Any, nth, Errno::EHOSTDOWN);
+            (turns, 0)
+        }
+    };
+    for _ in 0..turns {
+        tokio::task::yield_now().await;
+    }
+    link.cut();
+    tokio::time::sleep(Duration::from_secs(secs)).await;
+    link.restore_without_handles(Errno::ESTALE);
+}
+
+async fn check_over_cuts(case: &Case, faults: &[(usize, Fault)]) {
+    let links = RefCell::new(Vec::<Link>::new());
+    let mut ground = Ground::new(case, |memory| {
+        // Every answer takes a turn, so that there is a time between request and answer.
+        memory.set_pending(true);
+        let link = Arc::new(FaultyRemote::new(memory));
+        links.borrow_mut().push(link.clone());
+        Steady::new(link, steady::Config::default())
+    });
+    let links = links.into_inner();
+    ground.compare("at first").await;
+    for (op, (branch, fault)) in case.ops.iter().zip(faults) {
+        ground.look_up(op).await;
+        let link = &links[branch % links.len()];
+        // What was not reached is not left for the look at everything.
+        let meanwhile = happens(link, *fault);
+        let step = ground.step(op, meanwhile, || link.clear());
+        let in_time = tokio::time::timeout(PATIENCE, step).await;
+        in_time.unwrap_or_else(|_| panic!("{op:?} with {fault:?} hangs"));
+    }
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(ground.open_handles(), 0, "handles leaked");
+}
+
+#[test]
+fn links_that_break_are_seen_by_nobody() {
+    let count = std::env::var("UNION_CASES").map_or(CASES, |count| count.parse().unwrap());
+    let config = Config { cases: count, failure_persistence: None, ..Config::default() };
+    let lists = (cases(), vec(faults(), MOST_OPS));
+    let result = TestRunner::new(config).run(&lists, |(case, faults)| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(check_over_cuts(&case, &faults));
+        Ok(())
+    });
+    result.unwrap_or_else(|why| panic!("{why}"));
+}
