@@ -14,6 +14,7 @@
 
 pub mod abi;
 mod attr;
+mod caller;
 mod channel;
 mod directory;
 mod error;
@@ -27,6 +28,7 @@ pub mod request;
 mod session;
 
 pub use attr::{Attr, AttrReply, Entry, SetAttr, SetTime, Statfs, StatxReply};
+pub use caller::Caller;
 pub use channel::{Channel, Device};
 pub use directory::{DirSink, NAME_MAX, PlusSink};
 pub use error::{Error, Result};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{Attr, AttrChange, Errno, FileKind, Result};
+use base::{Attr, AttrChange, Errno, FileKind, Result, Timestamp};
 use tokio::time::Instant;
 
 use crate::inode::Inode;
@@ -105,6 +105,11 @@ impl Vfs {
             return self.getattr(ino).await;
         }
         let change = self.without_present_owner(&inode, change);
+        let change = self.with_present_atime(&inode, change);
+        if change.size.is_some() || change.mtime.is_some() {
+            // What was granted by these is compared with them when it is opened.
+            self.open_granted(&inode).await;
+        }
         if let Some(done) = self.setattr_behind(&inode, change).await {
             return done;
         }
@@ -116,18 +121,59 @@ impl Vfs {
             // The right to open may be lost by this.
             self.open_granted(&inode).await;
         }
-        {
-            let mut changing = Change::begin(&inode, &self.ticks);
-            if change.size.is_some() {
-                let mut state = inode.state();
-                state.forget_pages();
-                state.forget_made();
-            }
+        let mut changing = Change::begin(&inode, &self.ticks);
+        if change.size.is_some() {
+            let mut state = inode.state();
+            state.forget_pages();
+            state.forget_made();
+        }
+        if changing.foretells(&change) || change.size.is_some() {
             self.send_change(&inode, change, handle).await?;
             changing.apply(&change);
+            drop(changing);
+        } else {
+            self.change_and_ask(&inode, change, handle, changing).await?;
         }
         let attr = self.attr(&inode).await?;
         self.stat(&inode, &attr)
+    }
+
+    /// Sends `change`, and asks right behind it what has come of it, so that one round trip does
+    /// for both. A remote may answer that before it has made the change: what does not show it is
+    /// not kept, and what shows it is as true as if it had been asked for later, since nothing else
+    /// was changed here meanwhile.
+    async fn change_and_ask(
+        &self,
+        inode: &Arc<Inode>,
+        change: AttrChange,
+        handle: Option<Handle>,
+        mut changing: Change<'_>,
+    ) -> Result<()> {
+        let asked = self.asked();
+        let path = self.tree().path(inode.ino);
+        let telling = async {
+            if let Some(attr) = self.attr_by_handle(inode).await {
+                return Some((attr, false));
+            }
+            let attr = self.remote.lstat(path.as_ref()?).await.ok()?;
+            Some((attr, true))
+        };
+        let (sent, told) = tokio::join!(self.send_change(inode, change, handle), telling);
+        sent?;
+        changing.apply(&change);
+        let alone = changing.end();
+        let told = told.filter(|(attr, _)| attr.kind == inode.kind && shows(attr, &change));
+        let (Some(tick), Some((attr, by_name))) = (alone, told) else { return Ok(()) };
+        let moved = path.is_none_or(|path| self.moved_since(inode, &path, asked));
+        let asked = Asked { tick, ..asked };
+        match by_name {
+            true if moved => {}
+            true => self.learn(inode, &attr, asked),
+            false => {
+                self.learn_content(inode, &attr, asked, Instant::now());
+            }
+        }
+        Ok(())
     }
 
     async fn send_change(
@@ -173,4 +219,14 @@ impl Vfs {
         let attr = self.attr(&inode).await?;
         if self.stat(&inode, &attr)?.attr.perm & 0o111 == 0 { Err(Errno::EACCES) } else { Ok(()) }
     }
+}
+
+/// Whether these may be the attributes of what `change` was made of.
+fn shows(attr: &Attr, change: &AttrChange) -> bool {
+    let time = |set: Option<Timestamp>, is: Timestamp| set.is_none_or(|set| set.secs == is.secs);
+    change.perm.is_none_or(|perm| perm == attr.perm)
+        && change.uid.is_none_or(|uid| uid == attr.uid)
+        && change.gid.is_none_or(|gid| gid == attr.gid)
+        && time(change.atime, attr.atime)
+        && time(change.mtime, attr.mtime)
 }

@@ -40,6 +40,19 @@ impl Vfs {
         }
     }
 
+    /// Adds the time of the last read to `change` where it sets that of the last change alone: SFTP
+    /// has both or none, and to be asked for the other one would cost a round trip. As it was told
+    /// not long ago; what is read meanwhile counts as read before.
+    pub(crate) fn with_present_atime(&self, inode: &Inode, change: AttrChange) -> AttrChange {
+        let within = self.timeout(inode.kind).max;
+        if change.mtime.is_none() || change.atime.is_some() || within.is_zero() {
+            return change;
+        }
+        let state = inode.state();
+        let told = state.asked_within(within).or_else(|| state.made());
+        AttrChange { atime: told.map(|attr| state.times(&attr).0), ..change }
+    }
+
     /// Sends `change` behind the writes of the file, if it is one that is made here. Tells what
     /// the file is with it.
     pub(crate) async fn setattr_behind(
@@ -131,5 +144,35 @@ impl Drop for OnItsWay {
         }
         // What was gathered meanwhile.
         inode.writes.send(self.file.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Timestamp;
+    use testkit::MemRemote;
+
+    use super::*;
+    use crate::{Config, Ino, Looked};
+
+    #[tokio::test]
+    async fn the_time_of_the_last_read_goes_along_and_no_other() {
+        let (time, now) = (Timestamp::from_secs(1000), Timestamp::now());
+        for consistency in [Consistency::CloseToOpen, Consistency::Strict] {
+            let remote = Arc::new(MemRemote::new());
+            remote.put_file("f", "content");
+            let vfs = Vfs::new(remote, Config { consistency, ..Config::default() });
+            let found = vfs.lookup(Ino::ROOT, b"f").await.unwrap();
+            let Looked::Found(entry) = found else { panic!("absent") };
+            let inode = vfs.inode(entry.ino).unwrap();
+            let known = (consistency != Consistency::Strict).then_some(entry.stat.attr.atime);
+            let of = |change| vfs.with_present_atime(&inode, change);
+            let mtime = AttrChange { mtime: Some(time), ..AttrChange::default() };
+            assert_eq!(of(mtime), AttrChange { atime: known, ..mtime });
+            let both = AttrChange { atime: Some(now), ..mtime };
+            assert_eq!(of(both), both);
+            let atime = AttrChange { atime: Some(time), ..AttrChange::default() };
+            assert_eq!(of(atime), atime);
+        }
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use base::Timestamp;
+
 /// When the content and the attributes of a file may be taken from a cache.
 ///
 /// `docs/semantics.md` says what each promises.
@@ -33,11 +35,12 @@ pub enum PageCache {
     Never,
 }
 
-/// How long something seen counts: at first `min`, doubled each time that it is found unchanged,
-/// up to `max`.
+/// How long something seen counts: at first a tenth of its age, as its time of last change tells
+/// it, and doubled each time that it is found unchanged, but at least `min` and at most `max`.
+/// After a change that was seen, `min`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeout {
-    /// After a change, and when first seen.
+    /// After a change, and for what has changed lately.
     pub min: Duration,
     /// For what has not changed for long.
     pub max: Duration,
@@ -48,6 +51,17 @@ impl Timeout {
     #[must_use]
     pub fn fixed(time: Duration) -> Timeout {
         Timeout { min: time, max: time }
+    }
+
+    /// For how long counts what was changed last at `mtime`, in seconds of Unix time, and is seen
+    /// for the first time. What a server's clock is wrong by makes it count longer or shorter,
+    /// within the bounds.
+    pub(crate) fn at_age(self, mtime: i64) -> Duration {
+        /// As NFS clients have it: what has not changed for ten hours will hardly do so now.
+        const SHARE_OF_AGE: i64 = 10;
+        let age = Timestamp::now().secs.saturating_sub(mtime);
+        let share = u64::try_from(age / SHARE_OF_AGE).unwrap_or(0);
+        Duration::from_secs(share).clamp(self.min, self.max)
     }
 }
 
@@ -148,6 +162,13 @@ pub struct Config {
     pub dirty_bytes: u32,
     /// The same for one file.
     pub dirty_file_bytes: u64,
+    /// Files of at least this size are opened at the remote each time, so that [`Vfs::backing`]
+    /// has something to give: the kernel then keeps no pages of them. To be set only where nothing
+    /// can be changed through the mount, since what is written would not be seen by who has them
+    /// open so. `None`: no file.
+    ///
+    /// [`Vfs::backing`]: crate::Vfs::backing
+    pub backing_from_bytes: Option<u64>,
     /// What is known of files and directories may take so many bytes. Past that the kernel is
     /// asked to forget those that it uses least ([`Invalidate::surplus`](crate::Invalidate)).
     pub metadata_bytes: usize,
@@ -176,6 +197,7 @@ impl Default for Config {
             readahead_bytes: 64 << 20,
             dirty_bytes: 128 << 20,
             dirty_file_bytes: 32 << 20,
+            backing_from_bytes: None,
             // With the rest of a daemon that has nothing under way, 64 MiB are resident after a
             // walk over a million files. Room for all of Linux's sources, but for a few thousand.
             metadata_bytes: 44 << 20,

@@ -76,6 +76,8 @@ struct State {
     last: Option<Last>,
     /// Opens in a row that followed each [order](Order::ALL).
     scores: [u32; 3],
+    /// How many files have been opened.
+    opens: u64,
     refill: Refill,
 }
 
@@ -114,6 +116,8 @@ struct Last {
 struct Slot {
     fetched: Arc<Fetched>,
     number: u64,
+    /// How many files will have been opened when it is this one's turn.
+    due: u64,
     used: bool,
 }
 
@@ -183,6 +187,7 @@ impl State {
 
     /// Lets go what has become too old, and the oldest if that is too much.
     fn sweep(&mut self, now: Instant, lifetime: Duration) {
+        let mut early = false;
         while let Some((_, path)) = self.order.first_key_value() {
             let path = path.clone();
             let old = self.files.get(&path).is_none_or(|slot| {
@@ -193,8 +198,15 @@ impl State {
                 return;
             }
             let Some(slot) = self.remove(&path) else { return };
-            if !slot.used {
+            if slot.used {
+                continue;
+            }
+            if self.opens > slot.due + SKIP as u64 {
                 self.pace.unused(now);
+            } else if !std::mem::replace(&mut early, true) {
+                // Its reader has not come so far, and will want it when he does.
+                self.pace.early();
+                self.refill.cut = true;
             }
         }
     }
@@ -209,6 +221,7 @@ impl State {
     /// ones come, if that shows.
     fn note_open(&mut self, dir: &RemotePath, places: Places, now: Instant) -> Option<Order> {
         self.refill.opens += 1;
+        self.opens += 1;
         let last = self.last.replace(Last { dir: dir.clone(), places, at: now });
         let Some(last) = last.filter(|last| now < last.at + PAUSE) else {
             self.scores = [0; 3];
@@ -319,7 +332,12 @@ impl Shared {
         };
         let files = wanted.len();
         let mut wanted = wanted.into_iter();
-        let wants_room = !wanted.all(|(path, size)| self.fetch(path, size, lifetime));
+        let mut place = 0;
+        let mut fetch = |(path, size)| {
+            place += 1;
+            self.fetch(path, size, place, lifetime)
+        };
+        let wants_room = !wanted.all(&mut fetch);
         let cut = wants_room || files < window;
         self.contents.state().refill = Refill { order, files, cut, wants_room, opens: 0 };
     }
@@ -330,8 +348,15 @@ impl Shared {
             && may_read(&self.config, attr)
     }
 
-    /// Begins to fetch `path`, unless it is there. `false` when there is no room for more.
-    fn fetch(self: &Arc<Self>, path: RemotePath, bytes: u64, lifetime: Duration) -> bool {
+    /// Begins to fetch `path`, which is so many `places` ahead of the reader, unless it is there.
+    /// `false` when there is no room for more.
+    fn fetch(
+        self: &Arc<Self>,
+        path: RemotePath,
+        bytes: u64,
+        places: u64,
+        lifetime: Duration,
+    ) -> bool {
         let asked = self.asked();
         let done = {
             let mut state = self.contents.state();
@@ -347,7 +372,8 @@ impl Shared {
             let number = state.next;
             state.order.insert(number, path.clone());
             state.bytes += bytes;
-            state.files.insert(path.clone(), Slot { fetched, number, used: false });
+            let due = state.opens + places;
+            state.files.insert(path.clone(), Slot { fetched, number, due, used: false });
             done
         };
         let shared = self.clone();
@@ -569,6 +595,31 @@ mod tests {
             [(0, 99, "abcdefg"), (2, 2, "cd"), (3, 4, "defg"), (6, 1, "g"), (7, 1, ""), (99, 9, "")]
         {
             assert_eq!(slice(&data, offset, len).to_vec(), expected.as_bytes());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn files_whose_turn_has_not_come_are_no_wrong_guess() {
+        let lifetime = Duration::from_secs(1);
+        for (opens, guessed_well) in [(5, true), (1000, false)] {
+            let mut state = State { opens, ..State::default() };
+            let at = Instant::now();
+            for number in 0..64 {
+                let path = RemotePath::parse(format!("f{number}").as_bytes()).unwrap();
+                let (_, outcome) = watch::channel(Some(None));
+                let asked = Asked { tick: 0, at };
+                let fetched = Arc::new(Fetched { asked, bytes: 1, outcome });
+                let slot = Slot { fetched, number, due: 6 + number, used: false };
+                state.order.insert(number, path.clone());
+                state.bytes += 1;
+                state.files.insert(path, slot);
+            }
+            state.sweep(at, lifetime);
+            assert_eq!((state.files.len(), state.refill.cut), (64, false));
+            state.sweep(at + lifetime, lifetime);
+            assert_eq!((state.files.len(), state.bytes), (0, 0));
+            assert_eq!(state.pace.window(at + lifetime) > 0, guessed_well);
+            assert_eq!(state.refill.cut, guessed_well, "they are wanted again");
         }
     }
 

@@ -171,14 +171,9 @@ impl Vfs {
 
     /// The whole of the directory `ino`, if that is known. Notes that it is being listed.
     fn whole_listing(&self, ino: Ino, path: &RemotePath) -> Option<Whole> {
-        let counts = self.config.dirs.min;
-        let since = Instant::now().checked_sub(counts);
-        let (whole, was_ahead) = match since {
-            Some(since) => self.tree().whole(ino, since),
-            None => (None, None),
-        };
+        let (whole, was_ahead) = self.tree().whole(ino, self.config.dirs);
         self.shared.walked(path, was_ahead);
-        whole.filter(|_| !counts.is_zero())
+        whole
     }
 
     /// Gives an open directory back. Waits for nothing.
@@ -226,12 +221,12 @@ impl Vfs {
                 if !listing.has_room(name) {
                     break;
                 }
-                let number = self.tree().expected_number(directory.ino, &found.name);
                 let entry = plus.then(|| self.listed_entry(directory.ino, found, listed.asked));
                 let entry = entry.flatten();
+                let expected = || self.tree().expected_number(directory.ino, &found.name);
                 listing.push(ListedEntry {
                     name,
-                    number: entry.map_or(number, |entry| entry.stat.number),
+                    number: entry.map_or_else(expected, |entry| entry.stat.number),
                     kind: found.attr.kind,
                     next_offset: (index + DOTS.len()) as u64 + 1,
                     entry,

@@ -60,7 +60,7 @@ impl Vfs {
                 return Ok(None);
             }
             let late = state.open.iter().all(|open| open.remote.opened().is_none());
-            if !late || !may_read(&self.config, &attr) {
+            if !late || !may_read(&self.config, &attr) || self.wants_backing(&attr) {
                 return Ok(None);
             }
             if self.config.page_cache != PageCache::Always && state.doubt_other_than(attr.size) {

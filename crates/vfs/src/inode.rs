@@ -25,6 +25,7 @@ use crate::config::Timeout;
 use crate::moment::Moment;
 use crate::readahead::Readahead;
 use crate::remote_file::RemoteFile;
+use crate::tree::Asked;
 use crate::writes::Writes;
 
 /// A content is settled when this much time has gone since its validator was first seen: the
@@ -238,6 +239,13 @@ impl State {
         self.attr
     }
 
+    /// The attributes last seen, if they were asked for no longer than `within` ago, whatever has
+    /// been changed here since.
+    pub(crate) fn asked_within(&self, within: Duration) -> Option<Attr> {
+        let age = Instant::now().saturating_duration_since(instant(self.asked_at));
+        self.attr.filter(|_| age < within)
+    }
+
     /// When the server told the attributes last seen.
     pub(crate) fn learned_at(&self) -> Instant {
         instant(self.learned_at)
@@ -399,10 +407,9 @@ impl State {
 
     /// For how long `attr`, told at `now`, counts.
     pub(crate) fn lifetime(&self, attr: &Attr, now: Instant, timeout: Timeout) -> Duration {
-        let same = self.attr.is_some_and(|old| {
-            Validator::of(&old) == Validator::of(attr)
-                && (old.perm, old.uid, old.gid) == (attr.perm, attr.uid, attr.gid)
-        });
+        let Some(old) = self.attr else { return timeout.at_age(attr.mtime.secs) };
+        let same = Validator::of(&old) == Validator::of(attr)
+            && (old.perm, old.uid, old.gid) == (attr.perm, attr.uid, attr.gid);
         let lifetime = Duration::from_millis(self.lifetime_ms.into());
         if same && Moment::from(now) >= self.valid_until {
             (lifetime * 2).clamp(timeout.min, timeout.max)
@@ -411,6 +418,15 @@ impl State {
         } else {
             timeout.min
         }
+    }
+
+    /// For how long a listing of this directory counts that was asked for when `asked`, and the
+    /// `newest` of whose names was changed at that time: as long as everything in it does, unless
+    /// the directory is known to have changed since.
+    pub(crate) fn listing_lifetime(&self, asked: Asked, newest: i64, timeout: Timeout) -> Duration {
+        let Some(attr) = self.attr else { return timeout.min };
+        let changed = self.first_seen > asked.at.into() || !self.unchanged_since(asked.tick);
+        if changed { timeout.min } else { timeout.at_age(newest.max(attr.mtime.secs)) }
     }
 
     /// Takes over what the server told at `now`, to count for as long as `timeout` says. It was
@@ -447,11 +463,7 @@ impl State {
         rare.ctime = Some(Timestamp::now());
         rare.set_atime = change.atime.or(rare.set_atime);
         rare.set_mtime = change.mtime.or(rare.set_mtime);
-        // A new owner takes set-id bits away, a new mode may lose them, a new size makes a new
-        // time of change.
-        let special = change.perm.is_some_and(|perm| perm & 0o7000 != 0);
-        let predictable =
-            counted && change.size.is_none() && change.uid.or(change.gid).is_none() && !special;
+        let predictable = counted && is_predictable(change);
         if let Some(attr) = self.attr.as_mut().filter(|_| predictable) {
             if let Some(perm) = change.perm {
                 attr.perm = perm;
@@ -617,100 +629,17 @@ impl State {
     }
 }
 
+/// Whether what comes of `change` is known without asking. A new owner takes set-id bits away, a
+/// new mode may lose them, a new size makes a new time of change.
+pub(crate) fn is_predictable(change: &AttrChange) -> bool {
+    let special = change.perm.is_some_and(|perm| perm & 0o7000 != 0);
+    change.size.is_none() && change.uid.or(change.gid).is_none() && !special
+}
+
 /// For those that have been since the beginning.
 fn instant(moment: Moment) -> Instant {
     moment.instant().expect("not never")
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn attr(size: u64, mtime: i64) -> Attr {
-        let time = Timestamp::from_secs(mtime);
-        Attr {
-            kind: FileKind::Regular,
-            perm: 0o644,
-            size,
-            uid: 1,
-            gid: 1,
-            atime: time,
-            mtime: time,
-        }
-    }
-
-    fn inode() -> Inode {
-        Inode::new(Ino(2), 2, FileKind::Regular)
-    }
-
-    fn secs(secs: u64) -> Duration {
-        Duration::from_secs(secs)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_stays_the_same_counts_longer_each_time() {
-        let inode = inode();
-        let timeout = Timeout { min: secs(1), max: secs(3) };
-        for lifetime in [1, 2, 3, 3] {
-            inode.state().learn(attr(1, 100), Instant::now(), Instant::now(), timeout);
-            assert_eq!(inode.state().valid_until() - Instant::now(), secs(lifetime));
-            tokio::time::advance(secs(lifetime)).await;
-            assert!(inode.state().fresh_attr(Instant::now()).is_none());
-        }
-        inode.state().learn(attr(2, 100), Instant::now(), Instant::now(), timeout);
-        assert_eq!(inode.state().valid_until() - Instant::now(), secs(1), "it changed");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn pages_of_a_fresh_file_are_not_trusted_until_its_second_is_over() {
-        let inode = inode();
-        let timeout = Timeout::fixed(secs(1));
-        let now = Timestamp::now().secs;
-        inode.state().learn(attr(1, now), Instant::now(), Instant::now(), timeout);
-        assert!(!inode.state().validate_pages(&attr(1, now), false), "never filled");
-        assert!(!inode.state().validate_pages(&attr(1, now), false), "filled in that second");
-        assert!(inode.state().validate_pages(&attr(1, now), true));
-        tokio::time::advance(SETTLING).await;
-        assert!(!inode.state().validate_pages(&attr(1, now), false), "filled in that second");
-        assert!(inode.state().validate_pages(&attr(1, now), false), "filled after it");
-        assert!(!inode.state().validate_pages(&attr(2, now), false), "another content");
-    }
-
-    #[test]
-    fn pages_of_an_old_file_are_trusted_at_once() {
-        let inode = inode();
-        inode.state().learn(attr(1, 1000), Instant::now(), Instant::now(), Timeout::fixed(secs(1)));
-        assert!(!inode.state().validate_pages(&attr(1, 1000), false));
-        assert!(inode.state().validate_pages(&attr(1, 1000), false));
-        inode.state().forget_pages();
-        assert!(!inode.state().validate_pages(&attr(1, 1000), false));
-    }
-
-    #[test]
-    fn fractions_set_here_hold_while_the_server_tells_the_same_second() {
-        let inode = inode();
-        let timeout = Timeout::fixed(secs(1));
-        inode.state().learn(attr(1, 100), Instant::now(), Instant::now(), timeout);
-        let exact = Timestamp { secs: 500, nanos: 123 };
-        let change = AttrChange { mtime: Some(exact), ..AttrChange::default() };
-        assert!(inode.state().apply(&change, true));
-        let told = inode.state().last_attr().unwrap();
-        assert_eq!((told.mtime.secs, inode.state().times(&told).1), (500, exact));
-        inode.state().learn(attr(1, 501), Instant::now(), Instant::now(), timeout);
-        let told = inode.state().last_attr().unwrap();
-        assert_eq!(inode.state().times(&told).1, Timestamp::from_secs(501));
-    }
-
-    #[test]
-    fn what_the_server_may_decide_otherwise_is_not_predicted() {
-        let inode = inode();
-        inode.state().learn(attr(1, 100), Instant::now(), Instant::now(), Timeout::fixed(secs(1)));
-        let of = |change: AttrChange| inode.state().apply(&change, true);
-        assert!(of(AttrChange { perm: Some(0o755), ..AttrChange::default() }));
-        assert!(!of(AttrChange { perm: Some(0o2755), ..AttrChange::default() }));
-        assert!(!of(AttrChange { uid: Some(5), ..AttrChange::default() }));
-        assert!(!of(AttrChange { size: Some(5), ..AttrChange::default() }));
-        let plain = AttrChange { perm: Some(0o600), ..AttrChange::default() };
-        assert!(!inode.state().apply(&plain, false), "nothing counted before");
-    }
-}
+mod tests;

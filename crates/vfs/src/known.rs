@@ -85,7 +85,7 @@ impl Vfs {
         let timeout = self.timeout(attr.kind);
         let lifetime = match tree.child(parent, name) {
             Some(known) => known.state().lifetime(attr, seen_at, timeout),
-            None => timeout.min,
+            None => timeout.at_age(attr.mtime.secs),
         };
         now < seen_at + lifetime
     }
@@ -102,15 +102,17 @@ impl Vfs {
         asked: Asked,
     ) -> Option<Arc<Inode>> {
         let tick = asked.tick;
-        let trusted = match tree.child(dir, name) {
-            Some(known) => {
+        let known = tree.child_since(dir, name);
+        let trusted = match &known {
+            Some((known, since)) => {
                 let state = known.state();
                 let differs = differs(state.last_attr(), attr);
                 let outdated = !state.unchanged_since(tick)
                     || differs && state.last_attr().is_some() && state.learned_at() > seen_at;
                 let doubtful =
                     differs && state.open.iter().any(|open| open.remote.opened().is_some());
-                let same = known.kind == attr.kind && tree.bound_since(dir, name, tick);
+                // A listing that began before the name was bound may tell of another file.
+                let same = known.kind == attr.kind && *since <= tick;
                 same && !outdated && !doubtful
             }
             None => tree.name_unchanged_since(dir, name, tick),
@@ -118,7 +120,15 @@ impl Vfs {
         if !trusted {
             return None;
         }
-        let inode = tree.see(dir, name, attr, seen_at).inode();
+        let inode = match known {
+            Some((known, _)) => known,
+            None => {
+                let inode = tree.see(dir, name, attr, seen_at).inode();
+                self.learn_from(&inode, attr, asked, seen_at);
+                tree.rebind(dir, name, inode.state().valid_until());
+                return Some(inode);
+            }
+        };
         let newer = {
             let state = inode.state();
             state.last_attr().is_none() || state.learned_at() <= seen_at || state.is_outdated()
@@ -126,7 +136,8 @@ impl Vfs {
         if newer {
             self.learn_from(&inode, attr, asked, seen_at);
         }
-        tree.rebind(dir, name, inode.state().valid_until());
+        let valid_until = inode.state().valid_until();
+        tree.see_again(&inode, dir, name, valid_until);
         Some(inode)
     }
 }

@@ -15,10 +15,13 @@
 mod attributes;
 mod attributes_behind;
 mod background;
+mod backing;
 mod config;
 mod contents;
+mod digests;
 mod directory;
 mod figures;
+mod flush;
 mod grant;
 mod idmap;
 mod inode;
@@ -33,6 +36,7 @@ mod name_changes;
 mod names;
 mod numbers;
 mod open;
+mod pulse;
 mod readahead;
 mod remote_file;
 mod set_ids;
@@ -54,6 +58,7 @@ use tokio::time::Instant;
 pub use config::{Config, Consistency, IdMap, Links, PageCache, Shown, Timeout};
 pub use directory::{DirHandle, ListedEntry, Listing};
 pub use figures::Figures;
+pub use flush::Closer;
 pub use invalidate::{Invalidate, Surplus};
 pub use io::Seek;
 pub use links::relative_target;
@@ -210,6 +215,11 @@ impl<'a> Change<'a> {
         state.begin_change(ticks.advance());
         let only = Some(state.begun()).filter(|begun| state.only_change(*begun));
         Change { inode, ticks, only, counted, known_until: None, over: false }
+    }
+
+    /// Whether nothing will have to be asked when the server has done `change`.
+    fn foretells(&self, change: &AttrChange) -> bool {
+        self.counted.is_some() && inode::is_predictable(change)
     }
 
     /// The server has done `change`: what follows from it without asking is taken over.

@@ -7,6 +7,7 @@ use base::{Attr, Errno, FileKind, Name, RemotePath, Result};
 use tokio::time::Instant;
 
 use crate::inode::{Inode, Validator};
+use crate::tree::Asked;
 use crate::{Entry, Ino, Vfs, name};
 
 /// How often a lookup asks again when names in its directory were changed here meanwhile. Changes
@@ -65,7 +66,7 @@ impl Vfs {
                 Err(error) => Err(error),
             };
             let replaced = match (&told, &known) {
-                (Ok(attr), Some(known)) => !self.is_still(known, &path, attr, tick).await,
+                (Ok(attr), Some(known)) => !self.is_still(known, &path, attr, asked).await,
                 _ => false,
             };
             let mut tree = self.tree();
@@ -132,8 +133,9 @@ impl Vfs {
         inode: &Inode,
         path: &RemotePath,
         attr: &Attr,
-        tick: u64,
+        asked: Asked,
     ) -> bool {
+        let tick = asked.tick;
         if inode.kind != attr.kind {
             return false;
         }
@@ -141,19 +143,23 @@ impl Vfs {
             let state = inode.state();
             let known = state.last_attr().map(|known| Validator::of(&known));
             let possible = inode.kind == FileKind::Regular && state.unchanged_since(tick);
-            known.filter(|known| possible && *known != Validator::of(attr))
+            // Somebody else may have been told since, of a file that grows, what `attr` is too old
+            // to know.
+            let older = state.learned_at() <= asked.at;
+            known.filter(|known| possible && *known != Validator::of(attr)).zip(Some(older))
         };
-        let Some(known) = doubtful else { return true };
+        let Some((known, mut older)) = doubtful else { return true };
         let Some(of_handle) = self.attr_by_handle(inode).await else { return true };
         let (mut of_name, mut of_handle) = (Validator::of(attr), Validator::of(&of_handle));
         for _ in 0..MAX_LOOKS {
             if of_handle == of_name || !inode.state().unchanged_since(tick) {
                 return true;
             }
-            if of_handle == known {
+            if of_handle == known && older {
                 return false;
             }
             // Both have moved on. So it is with a file that grows while it is looked at.
+            older = true;
             let again = tokio::join!(self.remote.lstat(path), self.attr_by_handle(inode));
             match again {
                 (Ok(attr), Some(open)) if attr.kind == inode.kind => {

@@ -1,9 +1,11 @@
-//! open, create, mknod, flush, fsync, release: the life of an open file.
+//! open, create, mknod, fsync, release: the life of an open file. Its closes are in [`flush`].
 //!
 //! Under close-to-open, each open learns from the server whether the name still leads to the
 //! content that the kernel has pages of. If another file has taken the name while the old one is
 //! open here, the open fails with `ESTALE`; the kernel then looks the name up again by itself and
 //! gets a new inode, so that pages of two files never mix.
+//!
+//! [`flush`]: crate::flush
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -129,7 +131,7 @@ impl OpenFile {
         self.with(|state| state.syncs_writes)
     }
 
-    fn take_written(&self) -> bool {
+    pub(crate) fn take_written(&self) -> bool {
         self.with(|state| std::mem::take(&mut state.written))
     }
 }
@@ -204,7 +206,7 @@ impl Vfs {
         };
         let (remote, attr) = opened?;
         let file = self.file(&inode, remote, request, None);
-        if !self.is_same(&inode, &path, &attr, asked.tick).await? {
+        if !self.is_same(&inode, &path, &attr, asked).await? {
             self.tree().orphan(ino);
             return Err(Errno::ESTALE);
         }
@@ -231,16 +233,16 @@ impl Vfs {
         inode: &Arc<Inode>,
         path: &RemotePath,
         attr: &Attr,
-        tick: u64,
+        asked: Asked,
     ) -> Result<bool> {
-        if !self.is_still(inode, path, attr, tick).await {
+        if !self.is_still(inode, path, attr, asked).await {
             return Ok(false);
         }
         let changed = {
             let state = inode.state();
             state.last_attr().is_some_and(|old| Validator::of(&old) != Validator::of(attr))
         };
-        Ok(!changed || self.names_agree(inode, tick).await?)
+        Ok(!changed || self.names_agree(inode, asked.tick).await?)
     }
 
     /// Makes and opens a file. If it is there already, it is opened unless `exclusive`.
@@ -270,9 +272,7 @@ impl Vfs {
         drop(cut);
         let remote = RemoteFile::open(self.remote.clone(), opened.fh);
         let replaced = match &known {
-            Some(known) => {
-                exclusive || !self.is_still(known, &path, &opened.attr, asked.tick).await
-            }
+            Some(known) => exclusive || !self.is_still(known, &path, &opened.attr, asked).await,
             None => false,
         };
         drop(change);
@@ -421,43 +421,6 @@ impl Vfs {
         let handle = Handle(file.number);
         self.files.insert(file.number, file.clone());
         Opened { handle, keep_cache, direct_io }
-    }
-
-    /// One of the descriptors of this open file is being closed: what was written through it is
-    /// at the server when this returns, or the error says why not.
-    pub async fn flush(&self, handle: Handle) -> Result<()> {
-        let file = self.files.get(handle.0)?;
-        if file.take_written() {
-            self.settle(&file).await;
-        } else {
-            // Another descriptor of this open file may be being closed, or its close have been
-            // interrupted, with writes still on their way.
-            file.inode.writes.drained_of(file.number).await;
-        }
-        file.take_error()
-    }
-
-    /// Waits for the writes of `file`'s inode, and learns what they have made of it. The question
-    /// goes out right behind the writes, so that one round trip does for both.
-    async fn settle(&self, file: &OpenFile) {
-        let inode = &file.inode;
-        inode.writes.drained_but(file.number).await;
-        // What comes of writes through other handles, or not sent yet, the answer cannot tell.
-        let begun = {
-            let state = inode.state();
-            let ahead = inode.writes.sent_through(file.number);
-            (state.changing() as usize == ahead).then(|| state.begun())
-        };
-        let asked_at = Instant::now();
-        let told = async { self.remote.fstat(file.fh().await?).await };
-        let (attr, ()) = tokio::join!(told, inode.writes.drained());
-        if let (Ok(attr), Some(begun)) = (attr, begun) {
-            let mut state = inode.state();
-            if state.settled_since(begun) {
-                state.learn(attr, Instant::now(), asked_at, self.timeout(inode.kind));
-                state.pages_written(&attr);
-            }
-        }
     }
 
     /// Everything written to the file so far is on the server's disk when this returns.

@@ -106,6 +106,8 @@ pub(crate) struct Snapshot {
     by_number: OnceLock<Box<[u32]>>,
     /// Places of directories in `listed`.
     directories: Box<[u32]>,
+    /// When what was changed last of it was changed, in seconds of Unix time.
+    newest: i64,
     complete: bool,
     /// Nobody had asked for it, nor has anybody used it yet.
     ahead: bool,
@@ -138,6 +140,7 @@ impl Snapshot {
         let directories = (0..listed.len() as u32).filter(is_dir).collect();
         let names: usize = listed.iter().map(|found| found.name.as_bytes().len()).sum();
         let bytes = SNAPSHOT_BYTES + names + listed.len() * NAME_BYTES;
+        let newest = listed.iter().map(|found| found.attr.mtime.secs).max().unwrap_or(i64::MIN);
         let listed = listed.into();
         let exceptions = HashMap::new();
         Snapshot {
@@ -145,6 +148,7 @@ impl Snapshot {
             by_name,
             by_number: OnceLock::new(),
             directories,
+            newest,
             complete,
             ahead: false,
             asked,
@@ -240,10 +244,19 @@ impl Snapshot {
         !self.directories.is_empty()
     }
 
-    /// The names of its directories in the server's order.
-    pub(crate) fn directories(&self) -> Vec<Name> {
-        let name = |place: &u32| self.listed[*place as usize].name.clone();
-        self.directories.iter().map(name).collect()
+    /// The names of its directories in the server's order, and whether they are there still as far
+    /// as is known. Those that were removed show where a walk is that removes what it has seen.
+    pub(crate) fn directories(&self) -> Vec<(Name, bool)> {
+        let entry = |place: &u32| {
+            let name = &self.listed[*place as usize].name;
+            (name.clone(), !self.exceptions.contains_key(name))
+        };
+        self.directories.iter().map(entry).collect()
+    }
+
+    /// When what was changed last of all that it lists was changed, in seconds of Unix time.
+    pub(crate) fn newest(&self) -> i64 {
+        self.newest
     }
 
     /// Where `name` is in this order; `None` too where the order is not known.

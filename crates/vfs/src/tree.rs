@@ -20,6 +20,7 @@
 
 mod doubt;
 mod known;
+mod lost;
 mod nodes;
 mod surplus;
 
@@ -35,6 +36,7 @@ use crate::moment::Moment;
 use crate::name_changes::NameChanges;
 use crate::numbers::{Numbers, ROOT_NUMBER};
 use crate::snapshot::Snapshots;
+use lost::Lost;
 use nodes::{Link, Nodes};
 
 pub(crate) use surplus::Room;
@@ -74,9 +76,7 @@ pub(crate) struct Tree {
     moving: u32,
     changes: NameChanges,
     snapshots: Snapshots,
-    /// What was asked before this tick about a directory without a node may be older than a change
-    /// of it: its node is gone, and what was known of its changes with it.
-    lost_track: u64,
+    lost: Lost,
     room: Room,
 }
 
@@ -106,7 +106,7 @@ impl Tree {
             moving: 0,
             changes: NameChanges::default(),
             snapshots: Snapshots::within(room.listed()),
-            lost_track: 0,
+            lost: Lost::default(),
             room,
         }
     }
@@ -175,9 +175,9 @@ impl Tree {
         self.nodes.contains(dir) && self.changes.unchanged_since(dir, name, tick)
     }
 
-    /// Whether a listing of `parent` that began at `tick` tells of the node that `name` is bound to.
-    pub(crate) fn bound_since(&self, parent: Ino, name: &Name, tick: u64) -> bool {
-        self.nodes.find(parent, name).is_some_and(|(_, link)| link.since <= tick)
+    /// The same, and the tick at which the name was bound to it.
+    pub(crate) fn child_since(&self, parent: Ino, name: &Name) -> Option<(Arc<Inode>, u64)> {
+        self.nodes.find(parent, name).map(|(node, link)| (node.inode.clone(), link.since))
     }
 
     /// Whether no directory was given another path through this mount since `tick`, nor is being.
@@ -239,6 +239,22 @@ impl Tree {
         self.add_name(inode.ino, parent, name, valid_until);
         self.make_room();
         Seen::New(inode)
+    }
+
+    /// Notes that `name` is `known` still, which it is bound to, until `valid_until`, and counts one
+    /// look-up of it. Needs no search by name.
+    pub(crate) fn see_again(
+        &mut self,
+        known: &Inode,
+        parent: Ino,
+        name: &Name,
+        valid_until: Instant,
+    ) {
+        let link = self.nodes.get_mut(known.ino).and_then(|node| node.links.get_mut(parent, name));
+        if let Some(link) = link {
+            link.valid_until = valid_until.into();
+        }
+        self.count(known.ino);
     }
 
     /// Makes `name` a further name of `ino`.
@@ -364,12 +380,12 @@ impl Tree {
             if ino == Ino::ROOT || node.nlookup > 0 || node.children > 0 {
                 return;
             }
-            let Some(node) = self.nodes.remove(ino) else { return };
-            self.room.gone(&node);
-            self.numbers.release(node.inode.number);
             if node.inode.kind == FileKind::Directory {
                 self.forget_names(ino);
             }
+            let Some(node) = self.nodes.remove(ino) else { return };
+            self.room.gone(&node);
+            self.numbers.release(node.inode.number);
             let mut parents = Vec::new();
             let changed = node.inode.state().was_changed();
             for Link { parent, name, .. } in node.links.iter() {
@@ -392,14 +408,28 @@ impl Tree {
         }
     }
 
-    /// The node of the directory `dir` is gone, and with it all that was known of its names.
+    /// The node of the directory `dir` will be gone, and with it all that was known of its names.
     fn forget_names(&mut self, dir: Ino) {
         self.snapshots.remove(dir);
-        if self.changes.any_in(dir) {
-            self.changes.forget(dir);
-            self.snapshots.forget_ahead();
-            self.lost_track = self.ticks.now();
+        if !self.changes.any_in(dir) {
+            return;
         }
+        self.changes.forget(dir);
+        let removed_here = self.nodes.get(dir).is_some_and(|node| node.removed_here);
+        match self.path(dir) {
+            Some(path) => self.lose(path),
+            None if removed_here => {}
+            None => {
+                self.snapshots.forget_ahead();
+                self.lost.note_all(self.ticks.now());
+            }
+        }
+    }
+
+    /// What was asked before about the directory at `path` does not count any longer.
+    fn lose(&mut self, path: RemotePath) {
+        self.snapshots.take_ahead(&path);
+        self.lost.note(path, self.ticks.advance());
     }
 
     /// Checks the invariants; for tests.

@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::Ino;
+use crate::config::Timeout;
 use crate::shared::Shared;
 use crate::snapshot::{Found, Order, Snapshot};
 use crate::tree::{Asked, Tree};
@@ -53,6 +54,10 @@ const WALK_STEPS: usize = 64;
 /// directories a walk sees one in 2 to 3 ms, which is about what the programs take for them.
 const WINDOW: (usize, usize, usize) = (8, 2, 64);
 
+/// How long it is not looked ahead again when all that comes next was listed: a part of the
+/// shortest time for which listings count by default.
+const REST: Duration = Duration::from_millis(250);
+
 /// Listings on their way, at most. Each has up to three requests in flight.
 const MAX_ON_THEIR_WAY: usize = 16;
 
@@ -78,6 +83,9 @@ struct State {
     order: Order,
     /// There was more to be listed than there was room for.
     wants_room: bool,
+    /// All that comes next was listed, so that for so many steps, and until then, it is not looked
+    /// at again: that costs more than a step does.
+    rest: Option<(usize, Instant)>,
 }
 
 /// Look-ups in one directory that had to ask.
@@ -126,6 +134,10 @@ impl State {
         let parent = path.parent();
         let goes_on = self.steps.iter().any(|(step, _)| Some(step) == parent.as_ref());
         self.score = if goes_on { self.score + 1 } else { 0 };
+        self.rest = self.rest.and_then(|(steps, until)| Some((steps.checked_sub(1)?, until)));
+        if !goes_on || self.rest.is_some_and(|(_, until)| now >= until) {
+            self.rest = None;
+        }
         self.steps.retain(|(step, _)| step != path);
         self.steps.push_back((path.clone(), now));
         if self.steps.len() > WALK_STEPS {
@@ -189,7 +201,7 @@ impl Shared {
             state.step(path, Instant::now())
         };
         if walks {
-            self.walk_ahead(self.config.dirs.min);
+            self.walk_ahead(Some(self.config.dirs));
         }
     }
 
@@ -199,19 +211,19 @@ impl Shared {
         // One that is not kept would be listed again and again.
         let Some(leads_on) = self.tree().lists(path).map(Snapshot::has_directories) else { return };
         if leads_on || self.walk.state().wants_room {
-            self.walk_ahead(Duration::MAX);
+            self.walk_ahead(None);
         }
     }
 
-    /// Lists what the walk comes to next, as far as the window goes, but what has been listed no
-    /// longer than `counts` ago.
-    fn walk_ahead(self: &Arc<Self>, counts: Duration) {
+    /// Lists what the walk comes to next, as far as the window goes, but what has been listed and
+    /// counts still; with no time-out but what has been listed.
+    fn walk_ahead(self: &Arc<Self>, counts: Option<Timeout>) {
         let (from, window, order) = {
             let mut state = self.walk.state();
             let Some((from, _)) = state.steps.back().filter(|_| state.walks()) else { return };
             let from = from.clone();
             state.wants_room = state.on_their_way.len() >= MAX_ON_THEIR_WAY;
-            if state.wants_room {
+            if state.wants_room || counts.is_some() && state.rest.is_some() {
                 return;
             }
             (from, state.window, state.order)
@@ -222,6 +234,8 @@ impl Shared {
             let mut state = self.walk.state();
             state.order = order;
             state.wants_room = next.len() >= MAX_ON_THEIR_WAY;
+            let rests = counts.is_some() && next.is_empty();
+            state.rest = rests.then(|| (window / 2, Instant::now() + REST));
             next
         };
         for path in next {
@@ -341,7 +355,7 @@ pub(crate) fn directories_after(
     order: Order,
     most: usize,
 ) -> Vec<RemotePath> {
-    let mut ahead = Ahead::new(tree, Duration::MAX, order);
+    let mut ahead = Ahead::new(tree, None, order);
     ahead.visit_after(from, most);
     ahead.known
 }
@@ -349,7 +363,8 @@ pub(crate) fn directories_after(
 /// The way of a walk through what is known of the tree.
 struct Ahead<'a> {
     tree: &'a mut Tree,
-    counts: Duration,
+    /// For how long a listing counts; for ever without.
+    counts: Option<Timeout>,
     order: Order,
     /// Directories that the walk comes to, at most.
     left: usize,
@@ -358,7 +373,7 @@ struct Ahead<'a> {
 }
 
 impl Ahead<'_> {
-    fn new(tree: &mut Tree, counts: Duration, order: Order) -> Ahead<'_> {
+    fn new(tree: &mut Tree, counts: Option<Timeout>, order: Order) -> Ahead<'_> {
         Ahead { tree, counts, order, left: 0, unknown: Vec::new(), known: Vec::new() }
     }
 
@@ -378,8 +393,9 @@ impl Ahead<'_> {
             && let (Some(parent), Some(name)) = (at.parent(), at.file_name())
         {
             let dirs = self.directories(&parent);
-            let place = dirs.iter().position(|dir| *dir == name).map_or(dirs.len(), |at| at + 1);
-            for dir in &dirs[place.min(dirs.len())..] {
+            let place = dirs.iter().position(|(dir, _)| *dir == name);
+            for (dir, _) in dirs.iter().skip(place.map_or(dirs.len(), |at| at + 1)).filter(is_there)
+            {
                 self.visit(&parent.join(dir));
             }
             at = parent;
@@ -393,18 +409,18 @@ impl Ahead<'_> {
         let is_first = |order: &Order| {
             let first = match order {
                 Order::Listing => dirs.first(),
-                Order::Name => dirs.iter().min_by_key(|dir| dir.as_bytes()),
+                Order::Name => dirs.iter().min_by_key(|(dir, _)| dir.as_bytes()),
                 Order::Number => {
                     let number = self.tree.numbers_in(&parent);
-                    dirs.iter().min_by_key(|dir| number(dir))
+                    dirs.iter().min_by_key(|(dir, _)| number(dir))
                 }
             };
-            first == Some(&name)
+            first.is_some_and(|(first, _)| *first == name)
         };
         if is_first(&self.order) { None } else { Order::ALL.into_iter().find(is_first) }
     }
 
-    fn directories(&mut self, path: &RemotePath) -> Vec<Name> {
+    fn directories(&mut self, path: &RemotePath) -> Vec<(Name, bool)> {
         self.tree.directories(path, self.order)
     }
 
@@ -413,11 +429,7 @@ impl Ahead<'_> {
             return;
         }
         self.left -= 1;
-        let now = Instant::now();
-        let counts = self.counts;
-        let age = |known: &Snapshot| now.saturating_duration_since(known.first_at());
-        let known = self.tree.lists(path).is_some_and(|known| age(known) < counts);
-        if known {
+        if self.tree.lists_well(path, self.counts) {
             self.known.push(path.clone());
             self.below(path);
         } else {
@@ -429,11 +441,16 @@ impl Ahead<'_> {
     }
 
     fn below(&mut self, path: &RemotePath) {
-        for dir in self.directories(path) {
+        for (dir, _) in self.directories(path).iter().filter(is_there) {
             if self.left == 0 {
                 return;
             }
-            self.visit(&path.join(&dir));
+            self.visit(&path.join(dir));
         }
     }
+}
+
+/// Whether a directory was not removed since it was listed.
+fn is_there((_, is_there): &&(Name, bool)) -> bool {
+    *is_there
 }

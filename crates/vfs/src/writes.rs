@@ -53,6 +53,8 @@ struct State {
     lanes: Vec<Lane>,
     /// Bytes of all of them.
     bytes: u64,
+    /// How many are over.
+    answered: u64,
 }
 
 struct Write {
@@ -224,6 +226,11 @@ impl Writes {
         self.lock().map_or(0, |state| state.bytes)
     }
 
+    /// How many writes are over, of all that there ever were.
+    pub(crate) fn answered(&self) -> u64 {
+        self.lock().map_or(0, |state| state.answered)
+    }
+
     /// How many writes are on their way through `handle` that have been given to the remote.
     pub(crate) fn sent_through(&self, handle: u64) -> usize {
         let Some(state) = self.lock() else { return 0 };
@@ -236,6 +243,7 @@ impl Writes {
         let mut state = begun.lock();
         let Some(write) = state.by_number.remove(&number) else { return };
         state.bytes -= write.bytes;
+        state.answered += 1;
         if let Some(lane) = state.lane(write.handle) {
             lane.on_their_way -= 1;
             let waits_for_rest = lane.gathered.as_ref().is_some_and(|batch| batch.load.is_cut());

@@ -308,6 +308,24 @@ async fn what_is_open_is_opened_before_its_mode_is_changed() {
     assert_eq!(read(&vfs, opened.handle).await, b"content");
 }
 
+/// A2, A6: an open file is no other one because this mount has cut it, or has set its times.
+#[tokio::test]
+async fn what_is_open_is_opened_before_its_size_or_time_is_changed() {
+    let times = AttrChange { mtime: Some(Timestamp::from_secs(77)), ..AttrChange::default() };
+    let size = AttrChange { size: Some(3), ..AttrChange::default() };
+    for (change, content) in [(times, b"content".as_slice()), (size, b"con")] {
+        let Mount { remote, vfs, .. } = mounted(config());
+        put(&remote, "content", LONG_AGO);
+        let file = found(&vfs, "f").await;
+        let opened = granted(&vfs, &remote, file.ino).await;
+        vfs.setattr(file.ino, change, None).await.unwrap();
+        let got = vfs.read(opened.handle, 0, 1000).await.map(|data| data.to_vec());
+        assert_eq!(got.as_deref(), Ok(content), "{change:?}");
+        vfs.release(opened.handle);
+        assert_eq!(remote.open_handles(), 0);
+    }
+}
+
 /// A5: a reader who gives up while the handle is being opened does not take it from others.
 #[tokio::test]
 async fn a5_a_reader_gives_up_while_the_open_hangs() {

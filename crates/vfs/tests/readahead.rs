@@ -273,7 +273,8 @@ async fn what_was_on_its_way_when_a_write_began_is_not_used() {
 #[tokio::test(start_paused = true)]
 async fn what_another_machine_changed_is_seen_when_it_is_known_and_after_a_few_seconds() {
     for told in [true, false] {
-        let mount = Mount::with_file(config());
+        let files = vfs::Timeout::fixed(Duration::from_secs(1));
+        let mount = Mount::with_file(Config { files, ..config() });
         let (ino, reader) = mount.open(Access::Read).await;
         mount.read(reader, 0, SIZE / 2).await;
         mount.quiet().await;

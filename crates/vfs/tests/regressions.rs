@@ -410,3 +410,35 @@ async fn the_error_of_a_page_written_back_is_told_at_once() {
     assert_eq!(released(&gate, page).await, Err(Errno::ENOSPC));
     assert_eq!(vfs.flush(opened.handle).await, Ok(()));
 }
+
+/// A log grew while its open was answered, and somebody else was told of that first: the handle
+/// showed what was known, the open did not, and so the log was taken for two files.
+#[tokio::test(start_paused = true)]
+async fn an_open_that_is_answered_late_of_a_file_that_grows_is_of_that_file() {
+    let (remote, faulty, vfs) = mounted(uncached());
+    remote.put_file("log", "one");
+    remote.set_mtime("log", LONG_AGO);
+    let log = found(&vfs, Ino::ROOT, "log").await;
+    let follower = open(&vfs, log.ino, Access::Read).await;
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let gate = faulty.hold_answer(Call::Open, 1);
+    let mut late = Box::pin(vfs.open(log.ino, OpenRequest::plain(Access::Read)));
+    assert!(!is_over(&mut late).await);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    write_behind(&remote, "log", 3, b" two", LONG_AGO + 10);
+    assert_eq!(vfs.getattr(log.ino).await.unwrap().attr.size, 7);
+    let opened = released(&gate, late).await.expect("the same file");
+    assert_eq!(read(&vfs, opened.handle).await, b"one two");
+    assert_eq!(found(&vfs, Ino::ROOT, "log").await.ino, log.ino);
+    // Another file is told from it all the same, however late the answer.
+    let gate = faulty.hold_answer(Call::Open, 1);
+    remote.put_file("new", "one two three");
+    remote.edit(|tree| tree.rename(&path("new"), &path("log"), RenameMode::Replace)).unwrap();
+    let mut late = Box::pin(vfs.open(log.ino, OpenRequest::plain(Access::Read)));
+    assert!(!is_over(&mut late).await);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(vfs.getattr(log.ino).await.unwrap().attr.size, 7, "by the handles that are open");
+    assert_eq!(released(&gate, late).await.map(drop), Err(Errno::ESTALE));
+    vfs.release(follower.handle);
+    vfs.release(opened.handle);
+}

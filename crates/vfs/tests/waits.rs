@@ -211,6 +211,118 @@ async fn what_is_made_is_waited_for_once() {
     }
 }
 
+/// As tar does it with the directories that it has filled.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_attributes_is_waited_for_once() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    remote.set_latency(Some(TRIP));
+    let dir = vfs.mkdir(Ino::ROOT, b"d", 0o700).await.unwrap();
+    let atime = dir.stat.attr.atime.secs;
+    vfs.mkdir(dir.ino, b"sub", 0o700).await.unwrap();
+    let mode = AttrChange { perm: Some(0o755), ..AttrChange::default() };
+    let times = AttrChange { mtime: Some(Timestamp::from_secs(LONG_AGO)), ..AttrChange::default() };
+    let owner = AttrChange { uid: Some(7), ..AttrChange::default() };
+    let other = AttrChange { perm: Some(0o750), gid: Some(8), ..AttrChange::default() };
+    for change in [mode, times, owner, other] {
+        let (changed, trips) = waits(vfs.setattr(dir.ino, change, None)).await;
+        assert_eq!(trips, 1, "{change:?}");
+        let (stat, trips) = waits(vfs.getattr(dir.ino)).await;
+        assert_eq!((changed, trips), (stat, 0));
+    }
+    let attr = vfs.getattr(dir.ino).await.unwrap().attr;
+    assert_eq!((attr.perm, attr.uid, attr.gid), (0o750, 7, 8));
+    assert_eq!((attr.atime.secs, attr.mtime.secs), (atime, LONG_AGO));
+}
+
+/// What was listed ahead is of use to who takes his time, too.
+#[tokio::test(start_paused = true)]
+async fn an_old_tree_is_listed_once_for_a_slow_walk() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    let paths: Vec<_> = (0..30).map(|index| format!("t/a/b{index:02}")).collect();
+    for path in &paths {
+        put(&remote, &format!("{path}/c/f"), "f");
+        remote.set_mtime(&format!("{path}/c"), LONG_AGO);
+        remote.set_mtime(path, LONG_AGO);
+    }
+    for path in ["t", "t/a"] {
+        remote.set_mtime(path, LONG_AGO);
+    }
+    remote.set_latency(Some(TRIP));
+    let top = found(&vfs, Ino::ROOT, "t").await;
+    list(&vfs, top.ino).await;
+    let above = found(&vfs, top.ino, "a").await;
+    list(&vfs, above.ino).await;
+    for index in 0..30 {
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        let dir = found(&vfs, above.ino, &format!("b{index:02}")).await;
+        assert_eq!(list(&vfs, dir.ino).await.len(), 1);
+        let below = found(&vfs, dir.ino, "c").await;
+        assert_eq!(list(&vfs, below.ino).await.len(), 1);
+    }
+    assert!(remote.calls(Call::Opendir) <= 66, "{}", remote.calls(Call::Opendir));
+    vfs.end_background();
+}
+
+/// As rm does it: what is removed is not listed any more.
+#[tokio::test(start_paused = true)]
+async fn a_tree_that_is_removed_is_listed_once() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    for index in 0..400 {
+        let (one, two, three) = (index % 5, index / 5 % 8, index);
+        put(&remote, &format!("t/a{one}/b{two}/c{three}/f"), "f");
+    }
+    remote.set_latency(Some(TRIP));
+    let top = found(&vfs, Ino::ROOT, "t").await;
+    let ((), waits) = waits(remove(&vfs, top.ino)).await;
+    assert!(list(&vfs, top.ino).await.is_empty());
+    // Of 846 names each is waited for, of 446 listings few.
+    assert!(waits <= 846 + 150, "{waits}");
+    assert!(remote.calls(Call::Opendir) <= 460, "{}", remote.calls(Call::Opendir));
+}
+
+async fn remove(vfs: &Vfs, dir: Ino) {
+    for (name, kind, entry) in list(vfs, dir).await {
+        let ino = entry.unwrap().ino;
+        if kind == FileKind::Directory {
+            Box::pin(remove(vfs, ino)).await;
+            vfs.rmdir(dir, &name).await.unwrap();
+        } else {
+            vfs.unlink(dir, &name).await.unwrap();
+        }
+        vfs.forget(ino, 1);
+    }
+}
+
+/// C4: what has not changed for long is known for a while.
+#[tokio::test(start_paused = true)]
+async fn c4_an_old_tree_is_listed_again_without_asking() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    for index in 0..40 {
+        put(&remote, &format!("t/d{}/f{index}", index % 8), "content");
+    }
+    for dir in (0..8).map(|index| format!("t/d{index}")).chain(["t".to_owned()]) {
+        remote.set_mtime(&dir, LONG_AGO);
+    }
+    let top = found(&vfs, Ino::ROOT, "t").await;
+    walk(&vfs, top.ino, false, Order::Listing).await;
+    let start = Instant::now();
+    let made_later = [19, 1].map(Duration::from_secs);
+    remote.set_latency(Some(TRIP));
+    remote.reset_calls();
+    put(&remote, "t/d3/new", "content");
+    for (pause, (new, asks)) in made_later.into_iter().zip([(0, false), (1, true)]) {
+        tokio::time::advance(pause).await;
+        let files = walk(&vfs, top.ino, false, Order::Listing).await;
+        assert_eq!(files, 40 + new, "after {:?}", start.elapsed());
+        assert_eq!(remote.round_trips() > 0, asks, "after {:?}", start.elapsed());
+    }
+    // A directory in which something is new counts no longer than that.
+    tokio::time::advance(Duration::from_secs(1)).await;
+    remote.remove("t/d3/new");
+    assert_eq!(walk(&vfs, top.ino, false, Order::Listing).await, 40);
+    vfs.end_background();
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_a_listing_tells_needs_no_question() {
     let Mount { remote, vfs, .. } = mounted(config());

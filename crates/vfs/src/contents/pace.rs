@@ -2,7 +2,8 @@
 //!
 //! Two things are watched. Answers that take much longer than the quickest say that the link or
 //! the server is busy with what was asked already; more would only keep others waiting. Files that
-//! go unused say that the order was guessed wrong.
+//! go unused although their turn has come say that the order was guessed wrong; those that grow too
+//! old before it, that fewer are enough for who reads them.
 
 use std::time::Duration;
 
@@ -91,6 +92,11 @@ impl Pace {
         self.misses = self.misses.saturating_sub(1);
     }
 
+    /// Files have grown too old before their reader came to them.
+    pub(crate) fn early(&mut self) {
+        self.limit = (self.limit / 2).max(FIRST_FILES.min(self.limit));
+    }
+
     /// A file was fetched in vain.
     pub(crate) fn unused(&mut self, now: Instant) {
         self.misses += 1;
@@ -119,9 +125,26 @@ mod tests {
             pace.took(quick * 20);
         }
         assert_eq!(pace.window(now), 2);
+        pace.early();
+        assert_eq!(pace.window(now), 2, "never more for that");
         assert!(pace.begin(1) && pace.begin(MAX_BYTES - 1) && !pace.begin(1));
         pace.end(1);
         assert!(!pace.begin(2), "too many bytes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_shrinks_when_files_come_too_early() {
+        let mut pace = Pace::default();
+        let now = Instant::now();
+        for _ in 0..100 {
+            pace.took(Duration::from_millis(10));
+        }
+        pace.early();
+        assert_eq!(pace.window(now), MAX_FILES / 2);
+        for _ in 0..100 {
+            pace.early();
+        }
+        assert_eq!(pace.window(now), FIRST_FILES);
     }
 
     #[tokio::test(start_paused = true)]

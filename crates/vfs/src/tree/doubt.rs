@@ -20,7 +20,7 @@ impl Tree {
         // What was asked by a path, of a name, and of a directory without a node; invariant 5.
         self.moved = tick;
         self.changes.doubt_all(tick);
-        self.lost_track = tick;
+        self.lost.note_all(tick);
         self.snapshots = Snapshots::within(self.room.listed());
         let mut in_root = Vec::new();
         for node in self.nodes.iter_mut() {

@@ -1,12 +1,41 @@
 //! What the tree knows of whole directories: snapshots, kept in step with the changes made here.
 
-use base::{Attr, Name, RemotePath};
+use base::{Attr, FileKind, Name, RemotePath};
 use tokio::time::Instant;
 
 use super::{Asked, Tree};
 use crate::Ino;
+use crate::config::Timeout;
+use crate::inode::Inode;
 use crate::numbers::ROOT_NUMBER;
 use crate::snapshot::{Order, Snapshot, Told, Whole};
+
+/// How old a listing is, and what it tells of.
+struct Age {
+    asked: Asked,
+    first_at: Instant,
+    newest: i64,
+}
+
+impl Age {
+    fn of(snapshot: &Snapshot) -> Age {
+        let (asked, first_at) = (snapshot.asked(), snapshot.first_at());
+        Age { asked, first_at, newest: snapshot.newest() }
+    }
+
+    /// Whether the listing counts still, which is of the directory `dir`.
+    fn counts(&self, dir: &Inode, dirs: Timeout) -> bool {
+        let lifetime = dir.state().listing_lifetime(self.asked, self.newest, dirs);
+        Instant::now() < self.first_at + lifetime
+    }
+
+    /// The same of a directory without a node, with what the one that it is in tells of it.
+    fn counts_ahead(&self, dir: Option<&Attr>, dirs: Timeout) -> bool {
+        let mtime = dir.map(|attr| attr.mtime.secs.max(self.newest));
+        let lifetime = mtime.map_or(dirs.min, |mtime| dirs.at_age(mtime));
+        Instant::now() < self.first_at + lifetime
+    }
+}
 
 impl Tree {
     /// The last snapshot of `dir`, if there is one.
@@ -21,14 +50,40 @@ impl Tree {
         self.snapshots.get(dir)
     }
 
-    /// The whole listing of `dir`, if it is one that was told at `since` or later. Tells too whether
-    /// it had been fetched ahead, for nobody so far, and if so whether in time.
-    pub(crate) fn whole(&mut self, dir: Ino, since: Instant) -> (Option<Whole>, Option<bool>) {
+    /// The whole listing of `dir`, if it counts still. Tells too whether it had been fetched ahead,
+    /// for nobody so far, and if so whether in time.
+    pub(crate) fn whole(&mut self, dir: Ino, dirs: Timeout) -> (Option<Whole>, Option<bool>) {
         let Some(snapshot) = self.snapshot(dir) else { return (None, None) };
-        let first_at = snapshot.first_at();
-        let whole = (first_at > since).then(|| snapshot.whole()).flatten();
+        let age = Age::of(snapshot);
+        let counts = self.get(dir).is_some_and(|dir| age.counts(&dir, dirs));
+        let whole = counts.then(|| self.snapshot(dir)?.whole()).flatten();
         let in_time = whole.is_some();
         (whole, self.snapshots.use_ahead(dir).then_some(in_time))
+    }
+
+    /// Whether a listing of what is at `path` is kept that counts still; any that is kept, without
+    /// a time-out.
+    pub(crate) fn lists_well(&mut self, path: &RemotePath, dirs: Option<Timeout>) -> bool {
+        let dir = self.find(path);
+        let listing = match dir {
+            Some(dir) => self.snapshot(dir),
+            None => self.snapshots.get_ahead(path),
+        };
+        let Some(age) = listing.map(Age::of) else { return false };
+        let Some(dirs) = dirs else { return true };
+        match dir.and_then(|dir| self.get(dir)) {
+            Some(dir) => age.counts(&dir, dirs),
+            None => age.counts_ahead(self.listed_at(path).as_ref(), dirs),
+        }
+    }
+
+    /// What the listing of the directory above tells of what is at `path`.
+    fn listed_at(&mut self, path: &RemotePath) -> Option<Attr> {
+        let (above, name) = (path.parent()?, path.file_name()?);
+        match self.lists(&above)?.told(&name)? {
+            Told::Present { attr, .. } => Some(attr),
+            Told::Absent(_) | Told::Unlisted(_) => None,
+        }
     }
 
     /// Takes over a listing of `dir`, but for the names that were changed here since it began.
@@ -52,9 +107,12 @@ impl Tree {
     /// Takes over a listing of what is at `path`.
     pub(crate) fn learn_directory_at(&mut self, path: RemotePath, snapshot: Snapshot) {
         let Asked { tick, .. } = snapshot.asked();
+        if !self.lost.counts(&path, tick) {
+            return;
+        }
         if let Some(dir) = self.find(&path) {
             self.learn_directory(dir, snapshot);
-        } else if self.paths_unchanged_since(tick) && tick >= self.lost_track {
+        } else if self.paths_unchanged_since(tick) {
             self.snapshots.insert_ahead(path, snapshot);
         }
     }
@@ -75,15 +133,18 @@ impl Tree {
         }
     }
 
-    /// The directories in what is known of the one at `path`, in this order.
-    pub(crate) fn directories(&mut self, path: &RemotePath, order: Order) -> Vec<Name> {
+    /// The directories in what is known of the one at `path`, in this order, and whether they are
+    /// there still.
+    pub(crate) fn directories(&mut self, path: &RemotePath, order: Order) -> Vec<(Name, bool)> {
         let mut names = self.lists(path).map(Snapshot::directories).unwrap_or_default();
         match order {
             Order::Listing => {}
-            Order::Name => names.sort_by(|one, other| one.as_bytes().cmp(other.as_bytes())),
+            Order::Name => {
+                names.sort_by(|(one, _), (other, _)| one.as_bytes().cmp(other.as_bytes()))
+            }
             Order::Number => {
                 let number = self.numbers_in(path);
-                names.sort_by_cached_key(number);
+                names.sort_by_cached_key(|(name, _)| number(name));
             }
         }
         names
@@ -132,6 +193,16 @@ impl Tree {
 
     /// `name` was removed here, by a change that is on its way still.
     pub(crate) fn removed(&mut self, dir: Ino, name: &Name) {
+        let child = self.child(dir, name).filter(|child| child.kind == FileKind::Directory);
+        if let Some(child) = child
+            && let Some(path) = self.path(child.ino)
+        {
+            // Before its node is gone, and while its path is known.
+            self.lose(path);
+            if let Some(node) = self.nodes.get_mut(child.ino) {
+                node.removed_here = true;
+            }
+        }
         if !self.changes.others_change(dir, name) {
             self.snapshots.gone(dir, name, Instant::now());
         }
@@ -149,7 +220,8 @@ impl Tree {
         let tick = asked.tick;
         self.name_unchanged_since(dir, name, tick)
             && self.paths_unchanged_since(tick)
-            && tick >= self.lost_track
+            && (self.lost.none_since(tick)
+                || self.path(dir).is_some_and(|path| self.lost.counts(&path, tick)))
     }
 
     /// The server has told of `name` when it was asked (`None`: it is not there). If the snapshot
@@ -181,5 +253,82 @@ impl Tree {
     pub(crate) fn name(&self, ino: Ino) -> Option<(Ino, Name)> {
         let link = self.nodes.get(ino)?.links.first()?;
         Some((link.parent, link.name.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use base::Timestamp;
+
+    use super::*;
+    use crate::tree::Room;
+
+    fn name(text: &str) -> Name {
+        Name::new(text.as_bytes()).unwrap()
+    }
+
+    fn path(text: &str) -> RemotePath {
+        RemotePath::parse(text.as_bytes()).unwrap()
+    }
+
+    /// A directory with a name in it that was changed here.
+    fn changed(tree: &mut Tree, text: &str) -> Ino {
+        let time = Timestamp::default();
+        let kind = FileKind::Directory;
+        let attr = Attr { kind, perm: 0o755, size: 0, uid: 0, gid: 0, atime: time, mtime: time };
+        let dir = tree.see(Ino::ROOT, &name(text), &attr, Instant::now()).inode().ino;
+        tree.begin_name(dir, &name("x"));
+        tree.end_name(dir, &name("x"));
+        dir
+    }
+
+    fn asked(tree: &Tree) -> Asked {
+        Asked { tick: tree.ticks.now(), at: Instant::now() }
+    }
+
+    /// Whether a listing that was asked for then is kept when it comes.
+    fn keeps(tree: &mut Tree, text: &str, asked: Asked) -> bool {
+        let listing = Snapshot::new(Vec::new(), true, asked, Instant::now());
+        tree.learn_directory_at(path(text), listing);
+        tree.lists(&path(text)).is_some()
+    }
+
+    #[test]
+    fn a_directory_that_is_forgotten_spoils_what_was_asked_about_it_alone() {
+        for removed in [false, true] {
+            let mut tree = Tree::new(Arc::default(), Room::default());
+            let before = asked(&tree);
+            let (dir, other) = (changed(&mut tree, "d"), changed(&mut tree, "e"));
+            assert!(keeps(&mut tree, "f", before));
+            if removed {
+                tree.removed(Ino::ROOT, &name("d"));
+                tree.unbind(Ino::ROOT, &name("d"));
+            }
+            let then = asked(&tree);
+            tree.forget(dir, 1);
+            assert!(tree.lists(&path("f")).is_some());
+            assert!(keeps(&mut tree, "g", before));
+            assert!(!keeps(&mut tree, "d", before), "removed: {removed}");
+            let later = if removed { then } else { asked(&tree) };
+            assert!(keeps(&mut tree, "d", later), "removed: {removed}");
+            assert!(tree.still(other, &name("y"), before));
+            let again = changed(&mut tree, "d");
+            assert!(!tree.still(again, &name("y"), before), "removed: {removed}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_was_replaced_elsewhere_spoils_what_was_asked_about_any() {
+        let mut tree = Tree::new(Arc::default(), Room::default());
+        let before = asked(&tree);
+        let dir = changed(&mut tree, "d");
+        assert!(keeps(&mut tree, "f", before));
+        tree.orphan(dir);
+        tree.forget(dir, 1);
+        assert!(tree.lists(&path("f")).is_none() && !keeps(&mut tree, "g", before));
+        let later = asked(&tree);
+        assert!(keeps(&mut tree, "g", later));
     }
 }

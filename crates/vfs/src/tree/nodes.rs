@@ -63,7 +63,7 @@ impl Links {
         self.first.iter_mut().chain(others)
     }
 
-    fn get_mut(&mut self, parent: Ino, name: &Name) -> Option<&mut Link> {
+    pub(super) fn get_mut(&mut self, parent: Ino, name: &Name) -> Option<&mut Link> {
         self.iter_mut().find(|link| link.is(parent, name))
     }
 
@@ -96,6 +96,8 @@ pub(super) struct Node {
     /// A name that a listing of this directory left out was there: the server's automounter shows
     /// directories only to who asks for them, or others make files here at this time.
     pub(super) hides_names: bool,
+    /// It was a directory, and was removed through this mount.
+    pub(super) removed_here: bool,
     /// See [`surplus`](super::surplus).
     pub(super) age: u8,
 }
@@ -108,6 +110,7 @@ impl Node {
             links: Links::default(),
             children: 0,
             hides_names: false,
+            removed_here: false,
             age: 0,
         }
     }

@@ -1,0 +1,43 @@
+//! Digests of contents, for who asks.
+//!
+//! A digest is told only of a content that is known to be current, by the same rule by which an open
+//! needs not ask: what the server told of the file lately counts, else it is asked once. A file that
+//! is written to through this mount has none until that is over.
+
+use base::{DigestEffort, DigestKind, Errno, FileKind, Result};
+use bytes::Bytes;
+
+use crate::{Ino, Vfs};
+
+impl Vfs {
+    /// The digest of the content that the file `ino` has; `None` where it is not known, or while
+    /// there is doubt, and of whatever is no regular file.
+    pub async fn digest(
+        &self,
+        ino: Ino,
+        kind: DigestKind,
+        effort: DigestEffort,
+    ) -> Result<Option<Bytes>> {
+        let inode = self.inode(ino)?;
+        if inode.kind != FileKind::Regular {
+            return Ok(None);
+        }
+        inode.writes.drained().await;
+        let asked = self.asked();
+        let known = self.validated(&inode.state(), inode.kind);
+        let attr = match known {
+            Some(attr) => attr,
+            None => self.fetch_attr(&inode).await?,
+        };
+        let path = match self.path(ino) {
+            // Without a name nothing can be known of it.
+            Err(Errno::ESTALE) => return Ok(None),
+            path => path?,
+        };
+        let digest = self.remote.digest(&path, &attr, kind, effort).await?;
+        // Changed or renamed here meanwhile, it may have been that of another content.
+        let still =
+            inode.state().unchanged_since(asked.tick) && !self.moved_since(&inode, &path, asked);
+        Ok(digest.filter(|_| still))
+    }
+}

@@ -1,0 +1,199 @@
+//! Whom a close keeps waiting: whoever can be told of it, and of the others nobody for whom there
+//! is no end in sight.
+
+use std::cell::Cell;
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Access, Errno};
+use bytes::Bytes;
+use testkit::faulty::Gate;
+use testkit::{Call, FaultyRemote, MemRemote};
+use tokio::time::{Instant, timeout};
+use vfs::{Closer, Config, Handle, Ino, OpenRequest, Vfs};
+
+/// Within this time whoever is not to be kept waiting has to be free.
+const SOON: Duration = Duration::from_secs(2);
+
+/// Longer than anybody is kept waiting who is not to be.
+const LONG: Duration = Duration::from_secs(3_600);
+
+struct Mount {
+    remote: Arc<MemRemote>,
+    faulty: Arc<FaultyRemote<MemRemote>>,
+    vfs: Vfs,
+    ino: Ino,
+    handle: Handle,
+}
+
+/// With the file `f`, open.
+async fn mounted() -> Mount {
+    let remote = Arc::new(MemRemote::new());
+    let faulty = Arc::new(FaultyRemote::new(remote.clone()));
+    let vfs = Vfs::new(faulty.clone(), Config::default());
+    let request = OpenRequest::plain(Access::ReadWrite);
+    let (entry, opened) = vfs.create(Ino::ROOT, b"f", 0o644, true, request).await.unwrap();
+    Mount { remote, faulty, vfs, ino: entry.ino, handle: opened.handle }
+}
+
+impl Mount {
+    async fn write(&self, offset: u64, text: &str) {
+        let text = Bytes::copy_from_slice(text.as_bytes());
+        self.vfs.write(self.handle, offset, text).await.unwrap();
+    }
+
+    /// Written, and not answered until the gate is released.
+    async fn written(&self) -> Gate {
+        let gate = self.faulty.hold(Call::Write, 1);
+        self.write(0, "content").await;
+        gate.arrived().await;
+        gate
+    }
+
+    /// A close by somebody who always says the same.
+    async fn flush(&self, closer: Closer) -> Result<(), Errno> {
+        self.vfs.flush_for(self.handle, || ready(closer)).await
+    }
+
+    /// The outcome of a close by somebody who has to be free soon, and when he was.
+    async fn freed(&self, closer: Closer) -> (Result<(), Errno>, Duration) {
+        let begun = Instant::now();
+        let result = timeout(SOON, self.flush(closer)).await.expect("kept waiting");
+        (result, begun.elapsed())
+    }
+}
+
+async fn waits<T>(future: Pin<&mut impl Future<Output = T>>) -> bool {
+    timeout(LONG, future).await.is_err()
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_does_not_wait_for_a_remote_that_stands_still() {
+    for closer in [Closer::Leaves, Closer::Killed] {
+        let mount = mounted().await;
+        let gate = mount.written().await;
+        let (result, took) = mount.freed(closer).await;
+        assert_eq!(result, Ok(()));
+        assert!(took >= Duration::from_millis(500), "{took:?}: an answer may take a moment");
+        mount.vfs.release(mount.handle);
+        assert_eq!(mount.remote.content("f"), b"");
+        gate.release();
+        mount.vfs.drain().await;
+        assert_eq!(mount.remote.content("f"), b"content");
+        assert_eq!(mount.remote.open_handles(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_waits_as_long_as_there_are_answers() {
+    let mount = mounted().await;
+    let gates: Vec<Gate> = (1..=8).map(|nth| mount.faulty.hold(Call::Write, nth)).collect();
+    // Apart, so that each is a request of its own.
+    for number in 0..8 {
+        mount.write(number * 10_000, "content").await;
+    }
+    let asked = Cell::new(0);
+    let closer = || {
+        asked.set(asked.get() + 1);
+        ready(Closer::Leaves)
+    };
+    let mut flush = std::pin::pin!(mount.vfs.flush_for(mount.handle, closer));
+    for gate in &gates {
+        assert!(timeout(Duration::from_millis(900), &mut flush).await.is_err());
+        gate.release();
+    }
+    assert_eq!(flush.await, Ok(()));
+    assert!(asked.get() > 8, "it was looked after");
+    // Killed is killed, whatever the server does.
+    let gates: Vec<Gate> = (1..=8).map(|nth| mount.faulty.hold(Call::Write, nth)).collect();
+    for number in 0..8 {
+        mount.write(number * 10_000, "content").await;
+    }
+    let mut flush = std::pin::pin!(mount.flush(Closer::Killed));
+    assert!(timeout(Duration::from_millis(400), &mut flush).await.is_err());
+    gates[0].release();
+    assert_eq!(timeout(Duration::from_millis(400), &mut flush).await, Ok(Ok(())));
+    gates.iter().for_each(Gate::release);
+    mount.vfs.drain().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_told_waits_for_ever_and_can_be_freed() {
+    let mount = mounted().await;
+    let gate = mount.written().await;
+    let mut flush = Box::pin(mount.flush(Closer::Stays));
+    assert!(waits(flush.as_mut()).await);
+    drop(flush);
+    // It still is on its way, and the next close waits for it.
+    let mut again = Box::pin(mount.flush(Closer::Stays));
+    assert!(waits(again.as_mut()).await);
+    gate.release();
+    assert_eq!(again.await, Ok(()));
+    assert_eq!(mount.remote.content("f"), b"content");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_killed_while_he_waits_is_let_go() {
+    let mount = mounted().await;
+    let _gate = mount.written().await;
+    let killed = Cell::new(false);
+    let closer = || ready(if killed.get() { Closer::Killed } else { Closer::Stays });
+    let mut flush = Box::pin(mount.vfs.flush_for(mount.handle, closer));
+    assert!(waits(flush.as_mut()).await);
+    killed.set(true);
+    assert_eq!(timeout(SOON, flush).await, Ok(Ok(())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_asked_about_a_close_that_is_over_soon() {
+    let mount = mounted().await;
+    let gate = mount.written().await;
+    let closer = || {
+        panic!("asked");
+        #[allow(unreachable_code)]
+        ready(Closer::Leaves)
+    };
+    let mut flush = Box::pin(mount.vfs.flush_for(mount.handle, closer));
+    assert!(timeout(Duration::from_millis(300), flush.as_mut()).await.is_err());
+    gate.release();
+    assert_eq!(flush.await, Ok(()));
+    // Nothing is on its way.
+    assert_eq!(mount.vfs.flush_for(mount.handle, closer).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_went_wrong_is_the_next_holders_to_hear() {
+    let mount = mounted().await;
+    mount.faulty.fail(Call::Write, 1, Errno::ENOSPC);
+    let gate = mount.faulty.hold(Call::Fstat, 1);
+    mount.write(0, "content").await;
+    assert_eq!(mount.freed(Closer::Leaves).await.0, Ok(()), "he is not there to be told");
+    gate.release();
+    assert_eq!(mount.flush(Closer::Stays).await, Err(Errno::ENOSPC));
+    assert_eq!(mount.flush(Closer::Stays).await, Ok(()), "told once");
+    assert_eq!(mount.vfs.take_lost_write(), None);
+    // And where there is none, it is the log's.
+    let gate = mount.faulty.hold(Call::Write, 1);
+    mount.faulty.fail(Call::Write, 1, Errno::EDQUOT);
+    mount.write(0, "content").await;
+    assert_eq!(mount.freed(Closer::Killed).await.0, Ok(()));
+    mount.vfs.release(mount.handle);
+    gate.release();
+    mount.vfs.drain().await;
+    assert_eq!(mount.vfs.take_lost_write(), Some(Errno::EDQUOT));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_close_learns_what_was_written() {
+    let mount = mounted().await;
+    let gate = mount.written().await;
+    assert_eq!(mount.freed(Closer::Leaves).await.0, Ok(()));
+    gate.release();
+    mount.vfs.drain().await;
+    mount.faulty.reset_calls();
+    assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+    assert_eq!(mount.faulty.calls(Call::Fstat), 1);
+    assert_eq!(mount.vfs.getattr(mount.ino).await.unwrap().attr.size, 7);
+}
