@@ -1,0 +1,179 @@
+//! What can be set about a [`Cached`](crate::Cached).
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::RemotePath;
+
+use super::digests::DigestSource;
+use crate::SourceId;
+
+/// When what is known counts without asking.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Never: each question that comes here is asked of the remote. A content that is here counts
+    /// once the remote has said, after the call began, that it is still the one of the file.
+    #[default]
+    CloseToOpen,
+    /// As [`Mode::CloseToOpen`], but what the remote told of a file within this time is as good as
+    /// asking at an open.
+    Timeout(Duration),
+    /// Always: what was once seen of the tree counts for ever.
+    Immutable,
+}
+
+/// Sub-trees, by their paths below the source; `*` and `?` stand for any bytes and for any byte of
+/// one name. What lies below a path that matches belongs to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubTrees(Vec<Vec<Vec<u8>>>);
+
+impl SubTrees {
+    /// Adds the sub-trees that `pattern` names. Slashes at both ends do not matter; a pattern of
+    /// nothing else is the whole source.
+    pub fn add(&mut self, pattern: &[u8]) {
+        let names = pattern.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        self.0.push(names.map(<[u8]>::to_vec).collect());
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether `path` is in one of them, or is the top of one.
+    #[must_use]
+    pub fn contain(&self, path: &RemotePath) -> bool {
+        self.0.iter().any(|pattern| {
+            let mut names = path.names();
+            pattern.iter().all(|part| names.next().is_some_and(|name| matches(part, name)))
+        })
+    }
+}
+
+/// Whether `name` is what `pattern` describes.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut at, mut seen) = (0, 0);
+    // Where the last star was, and what it stands for so far: the only place to try again from.
+    let mut star: Option<(usize, usize)> = None;
+    while seen < name.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                star = Some((at, seen));
+                at += 1;
+            }
+            Some(byte) if *byte == b'?' || *byte == name[seen] => {
+                at += 1;
+                seen += 1;
+            }
+            _ => {
+                let Some((star_at, taken)) = star else { return false };
+                star = Some((star_at, taken + 1));
+                (at, seen) = (star_at + 1, taken + 1);
+            }
+        }
+    }
+    pattern[at..].iter().all(|byte| *byte == b'*')
+}
+
+/// Settings of a [`Cached`](crate::Cached).
+#[derive(Clone)]
+pub struct CachedConfig {
+    /// Whose paths these are. What two mounts of the same source know is shared.
+    pub source: SourceId,
+    /// When what is known counts.
+    pub mode: Mode,
+    /// Sub-trees that are [`Mode::Immutable`] whatever `mode` is.
+    pub immutable: SubTrees,
+    /// The remote is never asked: what is not here is `EIO`.
+    pub offline: bool,
+    /// The same for names and for files to be opened, while the remote is away. Files that are
+    /// open already wait for it as they would without.
+    pub stale_ok: bool,
+    /// How far the clocks of both machines may be apart. A time of change that lies further back
+    /// is past; a younger one is when two seconds have gone since it was first seen.
+    pub clock_skew: Duration,
+    /// A file that changed less than this ago is opened at the server although its content is
+    /// here, since it may well change while it is open.
+    pub lively: Duration,
+    /// Contents are verified as a whole when they are opened, so that
+    /// [`backing`](base::Remote::backing) can give them away.
+    pub backing: bool,
+    /// What tells digests of files at the remote without moving them, if anything does.
+    pub digest_source: Option<Arc<dyn DigestSource>>,
+}
+
+impl CachedConfig {
+    /// The usual settings for this source: close-to-open, clocks up to five minutes apart (as
+    /// Kerberos allows, and `vfs` too), files lively for an hour.
+    #[must_use]
+    pub fn new(source: SourceId) -> CachedConfig {
+        CachedConfig {
+            source,
+            mode: Mode::default(),
+            immutable: SubTrees::default(),
+            offline: false,
+            stale_ok: false,
+            clock_skew: Duration::from_secs(300),
+            lively: Duration::from_secs(3600),
+            backing: false,
+            digest_source: None,
+        }
+    }
+}
+
+impl fmt::Debug for CachedConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CachedConfig")
+            .field("source", &self.source)
+            .field("mode", &self.mode)
+            .field("immutable", &self.immutable)
+            .field("offline", &self.offline)
+            .field("stale_ok", &self.stale_ok)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::path;
+
+    #[test]
+    fn patterns_match_whole_names() {
+        let yes = |pattern: &str, name: &str| {
+            assert!(matches(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
+        };
+        let no = |pattern: &str, name: &str| {
+            assert!(!matches(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
+        };
+        yes("a", "a");
+        yes("*", "");
+        yes("*", "abc");
+        yes("a*", "a");
+        yes("a*c*", "abcbcb");
+        yes("*a?", "aaab");
+        yes("v?.*", "v6.12");
+        no("a", "ab");
+        no("a?", "a");
+        no("*a", "ab");
+        no("", "a");
+        no("a*b*c", "acb");
+    }
+
+    #[test]
+    fn a_sub_tree_has_all_that_is_below_it() {
+        let mut trees = SubTrees::default();
+        trees.add(b"/src/*/");
+        trees.add(b"tools/v?");
+        for inside in ["src/linux", "src/linux/kernel/fork.c", "tools/v1", "tools/v1/bin"] {
+            assert!(trees.contain(&path(inside)), "{inside}");
+        }
+        for outside in ["", "src", "tools", "tools/v10", "other/src/linux"] {
+            assert!(!trees.contain(&path(outside)), "{outside}");
+        }
+        trees.add(b"/");
+        assert!(trees.contain(&path("")));
+    }
+}

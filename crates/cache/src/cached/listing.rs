@@ -1,0 +1,191 @@
+//! Open directories, and what is recorded of them.
+//!
+//! A listing is recorded when it came to its end, unless something was changed here in that
+//! directory since it began. Only such a listing says that a name is absent.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::{Dh, DirEntry, Errno, Remote, RemotePath, Result, Timestamp};
+
+use super::names::{Asked, same_but_atime};
+use super::{Core, Standing};
+use crate::Listing;
+
+/// Entries given at once of what is known.
+const BATCH: usize = 512;
+
+/// Entries of a directory that is recorded, at most: some 40 MiB of memory while it is listed.
+const MAX_ENTRIES: usize = 200_000;
+
+/// An open directory.
+enum Open {
+    /// Listed by the remote.
+    There(There),
+    /// Known: what was not given yet begins at the second.
+    Here(Arc<[DirEntry]>, Mutex<usize>),
+}
+
+struct There {
+    dh: Dh,
+    path: RemotePath,
+    asked: Asked,
+    began: Timestamp,
+    /// What it has given so far; `None` when it is not to be recorded.
+    given: Mutex<Option<Vec<DirEntry>>>,
+    inner: Arc<dyn Remote>,
+}
+
+impl Drop for There {
+    fn drop(&mut self) {
+        self.inner.closedir(self.dh);
+    }
+}
+
+struct Table {
+    next: u64,
+    by_number: HashMap<u64, Arc<Open>>,
+}
+
+/// All open directories, bounded by those above, who close them.
+pub(crate) struct Listings {
+    table: Mutex<Table>,
+    inner: Arc<dyn Remote>,
+}
+
+impl Listings {
+    pub(crate) fn new(inner: Arc<dyn Remote>) -> Listings {
+        Listings { table: Mutex::new(Table { next: 1, by_number: HashMap::new() }), inner }
+    }
+
+    fn add(&self, open: Open) -> Dh {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = table.next;
+        table.next += 1;
+        table.by_number.insert(number, Arc::new(open));
+        Dh(number)
+    }
+
+    fn get(&self, dh: Dh) -> Result<Arc<Open>> {
+        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        table.by_number.get(&dh.0).cloned().ok_or(Errno::EBADF)
+    }
+
+    pub(crate) fn close(&self, dh: Dh) {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = table.by_number.remove(&dh.0);
+        drop(table);
+        drop(open);
+    }
+}
+
+impl Core {
+    pub(crate) async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
+        let standing = self.standing(path);
+        if standing != Standing::Ask
+            && let Some(listed) = self.known_listing(path, standing)
+        {
+            return listed;
+        }
+        if standing != Standing::Only {
+            let (asked, began) = (self.asked(), Timestamp::now());
+            let answer = self.asking(self.inner.opendir(path)).await;
+            if !self.falls_back(&answer) {
+                let (dh, path, inner) = (answer?, path.clone(), self.listings.inner.clone());
+                let given = Mutex::new(Some(Vec::new()));
+                let there = There { dh, path, asked, began, given, inner };
+                return Ok(self.listings.add(Open::There(there)));
+            }
+            if let Some(listed) = self.known_listing(path, Standing::Only) {
+                return listed;
+            }
+        }
+        Err(self.misses.tell("the listing is", path))
+    }
+
+    fn known_listing(&self, path: &RemotePath, standing: Standing) -> Option<Result<Dh>> {
+        for source in self.sources(path, standing) {
+            if let Some(listing) = self.store.directory(source, path) {
+                return Some(Ok(self.listings.add(Open::Here(listing.entries, Mutex::new(0)))));
+            }
+        }
+        match self.told(path, standing)?.into_result() {
+            Err(error) => Some(Err(error)),
+            Ok(attr) if !attr.is_dir() => Some(Err(Errno::ENOTDIR)),
+            Ok(_) => None,
+        }
+    }
+
+    pub(crate) async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
+        let open = self.listings.get(dh)?;
+        let there = match &*open {
+            Open::There(there) => there,
+            Open::Here(entries, next) => {
+                let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+                let from = *next;
+                *next = entries.len().min(from + BATCH);
+                return Ok((from < *next).then(|| entries[from..*next].to_vec()));
+            }
+        };
+        let answer = self.asking(self.inner.readdir(there.dh)).await;
+        match &answer {
+            Ok(Some(batch)) => self.note_batch(there, batch),
+            Ok(None) => self.note_end(there),
+            // Nobody knows what the rest would have been.
+            Err(_) => drop(there.take()),
+        }
+        answer
+    }
+
+    fn note_batch(&self, there: &There, batch: &[DirEntry]) {
+        for entry in batch {
+            if let Some(attr) = &entry.attr {
+                let path = there.path.join(&entry.name);
+                if self.changes.untouched(&path, there.asked.tick) {
+                    self.seen.note(&path, attr, there.asked.at);
+                }
+            }
+        }
+        let mut given = there.given.lock().unwrap_or_else(PoisonError::into_inner);
+        if given.as_ref().is_some_and(|given| given.len() + batch.len() > MAX_ENTRIES) {
+            *given = None;
+        }
+        if let Some(given) = &mut *given {
+            given.extend_from_slice(batch);
+        }
+    }
+
+    fn note_end(&self, there: &There) {
+        let untouched = || self.changes.listing_untouched(&there.path, there.asked.tick);
+        let Some(entries) = there.take().filter(|_| untouched()) else { return };
+        let source = self.source(&there.path);
+        let known = self.store.directory(source, &there.path);
+        if known.is_some_and(|known| same_entries(&known.entries, &entries)) {
+            return;
+        }
+        let listing = Listing { attr: None, entries: entries.into(), seen_at: there.began };
+        self.store.record_directory(source, &there.path, &listing);
+        if !untouched() {
+            self.store.forget_listing(source, &there.path);
+        }
+    }
+}
+
+impl There {
+    /// What it has given, if that is to be recorded; afterwards it is not.
+    fn take(&self) -> Option<Vec<DirEntry>> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+fn same_entries(one: &[DirEntry], other: &[DirEntry]) -> bool {
+    let same = |(one, other): (&DirEntry, &DirEntry)| {
+        let attrs = match (&one.attr, &other.attr) {
+            (Some(one), Some(other)) => same_but_atime(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        one.name == other.name && attrs
+    };
+    one.len() == other.len() && one.iter().zip(other).all(same)
+}

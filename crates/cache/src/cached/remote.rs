@@ -1,0 +1,157 @@
+//! The operations of [`Remote`], each on a page of its own elsewhere.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base::{
+    Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh, Location, OpenFlags,
+    Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
+};
+use bytes::Bytes;
+
+use super::{Cached, Standing};
+
+#[async_trait]
+impl Remote for Cached {
+    async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
+        self.core.lstat(path).await
+    }
+
+    async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
+        self.core.readlink(path).await
+    }
+
+    async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
+        self.core.opendir(path).await
+    }
+
+    async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
+        self.core.readdir(dh).await
+    }
+
+    fn closedir(&self, dh: Dh) {
+        self.core.listings.close(dh);
+    }
+
+    async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
+        let opened = self.core.open(path, flags).await?;
+        Ok(opened)
+    }
+
+    async fn fstat(&self, fh: Fh) -> Result<Attr> {
+        self.core.fstat(fh).await
+    }
+
+    async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
+        self.core.read(fh, offset, len).await
+    }
+
+    async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
+        self.core.write(fh, offset, data).await
+    }
+
+    async fn fsync(&self, fh: Fh) -> Result<()> {
+        self.core.fsync(fh).await
+    }
+
+    async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
+        self.core.may_change()?;
+        self.core.inner.fsyncdir(path).await
+    }
+
+    fn close(&self, fh: Fh) {
+        self.core.close(fh);
+    }
+
+    async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
+        self.core.setattr(path, change).await
+    }
+
+    async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
+        self.core.fsetattr(fh, change).await
+    }
+
+    async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
+        self.core.mkdir(path, perm).await
+    }
+
+    async fn rmdir(&self, path: &RemotePath) -> Result<()> {
+        self.core.rmdir(path).await
+    }
+
+    async fn unlink(&self, path: &RemotePath) -> Result<()> {
+        self.core.unlink(path).await
+    }
+
+    async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
+        self.core.symlink(target, path).await
+    }
+
+    async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
+        self.core.link(existing, new).await
+    }
+
+    async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
+        self.core.rename(from, to, mode).await
+    }
+
+    async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
+        if self.core.config.offline {
+            return Err(Errno::EIO);
+        }
+        self.core.inner.statvfs(path).await
+    }
+
+    async fn copy(
+        &self,
+        from: Fh,
+        from_offset: u64,
+        to: Fh,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.core.copy((from, from_offset), (to, to_offset), len).await
+    }
+
+    fn suggested_window(&self) -> Window {
+        self.core.inner.suggested_window()
+    }
+
+    async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {
+        self.core.inner.locate(path).await
+    }
+
+    async fn digest(
+        &self,
+        path: &RemotePath,
+        attr: &Attr,
+        kind: DigestKind,
+        effort: DigestEffort,
+    ) -> Result<Option<Bytes>> {
+        self.core.digest(path, attr, kind, effort).await
+    }
+
+    fn backing(&self, fh: Fh) -> Option<Arc<OwnedFd>> {
+        self.core.backing(fh)
+    }
+
+    /// Offline it is never away: nothing is asked of it.
+    fn is_away(&self) -> bool {
+        !self.core.config.offline && self.core.inner.is_away()
+    }
+
+    async fn gone(&self) {
+        match self.core.config.offline {
+            true => std::future::pending().await,
+            false => self.core.inner.gone().await,
+        }
+    }
+
+    async fn server_run(&self) -> Result<Option<Bytes>> {
+        match self.core.standing(&RemotePath::root()) {
+            Standing::Only => Ok(None),
+            _ => self.core.inner.server_run().await,
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Digests of whole contents, and the hashers that make them.
+
+use std::fmt;
+
+use base::DigestKind;
+use bytes::Bytes;
+use md5::Md5;
+use sha1::Sha1;
+use sha2::{Digest as _, Sha256};
+
+/// The blake3 digest of a whole content: its name in the store.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of `content`.
+    #[must_use]
+    pub fn of(content: &[u8]) -> Digest {
+        Digest(*blake3::hash(content).as_bytes())
+    }
+
+    /// The digest whose bytes are these.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 32]) -> Digest {
+        Digest(bytes)
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The 64 hexadecimal digits, in lower case.
+    #[must_use]
+    pub fn to_hex(&self) -> String {
+        hex(&self.0)
+    }
+
+    /// The digest that [`Digest::to_hex`] gives this text; `None` for any other text.
+    #[must_use]
+    pub fn from_hex(text: &[u8]) -> Option<Digest> {
+        unhex(text).map(Digest)
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_hex())
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Digest({self})")
+    }
+}
+
+/// All digests of one content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digests {
+    /// MD5
+    pub md5: [u8; 16],
+    /// SHA-1
+    pub sha1: [u8; 20],
+    /// SHA-256
+    pub sha256: [u8; 32],
+    /// BLAKE3, the name in the store
+    pub blake3: Digest,
+}
+
+impl Digests {
+    /// The digest of this kind, as raw bytes.
+    #[must_use]
+    pub fn get(&self, kind: DigestKind) -> Bytes {
+        match kind {
+            DigestKind::Md5 => Bytes::copy_from_slice(&self.md5),
+            DigestKind::Sha1 => Bytes::copy_from_slice(&self.sha1),
+            DigestKind::Sha256 => Bytes::copy_from_slice(&self.sha256),
+            DigestKind::Blake3 => Bytes::copy_from_slice(self.blake3.as_bytes()),
+        }
+    }
+}
+
+/// The digests that are asked for by others' names, made from a content piece by piece.
+#[derive(Default)]
+pub(crate) struct UserHashers {
+    md5: Md5,
+    sha1: Sha1,
+    sha256: Sha256,
+}
+
+impl UserHashers {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.md5.update(bytes);
+        self.sha1.update(bytes);
+        self.sha256.update(bytes);
+    }
+
+    pub(crate) fn finish(self, blake3: Digest) -> Digests {
+        Digests {
+            md5: self.md5.finalize().into(),
+            sha1: self.sha1.finalize().into(),
+            sha256: self.sha256.finalize().into(),
+            blake3,
+        }
+    }
+}
+
+/// The hexadecimal digits of `bytes`, in lower case.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+/// The reverse of [`hex`], of exactly `N` bytes; upper case is refused, so that one content has
+/// one name.
+pub(crate) fn unhex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
+    if text.len() != 2 * N {
+        return None;
+    }
+    let value = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    };
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+        *byte = value(pair[0])? << 4 | value(pair[1])?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_those_of_the_known_programs() {
+        let mut hashers = UserHashers::default();
+        hashers.update(b"a");
+        hashers.update(b"bc");
+        let digests = hashers.finish(Digest::of(b"abc"));
+        assert_eq!(hex(&digests.md5), "900150983cd24fb0d6963f7d28e17f72");
+        assert_eq!(hex(&digests.sha1), "a9993e364706816aba3e25717850c26c9cd0d89d");
+        assert_eq!(
+            hex(&digests.get(DigestKind::Sha256)),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        assert_eq!(
+            digests.blake3.to_hex(),
+            "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"
+        );
+    }
+
+    #[test]
+    fn hex_is_read_back_and_nothing_else_is() {
+        let digest = Digest::of(b"x");
+        let text = digest.to_hex();
+        assert_eq!(Digest::from_hex(text.as_bytes()), Some(digest));
+        assert_eq!(Digest::from_hex(text.to_uppercase().as_bytes()), None);
+        assert_eq!(Digest::from_hex(&text.as_bytes()[1..]), None);
+        assert_eq!(Digest::from_hex(text.replace(&text[..1], "g").as_bytes()), None);
+    }
+}

@@ -1,0 +1,293 @@
+//! A directory of the store by its descriptor: every name is one component, and no link is ever
+//! followed.
+//!
+//! The store's directory belongs to the user alone, but it may not always have: what another could
+//! have planted there (a link, a FIFO, a second name of some other file) is refused here, in one
+//! place. Nothing here knows what the files are for.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, Stat,
+    Timespec, Timestamps, UTIME_OMIT,
+};
+use rustix::io::Errno;
+
+/// How long a lock is waited for. Its holders do a few system calls under it; one that was stopped
+/// meanwhile must not stop others.
+const LOCK_PATIENCE: Duration = Duration::from_millis(200);
+
+/// Seconds after which a use is noted again. Finer is not needed to tell old from new, and each
+/// note is a write to the disk.
+const USE_SECS: i64 = 3600;
+
+/// An open directory.
+#[derive(Debug)]
+pub(crate) struct Folder(OwnedFd);
+
+const DIR_FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+impl Folder {
+    /// The directory at a path of the user's; links in it are followed.
+    pub(crate) fn at(path: &Path) -> io::Result<Folder> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Folder(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
+    }
+
+    pub(crate) fn sub(&self, name: &[u8]) -> io::Result<Folder> {
+        Ok(Folder(rustix::fs::openat(&self.0, name, DIR_FLAGS, Mode::empty())?))
+    }
+
+    /// As [`Folder::sub`]; makes it when it is not there.
+    pub(crate) fn make_sub(&self, name: &[u8]) -> io::Result<Folder> {
+        match self.sub(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            opened => return opened,
+        }
+        match rustix::fs::mkdirat(&self.0, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => self.sub(name),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A directory several names below, none of them a link.
+    pub(crate) fn below(&self, path: &[u8]) -> io::Result<Folder> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        Ok(Folder(rustix::fs::openat2(&self.0, path, DIR_FLAGS, Mode::empty(), resolve)?))
+    }
+
+    /// A new file; fails when the name is taken.
+    pub(crate) fn create(&self, name: &[u8]) -> io::Result<File> {
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR)?.into())
+    }
+
+    pub(crate) fn read_only(&self, name: &[u8]) -> io::Result<(File, Stat)> {
+        self.existing(name, OFlags::RDONLY)
+    }
+
+    pub(crate) fn read_write(&self, name: &[u8]) -> io::Result<(File, Stat)> {
+        self.existing(name, OFlags::RDWR)
+    }
+
+    /// As [`Folder::read_write`]; made empty when it is not there.
+    pub(crate) fn ensure(&self, name: &[u8]) -> io::Result<(File, Stat)> {
+        self.existing(name, OFlags::RDWR | OFlags::CREATE)
+    }
+
+    /// A file several names below, none of them a link.
+    pub(crate) fn file_below(&self, path: &[u8], flags: OFlags) -> io::Result<(File, Stat)> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let fd = rustix::fs::openat2(&self.0, path, flags, Mode::empty(), resolve)?;
+        checked(fd, flags)
+    }
+
+    fn existing(&self, name: &[u8], flags: OFlags) -> io::Result<(File, Stat)> {
+        // Without O_NONBLOCK the open of a FIFO would wait for its other end.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR)?;
+        checked(fd, flags)
+    }
+
+    /// Of the name itself, if it is a link.
+    pub(crate) fn stat(&self, name: &[u8]) -> io::Result<Stat> {
+        Ok(rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    pub(crate) fn rename(&self, from: &[u8], to_dir: &Folder, to: &[u8]) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.0, from, &to_dir.0, to)?)
+    }
+
+    /// As [`Folder::rename`]; fails when the new name is taken.
+    pub(crate) fn rename_new(&self, from: &[u8], to_dir: &Folder, to: &[u8]) -> io::Result<()> {
+        let renamed =
+            rustix::fs::renameat_with(&self.0, from, &to_dir.0, to, RenameFlags::NOREPLACE);
+        match renamed {
+            // Some file systems know no flags. A hard link has the same effect.
+            Err(Errno::INVAL) => {
+                rustix::fs::linkat(&self.0, from, &to_dir.0, to, AtFlags::empty())?;
+                self.unlink(from)
+            }
+            renamed => Ok(renamed?),
+        }
+    }
+
+    pub(crate) fn unlink(&self, name: &[u8]) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::empty())?)
+    }
+
+    pub(crate) fn rmdir(&self, name: &[u8]) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Makes a symbolic link. Only its text is ever used.
+    pub(crate) fn symlink(&self, text: &[u8], name: &[u8]) -> io::Result<()> {
+        Ok(rustix::fs::symlinkat(text, &self.0, name)?)
+    }
+
+    pub(crate) fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>> {
+        Ok(rustix::fs::readlinkat(&self.0, name, Vec::new())?.into_bytes())
+    }
+
+    /// All names with their types, without `.` and `..`.
+    pub(crate) fn names(&self) -> io::Result<Vec<(Vec<u8>, FileType)>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.0)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push((name.to_vec(), self.type_of(name, entry.file_type())));
+            }
+        }
+        Ok(names)
+    }
+
+    fn type_of(&self, name: &[u8], listed: FileType) -> FileType {
+        match listed {
+            FileType::Unknown => {
+                self.stat(name).map_or(listed, |stat| FileType::from_raw_mode(stat.st_mode))
+            }
+            known => known,
+        }
+    }
+
+    pub(crate) fn own_stat(&self) -> io::Result<Stat> {
+        Ok(rustix::fs::fstat(&self.0)?)
+    }
+
+    pub(crate) fn fd(&self) -> impl AsFd {
+        &self.0
+    }
+}
+
+/// Takes only what the store itself may have made: a regular file, and one to be written to only
+/// if it has no other name, since that could be anybody's file.
+fn checked(fd: OwnedFd, flags: OFlags) -> io::Result<(File, Stat)> {
+    let stat = rustix::fs::fstat(&fd)?;
+    let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+    let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    if !regular || writes && stat.st_nlink > 1 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a file of the cache"));
+    }
+    Ok((fd.into(), stat))
+}
+
+/// Takes the lock of an open file; `false` when others kept it for longer than they should.
+pub(crate) fn lock(file: &File) -> io::Result<bool> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        if try_lock(file)? {
+            return Ok(true);
+        }
+        if Instant::now() > deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Takes the lock of an open file if nobody has it. Closing the file gives it back, also when the
+/// process is killed.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether an open file still has a name.
+pub(crate) fn is_named(file: &File) -> bool {
+    rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink > 0)
+}
+
+/// Notes that a file was used now, in its time of last access; at most once an hour.
+pub(crate) fn note_use(file: &File, stat: &Stat) {
+    let now = base::Timestamp::now().secs;
+    if (now - stat.st_atime).abs() < USE_SECS {
+        return;
+    }
+    let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+    let times =
+        Timestamps { last_access: Timespec { tv_sec: now, tv_nsec: 0 }, last_modification: omit };
+    // Without it the file counts as older than it is.
+    let _ = rustix::fs::futimens(file, &times);
+}
+
+/// Reads exactly `len` bytes from `offset`; `None` when the file ends before.
+pub(crate) fn read_exact_at(file: &File, offset: u64, len: usize) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = vec![0; len];
+    match file.read_exact_at(&mut bytes, offset) {
+        Ok(()) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, Folder) {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::at(dir.path()).unwrap();
+        (dir, folder)
+    }
+
+    #[test]
+    fn what_was_planted_is_refused() {
+        let (dir, folder) = folder();
+        std::fs::write(dir.path().join("mine"), "x").unwrap();
+        std::fs::hard_link(dir.path().join("mine"), dir.path().join("second")).unwrap();
+        std::os::unix::fs::symlink("mine", dir.path().join("link")).unwrap();
+        std::os::unix::fs::symlink(".", dir.path().join("dir")).unwrap();
+        rustix::fs::mknodat(folder.fd(), "fifo", FileType::Fifo, Mode::RWXU, 0).unwrap();
+        assert!(folder.read_only(b"link").is_err());
+        assert!(folder.read_only(b"fifo").is_err());
+        assert!(folder.read_only(b"dir").is_err());
+        assert!(folder.sub(b"dir").is_err());
+        assert!(folder.make_sub(b"dir").is_err());
+        assert!(folder.below(b"dir").is_err());
+        assert!(folder.file_below(b"dir/mine", OFlags::RDONLY).is_err());
+        assert!(folder.ensure(b"link").is_err());
+        assert!(folder.create(b"link").is_err());
+        assert!(folder.read_write(b"second").is_err(), "another name of a file");
+        assert!(folder.read_only(b"second").is_ok());
+    }
+
+    #[test]
+    fn a_lock_ends_with_its_holder() {
+        let (_dir, folder) = folder();
+        let (first, _) = folder.ensure(b"lock").unwrap();
+        let (second, _) = folder.ensure(b"lock").unwrap();
+        assert!(try_lock(&first).unwrap());
+        assert!(!try_lock(&second).unwrap());
+        assert!(!lock(&second).unwrap(), "gives up");
+        drop(first);
+        assert!(lock(&second).unwrap());
+    }
+
+    #[test]
+    fn a_use_is_noted_once_an_hour() {
+        let (_dir, folder) = folder();
+        let (file, stat) = folder.ensure(b"file").unwrap();
+        let long_ago = Timespec { tv_sec: 1000, tv_nsec: 0 };
+        let times = Timestamps { last_access: long_ago, last_modification: long_ago };
+        rustix::fs::futimens(&file, &times).unwrap();
+        note_use(&file, &stat);
+        assert_eq!(folder.stat(b"file").unwrap().st_atime, 1000, "the hour is not over");
+        note_use(&file, &folder.stat(b"file").unwrap());
+        let stat = folder.stat(b"file").unwrap();
+        assert!(stat.st_atime > 1000);
+        assert_eq!(stat.st_mtime, 1000);
+    }
+}

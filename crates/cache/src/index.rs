@@ -1,0 +1,360 @@
+//! What is known of names: attributes, contents, targets of links, listings.
+//!
+//! Each directory of a source has a file of records ([`log`]); many processes read and add at once,
+//! without any of them in charge. In front is a memory of the directories that were used last. It
+//! is right because each look-up asks for the status of the file, which also tells of the changes
+//! of other processes: a microsecond, where a look-up in a database that another process keeps
+//! would be a round trip.
+//!
+//! A record that cannot be written is a miss later. To forget cannot fail that way: where a record
+//! saying so cannot be added the whole file is removed, and where not even that is possible nothing
+//! of the index is believed any more in this process.
+//!
+//! The lock of a directory in memory is held while its file is read. Other directories do not wait.
+
+pub(crate) mod directory;
+pub(crate) mod log;
+pub(crate) mod record;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::RemotePath;
+use rustix::io::Errno;
+
+use self::directory::Directory;
+use self::log::{Loaded, NoRecords, SUB, Target};
+use self::record::Record;
+use crate::known::{KnownAttr, KnownFile, KnownLink, Listing, SourceId};
+use crate::store::places::Places;
+use crate::store::room::on_disk;
+use crate::store::shared::{Counters, Shared};
+
+type Key = (SourceId, RemotePath);
+
+/// Directories whose records are in memory, within a number of bytes.
+pub(crate) struct Memory {
+    bound_bytes: u64,
+    /// To forget was not possible: nothing is believed any more.
+    distrusted: AtomicBool,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    directories: HashMap<Key, Entry>,
+    bytes: u64,
+    uses: u64,
+}
+
+#[derive(Default)]
+struct Entry {
+    loaded: Arc<Mutex<Loaded>>,
+    bytes: u64,
+    last_use: u64,
+}
+
+impl Memory {
+    pub(crate) fn new(bound_bytes: u64) -> Memory {
+        Memory { bound_bytes, distrusted: AtomicBool::new(false), kept: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, key: &Key) -> Arc<Mutex<Loaded>> {
+        let mut kept = self.lock();
+        kept.uses += 1;
+        let uses = kept.uses;
+        if let Some(entry) = kept.directories.get_mut(key) {
+            entry.last_use = uses;
+            return entry.loaded.clone();
+        }
+        let entry = kept.directories.entry(key.clone()).or_default();
+        entry.last_use = uses;
+        entry.loaded.clone()
+    }
+
+    /// Notes how much a directory takes. Beyond the bound the half used least recently goes.
+    fn weigh(&self, key: &Key, bytes: u64) {
+        let mut kept = self.lock();
+        let Some(entry) = kept.directories.get_mut(key) else { return };
+        let before = std::mem::replace(&mut entry.bytes, bytes);
+        kept.bytes = kept.bytes - before + bytes;
+        if kept.bytes > self.bound_bytes {
+            kept.drop_older_half();
+        }
+    }
+
+    fn remove(&self, key: &Key) {
+        let mut kept = self.lock();
+        if let Some(entry) = kept.directories.remove(key) {
+            kept.bytes -= entry.bytes;
+        }
+    }
+}
+
+impl Kept {
+    fn drop_older_half(&mut self) {
+        let mut uses: Vec<u64> = self.directories.values().map(|entry| entry.last_use).collect();
+        uses.sort_unstable();
+        let median = uses[uses.len() / 2];
+        // The last one stays even if it is too large by itself: to read it again at each look-up
+        // would cost more than its memory.
+        let last = uses[uses.len() - 1];
+        let keeps = |entry: &Entry| entry.last_use > median || entry.last_use == last;
+        self.directories.retain(|_, entry| keeps(entry));
+        self.bytes = self.directories.values().map(|entry| entry.bytes).sum();
+    }
+}
+
+/// A name in the directory whose file has its records. The root's are its own, under no name.
+fn split(path: &RemotePath) -> (RemotePath, Vec<u8>) {
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => (parent, name.as_bytes().to_vec()),
+        _ => (RemotePath::root(), Vec::new()),
+    }
+}
+
+impl Shared {
+    pub(crate) fn known_file(&self, source: &SourceId, path: &RemotePath) -> Option<KnownFile> {
+        let (parent, name) = split(path);
+        self.look_up(source, parent, |directory| directory.file(&name))
+    }
+
+    pub(crate) fn known_link(&self, source: &SourceId, path: &RemotePath) -> Option<KnownLink> {
+        let (parent, name) = split(path);
+        self.look_up(source, parent, |directory| directory.link(&name))
+    }
+
+    pub(crate) fn known_attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
+        let (parent, name) = split(path);
+        self.look_up(source, parent, |directory| directory.attr(&name))
+    }
+
+    pub(crate) fn is_listed(&self, source: &SourceId, path: &RemotePath) -> Option<bool> {
+        let (parent, name) = split(path);
+        self.look_up(source, parent, |directory| directory.lists(&name))
+    }
+
+    pub(crate) fn known_listing(&self, source: &SourceId, path: &RemotePath) -> Option<Listing> {
+        self.look_up(source, path.clone(), Directory::listing)
+    }
+
+    fn look_up<T>(
+        &self,
+        source: &SourceId,
+        path: RemotePath,
+        find: impl FnOnce(&Directory) -> Option<T>,
+    ) -> Option<T> {
+        let found = self.with_directory(source, path, find);
+        let counters = &self.counters;
+        let counter = if found.is_some() { &counters.record_hits } else { &counters.record_misses };
+        Counters::add(counter, 1);
+        found
+    }
+
+    fn with_directory<T>(
+        &self,
+        source: &SourceId,
+        path: RemotePath,
+        find: impl FnOnce(&Directory) -> Option<T>,
+    ) -> Option<T> {
+        if self.memory.distrusted.load(Ordering::Relaxed) {
+            return None;
+        }
+        let places = self.places();
+        let key = (*source, path);
+        let target = Target { source: &key.0, path: &key.1 };
+        let Ok(stat) = places.index.stat(&target.file()) else {
+            self.memory.remove(&key);
+            return None;
+        };
+        let entry = self.memory.get(&key);
+        let mut loaded = entry.lock().unwrap_or_else(PoisonError::into_inner);
+        if !loaded.is_current(&stat) {
+            if let Err(why) = loaded.load(&places.index, &target) {
+                self.without_records(&places, &key, why);
+                return None;
+            }
+            if loaded.is_wasteful()
+                && self.may_write()
+                && let Err(error) = log::compact(&places, &target, &loaded)
+            {
+                self.write_failed(&places, "writing records anew", &error);
+            }
+            self.memory.weigh(&key, loaded.directory.memory_bytes());
+        }
+        find(&loaded.directory)
+    }
+
+    fn without_records(&self, places: &Places, key: &Key, why: NoRecords) {
+        self.memory.remove(key);
+        if let NoRecords::Damaged = why {
+            let target = Target { source: &key.0, path: &key.1 };
+            remove_file(places, &target).unwrap_or_default();
+            self.damaged("record");
+        }
+    }
+
+    /// Adds to the records of the directory `path`.
+    pub(crate) fn record(
+        self: &Arc<Shared>,
+        source: &SourceId,
+        path: &RemotePath,
+        records: &[Record],
+    ) {
+        if !self.may_write() {
+            return;
+        }
+        let places = self.places();
+        let target = Target { source, path };
+        let room = |before: u64, after: u64| {
+            let more = on_disk(after) - on_disk(before);
+            // A new file comes with a directory.
+            let more = more + if before == 0 { on_disk(1) } else { 0 };
+            more == 0 || self.reserve(more)
+        };
+        match log::append(&places, &target, records, true, room) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                self.without_records(&places, &(*source, path.clone()), NoRecords::Damaged);
+            }
+            Err(error) => self.write_failed(&places, "writing a record", &error),
+        }
+    }
+
+    pub(crate) fn record_name(
+        self: &Arc<Shared>,
+        source: &SourceId,
+        path: &RemotePath,
+        record: impl FnOnce(Vec<u8>) -> Record,
+    ) {
+        let (parent, name) = split(path);
+        self.record(source, &parent, &[record(name)]);
+    }
+
+    pub(crate) fn record_listing(
+        self: &Arc<Shared>,
+        source: &SourceId,
+        path: &RemotePath,
+        listing: &Listing,
+    ) {
+        let known = self
+            .with_directory(source, path.clone(), |directory| Some(directory.has_listing(listing)));
+        let record = match known {
+            Some(true) => Record::SeenAgain(listing.seen_at),
+            _ => Record::Listing(listing.clone()),
+        };
+        self.record(source, path, &[record]);
+    }
+
+    /// Forgets a name, all below it, and which names its directory has.
+    pub(crate) fn forget_path(self: &Arc<Shared>, source: &SourceId, path: &RemotePath) {
+        let places = self.places();
+        let (parent, name) = split(path);
+        if !name.is_empty() {
+            self.forget_in(&places, source, &parent, Record::Forget(name));
+        }
+        match throw_below_away(&places, source, path) {
+            Ok(false) => {}
+            Ok(true) => self.start_housekeeping(),
+            Err(error) => self.distrust(&error),
+        }
+    }
+
+    /// Forgets which names a directory has.
+    pub(crate) fn forget_names(&self, source: &SourceId, path: &RemotePath) {
+        self.forget_in(&self.places(), source, path, Record::ForgetListing);
+    }
+
+    fn forget_in(&self, places: &Places, source: &SourceId, path: &RemotePath, record: Record) {
+        let target = Target { source, path };
+        let said = log::append(places, &target, &[record], false, |_, _| true);
+        if matches!(said, Ok(true)) {
+            return;
+        }
+        if let Err(error) = remove_file(places, &target) {
+            self.distrust(&error);
+        }
+    }
+
+    fn distrust(&self, error: &io::Error) {
+        if !self.memory.distrusted.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "what has changed could not be noted in the cache ({error}): \
+                 what it knows of names is not used any more until the next mount"
+            );
+        }
+    }
+
+    /// A write failed. What is the fault of one name, or of others at work on the same directory,
+    /// says nothing about the disk.
+    pub(crate) fn write_failed(&self, places: &Places, doing: &str, error: &io::Error) {
+        let number = error.raw_os_error().map(Errno::from_raw_os_error);
+        let harmless = match number {
+            Some(
+                Errno::NAMETOOLONG
+                | Errno::ILSEQ
+                | Errno::INVAL
+                | Errno::EXIST
+                | Errno::LOOP
+                | Errno::NOTDIR
+                | Errno::MFILE
+                | Errno::NFILE,
+            ) => true,
+            Some(Errno::NOENT) => !places.is_gone(),
+            _ => false,
+        };
+        if harmless {
+            tracing::debug!("the cache left something out, {doing}: {error}");
+        } else {
+            self.health.failed(doing, error);
+        }
+    }
+}
+
+fn remove_file(places: &Places, target: &Target<'_>) -> io::Result<()> {
+    let removed = places
+        .index
+        .below(&target.folder())
+        .and_then(|folder| places.throw_away(&folder, log::FILE_NAME));
+    absent_is_fine(removed)
+}
+
+/// Removes all records below `path`; whether there were any.
+fn throw_below_away(places: &Places, source: &SourceId, path: &RemotePath) -> io::Result<bool> {
+    let folder = Target { source, path }.folder();
+    let (above, name) = match folder.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (places.index.below(&folder[..at]), &folder[at + 1..]),
+        None => (places.index.below(b"."), &folder[..]),
+    };
+    debug_assert!(path.is_root() || name.first() == Some(&SUB));
+    let thrown = above.and_then(|above| {
+        let there = above.stat(name).is_ok();
+        if there { places.throw_away(&above, name).map(|()| true) } else { Ok(false) }
+    });
+    match thrown {
+        Ok(there) => Ok(there),
+        Err(error) => absent_is_fine(Err(error)).map(|()| false),
+    }
+}
+
+/// Where the path does not exist, nor can, nothing is recorded. `throw_away` renames; a disk that
+/// refuses even that keeps what is to be forgotten.
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    let fine = |error: &io::Error| {
+        let number = error.raw_os_error().map(Errno::from_raw_os_error);
+        matches!(
+            number,
+            Some(Errno::NOENT | Errno::NAMETOOLONG | Errno::NOTDIR | Errno::ILSEQ | Errno::LOOP)
+        )
+    };
+    match result {
+        Err(error) if fine(&error) => Ok(()),
+        result => result,
+    }
+}

@@ -1,0 +1,267 @@
+//! The records of one directory, put together: what counts of all that its file says.
+
+use std::collections::HashMap;
+
+use base::Timestamp;
+
+use super::record::{Record, weight};
+use crate::known::{KnownAttr, KnownFile, KnownLink, Listing};
+
+/// Memory that a name takes beside what is counted of it.
+const NAME_BYTES: u64 = 300;
+
+/// What is known of the names of one directory.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    listing: Option<Listed>,
+    names: HashMap<Vec<u8>, Known>,
+    /// Number of the record that was added last. What has a higher one is later.
+    latest: u64,
+    weight: u64,
+}
+
+#[derive(Debug)]
+struct Listed {
+    listing: Listing,
+    /// Places of the names in the listing.
+    places: HashMap<Vec<u8>, usize>,
+    order: u64,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// With the number of the record that it is from.
+    attr: Option<(KnownAttr, u64)>,
+    file: Option<KnownFile>,
+    link: Option<KnownLink>,
+}
+
+impl Directory {
+    pub(crate) fn add(&mut self, record: Record) {
+        self.latest += 1;
+        let order = self.latest;
+        match record {
+            Record::Listing(listing) => self.set_listing(listing, order),
+            Record::SeenAgain(seen_at) => {
+                if let Some(listed) = &mut self.listing {
+                    listed.listing.seen_at = seen_at;
+                    listed.order = order;
+                }
+            }
+            Record::File(name, known) => {
+                let attr = KnownAttr { attr: known.attr, seen_at: known.fetched_at };
+                let names = self.name(name);
+                (names.file, names.attr) = (Some(known), Some((attr, order)));
+            }
+            Record::Link(name, known) => {
+                let names = self.name(name);
+                if let Some(attr) = known.attr {
+                    names.attr = Some((KnownAttr { attr, seen_at: known.seen_at }, order));
+                }
+                names.link = Some(known);
+            }
+            Record::Attr(name, known) => self.name(name).attr = Some((known, order)),
+            Record::Forget(name) => {
+                self.listing = None;
+                self.names.remove(&name);
+            }
+            Record::ForgetListing => self.listing = None,
+        }
+    }
+
+    fn set_listing(&mut self, listing: Listing, order: u64) {
+        let names = listing.entries.iter().enumerate();
+        let places = names.map(|(at, entry)| (entry.name.as_bytes().to_vec(), at)).collect();
+        self.listing = Some(Listed { listing, places, order });
+    }
+
+    fn name(&mut self, name: Vec<u8>) -> &mut Known {
+        self.weight += weight(&name);
+        self.names.entry(name).or_default()
+    }
+
+    pub(crate) fn listing(&self) -> Option<Listing> {
+        self.listing.as_ref().map(|listed| listed.listing.clone())
+    }
+
+    /// Whether the listing has the name; `None` without a listing.
+    pub(crate) fn lists(&self, name: &[u8]) -> Option<bool> {
+        self.listing.as_ref().map(|listed| listed.places.contains_key(name))
+    }
+
+    pub(crate) fn file(&self, name: &[u8]) -> Option<KnownFile> {
+        self.names.get(name)?.file
+    }
+
+    pub(crate) fn link(&self, name: &[u8]) -> Option<KnownLink> {
+        self.names.get(name)?.link.clone()
+    }
+
+    /// What was seen last of the name's attributes. A listing that lacks the name has seen that
+    /// it is not there.
+    pub(crate) fn attr(&self, name: &[u8]) -> Option<KnownAttr> {
+        let alone = self.names.get(name).and_then(|known| known.attr);
+        let own = name.is_empty();
+        match (&self.listing, alone) {
+            (Some(listed), Some((known, order))) if own || order > listed.order => {
+                let listing = listed.own_attr().filter(|_| own && listed.order > order);
+                Some(listing.unwrap_or(known))
+            }
+            (Some(listed), None) if own => listed.own_attr(),
+            (Some(listed), _) => listed.attr(name),
+            (None, alone) => alone.map(|(known, _)| known),
+        }
+    }
+
+    /// Whether a listing says the same as the one that is known, except for times of access and
+    /// of the listing itself.
+    pub(crate) fn has_listing(&self, listing: &Listing) -> bool {
+        let Some(known) = &self.listing else { return false };
+        let calm = |attr: Option<base::Attr>| {
+            attr.map(|attr| base::Attr { atime: Timestamp::default(), ..attr })
+        };
+        let (old, new) = (&known.listing, listing);
+        calm(old.attr) == calm(new.attr)
+            && old.entries.len() == new.entries.len()
+            && old
+                .entries
+                .iter()
+                .zip(new.entries.iter())
+                .all(|(old, new)| old.name == new.name && calm(old.attr) == calm(new.attr))
+    }
+
+    /// The fewest records that say the same as all that were added.
+    pub(crate) fn records(&self) -> Vec<Record> {
+        let listed = self.listing.as_ref().map_or(0, |listed| listed.order);
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        for (name, known) in &self.names {
+            let attr = known.attr;
+            // These set the attributes too, so they go before whatever has set them last.
+            before.extend(known.link.clone().map(|link| Record::Link(name.clone(), link)));
+            before.extend(known.file.map(|file| Record::File(name.clone(), file)));
+            if let Some((attr, order)) = attr {
+                let side = if order > listed { &mut after } else { &mut before };
+                side.push(Record::Attr(name.clone(), attr));
+            }
+        }
+        before.extend(self.listing().map(Record::Listing));
+        before.append(&mut after);
+        before
+    }
+
+    /// Bytes of memory that it takes, about.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let listed = self.listing.as_ref().map_or(0, |listed| listed.listing.entries.len());
+        (listed + self.names.len()) as u64 * NAME_BYTES + NAME_BYTES
+    }
+
+    /// Bytes that its records would take in a file that has each once, about.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        let listed = self.listing.iter().flat_map(|listed| listed.listing.entries.iter());
+        let listed: u64 = listed.map(|entry| 60 + entry.name.as_bytes().len() as u64).sum();
+        listed + self.names.keys().map(|name| 2 * weight(name)).sum::<u64>()
+    }
+}
+
+impl Listed {
+    fn attr(&self, name: &[u8]) -> Option<KnownAttr> {
+        let entry = &self.listing.entries[*self.places.get(name)?];
+        Some(KnownAttr { attr: entry.attr?, seen_at: self.listing.seen_at })
+    }
+
+    fn own_attr(&self) -> Option<KnownAttr> {
+        Some(KnownAttr { attr: self.listing.attr?, seen_at: self.listing.seen_at })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use base::{Attr, DirEntry, FileKind, Name};
+    use proptest::prelude::*;
+
+    use super::super::record::tests::record;
+    use super::*;
+    use crate::digest::Digest;
+
+    fn attr(size: u64) -> Attr {
+        Attr {
+            kind: FileKind::Regular,
+            perm: 0o644,
+            size,
+            uid: 0,
+            gid: 0,
+            atime: Timestamp::default(),
+            mtime: Timestamp::default(),
+        }
+    }
+
+    fn known(size: u64) -> KnownAttr {
+        KnownAttr { attr: attr(size), seen_at: Timestamp::from_secs(size as i64) }
+    }
+
+    fn listing(names: &[(&str, u64)]) -> Listing {
+        let entry = |(name, size): &(&str, u64)| DirEntry {
+            name: Name::new(name.as_bytes()).unwrap(),
+            attr: Some(attr(*size)),
+        };
+        let entries: Vec<_> = names.iter().map(entry).collect();
+        Listing { attr: None, entries: Arc::from(entries), seen_at: Timestamp::from_secs(1) }
+    }
+
+    fn directory(records: &[Record]) -> Directory {
+        let mut directory = Directory::default();
+        records.iter().for_each(|record| directory.add(record.clone()));
+        directory
+    }
+
+    #[test]
+    fn what_came_last_counts() {
+        let one = Record::Listing(listing(&[("a", 1)]));
+        let two = Record::Attr(b"a".to_vec(), known(2));
+        let size = |records: &[Record], name: &[u8]| {
+            directory(records).attr(name).map(|known| known.attr.size)
+        };
+        assert_eq!(size(&[one.clone(), two.clone()], b"a"), Some(2));
+        assert_eq!(size(&[two.clone(), one.clone()], b"a"), Some(1));
+        let absent = Record::Listing(listing(&[("b", 3)]));
+        assert_eq!(size(&[two.clone(), absent.clone()], b"a"), None);
+        let file = KnownFile {
+            attr: attr(5),
+            digest: Digest::of(b""),
+            racy: false,
+            fetched_at: Timestamp::default(),
+        };
+        assert_eq!(size(&[one, Record::File(b"a".to_vec(), file)], b"a"), Some(5));
+    }
+
+    #[test]
+    fn forgetting_a_name_forgets_which_names_there_are() {
+        let records = [
+            Record::Listing(listing(&[("a", 1), ("b", 1)])),
+            Record::Attr(b"a".to_vec(), known(2)),
+            Record::Attr(b"b".to_vec(), known(2)),
+            Record::Forget(b"a".to_vec()),
+        ];
+        let directory = directory(&records);
+        assert_eq!((directory.listing(), directory.attr(b"a")), (None, None));
+        assert_eq!(directory.attr(b"b"), Some(known(2)));
+    }
+
+    proptest! {
+        #[test]
+        fn the_records_of_a_directory_make_the_same_directory(
+            records in prop::collection::vec(record(), 0..12)
+        ) {
+            let first = directory(&records);
+            let again = directory(&first.records());
+            prop_assert_eq!(first.listing(), again.listing());
+            for name in first.names.keys().chain(again.names.keys()) {
+                prop_assert_eq!(first.file(name), again.file(name));
+                prop_assert_eq!(first.link(name), again.link(name));
+                prop_assert_eq!(first.attr(name), again.attr(name), "{:?}", name);
+            }
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The file that has the records of one directory: where it is, how it begins, how it is read and
+//! added to.
+//!
+//! The file lies in a tree of directories that mirrors the source's, so all that is known below a
+//! directory goes with one rename. A record is added by one write at the end, under the file's
+//! lock; reading needs no lock. A file that is not as it was written from its first bit to its last
+//! is removed whole: a record that says "forgotten" may be in the part that is lost.
+//!
+//! The header has a number drawn at random, and all checksums depend on it: records of an older
+//! file of the same directory are nothing here.
+
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use base::RemotePath;
+use rustix::fs::{OFlags, Stat};
+
+use super::directory::Directory;
+use super::record::{self, Record};
+use crate::codec::Writer;
+use crate::digest::hex;
+use crate::folder::{self, Folder, note_use, read_exact_at};
+use crate::known::SourceId;
+use crate::store::places::Places;
+
+const MAGIC: &[u8; 8] = b"sshoalR1";
+
+/// Name of the file in its directory. Those of sub-directories begin with [`SUB`].
+pub(crate) const FILE_NAME: &[u8] = b"records";
+
+/// First letter of a sub-directory.
+pub(crate) const SUB: u8 = b'd';
+
+/// Files that are longer are not read: a directory of millions of names.
+const MAX_FILE_BYTES: u64 = 256 << 20;
+
+/// A file is written anew when it is longer than twice what it has to say, and this much more.
+const SLACK_BYTES: u64 = 64 << 10;
+
+/// Attempts to add to a file that others replace at the same time.
+const ATTEMPTS: u32 = 5;
+
+/// Time that a file must have been unchanged before its status says that its content is the same.
+const SETTLED_NANOS: i128 = 50_000_000;
+
+/// Which directory a file is for.
+pub(crate) struct Target<'a> {
+    pub(crate) source: &'a SourceId,
+    pub(crate) path: &'a RemotePath,
+}
+
+/// What was read of a file.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    status: Option<Status>,
+    header: Vec<u8>,
+    pub(crate) directory: Directory,
+}
+
+/// What tells that a file is as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Status {
+    ino: u64,
+    len: u64,
+    changed_nanos: i128,
+    /// The change was long enough ago for the next one to have another time.
+    settled: bool,
+}
+
+/// Why there are no records.
+pub(crate) enum NoRecords {
+    Damaged,
+    Unreadable,
+}
+
+impl Target<'_> {
+    /// The directory of the file, below that of the index.
+    pub(crate) fn folder(&self) -> Vec<u8> {
+        let mut path = hex(self.source.as_bytes()).into_bytes();
+        for name in self.path.names() {
+            path.extend_from_slice(&[b'/', SUB]);
+            path.extend_from_slice(name);
+        }
+        path
+    }
+
+    /// The file, below the directory of the index.
+    pub(crate) fn file(&self) -> Vec<u8> {
+        [&self.folder()[..], b"/", FILE_NAME].concat()
+    }
+
+    fn new_header(&self) -> Vec<u8> {
+        let number = RandomState::new().hash_one(std::time::SystemTime::now());
+        self.header_with(&number.to_le_bytes())
+    }
+
+    fn header_with(&self, number: &[u8]) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.raw(MAGIC).raw(number).raw(self.source.as_bytes()).string(self.path.as_bytes());
+        writer.seal()
+    }
+
+    /// Reads the header; `None` when it is none of this directory's.
+    fn read_header(&self, file: &File) -> io::Result<Option<Vec<u8>>> {
+        let len = self.header_with(&[0; 8]).len();
+        let Some(header) = read_exact_at(file, 0, len)? else { return Ok(None) };
+        let expected = self.header_with(&header[8..16]);
+        Ok((header == expected).then_some(header))
+    }
+
+    /// The directory of the file, made with all above it if need be.
+    fn make_folder(&self, index: &Folder) -> io::Result<Folder> {
+        if let Ok(folder) = index.below(&self.folder()) {
+            return Ok(folder);
+        }
+        let mut folder = index.make_sub(hex(self.source.as_bytes()).as_bytes())?;
+        for name in self.path.names() {
+            folder = folder.make_sub(&[&[SUB], name].concat())?;
+        }
+        Ok(folder)
+    }
+}
+
+/// What the checksums of records in a file with this header depend on.
+fn place(header: &[u8]) -> u64 {
+    let (_, last) = header.split_at(header.len() - 8);
+    last.iter().fold(0, |place, byte| place << 8 | u64::from(*byte))
+}
+
+impl Loaded {
+    /// Whether a file with this status has what was loaded, and nothing more.
+    pub(crate) fn is_current(&self, stat: &Stat) -> bool {
+        self.status.is_some_and(|status| status.settled && status.is_of(stat))
+    }
+
+    /// Reads what the file says and was not loaded yet.
+    pub(crate) fn load(&mut self, index: &Folder, target: &Target<'_>) -> Result<(), NoRecords> {
+        let (file, stat) = match index.file_below(&target.file(), OFlags::RDONLY) {
+            Err(error) if is_planted(&error) => return Err(NoRecords::Damaged),
+            Err(_) => return Err(NoRecords::Unreadable),
+            Ok(opened) => opened,
+        };
+        note_use(&file, &stat);
+        match self.read(&file, target) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(_) => return Err(NoRecords::Unreadable),
+        }
+        // A long record may just be on its way into the file: whoever writes it has the lock.
+        if !folder::lock(&file).unwrap_or(false) {
+            return Err(NoRecords::Unreadable);
+        }
+        match self.read(&file, target) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(NoRecords::Damaged),
+            Err(_) => Err(NoRecords::Unreadable),
+        }
+    }
+
+    fn read(&mut self, file: &File, target: &Target<'_>) -> io::Result<bool> {
+        let stat = rustix::fs::fstat(file)?;
+        let len = stat.st_size as u64;
+        let Some(header) = target.read_header(file)? else { return Ok(false) };
+        let known = self.status.map(|status| status.len);
+        let from = match known {
+            Some(known) if header == self.header && known <= len => known,
+            _ => {
+                self.directory = Directory::default();
+                header.len() as u64
+            }
+        };
+        self.status = None;
+        if len > MAX_FILE_BYTES {
+            return Ok(false);
+        }
+        let Some(bytes) = read_exact_at(file, from, (len - from) as usize)? else {
+            return Ok(false);
+        };
+        let Some(records) = record::decode_all(&bytes, place(&header)) else { return Ok(false) };
+        records.into_iter().for_each(|record| self.directory.add(record));
+        self.header = header;
+        self.status = Some(Status::of(&stat));
+        Ok(true)
+    }
+
+    /// Whether the file says most things more than once.
+    pub(crate) fn is_wasteful(&self) -> bool {
+        let len = self.status.map_or(0, |status| status.len);
+        len > 2 * self.directory.live_bytes() + SLACK_BYTES
+    }
+}
+
+impl Status {
+    fn of(stat: &Stat) -> Status {
+        let changed_nanos = changed_nanos(stat);
+        let now = base::Timestamp::now();
+        let now = i128::from(now.secs) * 1_000_000_000 + i128::from(now.nanos);
+        let settled = now - changed_nanos > SETTLED_NANOS;
+        Status { ino: stat.st_ino, len: stat.st_size as u64, changed_nanos, settled }
+    }
+
+    fn is_of(&self, stat: &Stat) -> bool {
+        (self.ino, self.len, self.changed_nanos)
+            == (stat.st_ino, stat.st_size as u64, changed_nanos(stat))
+    }
+}
+
+fn changed_nanos(stat: &Stat) -> i128 {
+    i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec)
+}
+
+/// Whether what stands at the file's place is nothing that the store has made.
+fn is_planted(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData
+        || error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())
+}
+
+/// Adds records at the end of the file, which is made when it is not there and `make` says so.
+/// `room` is asked for what the file grows by. Returns whether they are in it.
+pub(crate) fn append(
+    places: &Places,
+    target: &Target<'_>,
+    records: &[Record],
+    make: bool,
+    mut room: impl FnMut(u64, u64) -> bool,
+) -> io::Result<bool> {
+    for _ in 0..ATTEMPTS {
+        let opened = places.index.file_below(&target.file(), OFlags::RDWR);
+        let (file, _) = match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if !make {
+                    return Ok(true);
+                }
+                match create(places, target, records, &mut room) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                    created => return created,
+                }
+            }
+            opened => opened?,
+        };
+        if !folder::lock(&file)? {
+            return Ok(false);
+        }
+        let stat = rustix::fs::fstat(&file)?;
+        // Else it was replaced while we waited.
+        if stat.st_nlink > 0 {
+            return add_at_end(&file, stat.st_size as u64, target, records, room);
+        }
+    }
+    Ok(false)
+}
+
+/// Under the lock: what is written only in part is cut off again.
+fn add_at_end(
+    file: &File,
+    len: u64,
+    target: &Target<'_>,
+    records: &[Record],
+    mut room: impl FnMut(u64, u64) -> bool,
+) -> io::Result<bool> {
+    let Some(header) = target.read_header(file)? else {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "damaged records"));
+    };
+    let Some(bytes) = encode(records, place(&header)) else { return Ok(false) };
+    if !room(len, len + bytes.len() as u64) {
+        return Ok(false);
+    }
+    let written = file.write_all_at(&bytes, len);
+    if written.is_err() {
+        file.set_len(len)?;
+    }
+    written.map(|()| true)
+}
+
+fn create(
+    places: &Places,
+    target: &Target<'_>,
+    records: &[Record],
+    mut room: impl FnMut(u64, u64) -> bool,
+) -> io::Result<bool> {
+    let header = target.new_header();
+    let Some(bytes) = encode(records, place(&header)) else { return Ok(false) };
+    let bytes = [header, bytes].concat();
+    if !room(0, bytes.len() as u64) {
+        return Ok(false);
+    }
+    let folder = target.make_folder(&places.index)?;
+    let (tmp, file) = places.tmp_file()?;
+    let made =
+        file.write_all_at(&bytes, 0).and_then(|()| places.tmp.rename_new(&tmp, &folder, FILE_NAME));
+    if made.is_err() {
+        let _ = places.tmp.unlink(&tmp);
+    }
+    made.map(|()| true)
+}
+
+/// Writes the file anew with what `loaded` has, if it is still the file that was loaded.
+pub(crate) fn compact(places: &Places, target: &Target<'_>, loaded: &Loaded) -> io::Result<()> {
+    let (file, _) = places.index.file_below(&target.file(), OFlags::RDWR)?;
+    if !folder::try_lock(&file)? || !folder::is_named(&file) {
+        return Ok(());
+    }
+    let stat = rustix::fs::fstat(&file)?;
+    if !loaded.status.is_some_and(|status| status.is_of(&stat)) {
+        return Ok(());
+    }
+    let header = target.new_header();
+    let Some(bytes) = encode(&loaded.directory.records(), place(&header)) else { return Ok(()) };
+    let folder = places.index.below(&target.folder())?;
+    places.put(&folder, FILE_NAME, &[header, bytes].concat())
+}
+
+fn encode(records: &[Record], place: u64) -> Option<Vec<u8>> {
+    let encoded: Option<Vec<_>> = records.iter().map(|record| record.encode(place)).collect();
+    Some(encoded?.concat())
+}

@@ -1,0 +1,469 @@
+//! Whole contents: files of raw bytes, named by their digest.
+//!
+//! Invariants:
+//! 1. A file gets its name when all its bytes are written, and is never written to afterwards. So
+//!    it can stand behind a passthrough open or a `sendfile` as it is.
+//! 2. No byte reaches a reader that was not compared with a checksum. A content of one chunk is
+//!    compared with its name, a larger one chunk by chunk with the checksums beside it
+//!    ([`about`]).
+//! 3. What does not compare is removed, together with what is known about it. That is the repair:
+//!    it will be fetched again.
+//!
+//! A read of a part of a chunk takes the chunk whole to compare it. The second read of a part of
+//! the same chunk through the same open object reads that part alone, if the file's size and time
+//! of status change are still those of the first; whoever writes to the file changes that time. A
+//! read of whole chunks always compares, since the bytes are at hand anyway.
+//!
+//! Removing a file does not disturb those who have it open.
+
+pub(crate) mod about;
+mod digests;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use rustix::fs::Stat;
+
+use self::about::{About, Origin};
+pub(crate) use self::digests::KnownDigests;
+use self::digests::{add_aliases, remove_aliases};
+use crate::codec::{CHECKSUM_BYTES, checksum_at};
+use crate::digest::{Digest, Digests};
+use crate::folder::{Folder, note_use, read_exact_at};
+use crate::store::places::Places;
+use crate::store::room::on_disk;
+use crate::store::shared::{Counters, Shared};
+
+/// The unit in which contents are compared and in which partial ones are kept: the length of the
+/// kernel's usual read. Its checksum is 1/8192 of it. A smaller unit makes more of them to be read
+/// at each open, a larger one makes a small read of a large file costlier: to read and compare
+/// 128 KiB takes some 30 us.
+pub const CHUNK_BYTES: u64 = 128 << 10;
+
+/// Small contents that open objects may keep in memory, of all of them: enough for hundreds of
+/// files that are open at once. Beyond it they are read again at each read.
+const HELD_BYTES: u64 = 32 << 20;
+
+/// Time that a file's status must have been unchanged before it says that the bytes are too: file
+/// systems count time in ticks of up to 10 ms.
+const SETTLED_SECS: i64 = 2;
+
+/// Number of chunks of a content.
+pub(crate) fn chunk_count(size: u64) -> u64 {
+    size.div_ceil(CHUNK_BYTES)
+}
+
+/// The bytes on the disk are not those that were written; the content has been thrown away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the cached content is damaged")]
+pub struct Damaged;
+
+/// A whole content, open: it can be read as long as the value lives, evicted or not.
+#[derive(Clone)]
+pub struct Object(Arc<Inner>);
+
+struct Inner {
+    shared: Arc<Shared>,
+    digest: Digest,
+    size: u64,
+    ino: u64,
+    file: Arc<OwnedFd>,
+    body: Body,
+}
+
+enum Body {
+    /// One chunk, compared at the open, and here.
+    Held(Bytes),
+    /// One chunk, compared at each read.
+    Small,
+    Large {
+        sums: Vec<[u8; CHECKSUM_BYTES]>,
+        compared: Mutex<Compared>,
+        whole: AtomicBool,
+    },
+}
+
+/// Chunks that compared well while the file had this status.
+#[derive(Default)]
+struct Compared {
+    status: Option<Status>,
+    chunks: Vec<u64>,
+}
+
+/// What changes when somebody writes to a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Status {
+    size: i64,
+    changed_secs: i64,
+    changed_nanos: u64,
+}
+
+impl Object {
+    /// The digest.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        self.0.digest
+    }
+
+    /// The length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.size
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.size == 0
+    }
+
+    /// Up to `len` bytes from `offset`; fewer only at the end. Reads the disk, a chunk's worth more
+    /// than asked for at most at each end.
+    pub fn read(&self, offset: u64, len: usize) -> Result<Bytes, Damaged> {
+        let end = self.0.size.min(offset.saturating_add(len as u64));
+        if offset >= end {
+            return Ok(Bytes::new());
+        }
+        Counters::add(&self.0.shared.counters.read_bytes, end - offset);
+        let read = match &self.0.body {
+            Body::Held(content) => Some(content.slice(offset as usize..end as usize)),
+            Body::Small => {
+                self.0.read_small().map(|content| content.slice(offset as usize..end as usize))
+            }
+            Body::Large { .. } => self.0.read_large(offset, end),
+        };
+        read.ok_or_else(|| self.0.thrown_away())
+    }
+
+    /// Reads and compares all of it, the first time that it is called for this open object. For
+    /// those who read the [`Object::file`] by themselves.
+    pub fn verify(&self) -> Result<(), Damaged> {
+        let Body::Large { whole, .. } = &self.0.body else {
+            return self.read(0, self.0.size as usize).map(drop);
+        };
+        if whole.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        for chunk in 0..chunk_count(self.0.size) {
+            self.0.read_chunk(chunk).ok_or_else(|| self.0.thrown_away())?;
+        }
+        whole.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The file, open for reading only.
+    #[must_use]
+    pub fn file(&self) -> Arc<OwnedFd> {
+        self.0.file.clone()
+    }
+}
+
+impl Inner {
+    fn read_small(&self) -> Option<Bytes> {
+        let content = self.pread(0, self.size as usize)?;
+        (Digest::of(&content) == self.digest).then(|| content.into())
+    }
+
+    /// The bytes of one chunk, compared.
+    fn read_chunk(&self, chunk: u64) -> Option<Vec<u8>> {
+        let Body::Large { sums, .. } = &self.body else { return None };
+        let offset = chunk * CHUNK_BYTES;
+        let len = CHUNK_BYTES.min(self.size - offset) as usize;
+        let bytes = self.pread(offset, len)?;
+        (checksum_at(&bytes, chunk) == sums[chunk as usize]).then_some(bytes)
+    }
+
+    fn read_large(&self, offset: u64, end: u64) -> Option<Bytes> {
+        let (first, last) = (offset / CHUNK_BYTES, (end - 1) / CHUNK_BYTES);
+        let start = first * CHUNK_BYTES;
+        let is_part = offset > start || end < self.size.min(start + CHUNK_BYTES);
+        if first != last || !is_part {
+            return self.read_chunks(first, last, offset, end);
+        }
+        if self.is_compared(first) {
+            return self.pread(offset, (end - offset) as usize).map(Bytes::from);
+        }
+        let status = self.status()?;
+        let bytes = Bytes::from(self.read_chunk(first)?);
+        self.note_compared(first, status);
+        Some(bytes.slice((offset - start) as usize..(end - start) as usize))
+    }
+
+    /// Several chunks by one system call.
+    fn read_chunks(&self, first: u64, last: u64, offset: u64, end: u64) -> Option<Bytes> {
+        let Body::Large { sums, .. } = &self.body else { return None };
+        let start = first * CHUNK_BYTES;
+        let stop = self.size.min((last + 1) * CHUNK_BYTES);
+        let bytes = self.pread(start, (stop - start) as usize)?;
+        let good = (first..=last)
+            .zip(bytes.chunks(CHUNK_BYTES as usize))
+            .all(|(chunk, bytes)| checksum_at(bytes, chunk) == sums[chunk as usize]);
+        let wanted = (offset - start) as usize..(end - start) as usize;
+        good.then(|| Bytes::from(bytes).slice(wanted))
+    }
+
+    fn pread(&self, offset: u64, len: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let mut filled = 0;
+        while filled < len {
+            let rest = &mut bytes[filled..];
+            match rustix::io::pread(&self.file, rest, offset + filled as u64) {
+                Ok(0) => return None,
+                Ok(count) => filled += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+        Some(bytes)
+    }
+
+    /// The status of the file, if it is old enough to tell a change.
+    fn status(&self) -> Option<Option<Status>> {
+        let stat = rustix::fs::fstat(&self.file).ok()?;
+        let settled = base::Timestamp::now().secs - stat.st_ctime >= SETTLED_SECS;
+        Some(settled.then_some(Status {
+            size: stat.st_size,
+            changed_secs: stat.st_ctime,
+            changed_nanos: stat.st_ctime_nsec as u64,
+        }))
+    }
+
+    fn is_compared(&self, chunk: u64) -> bool {
+        let Body::Large { compared, .. } = &self.body else { return false };
+        let Some(Some(status)) = self.status() else { return false };
+        let compared = compared.lock().unwrap_or_else(PoisonError::into_inner);
+        let word = compared.chunks.get(chunk as usize / 64).copied().unwrap_or(0);
+        compared.status == Some(status) && word & 1 << (chunk % 64) != 0
+    }
+
+    /// Notes that a chunk compared well when it was read after the file had this status.
+    fn note_compared(&self, chunk: u64, status: Option<Status>) {
+        let (Body::Large { compared, .. }, Some(status)) = (&self.body, status) else { return };
+        let mut compared = compared.lock().unwrap_or_else(PoisonError::into_inner);
+        if compared.status != Some(status) {
+            let words = chunk_count(self.size).div_ceil(64) as usize;
+            *compared = Compared { status: Some(status), chunks: vec![0; words] };
+        }
+        compared.chunks[chunk as usize / 64] |= 1 << (chunk % 64);
+    }
+
+    fn thrown_away(&self) -> Damaged {
+        self.shared.throw_object_away(&self.digest, Some(self.ino));
+        self.shared.damaged("content");
+        Damaged
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Body::Held(content) = &self.body {
+            self.shared.counters.held_bytes.fetch_sub(content.len() as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Where the files of a content are.
+pub(crate) struct Names {
+    /// Name of the directory in `objects`.
+    pub(crate) folder: Vec<u8>,
+    pub(crate) content: Vec<u8>,
+    pub(crate) about: Vec<u8>,
+}
+
+impl Names {
+    pub(crate) fn of(digest: &Digest) -> Names {
+        let hex = digest.to_hex();
+        let (folder, content) = hex.split_at(2);
+        Names {
+            folder: folder.into(),
+            content: content.into(),
+            about: format!("{content}.about").into_bytes(),
+        }
+    }
+}
+
+impl Shared {
+    /// Opens a content; one that is damaged is thrown away, as far as that shows without reading
+    /// a large one.
+    pub(crate) fn open_object(self: &Arc<Shared>, digest: &Digest) -> Option<Object> {
+        let names = Names::of(digest);
+        let folder = self.places().objects.sub(&names.folder).ok()?;
+        let (file, stat) = folder.read_only(&names.content).ok()?;
+        note_use(&file, &stat);
+        let about = match stat.st_size as u64 > CHUNK_BYTES {
+            true => self.about_large(&folder, &names, digest, stat.st_ino)?,
+            false => None,
+        };
+        let opened = self.checked_object(digest, file, &stat, about);
+        // Where there is nothing to throw away another process has just done so.
+        if opened.is_none() && self.throw_object_away(digest, Some(stat.st_ino)) > 0 {
+            self.damaged("content");
+        }
+        opened
+    }
+
+    /// What is known about a large content; `Some(None)` when it is damaged.
+    fn about_large(
+        &self,
+        folder: &Folder,
+        names: &Names,
+        digest: &Digest,
+        ino: u64,
+    ) -> Option<Option<About>> {
+        match About::load(folder, &names.about, digest) {
+            Ok(about) => Some(about),
+            // Left so by two processes, one removing and one writing. It cannot be used.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.throw_object_away(digest, Some(ino));
+                None
+            }
+            // A file that cannot be opened now (too many are open, say) is not damaged.
+            Err(_) => None,
+        }
+    }
+
+    fn checked_object(
+        self: &Arc<Shared>,
+        digest: &Digest,
+        file: File,
+        stat: &Stat,
+        about: Option<About>,
+    ) -> Option<Object> {
+        let size = stat.st_size as u64;
+        let body = if size > CHUNK_BYTES {
+            let about = about.filter(|about| about.size == size)?;
+            Body::Large {
+                sums: about.sums,
+                compared: Mutex::default(),
+                whole: AtomicBool::new(false),
+            }
+        } else {
+            let content = read_exact_at(&file, 0, size as usize).ok()??;
+            if Digest::of(&content) != *digest {
+                return None;
+            }
+            self.hold(content)
+        };
+        let file = Arc::new(OwnedFd::from(file));
+        let shared = self.clone();
+        Some(Object(Arc::new(Inner {
+            shared,
+            digest: *digest,
+            size,
+            ino: stat.st_ino,
+            file,
+            body,
+        })))
+    }
+
+    fn hold(&self, content: Vec<u8>) -> Body {
+        let held = &self.counters.held_bytes;
+        let len = content.len() as u64;
+        if held.fetch_add(len, Ordering::Relaxed) + len > HELD_BYTES {
+            held.fetch_sub(len, Ordering::Relaxed);
+            return Body::Small;
+        }
+        Body::Held(content.into())
+    }
+
+    /// The length of a content whose files are there; nothing is read of them.
+    pub(crate) fn object_bytes(&self, digest: &Digest) -> Option<u64> {
+        let names = Names::of(digest);
+        let folder = self.places().objects.sub(&names.folder).ok()?;
+        let size = folder.stat(&names.content).ok()?.st_size as u64;
+        (size <= CHUNK_BYTES || folder.stat(&names.about).is_ok()).then_some(size)
+    }
+
+    /// Removes a content and what is known about it. With `ino` only if it is still that file:
+    /// somebody may have repaired it meanwhile. Returns the room that it took.
+    pub(crate) fn throw_object_away(&self, digest: &Digest, ino: Option<u64>) -> u64 {
+        let names = Names::of(digest);
+        let places = self.places();
+        let Ok(folder) = places.objects.sub(&names.folder) else { return 0 };
+        let Ok(stat) = folder.stat(&names.content) else { return 0 };
+        if ino.is_some_and(|ino| ino != stat.st_ino) {
+            return 0;
+        }
+        if let Ok(Some(About { digests: Some(digests), .. })) =
+            About::load(&folder, &names.about, digest)
+        {
+            remove_aliases(&places, &digests);
+        }
+        let about = folder.stat(&names.about).map_or(0, |stat| on_disk(stat.st_size as u64));
+        // First the content: what is left after a kill is then no content, and swept up.
+        if folder.unlink(&names.content).is_err() {
+            return 0;
+        }
+        let _ = folder.unlink(&names.about);
+        self.known_digests.remove(digest);
+        let bytes = on_disk(stat.st_size as u64) + about;
+        self.release(bytes);
+        bytes
+    }
+
+    pub(crate) fn about(&self, digest: &Digest) -> Option<About> {
+        let names = Names::of(digest);
+        let folder = self.places().objects.sub(&names.folder).ok()?;
+        About::load(&folder, &names.about, digest).ok().flatten()
+    }
+
+    /// Remembers that a file has this content, and the content's digests if they are new.
+    pub(crate) fn add_to_about(
+        self: &Arc<Shared>,
+        digest: &Digest,
+        origin: Option<Origin>,
+        digests: Option<Digests>,
+    ) {
+        let names = Names::of(digest);
+        let places = self.places();
+        let Ok(folder) = places.objects.sub(&names.folder) else { return };
+        let Ok(stat) = folder.stat(&names.content) else { return };
+        let size = stat.st_size as u64;
+        let mut about = match About::load(&folder, &names.about, digest) {
+            Ok(Some(about)) if about.size == size => about,
+            _ if size <= CHUNK_BYTES => About::new(*digest, size, Vec::new()),
+            _ => return,
+        };
+        let mut changed = origin.is_some_and(|origin| about.add(origin));
+        if about.digests.is_none() && digests.is_some() {
+            about.digests = digests;
+            changed = true;
+        }
+        if changed && self.may_write() {
+            self.put_about(&places, &folder, &names, &about);
+        }
+    }
+
+    /// Writes what is known about a content; `false` when that failed.
+    pub(crate) fn put_about(
+        &self,
+        places: &Places,
+        folder: &Folder,
+        names: &Names,
+        about: &About,
+    ) -> bool {
+        if let Err(error) = places.put_sealed(folder, &names.about, &about.encode()) {
+            self.health.failed("writing about a content", &error);
+            return false;
+        }
+        if let Some(digests) = &about.digests {
+            add_aliases(places, digests);
+            self.known_digests.insert(*digests);
+        }
+        true
+    }
+}
+
+/// Reads a chunk of a file that is being put together.
+pub(crate) fn read_chunk_of(file: &File, chunk: u64, size: u64) -> Option<Vec<u8>> {
+    let offset = chunk * CHUNK_BYTES;
+    let len = CHUNK_BYTES.min(size - offset) as usize;
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, offset).ok()?;
+    Some(bytes)
+}

@@ -1,0 +1,142 @@
+//! Which chunks of a content are there, and the pieces of those that are not whole yet.
+
+use std::ops::Range;
+
+use crate::object::CHUNK_BYTES;
+
+/// A set of chunk numbers below a bound.
+#[derive(Debug, Default)]
+pub(super) struct ChunkSet {
+    words: Vec<u64>,
+    count: u64,
+}
+
+impl ChunkSet {
+    pub(super) fn new(chunks: u64) -> ChunkSet {
+        ChunkSet { words: vec![0; chunks.div_ceil(64) as usize], count: 0 }
+    }
+
+    pub(super) fn has(&self, chunk: u64) -> bool {
+        self.words.get(chunk as usize / 64).is_some_and(|word| word & 1 << (chunk % 64) != 0)
+    }
+
+    pub(super) fn insert(&mut self, chunk: u64) {
+        if !self.has(chunk) {
+            self.words[chunk as usize / 64] |= 1 << (chunk % 64);
+            self.count += 1;
+        }
+    }
+
+    pub(super) fn remove(&mut self, chunk: u64) {
+        if self.has(chunk) {
+            self.words[chunk as usize / 64] &= !(1 << (chunk % 64));
+            self.count -= 1;
+        }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.count
+    }
+}
+
+/// The bytes of chunk number `chunk` in a content of `size` bytes.
+pub(crate) fn chunk_range(chunk: u64, size: u64) -> Range<u64> {
+    let start = chunk * CHUNK_BYTES;
+    start..size.min(start + CHUNK_BYTES)
+}
+
+/// The numbers of the chunks that have bytes of `range`.
+pub(super) fn chunks_of(range: &Range<u64>) -> Range<u64> {
+    if range.is_empty() {
+        return 0..0;
+    }
+    range.start / CHUNK_BYTES..(range.end - 1) / CHUNK_BYTES + 1
+}
+
+/// A chunk of which some bytes have come.
+#[derive(Debug)]
+pub(super) struct Fragment {
+    bytes: Vec<u8>,
+    /// In order, never touching.
+    have: Vec<Range<usize>>,
+}
+
+impl Fragment {
+    pub(super) fn new(len: usize) -> Fragment {
+        Fragment { bytes: vec![0; len], have: Vec::new() }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    pub(super) fn add(&mut self, at: usize, data: &[u8]) {
+        self.bytes[at..at + data.len()].copy_from_slice(data);
+        let mut new = at..at + data.len();
+        self.have.retain(|old| {
+            let apart = old.end < new.start || new.end < old.start;
+            if !apart {
+                new = new.start.min(old.start)..new.end.max(old.end);
+            }
+            apart
+        });
+        let place = self.have.partition_point(|old| old.start < new.start);
+        self.have.insert(place, new);
+    }
+
+    /// The chunk, if all its bytes have come.
+    pub(super) fn whole(&mut self) -> Option<Vec<u8>> {
+        let len = self.bytes.len();
+        let whole = self.have.first() == Some(&(0..len));
+        whole.then(|| std::mem::take(&mut self.bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn chunks_know_their_bytes() {
+        let size = 2 * CHUNK_BYTES + 5;
+        assert_eq!(chunk_range(2, size), 2 * CHUNK_BYTES..size);
+        assert_eq!(chunks_of(&(0..1)), 0..1);
+        assert_eq!(chunks_of(&(CHUNK_BYTES - 1..CHUNK_BYTES + 1)), 0..2);
+        assert_eq!(chunks_of(&(7..7)), 0..0);
+    }
+
+    #[test]
+    fn a_set_counts_what_is_in_it() {
+        let mut set = ChunkSet::new(70);
+        set.insert(69);
+        set.insert(69);
+        assert!(set.has(69) && !set.has(5) && !set.has(1000));
+        assert_eq!(set.len(), 1);
+        set.remove(69);
+        set.remove(5);
+        assert_eq!(set.len(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn a_fragment_is_whole_when_each_byte_has_come(
+            pieces in prop::collection::vec((0..20usize, 1..8usize), 1..20)
+        ) {
+            let content: Vec<u8> = (1..=20).collect();
+            let mut fragment = Fragment::new(content.len());
+            let mut come = vec![false; content.len()];
+            for (start, len) in pieces {
+                let end = content.len().min(start + len);
+                fragment.add(start, &content[start..end]);
+                come[start..end].fill(true);
+                if come.iter().all(|come| *come) {
+                    prop_assert_eq!(fragment.whole(), Some(content));
+                    break;
+                }
+                prop_assert_eq!(fragment.whole(), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The two files of a content that is not whole: its bytes, with holes, and the map of what is
+//! there.
+//!
+//! The map is a header that says which file of which source this is, and an entry for each chunk
+//! that was written: its number, and the checksum of its bytes at its place. An entry is added
+//! after the bytes. Nothing is synced: after a power loss the map may name chunks whose bytes never
+//! reached the disk, and their checksums tell so when they are read.
+//!
+//! Whoever has the lock of the file of bytes may write to both. Others leave them alone.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::{RemotePath, Timestamp};
+
+use crate::codec::{CHECKSUM_BYTES, Reader, Writer};
+use crate::digest::hex;
+use crate::folder::{Folder, is_named, read_exact_at, try_lock};
+use crate::known::{SourceId, Validator};
+use crate::object::chunk_count;
+
+const MAGIC: &[u8; 8] = b"sshoalP1";
+
+/// Length of an entry of the map.
+const ENTRY_BYTES: usize = 8 + CHECKSUM_BYTES;
+
+/// Longest map that is read: each of a million chunks twice.
+const MAX_MAP_BYTES: u64 = 64 << 20;
+
+/// Longest header: the path is the longest that a system call takes, and more.
+const MAX_HEADER_BYTES: u64 = 64 << 10;
+
+/// Which content it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Subject {
+    pub(crate) source: SourceId,
+    pub(crate) path: RemotePath,
+    pub(crate) validator: Validator,
+}
+
+impl Subject {
+    pub(crate) fn key(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new_derive_key("sshoal cache 1 partial content");
+        hasher.update(&self.header());
+        *hasher.finalize().as_bytes()
+    }
+
+    /// The header of the map: its length, and what it says, sealed.
+    fn header(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.raw(MAGIC).raw(self.source.as_bytes()).u64(self.validator.size);
+        writer.time(self.validator.mtime).string(self.path.as_bytes());
+        let said = writer.seal();
+        [&(said.len() as u32).to_le_bytes(), &said[..]].concat()
+    }
+
+    /// What the header of a map says, and its length.
+    fn read(map: &File) -> io::Result<Option<(Subject, u64)>> {
+        let Some(len) = read_exact_at(map, 0, 4)? else { return Ok(None) };
+        let len = u64::from(Reader::new(&len).u32().unwrap_or(u32::MAX));
+        if len > MAX_HEADER_BYTES {
+            return Ok(None);
+        }
+        let said = read_exact_at(map, 4, len as usize)?;
+        Ok(said.and_then(|said| Subject::decode(&said)).map(|subject| (subject, 4 + len)))
+    }
+
+    fn decode(said: &[u8]) -> Option<Subject> {
+        let mut reader = Reader::sealed(said)?;
+        if reader.array()? != *MAGIC {
+            return None;
+        }
+        let source = SourceId::from_bytes(reader.array()?);
+        let (size, mtime): (u64, Timestamp) = (reader.u64()?, reader.time()?);
+        let path = RemotePath::parse(reader.string()?).ok()?;
+        Some(Subject { source, path, validator: Validator { size, mtime } })
+    }
+}
+
+/// Names of the two files.
+pub(crate) struct Names {
+    pub(crate) data: Vec<u8>,
+    pub(crate) map: Vec<u8>,
+}
+
+impl Names {
+    pub(crate) fn of(key: &[u8; 32]) -> Names {
+        let hex = hex(key);
+        Names { data: format!("{hex}.data").into(), map: format!("{hex}.map").into() }
+    }
+}
+
+/// A chunk that a map names, with the checksum of its bytes.
+pub(crate) type Entry = (u64, [u8; CHECKSUM_BYTES]);
+
+/// What a map says: the content that it is of, and its chunks.
+pub(crate) fn read_map(map: &File) -> io::Result<Option<(Subject, Vec<Entry>)>> {
+    let Some((subject, start)) = Subject::read(map)? else { return Ok(None) };
+    let len = map.metadata()?.len();
+    if len > MAX_MAP_BYTES {
+        return Ok(None);
+    }
+    let Some(bytes) = read_exact_at(map, start, len.saturating_sub(start) as usize)? else {
+        return Ok(None);
+    };
+    let chunks = chunk_count(subject.validator.size);
+    let entries = bytes.chunks_exact(ENTRY_BYTES).filter_map(|entry| {
+        let mut reader = Reader::new(entry);
+        let entry = (reader.u64()?, reader.array()?);
+        (entry.0 < chunks).then_some(entry)
+    });
+    Ok(Some((subject, entries.collect())))
+}
+
+/// The two files, open and locked.
+#[derive(Debug)]
+pub(super) struct Files {
+    pub(super) data: File,
+    map: File,
+    /// Where the next entry of the map goes.
+    map_end: AtomicU64,
+}
+
+impl Files {
+    /// Opens what is there. `None` when nothing is, or another process is at work on it.
+    pub(super) fn resume(
+        folder: &Folder,
+        subject: &Subject,
+    ) -> io::Result<Option<(Files, Vec<Entry>)>> {
+        let names = Names::of(&subject.key());
+        let (data, _) = match folder.read_write(&names.data) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        if !try_lock(&data)? || !is_named(&data) {
+            return Ok(None);
+        }
+        let (map, _) = folder.ensure(&names.map)?;
+        let entries = match read_map(&map)? {
+            Some((known, entries)) if known == *subject => entries,
+            _ => {
+                restart(&data, &map, subject)?;
+                Vec::new()
+            }
+        };
+        let files = Files { data, map_end: AtomicU64::new(end_of(&map, subject)?), map };
+        Ok(Some((files, entries)))
+    }
+
+    /// Makes them. `None` when another process is at work on them.
+    pub(super) fn create(folder: &Folder, subject: &Subject) -> io::Result<Option<Files>> {
+        let names = Names::of(&subject.key());
+        let (data, _) = folder.ensure(&names.data)?;
+        if !try_lock(&data)? || !is_named(&data) {
+            return Ok(None);
+        }
+        let made = || {
+            let (map, _) = folder.ensure(&names.map)?;
+            restart(&data, &map, subject)?;
+            Ok((end_of(&map, subject)?, map))
+        };
+        match made() {
+            Ok((end, map)) => Ok(Some(Files { data, map, map_end: AtomicU64::new(end) })),
+            Err(error) => {
+                let _ = folder.unlink(&names.data);
+                let _ = folder.unlink(&names.map);
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes a chunk, and then its entry.
+    pub(super) fn write(
+        &self,
+        chunk: u64,
+        offset: u64,
+        bytes: &[u8],
+        entry: Entry,
+    ) -> io::Result<()> {
+        debug_assert_eq!(chunk, entry.0);
+        self.data.write_all_at(bytes, offset)?;
+        let mut writer = Writer::default();
+        writer.u64(entry.0).raw(&entry.1);
+        let at = self.map_end.fetch_add(ENTRY_BYTES as u64, Ordering::Relaxed);
+        self.map.write_all_at(&writer.0, at)
+    }
+}
+
+/// Begins anew: no chunk is there.
+fn restart(data: &File, map: &File, subject: &Subject) -> io::Result<()> {
+    map.set_len(0)?;
+    data.set_len(0)?;
+    data.set_len(subject.validator.size)?;
+    map.write_all_at(&subject.header(), 0)
+}
+
+/// The end of the last whole entry.
+fn end_of(map: &File, subject: &Subject) -> io::Result<u64> {
+    let start = subject.header().len() as u64;
+    let entries = map.metadata()?.len().saturating_sub(start) / ENTRY_BYTES as u64;
+    Ok(start + entries * ENTRY_BYTES as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::Digest;
+
+    fn subject() -> Subject {
+        Subject {
+            source: SourceId::new(b"source"),
+            path: RemotePath::parse(b"a/b").unwrap(),
+            validator: Validator { size: 1 << 20, mtime: Timestamp::from_secs(5) },
+        }
+    }
+
+    /// Fails when the format has changed; then it needs a new version (docs/cache-format.md).
+    #[test]
+    fn the_format_is_that_of_version_1() {
+        assert_eq!(
+            Digest::of(&subject().header()).to_hex(),
+            "a8c2d739724e6aca5440b4f6dbbdc2e6aba9c8e1617cb33e36412ed58b5bb511"
+        );
+        assert_eq!(
+            hex(&subject().key()),
+            "345fdfa13a446ee2025a3122461dc8e17ae4d9d9903e19f08660f416dc3c83cc"
+        );
+    }
+
+    #[test]
+    fn a_map_of_something_else_is_begun_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::at(dir.path()).unwrap();
+        let files = Files::create(&folder, &subject()).unwrap().unwrap();
+        files.write(1, 1 << 17, b"x", (1, [7; CHECKSUM_BYTES])).unwrap();
+        assert!(Files::resume(&folder, &subject()).unwrap().is_none(), "locked");
+        drop(files);
+        let (_, entries) = Files::resume(&folder, &subject()).unwrap().unwrap();
+        assert_eq!(entries, [(1, [7; CHECKSUM_BYTES])]);
+        let names = Names::of(&subject().key());
+        std::fs::write(dir.path().join(String::from_utf8(names.map).unwrap()), "else").unwrap();
+        let (files, entries) = Files::resume(&folder, &subject()).unwrap().unwrap();
+        assert_eq!(entries, []);
+        assert_eq!(files.data.metadata().unwrap().len(), 1 << 20);
+    }
+
+    #[test]
+    fn entries_beyond_the_end_and_torn_ones_do_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::at(dir.path()).unwrap();
+        let files = Files::create(&folder, &subject()).unwrap().unwrap();
+        for chunk in [7, 8, u64::MAX] {
+            files.write(chunk, 0, b"", (chunk, [1; CHECKSUM_BYTES])).unwrap();
+        }
+        let end = files.map.metadata().unwrap().len();
+        files.map.write_all_at(&[1; 5], end).unwrap();
+        drop(files);
+        let (files, entries) = Files::resume(&folder, &subject()).unwrap().unwrap();
+        assert_eq!(entries, [(7, [1; CHECKSUM_BYTES])]);
+        // The next entry goes over the torn one.
+        files.write(3, 0, b"", (3, [2; CHECKSUM_BYTES])).unwrap();
+        drop(files);
+        let (_, entries) = Files::resume(&folder, &subject()).unwrap().unwrap();
+        assert_eq!(entries.len(), 2);
+    }
+}

@@ -1,0 +1,375 @@
+//! The store: contents by digest, and what is known of the names that lead to them, on the local
+//! disk.
+//!
+//! Many mounts and many processes share a directory; none of them is in charge, and each may be
+//! killed at any moment. What makes that safe is said where it is done: whole contents
+//! (`object`), partial ones (`partial`), records of names (`index`), room and eviction
+//! (`store/room`, `store/housekeeping`). The files are described to the byte in
+//! `docs/cache-format.md`.
+//!
+//! Promises:
+//! 1. No byte is handed out that is not the one that was put in: damage is a miss, and is counted.
+//! 2. Nothing here fails for the user: what cannot be written is not kept, what cannot be read is
+//!    not here. Only [`Store::open`] and the commands have errors.
+//! 3. No call waits for the network, nor for a process that does not go on.
+//!
+//! All calls block for the disk; those that say "long" read or write contents, or walk through the
+//! store. Callers put those on a thread that may block.
+//!
+//! It is not decided here whether what is known still holds. That is the caller's: see
+//! [`KnownFile::current`] and [`Validator::is_racy`].
+
+mod housekeeping;
+mod inspect;
+pub(crate) mod pins;
+pub(crate) mod places;
+pub(crate) mod room;
+mod scan;
+pub(crate) mod shared;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::{DigestKind, RemotePath};
+
+pub use self::housekeeping::Cleaned;
+pub use self::inspect::{Listed, Place, Verified};
+pub use self::pins::Pin;
+pub use self::places::default_dir;
+use self::places::escaped;
+use self::shared::Shared;
+use crate::digest::{Digest, Digests};
+use crate::index::record::Record;
+use crate::known::{KnownAttr, KnownFile, KnownLink, Listing, SourceId, Validator};
+use crate::object::Object;
+use crate::object::about::Origin;
+use crate::partial::Partial;
+use crate::partial::files::Subject;
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// The directory; made with mode 0700 when it is not there. [`default_dir`] has the usual one.
+    /// What is in it is private also where others may read the directory itself.
+    pub dir: PathBuf,
+    /// Most bytes that the store may take on the disk; `None` for the smaller of 20 GiB and a
+    /// tenth of the disk.
+    pub size_bytes: Option<u64>,
+    /// Bytes of the disk that the store leaves free; `None` for a twentieth of it.
+    pub free_bytes: Option<u64>,
+    /// Bytes of memory for the records that were used last.
+    pub memory_bytes: u64,
+    /// Whether MD5, SHA-1 and SHA-256 are made when a content is completed, which takes four times
+    /// what keeping it takes otherwise; else only when they are asked for
+    /// ([`Store::compute_digests`]).
+    pub digests: bool,
+}
+
+impl StoreConfig {
+    /// A store in `dir` with the default bounds, 32 MiB of records in memory, and no digests but
+    /// blake3.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> StoreConfig {
+        StoreConfig {
+            dir: dir.into(),
+            size_bytes: None,
+            free_bytes: None,
+            memory_bytes: 32 << 20,
+            digests: false,
+        }
+    }
+}
+
+/// Why a store cannot be opened, or a command on it failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A system call failed.
+    #[error("the cache directory {dir}: {doing}: {error}")]
+    Io {
+        /// The directory of the store, escaped.
+        dir: String,
+        /// What was tried.
+        doing: &'static str,
+        /// Why it failed.
+        error: io::Error,
+    },
+    /// The directory, or the link at its place, is another user's.
+    #[error(
+        "the cache directory {dir} belongs to user {owner}, who could change what is read from \
+         it; choose one of your own with cache_dir="
+    )]
+    ForeignOwner {
+        /// The directory of the store, escaped.
+        dir: String,
+        /// Whose it is.
+        owner: u32,
+    },
+    /// Others may write to the directory, and may have.
+    #[error(
+        "others may write to the cache directory {dir}; choose another with cache_dir=, or empty \
+         it and make it private with chmod 700"
+    )]
+    OthersMayWrite {
+        /// The directory of the store, escaped.
+        dir: String,
+    },
+}
+
+impl StoreError {
+    fn io(dir: &Path, doing: &'static str, error: io::Error) -> StoreError {
+        StoreError::Io { dir: escaped(dir), doing, error }
+    }
+}
+
+/// Figures of a store. Counts are those of this process since it opened the store.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// The directory.
+    pub dir: PathBuf,
+    /// Bytes that the store takes on the disk, of all processes.
+    pub used_bytes: u64,
+    /// Most that it may take.
+    pub limit_bytes: u64,
+    /// Bytes of the disk that are free.
+    pub disk_free_bytes: u64,
+    /// Bytes of the disk that the store leaves free.
+    pub keep_free_bytes: u64,
+    /// Why nothing is written at the moment, if so.
+    pub off: Option<String>,
+    /// Look-ups of records that found one.
+    pub record_hits: u64,
+    /// Look-ups that did not.
+    pub record_misses: u64,
+    /// Contents that were asked for and here.
+    pub object_hits: u64,
+    /// Contents that were not here.
+    pub object_misses: u64,
+    /// Bytes read from whole contents.
+    pub read_bytes: u64,
+    /// Bytes of contents written.
+    pub written_bytes: u64,
+    /// Pieces that were damaged, and thrown away.
+    pub damaged: u64,
+    /// Bytes evicted.
+    pub evicted_bytes: u64,
+}
+
+/// An open store. Cheap to clone; clones are the same one.
+#[derive(Clone)]
+pub struct Store(Arc<Shared>);
+
+impl Store {
+    /// Opens the store, and makes it if it is not there. Where the index is gone it is made again
+    /// from the contents, which may take a second for 100,000 of them.
+    pub fn open(config: StoreConfig) -> Result<Store, StoreError> {
+        let shared = Arc::new(Shared::open(config)?);
+        if shared.places().index_is_new {
+            let files = shared.rebuild_index();
+            tracing::info!("the index of the cache was made again, of {files} files");
+        }
+        shared.start_housekeeping();
+        Ok(Store(shared))
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.0.dir
+    }
+
+    /// What is known of the content of the file `path`.
+    #[must_use]
+    pub fn file(&self, source: &SourceId, path: &RemotePath) -> Option<KnownFile> {
+        self.0.known_file(source, path)
+    }
+
+    /// Notes that the file `path` has this content, which the store may hold or not.
+    /// [`Partial::finish`] does it by itself.
+    pub fn record_file(&self, source: &SourceId, path: &RemotePath, known: &KnownFile) {
+        if !known.racy {
+            let KnownFile { attr, fetched_at, .. } = *known;
+            let origin = Origin { source: *source, path: path.clone(), attr, fetched_at };
+            self.0.add_to_about(&known.digest, Some(origin), None);
+        }
+        self.0.record_name(source, path, |name| Record::File(name, *known));
+    }
+
+    /// The complete listing of the directory `path`.
+    #[must_use]
+    pub fn directory(&self, source: &SourceId, path: &RemotePath) -> Option<Listing> {
+        self.0.known_listing(source, path)
+    }
+
+    /// Whether the listing of its directory has the name of `path`; `None` when there is no listing.
+    /// A look-up by name, where [`Store::directory`] would have the caller search.
+    #[must_use]
+    pub fn is_listed(&self, source: &SourceId, path: &RemotePath) -> Option<bool> {
+        self.0.is_listed(source, path)
+    }
+
+    /// Notes a listing, which must be complete: names that are not in it count as absent.
+    pub fn record_directory(&self, source: &SourceId, path: &RemotePath, listing: &Listing) {
+        self.0.record_listing(source, path, listing);
+    }
+
+    /// The target of the symbolic link `path`.
+    #[must_use]
+    pub fn link(&self, source: &SourceId, path: &RemotePath) -> Option<KnownLink> {
+        self.0.known_link(source, path)
+    }
+
+    /// Notes the target of a symbolic link.
+    pub fn record_link(&self, source: &SourceId, path: &RemotePath, link: &KnownLink) {
+        self.0.record_name(source, path, |name| Record::Link(name, link.clone()));
+    }
+
+    /// The attributes of `path`: those that were recorded last, by themselves, with a content, or
+    /// in the listing of its directory. `None` also when a later listing lacks the name.
+    #[must_use]
+    pub fn attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
+        self.0.known_attr(source, path)
+    }
+
+    /// Notes attributes.
+    pub fn record_attr(&self, source: &SourceId, path: &RemotePath, known: &KnownAttr) {
+        self.0.record_name(source, path, |name| Record::Attr(name, *known));
+    }
+
+    /// Forgets `path`, all below it, and which names its directory has. When this returns no
+    /// process finds them any more; after a power loss the latest of it may be undone. What others
+    /// record at the same time may stay.
+    pub fn forget(&self, source: &SourceId, path: &RemotePath) {
+        self.0.forget_path(source, path);
+    }
+
+    /// Forgets which names the directory `path` has, not what is known of each.
+    pub fn forget_listing(&self, source: &SourceId, path: &RemotePath) {
+        self.0.forget_names(source, path);
+    }
+
+    /// A whole content. It stays readable while the value lives, evicted or not. Reads a content
+    /// of one chunk whole.
+    #[must_use]
+    pub fn object(&self, digest: &Digest) -> Option<Object> {
+        let object = self.0.open_object(digest);
+        let counters = &self.0.counters;
+        let counter =
+            if object.is_some() { &counters.object_hits } else { &counters.object_misses };
+        shared::Counters::add(counter, 1);
+        object
+    }
+
+    /// The length of a content, if it is here. Reads nothing of it, so it may be damaged.
+    #[must_use]
+    pub fn object_bytes(&self, digest: &Digest) -> Option<u64> {
+        self.0.object_bytes(digest)
+    }
+
+    /// A content that is being fetched, for one state of a file: what earlier fetches of that state
+    /// have brought is in it. All callers in this process have the same one; in another process it
+    /// keeps nothing as long as somebody has it here.
+    #[must_use]
+    pub fn fetch(&self, source: &SourceId, path: &RemotePath, validator: Validator) -> Partial {
+        self.0.partial(Subject { source: *source, path: path.clone(), validator })
+    }
+
+    /// How many bytes of this state of a file are here, whole or in part.
+    #[must_use]
+    pub fn present_bytes(&self, source: &SourceId, path: &RemotePath, validator: Validator) -> u64 {
+        let known = self.file(source, path).filter(|known| known.validator() == validator);
+        if let Some(bytes) = known.and_then(|known| self.object_bytes(&known.digest)) {
+            return bytes;
+        }
+        self.0.partial_bytes(&Subject { source: *source, path: path.clone(), validator })
+    }
+
+    /// All digests of a content, when they were made before. A look into memory, or into one file.
+    #[must_use]
+    pub fn digests(&self, digest: &Digest) -> Option<Digests> {
+        self.0.digests_of(digest)
+    }
+
+    /// All digests of a content that is here; long when they were not made before.
+    #[must_use]
+    pub fn compute_digests(&self, digest: &Digest) -> Option<Digests> {
+        self.0.make_digests(digest)
+    }
+
+    /// The content with this digest, which may be of another kind, if it is here. Digests of other
+    /// kinds are found when they have been made.
+    #[must_use]
+    pub fn content_of(&self, kind: DigestKind, value: &[u8]) -> Option<Digest> {
+        self.0.find_alias(kind, value)
+    }
+
+    /// Keeps a sub-tree from eviction: what is here of it, and what comes.
+    pub fn pin(&self, source: &SourceId, path: &RemotePath) -> Result<(), StoreError> {
+        let pin = Pin { source: *source, path: path.clone() };
+        pins::add(&self.0.places(), &pin)
+            .map_err(|error| StoreError::io(self.dir(), "noting a pin", error))
+    }
+
+    /// Takes a pin back; whether there was one.
+    pub fn unpin(&self, source: &SourceId, path: &RemotePath) -> Result<bool, StoreError> {
+        let pin = Pin { source: *source, path: path.clone() };
+        pins::remove(&self.0.places(), &pin)
+            .map_err(|error| StoreError::io(self.dir(), "removing a pin", error))
+    }
+
+    /// All pins, in order.
+    #[must_use]
+    pub fn pins(&self) -> Vec<Pin> {
+        pins::all(&self.0.places())
+    }
+
+    /// Figures. Cheap.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let shared = &self.0;
+        let counted = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &shared.counters;
+        let disk = shared.places().disk().ok();
+        Status {
+            dir: shared.dir.clone(),
+            used_bytes: shared.usage().bytes.saturating_sub(shared.unused_bytes()),
+            limit_bytes: disk.as_ref().map_or(0, |disk| shared.bounds.size_bytes(disk)),
+            disk_free_bytes: disk.as_ref().map_or(0, |disk| disk.f_bavail * disk.f_frsize),
+            keep_free_bytes: disk.as_ref().map_or(0, |disk| shared.bounds.free_bytes(disk)),
+            off: shared.health.why_off(),
+            record_hits: counted(&counters.record_hits),
+            record_misses: counted(&counters.record_misses),
+            object_hits: counted(&counters.object_hits),
+            object_misses: counted(&counters.object_misses),
+            read_bytes: counted(&counters.read_bytes),
+            written_bytes: counted(&counters.written_bytes),
+            damaged: counted(&counters.damaged),
+            evicted_bytes: counted(&counters.evicted_bytes),
+        }
+    }
+
+    /// All contents, whole and partial. Long.
+    #[must_use]
+    pub fn list(&self) -> Vec<Listed> {
+        self.0.contents()
+    }
+
+    /// Reads all that is here and compares it; removes what is damaged. `progress` hears of each
+    /// item how many bytes it takes. Long.
+    pub fn verify(&self, progress: impl FnMut(u64)) -> Verified {
+        self.0.verify_all(progress)
+    }
+
+    /// Brings the store within its bounds, and sweeps up. Long.
+    pub fn gc(&self) -> Cleaned {
+        self.0.clean()
+    }
+
+    /// Removes everything but the pins, also under the hands of mounts: they fetch anew. Long.
+    pub fn clear(&self) -> Result<(), StoreError> {
+        self.0
+            .remove_all()
+            .map_err(|error| StoreError::io(self.dir(), "removing what is in it", error))
+    }
+}

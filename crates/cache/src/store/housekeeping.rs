@@ -1,0 +1,262 @@
+//! Keeps a store within its bounds, and sweeps up.
+//!
+//! One process at a time does it, under the lock of the file `gc.lock`, on a thread of its own when
+//! a writer has come near the bounds. What was used longest ago goes first, until a tenth of the
+//! bound is free again: a scan costs a look at each file, so it is not made for each file that is
+//! written. Pinned contents, and partial ones that somebody is at work on, stay.
+//!
+//! A content that is open is removed like any other: its readers keep it until they close it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::FileType;
+
+use super::pins::{self, Pin};
+use super::places::{Places, unique_name};
+use super::room::{Left, Usage};
+use super::scan::{self, Item, What};
+use super::shared::{Counters, Shared};
+use crate::folder::{Folder, try_lock};
+use crate::index::log::{FILE_NAME, Target};
+use crate::partial::files::Names;
+
+/// Seconds after which the store is scanned though it is within its bounds.
+const SCAN_SECS: i64 = 24 * 3600;
+
+/// Pause after a clean-up that could remove nothing, or that another process was at: each writer
+/// that finds no room calls for the next one.
+const REST: Duration = Duration::from_secs(5);
+
+/// What a clean-up did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cleaned {
+    /// Bytes that the store takes now.
+    pub kept_bytes: u64,
+    /// Bytes that were removed.
+    pub removed_bytes: u64,
+    /// Contents, partial contents and directories' records that were removed.
+    pub removed: u64,
+    /// Another process is at it; nothing was done.
+    pub busy: bool,
+}
+
+impl Shared {
+    /// Starts the housekeeping on a thread of its own, unless it is at work.
+    pub(crate) fn start_housekeeping(self: &Arc<Shared>) {
+        let resting = *self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        let rests = resting.is_some_and(|until| Instant::now() < until);
+        if rests || self.housekeeping.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let shared = self.clone();
+        let started = std::thread::Builder::new().name("cache-clean".into()).spawn(move || {
+            shared.clean_if_needed();
+            shared.housekeeping.store(false, Ordering::Release);
+        });
+        if started.is_err() {
+            self.housekeeping.store(false, Ordering::Release);
+        }
+    }
+
+    /// Empties the trash; scans only when the bounds are near or the last scan is long ago.
+    fn clean_if_needed(&self) {
+        let places = self.places();
+        empty_trash(&places);
+        let usage = self.usage();
+        let age = base::Timestamp::now().secs - usage.scanned_secs;
+        let over = self.excess(&places, usage.bytes) > 0;
+        if (over || age.abs() > SCAN_SECS) && self.clean().removed == 0 {
+            let until = Instant::now() + REST;
+            *self.resting.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+        }
+    }
+
+    /// Bytes that are too many, with what is to be free afterwards; 0 within the bounds.
+    fn excess(&self, places: &Places, bytes: u64) -> u64 {
+        let Ok(disk) = places.disk() else { return 0 };
+        let limit = self.bounds.size_bytes(&disk);
+        let left = Left::on(&disk);
+        let over = if bytes > limit / 20 * 19 { bytes - limit / 10 * 9 } else { 0 };
+        let short = left.missing_bytes(self.bounds.free_bytes(&disk));
+        // How many files that makes is not known; it is tried again.
+        let files = if left.lacks_files() { bytes / 10 + 1 } else { 0 };
+        over.max(short).max(files)
+    }
+
+    /// Others have filled the disk: there is nothing left to evict, and still too little is free.
+    fn tell_if_full(&self, places: &Places) {
+        let Ok(disk) = places.disk() else { return };
+        let left = Left::on(&disk);
+        if left.missing_bytes(self.bounds.free_bytes(&disk)) > 0 || left.lacks_files() {
+            let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+            self.health.failed("leaving some of the disk free", &full);
+        }
+    }
+
+    /// Scans the store, and evicts what is too much.
+    pub(crate) fn clean(&self) -> Cleaned {
+        let places = self.places();
+        let lock = places.root.ensure(b"gc.lock").map(|(file, _)| file);
+        let Ok(lock) = lock else { return Cleaned::default() };
+        if !try_lock(&lock).unwrap_or(false) {
+            return Cleaned { busy: true, ..Cleaned::default() };
+        }
+        empty_trash(&places);
+        sweep_tmp(&places);
+        self.release_stock();
+        let before = self.usage().bytes;
+        let mut items = scan::all(&places);
+        let found: u64 = items.iter().map(|item| item.bytes).sum();
+        let scanned_secs = base::Timestamp::now().secs;
+        // What others have written meanwhile may be in it or not; too much is the safer side.
+        let usage = self.change_usage(|usage| {
+            let bytes = found + usage.bytes.saturating_sub(before);
+            Usage { bytes, scanned_secs }
+        });
+        let bytes = usage.map_or(found, |usage| usage.bytes);
+        items.sort_by_key(|item| item.used_secs);
+        let cleaned = self.evict(&places, &items, self.excess(&places, bytes));
+        empty_trash(&places);
+        self.tell_if_full(&places);
+        Cleaned { kept_bytes: bytes.saturating_sub(cleaned.removed_bytes), ..cleaned }
+    }
+
+    /// Removes the first of `items` until `excess` bytes are gone.
+    fn evict(&self, places: &Places, items: &[Item], excess: u64) -> Cleaned {
+        let mut cleaned = Cleaned::default();
+        if excess == 0 {
+            return cleaned;
+        }
+        let pins = pins::all(places);
+        for item in items {
+            if cleaned.removed_bytes >= excess {
+                break;
+            }
+            if !self.is_pinned(&pins, &item.what) && self.remove(places, item) {
+                cleaned.removed += 1;
+                cleaned.removed_bytes += item.bytes;
+            }
+        }
+        Counters::add(&self.counters.evicted_bytes, cleaned.removed_bytes);
+        cleaned
+    }
+
+    fn is_pinned(&self, pins: &[Pin], what: &What) -> bool {
+        if pins.is_empty() {
+            return false;
+        }
+        match what {
+            What::Object(digest, _) => self.about(digest).is_some_and(|about| {
+                let covered = |pin: &Pin| {
+                    about.origins.iter().any(|origin| pin.covers(&origin.source, &origin.path))
+                };
+                pins.iter().any(covered)
+            }),
+            What::Partial(_) => false,
+            What::Records(source, path) => {
+                pins.iter().any(|pin| pin.covers(source, path) || pin.is_listed_in(source, path))
+            }
+        }
+    }
+
+    /// Removes one item; `false` when that is not possible now.
+    fn remove(&self, places: &Places, item: &Item) -> bool {
+        match &item.what {
+            What::Object(digest, _) => self.throw_object_away(digest, None) > 0,
+            What::Partial(key) => {
+                let names = Names::of(key);
+                if scan::is_busy(places, &names.data) {
+                    return false;
+                }
+                let removed = places.partial.unlink(&names.data).is_ok();
+                let _ = places.partial.unlink(&names.map);
+                self.release_if(removed, item.bytes)
+            }
+            What::Records(source, path) => {
+                let target = Target { source, path };
+                let removed = places
+                    .index
+                    .below(&target.folder())
+                    .and_then(|folder| folder.unlink(FILE_NAME))
+                    .is_ok();
+                prune(&places.index, &target.folder());
+                self.release_if(removed, item.bytes)
+            }
+        }
+    }
+
+    fn release_if(&self, removed: bool, bytes: u64) -> bool {
+        if removed {
+            self.release(bytes);
+        }
+        removed
+    }
+
+    /// Removes everything.
+    pub(crate) fn remove_all(&self) -> std::io::Result<()> {
+        let places = self.places();
+        for folder in [&places.objects, &places.index, &places.alias] {
+            for (name, _) in folder.names()? {
+                places.throw_away(folder, &name)?;
+            }
+        }
+        for (name, _) in places.partial.names()? {
+            places.throw_away(&places.partial, &name)?;
+        }
+        let scanned_secs = base::Timestamp::now().secs;
+        self.change_usage(|_| Usage { bytes: 0, scanned_secs });
+        empty_trash(&places);
+        Ok(())
+    }
+}
+
+/// Removes directories of the index that have become empty, from the deepest up.
+fn prune(index: &Folder, path: &[u8]) {
+    let mut path = path;
+    while let Some(at) = path.iter().rposition(|byte| *byte == b'/') {
+        let (above, name) = (&path[..at], &path[at + 1..]);
+        // Fails when it is not empty, which ends it.
+        if !index.below(above).is_ok_and(|above| above.rmdir(name).is_ok()) {
+            return;
+        }
+        path = above;
+    }
+}
+
+/// Removes what was thrown away, however deep it is: what is in a directory is moved up first.
+fn empty_trash(places: &Places) {
+    // Bounded by what is there; others may add at the same time.
+    loop {
+        let names = places.trash.names().unwrap_or_default();
+        let removed =
+            names.iter().filter(|(name, kind)| remove_thrown(places, name, *kind)).count();
+        if removed == 0 {
+            return;
+        }
+    }
+}
+
+/// Whether something of it is gone now.
+fn remove_thrown(places: &Places, name: &[u8], kind: FileType) -> bool {
+    if kind != FileType::Directory {
+        return places.trash.unlink(name).is_ok();
+    }
+    let Ok(folder) = places.trash.sub(name) else { return false };
+    for (inner, kind) in folder.names().unwrap_or_default() {
+        let _ = match kind {
+            FileType::Directory => folder.rename(&inner, &places.trash, &unique_name()),
+            _ => folder.unlink(&inner),
+        };
+    }
+    places.trash.rmdir(name).is_ok()
+}
+
+fn sweep_tmp(places: &Places) {
+    for (name, _) in places.tmp.names().unwrap_or_default() {
+        if let Ok(stat) = places.tmp.stat(&name) {
+            scan::remove_rubbish(&places.tmp, &name, &stat);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What a store has, told and verified; and the index made again from the contents.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use base::RemotePath;
+
+use super::places::Places;
+use super::scan::{self, What};
+use super::shared::Shared;
+use crate::digest::Digest;
+use crate::index::record::Record;
+use crate::known::{KnownFile, SourceId};
+use crate::object::CHUNK_BYTES;
+use crate::object::about::Origin;
+use crate::partial::chunks::chunk_range;
+use crate::partial::files;
+
+/// A file that had a content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The source.
+    pub source: SourceId,
+    /// The path in it.
+    pub path: RemotePath,
+}
+
+/// A content in the store.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Its digest; `None` for one that is not whole.
+    pub digest: Option<Digest>,
+    /// Its length.
+    pub size_bytes: u64,
+    /// Bytes of it that are here.
+    pub present_bytes: u64,
+    /// Files that have or had it, the latest last; not all of them if there are many.
+    pub places: Vec<Place>,
+    /// When it was last used, to the hour; seconds since 1970.
+    pub used_secs: i64,
+}
+
+/// What a verification found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Whole contents that are as they were written.
+    pub good: u64,
+    /// Their bytes.
+    pub good_bytes: u64,
+    /// Whole contents that were damaged, and are removed.
+    pub damaged: u64,
+    /// Chunks of partial contents that are as they were written.
+    pub good_chunks: u64,
+    /// Those that are not; they will be fetched again.
+    pub damaged_chunks: u64,
+    /// Directories whose records are as they were written.
+    pub directories: u64,
+    /// Those whose records were damaged, and are removed.
+    pub damaged_directories: u64,
+}
+
+impl Verified {
+    /// Whether nothing was damaged.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.damaged == 0 && self.damaged_chunks == 0 && self.damaged_directories == 0
+    }
+}
+
+impl Shared {
+    /// All contents.
+    pub(super) fn contents(&self) -> Vec<Listed> {
+        let places = self.places();
+        let listed = |item: scan::Item| match item.what {
+            What::Object(digest, size) => {
+                let origins = self.about(&digest).map_or(Vec::new(), |about| about.origins);
+                Some(Listed {
+                    digest: Some(digest),
+                    size_bytes: size,
+                    present_bytes: size,
+                    places: origins.into_iter().map(Place::from).collect(),
+                    used_secs: item.used_secs,
+                })
+            }
+            What::Partial(key) => {
+                let (map, _) = places.partial.read_only(&files::Names::of(&key).map).ok()?;
+                let (subject, _) = files::read_map(&map).ok()??;
+                Some(Listed {
+                    digest: None,
+                    size_bytes: subject.validator.size,
+                    present_bytes: self.partial_bytes(&subject),
+                    places: vec![Place { source: subject.source, path: subject.path }],
+                    used_secs: item.used_secs,
+                })
+            }
+            What::Records(..) => None,
+        };
+        scan::all(&places).into_iter().filter_map(listed).collect()
+    }
+
+    /// Reads everything and compares it; `progress` hears how many bytes each item had.
+    pub(super) fn verify_all(self: &Arc<Shared>, mut progress: impl FnMut(u64)) -> Verified {
+        let places = self.places();
+        let mut verified = Verified::default();
+        for item in scan::all(&places) {
+            match item.what {
+                What::Object(digest, size) => match self.verify_object(&digest) {
+                    Some(true) => {
+                        verified.good += 1;
+                        verified.good_bytes += size;
+                    }
+                    Some(false) => verified.damaged += 1,
+                    None => {}
+                },
+                What::Partial(key) => verify_partial(&places, &key, &mut verified),
+                What::Records(source, path) => match self.verify_records(&source, &path) {
+                    true => verified.directories += 1,
+                    false => verified.damaged_directories += 1,
+                },
+            }
+            progress(item.bytes);
+        }
+        verified
+    }
+
+    /// Compares a content with its name, and its chunks with their checksums. `None` when it went
+    /// away meanwhile.
+    fn verify_object(self: &Arc<Shared>, digest: &Digest) -> Option<bool> {
+        self.object_bytes(digest)?;
+        let Some(object) = self.open_object(digest) else {
+            return self.object_bytes(digest).is_none().then_some(false);
+        };
+        let mut hasher = blake3::Hasher::new();
+        let mut offset = 0;
+        while offset < object.len() {
+            let Ok(piece) = object.read(offset, 8 * CHUNK_BYTES as usize) else {
+                return Some(false);
+            };
+            hasher.update(&piece);
+            offset += piece.len() as u64;
+        }
+        let same = hasher.finalize().as_bytes() == digest.as_bytes();
+        if !same {
+            self.throw_object_away(digest, None);
+            self.damaged("content");
+        }
+        Some(same)
+    }
+
+    fn verify_records(&self, source: &SourceId, path: &RemotePath) -> bool {
+        let before = self.counters.damaged.load(std::sync::atomic::Ordering::Relaxed);
+        // A look-up reads the whole file, unless it is in memory and unchanged.
+        let _ = self.known_listing(source, path);
+        self.counters.damaged.load(std::sync::atomic::Ordering::Relaxed) == before
+    }
+
+    /// Makes the index again from what the contents know about themselves. Listings and links are
+    /// not in it; they are asked for when they are needed.
+    pub(super) fn rebuild_index(self: &Arc<Shared>) -> u64 {
+        let mut objects = Vec::new();
+        scan::objects(&self.places(), &mut objects);
+        let mut latest: HashMap<(SourceId, RemotePath), KnownFile> = HashMap::new();
+        for item in objects {
+            let What::Object(digest, _) = item.what else { continue };
+            let origins = self.about(&digest).map_or(Vec::new(), |about| about.origins);
+            for Origin { source, path, attr, fetched_at } in origins {
+                let known = KnownFile { attr, digest, racy: false, fetched_at };
+                let place = latest.entry((source, path)).or_insert(known);
+                if place.fetched_at < fetched_at {
+                    *place = known;
+                }
+            }
+        }
+        for ((source, path), known) in &latest {
+            self.record_name(source, path, |name| Record::File(name, *known));
+        }
+        latest.len() as u64
+    }
+}
+
+impl From<Origin> for Place {
+    fn from(origin: Origin) -> Place {
+        Place { source: origin.source, path: origin.path }
+    }
+}
+
+fn verify_partial(places: &Places, key: &[u8; 32], verified: &mut Verified) {
+    let names = files::Names::of(key);
+    let opened = places
+        .partial
+        .read_only(&names.data)
+        .and_then(|(data, _)| Ok((data, places.partial.read_only(&names.map)?.0)));
+    let Ok((data, map)) = opened else { return };
+    let Ok(Some((subject, entries))) = files::read_map(&map) else {
+        verified.damaged_chunks += 1;
+        return;
+    };
+    for (chunk, sum) in entries.into_iter().collect::<HashMap<_, _>>() {
+        let range = chunk_range(chunk, subject.validator.size);
+        let len = (range.end - range.start) as usize;
+        let bytes = crate::folder::read_exact_at(&data, range.start, len).ok().flatten();
+        if bytes.is_some_and(|bytes| crate::codec::checksum_at(&bytes, chunk) == sum) {
+            verified.good_chunks += 1;
+        } else {
+            verified.damaged_chunks += 1;
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! How much a store takes on the disk, and whether more may be written.
+//!
+//! What it takes is one number in the file `usage`, which all processes change under its lock; a
+//! scan by the housekeeping puts it right after a crash. Room is reserved before anything is
+//! written, so the bound holds at every moment, and not only after a clean-up.
+//!
+//! A disk that is full or fails turns writing off for a minute, and the user is told once.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::StatVfs;
+
+use crate::codec::{Reader, Writer};
+use crate::folder::{self, read_exact_at};
+
+/// Pause after a failed write.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// What a store takes by default at most.
+const DEFAULT_SIZE_BYTES: u64 = 20 << 30;
+
+/// Unit in which file systems give room, for what has no blocks to count.
+const BLOCK_BYTES: u64 = 4096;
+
+const USAGE_BYTES: usize = 16 + 16;
+
+/// The room that `bytes` of content take.
+pub(crate) fn on_disk(bytes: u64) -> u64 {
+    bytes.div_ceil(BLOCK_BYTES) * BLOCK_BYTES
+}
+
+/// The bounds of a store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    size: Option<u64>,
+    free: Option<u64>,
+}
+
+impl Bounds {
+    pub(crate) fn new(size_bytes: Option<u64>, free_bytes: Option<u64>) -> Bounds {
+        Bounds { size: size_bytes, free: free_bytes }
+    }
+
+    /// Most bytes that the store may take on this disk.
+    pub(crate) fn size_bytes(&self, disk: &StatVfs) -> u64 {
+        self.size.unwrap_or_else(|| DEFAULT_SIZE_BYTES.min(disk.f_blocks * disk.f_frsize / 10))
+    }
+
+    /// Bytes that are to stay free on this disk.
+    pub(crate) fn free_bytes(&self, disk: &StatVfs) -> u64 {
+        self.free.unwrap_or(disk.f_blocks * disk.f_frsize / 20)
+    }
+}
+
+/// What a disk has left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Left {
+    pub(crate) bytes: u64,
+    /// Files that can be made; `None` where the file system does not count them.
+    files: Option<u64>,
+    /// A hundredth of the disk, in files and in bytes.
+    hundredth: (u64, u64),
+}
+
+impl Left {
+    pub(crate) fn on(disk: &StatVfs) -> Left {
+        Left {
+            bytes: disk.f_bavail * disk.f_frsize,
+            files: (disk.f_files > 0).then_some(disk.f_favail),
+            hundredth: (disk.f_files / 100, disk.f_blocks * disk.f_frsize / 100),
+        }
+    }
+
+    /// Whether `bytes` more in a few files leave `free_bytes`.
+    pub(crate) fn fits(&self, bytes: u64, free_bytes: u64) -> bool {
+        self.bytes >= free_bytes.saturating_add(bytes) && !self.lacks_files()
+    }
+
+    /// Bytes that are missing to what is to be free, and to the beginning of the next writes; 0
+    /// when there are more.
+    pub(crate) fn missing_bytes(&self, free_bytes: u64) -> u64 {
+        let (soon, enough) =
+            (self.hundredth.1.max(free_bytes / 10), 2 * self.hundredth.1.max(free_bytes / 10));
+        match self.bytes < free_bytes.saturating_add(soon) {
+            true => free_bytes.saturating_add(enough) - self.bytes,
+            false => 0,
+        }
+    }
+
+    /// Whether hardly any more files can be made.
+    pub(crate) fn lacks_files(&self) -> bool {
+        self.files.is_some_and(|files| files < self.hundredth.0.max(8))
+    }
+}
+
+/// The number in the file `usage`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) bytes: u64,
+    /// When the store was last scanned, in seconds since 1970; 0 for never.
+    pub(crate) scanned_secs: i64,
+}
+
+/// Changes the number under its lock and returns the new one. `None` when the lock was not to be
+/// had: the number is then a little wrong until the next scan.
+pub(crate) fn change(
+    file: &File,
+    change: impl FnOnce(Usage) -> Usage,
+) -> io::Result<Option<Usage>> {
+    if !folder::lock(file)? {
+        return Ok(None);
+    }
+    let new = change(read(file)?);
+    let written = write(file, new);
+    rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock)?;
+    written.map(|()| Some(new))
+}
+
+/// The number as it is now; what is damaged counts as never scanned.
+pub(crate) fn read(file: &File) -> io::Result<Usage> {
+    let bytes = read_exact_at(file, 0, USAGE_BYTES)?;
+    let decode = |bytes: Vec<u8>| {
+        let mut reader = Reader::sealed(&bytes)?;
+        Some(Usage { bytes: reader.u64()?, scanned_secs: reader.u64()? as i64 })
+    };
+    Ok(bytes.and_then(decode).unwrap_or_default())
+}
+
+fn write(file: &File, usage: Usage) -> io::Result<()> {
+    let mut writer = Writer::default();
+    writer.u64(usage.bytes).u64(usage.scanned_secs as u64);
+    file.write_all_at(&writer.seal(), 0)
+}
+
+/// Whether the disk takes what is written.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    off: Mutex<Off>,
+}
+
+#[derive(Debug, Default)]
+struct Off {
+    until: Option<Instant>,
+    why: String,
+    told: bool,
+}
+
+impl Health {
+    fn lock(&self) -> MutexGuard<'_, Off> {
+        self.off.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether writes may be tried.
+    pub(crate) fn is_on(&self) -> bool {
+        self.lock().until.is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// Whether writes were off until a moment ago and are now to be tried again; true once.
+    pub(crate) fn resumes(&self) -> bool {
+        let mut off = self.lock();
+        let over = off.until.is_some_and(|until| Instant::now() >= until);
+        if over {
+            off.until = None;
+        }
+        over
+    }
+
+    /// Why writes are off, if they are.
+    pub(crate) fn why_off(&self) -> Option<String> {
+        let off = self.lock();
+        off.until.is_some_and(|until| Instant::now() < until).then(|| off.why.clone())
+    }
+
+    /// A write failed. The first time the user is told.
+    pub(crate) fn failed(&self, doing: &str, error: &io::Error) {
+        let why = format!("{doing}: {error}");
+        let mut off = self.lock();
+        off.until = Some(Instant::now() + RETRY);
+        off.why.clone_from(&why);
+        let first = !std::mem::replace(&mut off.told, true);
+        drop(off);
+        if first {
+            tracing::warn!(
+                "the cache cannot be written to ({why}); going on without it, \
+                 and trying again every minute"
+            );
+        } else {
+            tracing::debug!("the cache cannot be written to ({why})");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_is_kept_and_a_damaged_one_is_zero() {
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(read(&file).unwrap(), Usage::default());
+        let add = |usage: Usage| Usage { bytes: usage.bytes + 5, scanned_secs: 7 };
+        assert_eq!(change(&file, add).unwrap(), Some(Usage { bytes: 5, scanned_secs: 7 }));
+        assert_eq!(read(&file).unwrap().bytes, 5);
+        file.write_all_at(&[1], 3).unwrap();
+        assert_eq!(read(&file).unwrap(), Usage::default());
+        assert_eq!(change(&file, add).unwrap(), Some(Usage { bytes: 5, scanned_secs: 7 }));
+    }
+
+    #[test]
+    fn a_failed_write_turns_writing_off() {
+        let health = Health::default();
+        assert!(health.is_on() && !health.resumes());
+        health.failed("writing", &io::Error::from_raw_os_error(28));
+        assert!(!health.is_on() && !health.resumes());
+        assert!(health.why_off().unwrap().starts_with("writing: "));
+    }
+}

@@ -1,0 +1,149 @@
+//! Walks through all that a store has on the disk.
+
+use base::RemotePath;
+use rustix::fs::{FileType, OFlags, Stat};
+
+use super::places::Places;
+use super::room::on_disk;
+use crate::digest::{Digest, unhex};
+use crate::folder::Folder;
+use crate::index::log::{FILE_NAME, SUB};
+use crate::known::SourceId;
+
+/// Age in seconds at which a file that belongs to nothing is rubbish: whoever made it would long
+/// have given it its name.
+const RUBBISH_SECS: i64 = 600;
+
+/// What an item is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// A whole content of this many bytes.
+    Object(Digest, u64),
+    /// A content that is being fetched, or was; the name of its two files.
+    Partial([u8; 32]),
+    /// The records of a directory.
+    Records(SourceId, RemotePath),
+}
+
+/// Something that may be evicted.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) what: What,
+    /// Room that it takes.
+    pub(super) bytes: u64,
+    /// When it was last used, about; seconds since 1970.
+    pub(super) used_secs: i64,
+}
+
+/// Everything in the store. On the way rubbish is removed.
+pub(super) fn all(places: &Places) -> Vec<Item> {
+    let mut items = Vec::new();
+    objects(places, &mut items);
+    partials(places, &mut items);
+    records(places, &mut items);
+    items
+}
+
+/// All whole contents.
+pub(super) fn objects(places: &Places, items: &mut Vec<Item>) {
+    for (name, kind) in places.objects.names().unwrap_or_default() {
+        if kind == FileType::Directory
+            && let Ok(folder) = places.objects.sub(&name)
+        {
+            objects_in(&folder, &name, items);
+        }
+    }
+}
+
+fn objects_in(folder: &Folder, first: &[u8], items: &mut Vec<Item>) {
+    for (name, _) in folder.names().unwrap_or_default() {
+        let Ok(stat) = folder.stat(&name) else { continue };
+        if let Some(content) = name.strip_suffix(b".about") {
+            if folder.stat(content).is_err() {
+                remove_rubbish(folder, &name, &stat);
+            }
+            continue;
+        }
+        let Some(digest) = Digest::from_hex(&[first, &name].concat()) else {
+            remove_rubbish(folder, &name, &stat);
+            continue;
+        };
+        let about = folder.stat(&[&name, &b".about"[..]].concat());
+        let about = about.map_or(0, |about| on_disk(about.st_size as u64));
+        let size = stat.st_size as u64;
+        items.push(Item {
+            what: What::Object(digest, size),
+            bytes: on_disk(size) + about,
+            used_secs: stat.st_atime,
+        });
+    }
+}
+
+fn partials(places: &Places, items: &mut Vec<Item>) {
+    for (name, _) in places.partial.names().unwrap_or_default() {
+        let Ok(stat) = places.partial.stat(&name) else { continue };
+        let Some(key) = name.strip_suffix(b".data").and_then(unhex) else {
+            let data = name.strip_suffix(b".map").map(|key| [key, b".data"].concat());
+            if data.is_none_or(|data| places.partial.stat(&data).is_err()) {
+                remove_rubbish(&places.partial, &name, &stat);
+            }
+            continue;
+        };
+        let map = [&name[..name.len() - b".data".len()], b".map"].concat();
+        let map = places.partial.stat(&map).map_or(0, |stat| on_disk(stat.st_size as u64));
+        items.push(Item {
+            what: What::Partial(key),
+            bytes: stat.st_blocks as u64 * 512 + map,
+            used_secs: stat.st_mtime.max(stat.st_atime),
+        });
+    }
+}
+
+/// The records of all directories. The tree may be deeper than there are descriptors, so it is
+/// walked by paths.
+pub(super) fn records(places: &Places, items: &mut Vec<Item>) {
+    let mut paths: Vec<Vec<u8>> = Vec::new();
+    for (name, kind) in places.index.names().unwrap_or_default() {
+        if kind == FileType::Directory && unhex::<32>(&name).is_some() {
+            paths.push(name);
+        }
+    }
+    while let Some(path) = paths.pop() {
+        let Ok(folder) = places.index.below(&path) else { continue };
+        for (name, kind) in folder.names().unwrap_or_default() {
+            if kind == FileType::Directory && name.first() == Some(&SUB) {
+                paths.push([&path[..], b"/", &name].concat());
+            } else if name == FILE_NAME
+                && let Ok(stat) = folder.stat(&name)
+                && let Some((source, directory)) = directory_of(&path)
+            {
+                let what = What::Records(source, directory);
+                // With the directory that the file is in.
+                let bytes = on_disk(stat.st_size as u64) + on_disk(1);
+                items.push(Item { what, bytes, used_secs: stat.st_atime.max(stat.st_mtime) });
+            }
+        }
+    }
+}
+
+/// Which directory the records at a place in the index are of.
+fn directory_of(path: &[u8]) -> Option<(SourceId, RemotePath)> {
+    let mut parts = path.split(|byte| *byte == b'/');
+    let source = SourceId::from_bytes(unhex(parts.next()?)?);
+    let names: Option<Vec<&[u8]>> = parts.map(|part| part.strip_prefix(&[SUB])).collect();
+    Some((source, RemotePath::parse(&names?.join(&b'/')).ok()?))
+}
+
+/// Removes a file that belongs to nothing, if it is not one that is just being made.
+pub(super) fn remove_rubbish(folder: &Folder, name: &[u8], stat: &Stat) {
+    let now = base::Timestamp::now().secs;
+    if (now - stat.st_mtime).abs() > RUBBISH_SECS {
+        let _ = folder.unlink(name);
+    }
+}
+
+/// Whether somebody is at work on a partial content.
+pub(super) fn is_busy(places: &Places, name: &[u8]) -> bool {
+    let Ok((file, _)) = places.partial.file_below(name, OFlags::RDWR) else { return false };
+    !crate::folder::try_lock(&file).unwrap_or(false)
+}

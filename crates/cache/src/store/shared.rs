@@ -1,0 +1,232 @@
+//! What all handles of a store in this process share: directories, room, counters.
+//!
+//! Locks here are held for a few instructions, except for those of the file `usage` and of the stock
+//! of room, under which a few system calls are made. Nothing here waits for the network.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use rustix::fs::StatVfs;
+
+use super::places::Places;
+use super::room::{self, Bounds, Health, Left, Usage};
+use super::{StoreConfig, StoreError};
+use crate::index::Memory;
+use crate::object::KnownDigests;
+use crate::partial::Registry;
+
+/// Room that a process reserves beyond what it needs, so that it does not lock the file `usage` for
+/// each small file; at most 1/64 of the store. What a killed process had is found by the next scan.
+const STOCK_BYTES: u64 = 1 << 20;
+
+/// Events of this process, counted.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) record_hits: AtomicU64,
+    pub(crate) record_misses: AtomicU64,
+    pub(crate) object_hits: AtomicU64,
+    pub(crate) object_misses: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+    pub(crate) damaged: AtomicU64,
+    pub(crate) evicted_bytes: AtomicU64,
+    /// Bytes that wait in memory until their chunk is whole, of all partial contents.
+    pub(crate) waiting_bytes: AtomicU64,
+    /// Bytes of small contents that open objects keep in memory.
+    pub(crate) held_bytes: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64, number: u64) {
+        counter.fetch_add(number, Ordering::Relaxed);
+    }
+}
+
+/// The state of an open store.
+pub(crate) struct Shared {
+    pub(crate) dir: PathBuf,
+    pub(crate) digests: bool,
+    pub(crate) bounds: Bounds,
+    pub(crate) health: Health,
+    pub(crate) counters: Counters,
+    pub(crate) memory: Memory,
+    pub(crate) known_digests: KnownDigests,
+    pub(crate) partials: Registry,
+    /// The housekeeping is at work, in this process.
+    pub(crate) housekeeping: AtomicBool,
+    /// When it may begin again, after it has found nothing to do.
+    pub(crate) resting: Mutex<Option<Instant>>,
+    places: Mutex<Arc<Places>>,
+    usage: Mutex<Option<File>>,
+    /// What the bounds allow, as it was when room was last reserved.
+    limit_bytes: AtomicU64,
+    stock_bytes: Mutex<u64>,
+}
+
+impl Shared {
+    pub(crate) fn open(config: StoreConfig) -> Result<Shared, StoreError> {
+        let places = Places::open(&config.dir)?;
+        let bounds = Bounds::new(config.size_bytes, config.free_bytes);
+        let limit_bytes = places.disk().map_or(0, |disk| bounds.size_bytes(&disk));
+        Ok(Shared {
+            digests: config.digests,
+            bounds,
+            health: Health::default(),
+            counters: Counters::default(),
+            memory: Memory::new(config.memory_bytes),
+            known_digests: KnownDigests::default(),
+            partials: Registry::default(),
+            housekeeping: AtomicBool::new(false),
+            resting: Mutex::new(None),
+            places: Mutex::new(Arc::new(places)),
+            usage: Mutex::new(None),
+            limit_bytes: AtomicU64::new(limit_bytes),
+            stock_bytes: Mutex::new(0),
+            dir: config.dir,
+        })
+    }
+
+    /// The directories as they are open now.
+    pub(crate) fn places(&self) -> Arc<Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether something may be written, with no room reserved for it: records, mostly. After a
+    /// pause that a failure brought, the directories are opened anew, since somebody may have
+    /// removed them.
+    pub(crate) fn may_write(&self) -> bool {
+        if !self.health.is_on() {
+            return false;
+        }
+        if self.health.resumes() {
+            self.reopen();
+        }
+        true
+    }
+
+    fn reopen(&self) {
+        if !self.places().is_gone() {
+            return;
+        }
+        match Places::open(&self.dir) {
+            Ok(places) => {
+                *self.places.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(places);
+                *self.usage_file() = None;
+            }
+            Err(error) => self.health.failed("opening it", &std::io::Error::other(error)),
+        }
+    }
+
+    fn usage_file(&self) -> MutexGuard<'_, Option<File>> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the number of bytes that the store takes; `None` when that was not possible.
+    pub(crate) fn change_usage(&self, change: impl FnOnce(Usage) -> Usage) -> Option<Usage> {
+        let mut file = self.usage_file();
+        if file.is_none() {
+            match self.places().root.ensure(b"usage") {
+                Ok((opened, _)) => *file = Some(opened),
+                Err(error) => {
+                    drop(file);
+                    self.health.failed("opening the file usage", &error);
+                    return None;
+                }
+            }
+        }
+        match room::change(file.as_ref()?, change) {
+            Ok(usage) => usage,
+            Err(error) => {
+                drop(file);
+                self.health.failed("writing the file usage", &error);
+                None
+            }
+        }
+    }
+
+    /// The number of bytes that the store takes.
+    pub(crate) fn usage(&self) -> Usage {
+        self.change_usage(|usage| usage).unwrap_or_default()
+    }
+
+    /// Takes room for `bytes` more, if the bounds leave it; calls the housekeeping when they are
+    /// near. What is not written after all goes back by [`Shared::release`].
+    pub(crate) fn reserve(self: &Arc<Shared>, bytes: u64) -> bool {
+        if !self.may_write() {
+            return false;
+        }
+        let Ok(disk) = self.places().disk() else { return false };
+        let mut stock = self.stock();
+        if *stock >= bytes && Left::on(&disk).fits(bytes, self.bounds.free_bytes(&disk)) {
+            *stock -= bytes;
+            return true;
+        }
+        let step = STOCK_BYTES.min(self.limit_bytes.load(Ordering::Relaxed) / 64);
+        if self.reserve_in_file(&disk, bytes + step) {
+            *stock += step;
+            return true;
+        }
+        drop(stock);
+        self.reserve_in_file(&disk, bytes)
+    }
+
+    fn reserve_in_file(self: &Arc<Shared>, disk: &StatVfs, bytes: u64) -> bool {
+        let limit = self.bounds.size_bytes(disk);
+        self.limit_bytes.store(limit, Ordering::Relaxed);
+        let fits_disk = Left::on(disk).fits(bytes, self.bounds.free_bytes(disk));
+        let mut fits_limit = false;
+        let usage = self.change_usage(|usage| {
+            fits_limit = usage.bytes.saturating_add(bytes) <= limit;
+            let taken = if fits_limit && fits_disk { bytes } else { 0 };
+            Usage { bytes: usage.bytes + taken, ..usage }
+        });
+        if !fits_disk || usage.is_some_and(|usage| usage.bytes > limit / 20 * 19 || !fits_limit) {
+            self.start_housekeeping();
+        }
+        fits_limit && fits_disk
+    }
+
+    /// Room that is reserved for what this process writes next.
+    fn stock(&self) -> MutexGuard<'_, u64> {
+        self.stock_bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of room that were reserved, and not asked for yet.
+    pub(crate) fn unused_bytes(&self) -> u64 {
+        *self.stock()
+    }
+
+    /// Gives back the room that nobody has asked for yet.
+    pub(crate) fn release_stock(&self) {
+        let bytes = std::mem::take(&mut *self.stock());
+        if bytes > 0 {
+            self.release(bytes);
+        }
+    }
+
+    /// Gives room back.
+    pub(crate) fn release(&self, bytes: u64) {
+        self.change_usage(|usage| Usage { bytes: usage.bytes.saturating_sub(bytes), ..usage });
+    }
+
+    /// Largest content that is kept: half of the store. A larger one would drive out all others
+    /// and still not fit beside the next of its kind.
+    pub(crate) fn largest_content_bytes(&self) -> u64 {
+        self.limit_bytes.load(Ordering::Relaxed) / 2
+    }
+
+    /// Damage was found.
+    pub(crate) fn damaged(&self, what: &str) {
+        Counters::add(&self.counters.damaged, 1);
+        tracing::info!("the cache has thrown away a damaged {what}");
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.release_stock();
+    }
+}

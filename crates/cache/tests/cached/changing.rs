@@ -1,0 +1,199 @@
+//! What is changed through a cached remote is seen through it, whatever is here, and by whoever
+//! has the file open.
+
+use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
+use bytes::Bytes;
+use cache::Mode;
+use testkit::{Call, path};
+
+use super::stage::{LONG_AGO, Stage, keep, list, pattern, read, size};
+
+const READ: OpenFlags =
+    OpenFlags { access: Access::Read, create: Create::Never, truncate: false, append: false };
+const WRITE: OpenFlags = OpenFlags { access: Access::ReadWrite, ..READ };
+
+/// A write through one handle is read through another one that was open without the server.
+#[tokio::test]
+async fn a_write_is_read_by_who_has_the_file_open() {
+    let stage = Stage::new();
+    stage.put("f", "content");
+    let cached = stage.mount(Mode::CloseToOpen);
+    keep(&cached, "f").await;
+    let reader = cached.open(&path("f"), READ).await.unwrap().fh;
+    assert_eq!(stage.memory.open_handles(), 0);
+    let writer = cached.open(&path("f"), WRITE).await.unwrap().fh;
+    cached.write(writer, 0, Bytes::from_static(b"C")).await.unwrap();
+    assert_eq!(cached.read(reader, 0, 100).await.unwrap().to_vec(), b"Content");
+    // Even if the time of change does not show it.
+    stage.memory.set_mtime("f", LONG_AGO);
+    assert_eq!(read(&cached, "f").await.unwrap(), b"Content");
+    cached.write(writer, 0, Bytes::from_static(b"K")).await.unwrap();
+    assert_eq!(read(&cached, "f").await.unwrap(), b"Kontent");
+    assert_eq!(cached.read(reader, 0, 1).await.unwrap().to_vec(), b"K");
+    cached.close(writer);
+    cached.close(reader);
+    stage.memory.set_mtime("f", LONG_AGO);
+    assert_eq!(read(&cached, "f").await.unwrap(), b"Kontent");
+}
+
+/// The same while somebody has the old content open, as it was fetched.
+#[tokio::test]
+async fn a_content_that_is_being_fetched_ends_with_a_change() {
+    let stage = Stage::new();
+    stage.put("f", pattern(1, 700_000));
+    let cached = stage.mount(Mode::CloseToOpen);
+    let reader = cached.open(&path("f"), READ).await.unwrap().fh;
+    cached.read(reader, 0, 500_000).await.unwrap();
+    cached.settled().await;
+    let writer = cached.open(&path("f"), WRITE).await.unwrap().fh;
+    cached.write(writer, 0, Bytes::from(pattern(2, 700_000))).await.unwrap();
+    cached.close(writer);
+    stage.memory.set_mtime("f", LONG_AGO);
+    assert!(keep(&cached, "f").await == pattern(2, 700_000));
+    cached.close(reader);
+    assert!(keep(&cached, "f").await == pattern(2, 700_000));
+}
+
+/// What was opened without the server stays the file that it was when its name goes.
+#[tokio::test]
+async fn an_open_file_outlives_its_name() {
+    let stage = Stage::new();
+    for name in ["unlinked", "renamed", "replaced", "d/inside"] {
+        stage.put(name, format!("this is {name}"));
+    }
+    stage.put("other", "other");
+    let cached = stage.mount(Mode::CloseToOpen);
+    let mut open = Vec::new();
+    for name in ["unlinked", "renamed", "replaced", "d/inside"] {
+        keep(&cached, name).await;
+        open.push((name, cached.open(&path(name), READ).await.unwrap().fh));
+    }
+    assert_eq!(stage.memory.open_handles(), 0);
+    cached.unlink(&path("unlinked")).await.unwrap();
+    cached.rename(&path("renamed"), &path("elsewhere"), RenameMode::Replace).await.unwrap();
+    cached.rename(&path("other"), &path("replaced"), RenameMode::Replace).await.unwrap();
+    cached.rename(&path("d"), &path("e"), RenameMode::Replace).await.unwrap();
+    let change = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+    for (name, fh) in open {
+        let content = format!("this is {name}");
+        assert_eq!(cached.read(fh, 0, 100).await.unwrap().to_vec(), content.as_bytes());
+        cached.fsetattr(fh, change).await.unwrap();
+        assert_eq!(cached.fstat(fh).await.unwrap().perm, 0o600, "{name}");
+        cached.close(fh);
+    }
+    assert_eq!(stage.memory.attr("elsewhere").perm, 0o600);
+    assert_eq!(stage.memory.attr("e/inside").perm, 0o600);
+    assert_eq!(stage.memory.attr("replaced").perm, 0o644);
+}
+
+/// A file with two names made here is not taken from the store: a write through one name could
+/// not be seen through the other.
+#[tokio::test]
+async fn linked_names_are_one_file() {
+    let stage = Stage::new();
+    stage.put("d/a", "content");
+    let cached = stage.mount(Mode::CloseToOpen);
+    keep(&cached, "d/a").await;
+    let reader = cached.open(&path("d/a"), READ).await.unwrap().fh;
+    cached.link(&path("d/a"), &path("d/b")).await.unwrap();
+    cached.rename(&path("d"), &path("e"), RenameMode::Replace).await.unwrap();
+    let other = cached.open(&path("e/a"), READ).await.unwrap().fh;
+    let writer = cached.open(&path("e/b"), WRITE).await.unwrap().fh;
+    cached.write(writer, 0, Bytes::from_static(b"K")).await.unwrap();
+    for fh in [reader, other] {
+        assert_eq!(cached.read(fh, 0, 100).await.unwrap().to_vec(), b"Kontent");
+        cached.close(fh);
+    }
+    cached.close(writer);
+}
+
+/// An answer that was asked for before a change, and comes after it, is not recorded.
+#[tokio::test]
+async fn an_answer_from_before_a_change_is_not_recorded() {
+    let stage = Stage::new();
+    stage.put("d/f", "before");
+    let cached = stage.mount(Mode::Immutable);
+    let gate = stage.faulty.hold_answer(Call::Lstat, 1);
+    let asking = cached.clone();
+    let late = tokio::spawn(async move { size(&asking, "d/f").await });
+    gate.arrived().await;
+    let change = AttrChange { size: Some(2), ..AttrChange::default() };
+    cached.setattr(&path("d/f"), change).await.unwrap();
+    gate.release();
+    assert_eq!(late.await.unwrap(), Ok(6));
+    assert_eq!(size(&cached, "d/f").await, Ok(2));
+
+    let gate = stage.faulty.hold_answer(Call::Readdir, 2);
+    let asking = cached.clone();
+    let late = tokio::spawn(async move { list(&asking, "d").await });
+    gate.arrived().await;
+    cached.unlink(&path("d/f")).await.unwrap();
+    gate.release();
+    assert_eq!(late.await.unwrap().unwrap(), ["f"]);
+    assert_eq!(list(&cached, "d").await.unwrap(), Vec::<String>::new());
+    assert_eq!(stage.faulty.not_reached(), 0);
+}
+
+/// An open that was on its way when a change began does not show what was before it.
+#[tokio::test]
+async fn an_open_that_meets_a_change_is_made_at_the_server() {
+    let stage = Stage::new();
+    stage.put("f", "before");
+    let cached = stage.mount(Mode::CloseToOpen);
+    keep(&cached, "f").await;
+    let gate = stage.faulty.hold_answer(Call::Lstat, 1);
+    let opening = cached.clone();
+    let late = tokio::spawn(async move { opening.open(&path("f"), READ).await });
+    gate.arrived().await;
+    let writer = cached.open(&path("f"), WRITE).await.unwrap().fh;
+    gate.release();
+    let reader = late.await.unwrap().unwrap().fh;
+    cached.write(writer, 0, Bytes::from_static(b"BEFORE")).await.unwrap();
+    assert_eq!(cached.read(reader, 0, 100).await.unwrap().to_vec(), b"BEFORE");
+    cached.close(reader);
+    cached.close(writer);
+}
+
+/// Two on one store: what the one changes, the other finds changed.
+#[tokio::test]
+async fn two_on_one_store_do_not_mislead_each_other() {
+    let stage = Stage::new();
+    stage.put("f", pattern(1, 200_000));
+    let store = super::stage::open_store(stage.dir.path());
+    let one = stage.mount_on(store.clone(), stage.config());
+    let other = stage.mount_on(store, stage.config());
+    for round in 0..5u8 {
+        keep(&one, "f").await;
+        let fh = one.open(&path("f"), WRITE).await.unwrap().fh;
+        let content = pattern(round, 150_000 + usize::from(round));
+        let cut = AttrChange { size: Some(0), ..AttrChange::default() };
+        one.fsetattr(fh, cut).await.unwrap();
+        one.write(fh, 0, Bytes::from(content.clone())).await.unwrap();
+        one.close(fh);
+        assert!(keep(&other, "f").await == content, "round {round}");
+        stage.memory.set_mtime("f", LONG_AGO + i64::from(round));
+        assert!(keep(&other, "f").await == content, "round {round}");
+        assert!(keep(&one, "f").await == content, "round {round}");
+    }
+}
+
+/// A handle of the remote leaks nowhere, and a refused open changes nothing.
+#[tokio::test]
+async fn nothing_stays_open() {
+    let stage = Stage::new();
+    stage.put("f", "content");
+    let cached = stage.mount(Mode::CloseToOpen);
+    keep(&cached, "f").await;
+    let reader = cached.open(&path("f"), READ).await.unwrap().fh;
+    // Opens it late, and then finds another file there.
+    stage.memory.put_file("g", "a new file");
+    stage.memory.move_to("g", "f");
+    assert_eq!(cached.fsync(reader).await, Err(Errno::ESTALE));
+    assert_eq!(cached.read(reader, 0, 100).await.unwrap().to_vec(), b"content");
+    cached.close(reader);
+    let exclusive = OpenFlags { create: Create::Exclusive(0o644), ..WRITE };
+    assert_eq!(cached.open(&path("f"), exclusive).await.err(), Some(Errno::EEXIST));
+    assert_eq!(read(&cached, "f").await.unwrap(), b"a new file");
+    cached.settled().await;
+    assert_eq!(stage.memory.open_handles(), 0);
+}

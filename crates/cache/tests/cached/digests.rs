@@ -1,0 +1,178 @@
+//! Digests: told for what is known to be current, and used to fetch nothing twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use base::{DigestEffort, DigestKind, Errno, Remote, RemotePath, Result};
+use bytes::Bytes;
+use cache::{Cached, CachedConfig, Digest, DigestSource, Mode};
+use testkit::{Call, MemRemote, path};
+
+use super::stage::{LONG_AGO, Stage, keep, list, pattern, read};
+
+async fn digest(
+    cached: &Arc<Cached>,
+    at: &str,
+    kind: DigestKind,
+    effort: DigestEffort,
+) -> Option<String> {
+    let attr = cached.lstat(&path(at)).await.unwrap();
+    let digest = cached.digest(&path(at), &attr, kind, effort).await.unwrap()?;
+    Some(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Known digests cost nothing and are those of the content.
+#[tokio::test]
+async fn what_is_known_is_told() {
+    let stage = Stage::new();
+    stage.put("f", "abc");
+    let cached = stage.mount(Mode::CloseToOpen);
+    assert_eq!(digest(&cached, "f", DigestKind::Md5, DigestEffort::Known).await, None);
+    keep(&cached, "f").await;
+    let cached = stage.mount(Mode::CloseToOpen);
+    let attr = cached.lstat(&path("f")).await.unwrap();
+    stage.asked();
+    for (kind, expected) in [
+        (DigestKind::Md5, "900150983cd24fb0d6963f7d28e17f72"),
+        (DigestKind::Sha1, "a9993e364706816aba3e25717850c26c9cd0d89d"),
+        (DigestKind::Sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
+        (DigestKind::Blake3, "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"),
+    ] {
+        let told = cached.digest(&path("f"), &attr, kind, DigestEffort::Known).await.unwrap();
+        let told: String = told.unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(told, expected);
+    }
+    assert_eq!(stage.asked(), 0);
+}
+
+/// A digest of what was is not told of what is.
+#[tokio::test]
+async fn what_has_changed_has_no_digest() {
+    let stage = Stage::new();
+    stage.put("f", "abc");
+    let cached = stage.mount(Mode::CloseToOpen);
+    keep(&cached, "f").await;
+    stage.memory.put_file("f", "abd");
+    assert_eq!(digest(&cached, "f", DigestKind::Sha1, DigestEffort::Known).await, None);
+    stage.put("f", "ab");
+    assert_eq!(digest(&cached, "f", DigestKind::Sha1, DigestEffort::Known).await, None);
+}
+
+/// With the effort allowed, the content is fetched; in doubt nothing is told.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_known_is_computed() {
+    let stage = Stage::new();
+    stage.put("f", "abc");
+    stage.memory.put_dir("d");
+    let cached = stage.mount(Mode::CloseToOpen);
+    let told = digest(&cached, "f", DigestKind::Md5, DigestEffort::Compute).await;
+    assert_eq!(told.as_deref(), Some("900150983cd24fb0d6963f7d28e17f72"));
+    assert_eq!(digest(&cached, "d", DigestKind::Md5, DigestEffort::Compute).await, None);
+    // What changes before it can be read.
+    stage.put("g", "abc");
+    let attr = cached.lstat(&path("g")).await.unwrap();
+    stage.put("g", "abcd");
+    let told = cached.digest(&path("g"), &attr, DigestKind::Md5, DigestEffort::Compute).await;
+    assert_eq!(told, Ok(None));
+}
+
+/// Computes the digests at the server.
+struct AtServer {
+    memory: Arc<MemRemote>,
+    calls: AtomicU64,
+    lies: bool,
+}
+
+#[async_trait]
+impl DigestSource for AtServer {
+    fn kind(&self) -> DigestKind {
+        DigestKind::Blake3
+    }
+
+    async fn digests(&self, paths: &[RemotePath]) -> Result<Vec<Option<Bytes>>> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let digest = |path: &RemotePath| {
+            let content = self.memory.content(&path.to_string());
+            Some(Bytes::copy_from_slice(Digest::of(&content).as_bytes()))
+        };
+        if self.lies { Err(Errno::EIO) } else { Ok(paths.iter().map(digest).collect()) }
+    }
+}
+
+const FILES: u8 = 100;
+
+fn revision(stage: &Stage, at: &str, changed: u8) {
+    for file in 0..FILES {
+        let seed = if file < changed { file + 100 } else { file };
+        stage.put(&format!("{at}/f{file}"), pattern(seed, 10_000));
+    }
+}
+
+async fn read_revision(cached: &Arc<Cached>, stage: &Stage, at: &str) {
+    list(cached, at).await.unwrap();
+    for file in 0..FILES {
+        let name = format!("{at}/f{file}");
+        assert!(keep(cached, &name).await == stage.memory.content(&name), "{name}");
+    }
+}
+
+/// Another revision of a tree, at another path, costs its listing and what differs.
+#[tokio::test]
+async fn another_revision_costs_what_differs() {
+    for mode in [Mode::CloseToOpen, Mode::Immutable] {
+        let stage = Stage::new();
+        revision(&stage, "v1", 0);
+        revision(&stage, "v2", 1);
+        let calls = AtomicU64::new(0);
+        let source = Arc::new(AtServer { memory: stage.memory.clone(), calls, lies: false });
+        let config = CachedConfig { mode, digest_source: Some(source.clone()), ..stage.config() };
+        let cached = stage.mount_with(config);
+        read_revision(&cached, &stage, "v1").await;
+        let first = cached.status().read_there_bytes;
+        stage.faulty.reset_calls();
+        read_revision(&cached, &stage, "v2").await;
+        let second = cached.status().read_there_bytes - first;
+        assert_eq!((first, second), (1_000_000, 10_000), "{mode:?}");
+        assert_eq!(stage.faulty.calls(Call::Open), 1);
+        // All files of a directory in one question.
+        assert_eq!(source.calls.load(Ordering::Relaxed), 2);
+        // And with the store as it was left, nothing of it.
+        let cached = stage.mount(mode);
+        read_revision(&cached, &stage, "v2").await;
+        assert_eq!(cached.status().read_there_bytes, 0);
+    }
+}
+
+/// What the server told of a content that is another by now is not taken for it.
+#[tokio::test]
+async fn a_digest_of_what_was_is_not_used() {
+    let stage = Stage::new();
+    stage.put("v1/f", "content");
+    let calls = AtomicU64::new(0);
+    let source = Arc::new(AtServer { memory: stage.memory.clone(), calls, lies: false });
+    let config = CachedConfig { digest_source: Some(source), ..stage.config() };
+    let cached = stage.mount_with(config);
+    keep(&cached, "v1/f").await;
+    stage.put("v2/f", "content");
+    stage.put("v2/g", "content");
+    list(&cached, "v2").await.unwrap();
+    assert_eq!(read(&cached, "v2/f").await.unwrap(), b"content");
+    stage.memory.put_file("v2/g", "CONTENT");
+    stage.memory.set_mtime("v2/g", LONG_AGO + 5);
+    assert_eq!(read(&cached, "v2/g").await.unwrap(), b"CONTENT");
+}
+
+/// A source that fails costs nothing but what it was to save.
+#[tokio::test]
+async fn without_digests_everything_is_fetched() {
+    let stage = Stage::new();
+    revision(&stage, "v1", 0);
+    let calls = AtomicU64::new(0);
+    let source = Arc::new(AtServer { memory: stage.memory.clone(), calls, lies: true });
+    let config = CachedConfig { digest_source: Some(source.clone()), ..stage.config() };
+    let cached = stage.mount_with(config);
+    read_revision(&cached, &stage, "v1").await;
+    assert_eq!(cached.status().read_there_bytes, 1_000_000);
+    assert_eq!(source.calls.load(Ordering::Relaxed), 1);
+}

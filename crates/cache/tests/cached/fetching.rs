@@ -1,0 +1,158 @@
+//! How contents come to be here, and which do not.
+
+use base::{Access, Errno, OpenFlags, Remote};
+use cache::{Mode, Warmed};
+use testkit::faulty::Which;
+use testkit::path;
+
+use super::stage::{LONG_AGO, Stage, keep, pattern, read};
+
+/// A file that changes while it is fetched is never kept, whenever it changes: before or after
+/// each question of the fetch, with its time set back to what it was or not.
+#[tokio::test]
+async fn a_file_that_changes_meanwhile_is_not_kept() {
+    const LEN: usize = 1 << 20;
+    let (before, after) = (pattern(1, LEN), pattern(2, LEN));
+    let mut hits = 0;
+    for nth in 1.. {
+        for answered in [false, true] {
+            let stage = Stage::new();
+            stage.put("f", &before);
+            let cached = stage.mount(Mode::CloseToOpen);
+            let gate = match answered {
+                true => stage.faulty.hold_answer(Which::Any, nth),
+                false => stage.faulty.hold(Which::Any, nth),
+            };
+            let reading = cached.clone();
+            let reader = tokio::spawn(async move { keep(&reading, "f").await });
+            let arrived = tokio::select! {
+                () = gate.arrived() => true,
+                () = async { while !reader.is_finished() { tokio::task::yield_now().await } } => false,
+            };
+            if !arrived {
+                assert!(nth > 3, "a fetch is more questions than that");
+                assert!(hits >= 2, "no fetch was kept at all");
+                return;
+            }
+            stage.memory.put_file("f", &after);
+            gate.release();
+            reader.await.unwrap();
+            // What is there now, as if it had been there for long.
+            for mtime in [LONG_AGO + 1, LONG_AGO] {
+                stage.memory.set_mtime("f", mtime);
+                let content = read(&stage.mount(Mode::CloseToOpen), "f").await.unwrap();
+                let kept = content == before && mtime == LONG_AGO;
+                // Fetched whole before the change, and then a change without any sign.
+                assert!(content == after || kept && cached.status().completed == 1);
+                hits += usize::from(cached.status().completed == 1);
+            }
+        }
+    }
+}
+
+/// What several readers got, in whatever order, makes one content.
+#[tokio::test]
+async fn parts_make_a_whole() {
+    const LEN: usize = 2_500_000;
+    let content = pattern(7, LEN);
+    let stage = Stage::new();
+    stage.put("f", &content);
+    for part in [3usize, 0, 2, 1, 4] {
+        let cached = stage.mount(Mode::CloseToOpen);
+        let opened = cached.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
+        let from = part * 500_000;
+        let data = cached.read(opened.fh, from as u64, 500_000).await.unwrap().to_vec();
+        assert!(data == content[from..from + 500_000]);
+        cached.close(opened.fh);
+        cached.settled().await;
+    }
+    let cached = stage.mount(Mode::CloseToOpen);
+    let present = cached.presence(&path("f")).await.unwrap();
+    stage.asked();
+    assert!(keep(&cached, "f").await == content);
+    // Chunks that were read in two parts may have been left out.
+    assert!(present.present > LEN as u64 / 2, "{present:?}");
+    assert!(keep(&stage.mount(Mode::CloseToOpen), "f").await == content);
+    assert!(cached.presence(&path("f")).await.unwrap().whole);
+}
+
+/// `warm` fetches a file with several requests at once, and is told when it is here.
+#[tokio::test]
+async fn a_file_is_fetched_before_it_is_read() {
+    let content = pattern(3, 5_000_001);
+    let stage = Stage::new();
+    stage.put("f", &content);
+    stage.put("empty", "");
+    stage.memory.put_dir("d");
+    let cached = stage.mount(Mode::CloseToOpen);
+    let told = std::sync::atomic::AtomicU64::new(0);
+    let tell = |bytes| {
+        told.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+    };
+    assert_eq!(cached.presence(&path("f")).await.unwrap().present, 0);
+    assert_eq!(cached.warm(&path("f"), &tell).await, Ok(Warmed::Fetched(5_000_001)));
+    assert_eq!(told.into_inner(), 5_000_001);
+    let presence = cached.presence(&path("f")).await.unwrap();
+    assert!(presence.whole && presence.present == 5_000_001, "{presence:?}");
+    assert_eq!(cached.warm(&path("f"), &|_| ()).await, Ok(Warmed::Already));
+    assert_eq!(cached.warm(&path("empty"), &|_| ()).await, Ok(Warmed::Fetched(0)));
+    assert_eq!(cached.warm(&path("empty"), &|_| ()).await, Ok(Warmed::Already));
+    assert_eq!(cached.warm(&path("d"), &|_| ()).await, Err(Errno::EISDIR));
+    assert_eq!(cached.presence(&path("d")).await, Err(Errno::EISDIR));
+    assert_eq!(cached.presence(&path("absent")).await, Err(Errno::ENOENT));
+    let cached = stage.mount(Mode::CloseToOpen);
+    stage.asked();
+    assert!(read(&cached, "f").await.unwrap() == content);
+    assert_eq!(stage.asked(), 1);
+}
+
+/// One that changed a moment ago is waited for.
+#[tokio::test(start_paused = true)]
+async fn a_young_file_is_fetched_when_its_time_is_past() {
+    let stage = Stage::new();
+    stage.memory.put_file("f", "content");
+    let cached = stage.mount(Mode::CloseToOpen);
+    assert_eq!(cached.warm(&path("f"), &|_| ()).await, Ok(Warmed::Fetched(7)));
+    assert!(cached.presence(&path("f")).await.unwrap().whole);
+}
+
+/// A fetch that fails, at whichever question, leaves nothing wrong and nothing open.
+#[tokio::test]
+async fn a_fetch_that_fails_leaves_nothing_wrong() {
+    let content = pattern(4, 600_000);
+    for nth in 1.. {
+        let stage = Stage::new();
+        stage.put("f", &content);
+        let cached = stage.mount(Mode::CloseToOpen);
+        stage.faulty.fail(Which::Any, nth, Errno::EIO);
+        let first = read(&cached, "f").await;
+        cached.settled().await;
+        assert!(first.is_err() || first.unwrap() == content);
+        assert!(stage.faulty.not_reached() > 0 || nth <= 8);
+        assert!(keep(&cached, "f").await == content);
+        assert!(keep(&stage.mount(Mode::CloseToOpen), "f").await == content);
+        while stage.memory.open_handles() > 0 {
+            tokio::task::yield_now().await;
+        }
+        if stage.faulty.not_reached() > 0 {
+            return;
+        }
+    }
+}
+
+/// Contents of any size are kept and shown as they are.
+#[tokio::test]
+async fn every_size_is_kept() {
+    let stage = Stage::new();
+    let chunk = 128 << 10;
+    for len in [0, 1, 4095, chunk - 1, chunk, chunk + 1, 3 * chunk, (2 << 20) + 7] {
+        let at = format!("f{len}");
+        let content = pattern(len as u8, len);
+        stage.put(&at, &content);
+        assert!(keep(&stage.mount(Mode::CloseToOpen), &at).await == content);
+        let cached = stage.mount(Mode::CloseToOpen);
+        assert!(read(&cached, &at).await.unwrap() == content, "{len}");
+        assert_eq!(cached.status().read_there_bytes, 0, "{len}");
+        assert_eq!((cached.status().hits, cached.status().misses), (1, 0), "{len}");
+    }
+}

@@ -1,0 +1,163 @@
+//! I1, I2: what was once seen of a tree that never changes is not asked for again.
+
+use base::{Errno, Remote};
+use cache::{CachedConfig, Mode, SubTrees};
+use testkit::{Call, path};
+
+use super::stage::{LONG_AGO, Stage, keep, list, pattern, read, size};
+
+fn tree(stage: &Stage) {
+    for file in 0..20 {
+        stage.put(&format!("d/f{file}"), pattern(file, 1000 * usize::from(file)));
+    }
+    stage.put("d/e/deep", "deep");
+    stage.memory.put_symlink("d/link", "f1");
+    stage.put("large", pattern(9, 3 << 20));
+}
+
+async fn walk(cached: &std::sync::Arc<cache::Cached>) {
+    assert_eq!(list(cached, "").await.unwrap(), ["d", "large"]);
+    assert_eq!(list(cached, "d").await.unwrap().len(), 22);
+    assert_eq!(list(cached, "d/e").await.unwrap(), ["deep"]);
+    assert!(cached.lstat(&path("")).await.unwrap().is_dir());
+    for file in 0..20u8 {
+        let at = format!("d/f{file}");
+        let content = pattern(file, 1000 * usize::from(file));
+        assert_eq!(size(cached, &at).await, Ok(content.len() as u64));
+        assert!(keep(cached, &at).await == content);
+    }
+    assert_eq!(keep(cached, "d/e/deep").await, b"deep");
+    assert!(keep(cached, "large").await == pattern(9, 3 << 20));
+    assert_eq!(cached.readlink(&path("d/link")).await.unwrap(), b"f1");
+    assert_eq!(size(cached, "d/absent").await, Err(Errno::ENOENT));
+    assert_eq!(read(cached, "d/absent").await, Err(Errno::ENOENT));
+    assert_eq!(cached.readlink(&path("d/f1")).await, Err(Errno::EINVAL));
+}
+
+/// I1: after a remount, with the store opened anew, the whole tree is read without a question.
+#[tokio::test]
+async fn what_was_seen_is_never_asked_for_again() {
+    let stage = Stage::new();
+    tree(&stage);
+    walk(&stage.mount(Mode::Immutable)).await;
+    stage.asked();
+    // Not even that the server is there.
+    stage.faulty.cut();
+    let cached = stage.mount(Mode::Immutable);
+    walk(&cached).await;
+    assert_eq!(stage.asked(), 0);
+    assert_eq!(cached.status().read_there_bytes, 0);
+}
+
+/// I2: it stays what it was, whatever becomes of the server's.
+#[tokio::test]
+async fn it_stays_what_it_was() {
+    let stage = Stage::new();
+    tree(&stage);
+    walk(&stage.mount(Mode::Immutable)).await;
+    stage.memory.remove("d");
+    stage.put("d/f1", "another");
+    stage.put("large", "another");
+    walk(&stage.mount(Mode::Immutable)).await;
+}
+
+/// I2: a content that is not here any longer, and is another on the server, is an error.
+#[tokio::test]
+async fn what_has_changed_after_all_is_an_error() {
+    let stage = Stage::new();
+    stage.put("f", "content");
+    let cached = stage.mount(Mode::Immutable);
+    assert_eq!(size(&cached, "f").await, Ok(7));
+    stage.memory.put_file("f", "another");
+    assert_eq!(read(&cached, "f").await, Err(Errno::ESTALE));
+    assert_eq!(stage.memory.open_handles(), 0);
+}
+
+/// What was learned of a tree while it could change is looked at once more, and the contents that
+/// are still those are not fetched again.
+#[tokio::test]
+async fn what_was_seen_while_it_could_change_is_looked_at_once() {
+    let stage = Stage::new();
+    stage.put("d/same", "same");
+    stage.put("d/changed", "before");
+    let cached = stage.mount(Mode::CloseToOpen);
+    list(&cached, "d").await.unwrap();
+    for file in ["d/same", "d/changed"] {
+        keep(&cached, file).await;
+    }
+    stage.put("d/changed", "afterwards");
+    stage.put("d/new", "new");
+    let cached = stage.mount(Mode::Immutable);
+    assert_eq!(list(&cached, "d").await.unwrap(), ["changed", "new", "same"]);
+    stage.asked();
+    assert_eq!(keep(&cached, "d/same").await, b"same");
+    assert_eq!(stage.asked(), 0);
+    assert_eq!(keep(&cached, "d/changed").await, b"afterwards");
+    assert_eq!(stage.faulty.calls(Call::Open), 1);
+}
+
+/// And what is said to be immutable is not taken for current elsewhere.
+#[tokio::test]
+async fn what_counts_for_ever_counts_only_there() {
+    let stage = Stage::new();
+    // Young: nobody knows whether this is all of that second.
+    stage.memory.put_file("f", "first");
+    let mtime = stage.memory.attr("f").mtime.secs;
+    let pinned = stage.mount(Mode::Immutable);
+    assert_eq!(keep(&pinned, "f").await, b"first");
+    stage.memory.put_file("f", "other");
+    stage.memory.set_mtime("f", mtime);
+    assert_eq!(read(&stage.mount(Mode::CloseToOpen), "f").await.unwrap(), b"other");
+    assert_eq!(read(&stage.mount(Mode::Immutable), "f").await.unwrap(), b"first");
+}
+
+/// Only the sub-trees that are said to be immutable are.
+#[tokio::test]
+async fn sub_trees_are_immutable_alone() {
+    let stage = Stage::new();
+    stage.put("src/v1/f", "one");
+    stage.put("log", "log");
+    let mut immutable = SubTrees::default();
+    immutable.add(b"/src/*");
+    let config = CachedConfig { immutable, ..stage.config() };
+    for round in 0..2 {
+        let cached = stage.mount_with(config.clone());
+        stage.asked();
+        assert_eq!(list(&cached, "src/v1").await.unwrap(), ["f"]);
+        assert_eq!(keep(&cached, "src/v1/f").await, b"one");
+        assert!(round == 0 || stage.asked() == 0);
+        stage.asked();
+        keep(&cached, "log").await;
+        size(&cached, "log").await.unwrap();
+        list(&cached, "src").await.unwrap();
+        assert!(stage.asked() >= 3);
+    }
+    // A new revision beside it is found.
+    stage.put("src/v2/f", "two");
+    let cached = stage.mount_with(config);
+    assert_eq!(list(&cached, "src").await.unwrap(), ["v1", "v2"]);
+    assert_eq!(keep(&cached, "src/v2/f").await, b"two");
+}
+
+/// A change made here is seen here.
+#[tokio::test]
+async fn what_is_changed_here_is_asked_for_again() {
+    let stage = Stage::new();
+    stage.put("d/f", "content");
+    stage.put("d/g", "g");
+    let cached = stage.mount(Mode::Immutable);
+    list(&cached, "d").await.unwrap();
+    keep(&cached, "d/f").await;
+    cached.unlink(&path("d/f")).await.unwrap();
+    assert_eq!(size(&cached, "d/f").await, Err(Errno::ENOENT));
+    assert_eq!(list(&cached, "d").await.unwrap(), ["g"]);
+    cached.rename(&path("d"), &path("e"), base::RenameMode::Replace).await.unwrap();
+    assert_eq!(size(&cached, "d/g").await, Err(Errno::ENOENT));
+    assert_eq!(size(&cached, "e/g").await, Ok(1));
+    stage.asked();
+    assert_eq!(stage.memory.attr("e/g").mtime.secs, LONG_AGO);
+    // Also after a remount.
+    let cached = stage.mount(Mode::Immutable);
+    assert_eq!(list(&cached, "e").await.unwrap(), ["g"]);
+    assert_eq!(size(&cached, "d").await, Err(Errno::ENOENT));
+}

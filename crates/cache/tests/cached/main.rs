@@ -1,0 +1,12 @@
+//! What a [`cache::Cached`] promises, over a remote in memory that counts what it is asked.
+
+mod changing;
+mod close_to_open;
+mod conformance;
+mod damage;
+mod digests;
+mod fetching;
+mod immutable;
+mod model;
+mod offline;
+mod stage;

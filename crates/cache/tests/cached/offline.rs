@@ -1,0 +1,117 @@
+//! What is shown where the remote cannot be asked: what is here, and never that something is
+//! absent which is only not known.
+
+use base::{Access, Errno, OpenFlags, Remote};
+use cache::{CachedConfig, Mode};
+use testkit::path;
+
+use super::stage::{EIO, Stage, keep, list, pattern, read, size};
+
+async fn filled() -> Stage {
+    let stage = Stage::new();
+    stage.put("d/here", pattern(1, 300_000));
+    stage.put("d/listed", "listed");
+    stage.put("unlisted/f", "x");
+    stage.memory.put_symlink("d/link", "here");
+    let cached = stage.mount(Mode::CloseToOpen);
+    list(&cached, "").await.unwrap();
+    list(&cached, "d").await.unwrap();
+    cached.readlink(&path("d/link")).await.unwrap();
+    keep(&cached, "d/here").await;
+    stage
+}
+
+async fn shows_what_is_here(stage: &Stage, cached: &std::sync::Arc<cache::Cached>) {
+    stage.asked();
+    assert_eq!(list(cached, "").await.unwrap(), ["d", "unlisted"]);
+    assert_eq!(list(cached, "d").await.unwrap(), ["here", "link", "listed"]);
+    assert!(read(cached, "d/here").await.unwrap() == pattern(1, 300_000));
+    assert_eq!(cached.readlink(&path("d/link")).await.unwrap(), b"here");
+    assert_eq!(size(cached, "d/listed").await, Ok(6));
+    assert_eq!(size(cached, "d/absent").await, Err(Errno::ENOENT));
+    // Known to be there, and not here.
+    assert_eq!(read(cached, "d/listed").await, Err(EIO));
+    assert_eq!(list(cached, "unlisted").await, Err(EIO));
+    assert_eq!(size(cached, "unlisted/f").await, Err(EIO));
+    assert_eq!(read(cached, "unlisted/absent").await, Err(EIO));
+    // Not a file.
+    assert_eq!(read(cached, "d").await, Err(Errno::EISDIR));
+    assert_eq!(list(cached, "d/here").await, Err(Errno::ENOTDIR));
+    assert!(cached.status().missed_offline >= 4);
+    assert_eq!(stage.asked(), 0);
+}
+
+#[tokio::test]
+async fn offline_shows_what_is_here() {
+    let stage = filled().await;
+    let cached = stage.mount_with(CachedConfig { offline: true, ..stage.config() });
+    shows_what_is_here(&stage, &cached).await;
+    for changed in [
+        cached.mkdir(&path("new"), 0o755).await,
+        cached.unlink(&path("d/here")).await,
+        cached.setattr(&path("d/here"), base::AttrChange::default()).await,
+    ] {
+        assert_eq!(changed, Err(Errno::EROFS));
+    }
+    assert_eq!(stage.asked(), 0);
+}
+
+/// With `stale_ok` the same is shown while the remote is away, and what is true when it is back.
+#[tokio::test]
+async fn stale_shows_what_is_here_while_the_remote_is_away() {
+    let stage = filled().await;
+    let cached = stage.mount_with(CachedConfig { stale_ok: true, ..stage.config() });
+    stage.faulty.cut();
+    shows_what_is_here(&stage, &cached).await;
+    stage.faulty.restore();
+    assert_eq!(read(&cached, "d/listed").await.unwrap(), b"listed");
+    assert_eq!(list(&cached, "unlisted").await.unwrap(), ["f"]);
+}
+
+/// A question that is on its way when the remote goes away is answered by what is here.
+#[tokio::test]
+async fn stale_answers_who_was_waiting() {
+    let stage = filled().await;
+    let cached = stage.mount_with(CachedConfig { stale_ok: true, ..stage.config() });
+    let gate = stage.faulty.hold(testkit::Call::Lstat, 1);
+    let asking = cached.clone();
+    let waiting = tokio::spawn(async move { size(&asking, "d/listed").await });
+    gate.arrived().await;
+    stage.faulty.cut();
+    assert_eq!(waiting.await.unwrap(), Ok(6));
+}
+
+/// Without either a remote that is away is an error of its own.
+#[tokio::test]
+async fn away_is_never_absent() {
+    let stage = filled().await;
+    let cached = stage.mount(Mode::CloseToOpen);
+    stage.faulty.cut();
+    assert_eq!(size(&cached, "d/here").await, Err(Errno::EHOSTDOWN));
+    assert_eq!(read(&cached, "d/here").await, Err(Errno::EHOSTDOWN));
+    assert_eq!(list(&cached, "d").await, Err(Errno::EHOSTDOWN));
+}
+
+/// Parts of a large file that are here are shown, and the others are not made up.
+#[tokio::test]
+async fn a_part_is_shown_as_far_as_it_is_here() {
+    let stage = Stage::new();
+    let content = pattern(5, 3 << 20);
+    stage.put("f", &content);
+    let cached = stage.mount(Mode::CloseToOpen);
+    list(&cached, "").await.unwrap();
+    let opened = cached.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
+    cached.read(opened.fh, 0, 1 << 20).await.unwrap();
+    cached.close(opened.fh);
+    cached.settled().await;
+    let cached = stage.mount_with(CachedConfig { offline: true, ..stage.config() });
+    stage.asked();
+    let opened = cached.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
+    let part = cached.read(opened.fh, 1000, 500_000).await.unwrap().to_vec();
+    assert!(part == content[1000..501_000]);
+    assert_eq!(cached.read(opened.fh, 2 << 20, 1000).await.err(), Some(EIO));
+    assert_eq!(cached.read(opened.fh, 1 << 20, 1).await.err(), Some(EIO));
+    assert!(cached.read(opened.fh, 3 << 20, 10).await.unwrap().is_empty());
+    cached.close(opened.fh);
+    assert_eq!(stage.asked(), 0);
+}

@@ -1,0 +1,136 @@
+//! Sizes: what is evicted, what is not, and what a full disk does.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use cache::{Store, StoreConfig, Validator};
+
+use crate::world::{self, Found, source};
+
+const WHOLE: Found = Found { record: true, content: true };
+
+fn bounded(dir: &Path, size_bytes: u64) -> Store {
+    Store::open(StoreConfig { size_bytes: Some(size_bytes), ..world::config(dir) }).unwrap()
+}
+
+/// Bytes that the files below `dir` take.
+fn disk_bytes(dir: &Path) -> u64 {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let Ok(metadata) = entry.path().symlink_metadata() else { continue };
+        bytes += match metadata.is_dir() {
+            true => disk_bytes(&entry.path()),
+            false => std::os::unix::fs::MetadataExt::blocks(&metadata) * 512,
+        };
+    }
+    bytes
+}
+
+/// Says that the content of a file was last used so long ago.
+fn age(dir: &Path, file: u64, hours: u64) {
+    let digest = cache::Digest::of(&world::content(file, 1)).to_hex();
+    let path = dir.join("v1/objects").join(&digest[..2]).join(&digest[2..]);
+    let then = SystemTime::now() - Duration::from_secs(hours * 3600);
+    let times = std::fs::FileTimes::new().set_accessed(then).set_modified(then);
+    std::fs::File::open(path).unwrap().set_times(times).unwrap();
+}
+
+#[test]
+fn the_store_stays_within_its_size_at_every_moment() {
+    let dir = tempfile::tempdir().unwrap();
+    let limit = 3 << 20;
+    let store = bounded(dir.path(), limit);
+    let mut kept = 0;
+    for file in 0..150 {
+        kept += u32::from(world::put(&store, file, 1).is_some());
+        let used =
+            disk_bytes(&dir.path().join("v1/objects")) + disk_bytes(&dir.path().join("v1/partial"));
+        assert!(used <= limit, "{used} bytes after {file} files");
+        if file % 20 == 0 {
+            world::settled_bytes(&store);
+        }
+    }
+    assert!(kept > 50, "only {kept} were kept");
+    assert!(world::settled_bytes(&store) <= limit);
+    assert!(store.status().evicted_bytes > 0);
+    let found = (0..150).filter(|file| world::check_file(&store, *file) == WHOLE).count();
+    assert!(found > 10, "only {found} are left");
+}
+
+#[test]
+fn what_was_used_longest_ago_goes_and_what_is_pinned_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = bounded(dir.path(), 64 << 20);
+    for file in 0..60 {
+        world::put(&store, file, 1).unwrap();
+        age(dir.path(), file, 1000 - file);
+    }
+    store.pin(&source(), &world::path(1)).unwrap();
+    store.pin(&source(), &world::dir(3)).unwrap();
+    // Used again: its record says so, to the hour.
+    assert_eq!(world::check_file(&store, 2), WHOLE);
+    let used = world::settled_bytes(&store);
+    drop(store);
+    let store = bounded(dir.path(), used / 2);
+    let cleaned = world::settled_bytes(&store);
+    assert!(cleaned <= used / 2, "{cleaned} of {used}");
+    let held = |file| store.object_bytes(&cache::Digest::of(&world::content(file, 1))).is_some();
+    for file in (0..60).filter(|file| file % world::DIRS == 3).chain([1, 2]) {
+        assert!(held(file), "file {file} is pinned, or was used");
+    }
+    assert!(!held(0) && !held(4) && held(59));
+    assert!(store.unpin(&source(), &world::dir(3)).unwrap());
+    assert!(!store.unpin(&source(), &world::dir(3)).unwrap());
+    assert_eq!(store.pins().len(), 1);
+}
+
+#[test]
+fn a_fetch_that_somebody_is_at_stays_and_an_abandoned_one_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = bounded(dir.path(), 4 << 20);
+    let fetch = |file| {
+        let attr = world::attr(file, 1);
+        let partial = store.fetch(&source(), &world::path(file), Validator::of(&attr));
+        partial.write(0, &world::content(file, 1).slice(..cache::CHUNK_BYTES as usize));
+        partial
+    };
+    let busy = fetch(0);
+    drop(fetch(7));
+    assert_eq!(store.list().len(), 2);
+    drop(bounded(dir.path(), 1));
+    let tiny = bounded(dir.path(), 1);
+    world::settled_bytes(&tiny);
+    let left = tiny.list();
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].places[0].path, world::path(0));
+    assert_eq!(busy.present_bytes(), cache::CHUNK_BYTES);
+}
+
+#[test]
+fn a_content_too_large_for_the_store_is_not_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = bounded(dir.path(), 1 << 20);
+    let attr = base::Attr { size: 1 << 62, ..world::attr(0, 1) };
+    let partial = store.fetch(&source(), &world::path(0), Validator::of(&attr));
+    partial.write(0, &vec![1; 1 << 18].into());
+    assert_eq!(partial.read(0, 10), None);
+    assert_eq!(partial.missing(5..7).first(), Some(&(5..7)));
+    assert_eq!(partial.finish(&attr, false), Err(cache::Unfinished::NotKept));
+    assert!(store.list().is_empty());
+}
+
+#[test]
+fn some_of_the_disk_stays_free() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = StoreConfig { free_bytes: Some(u64::MAX / 2), ..world::config(dir.path()) };
+    let store = Store::open(config).unwrap();
+    assert_eq!(world::put(&store, 0, 1), None);
+    store.record_attr(
+        &source(),
+        &world::path(1),
+        &cache::KnownAttr { attr: world::attr(1, 1), seen_at: base::Timestamp::now() },
+    );
+    assert_eq!(store.attr(&source(), &world::path(1)), None);
+    world::settled_bytes(&store);
+    assert!(store.status().off.unwrap().contains("free"), "and that is told");
+}

@@ -1,0 +1,40 @@
+//! Processes that are killed at any moment of a fill or an eviction.
+
+use std::time::Duration;
+
+use crate::processes::{self, LIMIT_BYTES};
+use crate::world::{self, Numbers};
+
+#[test]
+fn a_store_survives_kills_at_any_moment() {
+    let rounds = if world::is_big() { 1000 } else { 50 };
+    let dir = tempfile::tempdir().unwrap();
+    let mut numbers = Numbers::new(11);
+    let mut hits = 0;
+    for round in 0..rounds {
+        let mut children: Vec<_> = (0..1 + round % 2)
+            .map(|child| {
+                processes::start(dir.path(), 100 + 2 * round + child, Duration::from_secs(60))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_micros(numbers.below(60_000)));
+        for child in &mut children {
+            child.kill().unwrap();
+        }
+        for mut child in children {
+            child.wait().unwrap();
+        }
+        let store = processes::open(dir.path());
+        hits += processes::check_all(&store);
+        let used = world::settled_bytes(&store);
+        assert!(used <= LIMIT_BYTES, "{used} bytes in round {round}");
+        // It goes on: what is put in now is there. (A small one; there is room for a few.)
+        let new = 1003 + 7 * round;
+        world::put(&store, new, 0).unwrap();
+        assert!(world::check_file(&store, new).content);
+    }
+    assert!(hits > rounds, "only {hits} contents were found in {rounds} rounds");
+    let store = processes::open(dir.path());
+    store.verify(|_| {});
+    assert!(store.verify(|_| {}).is_clean(), "what was damaged is gone");
+}
