@@ -1,0 +1,209 @@
+//! The content of files, from one remote to another, and links.
+//!
+//! A file comes under a temporary name (`temporary`), which only its owner may read; it gets mode,
+//! owner and times while it is open, and its name last. Small files are one read and one write, and
+//! where the target is a directory of this machine, one hop to a thread that does all of it
+//! (`sink`). Large ones go in pieces (`pieces`).
+//!
+//! A file that has changed when it was read is copied once more, and then given up.
+
+mod large;
+mod links;
+mod pieces;
+mod small;
+
+use std::sync::{Mutex, PoisonError};
+
+use base::{
+    Access, Attr, AttrChange, Create, Errno, Fh, Name, OpenFlags, Remote, RemotePath, RenameMode,
+};
+
+use crate::digest::{self, Held};
+use crate::outcome::{Doing, Problem};
+use crate::run::{Copied, Core, attributes};
+use crate::step::Step;
+pub(crate) use links::{hard_link, symlink};
+pub(crate) use pieces::solid;
+
+/// How often a file is read that changes meanwhile.
+const ATTEMPTS: usize = 2;
+
+/// What there is under a temporary name while a step is under way, for who stops it.
+#[derive(Default)]
+pub(crate) struct Left(Mutex<Option<RemotePath>>);
+
+impl Left {
+    /// This is there now, and worth nothing.
+    fn set(&self, path: Option<RemotePath>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = path;
+    }
+
+    /// Removes it, if the target can be reached.
+    pub(crate) async fn remove(&self, core: &Core) {
+        let path = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(path) = path
+            && !core.job.target.remote.is_away()
+        {
+            let _ = core.job.target.remote.unlink(&path).await;
+        }
+    }
+}
+
+/// How an attempt ended that found no fault.
+enum Attempt {
+    Done(Copied),
+    /// The source is not what it was when it was opened.
+    Changed,
+}
+
+type Outcome<T> = Result<T, Problem>;
+
+/// A file of a step that is being copied.
+struct Copy<'a> {
+    core: &'a Core,
+    step: &'a Step,
+    left: &'a Left,
+    /// As the source had it when it was opened.
+    attr: Attr,
+    /// Where it goes, and the last name of that.
+    to: RemotePath,
+    name: Name,
+    from: Held<'a>,
+}
+
+/// A file at the target that is not whole.
+struct Temporary<'a> {
+    path: RemotePath,
+    file: Held<'a>,
+}
+
+/// Copies a regular file. Its directory is there.
+pub(crate) async fn file(core: &Core, step: &Step, left: &Left) -> Outcome<Copied> {
+    let to = core.job.target.path_of(&step.name);
+    let Some(name) = to.file_name() else {
+        return Err(failed(step, Doing::Make)(Errno::EISDIR));
+    };
+    for _ in 0..ATTEMPTS {
+        let remote = &core.job.sources[step.source].tree.remote;
+        let flags = OpenFlags::existing(Access::Read);
+        let opened = match remote.open(&step.from, flags).await {
+            Err(Errno::ENOENT) => return Err(Problem::Vanished { name: step.name.clone() }),
+            opened => opened.map_err(failed(step, Doing::Read))?,
+        };
+        let from = Held { remote, fh: opened.fh };
+        let (to, name) = (to.clone(), name.clone());
+        let copy = Copy { core, step, left, attr: opened.attr, to, name, from };
+        let attempt = match opened.attr.size <= core.flow.piece_bytes() {
+            true => copy.small().await?,
+            false => copy.large().await?,
+        };
+        if let Attempt::Done(copied) = attempt {
+            copy.remove_stale().await;
+            return Ok(copied);
+        }
+    }
+    Err(Problem::Changed { name: step.name.clone() })
+}
+
+/// Makes a problem of an errno.
+fn failed(step: &Step, doing: Doing) -> impl Fn(Errno) -> Problem + '_ {
+    move |errno| Problem::Failed { name: step.name.clone(), doing, errno }
+}
+
+impl<'a> Copy<'a> {
+    fn failed(&self, doing: Doing) -> impl Fn(Errno) -> Problem + 'a {
+        failed(self.step, doing)
+    }
+
+    fn target(&self) -> &'a std::sync::Arc<dyn Remote> {
+        &self.core.job.target.remote
+    }
+
+    /// The path of `name` beside the file.
+    fn beside(&self, name: &Name) -> RemotePath {
+        self.to.parent().unwrap_or_default().join(name)
+    }
+
+    /// Whether the source's attributes say that the content is still that of `self.attr`.
+    fn is_unchanged(&self, now: &Attr) -> bool {
+        (now.size, now.mtime) == (self.attr.size, self.attr.mtime)
+    }
+
+    /// Makes the temporary file `path`, in the place of what an earlier run has left.
+    async fn make(&self, path: RemotePath, access: Access) -> Outcome<Temporary<'a>> {
+        let remote = self.target();
+        let flags = OpenFlags { create: Create::Exclusive(0o600), ..OpenFlags::existing(access) };
+        let made = match remote.open(&path, flags).await {
+            Err(Errno::EEXIST) => {
+                remote.unlink(&path).await.map_err(self.failed(Doing::Make))?;
+                remote.open(&path, flags).await
+            }
+            made => made,
+        };
+        let opened = made.map_err(self.failed(Doing::Make))?;
+        Ok(Temporary { path, file: Held { remote, fh: opened.fh } })
+    }
+
+    /// Gives the open file what it is to have, and tells what it has then. Sent behind the writes
+    /// of the file, and takes effect behind them.
+    async fn dress(&self, fh: Fh, size: Option<u64>) -> Outcome<Attr> {
+        let change = AttrChange { size, ..attributes(self.core, &self.attr) };
+        let target = self.target();
+        let set = self.core.with_owners(change, |change| target.fsetattr(fh, change));
+        let (set, now) = tokio::join!(biased; set, target.fstat(fh));
+        set.map_err(self.failed(Doing::SetAttr))?;
+        now.map_err(self.failed(Doing::Verify))
+    }
+
+    /// Checks what is at the target, and gives it its name.
+    async fn place(&self, temporary: Temporary<'_>, now: &Attr) -> Outcome<()> {
+        let Temporary { path, file } = temporary;
+        drop(file);
+        let differs = |what| Problem::Differs { name: self.step.name.clone(), what };
+        if now.size != self.attr.size {
+            return Err(differs("size"));
+        }
+        if self.core.job.options.verify && !self.is_equal(&path).await? {
+            return Err(differs("digest"));
+        }
+        self.make_way().await?;
+        let renamed = self.target().rename(&path, &self.to, RenameMode::Replace).await;
+        renamed.map_err(self.failed(Doing::Rename))
+    }
+
+    /// Whether the digests of the source and of what is at `path` are equal.
+    async fn is_equal(&self, path: &RemotePath) -> Outcome<bool> {
+        let source = &self.core.job.sources[self.step.source].tree;
+        let (read, written) = tokio::join!(
+            digest::of_file(source, &self.step.from),
+            digest::of_file(&self.core.job.target, path),
+        );
+        let failed = self.failed(Doing::Verify);
+        Ok(read.map_err(&failed)? == written.map_err(&failed)?)
+    }
+
+    async fn make_way(&self) -> Outcome<()> {
+        make_way(self.core, self.step, &self.to).await
+    }
+
+    /// Removes what earlier runs have left of other versions.
+    async fn remove_stale(&self) {
+        for partial in &self.step.partials {
+            let _ = self.target().unlink(&self.beside(&partial.file)).await;
+        }
+    }
+}
+
+/// Removes an empty directory that has the name.
+async fn make_way(core: &Core, step: &Step, to: &RemotePath) -> Outcome<()> {
+    if !step.there.is_some_and(|there| there.is_dir()) {
+        return Ok(());
+    }
+    match core.job.target.remote.rmdir(to).await {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(Errno::ENOTEMPTY | Errno::EEXIST) => {
+            Err(Problem::DirectoryInTheWay { name: step.name.clone() })
+        }
+        Err(errno) => Err(failed(step, Doing::Delete)(errno)),
+    }
+}

@@ -1,0 +1,236 @@
+//! Files of many pieces, which are on their way together and come in any order.
+//!
+//! No piece is asked for that lies further than the span behind the first byte that is not written
+//! yet, so that an interrupted copy can be continued (`temporary`).
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use base::{Access, AttrChange, Errno, Fh, OpenFlags, Remote};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinSet;
+
+use super::{Attempt, Copy, Outcome, Temporary, pieces};
+use crate::digest::Held;
+use crate::events::Progress;
+use crate::flow::Side;
+use crate::outcome::Doing;
+use crate::run::Copied;
+use crate::temporary::{self, Partial};
+
+/// The span in bits of the number of bytes: a quarter of the file, which is what an interruption
+/// costs at most, and 1 to 64 MiB, as wide as the window of a remote gets (`flow`).
+const SPAN_BITS: std::ops::RangeInclusive<u8> = 20..=26;
+
+/// Bytes before the point of continuing that are compared with the source.
+const COMPARED_BYTES: u64 = 64 << 10;
+
+/// Continuing begins at a multiple of this, in bytes.
+const ALIGNMENT_BYTES: u64 = 4096;
+
+/// What became of one piece.
+enum Piece {
+    Written {
+        offset: u64,
+        len: u64,
+    },
+    /// The source has less than it had.
+    Short,
+}
+
+/// How far ahead pieces of a file of this size are sent, in bits of the number of bytes.
+fn span(size: u64) -> u8 {
+    let quarter = (size / 4).max(1).ilog2() as u8;
+    quarter.clamp(*SPAN_BITS.start(), *SPAN_BITS.end())
+}
+
+type Fault = (Doing, Errno);
+
+/// Room that is waited for. Kept while other things happen, so that the place in the queue is.
+type Room<'a> = Pin<Box<dyn Future<Output = OwnedSemaphorePermit> + Send + 'a>>;
+
+impl<'a> Copy<'a> {
+    /// Copies the file in pieces, from where an earlier run has come to.
+    pub(super) async fn large(&self) -> Outcome<Attempt> {
+        let (made, start, span) = self.begin().await?;
+        let path = made.path.clone();
+        if start == 0 {
+            self.left.set((!self.core.job.options.partial).then(|| path.clone()));
+        }
+        Progress::add(&self.core.progress.bytes_done, start);
+        let end = self.transfer(&made, start, 1 << span).await;
+        let end = match end {
+            Ok(true) => self.complete(made, start).await,
+            Ok(false) => Ok(Attempt::Changed),
+            Err(problem) => Err(problem),
+        };
+        let worthless = match &end {
+            Ok(Attempt::Done(_)) => false,
+            Ok(Attempt::Changed) => true,
+            Err(problem) => self.is_worthless(problem),
+        };
+        if worthless {
+            self.left.set(Some(path));
+            self.left.remove(self.core).await;
+        }
+        self.left.set(None);
+        end
+    }
+
+    /// Whether what there is must not be continued, or is not to be kept.
+    fn is_worthless(&self, problem: &crate::Problem) -> bool {
+        let wrong = matches!(problem, crate::Problem::Differs { .. });
+        wrong || !self.core.job.options.partial
+    }
+
+    /// All was written: the source is looked at again, and the file gets its name.
+    async fn complete(&self, made: Temporary<'_>, start: u64) -> Outcome<Attempt> {
+        let size = self.core.job.options.sparse.then_some(self.attr.size);
+        let (now, dressed) =
+            tokio::join!(self.from.remote.fstat(self.from.fh), self.dress(made.file.fh, size),);
+        if !self.is_unchanged(&now.map_err(self.failed(Doing::Read))?) {
+            return Ok(Attempt::Changed);
+        }
+        self.place(made, &dressed?).await?;
+        let bytes = self.attr.size - start;
+        Ok(Attempt::Done(Copied { bytes, resumed: start }))
+    }
+
+    /// Opens what an earlier run has left, if it can be relied on, or makes the file anew. Gives
+    /// where to begin, and the span.
+    async fn begin(&self) -> Outcome<(Temporary<'a>, u64, u8)> {
+        let (tag, span) = (temporary::tag(&self.name, &self.attr), span(self.attr.size));
+        let fitting = self.step.partials.iter().filter(|partial| partial.tag == tag);
+        if let Some(partial) = fitting.max_by_key(|partial| partial.reliable())
+            && let Some((made, start)) = self.go_on(partial).await
+        {
+            return Ok((made, start, partial.span));
+        }
+        let path = self.beside(&temporary::name(&self.name, &self.attr, span));
+        Ok((self.make(path, Access::Write).await?, 0, span))
+    }
+
+    /// Opens what an earlier run has left and compares its end with the source. `None` when it is
+    /// not worth it, or not right.
+    async fn go_on(&self, partial: &Partial) -> Option<(Temporary<'a>, u64)> {
+        let start = partial.reliable().min(self.attr.size) / ALIGNMENT_BYTES * ALIGNMENT_BYTES;
+        if start == 0 {
+            return None;
+        }
+        let remote = self.target();
+        let path = self.beside(&partial.file);
+        let flags = OpenFlags::existing(Access::ReadWrite);
+        let opened = remote.open(&path, flags).await.ok()?;
+        let file = Held { remote, fh: opened.fh };
+        let compared = start.min(COMPARED_BYTES);
+        let read = |remote: &'a Arc<dyn Remote>, fh: Fh| {
+            remote.read(fh, start - compared, compared as u32)
+        };
+        let (left, source) =
+            tokio::join!(read(remote, file.fh), read(self.from.remote, self.from.fh));
+        let (left, source) = (left.ok()?.to_vec(), source.ok()?.to_vec());
+        if left != source || left.len() as u64 != compared {
+            return None;
+        }
+        // What lies behind may have been written or not; where holes are made it must not show.
+        let cut = AttrChange { size: Some(start), ..AttrChange::default() };
+        remote.fsetattr(file.fh, cut).await.ok()?;
+        Some((Temporary { path, file }, start))
+    }
+
+    /// Brings all from `start` over; `false` when the source has less than it had.
+    async fn transfer(&self, made: &Temporary<'_>, start: u64, span: u64) -> Outcome<bool> {
+        let (flow, size) = (&self.core.flow, self.attr.size);
+        let mut tasks: JoinSet<Result<Piece, Fault>> = JoinSet::new();
+        let mut written = Written { all_before: start, further: BTreeMap::new() };
+        let mut next = start;
+        let mut room: Option<Room<'_>> = None;
+        while written.all_before < size {
+            let len = flow.piece_bytes().min(size - next);
+            let wanted = len > 0 && next + len <= written.all_before.saturating_add(span);
+            if wanted && room.is_none() {
+                room = Some(Box::pin(flow.room(len)));
+            }
+            let asked = len;
+            tokio::select! {
+                biased;
+                Some(over) = tasks.join_next(), if !tasks.is_empty() => match settled(over) {
+                    Ok(Piece::Written { offset, len }) => {
+                        Progress::add(&self.core.progress.bytes_done, len);
+                        written.add(offset, len);
+                    }
+                    Ok(Piece::Short) => return Ok(false),
+                    Err((doing, errno)) => return Err(self.failed(doing)(errno)),
+                },
+                permit = async { room.as_mut().expect("it is wanted").await },
+                    if wanted =>
+                {
+                    room = None;
+                    let piece = self.piece(made.file.fh, next, asked, permit);
+                    tasks.spawn(piece);
+                    next += asked;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads a piece and writes it.
+    fn piece(
+        &self,
+        to: Fh,
+        offset: u64,
+        len: u64,
+        room: OwnedSemaphorePermit,
+    ) -> impl Future<Output = Result<Piece, Fault>> + Send + 'static {
+        let source = self.from.remote.clone();
+        let target = self.target().clone();
+        let (from, sparse) = (self.from.fh, self.core.job.options.sparse);
+        let waits = self.core.flow.waits();
+        async move {
+            let since = Instant::now();
+            let data = source.read(from, offset, len as u32).await;
+            let data = data.map_err(|errno| (Doing::Read, errno))?;
+            waits.waited(Side::Source, since);
+            if data.len() as u64 != len {
+                return Ok(Piece::Short);
+            }
+            let since = Instant::now();
+            let wrote = pieces::write(&*target, to, offset, &data, sparse).await;
+            wrote.map_err(|errno| (Doing::Write, errno))?;
+            waits.waited(Side::Target, since);
+            drop(room);
+            Ok(Piece::Written { offset, len })
+        }
+    }
+}
+
+/// A piece's own end; its panic is ours.
+fn settled(over: Result<Result<Piece, Fault>, tokio::task::JoinError>) -> Result<Piece, Fault> {
+    match over {
+        Ok(end) => end,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err((Doing::Read, Errno::ECANCELED)),
+        },
+    }
+}
+
+/// What of a file is written.
+struct Written {
+    /// All before this.
+    all_before: u64,
+    /// Pieces behind it, by their offset.
+    further: BTreeMap<u64, u64>,
+}
+
+impl Written {
+    fn add(&mut self, offset: u64, len: u64) {
+        self.further.insert(offset, len);
+        while let Some(len) = self.further.remove(&self.all_before) {
+            self.all_before += len;
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Symbolic links, and further names of a file.
+
+use std::sync::Arc;
+
+use base::{Errno, RemotePath, RenameMode};
+
+use super::{Left, Outcome, failed, make_way};
+use crate::outcome::{Doing, Problem};
+use crate::run::{Copied, Core, attributes};
+use crate::step::Step;
+use crate::temporary;
+
+/// Makes a symbolic link, in the place of what has its name.
+pub(crate) async fn symlink(core: &Core, step: &Step, left: &Left) -> Outcome<()> {
+    let source = &core.job.sources[step.source].tree.remote;
+    let leads_to = match source.readlink(&step.from).await {
+        Err(Errno::ENOENT) => return Err(Problem::Vanished { name: step.name.clone() }),
+        read => read.map_err(failed(step, Doing::Read))?,
+    };
+    replacing(core, step, left, &Made::Link { leads_to }).await
+}
+
+/// Makes the step's name a further one of the file that `first` has become.
+pub(crate) async fn hard_link(
+    core: &Arc<Core>,
+    step: &Step,
+    first: &RemotePath,
+    left: &Left,
+) -> Outcome<Copied> {
+    if !step.names.as_ref().is_some_and(|names| names.is_done()) {
+        let words = format!("not linked, since \"{first}\", the same file, was not copied");
+        return Err(Problem::Other { name: step.name.clone(), words });
+    }
+    let existing = core.job.target.path_of(first);
+    let linked = replacing(core, step, left, &Made::Name { existing }).await;
+    match linked {
+        Ok(()) => Ok(Copied::default()),
+        // The server makes none: what it holds is right, if it takes more room.
+        Err(Problem::Failed {
+            errno: Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::EPERM, ..
+        }) => super::file(core, step, left).await,
+        Err(problem) => Err(problem),
+    }
+}
+
+/// What takes one call to make.
+enum Made {
+    Link { leads_to: Vec<u8> },
+    Name { existing: RemotePath },
+}
+
+impl Made {
+    async fn make(&self, core: &Core, path: &RemotePath) -> base::Result<()> {
+        let target = &core.job.target.remote;
+        match self {
+            Made::Link { leads_to } => target.symlink(leads_to, path).await,
+            Made::Name { existing } => target.link(existing, path).await,
+        }
+    }
+
+    async fn dress(&self, core: &Core, step: &Step, path: &RemotePath) -> base::Result<()> {
+        if matches!(self, Made::Name { .. }) {
+            return Ok(());
+        }
+        let target = &core.job.target.remote;
+        let change = attributes(core, &step.attr);
+        match core.with_owners(change, |change| target.setattr(path, change)).await {
+            // Not every system has times of links.
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
+            set => set,
+        }
+    }
+}
+
+/// Makes something under a temporary name, and gives it its own.
+async fn replacing(core: &Core, step: &Step, left: &Left, made: &Made) -> Outcome<()> {
+    let to = core.job.target.path_of(&step.name);
+    let (Some(parent), Some(name)) = (to.parent(), to.file_name()) else {
+        return Err(failed(step, Doing::Make)(Errno::EEXIST));
+    };
+    let path = parent.join(&temporary::name(&name, &step.attr, 0));
+    left.set(Some(path.clone()));
+    let end = put(core, step, made, &path, &to).await;
+    if end.is_err() || matches!(made, Made::Name { .. }) {
+        // A rename between two names of one file does nothing, and leaves both.
+        left.remove(core).await;
+    }
+    left.set(None);
+    end
+}
+
+async fn put(
+    core: &Core,
+    step: &Step,
+    made: &Made,
+    path: &RemotePath,
+    to: &RemotePath,
+) -> Outcome<()> {
+    let target = &core.job.target.remote;
+    let end = match made.make(core, path).await {
+        // What an earlier run has left.
+        Err(Errno::EEXIST) => {
+            target.unlink(path).await.map_err(failed(step, Doing::Make))?;
+            made.make(core, path).await
+        }
+        end => end,
+    };
+    end.map_err(failed(step, Doing::Make))?;
+    made.dress(core, step, path).await.map_err(failed(step, Doing::SetAttr))?;
+    make_way(core, step, to).await?;
+    target.rename(path, to, RenameMode::Replace).await.map_err(failed(step, Doing::Rename))
+}

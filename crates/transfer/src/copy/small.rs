@@ -1,0 +1,112 @@
+//! Files that are one piece.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use base::{Access, Data, Errno};
+
+use super::{Attempt, Copy, Outcome, Temporary};
+use crate::flow::Side;
+use crate::outcome::{Doing, Problem};
+use crate::run::{Copied, attributes};
+use crate::sink::{Finish, Sink};
+use crate::{events::Progress, temporary};
+
+impl<'a> Copy<'a> {
+    /// Copies the file at once.
+    pub(super) async fn small(&self) -> Outcome<Attempt> {
+        let _room = self.core.flow.room(self.attr.size).await;
+        if let (Some(sink), false) = (&self.core.sink, self.core.job.options.verify) {
+            let Some(data) = self.read().await? else {
+                return Ok(Attempt::Changed);
+            };
+            return self.put(sink.clone(), data).await;
+        }
+        // Made while the content is on its way.
+        let path = self.beside(&temporary::name(&self.name, &self.attr, 0));
+        self.left.set(Some(path.clone()));
+        let (data, made) =
+            tokio::join!(biased; self.read(), self.make(path.clone(), Access::Write));
+        let end = match (data, made) {
+            (Ok(Some(data)), Ok(made)) => self.fill(data, made).await.map(Attempt::Done),
+            (Ok(None), Ok(_)) => Ok(Attempt::Changed),
+            (Ok(_), Err(problem)) | (Err(problem), _) => Err(problem),
+        };
+        if !matches!(end, Ok(Attempt::Done(_))) {
+            self.left.remove(self.core).await;
+        }
+        self.left.set(None);
+        end
+    }
+
+    /// All of the content; `None` when it is not what it was.
+    async fn read(&self) -> Outcome<Option<Data>> {
+        let (remote, fh) = (self.from.remote, self.from.fh);
+        let since = Instant::now();
+        // One more than there should be, so that a file that has grown is seen.
+        let len = self.attr.size as u32 + 1;
+        let read = async {
+            match self.attr.size {
+                0 => Ok(Data::new()),
+                _ => remote.read(fh, 0, len).await,
+            }
+        };
+        let (data, now) = tokio::join!(biased; read, remote.fstat(fh));
+        self.core.flow.waited(Side::Source, since);
+        let data = data.map_err(self.failed(Doing::Read))?;
+        let now = now.map_err(self.failed(Doing::Read))?;
+        let whole = data.len() as u64 == self.attr.size && self.is_unchanged(&now);
+        Ok(whole.then_some(data))
+    }
+
+    /// Writes the content, and gives the file its name.
+    async fn fill(&self, data: Data, made: Temporary<'_>) -> Outcome<Copied> {
+        let since = Instant::now();
+        let bytes = data.len() as u64;
+        let sparse = self.core.job.options.sparse;
+        let write = self.core.write(made.file.fh, 0, &data);
+        let size = sparse.then_some(bytes);
+        let (written, now) = tokio::join!(biased; write, self.dress(made.file.fh, size));
+        written.map_err(self.failed(Doing::Write))?;
+        self.place(made, &now?).await?;
+        self.core.flow.waited(Side::Target, since);
+        Progress::add(&self.core.progress.bytes_done, bytes);
+        Ok(Copied { bytes, resumed: 0 })
+    }
+
+    /// Writes the file by system calls, all of them on one thread.
+    async fn put(&self, sink: Arc<Sink>, data: Data) -> Outcome<Attempt> {
+        self.make_way().await?;
+        let since = Instant::now();
+        let wanted = attributes(self.core, &self.attr);
+        let finish = Finish {
+            perm: self.attr.perm,
+            owner: wanted.uid.zip(wanted.gid),
+            mtime: Some(self.attr.mtime),
+            ..Finish::default()
+        };
+        let (path, attr, bytes) = (self.to.clone(), self.attr, data.len() as u64);
+        let sparse = self.core.job.options.sparse;
+        let put = tokio::task::spawn_blocking(move || match sparse {
+            true => sink.put_sparse(&path, &attr, data.pieces(), &finish),
+            false => sink.put(&path, &attr, data.pieces(), &finish),
+        });
+        let finished = match put.await {
+            Ok(finished) => finished,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(Errno::ECANCELED),
+            },
+        };
+        let finished = finished.map_err(|errno| match errno {
+            Errno::EISDIR => Problem::DirectoryInTheWay { name: self.step.name.clone() },
+            errno => self.failed(Doing::Write)(errno),
+        })?;
+        if finished.owner_refused {
+            self.core.refuse_owners();
+        }
+        self.core.flow.waited(Side::Target, since);
+        Progress::add(&self.core.progress.bytes_done, bytes);
+        Ok(Attempt::Done(Copied { bytes, resumed: 0 }))
+    }
+}

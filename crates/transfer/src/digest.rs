@@ -1,0 +1,305 @@
+//! Digests of whole files: by a command where the file is, or by reading it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base::{Access, DigestEffort, DigestKind, Errno, OpenFlags, Remote, RemotePath, Result};
+use sha2::{Digest as _, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::job::Tree;
+use crate::shell::{Running, Shell};
+
+/// A SHA-256 digest.
+pub type Digest = [u8; 32];
+
+/// Who can make digests of a tree's files without moving them.
+#[async_trait]
+pub trait Digester: Send + Sync + 'static {
+    /// The digest of the regular file `path` of the remote; `None` when it could not be made, and
+    /// reading is what is left.
+    async fn digest(&self, path: &RemotePath) -> Option<Digest>;
+}
+
+/// Bytes of a file that are read at a time, and pieces on their way.
+const READ_BYTES: u32 = 256 << 10;
+const READS_AHEAD: u64 = 16;
+
+/// The digest of a file of `tree`, by the cheapest way there is.
+pub(crate) async fn of_file(tree: &Tree, path: &RemotePath) -> Result<Digest> {
+    if let Some(digester) = &tree.digester
+        && let Some(digest) = digester.digest(path).await
+    {
+        return Ok(digest);
+    }
+    let attr = tree.remote.lstat(path).await?;
+    let effort = DigestEffort::Known;
+    let known = tree.remote.digest(path, &attr, DigestKind::Sha256, effort).await;
+    if let Ok(Some(known)) = known
+        && let Ok(digest) = Digest::try_from(&known[..])
+    {
+        return Ok(digest);
+    }
+    by_reading(&tree.remote, path).await
+}
+
+/// Closes a handle, whatever becomes of its holder.
+pub(crate) struct Held<'a> {
+    pub(crate) remote: &'a Arc<dyn Remote>,
+    pub(crate) fh: base::Fh,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.remote.close(self.fh);
+    }
+}
+
+/// Reads the whole file.
+async fn by_reading(remote: &Arc<dyn Remote>, path: &RemotePath) -> Result<Digest> {
+    let opened = remote.open(path, OpenFlags::existing(Access::Read)).await?;
+    let held = Held { remote, fh: opened.fh };
+    let mut hasher = Sha256::new();
+    let mut ahead = std::collections::VecDeque::new();
+    let mut next = 0;
+    loop {
+        while ahead.len() < READS_AHEAD as usize && (next == 0 || next < opened.attr.size) {
+            let (remote, fh, offset) = (remote.clone(), held.fh, next);
+            ahead.push_back(AbortOnDrop(tokio::spawn(async move {
+                remote.read(fh, offset, READ_BYTES).await
+            })));
+            next += u64::from(READ_BYTES);
+        }
+        let Some(read) = ahead.pop_front() else {
+            break;
+        };
+        let data = read.join().await?;
+        // Elsewhere, since a file of megabytes takes milliseconds.
+        hasher = tokio::task::spawn_blocking(move || {
+            data.pieces().iter().for_each(|piece| hasher.update(piece));
+            hasher
+        })
+        .await
+        .map_err(|_| Errno::ECANCELED)?;
+    }
+    Ok(hasher.finalize().into())
+}
+
+/// A task that ends with who waits for it.
+pub(crate) struct AbortOnDrop<T>(pub(crate) tokio::task::JoinHandle<T>);
+
+impl<T> AbortOnDrop<Result<T>> {
+    pub(crate) async fn join(mut self) -> Result<T> {
+        match (&mut self.0).await {
+            Ok(result) => result,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(Errno::ECANCELED),
+            },
+        }
+    }
+}
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Files of one command at most; as many as wait while the one before runs.
+const BATCH_FILES: usize = 8192;
+
+/// Files that wait for a command at most.
+const WAITING_FILES: usize = 2 * BATCH_FILES;
+
+/// Longest answer of a command, in bytes for each file: digest, name, and what an escape takes.
+const ANSWER_BYTES: u64 = 128 + 2 * 4096;
+
+type Wish = (Vec<u8>, oneshot::Sender<Option<Digest>>);
+
+/// Digests by `sha256sum` on the far side, many files with one command.
+///
+/// A server without the command, or without commands, answers `None` for all.
+pub struct ShellDigester {
+    wishes: mpsc::Sender<Wish>,
+}
+
+impl ShellDigester {
+    /// For a remote whose root is the directory `root` of the far side's shell: absolute, or
+    /// relative to where its commands begin.
+    ///
+    /// To be used within a tokio runtime.
+    #[must_use]
+    pub fn new(shell: Arc<dyn Shell>, root: Vec<u8>) -> ShellDigester {
+        let (wishes, wished) = mpsc::channel(WAITING_FILES);
+        tokio::spawn(serve(shell, root, wished));
+        ShellDigester { wishes }
+    }
+}
+
+#[async_trait]
+impl Digester for ShellDigester {
+    async fn digest(&self, path: &RemotePath) -> Option<Digest> {
+        let (answer, answered) = oneshot::channel();
+        self.wishes.send((path.as_bytes().to_vec(), answer)).await.ok()?;
+        answered.await.ok()?
+    }
+}
+
+async fn serve(shell: Arc<dyn Shell>, root: Vec<u8>, mut wished: mpsc::Receiver<Wish>) {
+    let mut batch = Vec::new();
+    // All that came while the last one ran go together.
+    while wished.recv_many(&mut batch, BATCH_FILES).await > 0 {
+        let paths: Vec<Vec<u8>> = batch.iter().map(|(path, _)| path.clone()).collect();
+        let mut digests = match run(&*shell, &root, paths).await {
+            Ok(digests) => digests,
+            Err(why) => {
+                tracing::debug!("no digests by a command: {why}");
+                HashMap::new()
+            }
+        };
+        for (path, answer) in batch.drain(..) {
+            let _ = answer.send(digests.remove(&path));
+        }
+    }
+}
+
+/// Runs one command for all `paths`.
+async fn run(
+    shell: &dyn Shell,
+    root: &[u8],
+    paths: Vec<Vec<u8>>,
+) -> std::result::Result<HashMap<Vec<u8>, Digest>, String> {
+    let mut command = b"cd ".to_vec();
+    if root.is_empty() {
+        command.push(b'.');
+    } else {
+        let dots = if root.starts_with(b"/") { &b""[..] } else { b"./" };
+        command.extend(crate::shell::quote(&[dots, root].concat()));
+    }
+    // Standard error says why a file is missing; for us it is missing.
+    command.extend_from_slice(b" && exec xargs -0 sha256sum -b 2>/dev/null");
+    let Running { mut stdin, mut stdout, exit } =
+        shell.start(&command).await.map_err(|error| error.to_string())?;
+    let limit = paths.len() as u64 * ANSWER_BYTES;
+    let feed = async move {
+        for path in paths {
+            stdin.write_all(&[b"./", &path[..], b"\0"].concat()).await?;
+        }
+        stdin.shutdown().await
+    };
+    let mut answer = Vec::new();
+    let mut limited = (&mut stdout).take(limit);
+    let (fed, read) = tokio::join!(feed, limited.read_to_end(&mut answer));
+    read.map_err(|error| error.to_string())?;
+    fed.map_err(|error| error.to_string())?;
+    drop(exit);
+    Ok(parse(&answer))
+}
+
+/// The lines of `sha256sum`, by name.
+fn parse(answer: &[u8]) -> HashMap<Vec<u8>, Digest> {
+    answer.split(|byte| *byte == b'\n').filter_map(line).collect()
+}
+
+/// One line: digest, space, `*`, name; a `\` first where the name has escapes.
+fn line(line: &[u8]) -> Option<(Vec<u8>, Digest)> {
+    let (escaped, line) = match line.strip_prefix(b"\\") {
+        Some(rest) => (true, rest),
+        None => (false, line),
+    };
+    let (digits, rest) = line.split_at_checked(64)?;
+    let name = rest.strip_prefix(b" *").or(rest.strip_prefix(b"  "))?.strip_prefix(b"./")?;
+    let mut digest = Digest::default();
+    for (byte, pair) in digest.iter_mut().zip(digits.chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some((if escaped { unescape(name)? } else { name.to_vec() }, digest))
+}
+
+/// `\\`, `\n` and `\r` as what they stand for.
+fn unescape(name: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = name.iter();
+    let mut plain = Vec::with_capacity(name.len());
+    while let Some(byte) = bytes.next() {
+        plain.push(match (byte, byte == &b'\\') {
+            (byte, false) => *byte,
+            (_, true) => match bytes.next()? {
+                b'n' => b'\n',
+                b'r' => b'\r',
+                b'\\' => b'\\',
+                _ => return None,
+            },
+        });
+    }
+    Some(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shell::{Exit, ShellError};
+    use testkit::{MemRemote, path};
+
+    /// The shell of this machine, in the place of the far side's.
+    struct Here;
+
+    #[async_trait]
+    impl Shell for Here {
+        async fn start(&self, command: &[u8]) -> std::result::Result<Running, ShellError> {
+            use std::os::unix::ffi::OsStrExt;
+            use std::process::Stdio;
+            let mut child = tokio::process::Command::new("sh")
+                .arg("-c")
+                .arg(std::ffi::OsStr::from_bytes(command))
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .kill_on_drop(true)
+                .spawn()
+                .map_err(|error| ShellError::Refused(error.to_string()))?;
+            let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+            let exit = Box::pin(async move {
+                let status = child.wait().await.map_err(|e| ShellError::Lost(e.to_string()))?;
+                Ok(Exit { status: status.code(), stderr: Vec::new() })
+            });
+            Ok(Running { stdin: Box::new(stdin), stdout: Box::new(stdout), exit })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_command_gives_the_digests_of_odd_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["plain", "two words", "li\nne", "back\\slash", "'quoted'", "-b", "d/ü"];
+        std::fs::create_dir(dir.path().join("d")).unwrap();
+        for name in names {
+            std::fs::write(dir.path().join(name), name).unwrap();
+        }
+        let root = dir.path().to_str().unwrap().as_bytes().to_vec();
+        let digester = Arc::new(ShellDigester::new(Arc::new(Here), root));
+        let mut asked = tokio::task::JoinSet::new();
+        for name in names {
+            let digester = digester.clone();
+            asked.spawn(async move { (name, digester.digest(&path(name)).await) });
+        }
+        while let Some(answer) = asked.join_next().await {
+            let (name, digest) = answer.unwrap();
+            assert_eq!(digest, Some(Sha256::digest(name).into()), "{name:?}");
+        }
+        assert_eq!(digester.digest(&path("absent")).await, None);
+    }
+
+    #[tokio::test]
+    async fn reading_gives_the_digest_of_all_pieces() {
+        let remote = Arc::new(MemRemote::new());
+        for len in [0, 1, READ_BYTES as usize, 20 * READ_BYTES as usize + 7] {
+            let content: Vec<u8> = (0..len).map(|at| (at / 251 + at) as u8).collect();
+            remote.put_file("f", &content);
+            let tree = Tree::far(remote.clone());
+            let digest = of_file(&tree, &path("f")).await.unwrap();
+            assert_eq!(digest, Digest::from(Sha256::digest(&content)), "{len} bytes");
+            assert_eq!(remote.open_handles(), 0);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Directories of the target while a run goes on.
+//!
+//! A directory is made when the first step in it needs it, and gets its mode and times when the
+//! last step in it is over: both follow from who holds its [`Dir`]. A child holds its parent, also
+//! while it is being finished, since a parent's own mode may forbid to reach the child.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use base::{Attr, AttrChange, Errno, Remote, RemotePath, Result};
+use tokio::sync::{OnceCell, mpsc};
+
+use crate::step::Action;
+
+/// What must be done before anything in it can be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// It is there.
+    Nothing,
+    /// It is to be made.
+    Make,
+    /// Something that is no directory has its name.
+    Replace,
+    /// It is there, and its mode keeps its owner out; this one does not.
+    Widen(u32),
+}
+
+/// What it comes from, and what is to become of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Last {
+    pub(crate) attr: Attr,
+    pub(crate) there: Option<Attr>,
+    pub(crate) action: Action,
+}
+
+/// A directory of the target.
+pub(crate) struct Dir {
+    /// Relative to the target.
+    pub(crate) name: RemotePath,
+    path: RemotePath,
+    need: Need,
+    target: Arc<dyn Remote>,
+    parent: Option<Arc<Dir>>,
+    ready: OnceCell<Result<()>>,
+    changed: AtomicBool,
+    last: Option<Last>,
+    over: mpsc::UnboundedSender<Over>,
+}
+
+/// A directory in which all is done.
+pub(crate) struct Over {
+    pub(crate) name: RemotePath,
+    pub(crate) path: RemotePath,
+    pub(crate) last: Option<Last>,
+    /// How making it went, if anybody needed it.
+    pub(crate) ready: Option<Result<()>>,
+    /// It was made or widened, or something in it was changed.
+    pub(crate) changed: bool,
+    /// Kept until this one is finished.
+    pub(crate) _parent: Option<Arc<Dir>>,
+}
+
+/// Where a directory is, and what is known of it.
+pub(crate) struct Place {
+    pub(crate) name: RemotePath,
+    pub(crate) path: RemotePath,
+    pub(crate) need: Need,
+    pub(crate) parent: Option<Arc<Dir>>,
+    pub(crate) last: Option<Last>,
+}
+
+impl Dir {
+    pub(crate) fn new(
+        place: Place,
+        target: Arc<dyn Remote>,
+        over: mpsc::UnboundedSender<Over>,
+    ) -> Arc<Dir> {
+        let Place { name, path, need, parent, last } = place;
+        let (ready, changed) = (OnceCell::new(), AtomicBool::new(false));
+        Arc::new(Dir { name, path, need, target, parent, ready, changed, last, over })
+    }
+
+    /// Where to send those that are below this one, when all is done in them.
+    pub(crate) fn over(&self) -> mpsc::UnboundedSender<Over> {
+        self.over.clone()
+    }
+
+    /// Whether it was there, as a directory, when it was looked at.
+    pub(crate) fn is_there(&self) -> bool {
+        matches!(self.need, Need::Nothing | Need::Widen(_))
+    }
+
+    /// Makes it if it is not there, and those above it.
+    pub(crate) async fn ready(&self) -> Result<()> {
+        *self.ready.get_or_init(|| Box::pin(self.prepare())).await
+    }
+
+    /// As [`Dir::ready`], for who is about to change something in it.
+    pub(crate) async fn ready_for_change(&self) -> Result<()> {
+        self.ready().await?;
+        self.changed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn prepare(&self) -> Result<()> {
+        if let Some(parent) = &self.parent {
+            match self.need {
+                Need::Nothing => parent.ready().await?,
+                _ => parent.ready_for_change().await?,
+            }
+        }
+        match self.need {
+            Need::Nothing => return Ok(()),
+            Need::Widen(perm) => {
+                let change = AttrChange { perm: Some(perm), ..AttrChange::default() };
+                self.target.setattr(&self.path, change).await?;
+            }
+            Need::Replace => {
+                match self.target.unlink(&self.path).await {
+                    Ok(()) | Err(Errno::ENOENT) => {}
+                    Err(errno) => return Err(errno),
+                }
+                self.make().await?;
+            }
+            Need::Make => self.make().await?,
+        }
+        self.changed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn make(&self) -> Result<()> {
+        // One that no source gives attributes to keeps those that it is made with.
+        let perm = if self.last.is_some() { 0o700 } else { 0o777 };
+        match self.target.mkdir(&self.path, perm).await {
+            // Made by somebody else, or by a call that was given up.
+            Err(Errno::EEXIST) => match self.target.lstat(&self.path).await?.is_dir() {
+                true => Ok(()),
+                false => Err(Errno::EEXIST),
+            },
+            made => made,
+        }
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let over = Over {
+            name: std::mem::take(&mut self.name),
+            path: std::mem::take(&mut self.path),
+            last: self.last.take(),
+            ready: self.ready.get().copied(),
+            changed: *self.changed.get_mut(),
+            _parent: self.parent.take(),
+        };
+        // Nobody listens any more when the run was dropped.
+        let _ = self.over.send(over);
+    }
+}

@@ -1,0 +1,161 @@
+//! From where, and whereto.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::{Remote, RemotePath};
+
+use crate::digest::Digester;
+use crate::options::Options;
+
+/// A place in a remote.
+#[derive(Clone)]
+pub struct Tree {
+    /// The remote.
+    pub remote: Arc<dyn Remote>,
+    /// Where in it.
+    pub path: RemotePath,
+    /// The remote's root, where it is a directory of this machine.
+    pub local: Option<PathBuf>,
+    /// How digests of its files are made without moving them over the network.
+    pub digester: Option<Arc<dyn Digester>>,
+}
+
+impl Tree {
+    /// The root of `remote`, on another machine.
+    #[must_use]
+    pub fn far(remote: Arc<dyn Remote>) -> Tree {
+        Tree { remote, path: RemotePath::root(), local: None, digester: None }
+    }
+
+    /// The root of `remote`, which is the directory `root` of this machine.
+    #[must_use]
+    pub fn here(remote: Arc<dyn Remote>, root: impl AsRef<Path>) -> Tree {
+        let local = Some(root.as_ref().to_owned());
+        Tree { remote, path: RemotePath::root(), local, digester: None }
+    }
+
+    /// This tree, from `path` on.
+    #[must_use]
+    pub fn at(self, path: RemotePath) -> Tree {
+        Tree { path, ..self }
+    }
+
+    /// The path in the remote of `name`, which is relative to the tree.
+    #[must_use]
+    pub fn path_of(&self, name: &RemotePath) -> RemotePath {
+        below(&self.path, name)
+    }
+}
+
+/// `name`, relative to `base`, as a path.
+pub(crate) fn below(base: &RemotePath, name: &RemotePath) -> RemotePath {
+    if base.is_root() {
+        return name.clone();
+    }
+    if name.is_root() {
+        return base.clone();
+    }
+    let joined = [base.as_bytes(), b"/", name.as_bytes()].concat();
+    RemotePath::parse(&joined).expect("names of paths are names")
+}
+
+/// A file or directory to be copied.
+#[derive(Clone)]
+pub struct Source {
+    /// What: `tree.path` names the file or directory itself.
+    pub tree: Tree,
+    /// What it becomes at the target, relative to it. The root for a directory whose entries are
+    /// to be the target's own, as a trailing slash asks for.
+    pub to: RemotePath,
+}
+
+/// What is to be done.
+#[derive(Clone)]
+pub struct Job {
+    /// What is copied. Numbered from 0 in [`Step::source`](crate::Step::source).
+    pub sources: Vec<Source>,
+    /// The directory that it goes into. Made if it is absent; its parent must be there.
+    pub target: Tree,
+    /// How.
+    pub options: Options,
+}
+
+/// Why a job cannot be begun.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JobError {
+    /// No source.
+    #[error("nothing to copy: name at least one source")]
+    NoSource,
+    /// Two sources would write the same names.
+    #[error(
+        "two sources become \"{0}\" at the target, and would overwrite each other; copy them one \
+         after the other, or into different directories"
+    )]
+    SameName(RemotePath),
+    /// The target is something else.
+    #[error("the target is no directory; name one, or one that is to be made")]
+    TargetNoDirectory,
+    /// The target cannot be looked at.
+    #[error("the target directory cannot be looked at: {0}")]
+    Target(base::Errno),
+    /// An option that the engine cannot honour.
+    #[error("{0}")]
+    Option(&'static str),
+}
+
+impl Job {
+    /// # Errors
+    /// When there is no source, or two go to one name.
+    pub fn check(&self) -> Result<(), JobError> {
+        if self.sources.is_empty() {
+            return Err(JobError::NoSource);
+        }
+        for (index, source) in self.sources.iter().enumerate() {
+            let overlaps = |other: &Source| is_within(&source.to, &other.to);
+            let others = self.sources.iter().enumerate().filter(|(other, _)| *other != index);
+            if others.into_iter().any(|(_, other)| overlaps(other)) {
+                return Err(JobError::SameName(source.to.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether `path` is `top` or below it.
+pub(crate) fn is_within(path: &RemotePath, top: &RemotePath) -> bool {
+    let mut names = path.names();
+    top.names().all(|name| names.next() == Some(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::{MemRemote, path};
+
+    fn job(to: &[&str]) -> Job {
+        let tree = Tree::far(Arc::new(MemRemote::new()));
+        let source = |to: &&str| Source { tree: tree.clone(), to: path(to) };
+        Job {
+            sources: to.iter().map(source).collect(),
+            target: tree.clone(),
+            options: Options::default(),
+        }
+    }
+
+    #[test]
+    fn sources_that_would_meet_are_refused() {
+        assert_eq!(job(&[]).check(), Err(JobError::NoSource));
+        assert_eq!(job(&["a", "ab"]).check(), Ok(()));
+        for meeting in [&["a", "a"][..], &["", "a"], &["", ""], &["x", "a/b", "a"]] {
+            assert!(matches!(job(meeting).check(), Err(JobError::SameName(_))), "{meeting:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_below_its_tree() {
+        assert_eq!(below(&path("a/b"), &path("c")), path("a/b/c"));
+        assert_eq!(below(&path(""), &path("c")), path("c"));
+        assert_eq!(below(&path("a"), &path("")), path("a"));
+    }
+}

@@ -1,0 +1,241 @@
+//! How a run ended.
+
+use std::fmt;
+use std::time::Duration;
+
+use base::{Errno, RemotePath};
+
+/// What was being done when something failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// Looking at a source.
+    LookSource,
+    /// Listing a directory of a source.
+    ListSource,
+    /// Reading from a source.
+    Read,
+    /// Looking at the target.
+    LookTarget,
+    /// Listing a directory of the target.
+    ListTarget,
+    /// Making a directory.
+    MakeDir,
+    /// Making a file or a link.
+    Make,
+    /// Writing.
+    Write,
+    /// Setting mode, times or owner.
+    SetAttr,
+    /// Giving a finished file its name.
+    Rename,
+    /// Deleting.
+    Delete,
+    /// Comparing what was written with what was read.
+    Verify,
+}
+
+impl fmt::Display for Doing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Doing::LookSource => "cannot look at the source",
+            Doing::ListSource => "cannot list the source directory",
+            Doing::Read => "cannot read",
+            Doing::LookTarget => "cannot look at the target",
+            Doing::ListTarget => "cannot list the target directory",
+            Doing::MakeDir => "cannot make the directory",
+            Doing::Make => "cannot make",
+            Doing::Write => "cannot write",
+            Doing::SetAttr => "cannot set mode and times",
+            Doing::Rename => "cannot give the finished file its name",
+            Doing::Delete => "cannot delete",
+            Doing::Verify => "cannot verify",
+        })
+    }
+}
+
+/// Why one entry is not at the target as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// A call failed.
+    #[error("{name}: {doing}: {errno}{}", hint(*.errno))]
+    Failed {
+        /// Relative to the target.
+        name: RemotePath,
+        /// What was being done.
+        doing: Doing,
+        /// Why it failed.
+        errno: Errno,
+    },
+    /// It changed while it was read, twice.
+    #[error("{name}: changed while it was read; copy again when it is at rest")]
+    Changed {
+        /// Relative to the target.
+        name: RemotePath,
+    },
+    /// It went away before it was read.
+    #[error("{name}: vanished from the source while the copy went on")]
+    Vanished {
+        /// Relative to the target.
+        name: RemotePath,
+    },
+    /// Its directory could not be made.
+    #[error("{name}: not copied, since its directory could not be made")]
+    NoDirectory {
+        /// Relative to the target.
+        name: RemotePath,
+    },
+    /// A directory is where a file is to be.
+    #[error(
+        "{name}: a directory that is not empty has the name at the target; --delete removes it"
+    )]
+    DirectoryInTheWay {
+        /// Relative to the target.
+        name: RemotePath,
+    },
+    /// What was written is not what was read.
+    #[error(
+        "{name}: differs at the target after the copy ({what}); copy again, and check the disk"
+    )]
+    Differs {
+        /// Relative to the target.
+        name: RemotePath,
+        /// Size or digest.
+        what: &'static str,
+    },
+    /// An engine's own words.
+    #[error("{name}: {words}")]
+    Other {
+        /// Relative to the target.
+        name: RemotePath,
+        /// Escaped, for a terminal.
+        words: String,
+    },
+}
+
+/// What helps, where that is known.
+fn hint(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ENOSPC | Errno::EDQUOT => "; make room at the target and run again",
+        Errno::EACCES | Errno::EPERM => "; check the permissions of the file and of its directory",
+        Errno::EROFS => "; the target is mounted read-only",
+        Errno::ENAMETOOLONG => "; the target allows shorter names only",
+        Errno::EMFILE | Errno::ENFILE => "; raise the limit of open files (ulimit -n)",
+        _ => "",
+    }
+}
+
+impl Problem {
+    /// The entry, relative to the target.
+    #[must_use]
+    pub fn name(&self) -> &RemotePath {
+        match self {
+            Problem::Failed { name, .. }
+            | Problem::Changed { name }
+            | Problem::Vanished { name }
+            | Problem::NoDirectory { name }
+            | Problem::DirectoryInTheWay { name }
+            | Problem::Differs { name, .. }
+            | Problem::Other { name, .. } => name,
+        }
+    }
+
+    /// The system's error, where it was one.
+    #[must_use]
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Problem::Failed { errno, .. } => Some(*errno),
+            _ => None,
+        }
+    }
+}
+
+/// How many entries of the sources had which end. Each is in one of these, but `deleted`, which
+/// is of the target's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All entries of the sources that were not excluded.
+    pub entries: u64,
+    /// Directories that were made.
+    pub dirs_made: u64,
+    /// Files that were copied.
+    pub files_copied: u64,
+    /// Symbolic links that were made.
+    pub links_made: u64,
+    /// Further names that were made of files.
+    pub names_made: u64,
+    /// Entries of which only attributes were set.
+    pub attrs_set: u64,
+    /// Entries that were the same.
+    pub unchanged: u64,
+    /// Entries that were left as they are.
+    pub skipped: u64,
+    /// Entries that failed.
+    pub failed: u64,
+    /// Entries of the target that were deleted.
+    pub deleted: u64,
+    /// Bytes of all regular files of the sources.
+    pub bytes: u64,
+    /// Bytes that came over.
+    pub bytes_copied: u64,
+    /// Bytes of copied files that were there from an earlier run.
+    pub bytes_resumed: u64,
+}
+
+impl Counts {
+    /// Entries that came to an end, whatever it was.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.dirs_made
+            + self.files_copied
+            + self.links_made
+            + self.names_made
+            + self.attrs_set
+            + self.unchanged
+            + self.skipped
+            + self.failed
+    }
+}
+
+/// Why a run ended before its work was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It was asked to.
+    Asked,
+    /// A remote cannot be reached any more.
+    Lost(Errno),
+}
+
+/// Problems of which the words are kept; the others are only counted.
+pub(crate) const PROBLEMS_KEPT: usize = 1000;
+
+/// How a run ended.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// What became of the entries.
+    pub counts: Counts,
+    /// The first of them, at most 1000.
+    pub problems: Vec<Problem>,
+    /// How many there were: entries that failed, directories that could not be listed, deletions
+    /// that failed.
+    pub problems_total: u64,
+    /// Why it ended early.
+    pub stopped: Option<Stop>,
+    /// Deletions that were planned and not done, since something failed or there were too many.
+    pub deletions_withheld: u64,
+    /// Owners could not be set, and were left.
+    pub owners_refused: bool,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// Time that pieces of files have waited for the source, all together.
+    pub waited_for_source: Duration,
+    /// Time that pieces of files have waited for the target, all together.
+    pub waited_for_target: Duration,
+}
+
+impl Outcome {
+    /// Whether all that was asked for is done.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.problems_total == 0 && self.stopped.is_none() && self.deletions_withheld == 0
+    }
+}

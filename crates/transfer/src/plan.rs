@@ -1,0 +1,135 @@
+//! Which entries the sources have, which the target has, and what is to be done about it.
+//!
+//! Pairs of directories are compared, many at a time: both are listed, with attributes, and their
+//! entries matched by name. What comes out are [`Step`]s, in a channel with room for a few
+//! thousand; so memory is bounded by the listings of the pairs that are compared at once, whatever
+//! the size of the trees.
+//!
+//! A step for a directory comes before those for what is in it. Apart from that there is no order.
+
+mod compare;
+mod decide;
+mod top;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::{Attr, Errno, Name, Remote, RemotePath, Result};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::dir::Dir;
+use crate::run::{Core, Group};
+use crate::step::Step;
+pub(crate) use decide::is_same_second;
+pub(crate) use top::Top;
+
+/// Pairs of directories that are compared at once. A pair takes two to three round trips, so over
+/// 100 ms these are 200 to 300 directories a second.
+const PAIRS: usize = 64;
+
+/// As [`PAIRS`], where digests are compared: files of many directories go with one command.
+const PAIRS_BY_DIGEST: usize = 512;
+
+/// Entries of one directory at most, since a listing is held whole: half a gigabyte of them.
+const ENTRIES_MAX: usize = 1 << 22;
+
+/// A directory of a source and the one of the target that it becomes.
+pub(crate) struct Pair {
+    pub(crate) source: usize,
+    pub(crate) from: RemotePath,
+    /// At the target.
+    pub(crate) own: Arc<Dir>,
+    /// It is a directory at the target already.
+    pub(crate) there: bool,
+    /// The source's file system, where others are not entered.
+    pub(crate) file_system: Option<u64>,
+}
+
+/// What comparing has found.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) pairs: Vec<Pair>,
+}
+
+/// Compares all of the sources with the target.
+pub(crate) async fn walk(core: Arc<Core>, top: Top, steps: mpsc::Sender<Step>) {
+    let mut group = Group::default();
+    let Some(mut stack) = send(&core, &steps, &mut group, top.found).await else {
+        return;
+    };
+    let width = if core.job.options.checksum { PAIRS_BY_DIGEST } else { PAIRS };
+    let mut comparing = JoinSet::new();
+    loop {
+        while comparing.len() < width
+            && let Some(pair) = stack.pop()
+        {
+            comparing.spawn(compare::pair(core.clone(), pair));
+        }
+        let found = match comparing.join_next().await {
+            None => break,
+            Some(Ok(found)) => found,
+            Some(Err(error)) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => return,
+            },
+        };
+        // The deepest first, so that few directories wait.
+        match send(&core, &steps, &mut group, found).await {
+            Some(pairs) => stack.extend(pairs),
+            None => return,
+        }
+    }
+    core.progress.planned.store(true, Ordering::Relaxed);
+}
+
+/// Gives the steps out; `None` when nobody takes them any more.
+async fn send(
+    core: &Core,
+    steps: &mpsc::Sender<Step>,
+    group: &mut Group,
+    found: Found,
+) -> Option<Vec<Pair>> {
+    for mut step in found.steps {
+        // Here, where steps have an order, so that the first name is given out first.
+        group.enter(&mut step);
+        core.planned(&step);
+        steps.send(step).await.ok()?;
+    }
+    Some(found.pairs)
+}
+
+/// A whole directory in the order of names. What has no attributes is asked for them; what has gone
+/// meanwhile is left out.
+pub(crate) async fn list(remote: &Arc<dyn Remote>, path: &RemotePath) -> Result<Vec<(Name, Attr)>> {
+    /// Gives the handle back, whatever becomes of its holder.
+    struct Held<'a>(&'a Arc<dyn Remote>, base::Dh);
+    impl Drop for Held<'_> {
+        fn drop(&mut self) {
+            self.0.closedir(self.1);
+        }
+    }
+    let held = Held(remote, remote.opendir(path).await?);
+    let mut entries = Vec::new();
+    while let Some(batch) = remote.readdir(held.1).await? {
+        for entry in batch {
+            let attr = match entry.attr {
+                Some(attr) => attr,
+                None => match remote.lstat(&path.join(&entry.name)).await {
+                    Ok(attr) => attr,
+                    Err(Errno::ENOENT) => continue,
+                    Err(errno) => return Err(errno),
+                },
+            };
+            entries.push((entry.name, attr));
+        }
+        if entries.len() > ENTRIES_MAX {
+            return Err(Errno::EOVERFLOW);
+        }
+    }
+    entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+    // A name that a server lists twice is one.
+    entries.dedup_by(|(a, _), (b, _)| a == b);
+    Ok(entries)
+}

@@ -1,0 +1,386 @@
+//! One pair of directories: their entries matched by name.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+
+use base::{Attr, Errno, FileKind, Name, Remote, RemotePath, Result};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::decide::{Verdict, decide};
+use super::{Found, Pair, list};
+use crate::deletion::Deletion;
+use crate::digest;
+use crate::dir::{Dir, Last, Need, Place};
+use crate::outcome::{Doing, Problem};
+use crate::run::{Core, differing};
+use crate::step::{Action, Skip, Step, Why};
+use crate::temporary::{self, Partial};
+
+/// Contents of one pair that are compared at once.
+const CONTENTS: usize = 64;
+
+/// Longest path of a directory that is entered, in bytes: four times what Linux takes at once. A
+/// server that lists a directory within itself has an end there.
+const PATH_MAX_BYTES: usize = 16 << 10;
+
+/// Names at the target that may be what an interrupted run has left, by the part of their own name.
+type Partials = HashMap<Vec<u8>, Vec<Partial>>;
+
+/// One entry of a source, with what it meets.
+struct Candidate {
+    /// The number of its source in the job.
+    source: usize,
+    from: RemotePath,
+    name: RemotePath,
+    attr: Attr,
+    there: Option<Attr>,
+    partials: Vec<Partial>,
+    /// Device and inode, if it has other names and they are to be kept.
+    identity: Option<(u64, u64)>,
+}
+
+/// Compares the entries of a pair.
+pub(super) async fn pair(core: Arc<Core>, pair: Pair) -> Found {
+    let source = &core.job.sources[pair.source].tree;
+    let dir_name = pair.own.name.clone();
+    if dir_name.as_bytes().len() > PATH_MAX_BYTES {
+        let (name, doing, errno) = (dir_name, Doing::ListSource, Errno::ENAMETOOLONG);
+        core.problem(&Problem::Failed { name, doing, errno });
+        return Found::default();
+    }
+    let at_target = async {
+        match pair.there {
+            true => list(&core.job.target.remote, &core.job.target.path_of(&dir_name)).await,
+            false => Ok(Vec::new()),
+        }
+    };
+    let (listed, at_target) = tokio::join!(list(&source.remote, &pair.from), at_target);
+    let failed = |doing, errno| Problem::Failed { name: dir_name.clone(), doing, errno };
+    let listed = match listed {
+        Ok(listed) => listed,
+        Err(errno) => {
+            core.problem(&failed(Doing::ListSource, errno));
+            return Found::default();
+        }
+    };
+    let at_target = match at_target {
+        Ok(at_target) => at_target,
+        // What is in it was counted by nobody, so this is one problem.
+        Err(errno) => {
+            core.problem(&failed(Doing::ListTarget, errno));
+            return Found::default();
+        }
+    };
+    let (mut there, mut partials) = sort_out(at_target, &listed);
+    let mut candidates = Vec::new();
+    for (entry, attr) in listed {
+        let name = dir_name.join(&entry);
+        if core.job.options.filter.excludes(&name, attr.is_dir()) {
+            // What is excluded is not deleted either.
+            there.remove(&entry);
+            continue;
+        }
+        candidates.push(Candidate {
+            source: pair.source,
+            from: pair.from.join(&entry),
+            there: there.remove(&entry),
+            partials: partials.remove(temporary::stem(&entry)).unwrap_or_default(),
+            name,
+            attr,
+            identity: None,
+        });
+    }
+    if core.job.options.hard_links {
+        find_names(&core, &mut candidates).await;
+    }
+    let mut found = Found::default();
+    for (candidate, verdict) in settle(&core, candidates).await {
+        enter(&core, &pair.own, pair.file_system, candidate, verdict, &mut found).await;
+    }
+    if core.job.options.delete {
+        gather_deletions(&core, &pair.own, there, &found.steps);
+    }
+    found
+}
+
+/// The target's entries by name, and what may be left of an earlier run: nothing that the source
+/// has too.
+fn sort_out(
+    at_target: Vec<(Name, Attr)>,
+    source: &[(Name, Attr)],
+) -> (HashMap<Name, Attr>, Partials) {
+    let mut partials = Partials::new();
+    for (name, attr) in &at_target {
+        if let Some((stem, partial)) = Partial::parse(name, attr)
+            && matches!(attr.kind, FileKind::Regular | FileKind::Symlink)
+            && source.binary_search_by(|(other, _)| other.cmp(name)).is_err()
+        {
+            partials.entry(stem.to_vec()).or_default().push(partial);
+        }
+    }
+    (at_target.into_iter().collect(), partials)
+}
+
+/// What is left over at the target when all of the source's names were taken out. Left-overs of
+/// what is copied now are continued, or removed with that.
+fn gather_deletions(core: &Core, own: &Arc<Dir>, mut there: HashMap<Name, Attr>, steps: &[Step]) {
+    let copied = steps.iter().filter(|step| matches!(step.action, Action::Copy(_)));
+    for partial in copied.flat_map(|step| &step.partials) {
+        there.remove(&partial.file);
+    }
+    let filter = &core.job.options.filter;
+    let mut deletions: Vec<Deletion> = there
+        .into_iter()
+        .map(|(name, attr)| (own.name.join(&name), attr))
+        .filter(|(name, attr)| !filter.excludes(name, attr.is_dir()))
+        .map(|(name, attr)| Deletion { dir: own.clone(), name, kind: attr.kind })
+        .collect();
+    deletions.sort_by(|a, b| a.name.cmp(&b.name));
+    core.late.lock().unwrap_or_else(PoisonError::into_inner).deletions.extend(deletions);
+}
+
+/// Which of the files have other names, where the source can tell.
+async fn find_names(core: &Arc<Core>, candidates: &mut [Candidate]) {
+    let Some(source) = candidates.first().map(|candidate| candidate.source) else {
+        return;
+    };
+    let Some(root) = core.job.sources[source].tree.local.clone() else {
+        return;
+    };
+    let regular = candidates.iter().enumerate().filter(|(_, c)| c.attr.kind == FileKind::Regular);
+    let wanted: Vec<_> = regular.map(|(at, c)| (at, c.from.clone())).collect();
+    let looked = tokio::task::spawn_blocking(move || {
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+        let root = rustix::fs::open(&root, flags, rustix::fs::Mode::empty()).ok()?;
+        let identity = |path: &RemotePath| crate::sink::identity(&root, path);
+        Some(wanted.into_iter().map(|(at, path)| (at, identity(&path))).collect::<Vec<_>>())
+    });
+    for (at, identity) in looked.await.ok().flatten().unwrap_or_default() {
+        if let Some((device, inode, links)) = identity
+            && links > 1
+        {
+            candidates[at].identity = Some((device, inode));
+        }
+    }
+}
+
+/// Looks at contents where that is what decides, some at once.
+async fn settle(core: &Arc<Core>, candidates: Vec<Candidate>) -> Vec<(Candidate, Verdict)> {
+    let room = Arc::new(Semaphore::new(CONTENTS));
+    let mut looking = JoinSet::new();
+    let mut settled = Vec::with_capacity(candidates.len());
+    for (at, candidate) in candidates.into_iter().enumerate() {
+        let verdict = decide(&core.job.options, &candidate.attr, candidate.there.as_ref());
+        if matches!(verdict, Verdict::ByDigest | Verdict::ByTarget) {
+            let (core, room) = (core.clone(), room.clone());
+            let (source, from) = (candidate.source, candidate.from.clone());
+            let to = core.job.target.path_of(&candidate.name);
+            let by_digest = verdict == Verdict::ByDigest;
+            looking.spawn(async move {
+                let _room = room.acquire().await;
+                (at, same_content(&core, source, &from, &to, by_digest).await)
+            });
+        }
+        settled.push((candidate, verdict));
+    }
+    while let Some(looked) = looking.join_next().await {
+        let (at, same) = match looked {
+            Ok(looked) => looked,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => continue,
+            },
+        };
+        let verdict = &mut settled[at].1;
+        *verdict = match (same, &*verdict) {
+            (Ok(true), _) => Verdict::SameContent,
+            // What could not be read will fail again, and be told then.
+            (_, Verdict::ByDigest) => Verdict::Is(Action::Copy(Why::Digest)),
+            _ => Verdict::Is(Action::MakeLink(Why::Digest)),
+        };
+    }
+    settled
+}
+
+/// Whether both files, or both links, have the same in them.
+async fn same_content(
+    core: &Core,
+    source: usize,
+    from: &RemotePath,
+    to: &RemotePath,
+    by_digest: bool,
+) -> Result<bool> {
+    let (source, target) = (&core.job.sources[source].tree, &core.job.target);
+    if by_digest {
+        let digests = tokio::join!(digest::of_file(source, from), digest::of_file(target, to));
+        return Ok(digests.0? == digests.1?);
+    }
+    let links = tokio::join!(source.remote.readlink(from), target.remote.readlink(to));
+    Ok(links.0? == links.1?)
+}
+
+/// A source itself, as an entry of the target.
+pub(super) async fn single(
+    core: &Arc<Core>,
+    source: usize,
+    dir: &Arc<Dir>,
+    (name, attr, there): (RemotePath, Attr, Option<Attr>),
+    found: &mut Found,
+) {
+    let from = core.job.sources[source].tree.path.clone();
+    // What an interrupted run has left of a single file is found by listing its directory.
+    let partials = match (attr.kind, name.file_name(), dir.is_there()) {
+        (FileKind::Regular, Some(file), true) => {
+            let listed = list(&core.job.target.remote, &core.job.target.path_of(&dir.name)).await;
+            let (_, mut partials) = sort_out(listed.unwrap_or_default(), &[]);
+            partials.remove(temporary::stem(&file)).unwrap_or_default()
+        }
+        _ => Vec::new(),
+    };
+    let candidate = Candidate { source, from, name, attr, there, partials, identity: None };
+    let file_system = file_system(core, source).await;
+    for (candidate, verdict) in settle(core, vec![candidate]).await {
+        enter(core, dir, file_system, candidate, verdict, found).await;
+    }
+}
+
+/// Makes the step for a candidate, and the pair that follows from it.
+async fn enter(
+    core: &Arc<Core>,
+    dir: &Arc<Dir>,
+    file_system: Option<u64>,
+    candidate: Candidate,
+    verdict: Verdict,
+    found: &mut Found,
+) {
+    let Candidate { source, from, name, attr, there, partials, identity } = candidate;
+    let action = action(core, &attr, there.as_ref(), verdict);
+    let mut step = Step {
+        source,
+        from,
+        name,
+        attr,
+        there,
+        action,
+        partials,
+        dir: dir.clone(),
+        own: None,
+        identity,
+        names: None,
+    };
+    if attr.is_dir() {
+        return enter_dir(core, step, file_system, found).await;
+    }
+    let in_the_way = step.changes() && there.is_some_and(|there| there.is_dir());
+    if !in_the_way || is_empty(core, &step).await {
+        return found.steps.push(step);
+    }
+    if !core.job.options.delete {
+        // Found again, and told, when the step is carried out; a dry run would not find it.
+        if core.job.options.dry_run {
+            core.planned(&step);
+            let name = step.name.clone();
+            return core.ended(&step, Err(Problem::DirectoryInTheWay { name }));
+        }
+        return found.steps.push(step);
+    }
+    core.planned(&step);
+    let deletion =
+        Deletion { dir: dir.clone(), name: step.name.clone(), kind: FileKind::Directory };
+    step.there = None;
+    // None of its other names waits for it.
+    step.identity = None;
+    let mut late = core.late.lock().unwrap_or_else(PoisonError::into_inner);
+    late.deletions.push(deletion);
+    late.steps.push(step);
+}
+
+/// Whether what is at the target in the step's place has nothing in it.
+async fn is_empty(core: &Core, step: &Step) -> bool {
+    let path = core.job.target.path_of(&step.name);
+    list(&core.job.target.remote, &path).await.is_ok_and(|entries| entries.is_empty())
+}
+
+/// What to do, now that contents were looked at.
+fn action(core: &Core, attr: &Attr, there: Option<&Attr>, verdict: Verdict) -> Action {
+    match (verdict, there) {
+        (Verdict::Is(action), _) => action,
+        (_, Some(there)) => {
+            let change = differing(core, attr, there);
+            match change.is_empty() {
+                true => Action::Nothing,
+                false => Action::SetAttr(change),
+            }
+        }
+        (_, None) => Action::Skip(Skip::Absent),
+    }
+}
+
+/// A directory: its step, and the pair if its entries are to be compared.
+pub(super) async fn enter_dir(
+    core: &Arc<Core>,
+    mut step: Step,
+    file_system: Option<u64>,
+    found: &mut Found,
+) {
+    if matches!(step.action, Action::Skip(_)) {
+        return found.steps.push(step);
+    }
+    let there = step.there.filter(Attr::is_dir);
+    let place = Place {
+        name: step.name.clone(),
+        path: core.job.target.path_of(&step.name),
+        need: need(step.there.as_ref()),
+        parent: Some(step.dir.clone()),
+        last: Some(last(&step)),
+    };
+    let own = Dir::new(place, core.job.target.remote.clone(), step.dir.over());
+    step.own = Some(own.clone());
+    let (source, from) = (step.source, step.from.clone());
+    found.steps.push(step);
+    let remote = &core.job.sources[source].tree.remote;
+    if is_foreign(remote, &from, file_system).await {
+        return;
+    }
+    found.pairs.push(Pair { source, from, own, there: there.is_some(), file_system });
+}
+
+/// What must be done before anything in a directory is changed.
+pub(super) fn need(there: Option<&Attr>) -> Need {
+    match there {
+        None => Need::Make,
+        Some(there) if !there.is_dir() => Need::Replace,
+        Some(there) if there.perm & 0o700 != 0o700 => Need::Widen(there.perm | 0o700),
+        Some(_) => Need::Nothing,
+    }
+}
+
+/// What a directory is to become when all in it is done.
+pub(super) fn last(step: &Step) -> Last {
+    Last { attr: step.attr, there: step.there, action: step.action.clone() }
+}
+
+/// Whether a directory is on another file system. Where that cannot be told it is not.
+async fn is_foreign(remote: &Arc<dyn Remote>, path: &RemotePath, own: Option<u64>) -> bool {
+    match own {
+        None => false,
+        Some(own) => remote.statvfs(path).await.is_ok_and(|figures| figures.fsid != own),
+    }
+}
+
+/// What names the file system of a source's top; `None` where it does not matter or is not told.
+pub(super) async fn file_system(core: &Core, source: usize) -> Option<u64> {
+    if !core.job.options.one_file_system {
+        return None;
+    }
+    let tree = &core.job.sources[source].tree;
+    match tree.remote.statvfs(&tree.path).await {
+        Ok(figures) => Some(figures.fsid),
+        Err(Errno::EOPNOTSUPP) => {
+            tracing::warn!("the source does not tell its file systems apart: all are entered");
+            None
+        }
+        Err(_) => None,
+    }
+}

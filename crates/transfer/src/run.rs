@@ -1,0 +1,355 @@
+//! One run: steps are taken, carried out by as many at once as there is room for, and counted.
+//!
+//! The order in which a run ends: all steps are over; files get their further names; what is to be deleted is deleted, if nothing
+//! has failed; then come the steps that had to wait for a deletion; then the directories that were
+//! kept for these get their times.
+//!
+//! Dropping a [`Run`] ends it at once. [`Stopper::stop`] ends it in order: what is small is cleaned
+//! up, what is large stays for the next run.
+//!
+//! Locks are held for a few instructions.
+
+mod attributes;
+mod core;
+mod names;
+
+use std::sync::Arc;
+
+use base::{AttrChange, Errno, FileKind};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+pub(crate) use self::attributes::{attributes, differing};
+pub(crate) use self::core::Core;
+pub(crate) use self::names::{Group, Names};
+use crate::copy;
+use crate::deletion;
+use crate::digest::AbortOnDrop;
+use crate::dir::Over;
+use crate::events::{Events, Progress};
+use crate::job::{Job, JobError};
+use crate::outcome::{Doing, Outcome, Problem, Stop};
+use crate::plan;
+use crate::step::{Action, Step};
+
+/// Steps that wait to be taken. Enough that the walk goes on while large files are copied, and a few
+/// hundred kilobytes.
+const STEPS_AHEAD: usize = 2048;
+
+/// Directories that are finished at once.
+const FINISHING: usize = 64;
+
+/// What copying one file took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Bytes that came over.
+    pub bytes: u64,
+    /// Bytes that were there from an earlier run.
+    pub resumed: u64,
+}
+
+/// Ends a run in order.
+#[derive(Clone)]
+pub struct Stopper(Arc<Core>);
+
+impl Stopper {
+    /// No further step begins, and those under way end soon. [`Run::next`] gives `None`.
+    pub fn stop(&self) {
+        self.0.stop(Stop::Asked);
+    }
+}
+
+/// One run. See the [module](self). To be used within a tokio runtime.
+pub struct Run {
+    core: Arc<Core>,
+    steps: mpsc::Receiver<Step>,
+    tasks: JoinSet<()>,
+    /// Further names of files, which are made when all files are there.
+    names: Vec<Step>,
+    planner: AbortOnDrop<()>,
+    finisher: AbortOnDrop<()>,
+}
+
+impl Run {
+    /// Looks at the target, and begins to compare.
+    ///
+    /// # Errors
+    /// When the job makes no sense, or the target can be neither looked at nor be made.
+    pub async fn start(job: Job, events: Arc<dyn Events>) -> Result<Run, JobError> {
+        job.check()?;
+        let core = Core::new(job, events);
+        let (over, overs) = mpsc::unbounded_channel();
+        let top = plan::Top::look(&core, over).await?;
+        let (sender, steps) = mpsc::channel(STEPS_AHEAD);
+        let planner = tokio::spawn(plan::walk(core.clone(), top, sender));
+        let finisher = tokio::spawn(finish_dirs(core.clone(), overs));
+        Ok(Run {
+            core,
+            steps,
+            tasks: JoinSet::new(),
+            names: Vec::new(),
+            planner: AbortOnDrop(planner),
+            finisher: AbortOnDrop(finisher),
+        })
+    }
+
+    /// What is asked for.
+    #[must_use]
+    pub fn job(&self) -> &Job {
+        &self.core.job
+    }
+
+    /// Counters to look at while it goes on.
+    #[must_use]
+    pub fn progress(&self) -> Arc<Progress> {
+        self.core.progress.clone()
+    }
+
+    /// To end it.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.core.clone())
+    }
+
+    /// The next step; `None` when there is none any more, or the run was stopped. Each step goes to
+    /// [`Run::apply`], or is carried out by the caller and told to [`Run::ended`].
+    ///
+    /// A caller who keeps steps of regular files for himself calls [`Run::ready`] before he writes.
+    pub async fn next(&mut self) -> Option<Step> {
+        tokio::select! {
+            biased;
+            () = self.core.stopped() => None,
+            step = self.steps.recv() => step,
+        }
+    }
+
+    /// Makes the directory that the step is in. To be called before something is written for it.
+    ///
+    /// # Errors
+    /// The problem to tell [`Run::ended`].
+    pub async fn ready(&self, step: &Step) -> Result<(), Problem> {
+        ready(step).await
+    }
+
+    /// Takes note of how a step ended that the caller has carried out.
+    pub fn ended(&self, step: Step, end: Result<Copied, Problem>) {
+        self.core.ended(&step, end);
+    }
+
+    /// Takes note that owners could not be set by the caller.
+    pub fn owners_refused(&self) {
+        self.core.refuse_owners();
+    }
+
+    /// Carries a step out, beside others. Waits until there is room for it.
+    pub async fn apply(&mut self, step: Step) {
+        while let Some(over) = self.tasks.try_join_next() {
+            over_or_panic(over);
+        }
+        let core = self.core.clone();
+        if core.job.options.dry_run || !step.changes() {
+            return core.ended(&step, Ok(Copied { bytes: step.bytes(), resumed: 0 }));
+        }
+        if matches!(step.action, Action::HardLink { .. }) {
+            return self.names.push(step);
+        }
+        self.begin(step).await;
+    }
+
+    /// Begins a step when there is room for it.
+    async fn begin(&mut self, step: Step) {
+        let core = self.core.clone();
+        let room = tokio::select! {
+            biased;
+            () = core.stopped() => return,
+            room = core.flow.entry() => room,
+        };
+        self.tasks.spawn(async move {
+            carry_out(&core, &step).await;
+            drop(room);
+        });
+    }
+
+    /// Waits for all steps under way, deletes, and tells how it went. To be called when
+    /// [`Run::next`] has given `None` and the caller's own steps are over.
+    pub async fn finish(mut self) -> Outcome {
+        self.steps.close();
+        if self.core.stop_reason().is_some() {
+            self.planner.0.abort();
+        }
+        while let Some(step) = self.steps.recv().await {
+            drop(step);
+        }
+        over_or_panic((&mut self.planner.0).await);
+        self.settle().await;
+        for step in std::mem::take(&mut self.names) {
+            self.begin(step).await;
+        }
+        self.settle().await;
+        for step in deletion::carry_out(&self.core).await {
+            self.apply(step).await;
+        }
+        self.settle().await;
+        over_or_panic((&mut self.finisher.0).await);
+        self.core.outcome()
+    }
+
+    /// Waits for the steps under way.
+    async fn settle(&mut self) {
+        while let Some(over) = self.tasks.join_next().await {
+            over_or_panic(over);
+        }
+    }
+}
+
+/// A task that panicked takes the run with it.
+fn over_or_panic(over: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = over
+        && let Ok(panic) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+async fn ready(step: &Step) -> Result<(), Problem> {
+    step.dir.ready_for_change().await.map_err(|errno| match errno {
+        Errno::EHOSTDOWN | Errno::ETIMEDOUT => {
+            Problem::Failed { name: step.name.clone(), doing: Doing::MakeDir, errno }
+        }
+        _ => Problem::NoDirectory { name: step.name.clone() },
+    })
+}
+
+/// Carries out one step, and takes note of how it ended, unless the run is stopped meanwhile.
+async fn carry_out(core: &Arc<Core>, step: &Step) {
+    let left = copy::Left::default();
+    let end = tokio::select! {
+        biased;
+        () = core.stopped() => None,
+        end = act(core, step, &left) => Some(end),
+    };
+    match end {
+        Some(end) => core.ended(step, end),
+        None if core.stop_reason() == Some(Stop::Asked) => left.remove(core).await,
+        None => {}
+    }
+}
+
+async fn act(core: &Arc<Core>, step: &Step, left: &copy::Left) -> Result<Copied, Problem> {
+    match &step.action {
+        Action::Nothing | Action::Skip(_) | Action::Delete => Ok(Copied::default()),
+        Action::MakeDir => {
+            // How it went is told when it is over.
+            if let Some(own) = &step.own {
+                let _ = own.ready().await;
+            }
+            Ok(Copied::default())
+        }
+        Action::SetAttr(_) if step.own.is_some() => Ok(Copied::default()),
+        Action::SetAttr(change) => {
+            set_attributes(core, step, *change).await.map(|()| Copied::default())
+        }
+        Action::Copy(_) if step.attr.kind == FileKind::Regular => {
+            ready(step).await?;
+            copy::file(core, step, left).await
+        }
+        Action::Copy(_) => Err(Problem::Other {
+            name: step.name.clone(),
+            words: "no device, pipe or socket can be made over SFTP; --engine tar can".to_owned(),
+        }),
+        Action::MakeLink(_) => {
+            ready(step).await?;
+            copy::symlink(core, step, left).await.map(|()| Copied::default())
+        }
+        Action::HardLink { first } => {
+            ready(step).await?;
+            copy::hard_link(core, step, first, left).await
+        }
+    }
+}
+
+/// Sets attributes by name; owners are left where they are refused, and times of links where those
+/// have none.
+async fn set_attributes(core: &Core, step: &Step, change: AttrChange) -> Result<(), Problem> {
+    let path = core.job.target.path_of(&step.name);
+    let set =
+        core.with_owners(change, |change| core.job.target.remote.setattr(&path, change)).await;
+    match set {
+        Err(Errno::EOPNOTSUPP) if step.attr.kind == FileKind::Symlink => Ok(()),
+        Err(errno) => {
+            Err(Problem::Failed { name: step.name.clone(), doing: Doing::SetAttr, errno })
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Finishes directories as they come, some at once, until none can come any more.
+async fn finish_dirs(core: Arc<Core>, mut overs: mpsc::UnboundedReceiver<Over>) {
+    let room = Arc::new(Semaphore::new(FINISHING));
+    let mut tasks = JoinSet::new();
+    while let Some(over) = overs.recv().await {
+        while let Some(over) = tasks.try_join_next() {
+            over_or_panic(over);
+        }
+        // What needs no call needs no task.
+        let Some((over, change)) = change_of(&core, over) else {
+            continue;
+        };
+        let permit = room.clone().acquire_owned().await.expect("it is never closed");
+        let core = core.clone();
+        tasks.spawn(async move {
+            finish_dir(&core, &over, change).await;
+            drop((over, permit));
+        });
+    }
+    while let Some(over) = tasks.join_next().await {
+        over_or_panic(over);
+    }
+}
+
+/// What a directory is to get now that all in it is done. Where that is nothing, its end is noted.
+fn change_of(core: &Core, over: Over) -> Option<(Over, AttrChange)> {
+    let last = over.last.as_ref()?;
+    if core.job.options.dry_run {
+        core.dir_ended(&over.name, last, Ok(()));
+        return None;
+    }
+    if let Some(Err(errno)) = over.ready {
+        let name = over.name.clone();
+        core.dir_ended(
+            &over.name,
+            last,
+            Err(Problem::Failed { name, doing: Doing::MakeDir, errno }),
+        );
+        return None;
+    }
+    // Not whole: the next run will find that its time differs.
+    if core.stop_reason().is_some() {
+        return None;
+    }
+    let there =
+        last.there.as_ref().filter(|there| there.is_dir() && last.action != Action::MakeDir);
+    let change = match there {
+        None => attributes(core, &last.attr),
+        Some(_) if over.changed => attributes(core, &last.attr),
+        Some(there) => differing(core, &last.attr, there),
+    };
+    if change.is_empty() {
+        core.dir_ended(&over.name, last, Ok(()));
+        return None;
+    }
+    Some((over, change))
+}
+
+async fn finish_dir(core: &Core, over: &Over, change: AttrChange) {
+    let Some(last) = &over.last else {
+        return;
+    };
+    let set = core.with_owners(change, |change| core.job.target.remote.setattr(&over.path, change));
+    let end = set.await.map_err(|errno| Problem::Failed {
+        name: over.name.clone(),
+        doing: Doing::SetAttr,
+        errno,
+    });
+    core.dir_ended(&over.name, last, end);
+}

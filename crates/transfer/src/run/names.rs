@@ -1,0 +1,67 @@
+//! Several names of one file, where they are to be kept.
+//!
+//! The first name that the walk meets is copied. The others become further names of what it has
+//! become, when all copying is over: so none of them waits in the place of the one that it needs.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::step::{Action, Step};
+use base::RemotePath;
+
+/// The names of one file.
+#[derive(Debug)]
+pub(crate) struct Names {
+    /// Relative to the target.
+    pub(crate) first: RemotePath,
+    /// The first name becomes another file than it was.
+    new: bool,
+    done: AtomicBool,
+}
+
+impl Names {
+    /// The first name is as it is to be.
+    pub(crate) fn done(&self) {
+        self.done.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether there is a first name to make others of.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Relaxed)
+    }
+}
+
+/// Files with several names, by source, device and inode. Bounded by the number of such files.
+#[derive(Debug, Default)]
+pub(crate) struct Group(HashMap<(usize, u64, u64), Arc<Names>>);
+
+impl Group {
+    /// Makes the step the first of its names, or one of the others. To be called in the order in
+    /// which steps are given out.
+    ///
+    /// Whether a name is one of the others at the target already cannot be seen over SFTP: if it
+    /// looks right it is left, unless the first name becomes another file.
+    pub(crate) fn enter(&mut self, step: &mut Step) {
+        let Some((device, inode)) = step.identity else {
+            return;
+        };
+        let copied = matches!(step.action, Action::Copy(_));
+        match self.0.entry((step.source, device, inode)) {
+            Entry::Vacant(vacant) => {
+                let (first, done) = (step.name.clone(), AtomicBool::new(false));
+                let names = Arc::new(Names { first, new: copied, done });
+                step.names = Some(vacant.insert(names).clone());
+            }
+            Entry::Occupied(names) => {
+                let names = names.get();
+                let same = matches!(step.action, Action::Nothing | Action::SetAttr(_));
+                if copied || (same && names.new) {
+                    step.action = Action::HardLink { first: names.first.clone() };
+                    step.names = Some(names.clone());
+                }
+            }
+        }
+    }
+}

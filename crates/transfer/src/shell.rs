@@ -1,0 +1,71 @@
+//! Commands on the far side.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use async_trait::async_trait;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Why a command could not be started, or its end not be seen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShellError {
+    /// The server allows none, or has no shell.
+    #[error("the server runs no commands: {0}")]
+    Refused(String),
+    /// The connection was lost, or could not be made.
+    #[error("{0}")]
+    Lost(String),
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exit {
+    /// Its exit status; `None` when a signal ended it.
+    pub status: Option<i32>,
+    /// What it wrote to its standard error, the first part of it, as it came.
+    pub stderr: Vec<u8>,
+}
+
+/// A command that runs. Dropping it ends it.
+pub struct Running {
+    /// Its standard input; ends with the drop.
+    pub stdin: Box<dyn AsyncWrite + Send + Unpin>,
+    /// Its standard output.
+    pub stdout: Box<dyn AsyncRead + Send + Unpin>,
+    /// Its end. Dropped before, it ends the command.
+    pub exit: Pin<Box<dyn Future<Output = Result<Exit, ShellError>> + Send>>,
+}
+
+/// The far side's shell.
+#[async_trait]
+pub trait Shell: Send + Sync + 'static {
+    /// Starts `command`, which a POSIX shell there reads.
+    async fn start(&self, command: &[u8]) -> Result<Running, ShellError>;
+}
+
+/// `bytes` as one word of a POSIX shell.
+#[must_use]
+pub fn quote(bytes: &[u8]) -> Vec<u8> {
+    let mut word = Vec::with_capacity(bytes.len() + 2);
+    word.push(b'\'');
+    for byte in bytes {
+        match byte {
+            b'\'' => word.extend_from_slice(b"'\\''"),
+            byte => word.push(*byte),
+        }
+    }
+    word.push(b'\'');
+    word
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quote;
+
+    #[test]
+    fn a_quoted_word_is_one_word() {
+        assert_eq!(quote(b"a b"), b"'a b'");
+        assert_eq!(quote(b"it's $x"), b"'it'\\''s $x'");
+        assert_eq!(quote(b""), b"''");
+    }
+}

@@ -1,0 +1,437 @@
+//! Trees in one stream: `tar` on the far side, this program on ours.
+//!
+//! A stream is the fastest way for thousands of small files, since none of them costs a round trip
+//! or a request, and it needs nothing but one login. It is for what is not there yet: a pull into
+//! a place that is empty, and a push to a name that is free. It carries what SFTP cannot: times to
+//! the nanosecond, hard links, holes, extended attributes.
+//!
+//! It does not have to succeed. Whatever it missed (what could not be read, what changed meanwhile,
+//! all that came behind the point at which a link broke) is for [`Run`](crate::Run), which compares
+//! both trees and tells of each entry that failed. So a stream tells only of what it has done.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `script`, `far` | the command for the far side's shell, and the conversation with it |
+//! | `reader`, `writer`, `member` | the archive's format |
+//! | `unpack`, `pack` | archive to tree, tree to archive |
+//! | `stream`, `tally` | waiting for the far side on a thread; what was done |
+//!
+//! Invariants:
+//! 1. What is unpacked here goes through [`Sink`], and has its name when it is whole.
+//! 2. What is unpacked there is in a directory of its own until all of it is whole.
+//! 3. Dropping the future ends the command and the thread that works for it.
+
+mod far;
+mod member;
+mod pack;
+mod reader;
+mod script;
+mod stream;
+mod tally;
+mod unpack;
+mod writer;
+
+use std::io::{self, BufReader, Write};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::{Errno, Name, RemotePath};
+use rustix::fs::{CWD, Mode, OFlags};
+
+use crate::compress::{self, Encoder};
+pub use crate::compress::{Compress, Method};
+use crate::events::{Events, Progress};
+use crate::options::Options;
+use crate::outcome::{Counts, Outcome};
+use crate::shell::{Running, Shell};
+use crate::sink::Sink;
+
+use far::{Ended, Far};
+use script::State;
+use stream::{Flow, Input, Output};
+use tally::Tally;
+use unpack::{Naming, Unpacker};
+
+/// A round trip from which on one stream is bound by OpenSSH's window of 2 MiB: 400 MB/s.
+const LONG_ROUND_TRIP: Duration = Duration::from_millis(5);
+
+/// How much of an archive is read at a time.
+const READ_BYTES: usize = 512 << 10;
+
+/// How a copy by a stream is made.
+#[derive(Clone)]
+pub struct Streaming {
+    /// The far side's shell.
+    pub shell: Arc<dyn Shell>,
+    /// What is copied, and how.
+    pub options: Options,
+    /// Whether it is compressed on its way.
+    pub compress: Compress,
+    /// A stream is not wanted where several sessions would be faster.
+    pub only_if_fast: bool,
+    /// Counters for whoever watches.
+    pub progress: Arc<Progress>,
+    /// Who wants to see each entry.
+    pub events: Arc<dyn Events>,
+}
+
+/// From there to here.
+#[derive(Clone, Debug)]
+pub struct Pull {
+    /// A directory of the far side: absolute, or relative to the login's home.
+    pub directory: Vec<u8>,
+    /// What of it; `None` for all that is in it.
+    pub name: Option<Name>,
+    /// A directory of this machine.
+    pub root: PathBuf,
+    /// The target, relative to that. It must be there.
+    pub target: RemotePath,
+    /// What the source becomes, relative to the target.
+    pub to: RemotePath,
+}
+
+/// From here to there.
+#[derive(Clone, Debug)]
+pub struct Push {
+    /// What: a file or directory. A link is followed in none but its last component.
+    pub path: PathBuf,
+    /// A directory of the far side: absolute, or relative to the login's home.
+    pub directory: Vec<u8>,
+    /// What the source becomes in it.
+    pub name: Name,
+    /// What it becomes relative to the target, in what is told and for filters.
+    pub to: RemotePath,
+}
+
+/// How a stream ended.
+#[derive(Clone, Debug)]
+pub enum Streamed {
+    /// All is there.
+    Whole(Streak),
+    /// Some is there, and a [`Run`](crate::Run) has to bring the rest.
+    Partly(Streak),
+    /// Nothing was done, for this reason: for a user, on one line.
+    Declined(Declined),
+}
+
+/// Why there was no stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Declined {
+    /// The far side runs no commands; its words.
+    NoShell(String),
+    /// It has no tar of GNU's or of libarchive's kind.
+    NoTar,
+    /// The source is not there, or the directory of the target.
+    Absent,
+    /// Something has the target's name.
+    Occupied,
+    /// An earlier, interrupted copy has left a part under the [`stage`].
+    Staged,
+    /// Several sessions bring it faster.
+    Slower,
+    /// The connection was lost before the stream began.
+    Lost(String),
+}
+
+/// What a stream has done.
+#[derive(Clone, Debug, Default)]
+pub struct Streak {
+    /// Entries that are at the target.
+    pub counts: Counts,
+    /// The system refused owners.
+    pub owners_refused: bool,
+    /// How it was compressed.
+    pub method: Option<Method>,
+    /// Bytes of the stream, on the link.
+    pub link_bytes: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// How much of that was spent waiting for the far side or the link.
+    pub waited: Duration,
+    /// Why it is not whole, for a log.
+    pub why: Option<String>,
+    /// Of a push: the tree has its name, and not that of a [`stage`].
+    pub placed: bool,
+}
+
+/// The name that a pushed tree has until it is whole.
+///
+/// # Errors
+/// `ENAMETOOLONG` for a name that has no room for more.
+pub fn stage(name: &Name) -> base::Result<Name> {
+    let stage = [b".", name.as_bytes(), b".sshoal-new"].concat();
+    match stage.len() + script::MARK.len() <= 255 {
+        true => Name::new(&stage).map_err(|_| Errno::EINVAL),
+        false => Err(Errno::ENAMETOOLONG),
+    }
+}
+
+/// The name under which a run goes on with a [`stage`]. It is another one, since the tar of the
+/// interrupted stream may still be writing what was on its way, by names that begin with the stage.
+///
+/// # Errors
+/// As [`stage`].
+pub fn aside(name: &Name) -> base::Result<Name> {
+    stage(name)?;
+    let aside = [b".", name.as_bytes(), b".sshoal-old"].concat();
+    Name::new(&aside).map_err(|_| Errno::EINVAL)
+}
+
+impl Streaming {
+    /// Whether a stream can do what the options ask for; if not, because of which.
+    #[must_use]
+    pub fn unsuited(options: &Options) -> Option<&'static str> {
+        let reasons = [
+            (options.specials, "devices"),
+            (options.dry_run, "--dry-run"),
+            (options.existing, "--existing"),
+            (options.verify, "--verify"),
+        ];
+        reasons.into_iter().find(|(is, _)| *is).map(|(_, option)| option)
+    }
+
+    /// Brings a tree from there. The target should be empty: a file there is replaced.
+    ///
+    /// # Errors
+    /// The system's, where the target cannot be opened.
+    pub async fn pull(&self, pull: &Pull) -> base::Result<Streamed> {
+        let directory = script::plain_path(&pull.directory);
+        let name = match &pull.name {
+            Some(name) => script::plain_path(name.as_bytes()),
+            None => b".".to_vec(),
+        };
+        let sink = Sink::open(&pull.root)?;
+        let command = script::pull(&directory, &name, &self.options);
+        let (far, method) = match self.prepare(&command, true).await {
+            Ok(prepared) => prepared,
+            Err(declined) => return Ok(Streamed::Declined(declined)),
+        };
+        let (leash, waiting, flow) = stream::leash();
+        let Running { stdin, stdout, exit } = far.running;
+        let naming = Naming { top: pull.name.clone(), to: pull.to.clone() };
+        let (options, target) = (self.options.clone(), pull.target.clone());
+        let mut tally = self.tally();
+        let began = Instant::now();
+        let work = tokio::task::spawn_blocking(move || {
+            let input = BufReader::with_capacity(READ_BYTES, Input { stream: stdout, waiting });
+            let unpacked = compress::decoder(method, input).and_then(|archive| {
+                let archive = BufReader::with_capacity(READ_BYTES, archive);
+                Unpacker::new(&sink, &target, &naming, &options, &mut tally).run(archive)
+            });
+            (tally, unpacked)
+        });
+        let (tally, unpacked) = joined(work.await)?;
+        drop(leash);
+        let failed = unpacked.err().map(|error| error.to_string());
+        // Its input ends only now: a shell that lost it early would have ended, too.
+        drop(stdin);
+        let ended = match failed {
+            Some(why) => Some(why),
+            None => unclean(exit.await),
+        };
+        Ok(streamed(tally, ended, method, &flow, began))
+    }
+
+    /// Brings a tree there. Until it is whole it is called [`stage`].
+    ///
+    /// # Errors
+    /// The system's, where the source's directory cannot be opened; `ENAMETOOLONG`, see [`stage`].
+    pub async fn push(&self, push: &Push) -> base::Result<Streamed> {
+        let stage = stage(&push.name)?;
+        let directory = script::plain_path(&push.directory);
+        let names = [&push.name, &stage, &aside(&push.name)?];
+        let names = names.map(|name| script::plain_path(name.as_bytes()));
+        let (parent, from) = opened(&push.path)?;
+        let command = script::push(&directory, &names, &self.options);
+        let (far, method) = match self.prepare(&command, false).await {
+            Ok(prepared) => prepared,
+            Err(declined) => return Ok(Streamed::Declined(declined)),
+        };
+        let (leash, waiting, flow) = stream::leash();
+        let Running { stdin, stdout, exit } = far.running;
+        let (options, to) = (self.options.clone(), push.to.clone());
+        let mut tally = self.tally();
+        let began = Instant::now();
+        let work = tokio::task::spawn_blocking(move || {
+            let output = Output { stream: stdin, waiting };
+            let packed = pack(output, method, &options, &mut tally, |packer| {
+                packer.pack(parent.as_fd(), &from, stage.as_bytes(), &to)?;
+                Ok([stage.as_bytes(), script::MARK].concat())
+            });
+            (tally, packed)
+        });
+        let (tally, packed) = joined(work.await)?;
+        drop(leash);
+        let stdin: Box<dyn tokio::io::AsyncWrite + Send + Unpin> = Box::new(tokio::io::sink());
+        let mut running = Running { stdin, stdout, exit };
+        let said = far::line(&mut running).await.unwrap_or_default();
+        let ended = match packed {
+            Err(error) => Some(error.to_string()),
+            Ok(()) if said == b"done" => None,
+            Ok(()) => Some(match far::farewell(running).await {
+                Ended::Refused(why) | Ended::Lost(why) => why,
+            }),
+        };
+        Ok(streamed(tally, ended, method, &flow, began))
+    }
+
+    /// The far side, at the point at which the archive begins.
+    async fn prepare(
+        &self,
+        command: &[u8],
+        is_pull: bool,
+    ) -> Result<(Far, Option<Method>), Declined> {
+        let talk = async {
+            let mut far = Far::greet(&*self.shell, command).await?;
+            let declined = match far.greeting.state {
+                State::Ready => None,
+                State::NoTar => Some(Declined::NoTar),
+                State::Absent => Some(Declined::Absent),
+                State::There => Some(Declined::Occupied),
+                State::Staged => Some(Declined::Staged),
+            };
+            if let Some(declined) = declined {
+                return Ok(Err(declined));
+            }
+            if self.only_if_fast
+                && is_pull
+                && far.measure_round_trip().await? > LONG_ROUND_TRIP
+                && far.has_big_files().await?
+            {
+                return Ok(Err(Declined::Slower));
+            }
+            // Here only one of them has a fast enough library to compress.
+            far.greeting.methods.retain(|method| is_pull || *method == Method::Gzip);
+            let method = far.method(self.compress, is_pull).await?;
+            far.begin(method).await?;
+            Ok::<_, Ended>(Ok((far, method)))
+        };
+        match talk.await {
+            Ok(prepared) => prepared,
+            Err(Ended::Refused(why)) => Err(Declined::NoShell(why)),
+            Err(Ended::Lost(why)) => Err(Declined::Lost(why)),
+        }
+    }
+
+    fn tally(&self) -> Tally {
+        Tally::new(self.progress.clone(), self.events.clone())
+    }
+}
+
+/// Packs what `trees` packs; its value is the path of the mark.
+fn pack(
+    output: Output,
+    method: Option<Method>,
+    options: &Options,
+    tally: &mut Tally,
+    trees: impl FnOnce(&mut pack::Packer<'_, Encoder<Output>>) -> io::Result<Vec<u8>>,
+) -> io::Result<()> {
+    let encoder = Encoder::new(method.is_some(), output);
+    let mut packer = pack::Packer::new(encoder, options, tally);
+    let mark = trees(&mut packer)?;
+    let mut output = packer.finish(&mark)?.finish()?;
+    output.flush()
+}
+
+/// The directory that a path is in, and its last name; of a directory that has no other name than
+/// `.` or `..`, itself.
+fn opened(path: &std::path::Path) -> base::Result<(std::os::fd::OwnedFd, Vec<u8>)> {
+    use std::os::unix::ffi::OsStrExt;
+    let (directory, name) = match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) if parent.as_os_str().is_empty() => {
+            (PathBuf::from("."), name.as_bytes().to_vec())
+        }
+        (Some(parent), Some(name)) => (parent.to_owned(), name.as_bytes().to_vec()),
+        _ => (path.to_owned(), b".".to_vec()),
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(CWD, &directory, flags, Mode::empty());
+    Ok((opened.map_err(|error| Errno::from_raw(error.raw_os_error()))?, name))
+}
+
+fn joined<T>(work: Result<T, tokio::task::JoinError>) -> base::Result<T> {
+    work.map_err(|error| {
+        tracing::error!("a stream's thread has ended: {error}");
+        Errno::EIO
+    })
+}
+
+/// Why a command's end is not the one that is wanted.
+fn unclean(exit: Result<crate::shell::Exit, crate::shell::ShellError>) -> Option<String> {
+    match exit {
+        Ok(exit) if exit.status == Some(0) => None,
+        Ok(exit) => Some(String::from_utf8_lossy(&exit.stderr).trim().escape_debug().to_string()),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+fn streamed(
+    tally: Tally,
+    ended: Option<String>,
+    method: Option<Method>,
+    flow: &Flow,
+    began: Instant,
+) -> Streamed {
+    let placed = ended.is_none();
+    let is_whole = placed && tally.missed == 0;
+    let why = ended.or_else(|| (tally.missed > 0).then(|| format!("{} missed", tally.missed)));
+    let streak = Streak {
+        counts: tally.counts,
+        owners_refused: tally.owners_refused,
+        method,
+        link_bytes: flow.bytes(),
+        elapsed: began.elapsed(),
+        waited: flow.waited(),
+        why,
+        placed,
+    };
+    if is_whole { Streamed::Whole(streak) } else { Streamed::Partly(streak) }
+}
+
+impl Streak {
+    /// The outcome of both, where a run has brought what the stream has missed: what the run found
+    /// unchanged is what the stream has copied.
+    #[must_use]
+    pub fn followed_by(&self, run: Outcome) -> Outcome {
+        let (mine, mut counts) = (self.counts, run.counts);
+        let done = [
+            (&mut counts.dirs_made, mine.dirs_made),
+            (&mut counts.files_copied, mine.files_copied),
+            (&mut counts.links_made, mine.links_made),
+            (&mut counts.names_made, mine.names_made),
+        ];
+        for (count, of_stream) in done {
+            // What the stream has copied and the run copied again is the run's.
+            let first = of_stream.min(counts.unchanged);
+            *count += first;
+            counts.unchanged -= first;
+            let set = (of_stream - first).min(counts.attrs_set);
+            *count += set;
+            counts.attrs_set -= set;
+        }
+        counts.bytes_copied += mine.bytes_copied;
+        Outcome {
+            counts,
+            owners_refused: run.owners_refused || self.owners_refused,
+            elapsed: run.elapsed + self.elapsed,
+            ..run
+        }
+    }
+
+    /// The outcome of the stream alone.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        Outcome {
+            counts: self.counts,
+            owners_refused: self.owners_refused,
+            elapsed: self.elapsed,
+            waited_for_source: self.waited,
+            ..Outcome::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

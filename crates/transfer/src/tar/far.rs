@@ -1,0 +1,174 @@
+//! A conversation with the command of [`script`](super::script), up to the archive.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::compress::{self, Compress, Method};
+use crate::shell::{Running, Shell, ShellError};
+
+use super::script::{Greeting, RATE_BYTES, SAMPLE_BYTES};
+
+/// What a login may print before the greeting.
+const NOISE_LIMIT_BYTES: usize = 64 << 10;
+
+/// Longest line that is an answer.
+const LINE_LIMIT_BYTES: usize = 4096;
+
+/// The far side, ready for the archive.
+pub(super) struct Far {
+    pub running: Running,
+    pub greeting: Greeting,
+}
+
+/// Why the conversation ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// It runs no commands.
+    Refused(String),
+    /// The connection is lost.
+    Lost(String),
+}
+
+impl From<ShellError> for Ended {
+    fn from(error: ShellError) -> Ended {
+        match error {
+            ShellError::Refused(why) => Ended::Refused(why),
+            ShellError::Lost(why) => Ended::Lost(why),
+        }
+    }
+}
+
+impl Far {
+    /// Starts the command and greets it.
+    pub(super) async fn greet(shell: &dyn Shell, command: &[u8]) -> Result<Far, Ended> {
+        let mut running = shell.start(command).await?;
+        // Where nobody reads, the answer tells.
+        let _ = running.stdin.write_all(b"hello\n").await;
+        let mut seen = 0;
+        let greeting = loop {
+            let Ok(line) = line(&mut running).await else { return Err(farewell(running).await) };
+            if let Some(greeting) = Greeting::parse(&line) {
+                break greeting;
+            }
+            seen += line.len() + 1;
+            if seen > NOISE_LIMIT_BYTES {
+                return Err(Ended::Refused("it answers something else than a shell does".into()));
+            }
+        };
+        Ok(Far { running, greeting })
+    }
+
+    /// How long an answer takes.
+    pub(super) async fn measure_round_trip(&mut self) -> Result<Duration, Ended> {
+        let since = Instant::now();
+        self.ask("hello").await?;
+        Ok(since.elapsed())
+    }
+
+    /// Whether there are files that several sessions would bring faster than one stream.
+    pub(super) async fn has_big_files(&mut self) -> Result<bool, Ended> {
+        Ok(self.number("big").await? > 0)
+    }
+
+    /// The method that pays on this link and for these data.
+    pub(super) async fn method(
+        &mut self,
+        wish: Compress,
+        can_sample: bool,
+    ) -> Result<Option<Method>, Ended> {
+        match wish {
+            Compress::Never => return Ok(None),
+            Compress::Always(method) => {
+                return Ok(Some(method).filter(|it| self.greeting.methods.contains(it)));
+            }
+            Compress::Auto if self.greeting.methods.is_empty() => return Ok(None),
+            Compress::Auto => {}
+        }
+        // A busy machine makes a fast link look slow once, and seldom twice.
+        let mut rate = self.rate().await?;
+        for _ in 0..2 {
+            if compress::candidate(rate, &self.greeting.methods).is_none() {
+                return Ok(None);
+            }
+            rate = rate.max(self.rate().await?);
+        }
+        let Some(method) = compress::candidate(rate, &self.greeting.methods) else {
+            return Ok(None);
+        };
+        if can_sample {
+            let packed = self.number(&format!("sample-{method}")).await?;
+            if !compress::is_worth(SAMPLE_BYTES, packed) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(method))
+    }
+
+    /// Begins the archive.
+    pub(super) async fn begin(&mut self, method: Option<Method>) -> Result<(), Ended> {
+        self.say(method.map_or("plain", Method::name)).await
+    }
+
+    /// The link's rate towards us, in bytes a second, from the first byte of an answer to its last.
+    async fn rate(&mut self) -> Result<f64, Ended> {
+        self.say("rate").await?;
+        let mut block = vec![0; RATE_BYTES];
+        let stdout = &mut self.running.stdout;
+        let read = async {
+            let first = stdout.read(&mut block).await?;
+            let since = Instant::now();
+            stdout.read_exact(&mut block[first..]).await?;
+            Ok::<_, std::io::Error>((RATE_BYTES - first, since.elapsed()))
+        };
+        let (bytes, took) = read.await.map_err(|error| Ended::Lost(error.to_string()))?;
+        Ok(bytes as f64 / took.as_secs_f64().max(1e-6))
+    }
+
+    async fn number(&mut self, word: &str) -> Result<u64, Ended> {
+        let answer = self.ask(word).await?;
+        let text = std::str::from_utf8(&answer).unwrap_or_default().trim();
+        text.parse().map_err(|_| Ended::Lost(format!("no answer to {word}")))
+    }
+
+    async fn ask(&mut self, word: &str) -> Result<Vec<u8>, Ended> {
+        self.say(word).await?;
+        line(&mut self.running).await.map_err(|error| Ended::Lost(error.to_string()))
+    }
+
+    async fn say(&mut self, word: &str) -> Result<(), Ended> {
+        let sent = self.running.stdin.write_all(format!("{word}\n").as_bytes()).await;
+        sent.map_err(|error| Ended::Lost(error.to_string()))
+    }
+}
+
+/// A line of the command's output, without its end.
+pub(super) async fn line(running: &mut Running) -> std::io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    loop {
+        // Nothing behind the line may be taken: it is the archive.
+        match running.stdout.read_u8().await? {
+            b'\n' => return Ok(line),
+            byte if line.len() < LINE_LIMIT_BYTES => line.push(byte),
+            _ => {}
+        }
+    }
+}
+
+/// Why a command has ended that should not have.
+pub(super) async fn farewell(running: Running) -> Ended {
+    let Running { stdin, stdout, exit } = running;
+    drop((stdin, stdout));
+    match exit.await {
+        Err(error) => error.into(),
+        Ok(exit) => {
+            let words = String::from_utf8_lossy(&exit.stderr);
+            let last = words.lines().rev().find(|line| !line.trim().is_empty());
+            let status = exit.status.map_or("by a signal".to_owned(), |it| format!("with {it}"));
+            Ended::Refused(match last {
+                Some(line) => line.trim().escape_debug().to_string(),
+                None => format!("its shell ended {status}"),
+            })
+        }
+    }
+}

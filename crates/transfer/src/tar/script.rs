@@ -1,0 +1,204 @@
+//! What the far side's shell is given: one command for each direction, and the words in which it
+//! answers.
+//!
+//! One command does everything, since each further one costs a login. It reads words from its
+//! standard input, a line each, and answers them, until one of them begins the archive:
+//!
+//! | word | answer |
+//! |---|---|
+//! | `hello` | `sshoal-1 STATE [zstd] [gzip]`; `STATE` is the kind of tar, or why there is no copy |
+//! | `rate` | [`RATE_BYTES`] that cannot be compressed |
+//! | `big` | how many large files there are: `0`, or more |
+//! | `sample` | how many bytes the first [`SAMPLE_BYTES`] of the archive are, compressed |
+//! | `plain`, `gzip`, `zstd` | the archive, so compressed, or what takes it |
+//!
+//! The first word is sent before anything was answered: a server that runs something else than a
+//! shell (an SFTP server that is forced on the user) ends by it, and is not waited for.
+//!
+//! A pushed tree goes into a directory beside its place, under a temporary name. The last member
+//! of the archive is a mark: only where it was unpacked the archive was whole, and the tree gets
+//! its name. (tar takes an archive that ends between two members for a whole one.)
+
+use std::fmt::Write as _;
+
+use crate::compress::Method;
+use crate::options::{Options, Owners};
+use crate::shell::quote;
+
+/// Answered to `rate`: 13 ms at 20 MB/s.
+pub(super) const RATE_BYTES: usize = 256 << 10;
+
+/// How much is compressed to see what comes of it.
+pub(super) const SAMPLE_BYTES: u64 = 4 << 20;
+
+/// Files of more blocks of 512 bytes are large: one stream is bound by its window, and several
+/// sessions together are not. 16 MiB.
+const BIG_BLOCKS: u64 = 32 << 10;
+
+/// Begins the answer to `hello`, and no line that a login prints by itself.
+pub(super) const GREETING: &str = "sshoal-1 ";
+
+/// Added to the temporary name of a pushed tree: the mark that its archive was whole.
+pub(super) const MARK: &[u8] = b".end";
+
+/// What both begin with: which tar there is, and what compresses.
+const LOOK: &str = "LC_ALL=C; export LC_ALL; umask 077; unset TAR_OPTIONS POSIXLY_CORRECT; \
+    case $(tar --version 2>&1) in *\"GNU tar\"*) k=gnu;; *bsdtar*) k=bsd;; *) k=none;; esac; \
+    z=; for c in zstd gzip; do command -v $c >/dev/null 2>&1 && z=\"$z $c\"; done; \
+    cd -- \"$1\" 2>/dev/null || k=nodir; n=$2; ";
+
+/// The command whose output is an archive of `name` in `directory`.
+pub(super) fn pull(directory: &[u8], name: &[u8], options: &Options) -> Vec<u8> {
+    let mut script = LOOK.to_owned();
+    let _ = write!(
+        script,
+        "[ -e \"$n\" ] || [ -h \"$n\" ] || k=absent; case $k in gnu) set -- {};; *) set -- {};; esac; \
+         while IFS= read -r v; do case $v in \
+         hello) echo \"{GREETING}$k$z\";; \
+         rate) head -c {RATE_BYTES} /dev/urandom;; \
+         big) find \"$n\" -type f -size +{BIG_BLOCKS} 2>/dev/null | head -n 1 | wc -l;; \
+         sample-*) tar -cf - \"$@\" -- \"$n\" 2>/dev/null | head -c {SAMPLE_BYTES} | \
+         \"${{v#sample-}}\" -1 -c | wc -c;; \
+         plain) exec tar -cf - \"$@\" -- \"$n\" </dev/null;; \
+         gzip|zstd) exec 4>&1; s=$( {{ {{ tar -cf - \"$@\" -- \"$n\"; echo $? >&3; }} </dev/null | \
+         \"$v\" -1 -c >&4; }} 3>&1 ); exit $s;; \
+         *) exit 64;; esac; done",
+        gnu_create(options),
+        bsd_create(options),
+    );
+    command(&script, &[directory, name])
+}
+
+/// The command that unpacks an archive in `directory`. The names are the tree's own, that of the
+/// stage, which is in the archive, and that under which a run goes on with it.
+pub(super) fn push(directory: &[u8], names: &[Vec<u8>; 3], options: &Options) -> Vec<u8> {
+    let [name, stage, aside] = names;
+    let mut script = LOOK.to_owned();
+    let _ = write!(
+        script,
+        "s=$3; if [ $k = nodir ]; then :; elif [ -e \"$n\" ] || [ -h \"$n\" ]; then k=there; \
+         elif [ -e \"$s\" ] || [ -h \"$s\" ] || [ -e \"$4\" ]; then k=staged; fi; \
+         case $k in gnu) set -- {};; *) set -- {};; esac; \
+         while IFS= read -r v; do case $v in \
+         hello) echo \"{GREETING}$k$z\";; \
+         rate) head -c {RATE_BYTES} /dev/urandom;; \
+         plain) tar -xf - \"$@\"; t=$?; break;; \
+         gzip|zstd) \"$v\" -dc | tar -xf - \"$@\"; t=$?; break;; \
+         *) exit 64;; esac; done; \
+         m=$s{}; if [ \"$t\" = 0 ] && [ -e \"$m\" ]; then rm -f -- \"$m\"; \
+         if [ -e \"$n\" ] || [ -h \"$n\" ]; then echo kept; \
+         else mv -- \"$s\" \"$n\" && echo done; fi; \
+         else rm -f -- \"$m\"; echo kept; fi",
+        gnu_extract(options),
+        bsd_extract(options),
+        String::from_utf8_lossy(MARK),
+    );
+    command(&script, &[directory, name, stage, aside])
+}
+
+/// Times to the nanosecond, and nothing that is not asked for.
+fn gnu_create(options: &Options) -> String {
+    let mut flags = "--format=posix --pax-option=delete=atime,delete=ctime".to_owned();
+    flags += " --numeric-owner";
+    if options.sparse {
+        flags += " --sparse --sparse-version=1.0";
+    }
+    if options.xattrs {
+        flags += " --xattrs --xattrs-include=*";
+    }
+    if options.one_file_system {
+        flags += " --one-file-system";
+    }
+    if !options.hard_links {
+        flags += " --hard-dereference";
+    }
+    flags
+}
+
+fn bsd_create(options: &Options) -> String {
+    let mut flags = "--format=pax --no-acls --no-fflags".to_owned();
+    if !options.xattrs {
+        flags += " --no-xattrs";
+    }
+    if options.one_file_system {
+        flags += " --one-file-system";
+    }
+    flags
+}
+
+/// `-P`: links are made at once, and not when all else is done. The names are our own.
+fn gnu_extract(options: &Options) -> String {
+    let mut flags = "-p -P --numeric-owner".to_owned();
+    flags += if options.owners == Owners::Leave { " --no-same-owner" } else { "" };
+    if options.xattrs {
+        flags += " --xattrs --xattrs-include=*";
+    }
+    flags
+}
+
+fn bsd_extract(options: &Options) -> String {
+    let mut flags = "-p -P --numeric-owner --no-acls --no-fflags".to_owned();
+    flags += if options.owners == Owners::Leave { " --no-same-owner" } else { "" };
+    if !options.xattrs {
+        flags += " --no-xattrs";
+    }
+    flags
+}
+
+/// Whatever the login's shell is, `sh` reads the script.
+fn command(script: &str, arguments: &[&[u8]]) -> Vec<u8> {
+    let mut command = b"exec /bin/sh -c ".to_vec();
+    command.extend(quote(script.as_bytes()));
+    command.extend(b" sshoal");
+    for argument in arguments {
+        command.push(b' ');
+        command.extend(quote(argument));
+    }
+    command
+}
+
+/// A path that is no option, no `-`, and found in no `CDPATH`.
+pub(super) fn plain_path(path: &[u8]) -> Vec<u8> {
+    if path.starts_with(b"/") { path.to_vec() } else { [b"./", path].concat() }
+}
+
+/// The answer to `hello`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Greeting {
+    /// `gnu`, `bsd`, or why not.
+    pub state: State,
+    /// What it can compress and decompress.
+    pub methods: Vec<Method>,
+}
+
+/// What the far side found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// A tar that can.
+    Ready,
+    /// None, or one that lacks what is needed.
+    NoTar,
+    /// The directory cannot be entered, or there is nothing of the name in it.
+    Absent,
+    /// The target's name is taken.
+    There,
+    /// The tree of an earlier, interrupted copy is there.
+    Staged,
+}
+
+impl Greeting {
+    /// Reads the line; `None` if it is something else.
+    pub(super) fn parse(line: &[u8]) -> Option<Greeting> {
+        let text = std::str::from_utf8(line).ok()?.strip_prefix(GREETING)?;
+        let mut words = text.split_ascii_whitespace();
+        let state = match words.next()? {
+            "gnu" | "bsd" => State::Ready,
+            "none" => State::NoTar,
+            "nodir" | "absent" => State::Absent,
+            "there" => State::There,
+            "staged" => State::Staged,
+            _ => return None,
+        };
+        Some(Greeting { state, methods: words.filter_map(Method::from_name).collect() })
+    }
+}

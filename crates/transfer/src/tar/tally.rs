@@ -1,0 +1,89 @@
+//! What came of a stream, entry by entry, while it goes on.
+
+use std::sync::Arc;
+
+use base::{Errno, FileKind, RemotePath};
+
+use crate::events::{Entry, Events, Progress};
+use crate::outcome::{Counts, Doing};
+use crate::sink::Finished;
+use crate::step::{Action, Skip, Why};
+
+/// Counts, and who is told of them.
+pub(super) struct Tally {
+    pub counts: Counts,
+    /// Entries, or parts of the tree, that have to be looked at again.
+    pub missed: u64,
+    /// Owners could not be set.
+    pub owners_refused: bool,
+    progress: Arc<Progress>,
+    events: Arc<dyn Events>,
+}
+
+impl Tally {
+    pub(super) fn new(progress: Arc<Progress>, events: Arc<dyn Events>) -> Tally {
+        Tally { counts: Counts::default(), missed: 0, owners_refused: false, progress, events }
+    }
+
+    /// Bytes of a file that have come over.
+    pub(super) fn bytes(&self, bytes: u64) {
+        self.progress.bytes(bytes);
+    }
+
+    /// A file's beginning: what it will have is known now.
+    pub(super) fn begin_file(&mut self, bytes: u64) {
+        self.counts.bytes += bytes;
+        Progress::add(&self.progress.files_planned, 1);
+        Progress::add(&self.progress.bytes_planned, bytes);
+    }
+
+    pub(super) fn directory(&mut self, name: &RemotePath) {
+        self.counts.dirs_made += 1;
+        self.done(name, FileKind::Directory, 0, &Action::MakeDir);
+    }
+
+    pub(super) fn file(&mut self, name: &RemotePath, bytes: u64) {
+        self.counts.files_copied += 1;
+        self.counts.bytes_copied += bytes;
+        Progress::add(&self.progress.files_done, 1);
+        self.done(name, FileKind::Regular, bytes, &Action::Copy(Why::New));
+    }
+
+    pub(super) fn symlink(&mut self, name: &RemotePath) {
+        self.counts.links_made += 1;
+        self.done(name, FileKind::Symlink, 0, &Action::MakeLink(Why::New));
+    }
+
+    pub(super) fn hard_link(&mut self, name: &RemotePath, first: &RemotePath) {
+        self.counts.names_made += 1;
+        self.done(name, FileKind::Regular, 0, &Action::HardLink { first: first.clone() });
+    }
+
+    pub(super) fn skip(&mut self, name: &RemotePath, kind: FileKind) {
+        self.counts.skipped += 1;
+        self.done(name, kind, 0, &Action::Skip(Skip::Special));
+    }
+
+    /// An entry could not be copied. Whoever tries it again tells of it.
+    pub(super) fn missed(&mut self, name: &RemotePath, doing: Doing, errno: Errno) {
+        tracing::debug!("{name}: {doing}: {errno}");
+        self.missed += 1;
+    }
+
+    /// What the system would not set.
+    pub(super) fn refused(&mut self, finished: Finished) {
+        self.owners_refused |= finished.owner_refused;
+        self.missed += finished.xattrs_refused as u64;
+    }
+
+    fn done(&mut self, name: &RemotePath, kind: FileKind, bytes: u64, action: &Action) {
+        self.counts.entries += 1;
+        Progress::add(&self.progress.entries, 1);
+        self.events.entry(Entry { name, kind, bytes, action, problem: None });
+    }
+}
+
+/// Whether a file system has no room left, so that what follows would fail as well.
+pub(super) fn is_full(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
+}

@@ -1,0 +1,221 @@
+//! What is written is read again, by us and by the tar of this machine; what is broken is refused.
+
+use std::io::{self, Read};
+
+use base::Timestamp;
+use proptest::prelude::*;
+
+use super::member::{Kind, Member};
+use super::reader::Reader;
+use super::writer;
+
+fn archive(members: &[(Member, Vec<u8>)]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    for (member, content) in members {
+        writer::append(&mut archive, member);
+        archive.extend_from_slice(content);
+        writer::append_padding(&mut archive, content.len() as u64);
+    }
+    writer::append_end(&mut archive);
+    archive
+}
+
+fn members(archive: &[u8]) -> io::Result<Vec<(Member, Vec<u8>)>> {
+    let mut reader = Reader::new(archive);
+    let mut members = Vec::new();
+    while let Some(member) = reader.next()? {
+        let mut content = Vec::new();
+        reader.data().read_to_end(&mut content)?;
+        members.push((member, content));
+    }
+    Ok(members)
+}
+
+fn bytes(len: std::ops::Range<usize>) -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(1..=255u8, len)
+}
+
+/// Any bytes, with ends of lines among them.
+fn xattrs() -> impl Strategy<Value = Vec<(Vec<u8>, Vec<u8>)>> {
+    let name = "user\\.[a-z]{1,9}".prop_map(String::into_bytes);
+    prop::collection::vec((name, prop::collection::vec(any::<u8>(), 0..40)), 0..3)
+}
+
+fn a_member() -> impl Strategy<Value = (Member, Vec<u8>)> {
+    let times = (-9_999_999_999i64..99_999_999_999, 0..1_000_000_000u32);
+    let ids = (any::<u32>(), any::<u32>());
+    let kind = prop_oneof![
+        Just(Kind::File),
+        Just(Kind::HardLink),
+        Just(Kind::Symlink),
+        Just(Kind::Directory)
+    ];
+    let content = prop::collection::vec(any::<u8>(), 0..1500);
+    (bytes(1..300), kind, bytes(1..200), 0..=0o7777u32, ids, times, xattrs(), content).prop_map(
+        |(mut path, kind, link, perm, (uid, gid), (secs, nanos), xattrs, mut content)| {
+            // A slash at the end is a directory's.
+            path.push(b'x');
+            let link = match kind {
+                Kind::HardLink | Kind::Symlink => link,
+                _ => Vec::new(),
+            };
+            if kind != Kind::File {
+                content.clear();
+            }
+            let stored_bytes = content.len() as u64;
+            let mtime = Timestamp { secs, nanos };
+            let sparse_bytes = None;
+            let member = Member {
+                path,
+                kind,
+                link,
+                perm,
+                uid,
+                gid,
+                mtime,
+                stored_bytes,
+                sparse_bytes,
+                xattrs,
+            };
+            (member, content)
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(written in prop::collection::vec(a_member(), 0..6)) {
+        prop_assert_eq!(members(&archive(&written)).unwrap(), written);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_no_whole_archive(written in prop::collection::vec(a_member(), 1..3), at in any::<prop::sample::Index>()) {
+        let archive = archive(&written);
+        // One block of zeros is mark enough.
+        let cut = at.index(archive.len() - 512);
+        prop_assert!(members(&archive[..cut]).is_err());
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(mut noise in prop::collection::vec(any::<u8>(), 512..4096), written in a_member(), at in any::<prop::sample::Index>()) {
+        let _ = members(&noise);
+        let mut whole = archive(&[written]);
+        let at = at.index(whole.len());
+        noise.truncate(16);
+        for (offset, byte) in noise.iter().enumerate() {
+            if let Some(place) = whole.get_mut(at + offset) {
+                *place = *byte;
+            }
+        }
+        let _ = members(&whole);
+    }
+}
+
+#[test]
+fn numbers_that_do_not_fit_have_another_place() {
+    let member = Member {
+        path: b"large".to_vec(),
+        kind: Kind::File,
+        link: Vec::new(),
+        perm: 0o644,
+        uid: 4_000_000_000,
+        gid: 3,
+        mtime: Timestamp { secs: -1, nanos: 1 },
+        stored_bytes: 1 << 40,
+        sparse_bytes: None,
+        xattrs: Vec::new(),
+    };
+    let mut headers = Vec::new();
+    writer::append(&mut headers, &member);
+    assert_eq!(Reader::new(&headers[..]).next().unwrap().unwrap(), member);
+}
+
+#[test]
+fn a_sparse_file_is_a_map_and_its_pieces() {
+    let pieces = [(4096, 3), (1 << 33, 5), ((1 << 33) + 5, 0)];
+    let map = writer::sparse_map(&pieces);
+    let mut archive = Vec::new();
+    let member = Member {
+        path: b"sparse".to_vec(),
+        kind: Kind::File,
+        link: Vec::new(),
+        perm: 0o600,
+        uid: 0,
+        gid: 0,
+        mtime: Timestamp::from_secs(1),
+        stored_bytes: map.len() as u64 + 8,
+        sparse_bytes: Some((1 << 33) + 5),
+        xattrs: Vec::new(),
+    };
+    writer::append(&mut archive, &member);
+    archive.extend_from_slice(&map);
+    archive.extend_from_slice(b"abcdefgh");
+    writer::append_padding(&mut archive, member.stored_bytes);
+    writer::append_end(&mut archive);
+    let mut reader = Reader::new(&archive[..]);
+    let read = reader.next().unwrap().unwrap();
+    assert_eq!(read, member);
+    assert_eq!(reader.sparse_map(read.file_bytes()).unwrap(), pieces);
+    let mut content = Vec::new();
+    reader.data().read_to_end(&mut content).unwrap();
+    assert_eq!(content, b"abcdefgh");
+    assert!(reader.next().unwrap().is_none());
+}
+
+#[test]
+fn maps_that_lie_are_refused() {
+    for pieces in [&[(10, 5), (12, 5)][..], &[(0, 9)], &[(0, 7)], &[(90, 20)], &[(u64::MAX, 8)]] {
+        let map = writer::sparse_map(pieces);
+        let mut archive = Vec::new();
+        let member = Member {
+            path: b"s".to_vec(),
+            kind: Kind::File,
+            link: Vec::new(),
+            perm: 0,
+            uid: 0,
+            gid: 0,
+            mtime: Timestamp::default(),
+            stored_bytes: map.len() as u64 + 8,
+            sparse_bytes: Some(100),
+            xattrs: Vec::new(),
+        };
+        writer::append(&mut archive, &member);
+        archive.extend_from_slice(&map);
+        archive.extend_from_slice(b"abcdefgh");
+        writer::append_padding(&mut archive, member.stored_bytes);
+        let mut reader = Reader::new(&archive[..]);
+        reader.next().unwrap();
+        assert!(reader.sparse_map(100).is_err(), "{pieces:?}");
+    }
+}
+
+#[test]
+fn binary_numbers_are_read() {
+    for (secs, mtime) in [
+        (-1i64, [0xff; 12]),
+        (5, [0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]),
+        (1 << 40, [0x80, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]),
+    ] {
+        let mut archive = Vec::new();
+        let member = Member {
+            path: b"f".to_vec(),
+            kind: Kind::Directory,
+            link: Vec::new(),
+            perm: 0,
+            uid: 0,
+            gid: 0,
+            mtime: Timestamp::default(),
+            stored_bytes: 0,
+            sparse_bytes: None,
+            xattrs: Vec::new(),
+        };
+        writer::append(&mut archive, &member);
+        archive[136..148].copy_from_slice(&mtime);
+        archive[108..116].copy_from_slice(&[0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xfe]);
+        let header: [u8; 512] = archive[..512].try_into().unwrap();
+        let sum = format!("{:06o}\0 ", super::member::checksum(&header));
+        archive[148..156].copy_from_slice(sum.as_bytes());
+        let read = Reader::new(&archive[..]).next().unwrap().unwrap();
+        assert_eq!((read.mtime, read.uid), (Timestamp::from_secs(secs), u32::MAX - 1));
+    }
+}

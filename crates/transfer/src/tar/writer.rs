@@ -1,0 +1,153 @@
+//! From members to the bytes of an archive: `ustar` headers, and pax ones for what does not fit.
+//!
+//! Pure: headers are appended to a buffer, and whoever calls sends the data behind them.
+
+use base::Timestamp;
+
+use super::member::{BLOCK_BYTES, Kind, Member, checksum, padding};
+use super::reader::Piece;
+
+/// Largest number of eleven octal digits.
+const OCTAL_11: u64 = (1 << 33) - 1;
+
+/// Largest number of seven octal digits.
+const OCTAL_7: u64 = (1 << 21) - 1;
+
+/// Appends the member's headers. Its data, `stored_bytes` of them, and [`padding`] follow.
+pub(super) fn append(archive: &mut Vec<u8>, member: &Member) {
+    let extensions = extensions(member);
+    if !extensions.is_empty() {
+        let header = Fields { name: b"././@PaxHeader", kind: b'x', ..Fields::default() };
+        append_header(archive, &Fields { size: extensions.len() as u64, ..header });
+        archive.extend_from_slice(&extensions);
+        append_padding(archive, extensions.len() as u64);
+    }
+    let kind = match member.kind {
+        Kind::File => b'0',
+        Kind::HardLink => b'1',
+        Kind::Symlink => b'2',
+        Kind::Directory => b'5',
+        Kind::Other(letter) => letter,
+    };
+    let header = Fields {
+        name: &member.path,
+        link: &member.link,
+        kind,
+        perm: member.perm,
+        uid: member.uid,
+        gid: member.gid,
+        secs: u64::try_from(member.mtime.secs).unwrap_or(0),
+        size: member.stored_bytes,
+    };
+    append_header(archive, &header);
+}
+
+/// The map with which a sparse member's data begin, padded.
+pub(super) fn sparse_map(pieces: &[Piece]) -> Vec<u8> {
+    let mut map = format!("{}\n", pieces.len()).into_bytes();
+    for (at, len) in pieces {
+        map.extend_from_slice(format!("{at}\n{len}\n").as_bytes());
+    }
+    let bytes = map.len() as u64;
+    append_padding(&mut map, bytes);
+    map
+}
+
+/// Appends the zeros that follow `bytes` of data.
+pub(super) fn append_padding(archive: &mut Vec<u8>, bytes: u64) {
+    archive.resize(archive.len() + padding(bytes), 0);
+}
+
+/// Appends the mark that ends an archive.
+pub(super) fn append_end(archive: &mut Vec<u8>) {
+    archive.resize(archive.len() + 2 * BLOCK_BYTES, 0);
+}
+
+#[derive(Clone, Copy, Default)]
+struct Fields<'a> {
+    name: &'a [u8],
+    link: &'a [u8],
+    kind: u8,
+    perm: u32,
+    uid: u32,
+    gid: u32,
+    secs: u64,
+    size: u64,
+}
+
+/// What does not fit is cut: the extensions have it whole.
+fn append_header(archive: &mut Vec<u8>, fields: &Fields<'_>) {
+    let mut header = [0; BLOCK_BYTES];
+    let mut text = |at: usize, room: usize, bytes: &[u8]| {
+        let len = bytes.len().min(room);
+        header[at..at + len].copy_from_slice(&bytes[..len]);
+    };
+    text(0, 100, fields.name);
+    text(100, 8, format!("{:07o}", fields.perm).as_bytes());
+    text(108, 8, format!("{:07o}", u64::from(fields.uid).min(OCTAL_7)).as_bytes());
+    text(116, 8, format!("{:07o}", u64::from(fields.gid).min(OCTAL_7)).as_bytes());
+    text(124, 12, format!("{:011o}", fields.size.min(OCTAL_11)).as_bytes());
+    text(136, 12, format!("{:011o}", fields.secs.min(OCTAL_11)).as_bytes());
+    text(156, 1, &[fields.kind]);
+    text(157, 100, fields.link);
+    text(257, 8, b"ustar\x0000");
+    let sum = format!("{:06o}\0 ", checksum(&header));
+    header[148..156].copy_from_slice(sum.as_bytes());
+    archive.extend_from_slice(&header);
+}
+
+/// The records of what an `ustar` header cannot hold.
+fn extensions(member: &Member) -> Vec<u8> {
+    let mut records = Vec::new();
+    if let Some(bytes) = member.sparse_bytes {
+        record(&mut records, b"GNU.sparse.major", b"1");
+        record(&mut records, b"GNU.sparse.minor", b"0");
+        record(&mut records, b"GNU.sparse.name", &member.path);
+        record(&mut records, b"GNU.sparse.realsize", bytes.to_string().as_bytes());
+    }
+    if member.path.len() > 100 {
+        record(&mut records, b"path", &member.path);
+    }
+    if member.link.len() > 100 {
+        record(&mut records, b"linkpath", &member.link);
+    }
+    if member.stored_bytes > OCTAL_11 {
+        record(&mut records, b"size", member.stored_bytes.to_string().as_bytes());
+    }
+    for (key, id) in [(&b"uid"[..], member.uid), (b"gid", member.gid)] {
+        if u64::from(id) > OCTAL_7 {
+            record(&mut records, key, id.to_string().as_bytes());
+        }
+    }
+    let Timestamp { secs, nanos } = member.mtime;
+    if nanos > 0 || !(0..=OCTAL_11 as i64).contains(&secs) {
+        record(&mut records, b"mtime", time(member.mtime).as_bytes());
+    }
+    for (name, value) in &member.xattrs {
+        record(&mut records, &[b"SCHILY.xattr.", name.as_slice()].concat(), value);
+    }
+    records
+}
+
+/// `LENGTH KEY=VALUE\n`, where the length counts itself.
+fn record(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
+    let rest = key.len() + value.len() + 3;
+    let mut len = rest + 1;
+    while len != rest + len.to_string().len() {
+        len = rest + len.to_string().len();
+    }
+    records.extend_from_slice(format!("{len} ").as_bytes());
+    records.extend_from_slice(key);
+    records.push(b'=');
+    records.extend_from_slice(value);
+    records.push(b'\n');
+}
+
+fn time(time: Timestamp) -> String {
+    match (time.secs < 0, time.nanos) {
+        (_, 0) => time.secs.to_string(),
+        (false, nanos) => format!("{}.{nanos:09}", time.secs),
+        // A sign is of the whole number.
+        (true, nanos) => format!("-{}.{:09}", -(time.secs + 1), 1_000_000_000 - nanos),
+    }
+}

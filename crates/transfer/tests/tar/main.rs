@@ -1,0 +1,11 @@
+//! Streams by `tar`, with this machine's shell as the far side's.
+#![allow(
+    unreachable_pub,
+    reason = "in a test binary, `pub` says what a module offers to the others"
+)]
+
+mod archive;
+mod hostile;
+mod round_trip;
+mod shell;
+mod trees;

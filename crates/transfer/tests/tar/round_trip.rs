@@ -1,0 +1,228 @@
+//! What is pushed and pulled back is what it was.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use base::{Name, RemotePath};
+use transfer::tar::{Compress, Declined, Method, Pull, Push, Streak, Streamed};
+use transfer::{Options, Owners};
+
+use super::shell::{LocalShell, streaming};
+use super::trees::{allocated, kept, make};
+
+pub fn pull_of(directory: &Path, name: Option<&str>, root: &Path, to: &str) -> Pull {
+    use std::os::unix::ffi::OsStrExt;
+    Pull {
+        directory: directory.as_os_str().as_bytes().to_vec(),
+        name: name.map(|name| Name::new(name.as_bytes()).unwrap()),
+        root: root.to_owned(),
+        target: RemotePath::root(),
+        to: RemotePath::parse(to.as_bytes()).unwrap(),
+    }
+}
+
+fn push_of(path: &Path, directory: &Path, name: &str) -> Push {
+    use std::os::unix::ffi::OsStrExt;
+    Push {
+        path: path.to_owned(),
+        directory: directory.as_os_str().as_bytes().to_vec(),
+        name: Name::new(name.as_bytes()).unwrap(),
+        to: RemotePath::parse(name.as_bytes()).unwrap(),
+    }
+}
+
+#[track_caller]
+pub fn whole(streamed: Streamed) -> Streak {
+    match streamed {
+        Streamed::Whole(streak) => streak,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn all() -> Options {
+    Options { owners: Owners::Numbers, sparse: true, ..Options::default() }
+}
+
+#[tokio::test]
+async fn a_tree_goes_there_and_back() {
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("tree"));
+    let original = kept(&dir.path().join("tree"));
+    for compress in [Compress::Never, Compress::Auto, Compress::Always(Method::Gzip)] {
+        let there = tempfile::tempdir().unwrap();
+        let back = tempfile::tempdir().unwrap();
+        let mut streaming = streaming(LocalShell::plain(), all());
+        streaming.compress = compress;
+        let push = push_of(&dir.path().join("tree"), there.path(), "copy");
+        let pushed = whole(streaming.push(&push).await.unwrap());
+        assert!(pushed.placed);
+        assert_eq!(kept(&there.path().join("copy")), original);
+        let pull = pull_of(there.path(), Some("copy"), back.path(), "again");
+        let pulled = whole(streaming.pull(&pull).await.unwrap());
+        assert_eq!(kept(&back.path().join("again")), original);
+        assert!(allocated(&back.path().join("again/sparse")) < 1 << 20);
+        assert!(allocated(&there.path().join("copy/sparse")) < 1 << 20);
+        for streak in [pushed, pulled] {
+            assert_eq!(streak.counts.entries, original.len() as u64);
+            assert_eq!(streak.counts.ended(), streak.counts.entries);
+            assert_eq!(streak.counts.files_copied, 7);
+            assert_eq!(streak.counts.links_made, 3);
+        }
+        assert_eq!(fs::read_dir(there.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+}
+
+#[tokio::test]
+async fn zstd_of_the_far_side_is_understood() {
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("tree"));
+    let mut streaming = streaming(LocalShell::plain(), all());
+    streaming.compress = Compress::Always(Method::Zstd);
+    let pull = pull_of(dir.path(), Some("tree"), dir.path(), "again");
+    let streak = whole(streaming.pull(&pull).await.unwrap());
+    assert_eq!(kept(&dir.path().join("again")), kept(&dir.path().join("tree")));
+    assert_eq!(streak.method, Some(Method::Zstd));
+    assert!(streak.link_bytes < streak.counts.bytes_copied / 2, "{streak:?}");
+}
+
+#[tokio::test]
+async fn the_content_of_a_directory_becomes_the_targets_own() {
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("tree"));
+    fs::create_dir(dir.path().join("target")).unwrap();
+    let streaming = streaming(LocalShell::plain(), all());
+    let pull = pull_of(&dir.path().join("tree"), None, &dir.path().join("target"), "");
+    whole(streaming.pull(&pull).await.unwrap());
+    assert_eq!(kept(&dir.path().join("target")), kept(&dir.path().join("tree")));
+}
+
+#[tokio::test]
+async fn a_single_file_is_a_tree() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("-file"), "content").unwrap();
+    let streaming = streaming(LocalShell::plain(), all());
+    let pull = pull_of(dir.path(), Some("-file"), dir.path(), "pulled");
+    whole(streaming.pull(&pull).await.unwrap());
+    let push = push_of(&dir.path().join("-file"), dir.path(), "-pushed");
+    whole(streaming.push(&push).await.unwrap());
+    for copy in ["pulled", "-pushed"] {
+        assert_eq!(kept(&dir.path().join(copy)), kept(&dir.path().join("-file")));
+    }
+}
+
+#[tokio::test]
+async fn names_of_one_file_stay_so_if_that_is_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("tree")).unwrap();
+    fs::write(dir.path().join("tree/one"), "content").unwrap();
+    fs::hard_link(dir.path().join("tree/one"), dir.path().join("tree/two")).unwrap();
+    for hard_links in [true, false] {
+        let (there, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let streaming = streaming(LocalShell::plain(), Options { hard_links, ..all() });
+        let push = push_of(&dir.path().join("tree"), there.path(), "copy");
+        let pushed = whole(streaming.push(&push).await.unwrap());
+        let pull = pull_of(there.path(), Some("copy"), back.path(), "copy");
+        whole(streaming.pull(&pull).await.unwrap());
+        assert_eq!(pushed.counts.names_made, u64::from(hard_links));
+        for copy in [there.path(), back.path()] {
+            let number = |name| fs::metadata(copy.join("copy").join(name)).unwrap().ino();
+            assert_eq!(number("one") == number("two"), hard_links, "{}", copy.display());
+            assert_eq!(fs::read(copy.join("copy/two")).unwrap(), b"content");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_out_of_a_push_is_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("tree"));
+    let mut filter = transfer::Filter::builder();
+    filter.exclude("deep/").exclude("/copy/a");
+    let options = Options { filter: filter.build().unwrap(), ..all() };
+    let push = push_of(&dir.path().join("tree"), dir.path(), "copy");
+    whole(streaming(LocalShell::plain(), options).push(&push).await.unwrap());
+    let mut expected = kept(&dir.path().join("tree"));
+    expected.retain(|name, _| name != b"a" && !name.starts_with(b"sub/deep"));
+    assert_eq!(kept(&dir.path().join("copy")), expected);
+}
+
+#[tokio::test]
+async fn a_target_that_is_taken_is_declined() {
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("tree"));
+    fs::create_dir(dir.path().join("taken")).unwrap();
+    fs::create_dir(dir.path().join(".begun.sshoal-new")).unwrap();
+    let streaming = streaming(LocalShell::plain(), all());
+    for (name, into, why) in [
+        ("taken", dir.path().to_owned(), Declined::Occupied),
+        ("begun", dir.path().to_owned(), Declined::Staged),
+        ("new", dir.path().join("missing"), Declined::Absent),
+    ] {
+        let push = push_of(&dir.path().join("tree"), &into, name);
+        match streaming.push(&push).await.unwrap() {
+            Streamed::Declined(told) => assert_eq!(told, why),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    let pull = pull_of(dir.path(), Some("missing"), dir.path(), "x");
+    let told = streaming.pull(&pull).await.unwrap();
+    assert!(matches!(told, Streamed::Declined(Declined::Absent)), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_far_side_without_commands_or_tar_declines() {
+    let dir = tempfile::tempdir().unwrap();
+    let no_tar = tempfile::tempdir().unwrap();
+    let fake = no_tar.path().join("tar");
+    fs::write(&fake, "#!/bin/sh\necho 'tar (some other)'\n").unwrap();
+    std::process::Command::new("chmod").arg("755").arg(&fake).status().unwrap();
+    let without_tar = LocalShell { programs: Some(no_tar.path().to_owned()), instead: None };
+    let nologin = "echo 'This account is not available.' >&2; exit 1";
+    let pull = pull_of(Path::new("/usr"), Some("include"), dir.path(), "x");
+    for (shell, why) in [
+        (Arc::new(without_tar), Declined::NoTar),
+        (LocalShell::instead(nologin), Declined::NoShell("This account is not available.".into())),
+        // It waits for requests, and ends at the first bytes that are none.
+        (
+            LocalShell::instead("exec /usr/lib/openssh/sftp-server"),
+            Declined::NoShell("its shell ended with 11".into()),
+        ),
+    ] {
+        let told = streaming(shell, all()).pull(&pull).await.unwrap();
+        match told {
+            Streamed::Declined(told) => assert_eq!(told, why),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_missed_and_the_rest_comes() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // Root reads everything, but not what is gone between listing and opening.
+    let programs = tempfile::tempdir().unwrap();
+    let fake = programs.path().join("tar");
+    let script = "#!/bin/sh\n[ \"$1\" = --version ] || { /usr/bin/tar \"$@\"; exit 2; }\n\
+                  exec /usr/bin/tar \"$@\"\n";
+    fs::write(&fake, script).unwrap();
+    std::process::Command::new("chmod").arg("755").arg(&fake).status().unwrap();
+    let shell = Arc::new(LocalShell { programs: Some(programs.path().to_owned()), instead: None });
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("tree"));
+    let pull = pull_of(dir.path(), Some("tree"), dir.path(), "copy");
+    let told = streaming(shell.clone(), all()).pull(&pull).await.unwrap();
+    assert!(matches!(told, Streamed::Partly(_)), "{told:?}");
+    assert_eq!(kept(&dir.path().join("copy")), kept(&dir.path().join("tree")));
+    // A push that did not end well keeps the name of what is not whole.
+    let push = push_of(&dir.path().join("tree"), dir.path(), "pushed");
+    match streaming(shell, all()).push(&push).await.unwrap() {
+        Streamed::Partly(streak) => assert!(!streak.placed),
+        other => panic!("{other:?}"),
+    }
+    assert!(!dir.path().join("pushed").exists());
+    assert!(dir.path().join(".pushed.sshoal-new").exists());
+}

@@ -1,0 +1,71 @@
+//! Shells for tests: this machine's, and ones that are not what they should be.
+
+use std::process::Stdio;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+use transfer::shell::Exit;
+use transfer::tar::{Compress, Streaming};
+use transfer::{Options, Progress, Running, Shell, ShellError, Silent};
+
+/// `sh` of this machine, perhaps with other programs before its own.
+pub struct LocalShell {
+    /// Goes before `PATH`.
+    pub programs: Option<std::path::PathBuf>,
+    /// Runs in place of each command, where it is there.
+    pub instead: Option<String>,
+}
+
+impl LocalShell {
+    pub fn plain() -> Arc<LocalShell> {
+        Arc::new(LocalShell { programs: None, instead: None })
+    }
+
+    /// Whatever is asked for, this is what runs.
+    pub fn instead(script: &str) -> Arc<LocalShell> {
+        Arc::new(LocalShell { programs: None, instead: Some(script.to_owned()) })
+    }
+}
+
+#[async_trait]
+impl Shell for LocalShell {
+    async fn start(&self, command: &[u8]) -> Result<Running, ShellError> {
+        use std::os::unix::ffi::OsStrExt;
+        let script = match &self.instead {
+            Some(script) => script.as_ref(),
+            None => std::ffi::OsStr::from_bytes(command),
+        };
+        let mut child = Command::new("sh");
+        child.arg("-c").arg(script).kill_on_drop(true);
+        if let Some(programs) = &self.programs {
+            let path = std::env::var("PATH").unwrap();
+            child.env("PATH", format!("{}:{path}", programs.display()));
+        }
+        child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = child.spawn().map_err(|error| ShellError::Refused(error.to_string()))?;
+        let stdin = Box::new(child.stdin.take().unwrap());
+        let stdout = Box::new(child.stdout.take().unwrap());
+        let mut errors = child.stderr.take().unwrap();
+        let exit = Box::pin(async move {
+            let mut stderr = Vec::new();
+            let _ = errors.read_to_end(&mut stderr).await;
+            let status = child.wait().await.map_err(|error| ShellError::Lost(error.to_string()))?;
+            Ok(Exit { status: status.code(), stderr })
+        });
+        Ok(Running { stdin, stdout, exit })
+    }
+}
+
+/// A stream through that shell.
+pub fn streaming(shell: Arc<LocalShell>, options: Options) -> Streaming {
+    Streaming {
+        shell,
+        options,
+        compress: Compress::Never,
+        only_if_fast: false,
+        progress: Arc::new(Progress::default()),
+        events: Arc::new(Silent),
+    }
+}

@@ -1,0 +1,288 @@
+//! What fails, one call after the other.
+
+use std::sync::Arc;
+
+use base::{Errno, Remote};
+use testkit::faulty::Which;
+use testkit::{Call, FaultyRemote, MemRemote, path};
+use transfer::{Doing, Options, Problem, Stop};
+
+use crate::kit::{
+    Snapshot, assert_equal, content, copy, copy_well, copy_with, job, mem, read, set_time,
+    snapshot, temporaries,
+};
+
+/// A tree with something of each kind, old and new.
+async fn source() -> Arc<MemRemote> {
+    let source = mem(|remote| {
+        remote.put_file("a/small", "new content");
+        remote.put_file("a/b/other", content(5000, 1));
+        remote.put_file("large", content(700_000, 2));
+        remote.put_file("empty", "");
+        remote.put_symlink("link", "a/small");
+    });
+    for name in ["a/small", "a/b/other", "large", "empty"] {
+        set_time(&*source, name, 1_000_000).await;
+    }
+    source
+}
+
+fn target() -> Arc<MemRemote> {
+    mem(|remote| {
+        remote.put_file("a/small", "old");
+        remote.put_file("large", content(300_000, 3));
+        remote.put_symlink("link", "nowhere");
+    })
+}
+
+/// Under final names there is what was there, or what is to be there, and nothing else.
+fn assert_whole(now: &Snapshot, before: &Snapshot, after: &Snapshot) {
+    for (name, seen) in now {
+        if seen.kind == base::FileKind::Directory || name.contains(".sshoal-") {
+            continue;
+        }
+        let old = before.get(name).is_some_and(|old| old.content == seen.content);
+        let new = after.get(name).is_some_and(|new| {
+            new.content == seen.content && (new.perm, new.secs) == (seen.perm, seen.secs)
+        });
+        let link = seen.kind == base::FileKind::Symlink
+            && after.get(name).is_some_and(|new| new.content == seen.content);
+        assert!(old || new || link, "{name} is neither old nor new: {} bytes", seen.content.len());
+    }
+}
+
+/// Runs `make_fault` for the first call, the second and so on, until none is hit, and expects each
+/// time that nothing is broken and that another run completes.
+async fn sweep(fail_source: bool, make_fault: impl Fn(&FaultyRemote<MemRemote>, u64)) {
+    let after = snapshot(&*source().await).await;
+    for nth in 1.. {
+        assert!(nth < 500, "the sweep does not end");
+        let (source, target) = (source().await, target());
+        let before = snapshot(&*target).await;
+        let faulty_inner = if fail_source { source.clone() } else { target.clone() };
+        let faulty = Arc::new(FaultyRemote::new(faulty_inner));
+        make_fault(&faulty, nth);
+        let plain = Options::default();
+        let job = match fail_source {
+            true => job(faulty.clone(), target.clone(), plain),
+            false => job(source.clone(), faulty.clone(), plain),
+        };
+        // A target that cannot be looked at is a run that is not begun.
+        let outcome = transfer::engine::copy(job, Arc::new(transfer::Silent)).await;
+        let hit = faulty.not_reached() == 0;
+        assert_whole(&snapshot(&*target).await, &before, &after);
+        assert_eq!((source.open_handles(), target.open_handles()), (0, 0), "call {nth}");
+        faulty.clear();
+        copy_well(&source, &target).await;
+        assert_equal(&*source, &*target).await;
+        if !hit {
+            let outcome = outcome.unwrap();
+            assert!(outcome.is_complete(), "{outcome:#?}");
+            assert!(nth > 10, "only {nth} calls");
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn any_call_to_the_target_may_fail() {
+    sweep(false, |faulty, nth| faulty.fail(Which::Any, nth, Errno::EIO)).await;
+}
+
+#[tokio::test]
+async fn any_call_to_the_source_may_fail() {
+    sweep(true, |faulty, nth| faulty.fail(Which::Any, nth, Errno::EIO)).await;
+}
+
+#[tokio::test]
+async fn any_answer_of_the_target_may_be_lost() {
+    sweep(false, |faulty, nth| faulty.fail_after(Which::Any, nth, Errno::EHOSTDOWN)).await;
+}
+
+#[tokio::test]
+async fn any_answer_of_the_source_may_be_lost() {
+    sweep(true, |faulty, nth| faulty.fail_after(Which::Any, nth, Errno::ETIMEDOUT)).await;
+}
+
+#[tokio::test]
+async fn a_run_may_be_dropped_at_any_call() {
+    let after = snapshot(&*source().await).await;
+    for nth in 1.. {
+        assert!(nth < 500, "the sweep does not end");
+        let (source, target) = (source().await, target());
+        let before = snapshot(&*target).await;
+        let faulty = Arc::new(FaultyRemote::new(target.clone()));
+        let gate = faulty.hold_answer(Which::Any, nth);
+        let job = job(source.clone(), faulty.clone(), Options::default());
+        let copying = transfer::engine::copy(job, Arc::new(transfer::Silent));
+        let over = tokio::select! {
+            outcome = copying => Some(outcome.unwrap()),
+            () = gate.arrived() => None,
+        };
+        if let Some(outcome) = over {
+            assert!(outcome.is_complete(), "{outcome:#?}");
+            assert!(nth > 10, "only {nth} calls");
+            return;
+        }
+        faulty.clear();
+        drop(gate);
+        // Aborted tasks end when they are polled.
+        while source.open_handles() + target.open_handles() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_whole(&snapshot(&*target).await, &before, &after);
+        copy_well(&source, &target).await;
+        assert_equal(&*source, &*target).await;
+        assert_eq!(temporaries(&snapshot(&*target).await), Vec::<&String>::new(), "call {nth}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_is_asked_to_stop_cleans_up_what_is_small() {
+    let source = mem(|remote| remote.put_file("f", "content"));
+    let target = Arc::new(MemRemote::new());
+    let faulty = Arc::new(FaultyRemote::new(target.clone()));
+    let gate = faulty.hold(Call::Write, 1);
+    let job = job(source, faulty.clone(), Options::default());
+    let run = transfer::Run::start(job, Arc::new(transfer::Silent)).await.unwrap();
+    let stopper = run.stopper();
+    let running = tokio::spawn(transfer::engine::drive(run));
+    gate.arrived().await;
+    assert_eq!(temporaries(&snapshot(&*target).await).len(), 1);
+    stopper.stop();
+    let outcome = running.await.unwrap();
+    assert_eq!(outcome.stopped, Some(Stop::Asked));
+    assert!(!outcome.is_complete());
+    assert_eq!(snapshot(&*target).await.len(), 1);
+    drop(gate);
+}
+
+#[tokio::test]
+async fn a_full_disk_is_told_for_each_file_and_the_rest_goes_on() {
+    let source = mem(|remote| {
+        remote.put_file("large", content(900_000, 1));
+        remote.put_file("small/f", "fits");
+    });
+    let target = Arc::new(MemRemote::new());
+    target.edit(|tree| tree.set_capacity(Some(400_000)));
+    let outcome =
+        copy_with(&source, &target, Options { partial: false, ..Options::default() }).await;
+    assert_eq!(outcome.problems_total, 1, "{outcome:#?}");
+    let expected =
+        Problem::Failed { name: path("large"), doing: Doing::Write, errno: Errno::ENOSPC };
+    assert_eq!(outcome.problems[0], expected);
+    assert_eq!(read(&*target, &path("small/f")).await, b"fits");
+    assert_eq!(temporaries(&snapshot(&*target).await), Vec::<&String>::new());
+    target.edit(|tree| tree.set_capacity(None));
+    copy_well(&source, &target).await;
+    assert_equal(&*source, &*target).await;
+}
+
+#[tokio::test]
+async fn what_may_not_be_read_is_told_and_the_rest_goes_on() {
+    let inner = mem(|remote| {
+        remote.put_file("a", "1");
+        remote.put_file("b", "2");
+    });
+    let source = Arc::new(FaultyRemote::new(inner));
+    source.fail(Call::Open, 1, Errno::EACCES);
+    let target = Arc::new(MemRemote::new());
+    let outcome = copy(&source, &target).await;
+    assert_eq!((outcome.counts.failed, outcome.counts.files_copied), (1, 1));
+    assert_eq!(outcome.problems[0].errno(), Some(Errno::EACCES));
+    assert!(outcome.problems[0].to_string().contains("cannot read"), "{}", outcome.problems[0]);
+}
+
+#[tokio::test]
+async fn what_vanishes_is_told() {
+    let inner = mem(|remote| remote.put_file("a", "1"));
+    let source = Arc::new(FaultyRemote::new(inner.clone()));
+    let gate = source.hold(Call::Open, 1);
+    let target = Arc::new(MemRemote::new());
+    let (outcome, ()) = tokio::join!(copy(&source, &target), async {
+        gate.arrived().await;
+        inner.remove("a");
+        gate.release();
+    });
+    assert_eq!(outcome.problems, [Problem::Vanished { name: path("a") }]);
+    assert_eq!(snapshot(&*target).await.len(), 1);
+}
+
+/// A file that is changed at its first reading, and perhaps at its second.
+async fn changed_while_read(len: usize, times: u64) -> (Arc<MemRemote>, transfer::Outcome) {
+    let inner = mem(|remote| remote.put_file("f", content(len, 1)));
+    set_time(&*inner, "f", 100).await;
+    let source = Arc::new(FaultyRemote::new(inner.clone()));
+    let target = Arc::new(MemRemote::new());
+    // The content is changed before the look that follows the reading.
+    let reads = source.hold(Call::Read, 1);
+    let again = (times > 1).then(|| source.hold(Call::Read, 2));
+    let meddle = async {
+        reads.arrived().await;
+        inner.put_file("f", content(len, 2));
+        set_time(&*inner, "f", 200).await;
+        reads.release();
+        if let Some(again) = &again {
+            again.arrived().await;
+            inner.put_file("f", content(len, 3));
+            set_time(&*inner, "f", 300).await;
+            again.release();
+        }
+    };
+    let (outcome, ()) = tokio::join!(copy(&source, &target), meddle);
+    (target, outcome)
+}
+
+#[tokio::test]
+async fn what_changes_while_it_is_read_is_read_again() {
+    let (target, outcome) = changed_while_read(1000, 1).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_eq!(read(&*target, &path("f")).await, content(1000, 2));
+    assert_eq!(target.lstat(&path("f")).await.unwrap().mtime.secs, 200);
+}
+
+#[tokio::test]
+async fn what_changes_each_time_is_given_up() {
+    let (target, outcome) = changed_while_read(1000, 2).await;
+    assert_eq!(outcome.problems, [Problem::Changed { name: path("f") }]);
+    assert_eq!(snapshot(&*target).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_made_fails_with_all_below_it() {
+    let source = mem(|remote| {
+        remote.put_file("d/a/f", "");
+        remote.put_file("e", "");
+    });
+    let target = Arc::new(FaultyRemote::new(Arc::new(MemRemote::new())));
+    target.fail_always(Call::Mkdir, Errno::EDQUOT);
+    let outcome = copy(&source, &target).await;
+    assert_eq!((outcome.counts.failed, outcome.counts.files_copied), (3, 1), "{outcome:#?}");
+    assert_eq!(outcome.problems_total, 3);
+}
+
+#[tokio::test]
+async fn verifying_finds_what_the_target_has_made_of_it() {
+    for len in [1000, 700_000] {
+        let source = mem(|remote| remote.put_file("f", content(len, 1)));
+        let inner = Arc::new(MemRemote::new());
+        let target = Arc::new(FaultyRemote::new(inner.clone()));
+        let gate = target.hold(Call::Fstat, 1);
+        let options = Options { verify: true, ..Options::default() };
+        let (outcome, ()) = tokio::join!(copy_with(&source, &target, options), async {
+            gate.arrived().await;
+            // A byte goes bad.
+            let name = snapshot(&*inner).await.into_keys().find(|name| name.contains("sshoal"));
+            let name = name.unwrap();
+            let bad = path(name.trim_matches('"'));
+            inner.edit(|tree| {
+                let ino = tree.lookup(&bad, testkit::tree::Follow::No).unwrap();
+                tree.write(ino, 10, b"bad").unwrap();
+            });
+            gate.release();
+        });
+        let differs = Problem::Differs { name: path("f"), what: "digest" };
+        assert_eq!(outcome.problems, [differs]);
+        assert_eq!(snapshot(&*inner).await.len(), 1, "{len}");
+    }
+}

@@ -1,0 +1,13 @@
+//! Copies between remotes in memory, with faults, and directories of this machine.
+
+mod choice;
+mod deletion;
+mod faults;
+mod hostile;
+mod kit;
+mod links;
+mod real;
+mod resume;
+mod roundtrip;
+mod rsync;
+mod seeing;

@@ -1,0 +1,174 @@
+//! Over a real host and OpenSSH's sftp-server, which is killed again and again.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use base::{AttrChange, Remote, Timestamp};
+use host::{ConnectError, Connection, Connector, Host, Role};
+use local::Local;
+use steady::Steady;
+use testkit::path;
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::sync::Notify;
+use transfer::{Entry, Events, Job, Options, Source, Tree};
+
+use crate::kit::{assert_equal, content, local_dir, run, watched};
+
+/// Part of Debian's openssh-sftp-server.
+const SFTP_SERVER: &str = "/usr/lib/openssh/sftp-server";
+
+/// Starts servers in one directory.
+struct Servers {
+    dir: PathBuf,
+    running: Mutex<Vec<Child>>,
+}
+
+#[async_trait]
+impl Connector for Servers {
+    async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let server = Command::new(SFTP_SERVER)
+            .current_dir(&self.dir)
+            .stdin(Stdio::from(OwnedFd::from(theirs.try_clone().unwrap())))
+            .stdout(Stdio::from(OwnedFd::from(theirs)))
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("openssh-sftp-server has to be installed");
+        self.running.lock().unwrap().push(server);
+        let (reader, writer) = UnixStream::from_std(ours).unwrap().into_split();
+        Ok(Connection::from_halves(reader, writer, Box::new(|| None)))
+    }
+}
+
+/// A directory seen through a server.
+struct Far {
+    remote: Arc<Steady>,
+    servers: Arc<Servers>,
+    dir: tempfile::TempDir,
+}
+
+impl Far {
+    async fn new() -> Far {
+        let dir = tempfile::tempdir().unwrap();
+        let running = Mutex::default();
+        let servers = Arc::new(Servers { dir: dir.path().to_owned(), running });
+        let config = host::Config { max_conns: 4, ..host::Config::default() };
+        let host = Arc::new(Host::connect(servers.clone(), config).await.unwrap());
+        Far { remote: Steady::new(host, steady::Config::default()), servers, dir }
+    }
+
+    /// Kills all servers.
+    async fn kill(&self) {
+        let running = std::mem::take(&mut *self.servers.running.lock().unwrap());
+        for mut server in running {
+            server.kill().await.unwrap();
+        }
+    }
+}
+
+/// Tells each time that so many entries are over.
+struct Every(u64, AtomicU64, Notify);
+
+impl Events for Every {
+    fn entry(&self, _: Entry<'_>) {
+        if (self.1.fetch_add(1, Ordering::SeqCst) + 1).is_multiple_of(self.0) {
+            self.2.notify_one();
+        }
+    }
+}
+
+/// A tree as people have them, of a few hundred entries.
+fn fill(root: &Path) {
+    for dir in 0..20 {
+        let dir_path = root.join(format!("dir {dir}"));
+        std::fs::create_dir_all(dir_path.join("below/it")).unwrap();
+        for file in 0..12 {
+            let name = dir_path.join(format!("file-{file}"));
+            std::fs::write(&name, content(file * 777, dir * 100 + file as u32)).unwrap();
+            let mode = [0o644, 0o600, 0o755, 0o4755, 0o444, 0][file % 6];
+            std::fs::set_permissions(&name, PermissionsExt::from_mode(mode)).unwrap();
+        }
+        std::os::unix::fs::symlink("../elsewhere", dir_path.join("link")).unwrap();
+        std::fs::set_permissions(dir_path.join("below"), PermissionsExt::from_mode(0o500)).unwrap();
+    }
+    std::fs::write(root.join("large"), content(9 << 20, 7)).unwrap();
+    std::fs::write(root.join("ümläut\n"), "odd").unwrap();
+    std::fs::create_dir(root.join("empty")).unwrap();
+}
+
+async fn set_times(local: &Local, root: &Path) {
+    let mut dirs = vec![root.to_owned()];
+    let mut all = vec![root.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let is_dir = path.symlink_metadata().unwrap().is_dir();
+            all.push(path.clone());
+            if is_dir {
+                dirs.push(path);
+            }
+        }
+    }
+    for (nth, at) in all.iter().enumerate().rev() {
+        use std::os::unix::ffi::OsStrExt;
+        let relative = at.strip_prefix(root).unwrap().as_os_str().as_bytes();
+        let time = Some(Timestamp { secs: 1_000_000_000 + nth as i64, nanos: 5 });
+        let change = AttrChange { atime: time, mtime: time, ..AttrChange::default() };
+        let at = base::RemotePath::parse(relative).unwrap();
+        local.setattr(&at, change).await.unwrap();
+    }
+}
+
+fn job(source: Tree, target: Tree) -> Job {
+    let source = Source { tree: source, to: path("") };
+    Job { sources: vec![source], target, options: Options::default() }
+}
+
+async fn there_and_back(killed: bool) {
+    let (from, local) = local_dir();
+    fill(from.path());
+    set_times(&local, from.path()).await;
+    let far = Far::new().await;
+    let (to, back) = local_dir();
+    let push = job(Tree::here(local.clone(), from.path()), Tree::far(far.remote.clone()));
+    let pull = job(Tree::far(far.remote.clone()), Tree::here(back.clone(), to.path()));
+    for job in [push, pull] {
+        let every = Arc::new(Every(if killed { 50 } else { u64::MAX }, 0.into(), Notify::new()));
+        let kill = async {
+            loop {
+                every.2.notified().await;
+                far.kill().await;
+            }
+        };
+        let outcome = tokio::select! {
+            outcome = watched(job.clone(), every.clone()) => outcome,
+            () = kill => unreachable!("it never ends"),
+        };
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        let again = run(job).await;
+        assert_eq!(again.counts.unchanged, again.counts.entries, "{again:#?}");
+    }
+    let seen = Local::open(far.dir.path()).unwrap();
+    assert_equal(&*local, &seen).await;
+    assert_equal(&*local, &*back).await;
+    let meta = std::fs::metadata(to.path().join("dir 3/file-3")).unwrap();
+    assert_eq!(meta.mode() & 0o7777, 0o4755);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tree_is_pushed_and_pulled_back() {
+    there_and_back(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_are_killed_cost_time_only() {
+    there_and_back(true).await;
+}
