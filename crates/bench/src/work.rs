@@ -1,6 +1,7 @@
 //! Families of steps.
 
 pub mod build;
+pub mod copy;
 mod copying;
 pub mod files;
 pub mod fio;
@@ -35,6 +36,7 @@ pub fn all() -> Vec<Box<dyn Work>> {
         Box::<metadata::Metadata>::default(),
         Box::new(tree::Tree),
         Box::new(files::Files),
+        Box::new(copy::Copy),
         Box::new(build::Build),
     ]
 }

@@ -105,16 +105,19 @@ impl Dialer {
         Ok(Connection { stream, diagnosis: Diagnosis::default() })
     }
 
+    /// What the user's configuration comes to; `None` where ssh does not tell. Asked for once.
+    pub(crate) async fn effective(&self) -> Option<&Effective> {
+        let users = users_options(&self.config);
+        let (program, prefix) = self.command.split_first().expect("split gives at least one word");
+        let destination = self.config.destination.to_string();
+        let query = || Effective::query(program, prefix, &users, &destination);
+        self.effective.get_or_init(query).await.as_ref()
+    }
+
     /// The program and all its arguments.
     async fn words(&self, unasked: bool) -> Vec<OsString> {
         let mut users = users_options(&self.config);
-        let (program, prefix) = self.command.split_first().expect("split gives at least one word");
-        let destination = self.config.destination.to_string();
-        let effective = self
-            .effective
-            .get_or_init(|| Effective::query(program, prefix, &users, &destination))
-            .await;
-        let ours = our_options(&self.config, effective.as_ref(), command::processor_has_aes());
+        let ours = our_options(&self.config, self.effective().await, command::processor_has_aes());
         if unasked && self.config.password.is_none() {
             users.push(command::ASK_NOTHING.into());
         }

@@ -19,6 +19,7 @@ mod diagnosis;
 mod dialer;
 mod effective;
 mod error;
+mod identity;
 mod password;
 mod socket;
 mod stream;

@@ -3,14 +3,21 @@
 //! Nothing is decided here. The two crates do not know each other; this is the one place that
 //! knows both.
 
-use std::sync::Arc;
+mod unopened;
+mod ways;
+
+use std::sync::{Arc, OnceLock};
 
 use base::{Access, AttrChange, Data, Errno, FileKind, Name, RenameMode, Result, Timestamp};
 use bytes::Bytes;
-use fuse::{Context, Create, DirSink, Open, PlusSink, SetTime};
-use vfs::{Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Seek, Stat, Surplus, Vfs};
+use fuse::{Caller, Context, Create, DirSink, Open, PlusSink, SetTime};
+use vfs::{
+    Closer, Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Seek, Stat, Surplus, Vfs,
+};
 
-use crate::attributes::Attribute;
+use crate::attributes::{Attribute, Attributes, digest_value};
+use unopened::Unopened;
+use ways::{Verdict, Ways};
 
 /// `st_blksize`: what `cat`, `cp` and stdio read at a time. One request of the kernel's usual
 /// readahead, so that programs which read past the page cache do not ask for single pages.
@@ -19,22 +26,68 @@ const BLOCK_SIZE: u32 = 128 << 10;
 /// A [`Vfs`] as a FUSE file system.
 pub struct Adapter {
     vfs: Arc<Vfs>,
-    /// Extended attributes tell where files are.
-    tells_places: bool,
+    attributes: Attributes,
+    /// Nothing can be changed through the mount.
+    read_only: bool,
+    /// Not set where the kernel reads nothing by itself.
+    ways: OnceLock<Ways>,
+    /// `None` where it tells of each open.
+    unopened: Option<Unopened>,
 }
 
 impl Adapter {
-    pub fn new(vfs: Arc<Vfs>) -> Adapter {
-        Adapter { vfs, tells_places: false }
+    /// A file system whose files have these [extended attributes](crate::attributes). What they
+    /// cost: before the first write to a file the kernel asks for another attribute, and is
+    /// answered without asking anybody; see [`fuse::Config::handle_killpriv`], which is to be set
+    /// where there are any.
+    pub fn new(vfs: Arc<Vfs>, attributes: Attributes) -> Adapter {
+        Adapter { vfs, attributes, read_only: false, ways: OnceLock::new(), unopened: None }
     }
 
-    /// Has [extended attributes](crate::attributes) tell where files are. What it costs: before the
-    /// first write to a file the kernel asks for another attribute, and is answered without asking
-    /// anybody; see [`fuse::Config::handle_killpriv`], which is to be set with this.
+    /// Nothing can be changed through the mount, so that no close has anything to wait for.
     #[must_use]
-    pub fn telling_places(mut self) -> Adapter {
-        self.tells_places = true;
+    pub fn read_only(mut self, read_only: bool) -> Adapter {
+        self.read_only = read_only;
         self
+    }
+
+    /// The kernel opens and closes files without asking. To be set only where nothing ever changes,
+    /// neither at the remote nor through the mount, and where the kernel reads nothing by itself.
+    #[must_use]
+    pub fn unasked_opens(mut self, unasked: bool) -> Adapter {
+        self.unopened = unasked.then(Unopened::default);
+        self
+    }
+
+    /// How many opens have been left to the kernel.
+    pub fn opened_through(&self) -> u64 {
+        self.ways.get().map_or(0, Ways::through)
+    }
+
+    /// Tells the kernel of an open file, and who reads it.
+    fn opened(&self, ino: u64, opened: vfs::Opened) -> Result<fuse::Opened> {
+        let mut reply = fuse::Opened::new(opened.handle.0);
+        reply.flags.keep_cache = opened.keep_cache;
+        reply.flags.direct_io = opened.direct_io;
+        reply.flags.parallel_direct_writes = opened.direct_io;
+        reply.flags.noflush = self.read_only;
+        let Some(ways) = self.ways.get() else { return Ok(reply) };
+        let backing = self.vfs.backing(opened.handle);
+        match ways.open(ino, backing.as_deref()) {
+            Verdict::Ordinary => {}
+            Verdict::Through(backing) => {
+                reply.flags.passthrough = Some(backing);
+                // What goes with pages does not go with this.
+                reply.flags.keep_cache = false;
+                reply.flags.direct_io = false;
+                reply.flags.parallel_direct_writes = false;
+            }
+            Verdict::Parted => {
+                self.vfs.part(opened.handle);
+                return Err(Errno::ESTALE);
+            }
+        }
+        Ok(reply)
     }
 }
 
@@ -71,14 +124,6 @@ fn entry(entry: &vfs::Entry) -> fuse::Entry {
     }
 }
 
-fn opened(opened: vfs::Opened) -> fuse::Opened {
-    let mut reply = fuse::Opened::new(opened.handle.0);
-    reply.flags.keep_cache = opened.keep_cache;
-    reply.flags.direct_io = opened.direct_io;
-    reply.flags.parallel_direct_writes = opened.direct_io;
-    reply
-}
-
 fn open_request(flags: i32) -> Result<OpenRequest> {
     let access = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => Access::Read,
@@ -100,6 +145,16 @@ fn set_time(time: SetTime) -> Timestamp {
     match time {
         SetTime::Now => Timestamp::now(),
         SetTime::At(time) => time,
+    }
+}
+
+/// What becomes of who closes a file. Of who cannot be seen nothing is known, so he is to be told
+/// of errors.
+fn closer(caller: Caller) -> Closer {
+    match caller {
+        Caller::Running | Caller::Unknown => Closer::Stays,
+        Caller::Executing | Caller::Ending | Caller::Kernel => Closer::Leaves,
+        Caller::Killed => Closer::Killed,
     }
 }
 
@@ -173,10 +228,17 @@ impl vfs::Invalidate for Kernel {
 impl fuse::Filesystem for Adapter {
     fn init(&self, started: &fuse::Started) {
         self.vfs.set_invalidate(Arc::new(Kernel(started.notifier.clone())));
+        if let Some(passthrough) = &started.passthrough {
+            // Called once.
+            let _ = self.ways.set(Ways::new(passthrough.clone()));
+        }
     }
 
     async fn destroy(&self) {
         self.vfs.end_background();
+        if let Some(unopened) = &self.unopened {
+            unopened.clear();
+        }
         self.vfs.drain().await;
     }
 
@@ -189,6 +251,9 @@ impl fuse::Filesystem for Adapter {
     }
 
     fn forget(&self, ino: u64, count: u64) {
+        if let Some(unopened) = &self.unopened {
+            unopened.forget(ino);
+        }
         self.vfs.forget(Ino(ino), count);
     }
 
@@ -294,10 +359,14 @@ impl fuse::Filesystem for Adapter {
     }
 
     async fn open(&self, _: &Context, ino: u64, open: &Open) -> Result<fuse::Opened> {
+        if self.unopened.is_some() {
+            // Then the kernel does not ask again, keeps pages over opens, and reads without handle.
+            return Err(Errno::ENOSYS);
+        }
         if open.kill_suidgid {
             self.vfs.drop_set_ids(Ino(ino)).await?;
         }
-        Ok(opened(self.vfs.open(Ino(ino), open_request(open.flags)?).await?))
+        self.opened(ino, self.vfs.open(Ino(ino), open_request(open.flags)?).await?)
     }
 
     async fn create(
@@ -311,10 +380,14 @@ impl fuse::Filesystem for Adapter {
         let exclusive = create.flags & libc::O_EXCL != 0;
         let perm = create.mode & 0o7777;
         let (made, file) = self.vfs.create(Ino(parent), name, perm, exclusive, request).await?;
-        Ok((entry(&made), opened(file)))
+        let opened = self.opened(made.ino.0, file).inspect_err(|_| self.vfs.forget(made.ino, 1))?;
+        Ok((entry(&made), opened))
     }
 
-    async fn read(&self, _: &Context, _: u64, read: &fuse::Read) -> Result<Data> {
+    async fn read(&self, _: &Context, ino: u64, read: &fuse::Read) -> Result<Data> {
+        if let Some(unopened) = &self.unopened {
+            return unopened.read(&self.vfs, ino, read.offset, read.size).await;
+        }
         self.vfs.read(Handle(read.fh), read.offset, read.size).await
     }
 
@@ -332,21 +405,35 @@ impl fuse::Filesystem for Adapter {
         Ok(len)
     }
 
-    async fn flush(&self, _: &Context, _: u64, fh: u64, _: u64) -> Result<()> {
-        self.vfs.flush(Handle(fh)).await
+    async fn flush(&self, ctx: &Context, _: u64, fh: u64, _: u64) -> Result<()> {
+        if self.unopened.is_some() {
+            return Err(Errno::ENOSYS);
+        }
+        self.vfs.flush_for(Handle(fh), || async { closer(ctx.caller().await) }).await
     }
 
-    async fn release(&self, _: &Context, _: u64, release: &fuse::Release) -> Result<()> {
+    async fn release(&self, _: &Context, ino: u64, release: &fuse::Release) -> Result<()> {
         self.vfs.release(Handle(release.fh));
+        if let Some(ways) = self.ways.get() {
+            ways.release(ino);
+        }
         Ok(())
     }
 
     async fn fsync(&self, _: &Context, _: u64, fh: u64, _: bool) -> Result<()> {
+        if self.unopened.is_some() {
+            // Nothing was written.
+            return Err(Errno::ENOSYS);
+        }
         self.vfs.fsync(Handle(fh)).await
     }
 
     async fn opendir(&self, _: &Context, ino: u64, _: i32) -> Result<fuse::Opened> {
-        Ok(fuse::Opened::new(self.vfs.opendir(Ino(ino)).await?.0))
+        let mut opened = fuse::Opened::new(self.vfs.opendir(Ino(ino)).await?.0);
+        // What never changes is listed once.
+        opened.flags.cache_dir = self.unopened.is_some();
+        opened.flags.keep_cache = self.unopened.is_some();
+        Ok(opened)
     }
 
     async fn readdir(
@@ -396,12 +483,16 @@ impl fuse::Filesystem for Adapter {
     }
 
     async fn getxattr(&self, _: &Context, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
-        if !self.tells_places {
+        if !self.attributes.are_there() {
             // Then the kernel does not ask again.
             return Err(Errno::ENOSYS);
         }
-        let attribute = Attribute::named(name)?;
-        attribute.value(self.vfs.locate(Ino(ino)).await)
+        match self.attributes.named(name)? {
+            Attribute::Place(place) => place.value(self.vfs.locate(Ino(ino)).await),
+            Attribute::Digest { kind, effort, is_hex } => {
+                digest_value(self.vfs.digest(Ino(ino), kind, effort).await?, is_hex)
+            }
+        }
     }
 
     async fn access(&self, _: &Context, ino: u64, mask: u32) -> Result<()> {
@@ -409,6 +500,10 @@ impl fuse::Filesystem for Adapter {
     }
 
     async fn lseek(&self, _: &Context, _: u64, fh: u64, offset: i64, whence: u32) -> Result<u64> {
+        if self.unopened.is_some() {
+            // The kernel then takes a file for all data, as we would.
+            return Err(Errno::ENOSYS);
+        }
         let what = match whence as i32 {
             libc::SEEK_DATA => Seek::Data,
             libc::SEEK_HOLE => Seek::Hole,

@@ -1,10 +1,16 @@
-//! Extended attributes that tell where a file is, of mounts with branches:
+//! Extended attributes: those that tell where a file is, of mounts with branches, and those that
+//! tell digests of contents, of mounts with a cache on disk.
 //!
 //! | name | value |
 //! |---|---|
 //! | `user.sshoal.branch` | the branch whose file is shown, as the user wrote it |
 //! | `user.sshoal.host` | its host; `localhost` for a directory of this machine |
 //! | `user.sshoal.branches` | all branches that have the name, a line each, that one first |
+//! | `user.md5`, `user.sha1`, `user.sha256` | the digest of the content, as text |
+//! | `user.checksum.md5`, `….sha1`, `….sha256`, `….blake3` | the same as bytes |
+//!
+//! The names of digests can be others (`digest_attribute`). A digest that is not known for certain
+//! to be that of the present content is `ENODATA`.
 //!
 //! They answer to their names and are not listed, as those of CephFS, since whoever copies a file
 //! with its attributes (`cp -a`, `rsync -X`, `tar --xattrs`) would copy what is not true of the
@@ -14,29 +20,84 @@
 //! All other names are `EOPNOTSUPP` and never `ENODATA`, without asking anybody: from that `ls -l`
 //! learns not to ask about the next file.
 
-use base::{Errno, Location, Result};
+use base::{DigestEffort, DigestKind, Errno, Location, Result};
+
+use crate::mount::disk::{DigestAttribute, DigestMode, DiskOptions};
 
 const PREFIX: &[u8] = b"user.sshoal.";
+
+/// Those that the files of a mount have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// They tell where a file is.
+    places: bool,
+    digests: Vec<DigestAttribute>,
+    effort: Option<DigestEffort>,
+}
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attribute {
+    /// Where a file is.
+    Place(Place),
+    /// A digest of its content, as text or as bytes.
+    Digest { kind: DigestKind, effort: DigestEffort, is_hex: bool },
+}
+
+/// What is told of where a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
     Branch,
     Host,
     Branches,
 }
 
-impl Attribute {
-    /// The one with this name.
-    pub fn named(name: &[u8]) -> Result<Attribute> {
-        match name.strip_prefix(PREFIX).ok_or(Errno::EOPNOTSUPP)? {
-            b"branch" => Ok(Attribute::Branch),
-            b"host" => Ok(Attribute::Host),
-            b"branches" => Ok(Attribute::Branches),
-            _ => Err(Errno::ENODATA),
-        }
+impl Attributes {
+    /// Those of a mount that tells of its branches (`places`), and has this cache on disk.
+    pub fn new(places: bool, disk: Option<&DiskOptions>) -> Attributes {
+        let effort = match disk.map(|disk| disk.digest) {
+            None | Some(DigestMode::Off) => None,
+            Some(DigestMode::Known) => Some(DigestEffort::Known),
+            Some(DigestMode::Compute) => Some(DigestEffort::Compute),
+        };
+        let digests = disk.filter(|_| effort.is_some()).map(|disk| disk.attributes.clone());
+        Attributes { places, digests: digests.unwrap_or_default(), effort }
     }
 
+    /// Whether there are any. Without, the kernel is not to ask twice.
+    #[must_use]
+    pub fn are_there(&self) -> bool {
+        self.places || !self.digests.is_empty()
+    }
+
+    /// The one with this name.
+    pub fn named(&self, name: &[u8]) -> Result<Attribute> {
+        if let Some(place) = name.strip_prefix(PREFIX).filter(|_| self.places) {
+            return Ok(Attribute::Place(match place {
+                b"branch" => Place::Branch,
+                b"host" => Place::Host,
+                b"branches" => Place::Branches,
+                _ => return Err(Errno::ENODATA),
+            }));
+        }
+        let found = self.digests.iter().find(|known| known.name.as_bytes() == name);
+        let (found, effort) = found.zip(self.effort).ok_or(Errno::EOPNOTSUPP)?;
+        Ok(Attribute::Digest { kind: found.kind, effort, is_hex: found.is_hex })
+    }
+}
+
+/// A digest as an attribute has it.
+pub fn digest_value(digest: Option<bytes::Bytes>, is_hex: bool) -> Result<Vec<u8>> {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digest = digest.ok_or(Errno::ENODATA)?;
+    if !is_hex {
+        return Ok(digest.to_vec());
+    }
+    let digits = |byte: &u8| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
+    Ok(digest.iter().flat_map(digits).collect())
+}
+
+impl Place {
     /// What it is of a file that was located so. What is nowhere, such as a directory above the
     /// places of branches, and what has no name any more has none.
     pub fn value(self, located: Result<Vec<Location>>) -> Result<Vec<u8>> {
@@ -46,9 +107,9 @@ impl Attribute {
         };
         let first = locations.first().ok_or(Errno::ENODATA)?;
         Ok(match self {
-            Attribute::Branch => first.source.clone().into_bytes(),
-            Attribute::Host => first.host.clone().into_bytes(),
-            Attribute::Branches => {
+            Place::Branch => first.source.clone().into_bytes(),
+            Place::Host => first.host.clone().into_bytes(),
+            Place::Branches => {
                 let sources: Vec<&str> =
                     locations.iter().map(|location| location.source.as_str()).collect();
                 sources.join("\n").into_bytes()
@@ -65,26 +126,65 @@ mod tests {
         Location { source: source.into(), host: host.into() }
     }
 
+    fn place(name: &str) -> Result<Place> {
+        match Attributes::new(true, None).named(name.as_bytes())? {
+            Attribute::Place(place) => Ok(place),
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn a_file_is_where_it_is_shown_from() {
         let located = || Ok(vec![location("a:/x", "a"), location("P=local:/y", "localhost")]);
-        let value = |name: &str| Attribute::named(name.as_bytes())?.value(located());
+        let value = |name: &str| place(name)?.value(located());
         assert_eq!(value("user.sshoal.branch").unwrap(), b"a:/x");
         assert_eq!(value("user.sshoal.host").unwrap(), b"a");
         assert_eq!(value("user.sshoal.branches").unwrap(), b"a:/x\nP=local:/y");
         assert_eq!(value("user.sshoal.other"), Err(Errno::ENODATA));
-        for name in ["user.other", "security.capability", "system.posix_acl_access", "user.sshoal"]
-        {
+        for name in [
+            "user.other",
+            "security.capability",
+            "system.posix_acl_access",
+            "user.sshoal",
+            "user.md5",
+        ] {
             assert_eq!(value(name), Err(Errno::EOPNOTSUPP), "{name}");
         }
     }
 
     #[test]
     fn what_is_nowhere_has_no_place_and_other_errors_are_told() {
-        let value = |located| Attribute::Branch.value(located);
+        let value = |located| Place::Branch.value(located);
         for nowhere in [Ok(Vec::new()), Err(Errno::ESTALE), Err(Errno::ENOENT)] {
             assert_eq!(value(nowhere), Err(Errno::ENODATA));
         }
         assert_eq!(value(Err(Errno::EHOSTDOWN)), Err(Errno::EHOSTDOWN));
+    }
+
+    #[test]
+    fn digests_have_the_names_that_were_asked_for() {
+        let disk = DiskOptions::default();
+        let known = Attributes::new(false, Some(&disk));
+        let of = |attributes: &Attributes, name: &str| attributes.named(name.as_bytes());
+        let digest =
+            |kind, is_hex| Ok(Attribute::Digest { kind, effort: DigestEffort::Known, is_hex });
+        assert_eq!(of(&known, "user.sha256"), digest(DigestKind::Sha256, true));
+        assert_eq!(of(&known, "user.checksum.blake3"), digest(DigestKind::Blake3, false));
+        for name in ["user.blake3", "user.sshoal.branch", "security.capability", "user.sha256x"] {
+            assert_eq!(of(&known, name), Err(Errno::EOPNOTSUPP), "{name}");
+        }
+        assert!(known.are_there());
+        let off = DiskOptions { digest: DigestMode::Off, ..disk };
+        assert!(!Attributes::new(false, Some(&off)).are_there());
+        assert_eq!(of(&Attributes::new(true, Some(&off)), "user.md5"), Err(Errno::EOPNOTSUPP));
+        assert!(!Attributes::new(false, None).are_there());
+    }
+
+    #[test]
+    fn a_digest_is_text_or_bytes_and_is_not_there_when_it_is_not_known() {
+        let digest = || Some(bytes::Bytes::from_static(&[0x0a, 0xf9]));
+        assert_eq!(digest_value(digest(), true), Ok(b"0af9".to_vec()));
+        assert_eq!(digest_value(digest(), false), Ok(vec![0x0a, 0xf9]));
+        assert_eq!(digest_value(None, true), Err(Errno::ENODATA));
     }
 }

@@ -8,13 +8,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use rustix::process::geteuid;
-
 use crate::control::client::{self, Silence};
 use crate::control::{Change, Reply, Wish, Word};
 use crate::report::{EXIT_OK, Problem, printable};
 use crate::status;
-use crate::{mounts::Mount, record};
 
 /// The words of the command line.
 #[derive(Debug, clap::Args)]
@@ -67,16 +64,16 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             (mountpoint, Change::Set { source: printable(source), word })
         }
     };
-    match ask(&mountpoint, Wish::Branch(change))? {
+    match client::ask_mount(&mountpoint, Wish::Branch(change), &mut |_| {})? {
         Reply::Done => Ok(ExitCode::from(EXIT_OK)),
-        _ => Err(unasked(&mountpoint, status::silence(&Silence::Garbled)).into()),
+        _ => Err(client::unasked(&mountpoint, status::silence(&Silence::Garbled)).into()),
     }
 }
 
 fn list(mountpoint: &Path) -> anyhow::Result<ExitCode> {
-    match ask(mountpoint, Wish::Status)? {
+    match client::ask_mount(mountpoint, Wish::Status, &mut |_| {})? {
         Reply::Status(status) => crate::print(&status::branch_list(&status)),
-        _ => Err(unasked(mountpoint, status::silence(&Silence::Garbled)).into()),
+        _ => Err(client::unasked(mountpoint, status::silence(&Silence::Garbled)).into()),
     }
 }
 
@@ -86,27 +83,4 @@ fn text(source: OsString) -> Result<String, Problem> {
         Problem::new(format!("source '{}'", printable(source)), "not valid UTF-8")
             .hint("a branch with such a name can only be there from the start of the mount")
     })
-}
-
-/// What the daemon of the mount answers, unless it refuses.
-fn ask(mountpoint: &Path, wish: Wish) -> Result<Reply, Problem> {
-    let mount = status::find(mountpoint)?;
-    let found = record_of(&mount).map_err(|why| unasked(mountpoint, why))?;
-    match client::ask(&found, wish) {
-        Ok(Reply::Refused(problem)) => Err(problem.escaped()),
-        Ok(reply) => Ok(reply),
-        Err(why) => Err(unasked(mountpoint, status::silence(&why))),
-    }
-}
-
-fn record_of(mount: &Mount) -> Result<record::Found, String> {
-    let me = geteuid().as_raw();
-    match mount.owner.filter(|owner| me != 0 && *owner != me) {
-        Some(owner) => Err(status::whose(owner)),
-        None => record::find(mount).ok_or_else(status::no_record),
-    }
-}
-
-fn unasked(mountpoint: &Path, why: String) -> Problem {
-    Problem::new(format!("'{}'", printable(mountpoint)), why)
 }

@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 
 use crate::bench;
 use crate::branch;
+use crate::cache_command;
 use crate::config_file;
 use crate::demo;
 use crate::mount;
@@ -16,7 +17,9 @@ use crate::mount::help;
 use crate::program::Program;
 use crate::report::{EXIT_OK, Problem};
 use crate::status;
+use crate::transfer::{self, Way};
 use crate::umount;
+use crate::warm;
 
 /// Everything but mounting, whose command line is sshfs's (see `mount::command_line`).
 #[derive(Debug, Parser)]
@@ -40,11 +43,23 @@ enum Command {
     Status(status::Arguments),
     /// Show and change the branches of a mount while it runs.
     Branch(branch::Arguments),
+    /// Look at the cache on disk, and change what it keeps.
+    Cache(cache_command::Arguments),
+    /// Fetch files of a mount into its cache on disk.
+    Warm(warm::Arguments),
     /// Look at the configuration file.
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+    /// Copy from other machines to this one.
+    #[command(after_help = transfer::arguments::PULL_EXAMPLES,
+        override_usage = "sshoal pull [OPTIONS] SOURCE... TARGET")]
+    Pull(Box<transfer::Arguments>),
+    /// Copy from this machine to another one.
+    #[command(after_help = transfer::arguments::PUSH_EXAMPLES,
+        override_usage = "sshoal push [OPTIONS] SOURCE... TARGET")]
+    Push(Box<transfer::Arguments>),
     /// Show what this program does, on a private server that is gone afterwards.
     Demo {
         /// Leave it mounted, to look around, until Ctrl-C.
@@ -85,8 +100,10 @@ pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCod
         Some("mount") => mount::run(program, words.drain(1..).collect(), true),
         Some(name) if is_command(name) => {
             let argv0 = OsString::from(program.name);
+            let is_copy = matches!(name, "pull" | "push");
             match Commands::try_parse_from(std::iter::once(argv0).chain(words)) {
                 Ok(commands) => run_command(program, commands.command),
+                Err(error) if is_copy => transfer::misused(program, explain(error)),
                 Err(error) => explain(error),
             }
         }
@@ -107,12 +124,16 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Status(arguments) => status::run(&arguments),
         Command::Branch(arguments) => branch::run(arguments),
+        Command::Cache(arguments) => cache_command::run(arguments),
+        Command::Warm(arguments) => warm::run(arguments),
         Command::Config { command: ConfigCommand::Check } => {
             config_file::commands::check(program.name)
         }
         Command::Config { command: ConfigCommand::Show { name } } => {
             config_file::commands::show(name.as_deref())
         }
+        Command::Pull(arguments) => Ok(transfer::run(Way::Pull, &arguments)),
+        Command::Push(arguments) => Ok(transfer::run(Way::Push, &arguments)),
         Command::Demo { keep, dir } => {
             demo::run(dir, keep)?;
             Ok(ExitCode::from(EXIT_OK))

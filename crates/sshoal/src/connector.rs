@@ -40,6 +40,16 @@ impl SshConnector {
         self.may_ask.store(may_ask, Ordering::Relaxed);
     }
 
+    /// How the connections are made.
+    pub fn config(&self) -> &ssh::Config {
+        self.dialer.config()
+    }
+
+    /// What tells this login at this host from all others; see [`ssh::Dialer::identity`].
+    pub async fn identity(&self) -> String {
+        self.dialer.identity().await
+    }
+
     /// Whether the last attempt failed in a way that an answer of the user could have helped, and
     /// nobody was asked.
     pub fn wants_answer(&self) -> bool {

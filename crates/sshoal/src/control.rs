@@ -3,7 +3,7 @@
 //!
 //! A connection carries one request and its reply, each a line of JSON. A request that takes time
 //! is first answered with [`Reply::Working`], at once, so that a daemon that works is told from one
-//! that hangs; whoever hangs up ends it.
+//! that hangs, and may then tell how far it is; whoever hangs up ends it.
 //!
 //! Invariants:
 //! 1. Only the user who mounted and root are answered: nobody else can reach the directory that the
@@ -15,6 +15,7 @@
 //! Both sides are the same program, though perhaps of different versions: a request carries the
 //! version of the protocol, and what a daemon does not understand it says so.
 
+pub mod cache;
 pub mod client;
 pub mod server;
 
@@ -51,6 +52,8 @@ pub enum Wish {
     Status,
     /// To change its branches.
     Branch(Change),
+    /// To do something with its cache on disk.
+    Cache(cache::CacheJob),
 }
 
 /// A change of the branches.
@@ -98,8 +101,12 @@ pub enum Word {
 pub enum Reply {
     /// It was understood, is allowed, and takes a while; another reply follows.
     Working,
+    /// How far a job is; another reply follows.
+    Progress(cache::Tally),
     /// How the mount is.
     Status(Box<MountStatus>),
+    /// What a job has come to.
+    Tally(cache::Tally),
     /// It was done.
     Done,
     /// It was not done.

@@ -3,7 +3,7 @@
 //! This binary is the command line, one module a command; only it knows how the layers of the other
 //! crates are stacked, and only in [`stack`] and [`mount::wiring`]. Exit codes: 0 when what was asked for was
 //! done, 1 when the command line is wrong or it could not be done, as sshfs has it; [`mod@bench`] has
-//! two more.
+//! two more, and `pull` and `push` have their own.
 #![deny(unsafe_code)]
 #![allow(unreachable_pub, reason = "in a binary, `pub` says what a module offers to the others")]
 
@@ -16,6 +16,7 @@ mod attributes;
 mod background;
 mod bench;
 mod branch;
+mod cache_command;
 mod command;
 mod config_file;
 mod connector;
@@ -31,7 +32,9 @@ mod sources;
 mod stack;
 mod status;
 mod systemd;
+mod transfer;
 mod umount;
+mod warm;
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -1,6 +1,7 @@
 //! The command that mounts: from the command line to a request, and into the background.
 
 pub mod command_line;
+pub mod disk;
 mod draft;
 mod flag_table;
 pub mod help;

@@ -3,9 +3,10 @@
 //! ```text
 //! union::Union                    only with several sources, a place, or a branch's words
 //!  ├ view::View                   a branch's links and owners; only below a union
-//!  │  └ steady::Steady            outlives connections
-//!  │     └ replicas::Replicas     only for a pool
-//!  │        └ host::Host          one a gateway
+//!  │  └ cache::Cached             only with `cache=disk`
+//!  │     └ steady::Steady         outlives connections
+//!  │        └ replicas::Replicas  only for a pool
+//!  │           └ host::Host       one a gateway
 //!  └ local::Local                 a directory of this machine
 //! ```
 //!
@@ -15,6 +16,8 @@
 //! Not here: what the words of a source mean (`sources`), and what is above (`mount::wiring`).
 
 mod connect;
+mod digest_command;
+pub mod disk;
 mod settings;
 mod view;
 
@@ -33,6 +36,7 @@ use crate::mount::request::{IdMap, LinkTargets, MountRequest};
 use crate::report::{Problem, printable};
 use crate::sources::{self, Origin, Presence, SourceSpec};
 use connect::{Asking, Reached, Target, Wanted};
+use disk::{Disk, Kept};
 use view::{Owners, Roots, View};
 
 /// What a mount shows, and what it is made of.
@@ -50,6 +54,8 @@ pub struct Stack {
 pub struct Source {
     /// What was asked for. The union knows what mode and presence are by now.
     pub spec: SourceSpec,
+    /// What keeps what was read on the disk, if the mount has such a cache.
+    pub cached: Option<Kept>,
     /// What outlives connections; `None` for a directory of this machine.
     pub steady: Option<Arc<Steady>>,
     /// The pool, if there is more than one gateway.
@@ -67,6 +73,8 @@ pub struct Source {
 struct Blueprint {
     request: MountRequest,
     password: Option<ssh::Password>,
+    /// The cache on disk, if one was asked for.
+    disk: Option<Disk>,
 }
 
 impl Stack {
@@ -75,9 +83,14 @@ impl Stack {
     pub async fn build(request: &MountRequest) -> Result<Stack, Problem> {
         let has_host = request.sources.iter().any(|source| !source.gateways().is_empty());
         let wants_password = request.ssh.password_stdin && has_host;
+        let disk = match request.disk.as_ref().filter(|_| has_host) {
+            Some(options) => Some(Disk::open(options).await?),
+            None => None,
+        };
         let blueprint = Blueprint {
             request: request.clone(),
             password: wants_password.then(settings::password).transpose()?,
+            disk,
         };
         let sources = blueprint.open(&request.sources, Asking::Terminal).await?;
         if sources.iter().all(|source| source.is_away()) && !request.host.delay_connect {
@@ -104,6 +117,21 @@ impl Stack {
     #[must_use]
     pub fn request(&self) -> &MountRequest {
         &self.blueprint.request
+    }
+
+    /// The cache on disk, if one was asked for.
+    #[must_use]
+    pub fn disk(&self) -> Option<&Disk> {
+        self.blueprint.disk.as_ref()
+    }
+
+    /// Returns when what was read is in the cache on disk, as far as it is kept.
+    pub async fn settled(&self) {
+        for source in self.sources() {
+            if let Some(kept) = &source.cached {
+                kept.layer.settled().await;
+            }
+        }
     }
 
     /// The sources in the order of their branches.
@@ -192,10 +220,11 @@ impl Stack {
 
 impl Source {
     fn remote(&self) -> Arc<dyn Remote> {
-        match (&self.local, &self.steady) {
-            (Some(local), _) => local.clone(),
-            (None, Some(steady)) => steady.clone(),
-            (None, None) => unreachable!("a source is local or of hosts"),
+        match (&self.local, &self.cached, &self.steady) {
+            (Some(local), ..) => local.clone(),
+            (None, Some(kept), _) => kept.layer.clone(),
+            (None, None, Some(steady)) => steady.clone(),
+            (None, None, None) => unreachable!("a source is local or of hosts"),
         }
     }
 
@@ -271,9 +300,37 @@ impl Blueprint {
             });
             wanted.push(self.wanted(spec)?);
         }
+        let connectors: Vec<Vec<Arc<SshConnector>>> = wanted
+            .iter()
+            .map(|wanted| wanted.targets.iter().map(|it| it.connector.clone()).collect())
+            .collect();
         let reached = connect::all(wanted, asking).await?;
-        let opened = specs.iter().zip(locals).zip(reached);
-        opened.map(|((spec, local), reached)| self.source(spec, local, reached)).collect()
+        let mut opened = Vec::new();
+        for (((spec, local), reached), connectors) in
+            specs.iter().zip(locals).zip(reached).zip(connectors)
+        {
+            let mut source = self.source(spec, local, reached)?;
+            source.cached = self.cached(&source, &connectors).await?;
+            opened.push(Arc::new(source));
+        }
+        Ok(opened)
+    }
+
+    /// The layer that keeps what is read of `source`. The hosts' keys are known by now, as far as
+    /// they were connected.
+    async fn cached(
+        &self,
+        source: &Source,
+        connectors: &[Arc<SshConnector>],
+    ) -> Result<Option<Kept>, Problem> {
+        let store = self.disk.as_ref().and_then(|disk| disk.store.as_ref().ok());
+        let options = self.request.disk.as_ref();
+        let Some(((store, options), steady)) = store.zip(options).zip(source.steady.clone()) else {
+            return Ok(None);
+        };
+        let cached =
+            disk::cached(store, options, &self.request, &source.spec, connectors, steady).await?;
+        Ok(Some(cached))
     }
 
     async fn open_local(
@@ -344,12 +401,19 @@ impl Blueprint {
         spec: &SourceSpec,
         local: Option<Arc<Local>>,
         reached: Reached,
-    ) -> Result<Arc<Source>, Problem> {
+    ) -> Result<Source, Problem> {
         let Reached { hosts, connected } = reached;
-        let mut source =
-            Source { spec: spec.clone(), steady: None, replicas: None, hosts, local, connected };
+        let mut source = Source {
+            spec: spec.clone(),
+            cached: None,
+            steady: None,
+            replicas: None,
+            hosts,
+            local,
+            connected,
+        };
         let below: Arc<dyn Remote> = match &source.hosts[..] {
-            [] => return Ok(Arc::new(source)),
+            [] => return Ok(source),
             [(_, host)] => host.clone(),
             hosts => {
                 let gateway = |(name, host): &(String, Arc<Host>)| Gateway {
@@ -366,7 +430,7 @@ impl Blueprint {
         };
         let config = settings::steady_config(&self.request, spec.shown());
         source.steady = Some(Steady::new(below, config));
-        Ok(Arc::new(source))
+        Ok(source)
     }
 
     /// A source as a branch of the union, with its links and owners translated where that is
@@ -400,6 +464,14 @@ impl Blueprint {
             presence: settings::presence(source.spec.presence),
         })
     }
+}
+
+/// The ssh of each gateway of a source, for whoever runs commands there.
+pub fn ssh_configs(request: &MountRequest, spec: &SourceSpec) -> Result<Vec<ssh::Config>, Problem> {
+    let config = |gateway: &ssh::Destination| {
+        settings::ssh_config(&request.ssh, gateway.clone(), &spec.ssh_arguments, None)
+    };
+    spec.gateways().iter().map(config).collect()
 }
 
 /// An absolute path without links in it.

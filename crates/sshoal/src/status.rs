@@ -7,7 +7,7 @@
 pub mod gather;
 pub mod schema;
 mod text;
-mod units;
+pub mod units;
 
 pub use text::branch_list;
 
@@ -123,7 +123,9 @@ pub fn look_at(mount: &Mount) -> SeenMount {
             SeenMount { status: Some(status), ..seen(Daemon::Answers, None) }
         }
         Ok(Reply::Refused(problem)) => seen(Daemon::Mute, Some(printable(problem.to_string()))),
-        Ok(Reply::Working | Reply::Done) => seen(Daemon::Mute, Some(silence(&Silence::Garbled))),
+        Ok(Reply::Working | Reply::Progress(_) | Reply::Done | Reply::Tally(_)) => {
+            seen(Daemon::Mute, Some(silence(&Silence::Garbled)))
+        }
         Err(why) => {
             let daemon = match why {
                 Silence::Hangs => Daemon::Hangs,
@@ -178,7 +180,7 @@ fn json(mounts: Vec<SeenMount>) -> anyhow::Result<String> {
 mod tests {
     use super::*;
     use crate::mounts::Device;
-    use schema::{HostStatus, MountStatus, SourceStatus};
+    use schema::{DiskStatus, HostStatus, MountStatus, SourceStatus};
 
     fn seen() -> SeenMount {
         let hosts = vec![HostStatus { host: "\u{9b}".into(), ..HostStatus::default() }];
@@ -190,7 +192,11 @@ mod tests {
             daemon: Daemon::Answers,
             pid: Some(1),
             why: None,
-            status: Some(Box::new(MountStatus { sources: vec![source], ..MountStatus::default() })),
+            status: Some(Box::new(MountStatus {
+                sources: vec![source],
+                disk: Some(DiskStatus::default()),
+                ..MountStatus::default()
+            })),
         }
     }
 
@@ -211,11 +217,17 @@ mod tests {
         assert_eq!(keys(mount), sorted("mountpoint source owner daemon pid why status"));
         assert_eq!(mount["daemon"], "answers");
         let status = &mount["status"];
-        assert_eq!(keys(status), sorted("version pid up_ms union sources unwritten open cache"));
+        assert_eq!(
+            keys(status),
+            sorted("version pid up_ms union sources unwritten open cache disk")
+        );
         assert_eq!(keys(&status["unwritten"]), sorted("bytes limit_bytes files"));
         assert_eq!(keys(&status["open"]), sorted("files directories"));
         let cache = sorted("inodes listed_names listed_bytes fetched_bytes");
         assert_eq!(keys(&status["cache"]), cache);
+        let disk = "dir on why used_bytes limit_bytes hits misses read_here_bytes read_there_bytes \
+            completed changed_meanwhile left_out_bytes damaged missed_offline opened_through";
+        assert_eq!(keys(&status["disk"]), sorted(disk));
         let source = &status["sources"][0];
         let fields = sorted(
             "source place mode presence state state_ms why waiting_calls unacknowledged_bytes \

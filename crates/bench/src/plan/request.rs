@@ -139,7 +139,8 @@ pub(super) fn usual_reference(subjects: &[SubjectInfo]) -> Option<&str> {
 /// Whether a subject is this program, with whatever options.
 #[must_use]
 pub fn is_ours(name: &str) -> bool {
-    name == "sshoal" || name.starts_with("sshoal:") || name.starts_with("sshoal (")
+    ["sshoal:", "sshoal (", "sshoal-copy"].iter().any(|begin| name.starts_with(begin))
+        || name == "sshoal"
 }
 
 #[cfg(test)]

@@ -71,11 +71,29 @@ const fn entry(
 
 const SSHFS_NEEDS: &[&Program] = &[&SSHFS, &FUSERMOUNT, &SSH];
 
-static ENTRIES: [Entry; 17] = [
+static ENTRIES: [Entry; 20] = [
     entry(
         "sshoal",
         "this program; sshoal:OPTION,OPTION with mount options",
         Making::Sshoal,
+        &[&SSH],
+    ),
+    entry(
+        "sshoal-copy",
+        "this program's pull and push",
+        Making::Copier(Tool::Own("auto")),
+        &[&SSH],
+    ),
+    entry(
+        "sshoal-copy:tar",
+        "the same, always in one stream by tar",
+        Making::Copier(Tool::Own("tar")),
+        &[&SSH, &TAR],
+    ),
+    entry(
+        "sshoal-copy:sftp",
+        "the same, always over SFTP",
+        Making::Copier(Tool::Own("sftp")),
         &[&SSH],
     ),
     entry("sshfs", "sshfs as it is", Making::Sshfs(&[]), SSHFS_NEEDS),
@@ -263,7 +281,10 @@ impl Spec {
                 Box::new(mounted("sshfs".into(), options).with_package(SSHFS.package))
             }
             Making::Rclone(mode) => Box::new(Rclone { name, mode, server, start_limit, seen }),
-            Making::Copier(tool) => Box::new(SshCopier { name, tool, server, seen }),
+            Making::Copier(tool) => {
+                let sshoal = setting.sshoal.clone();
+                Box::new(SshCopier { name, tool, server, sshoal, seen })
+            }
             Making::Rsyncd => Box::new(Rsyncd { name, server, seen }),
             Making::Ftp => Box::new(Ftp { name, server, seen }),
             Making::Local => Box::new(Local::new(name, setting.scratch.join("local"))?),

@@ -1,13 +1,14 @@
-//! Programs that copy over ssh: scp, sftp, rsync, and a tar at each end.
+//! Programs that copy over ssh: scp, sftp, rsync, a tar at each end, and this program.
 //!
 //! They keep nothing between two copies, so that there is nothing to forget, and no process of
 //! theirs lives longer than a copy.
 
 mod line;
+mod own;
 mod tar;
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ use crate::server::Server;
 use crate::subject::{Access, Copier, Session, Subject, Tuning};
 
 pub(super) use line::Line;
+use own::Own;
 use tar::TarPipe;
 
 use super::programs::{self, Program, RSYNC, SCP, SFTP, SSH, TAR};
@@ -32,6 +34,8 @@ pub(super) enum Tool {
     Sftp,
     Rsync,
     Tar,
+    /// `sshoal pull` and `sshoal push`, by this engine.
+    Own(&'static str),
 }
 
 impl Tool {
@@ -42,6 +46,7 @@ impl Tool {
             Tool::Sftp => &[&SFTP, &SSH],
             Tool::Rsync => &[&RSYNC, &SSH],
             Tool::Tar => &[&TAR, &SSH],
+            Tool::Own(_) => &[&SSH],
         }
     }
 
@@ -51,12 +56,16 @@ impl Tool {
             Tool::Scp => "scp -r HOST:FROM TO",
             Tool::Sftp => "echo 'get -r FROM TO' | sftp -b - HOST",
             Tool::Rsync => "rsync -a -e ssh HOST:FROM/ TO/",
+            Tool::Own("auto") => "sshoal pull HOST:FROM/ TO",
+            Tool::Own("tar") => "sshoal pull --engine tar HOST:FROM/ TO",
+            Tool::Own(_) => "sshoal pull --engine sftp HOST:FROM/ TO",
             Tool::Tar => "ssh HOST tar -C FROM -cf - . | tar -C TO -xf -",
         }
     }
 
-    fn copier(self, line: Line) -> Box<dyn Copier> {
+    fn copier(self, line: Line, sshoal: &Path) -> Box<dyn Copier> {
         match self {
+            Tool::Own(engine) => Box::new(Own { line, engine, program: sshoal.to_owned() }),
             Tool::Scp => Box::new(Scp(line)),
             Tool::Sftp => Box::new(Sftp(line)),
             Tool::Rsync => Box::new(Rsync(line)),
@@ -70,6 +79,8 @@ pub(super) struct SshCopier {
     pub name: String,
     pub tool: Tool,
     pub server: Arc<Server>,
+    /// This program.
+    pub sshoal: PathBuf,
     pub seen: Seen,
 }
 
@@ -98,7 +109,7 @@ impl Subject for SshCopier {
     ) -> Result<Box<dyn Session>, Failure> {
         self.seen.cipher(tuning, executor, || self.server.ssh(None));
         let line = Line::new(&self.server, tuning, scratch, executor)?;
-        Ok(Box::new(CopySession(self.tool.copier(line))))
+        Ok(Box::new(CopySession(self.tool.copier(line, &self.sshoal))))
     }
 }
 

@@ -5,7 +5,7 @@
 //! original itself.
 
 mod copy;
-mod expected;
+pub(super) mod expected;
 mod look;
 
 use std::fs;
@@ -29,10 +29,10 @@ use look::{Look, Question};
 pub struct Tree;
 
 /// The same tree in every run, so that runs can be compared.
-const SEED: u64 = 1;
+pub(super) const SEED: u64 = 1;
 
 /// Mean size of a made file, with what its inode and the rest of its last block take.
-const BYTES_PER_FILE: u64 = 17 << 10;
+pub(super) const BYTES_PER_FILE: u64 = 17 << 10;
 
 /// Where the tree is, in the corpus and in a place.
 const SOURCE: &str = "tree/source";
@@ -40,8 +40,11 @@ const SOURCE: &str = "tree/source";
 /// The same as an archive, in the corpus.
 const ARCHIVE: &str = "tree/source.tar";
 
+/// What a copy of it has to be, in the corpus.
+const EXPECTED: &str = "tree/expected.json";
+
 /// A tree of small files is where a slow subject is slowest.
-const DEADLINE_FACTOR: f64 = 3.0;
+pub(super) const DEADLINE_FACTOR: f64 = 3.0;
 
 impl Work for Tree {
     fn name(&self) -> &'static str {
@@ -87,7 +90,7 @@ impl Work for Tree {
                 executor.succeed(copy, ERRAND_LIMIT)?;
             }
         }
-        Expected::of(&source)?.save(corpus)?;
+        Expected::of(&source)?.save(&corpus.join(EXPECTED))?;
         let archive = script(r#"tar -C "$1" -cf "$2" ."#, &[source, corpus.join(ARCHIVE)]);
         executor.succeed(archive, ERRAND_LIMIT)?;
         Ok(())

@@ -9,10 +9,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use union::{Mode, Presence, Union};
 use vfs::Vfs;
 
+use crate::adapter::Adapter;
+use crate::cache_command::job;
+use crate::control::cache::{CacheJob, Tally};
 use crate::control::server::Asked;
 use crate::control::{Change, Word};
 use crate::report::{Problem, printable};
@@ -25,22 +28,23 @@ use crate::status::schema::MountStatus;
 pub struct Controlled {
     stack: Arc<Stack>,
     vfs: Arc<Vfs>,
+    adapter: Arc<Adapter>,
     since: Instant,
     /// One change at a time, so that none sees half of another.
     changing: Mutex<()>,
 }
 
 impl Controlled {
-    /// The mount that shows `stack` through `vfs`, from now on.
-    pub fn new(stack: Arc<Stack>, vfs: Arc<Vfs>) -> Controlled {
-        Controlled { stack, vfs, since: Instant::now(), changing: Mutex::default() }
+    /// The mount that shows `stack` through `vfs` and `adapter`, from now on.
+    pub fn new(stack: Arc<Stack>, vfs: Arc<Vfs>, adapter: Arc<Adapter>) -> Controlled {
+        Controlled { stack, vfs, adapter, since: Instant::now(), changing: Mutex::default() }
     }
 }
 
 #[async_trait]
 impl Asked for Controlled {
     fn status(&self) -> MountStatus {
-        gather::status(&self.stack, &self.vfs, self.since)
+        gather::status(&self.stack, &self.vfs, self.adapter.opened_through(), self.since)
     }
 
     async fn change(&self, change: Change) -> Result<(), Problem> {
@@ -71,6 +75,10 @@ impl Asked for Controlled {
         }
         self.vfs.invalidate_all();
         Ok(())
+    }
+
+    async fn cache(&self, job: CacheJob, told: watch::Sender<Tally>) -> Result<Tally, Problem> {
+        job::run(&self.stack, job, &told).await
     }
 }
 

@@ -2,10 +2,17 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::process::geteuid;
+
+use super::cache::Tally;
 use super::{MAX_REPLY_BYTES, PROTOCOL, Reply, Request, Wish};
-use crate::record::Found;
+use crate::mounts::Mount;
+use crate::record::{self, Found};
+use crate::report::{Problem, printable};
+use crate::status;
 
 /// Within this time a daemon answers, or is said to hang. It answers in a millisecond when all is
 /// well.
@@ -43,11 +50,53 @@ impl From<io::Error> for Silence {
 /// Asks the daemon whose record was `found`. What takes it time is waited for, as long as it has
 /// said within [`DEADLINE`] that it is at work.
 pub fn ask(found: &Found, wish: Wish) -> Result<Reply, Silence> {
-    let deadline = Instant::now() + DEADLINE;
-    converse(found.connect()?, wish, deadline)
+    follow(found, wish, &mut |_| {})
 }
 
-fn converse(stream: UnixStream, wish: Wish, deadline: Instant) -> Result<Reply, Silence> {
+/// The same, with `progress` hearing how far it is.
+pub fn follow(
+    found: &Found,
+    wish: Wish,
+    progress: &mut dyn FnMut(&Tally),
+) -> Result<Reply, Silence> {
+    let deadline = Instant::now() + DEADLINE;
+    converse(found.connect()?, wish, deadline, progress)
+}
+
+/// What the daemon of the mount at `mountpoint` answers, unless it refuses.
+pub fn ask_mount(
+    mountpoint: &Path,
+    wish: Wish,
+    progress: &mut dyn FnMut(&Tally),
+) -> Result<Reply, Problem> {
+    let mount = status::find(mountpoint)?;
+    let found = record_of(&mount).map_err(|why| unasked(mountpoint, why))?;
+    match follow(&found, wish, progress) {
+        Ok(Reply::Refused(problem)) => Err(problem.escaped()),
+        Ok(reply) => Ok(reply),
+        Err(why) => Err(unasked(mountpoint, status::silence(&why))),
+    }
+}
+
+fn record_of(mount: &Mount) -> Result<Found, String> {
+    let me = geteuid().as_raw();
+    match mount.owner.filter(|owner| me != 0 && *owner != me) {
+        Some(owner) => Err(status::whose(owner)),
+        None => record::find(mount).ok_or_else(status::no_record),
+    }
+}
+
+/// A mount that has not answered, for this reason.
+pub fn unasked(mountpoint: &Path, why: String) -> Problem {
+    Problem::new(format!("'{}'", printable(mountpoint)), why)
+}
+
+fn converse(
+    stream: UnixStream,
+    wish: Wish,
+    deadline: Instant,
+    progress: &mut dyn FnMut(&Tally),
+) -> Result<Reply, Silence> {
     let mut line = serde_json::to_vec(&Request { protocol: PROTOCOL, wish })
         .map_err(|error| Silence::Io(error.into()))?;
     line.push(b'\n');
@@ -55,12 +104,13 @@ fn converse(stream: UnixStream, wish: Wish, deadline: Instant) -> Result<Reply, 
     (&stream).write_all(&line)?;
     let limited = Limited { stream: &stream, deadline: Some(deadline) };
     let mut reader = BufReader::new(limited.take(MAX_REPLY_BYTES));
-    match reply(&mut reader)? {
-        Reply::Working => {
-            reader.get_mut().get_mut().deadline = None;
-            reply(&mut reader)
+    loop {
+        match reply(&mut reader)? {
+            Reply::Working => reader.get_mut().get_mut().deadline = None,
+            Reply::Progress(tally) => progress(&tally),
+            reply => return Ok(reply),
         }
-        reply => Ok(reply),
+        reader.get_mut().set_limit(MAX_REPLY_BYTES);
     }
 }
 
@@ -111,7 +161,7 @@ mod tests {
             let _ = (&theirs).write_all(words);
             let _ = reader.read_to_end(&mut Vec::new());
         });
-        let result = converse(ours, Wish::Status, Instant::now() + patience);
+        let result = converse(ours, Wish::Status, Instant::now() + patience, &mut |_| {});
         daemon.join().unwrap();
         result
     }
@@ -129,13 +179,30 @@ mod tests {
     }
 
     #[test]
+    fn what_is_told_meanwhile_is_heard() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let daemon = thread::spawn(move || {
+            let words = b"\"working\"\n{\"progress\":{\"files\":3}}\n{\"tally\":{\"files\":4}}\n";
+            (&theirs).write_all(words).unwrap();
+            let _ = (&theirs).read_to_end(&mut Vec::new());
+        });
+        let mut heard = Vec::new();
+        let mut progress = |tally: &Tally| heard.push(tally.files);
+        let reply = converse(ours, Wish::Status, Instant::now() + DEADLINE, &mut progress).unwrap();
+        assert_eq!(reply, Reply::Tally(Tally { files: 4, ..Tally::default() }));
+        assert_eq!(heard, [3]);
+        daemon.join().unwrap();
+    }
+
+    #[test]
     fn an_endless_answer_is_left() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let daemon = thread::spawn(move || {
             let block = [b' '; 64 << 10];
             while (&theirs).write_all(&block).is_ok() {}
         });
-        let result = converse(ours, Wish::Status, Instant::now() + Duration::from_secs(60));
+        let result =
+            converse(ours, Wish::Status, Instant::now() + Duration::from_secs(60), &mut |_| {});
         assert!(matches!(result, Err(Silence::Garbled)), "{result:?}");
         daemon.join().unwrap();
     }
@@ -144,7 +211,7 @@ mod tests {
     fn a_daemon_that_ends_is_told_so() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
-        let result = converse(ours, Wish::Status, Instant::now() + DEADLINE);
+        let result = converse(ours, Wish::Status, Instant::now() + DEADLINE, &mut |_| {});
         assert!(matches!(result, Err(Silence::Ended)), "{result:?}");
     }
 }

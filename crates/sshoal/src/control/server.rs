@@ -10,8 +10,10 @@ use rustix::process::geteuid;
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
+use super::cache::{CacheJob, Tally};
 use super::{Change, MAX_REQUEST_BYTES, PROTOCOL, Reply, Request, Wish};
 use crate::report::Problem;
 use crate::status::schema::MountStatus;
@@ -34,6 +36,10 @@ pub trait Asked: Send + Sync + 'static {
 
     /// Changes its branches. May be dropped, and then has done all or nothing.
     async fn change(&self, change: Change) -> Result<(), Problem>;
+
+    /// Does something with its cache on disk, and tells `told` how far it is. May be dropped at any
+    /// time.
+    async fn cache(&self, job: CacheJob, told: watch::Sender<Tally>) -> Result<Tally, Problem>;
 }
 
 /// Answers for as long as it is kept.
@@ -102,9 +108,36 @@ async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
                 () = hung_up => return,
             }
         }
+        Ok(Wish::Cache(job)) => match follow(&mut reader, &mut writer, job, &mount).await {
+            Some(reply) => reply,
+            None => return,
+        },
     };
     if let Err(error) = say(&mut writer, &reply).await {
         tracing::debug!(%error, "an answer at the control socket was not taken");
+    }
+}
+
+/// Does `job`, and tells the peer meanwhile how far it is. `None` when he has hung up.
+async fn follow(
+    reader: &mut (impl AsyncBufReadExt + Unpin),
+    writer: &mut (impl AsyncWriteExt + Unpin),
+    job: CacheJob,
+    mount: &Arc<dyn Asked>,
+) -> Option<Reply> {
+    say(writer, &Reply::Working).await.ok()?;
+    let (told, mut heard) = watch::channel(Tally::default());
+    let mut job = mount.cache(job, told);
+    let mut hung_up = std::pin::pin!(reader.read_u8());
+    loop {
+        tokio::select! {
+            done = &mut job => return Some(done.map_or_else(Reply::Refused, Reply::Tally)),
+            _ = &mut hung_up => return None,
+            Ok(()) = heard.changed() => {
+                let tally = heard.borrow_and_update().clone();
+                say(writer, &Reply::Progress(tally)).await.ok()?;
+            }
+        }
     }
 }
 

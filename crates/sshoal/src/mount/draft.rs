@@ -6,9 +6,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::disk::DiskDraft;
 use super::request::{
-    ActionPolicy, CacheOptions, CreatePolicy, IdMap, IdTable, MountRequest, PageCache, Timeout,
-    Transport,
+    ActionPolicy, CacheOptions, Consistency, CreatePolicy, IdMap, IdTable, MountRequest, PageCache,
+    Timeout, Transport,
 };
 use super::{ssh_keywords, suggestion};
 use crate::program::Program;
@@ -127,6 +128,7 @@ pub struct Draft {
     pub request: MountRequest,
     pub times: Times,
     pub ids: Ids,
+    pub disk: DiskDraft,
     pub umask: Option<u32>,
     pub fmask: Option<u32>,
     pub dmask: Option<u32>,
@@ -164,6 +166,7 @@ impl Draft {
             request,
             times: Times::default(),
             ids: Ids::default(),
+            disk: DiskDraft::default(),
             umask: None,
             fmask: None,
             dmask: None,
@@ -299,6 +302,7 @@ impl Draft {
         self.finish_transport()?;
         self.times.resolve(&mut self.request.cache)?;
         self.finish_ids()?;
+        self.finish_disk()?;
         let fuse = &mut self.request.fuse;
         if fuse.allow_other && fuse.allow_root {
             return Err(excluding("allow_other", "allow_root"));
@@ -368,6 +372,24 @@ impl Draft {
             self.request.host.max_conns = Some(1);
             self.request.run.foreground = true;
         }
+        Ok(())
+    }
+
+    fn finish_disk(&mut self) -> Result<(), Problem> {
+        let disk = std::mem::take(&mut self.disk).finish(&mut self.notes)?;
+        if let Some(disk) = &disk {
+            let has_host = self.request.sources.iter().any(|it| !it.gateways().is_empty());
+            if !has_host {
+                self.notes.push("cache=disk has no effect on directories of this machine".into());
+            }
+            if self.request.consistency == Consistency::Strict {
+                return Err(excluding("cache=disk", "consistency=strict")
+                    .hint("strict means that nothing is kept"));
+            }
+            // Nobody is to be connected to, now or later.
+            self.request.host.delay_connect |= disk.offline;
+        }
+        self.request.disk = disk;
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 mod cache;
 mod compatibility;
 mod connection;
+mod disk;
 mod fuse;
 mod many_hosts;
 mod ownership;
@@ -70,6 +71,7 @@ pub const GROUPS: &[Group] = &[
     Group { title: "Connection", options: connection::OPTIONS },
     Group { title: "Several hosts, and hosts that are away", options: many_hosts::OPTIONS },
     Group { title: "Freshness and caches", options: cache::OPTIONS },
+    Group { title: "The cache on disk, and digests", options: disk::OPTIONS },
     Group { title: "Owners, permissions, links", options: ownership::OPTIONS },
     Group { title: "The mount", options: fuse::OPTIONS },
     Group { title: "The process", options: process::OPTIONS },

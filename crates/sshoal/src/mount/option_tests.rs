@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::command_line::{Wish, parse};
+use super::disk::{DigestAttribute, DigestMode, DiskOptions, Passthrough};
 use super::option_table::{self, MountOption};
 use super::request::{
     ActionPolicy, Consistency, CreatePolicy, IdMap, IdTable, LinkTargets, MountRequest, PageCache,
@@ -127,6 +128,43 @@ const OPTIONS: &[(&str, Change)] = &[
         r.cache.dirs = Timeout::fixed(seconds(9));
     }),
     ("dcache_dir_timeout=9,dcache_timeout=7", |r| set_times(r, seconds(7))),
+    ("cache=disk", |r| r.disk = Some(DiskOptions::default())),
+    ("cache=no,cache=disk", |r| r.disk = Some(DiskOptions::default())),
+    ("cache=disk,cache=yes", |_| ()),
+    ("cache=disk,cache_dir=kept,cache_size=2G,cache_free=512M", |r| {
+        let disk = r.disk.get_or_insert_default();
+        disk.dir = Some("/home/u/kept".into());
+        (disk.size_bytes, disk.free_bytes) = (Some(2 << 30), Some(512 << 20));
+    }),
+    ("immutable=/src/*:rel,cache=disk,immutable=a/b/", |r| {
+        r.disk.get_or_insert_default().immutable =
+            ["src/*", "rel", "a/b"].map(str::to_owned).into();
+    }),
+    ("cache=disk,offline", |r| {
+        r.disk.get_or_insert_default().offline = true;
+        r.host.delay_connect = true;
+    }),
+    ("cache=disk,passthrough=no", |r| {
+        r.disk.get_or_insert_default().passthrough = Passthrough::No;
+    }),
+    ("cache=disk,passthrough=yes", |r| {
+        r.disk.get_or_insert_default().passthrough = Passthrough::Yes;
+    }),
+    ("cache=disk,passthrough=no,passthrough=auto", |r| r.disk = Some(DiskOptions::default())),
+    ("cache=disk,digest=off", |r| r.disk.get_or_insert_default().digest = DigestMode::Off),
+    ("cache=disk,digest=known", |r| r.disk = Some(DiskOptions::default())),
+    ("cache=disk,digest=compute", |r| {
+        r.disk.get_or_insert_default().digest = DigestMode::Compute;
+    }),
+    ("cache=disk,digest_attribute=none,digest_attribute=blake3:hex:user.b3", |r| {
+        let (name, kind) = ("user.b3".to_owned(), base::DigestKind::Blake3);
+        r.disk.get_or_insert_default().attributes =
+            vec![DigestAttribute { name, kind, is_hex: true }];
+    }),
+    ("cache=disk,digest_command=sha256sum", |r| {
+        r.disk.get_or_insert_default().digest_command = Some("sha256sum".into());
+    }),
+    ("cache_size=1M,digest=compute", |_| ()),
     ("direct_io", |r| r.cache.pages = PageCache::Never),
     ("max_read=65536", |r| r.host.max_read_bytes = Some(65536)),
     ("max_read=65536,max_read=0", |_| ()),
@@ -459,6 +497,22 @@ fn wrong_options_are_named_with_what_would_be_right() {
         (
             "passive,max_conns=2",
             "options 'passive' and 'max_conns': they exclude each other\n  standard input and output are one connection",
+        ),
+        ("offline", "option 'offline': there is no cache that could be shown\n  add cache=disk"),
+        (
+            "cache=disk,consistency=strict",
+            "options 'cache=disk' and 'consistency=strict': they exclude each other\n  strict means that nothing is kept",
+        ),
+        ("cache_size=5X", "option 'cache_size=5X': needs a size, as in 512M or 20G"),
+        (
+            "cache_size=9k",
+            "option 'cache_size=9k': is less than a cache can work with, which is 1M",
+        ),
+        ("cache=dsk", "option 'cache=dsk': needs disk or yes or no"),
+        ("immutable=/", "option 'immutable=/': names everything; that is consistency=immutable"),
+        (
+            "digest_attribute=sha512:hex:user.x",
+            "option 'digest_attribute=sha512:hex:user.x': begins with none of md5, sha1, sha256, blake3",
         ),
         (
             "acregmin=9,acregmax=3",

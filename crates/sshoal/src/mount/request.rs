@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::disk::DiskOptions;
 use crate::sources::{self, PoolMode, SourceSpec};
 
 /// One mount, complete and consistent.
@@ -34,6 +35,8 @@ pub struct MountRequest {
     pub cache: CacheOptions,
     /// When caches may answer.
     pub consistency: Consistency,
+    /// The cache on this machine's disk, if there is to be one.
+    pub disk: Option<DiskOptions>,
     /// Symbolic links.
     pub links: Symlinks,
     /// Translation of owners.
@@ -61,6 +64,7 @@ impl MountRequest {
             pool: PoolMode::default(),
             cache: CacheOptions::default(),
             consistency: Consistency::default(),
+            disk: None,
             links: Symlinks::default(),
             idmap: IdMap::default(),
             shown: Shown::default(),

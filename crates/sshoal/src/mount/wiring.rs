@@ -11,13 +11,16 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, setrlimit, waitid};
+use rustix::thread::CapabilitySet;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use vfs::Vfs;
 
+use super::disk::Passthrough;
 use super::kernel_readahead;
 use super::request::{Consistency, LinkTargets, MountRequest, PageCache};
 use crate::adapter::Adapter;
+use crate::attributes::Attributes;
 use crate::background::Ready;
 use crate::branch::change::Controlled;
 use crate::control::server::Server;
@@ -29,6 +32,14 @@ use crate::stack::Stack;
 /// Threads that serve the mount: one that talks to the kernel and one that talks to ssh can work
 /// at the same time. More have not been seen to carry more on two cores.
 const WORKERS: usize = 2;
+
+/// How long the end of a mount waits for what was read to be in the cache on disk. A disk takes
+/// a few seconds for all that may be on its way there; one that hangs must not keep the process.
+const SETTLING_LIMIT: Duration = Duration::from_secs(10);
+
+/// From this size on the kernel may read a cached file by itself. Such an open always comes to us,
+/// and nothing of the file is kept in our pages; below it, files are better off in those.
+const PASSTHROUGH_FROM_BYTES: u64 = 1 << 20;
 
 /// ssh has half a second to end by itself, then a second after SIGTERM before SIGKILL.
 const CHILDREN_LIMIT: Duration = Duration::from_secs(2);
@@ -80,7 +91,7 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
         }),
         mounted = mount(&request) => Some(mounted),
     };
-    let Mounted { session, vfs, stack } = match mounted {
+    let Mounted { session, vfs, adapter, stack } = match mounted {
         Some(Ok(mounted)) => mounted,
         Some(Err(problem)) => return give_up(ready, &problem),
         None => {
@@ -100,7 +111,8 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
         kernel_readahead::raise(mount, request.fuse.max_readahead_bytes);
     }
     let mut record = record(found);
-    let asked = record.as_mut().and_then(|it| answers(it, stack.clone(), vfs.clone()));
+    let controlled = Controlled::new(stack.clone(), vfs.clone(), adapter);
+    let asked = record.as_mut().and_then(|it| answers(it, controlled));
     if let Err(error) = ready.succeeded() {
         // The session is dropped, which unmounts.
         tracing::error!(%error, "cannot go to the background");
@@ -108,7 +120,10 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     }
     let end = session.run().await;
     stopping.abort();
-    drop((asked, stack));
+    drop(asked);
+    // What was read last would be fetched again.
+    let _ = tokio::time::timeout(SETTLING_LIMIT, stack.settled()).await;
+    drop(stack);
     let unwritten = vfs.take_lost_write();
     match unwritten {
         None => {
@@ -130,6 +145,7 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
 struct Mounted {
     session: fuse::Session<Adapter>,
     vfs: Arc<Vfs>,
+    adapter: Arc<Adapter>,
     stack: Arc<Stack>,
 }
 
@@ -141,14 +157,16 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
     let vfs = Arc::new(Vfs::new(stack.remote.clone(), config));
     let mount = fuse::Mount::new(&request.mountpoint, &mount_options(request))
         .map_err(|error| said("cannot mount", &error, None))?;
-    let tells_places = stack.union.is_some();
-    let adapter = Adapter::new(vfs.clone());
-    let adapter = if tells_places { adapter.telling_places() } else { adapter };
-    let config = session_config(request, any_link, tells_places);
-    let session = fuse::Session::start(mount, Arc::new(adapter), config)
+    let attributes = Attributes::new(stack.union.is_some(), request.disk.as_ref());
+    let config = session_config(request, any_link, attributes.are_there());
+    let adapter = Adapter::new(vfs.clone(), attributes)
+        .read_only(request.fuse.read_only)
+        .unasked_opens(may_open_unasked(request));
+    let adapter = Arc::new(adapter);
+    let session = fuse::Session::start(mount, adapter.clone(), config)
         .await
         .map_err(|error| said("cannot mount", &error, None))?;
-    Ok(Mounted { session, vfs, stack })
+    Ok(Mounted { session, vfs, adapter, stack })
 }
 
 fn said(what: &str, why: &dyn std::fmt::Display, hint: Option<&str>) -> Problem {
@@ -202,10 +220,9 @@ fn record(found: Option<Mount>) -> Option<Record> {
 }
 
 /// Answers `sshoal status` and `sshoal branch` for as long as it is kept.
-fn answers(record: &mut Record, stack: Arc<Stack>, vfs: Arc<Vfs>) -> Option<Server> {
+fn answers(record: &mut Record, mount: Controlled) -> Option<Server> {
     let started = record.listen().map_err(|error| error.to_string()).and_then(|listener| {
-        let mount = Arc::new(Controlled::new(stack, vfs));
-        Server::start(listener, mount).map_err(|error| error.to_string())
+        Server::start(listener, Arc::new(mount)).map_err(|error| error.to_string())
     });
     started
         .inspect_err(|error| tracing::warn!(%error, "`sshoal status` cannot ask about this mount"))
@@ -256,11 +273,45 @@ async fn vfs_config(request: &MountRequest, stack: &Stack) -> Result<vfs::Config
         },
         serve_stale: cache.serve_stale,
         sync_writes: cache.sync_writes,
+        backing_from_bytes: may_pass_through(request).then_some(PASSTHROUGH_FROM_BYTES),
         readahead_bytes: u64::from(cache.readahead_bytes),
         dirty_bytes: cache.dirty_bytes,
         dirty_file_bytes: u64::from(cache.dirty_file_bytes),
         metadata_bytes: cache.metadata_bytes as usize,
     })
+}
+
+/// Whether the kernel may read cached files by itself, as far as it is able to.
+///
+/// Only where nothing can be changed through the mount, since what is written would not be seen by
+/// who reads so. The kernel then has to tell of opens, which a tree that never changes is better off
+/// without (a tree of 7,900 files whose pages are there: 0.19 s against 0.85 s), so that there it
+/// takes an explicit wish.
+pub fn may_pass_through(request: &MountRequest) -> bool {
+    let Some(disk) = &request.disk else { return false };
+    let wanted = match disk.passthrough {
+        Passthrough::Yes => true,
+        Passthrough::No => false,
+        Passthrough::Auto => !is_settled(request),
+    };
+    wanted && request.fuse.read_only && is_privileged()
+}
+
+/// Whether the kernel needs not tell of opens.
+fn may_open_unasked(request: &MountRequest) -> bool {
+    is_settled(request) && !may_pass_through(request)
+}
+
+/// Whether nothing ever changes, here or there, and is kept.
+fn is_settled(request: &MountRequest) -> bool {
+    let immutable = request.consistency == Consistency::Immutable;
+    request.fuse.read_only && immutable && request.cache.pages != PageCache::Never
+}
+
+/// Whether the kernel would take a backing file from this process.
+fn is_privileged() -> bool {
+    let own = rustix::thread::capabilities(None);
+    own.is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
 fn mount_options(request: &MountRequest) -> fuse::MountOptions {
@@ -293,7 +344,7 @@ fn mount_options(request: &MountRequest) -> fuse::MountOptions {
     }
 }
 
-fn session_config(request: &MountRequest, any_link: bool, tells_places: bool) -> fuse::Config {
+fn session_config(request: &MountRequest, any_link: bool, has_attributes: bool) -> fuse::Config {
     let options = &request.fuse;
     let defaults = fuse::Config::default();
     fuse::Config {
@@ -301,12 +352,13 @@ fn session_config(request: &MountRequest, any_link: bool, tells_places: bool) ->
         congestion_threshold: options.congestion_threshold.unwrap_or(defaults.congestion_threshold),
         max_readahead: options.max_readahead_bytes.unwrap_or(defaults.max_readahead),
         // A cached target would outlive a rename of its link to where the target leads out.
-        cache_symlinks: any_link,
+        cache_symlinks: any_link || may_open_unasked(request),
         // Without this, pages that end in the zeros behind an old end of file would be shown when
         // the file has grown.
         data_invalidation: fuse::DataInvalidation::OnSize,
         // Belongs to extended attributes; without those it would change nothing.
-        handle_killpriv: tells_places,
+        handle_killpriv: has_attributes,
+        passthrough: may_pass_through(request),
         ..defaults
     }
 }

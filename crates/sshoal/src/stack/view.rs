@@ -9,12 +9,13 @@
 //!
 //! Roots and logins are asked for when they are needed, since a host may be away at first.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, OpenFlags, Opened, Remote,
-    RemotePath, RenameMode, Result, StatVfs, Window,
+    Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh, Location, OpenFlags,
+    Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
 };
 use bytes::Bytes;
 use host::Host;
@@ -229,6 +230,21 @@ impl Remote for View {
 
     async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {
         self.inner.locate(path).await
+    }
+
+    /// Owners are of no account for a digest.
+    async fn digest(
+        &self,
+        path: &RemotePath,
+        attr: &Attr,
+        kind: DigestKind,
+        effort: DigestEffort,
+    ) -> Result<Option<Bytes>> {
+        self.inner.digest(path, attr, kind, effort).await
+    }
+
+    fn backing(&self, fh: Fh) -> Option<Arc<OwnedFd>> {
+        self.inner.backing(fh)
     }
 
     fn is_away(&self) -> bool {

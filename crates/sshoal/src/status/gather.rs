@@ -8,15 +8,17 @@ use steady::Standing;
 use vfs::Vfs;
 
 use super::schema::{
-    CacheStatus, HostStatus, MountStatus, OpenStatus, SessionState, SessionStatus, SourceStatus,
-    State, UnionStatus, Unwritten,
+    CacheStatus, DiskStatus, HostStatus, MountStatus, OpenStatus, SessionState, SessionStatus,
+    SourceStatus, State, UnionStatus, Unwritten,
 };
 use crate::report::printable;
 use crate::sources::PoolMode;
+use crate::stack::disk::Disk;
 use crate::stack::{Source, Stack};
 
-/// How the mount is that shows `stack` through `vfs` since `mounted`.
-pub fn status(stack: &Stack, vfs: &Vfs, mounted: Instant) -> MountStatus {
+/// How the mount is that shows `stack` through `vfs` since `mounted`; so many opens were left to
+/// the kernel.
+pub fn status(stack: &Stack, vfs: &Vfs, opened_through: u64, mounted: Instant) -> MountStatus {
     let figures = vfs.figures();
     let mut sources: Vec<SourceStatus> =
         stack.sources().iter().map(|one| source(one, stack.request().pool)).collect();
@@ -59,7 +61,40 @@ pub fn status(stack: &Stack, vfs: &Vfs, mounted: Instant) -> MountStatus {
             listed_bytes: figures.listed_bytes as u64,
             fetched_bytes: figures.fetched_bytes,
         },
+        disk: stack.disk().map(|disk| DiskStatus { opened_through, ..self::disk(stack, disk) }),
     }
+}
+
+fn disk(stack: &Stack, disk: &Disk) -> DiskStatus {
+    let store = match &disk.store {
+        Ok(store) => store.status(),
+        Err(why) => {
+            let (dir, why) = (printable(&disk.dir), Some(in_one_line(why)));
+            return DiskStatus { dir, why, ..DiskStatus::default() };
+        }
+    };
+    let mut status = DiskStatus {
+        dir: printable(&disk.dir),
+        on: store.off.is_none(),
+        why: store.off.as_deref().map(in_one_line),
+        used_bytes: store.used_bytes,
+        limit_bytes: store.limit_bytes,
+        damaged: store.damaged,
+        ..DiskStatus::default()
+    };
+    for source in stack.sources() {
+        let Some(kept) = &source.cached else { continue };
+        let told = kept.layer.status();
+        status.hits += told.hits;
+        status.misses += told.misses;
+        status.read_here_bytes += told.read_here_bytes;
+        status.read_there_bytes += told.read_there_bytes;
+        status.completed += told.completed;
+        status.changed_meanwhile += told.changed_meanwhile;
+        status.left_out_bytes += told.left_out_bytes;
+        status.missed_offline += told.missed_offline;
+    }
+    status
 }
 
 fn source(source: &Source, usual_pool: PoolMode) -> SourceStatus {

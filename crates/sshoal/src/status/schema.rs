@@ -26,8 +26,10 @@ pub struct MountStatus {
     pub unwritten: Unwritten,
     /// What is open.
     pub open: OpenStatus,
-    /// What is kept.
+    /// What is kept in memory.
     pub cache: CacheStatus,
+    /// What is kept on this machine's disk; `null` for a mount without such a cache.
+    pub disk: Option<DiskStatus>,
 }
 
 /// How several sources are one tree.
@@ -165,7 +167,7 @@ pub struct OpenStatus {
     pub directories: u64,
 }
 
-/// What is kept.
+/// What is kept in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheStatus {
@@ -177,6 +179,42 @@ pub struct CacheStatus {
     pub listed_bytes: u64,
     /// Bytes of small files that nobody has read yet.
     pub fetched_bytes: u64,
+}
+
+/// The cache on this machine's disk. Counts are of this mount since it was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DiskStatus {
+    /// Where it is, escaped.
+    pub dir: String,
+    /// It is used, and written to.
+    pub on: bool,
+    /// Why not.
+    pub why: Option<String>,
+    /// Bytes that it takes, of all mounts that share it.
+    pub used_bytes: u64,
+    /// Bytes that it may take.
+    pub limit_bytes: u64,
+    /// Opens to read whose content was here.
+    pub hits: u64,
+    /// Opens to read that went to the server.
+    pub misses: u64,
+    /// Bytes read from here.
+    pub read_here_bytes: u64,
+    /// Bytes read from servers.
+    pub read_there_bytes: u64,
+    /// Contents that were completed.
+    pub completed: u64,
+    /// Files that changed while they were fetched, and were not kept.
+    pub changed_meanwhile: u64,
+    /// Bytes that were not kept since the disk was too slow.
+    pub left_out_bytes: u64,
+    /// Contents and records that were found damaged, and thrown away.
+    pub damaged: u64,
+    /// Questions that could not be answered offline.
+    pub missed_offline: u64,
+    /// Opens that were left to the kernel, which then reads by itself.
+    pub opened_through: u64,
 }
 
 /// A mount as seen from outside, with or without an answer of its daemon.

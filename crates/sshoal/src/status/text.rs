@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use super::schema::{
-    Daemon, HostStatus, MountStatus, SeenMount, SessionState, SourceStatus, State,
+    Daemon, DiskStatus, HostStatus, MountStatus, SeenMount, SessionState, SourceStatus, State,
 };
 use super::units::{bytes, count, duration, latency};
 use crate::report::printable;
@@ -81,6 +81,47 @@ fn status(out: &mut String, status: &MountStatus) {
     let (inodes, names) = (count(cache.inodes, "inode"), count(cache.listed_names, "listed name"));
     let (listed, fetched) = (bytes(cache.listed_bytes), bytes(cache.fetched_bytes));
     fact(out, "kept", &format!("{inodes}; {names} ({listed}); {fetched} of files read ahead"));
+    status.disk.iter().for_each(|disk| self::disk(out, disk));
+}
+
+fn disk(out: &mut String, disk: &DiskStatus) {
+    let dir = printable(&disk.dir);
+    let (used, limit) = (bytes(disk.used_bytes), bytes(disk.limit_bytes));
+    let why = disk.why.as_deref().map(printable).unwrap_or_default();
+    fact(
+        out,
+        "disk",
+        &match (disk.on, disk.limit_bytes) {
+            (true, _) => format!("{used} of {limit} in {dir}"),
+            (false, 0) => format!("off: {why}"),
+            (false, _) => format!("not written to: {why}; {used} of {limit} in {dir}"),
+        },
+    );
+    if disk.limit_bytes == 0 {
+        return;
+    }
+    let (here, there) = (bytes(disk.read_here_bytes), bytes(disk.read_there_bytes));
+    let opens = disk.hits + disk.misses;
+    let mut facts = vec![
+        format!("{} of {} from disk", disk.hits, count(opens, "open")),
+        format!("{here} read from disk, {there} from the server"),
+    ];
+    if disk.opened_through > 0 {
+        facts.push(format!("{} read by the kernel itself", count(disk.opened_through, "open")));
+    }
+    if disk.damaged > 0 {
+        facts.push(format!("{} damaged", count(disk.damaged, "piece")));
+    }
+    if disk.changed_meanwhile > 0 {
+        facts.push(format!("{} changed while fetched", count(disk.changed_meanwhile, "file")));
+    }
+    if disk.left_out_bytes > 0 {
+        facts.push(format!("{} not kept, the disk being slow", bytes(disk.left_out_bytes)));
+    }
+    if disk.missed_offline > 0 {
+        facts.push(format!("{} offline without an answer", count(disk.missed_offline, "question")));
+    }
+    fact(out, "", &facts.join("; "));
 }
 
 /// The branches alone, a line each.

@@ -25,7 +25,7 @@ const RECONNECT: Duration = Duration::from_secs(10);
 
 /// close(2) with its result, which [`File`] does not tell.
 #[allow(unsafe_code, reason = "there is no safe interface to the result of close")]
-fn close(file: File) -> std::io::Result<()> {
+pub fn close(file: File) -> std::io::Result<()> {
     // SAFETY: the descriptor was `file`'s, which has given it away, so it is closed once.
     match unsafe { libc::close(file.into_raw_fd()) } {
         0 => Ok(()),
@@ -34,15 +34,15 @@ fn close(file: File) -> std::io::Result<()> {
 }
 
 /// A small program that makes one call into the mount when told to.
-struct Caller {
-    process: Process,
+pub struct Caller {
+    pub process: Process,
     output: BufReader<ChildStdout>,
 }
 
 impl Caller {
     /// `script` is perl; `$ARGV[0]` is the path. It calls `ready` when it is prepared, which
     /// returns when it is to go on.
-    fn start(script: &str, path: &Path) -> Caller {
+    pub fn start(script: &str, path: &Path) -> Caller {
         let script = format!("$| = 1; sub ready {{ print \"ready\\n\"; <STDIN> }} {script}");
         let mut command = Command::new("perl");
         command.args(["-e", &script]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -53,19 +53,19 @@ impl Caller {
         caller
     }
 
-    fn line(&mut self) -> String {
+    pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         line
     }
 
     /// Lets it go on.
-    fn go(&mut self) {
+    pub fn go(&mut self) {
         drop(self.process.child().stdin.take());
     }
 
     /// Lets it go on, and returns when it waits for the mount.
-    fn block(&mut self) {
+    pub fn block(&mut self) {
         self.go();
         let pid = self.process.pid();
         eventually(Duration::from_secs(30), "the call waits for the mount", || {
@@ -77,7 +77,7 @@ impl Caller {
 
     /// Sends the signal; how long it took the process to be gone, which must be a second at most.
     #[track_caller]
-    fn end_by(mut self, signal: rustix::process::Signal) -> Duration {
+    pub fn end_by(mut self, signal: rustix::process::Signal) -> Duration {
         let begun = Instant::now();
         self.process.signal(signal);
         let status = self.process.wait(SECOND);

@@ -7,6 +7,8 @@
 //!
 //! With `SSHOAL_TEST_BIG=1` outages are so long that the user is told of them.
 
+mod ending;
+mod full;
 mod programs;
 mod random;
 mod servers;

@@ -240,3 +240,27 @@ fn others_are_kept_out() {
     mount.unmount();
     succeed(Command::new("test").arg("-e").arg(world.served("file")));
 }
+
+/// The cache on disk without any privilege: kept over mounts, read by us and not by the kernel.
+#[test]
+fn a_cache_on_disk_is_the_users_own() {
+    as_ordinary_user("a_cache_on_disk_is_the_users_own", || {
+        let world = world();
+        let content = pattern(3 << 20);
+        fs::write(world.served("file"), &content).unwrap();
+        let old = std::time::SystemTime::now() - Duration::from_secs(7200);
+        let file = File::options().write(true).open(world.served("file")).unwrap();
+        file.set_modified(old).unwrap();
+        let cache = format!("-ocache=disk,cache_dir={}", world.local("cache").display());
+        for options in ["", ",ro,passthrough=yes", ",ro,consistency=immutable"] {
+            let mount = world.mount(&[&format!("{cache}{options}")]);
+            assert!(fs::read(mount.at("file")).unwrap() == content, "{options}");
+            mount.unmount();
+        }
+        let mode = fs::metadata(world.local("cache")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o700);
+        let offline = world.mount(&[&format!("{cache},offline")]);
+        assert!(fs::read(offline.at("file")).unwrap() == content);
+        offline.unmount();
+    });
+}

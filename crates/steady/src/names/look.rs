@@ -102,7 +102,9 @@ impl Core {
         path: &RemotePath,
         doubt: Doubt,
     ) -> Result<Verdict> {
-        let Some(attr) = self.there(path).await? else { return Ok(self.gone_from(path, doubt.seen)) };
+        let Some(attr) = self.there(path).await? else {
+            return Ok(self.gone_from(path, doubt.seen));
+        };
         let newer = self.clock.is_after_start(attr.mtime, doubt.window) == Some(true);
         // What is no directory is not removed by this, whoever has made it.
         if attr.is_dir() && (newer || self.before(path, doubt.seen) == Some(Seen::Absent)) {
@@ -116,7 +118,9 @@ impl Core {
         path: &RemotePath,
         doubt: Doubt,
     ) -> Result<Verdict> {
-        let Some(attr) = self.there(path).await? else { return Ok(self.gone_from(path, doubt.seen)) };
+        let Some(attr) = self.there(path).await? else {
+            return Ok(self.gone_from(path, doubt.seen));
+        };
         let is_old = self.clock.is_before(attr.mtime, doubt.window) == Some(true);
         let before = is(self.before(path, doubt.seen), Some(&attr));
         // A directory is not removed by an unlink, whoever has made it.

@@ -14,7 +14,7 @@ use crate::work::copying::{copies_trees, fresh, pull, push, removed_after};
 use crate::work::script::{program, script};
 
 use super::expected::Expected;
-use super::{ARCHIVE, DEADLINE_FACTOR, SOURCE, measure};
+use super::{ARCHIVE, DEADLINE_FACTOR, EXPECTED, SOURCE, measure};
 
 /// A program that copies the tree or changes one.
 pub(super) struct Copy {
@@ -60,7 +60,7 @@ impl Step for Copy {
     }
 
     fn run(&self, context: &mut StepContext<'_>) -> Result<Measured, Failure> {
-        let expected = Expected::load(context.corpus)?;
+        let expected = Expected::load(&context.corpus.join(EXPECTED))?;
         let mut measured = match self.way {
             Way::Out => copy_out(context, &expected)?,
             Way::In => copy_in(context, &expected, SOURCE, sync)?,

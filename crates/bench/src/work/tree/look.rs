@@ -13,7 +13,7 @@ use crate::work::Step;
 use crate::work::script::{program, script};
 
 use super::expected::Expected;
-use super::{DEADLINE_FACTOR, SOURCE, measure, shown};
+use super::{DEADLINE_FACTOR, EXPECTED, SOURCE, measure, shown};
 
 /// A program that reads the tree.
 pub(super) struct Look {
@@ -115,7 +115,7 @@ impl Step for Look {
         };
         let tree = shown(dir);
         let original = context.corpus.join(SOURCE);
-        let expected = Expected::load(context.corpus)?;
+        let expected = Expected::load(&context.corpus.join(EXPECTED))?;
         let (output, mut measured) = context.timed(self.question.command(&tree, self.word))?;
         let answer = Answer { said: &output.stdout, of: &tree };
         if self.question == Question::Usage {
@@ -235,7 +235,7 @@ fn check_usage(
     let right = context.aside(sizes(original))?.stdout;
     let shown = Answer { said: &shown, of: answer.of };
     compare(Question::Usage, &shown, &Answer { said: &right, of: original })?;
-    let least = Expected::load(context.corpus)?.kept.bytes;
+    let least = Expected::load(&context.corpus.join(EXPECTED))?.kept.bytes;
     let text = String::from_utf8_lossy(answer.said);
     let said: Option<u64> = text.split_whitespace().next().and_then(|sum| sum.parse().ok());
     match said {

@@ -33,6 +33,16 @@ impl Asked for Mount {
         self.begun.notify_one();
         std::future::pending().await
     }
+
+    async fn cache(&self, job: CacheJob, told: watch::Sender<Tally>) -> Result<Tally, Problem> {
+        if matches!(job, CacheJob::Check { .. }) {
+            return Ok(Tally { files: 2, ..Tally::default() });
+        }
+        let _told = Told(self.dropped.clone());
+        told.send_replace(Tally { files: 1, ..Tally::default() });
+        self.begun.notify_one();
+        std::future::pending().await
+    }
 }
 
 /// A connection to a mount.
@@ -149,4 +159,28 @@ fn only_the_user_and_root_are_answered() {
     let me = geteuid().as_raw();
     assert!(is_allowed(me) && is_allowed(0));
     assert!(!is_allowed(me + 1) && !is_allowed(u32::MAX));
+}
+
+#[tokio::test]
+async fn a_job_tells_how_far_it_is_and_ends_with_who_wants_it() {
+    let heard =
+        answer(b"{\"protocol\":1,\"wish\":\"cache\",\"cache\":\"check\",\"paths\":[]}\n").await;
+    let lines: Vec<Reply> = heard.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let tally = |files| Tally { files, ..Tally::default() };
+    assert_eq!(lines, [Reply::Working, Reply::Tally(tally(2))]);
+
+    let mount = Arc::<Mount>::default();
+    let (mut peer, connection) = connected(&mount);
+    let warm =
+        b"{\"protocol\":1,\"wish\":\"cache\",\"cache\":\"warm\",\"paths\":[],\"at_once\":1}\n";
+    peer.write_all(warm).await.unwrap();
+    let mut lines = BufReader::new(&mut peer).lines();
+    let mut next = async || lines.next_line().await.unwrap().unwrap();
+    assert_eq!(next().await, "\"working\"");
+    let told: Reply = serde_json::from_str(&next().await).unwrap();
+    assert_eq!(told, Reply::Progress(tally(1)));
+    mount.begun.notified().await;
+    drop(peer);
+    mount.dropped.notified().await;
+    connection.await.unwrap();
 }

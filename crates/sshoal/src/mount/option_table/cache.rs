@@ -97,8 +97,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
             ("yes", |draft| draft.times.is_off = false),
             ("no", |draft| draft.times.is_off = true),
         ]),
-    )
-    .also(&["cache"]),
+    ),
     option("dcache_max_size", "bound of sshfs's cache", NO_SWEEP).also(&["cache_max_size"]),
     option("dcache_clean_interval", "sweep of sshfs's cache", NO_SWEEP)
         .also(&["cache_clean_interval"]),

@@ -1,5 +1,7 @@
 use super::*;
-use crate::status::schema::{CacheStatus, OpenStatus, SessionStatus, UnionStatus, Unwritten};
+use crate::status::schema::{
+    CacheStatus, DiskStatus, OpenStatus, SessionStatus, UnionStatus, Unwritten,
+};
 
 fn up(slot: u64) -> SessionStatus {
     SessionStatus { slot, state: SessionState::Up, up_ms: Some(5000), ..SessionStatus::default() }
@@ -182,4 +184,35 @@ fn nothing_of_a_daemon_reaches_the_terminal_raw() {
     let raw: String = text.chars().filter(|it| it.is_control() && *it != '\n').collect();
     assert_eq!(raw, "");
     assert_eq!(text.matches("\\n").count(), 23, "{text}");
+}
+
+#[test]
+fn a_cache_on_disk_tells_what_it_was_good_for() {
+    let disk = DiskStatus {
+        dir: "/c".into(),
+        on: true,
+        used_bytes: 5 << 20,
+        limit_bytes: 20 << 30,
+        hits: 7,
+        misses: 1,
+        read_here_bytes: 3 << 20,
+        opened_through: 2,
+        damaged: 1,
+        ..DiskStatus::default()
+    };
+    let told = |disk: DiskStatus| {
+        let status = MountStatus { disk: Some(disk), ..mounted(vec![source("a:/d", vec![])]) };
+        let text = render(&[answering(status)]);
+        text.lines().skip_while(|line| !line.starts_with("  disk")).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(
+        told(disk.clone()),
+        "  disk       5 MiB of 20 GiB in /c\n             7 of 8 opens from disk; 3 MiB read from \
+         disk, 0 B from the server; 2 opens read by the kernel itself; 1 piece damaged"
+    );
+    let why = Some("No space left on device".to_owned());
+    let off = DiskStatus { on: false, why: why.clone(), ..disk };
+    assert!(told(off).starts_with("  disk       not written to: No space left on device; 5 MiB"));
+    let none = DiskStatus { why, ..DiskStatus::default() };
+    assert_eq!(told(none), "  disk       off: No space left on device");
 }

@@ -1,22 +1,39 @@
-//! Random operations over a link that breaks at random moments agree with the reference model,
+//! Random operations over links that break at random moments agree with the reference model,
 //! errno included: nothing that was acknowledged is lost, and nobody learns of it.
+//!
+//! `SSHOAL_TEST_LISTS` sets how many lists of operations are tried, for a part of it.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use testkit::model::{DirSubject, Runs, ops_by_one_name, run_lists};
+use tempfile::TempDir;
+use testkit::fleet::{Fleet, Plan};
+use testkit::leftover;
+use testkit::model::{DirSubject, Runs, ops_by_one_name, run_by_chance};
 
-use super::{HOST, Line, Outage};
-use crate::world::is_big_run;
+use super::{SOON, children, open_below};
+use crate::mount::Mount;
+use crate::process::eventually;
+use crate::world::{is_big_run, program};
 
 /// Two hundred rounds of up to two thousand, so a thousand on average, each over several outages.
 const RUNS: Runs = Runs { lists: 200, most_ops: 2_000 };
 
-/// Most time between two outages: some hundred operations.
-const MOST_PAUSE: Duration = Duration::from_millis(600);
+/// Most bytes that cross the links between two outages: some hundred operations. So an outage
+/// comes at any moment of an operation, but not again and again before a login is through, however
+/// long that takes on a busy machine.
+const MOST_BYTES: u64 = 256 << 10;
+
+/// Most time between two outages, for those who ask for little.
+const MOST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Longest outage: longer than it takes to notice it and to try again.
 const MOST_OUTAGE: Duration = Duration::from_millis(150);
+
+/// Servers, each behind a link of its own.
+const HOSTS: [&str; 2] = ["alpha", "beta"];
 
 /// Numbers that look random. (xorshift64)
 struct Dice(u64);
@@ -41,37 +58,167 @@ impl Dice {
     }
 }
 
-/// Breaks the link in one way or another until told to stop; how often it did.
-fn break_again_and_again(line: &Line, done: &AtomicBool) -> u32 {
-    let mut dice = Dice::new();
-    let mut count = 0;
-    while !done.load(Ordering::Relaxed) {
-        std::thread::sleep(dice.time(MOST_PAUSE));
-        let length = dice.time(MOST_OUTAGE);
-        match dice.below(3) {
-            0 => line.fleet.link(HOST).cut(),
-            1 => line.fleet.sshd(HOST).kill_sessions(),
-            _ => {
-                line.break_it(Outage::Stall);
+/// What is mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sources {
+    /// A directory of one host.
+    One,
+    /// One directory behind two gateways.
+    Pool,
+    /// Two directories as one tree; nothing new is made in the first.
+    Union,
+}
+
+impl Sources {
+    fn hosts(self) -> &'static [&'static str] {
+        if self == Sources::One { &HOSTS[..1] } else { &HOSTS }
+    }
+
+    /// Sessions that a mount may have with one host.
+    fn most_sessions(self, options: &[&str]) -> usize {
+        if options.iter().any(|words| words.contains("max_conns=3")) { 3 } else { 8 }
+    }
+}
+
+/// Servers behind links that break, and where they are mounted. When it is dropped, nothing of it
+/// is left, or the test fails.
+struct Net {
+    sources: Sources,
+    fleet: Fleet,
+    dir: TempDir,
+}
+
+impl Net {
+    fn new(sources: Sources) -> Net {
+        let plan = |name: &&str| match sources {
+            Sources::Pool => Plan::new(name).serving("shared"),
+            _ => Plan::new(name),
+        };
+        let fleet = Fleet::start(sources.hosts().iter().map(plan)).unwrap();
+        let dir = tempfile::Builder::new().prefix("e2e-").tempdir().unwrap();
+        Net { sources, fleet, dir }
+    }
+
+    fn served(&self, host: &str) -> PathBuf {
+        self.fleet.directory(host).to_owned()
+    }
+
+    #[track_caller]
+    fn mount(&self, options: &[&str]) -> Mount {
+        let place = self.dir.path().join("mnt");
+        fs::create_dir(&place).unwrap();
+        let mut command = program();
+        command.arg("-F").arg(self.fleet.config_path()).arg("-f");
+        match self.sources {
+            Sources::One => command.arg(self.fleet.source(HOSTS[0])),
+            Sources::Pool => {
+                let shared = self.served(HOSTS[0]);
+                command.arg(format!("{}:{}", HOSTS.join(","), shared.display()))
+            }
+            Sources::Union => {
+                let words = HOSTS.iter().zip(["=nc", ""]);
+                command.args(words.map(|(host, words)| self.fleet.source(host) + words))
+            }
+        };
+        command.arg(&place).args(options);
+        Mount::start(command, place).with_errors()
+    }
+
+    /// Breaks one of the links, or all, until told to stop; how often.
+    fn break_again_and_again(&self, done: &AtomicBool) -> u32 {
+        let mut dice = Dice::new();
+        let mut count = 0;
+        while !done.load(Ordering::Relaxed) {
+            self.wait_moved(dice.below(MOST_BYTES), done);
+            let hosts = self.sources.hosts();
+            // One time more than there are hosts: all of them.
+            let which = dice.below(hosts.len() as u64 + 1) as usize;
+            let hosts = hosts.get(which..=which).unwrap_or(hosts);
+            self.break_for(dice.below(4), dice.time(MOST_OUTAGE), hosts);
+            count += 1;
+        }
+        count
+    }
+
+    /// Returns when so many bytes have crossed the links from now on, or when it has been long.
+    fn wait_moved(&self, bytes: u64, done: &AtomicBool) {
+        let moved = || -> u64 {
+            let links = self.sources.hosts().iter().map(|host| self.fleet.link(host));
+            links.map(|link| link.bytes_to_target() + link.bytes_from_target()).sum()
+        };
+        let (begun, before) = (Instant::now(), moved());
+        while moved() < before + bytes
+            && begun.elapsed() < MOST_PAUSE
+            && !done.load(Ordering::Relaxed)
+        {
+            // Nobody tells of bytes that cross a link.
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    fn break_for(&self, how: u64, length: Duration, hosts: &[&str]) {
+        let each = |act: &dyn Fn(&str)| hosts.iter().for_each(|host| act(host));
+        match how {
+            0 => each(&|host| self.fleet.link(host).cut()),
+            1 => each(&|host| self.fleet.sshd(host).kill_sessions()),
+            2 => {
+                each(&|host| self.fleet.link(host).stall());
                 std::thread::sleep(length);
-                line.mend(Outage::Stall);
+                each(&|host| self.fleet.link(host).resume());
+            }
+            _ => {
+                each(&|host| self.fleet.link(host).refuse());
+                each(&|host| self.fleet.link(host).cut());
+                std::thread::sleep(length);
+                each(&|host| self.fleet.link(host).accept());
             }
         }
-        count += 1;
     }
-    count
+
+    /// Nothing is left of connections that were lost: at each server no more sessions than the
+    /// mount may have, and no file open; here one ssh for each session.
+    #[track_caller]
+    fn assert_nothing_leaked(&self, mount: &Mount, most_sessions: usize) {
+        let sshds = || self.sources.hosts().iter().map(|host| self.fleet.sshd(host));
+        eventually(SOON, "sessions that were lost have ended", || {
+            // A session that was lost last is missed by nobody who asks its host for nothing.
+            let sessions: Vec<usize> = sshds().map(|sshd| sshd.session_pids().len()).collect();
+            sessions.iter().all(|count| *count <= most_sessions)
+                && sessions.iter().sum::<usize>() == children(mount.daemon().pid())
+        });
+        let is_clean = |pid| open_below(pid, self.fleet.dir()).is_empty();
+        eventually(SOON, "no file is open at a server", || {
+            sshds().flat_map(|sshd| sshd.sftp_server_pids()).all(is_clean)
+        });
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the servers' logs:\n{}---", self.fleet.log());
+        } else {
+            leftover::assert_none(self.dir.path());
+        }
+    }
+}
+
+fn is_empty(dir: &Path) -> bool {
+    fs::read_dir(dir).unwrap().next().is_none()
 }
 
 /// L2
 #[track_caller]
-fn agrees(options: &[&str], max_conns: usize) {
+fn agrees(sources: Sources, options: &[&str]) {
     // It takes an hour.
     if !is_big_run() {
         eprintln!("left out without SSHOAL_TEST_BIG=1");
         return;
     }
-    let line = Line::new(None);
-    let mount = line.mount(options);
+    let lists = std::env::var("SSHOAL_TEST_LISTS").map_or(RUNS.lists, |it| it.parse().unwrap());
+    let runs = Runs { lists, ..RUNS };
+    let net = Net::new(sources);
+    let mount = net.mount(options);
     let done = AtomicBool::new(false);
     /// Ends the outages, also when the test fails.
     struct Done<'a>(&'a AtomicBool);
@@ -81,27 +228,37 @@ fn agrees(options: &[&str], max_conns: usize) {
         }
     }
     std::thread::scope(|scope| {
-        let breaking = scope.spawn(|| break_again_and_again(&line, &done));
+        let breaking = scope.spawn(|| net.break_again_and_again(&done));
         let ends = Done(&done);
         // Not promised (A7, L4): files without a name, and with two.
-        let ops = ops_by_one_name(RUNS.most_ops);
-        run_lists(RUNS, &ops, || DirSubject::below(mount.place(), false));
+        let ops = ops_by_one_name(runs.most_ops);
+        run_by_chance(runs, &ops, || DirSubject::below(mount.place(), false));
         drop(ends);
         let count = breaking.join().unwrap();
-        eprintln!("{} lists of operations over {count} outages", RUNS.lists);
+        eprintln!("{} lists of operations over {count} outages", runs.lists);
         assert!(count > 0, "no outage");
     });
-    line.assert_nothing_leaked(&mount, max_conns);
-    assert_eq!(std::fs::read_dir(line.served("")).unwrap().count(), 0);
+    net.assert_nothing_leaked(&mount, sources.most_sessions(options));
+    assert!(sources.hosts().iter().all(|host| is_empty(&net.served(host))));
     mount.unmount();
 }
 
 #[test]
 fn operations_over_a_link_that_breaks() {
-    agrees(&[], 8);
+    agrees(Sources::One, &[]);
 }
 
 #[test]
 fn operations_over_several_connections_that_break() {
-    agrees(&["-o", "max_conns=3,dir_cache=no"], 3);
+    agrees(Sources::One, &["-o", "max_conns=3,dir_cache=no"]);
+}
+
+#[test]
+fn operations_through_two_gateways_whose_links_break() {
+    agrees(Sources::Pool, &[]);
+}
+
+#[test]
+fn operations_on_a_union_of_hosts_whose_links_break() {
+    agrees(Sources::Union, &["-o", "create=ff,dir_cache=no"]);
 }

@@ -1,0 +1,244 @@
+//! What tells one server, and one login there, from all others, for whoever keeps what he has seen
+//! there and must not show it for another.
+//!
+//! It is made of where ssh would connect to (user, host and port after its configuration, the way
+//! through other hosts), and of the host's key as the user's `known_hosts` have it. Of several keys
+//! that a host has, one counts, in a fixed order of kinds: ssh adds the others by itself
+//! (`UpdateHostKeys`) after the first connection. A key alone would not do: machines that were
+//! cloned have the same.
+//!
+//! Nothing is connected to. Files of ssh are looked into by ssh's own programs only.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+
+use crate::config::Transport;
+use crate::dialer::Dialer;
+use crate::effective::Effective;
+
+/// How long `ssh-keygen -F` may take to look through one file. It reads it once; a list of ten
+/// thousand hosts takes it a tenth of a second.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Most bytes read of its answer: some keys of one host.
+const ANSWER_MAX_BYTES: u64 = 64 * 1024;
+
+/// Kinds of keys, the one first that ssh itself prefers.
+const KINDS: [&str; 4] =
+    ["ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"];
+
+/// Settings that say where a connection leads, as `ssh -G` calls them.
+const PLACES: [&str; 6] = ["user", "hostname", "port", "hostkeyalias", "proxyjump", "proxycommand"];
+
+impl Dialer {
+    /// A text that is the same for the same login at the same host, and for no other as far as can
+    /// be told. Where ssh tells nothing (it is another program), it is what the user wrote.
+    pub async fn identity(&self) -> String {
+        let config = self.config();
+        let mut text = String::new();
+        let mut line = |name: &str, value: &str| {
+            // Values are ssh's own words, on one line each.
+            let _ = writeln!(text, "{name} {value}");
+        };
+        let host = config.destination.host();
+        match config.transport {
+            Transport::DirectPort(port) => line("tcp", &format!("{host} {port}")),
+            Transport::Vsock { cid, port } => line("vsock", &format!("{cid} {port}")),
+            Transport::Passive => line("passive", &config.destination.to_string()),
+            Transport::Ssh => match self.effective().await {
+                None => {
+                    let command = config.ssh_command.as_bytes().escape_ascii();
+                    line("command", &command.to_string());
+                    line("destination", &config.destination.to_string());
+                    let args: Vec<String> = config
+                        .args
+                        .iter()
+                        .map(|arg| arg.as_bytes().escape_ascii().to_string())
+                        .collect();
+                    line("arguments", &args.join(" "));
+                }
+                Some(settings) => {
+                    for place in PLACES {
+                        if let Some(value) = settings.get(place).filter(|it| *it != "none") {
+                            line(place, value);
+                        }
+                    }
+                    if let Some(key) = known_key(settings).await {
+                        line("key", &key);
+                    }
+                }
+            },
+        }
+        if let Some(server) = &config.sftp_server {
+            line("server", server);
+        }
+        text
+    }
+}
+
+/// The key that the host is known by.
+async fn known_key(settings: &Effective) -> Option<String> {
+    let name = known_name(settings)?;
+    let lists = ["userknownhostsfile", "globalknownhostsfile"];
+    let mut keys = Vec::new();
+    for file in lists.iter().filter_map(|keyword| settings.get(keyword)).flat_map(files) {
+        keys.extend(keys_in(&look_up(&name, &file).await.unwrap_or_default()));
+    }
+    keys.sort_by_cached_key(|(kind, key)| {
+        let rank = KINDS.iter().position(|known| known == kind).unwrap_or(KINDS.len());
+        (rank, kind.clone(), key.clone())
+    });
+    keys.into_iter().next().map(|(kind, key)| format!("{kind} {key}"))
+}
+
+/// What the host is called in `known_hosts`.
+fn known_name(settings: &Effective) -> Option<String> {
+    if let Some(alias) = settings.get("hostkeyalias").filter(|alias| *alias != "none") {
+        return Some(alias.to_owned());
+    }
+    let host = settings.get("hostname")?;
+    Some(match settings.get("port") {
+        None | Some("22") => host.to_owned(),
+        Some(port) => format!("[{host}]:{port}"),
+    })
+}
+
+/// The names of files in a setting. `ssh -G` parts them by spaces, and does not tell those from the
+/// spaces in a name; so one file may be all of it.
+fn files(list: &str) -> Vec<OsString> {
+    if Path::new(list).exists() {
+        return vec![list.into()];
+    }
+    list.split_ascii_whitespace().filter(|word| *word != "none").map(OsString::from).collect()
+}
+
+/// What `ssh-keygen` finds of `name` in `file`, be the names in it hashed or not.
+async fn look_up(name: &str, file: &OsString) -> Option<String> {
+    let mut command = Command::new("ssh-keygen");
+    command.arg("-F").arg(name).arg("-f").arg(file);
+    command.current_dir("/").env_remove("OLDPWD").stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+    let asked = async {
+        let mut child = command.spawn().ok()?;
+        let mut text = Vec::new();
+        child.stdout.take()?.take(ANSWER_MAX_BYTES).read_to_end(&mut text).await.ok()?;
+        child.wait().await.ok()?;
+        Some(String::from_utf8_lossy(&text).into_owned())
+    };
+    tokio::time::timeout(LOOKUP_TIMEOUT, asked).await.ok()?
+}
+
+/// The keys in such an answer: kind and key. Authorities and revoked keys are none of a host.
+fn keys_in(answer: &str) -> Vec<(String, String)> {
+    let of_host = |line: &&str| !line.starts_with(['#', '@']);
+    let key = |line: &str| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        Some((fields.next()?.to_owned(), fields.next()?.to_owned()))
+    };
+    answer.lines().filter(of_host).filter_map(key).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Destination};
+    use std::sync::Arc;
+
+    const ED25519: &str = "AAAAC3NzaC1lZDI1NTE5AAAAIIVt0ZfXuUoSLAPSOIIMuwKIMUlsgrvSzrUq5eOMyoQG";
+    const RSA: &str = "AAAAB3NzaC1yc2EAAAADAQABAAAAQQC7";
+
+    async fn identity(arguments: &[&str], host: &str) -> String {
+        let mut config = Config::new(Destination::new(None, host, None).unwrap());
+        config.args = ["-F", "none"].iter().chain(arguments).map(OsString::from).collect();
+        Dialer::new(config, Arc::new(|_: &[u8]| {})).unwrap().identity().await
+    }
+
+    fn known_hosts(dir: &Path, lines: &str) -> String {
+        let file = dir.join("known hosts");
+        std::fs::write(&file, lines).unwrap();
+        format!("-oUserKnownHostsFile=\"{}\"", file.display())
+    }
+
+    #[tokio::test]
+    async fn another_place_another_login_and_another_key_are_other_identities() {
+        let dir = tempfile::tempdir().unwrap();
+        let one = known_hosts(dir.path(), &format!("[host.invalid]:7 ssh-ed25519 {ED25519}\n"));
+        let of =
+            async |words: &[&str]| identity(&[&[&one[..]], words].concat(), "host.invalid").await;
+        let plain = of(&["-l", "ann", "-p", "7"]).await;
+        assert!(
+            plain.contains("hostname host.invalid\n") && plain.contains("user ann\n"),
+            "{plain}"
+        );
+        assert!(plain.contains(&format!("key ssh-ed25519 {ED25519}\n")), "{plain}");
+        let mut all = vec![plain.clone()];
+        for words in [
+            &["-l", "bob", "-p", "7"][..],
+            &["-l", "ann", "-p", "8"],
+            &["-l", "ann", "-p", "7", "-J", "gate"],
+            &["-l", "ann", "-p", "7", "-oHostName=other.invalid"],
+        ] {
+            all.push(of(words).await);
+        }
+        let other_key = known_hosts(dir.path(), &format!("[host.invalid]:7 ssh-rsa {RSA}\n"));
+        all.push(identity(&[&other_key, "-l", "ann", "-p", "7"], "host.invalid").await);
+        for (index, one) in all.iter().enumerate() {
+            assert!(!all[..index].contains(one), "{one}");
+        }
+        assert!(!all[4].contains("key "), "that host is not known: {}", all[4]);
+    }
+
+    #[tokio::test]
+    async fn one_name_or_another_for_the_same_place_is_one_identity() {
+        let dir = tempfile::tempdir().unwrap();
+        let hosts = known_hosts(dir.path(), &format!("real.invalid ssh-ed25519 {ED25519}\n"));
+        let named = ["-l", "ann", "-oHostName=real.invalid", &hosts];
+        let real = identity(&["-l", "ann", &hosts], "real.invalid").await;
+        assert!(real.contains("key "), "{real}");
+        assert_eq!(identity(&named, "nick").await, real);
+    }
+
+    /// ssh adds further keys of a host that it knows.
+    #[tokio::test]
+    async fn keys_that_are_learned_later_change_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = format!("h.invalid ssh-ed25519 {ED25519}\n");
+        let hosts = known_hosts(dir.path(), &first);
+        let before = identity(&["-l", "ann", &hosts], "h.invalid").await;
+        let more = format!("@revoked h.invalid ssh-rsa {RSA}\nh.invalid ssh-rsa {RSA}\n{first}");
+        assert!(before.contains(&format!("key ssh-ed25519 {ED25519}\n")), "{before}");
+        known_hosts(dir.path(), &more);
+        assert_eq!(identity(&["-l", "ann", &hosts], "h.invalid").await, before);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_ssh_is_told_by_what_the_user_wrote() {
+        let with = async |change: &dyn Fn(&mut Config)| {
+            let mut config = Config::new(Destination::new(Some("ann"), "h", None).unwrap());
+            change(&mut config);
+            Dialer::new(config, Arc::new(|_: &[u8]| {})).unwrap().identity().await
+        };
+        let command = with(&|config| config.ssh_command = "/bin/true -x".into()).await;
+        assert_eq!(command, "command /bin/true -x\ndestination ann@h\narguments \n");
+        assert_eq!(with(&|it| it.transport = Transport::DirectPort(5)).await, "tcp h 5\n");
+        let vsock = with(&|it| it.transport = Transport::Vsock { cid: 3, port: 4 }).await;
+        assert_eq!(vsock, "vsock 3 4\n");
+    }
+
+    #[test]
+    fn lists_of_files_are_parted_and_a_file_with_spaces_is_one() {
+        let list = files("/home/a/known /etc/ssh/known_hosts  none");
+        assert_eq!(list, ["/home/a/known", "/etc/ssh/known_hosts"]);
+        let dir = tempfile::tempdir().unwrap();
+        let one = dir.path().join("known hosts");
+        std::fs::write(&one, "").unwrap();
+        assert_eq!(files(one.to_str().unwrap()), [one]);
+    }
+}

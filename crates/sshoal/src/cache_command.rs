@@ -1,0 +1,181 @@
+//! `sshoal cache`: the cache on this machine's disk, looked at and changed, also while mounts use it.
+//!
+//! What concerns the store as a whole is done here, in this process; what concerns files of a mount,
+//! its daemon does ([`job`]), which knows whose they are.
+
+pub mod job;
+pub mod places;
+mod text;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use cache::{Store, StoreConfig};
+use serde::Serialize;
+
+use crate::control::cache::CacheJob;
+use crate::control::cache::Tally;
+use crate::report::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use crate::stack::disk::default_dir;
+
+/// The words of the command line.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    what: What,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Show how large it is, its bounds, and what is pinned.
+    Status(Place),
+    /// List the contents, those used last at the end.
+    Ls(Place),
+    /// Read all of it, compare it with its checksums, and remove what is damaged.
+    Verify(Place),
+    /// Bring it within its bounds now, and sweep up what is left over.
+    Gc {
+        #[command(flatten)]
+        place: Place,
+        /// Instead of the usual bound: bytes, or with K, M, G, T.
+        #[arg(long, value_name = "SIZE")]
+        size: Option<String>,
+        /// Leave so much of the disk free, instead of the usual.
+        #[arg(long, value_name = "SIZE")]
+        free: Option<String>,
+    },
+    /// Remove everything but the pins. Mounts fetch anew what they need.
+    Clear(Place),
+    /// Keep files, or directories with all below them, from being evicted.
+    Pin {
+        /// In mounts with `cache=disk`.
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
+    /// Take pins back.
+    Unpin {
+        /// As they were pinned.
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
+    /// Tell how much of files, or of directories with all below them, is here.
+    Check {
+        /// In mounts with `cache=disk`.
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
+}
+
+/// Which cache.
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// The directory of the cache, as `cache_dir=` of the mount has it.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// Does what the words ask for.
+pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let json = arguments.json;
+    match arguments.what {
+        What::Status(place) => {
+            let store = place.open(StoreConfig::new)?;
+            let told = text::Told::of(&store);
+            print(json, &told, text::status)
+        }
+        What::Ls(place) => {
+            let store = place.open(StoreConfig::new)?;
+            let mut listed: Vec<text::Content> =
+                store.list().into_iter().map(text::Content::from).collect();
+            listed.sort_by(|one, other| {
+                (one.used_secs, &one.digest).cmp(&(other.used_secs, &other.digest))
+            });
+            print(json, &listed, |listed| text::contents(listed))
+        }
+        What::Verify(place) => {
+            let store = place.open(StoreConfig::new)?;
+            let verified = store.verify(|_| {});
+            let clean = verified.is_clean();
+            print(json, &text::Verified::from(verified), text::verified)?;
+            Ok(ExitCode::from(if clean { EXIT_OK } else { EXIT_FAILURE }))
+        }
+        What::Gc { place, size, free } => {
+            let size_bytes = size.as_deref().map(|text| bound("--size", text)).transpose()?;
+            let free_bytes = free.as_deref().map(|text| bound("--free", text)).transpose()?;
+            let store = place.open(|dir| StoreConfig {
+                size_bytes,
+                free_bytes,
+                ..StoreConfig::new(dir)
+            })?;
+            let before = store.status().used_bytes;
+            let _ = store.gc();
+            let told = text::Told::of(&store);
+            let freed = before.saturating_sub(told.used_bytes);
+            print(json, &told, |told| text::cleaned(told, freed))
+        }
+        What::Clear(place) => {
+            let store = place.open(StoreConfig::new)?;
+            store.clear().map_err(|error| Problem::new("cache", error.to_string()))?;
+            print(json, &text::Told::of(&store), text::status)
+        }
+        What::Pin { paths } => job(&paths, |paths| CacheJob::Pin { paths }).map(|_| done()),
+        What::Unpin { paths } => job(&paths, |paths| CacheJob::Unpin { paths }).map(|_| done()),
+        What::Check { paths } => {
+            let tally = job(&paths, |paths| CacheJob::Check { paths })?;
+            for problem in &tally.problems {
+                eprintln!("sshoal: {}", printable(problem));
+            }
+            print(json, &tally, text::presence)?;
+            Ok(ExitCode::from(if tally.failed == 0 { EXIT_OK } else { EXIT_FAILURE }))
+        }
+    }
+}
+
+fn done() -> ExitCode {
+    ExitCode::from(EXIT_OK)
+}
+
+fn bound(what: &str, text: &str) -> Result<u64, Problem> {
+    crate::mount::disk::size(text).map_err(|why| Problem::new(what.to_owned(), why))
+}
+
+fn job(
+    paths: &[PathBuf],
+    job: impl Fn(Vec<crate::control::cache::Path>) -> CacheJob,
+) -> anyhow::Result<Tally> {
+    let mut all = Tally::default();
+    for places in places::find(paths)? {
+        all.add(&places.ask(&job, &mut |_| {})?);
+    }
+    Ok(all)
+}
+
+fn print<T: Serialize>(
+    json: bool,
+    told: &T,
+    text: impl Fn(&T) -> String,
+) -> anyhow::Result<ExitCode> {
+    match json {
+        true => crate::print(&(serde_json::to_string_pretty(told)? + "\n")),
+        false => crate::print(&text(told)),
+    }
+}
+
+impl Place {
+    /// The store, which has to be there.
+    fn open(&self, config: impl Fn(PathBuf) -> StoreConfig) -> Result<Store, Problem> {
+        let dir = match &self.dir {
+            Some(dir) => dir.clone(),
+            None => default_dir()?,
+        };
+        if !dir.is_dir() {
+            let what = format!("cache '{}'", printable(&dir));
+            return Err(Problem::new(what, "there is none")
+                .hint("a mount with cache=disk makes it; --dir DIR tells of another place"));
+        }
+        Store::open(config(dir)).map_err(|error| Problem::new("cache", error.to_string()))
+    }
+}

@@ -1,0 +1,336 @@
+//! The daemon's side: looks at files of a mount, and fetches what is missing of them.
+//!
+//! Goes through trees by itself, by the same layers as the mount, with a bounded number of
+//! questions under way and a bounded list of what is found and not looked at. Ends when its future
+//! is dropped; what was fetched by then stays.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use base::{Attr, Dh, Errno, FileKind, Remote, RemotePath, Result};
+use cache::{Presence, SourceId, Store, Warmed};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::control::cache::{CacheJob, Path, Tally};
+use crate::report::{Problem, printable};
+use crate::stack::disk::Kept;
+use crate::stack::{Source, Stack};
+
+/// How often a job tells how far it is.
+const TOLD_EVERY: Duration = Duration::from_millis(100);
+
+/// Files at a time, at most: each may have some dozen requests on their way.
+const MAX_AT_ONCE: u32 = 256;
+
+/// Files at a time that are only looked at.
+const CHECKED_AT_ONCE: u32 = 32;
+
+/// Files that are found and wait, beyond which no further directory is listed. Their paths take
+/// some ten megabytes.
+const MAX_WAITING: usize = 100_000;
+
+/// Does `job`, and tells `told` how far it is.
+pub async fn run(
+    stack: &Arc<Stack>,
+    job: CacheJob,
+    told: &watch::Sender<Tally>,
+) -> std::result::Result<Tally, Problem> {
+    let store = store(stack)?;
+    match job {
+        CacheJob::Pin { paths } => pin(stack, store, &paths, true).await,
+        CacheJob::Unpin { paths } => pin(stack, store, &paths, false).await,
+        CacheJob::Check { paths } => Ok(Walk::new(stack, None).over(paths, told).await),
+        CacheJob::Warm { paths, at_once } => {
+            Ok(Walk::new(stack, Some(at_once.clamp(1, MAX_AT_ONCE))).over(paths, told).await)
+        }
+    }
+}
+
+fn store(stack: &Stack) -> std::result::Result<&Store, Problem> {
+    let about = |why: String| Problem::new("cache", why);
+    let disk = stack.disk().ok_or_else(|| {
+        about("this mount has none on disk".to_owned()).hint("it is made with -o cache=disk")
+    })?;
+    disk.store.as_ref().map_err(|why| about(why.clone()))
+}
+
+/// Where `path` is: the sources that have it, with its paths in them, the one that is shown first.
+async fn places(stack: &Stack, path: &RemotePath) -> Result<Vec<(Arc<Source>, RemotePath)>> {
+    let sources = stack.sources();
+    let Some(union) = &stack.union else {
+        return Ok(sources.into_iter().map(|source| (source, path.clone())).collect());
+    };
+    let located = union.locate(path).await?;
+    let inside = |source: &Source| {
+        let names = path.names().skip(source.spec.place.len()).collect::<Vec<_>>();
+        RemotePath::parse(&names.join(&b'/')).map_err(|_| Errno::EINVAL)
+    };
+    let mut found = Vec::new();
+    for location in located {
+        let source = sources.iter().find(|source| source.spec.shown() == location.source);
+        if let Some(source) = source {
+            found.push((source.clone(), inside(source)?));
+        }
+    }
+    Ok(found)
+}
+
+async fn pin(
+    stack: &Stack,
+    store: &Store,
+    paths: &[Path],
+    pins: bool,
+) -> std::result::Result<Tally, Problem> {
+    for Path(path) in paths {
+        let about = || format!("'{}'", shown(path));
+        let places = places(stack, path).await;
+        let places = places.map_err(|error| Problem::new(about(), error.to_string()))?;
+        let kept: Vec<(SourceId, RemotePath)> = places
+            .into_iter()
+            .filter_map(|(source, at)| Some((source.cached.as_ref()?.id, at)))
+            .flat_map(|(id, at)| [(id, at.clone()), (cache::Cached::pinned_source(&id), at)])
+            .collect();
+        if kept.is_empty() {
+            return Err(Problem::new(about(), "nothing of it is cached: it is on this machine"));
+        }
+        let store = store.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let mut any = pins;
+            for (source, at) in &kept {
+                if pins {
+                    store.pin(source, at)?;
+                } else {
+                    any |= store.unpin(source, at)?;
+                }
+            }
+            Ok::<bool, cache::StoreError>(any)
+        });
+        let done = done.await.map_err(|error| Problem::new(about(), error.to_string()))?;
+        match done {
+            Ok(true) => {}
+            Ok(false) => {
+                return Err(Problem::new(about(), "it is not pinned")
+                    .hint("a pin is taken back by the path with which it was made"));
+            }
+            Err(error) => return Err(Problem::new(about(), error.to_string())),
+        }
+    }
+    Ok(Tally::default())
+}
+
+/// A path for people.
+fn shown(path: &RemotePath) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    match path.is_root() {
+        true => ".".to_owned(),
+        false => printable(std::ffi::OsStr::from_bytes(path.as_bytes())),
+    }
+}
+
+/// Something to be looked at.
+enum Work {
+    /// What it is has to be asked for.
+    Unknown(RemotePath),
+    Directory(RemotePath),
+    File(RemotePath, u64),
+}
+
+/// What came of it.
+enum Done {
+    Listed(Vec<Work>),
+    Checked(Presence),
+    Warmed(u64, Warmed),
+    /// It is no file, and no directory.
+    Other,
+}
+
+/// A way through trees.
+struct Walk {
+    stack: Arc<Stack>,
+    /// Files at a time to be fetched; `None` to look only.
+    fetches: Option<u32>,
+    /// Directories, and what is not known to be a file.
+    places: Vec<Work>,
+    files: Vec<Work>,
+    tally: Tally,
+    /// Bytes of files that are being fetched.
+    moved: Arc<AtomicU64>,
+}
+
+impl Walk {
+    fn new(stack: &Arc<Stack>, fetches: Option<u32>) -> Walk {
+        Walk {
+            stack: stack.clone(),
+            fetches,
+            places: Vec::new(),
+            files: Vec::new(),
+            tally: Tally::default(),
+            moved: Arc::default(),
+        }
+    }
+
+    async fn over(mut self, paths: Vec<Path>, told: &watch::Sender<Tally>) -> Tally {
+        self.places = paths.into_iter().rev().map(|Path(path)| Work::Unknown(path)).collect();
+        let at_once = self.fetches.unwrap_or(CHECKED_AT_ONCE) as usize;
+        // Dropped with this, and all that runs in it.
+        let mut running = JoinSet::new();
+        let mut tick = tokio::time::interval(TOLD_EVERY);
+        loop {
+            while running.len() < at_once
+                && let Some(work) = self.next()
+            {
+                running.spawn(self.start(work));
+            }
+            tokio::select! {
+                done = running.join_next() => match done {
+                    Some(Ok((path, done))) => self.take(&path, done),
+                    // It has panicked, which was logged.
+                    Some(Err(error)) => {
+                        self.tally.failed += 1;
+                        self.tally.tell(error.to_string());
+                    }
+                    None => break,
+                },
+                _ = tick.tick() => drop(told.send_replace(self.told())),
+            }
+        }
+        self.told()
+    }
+
+    /// Directories first, so that it is known early how much there is, as long as what was found
+    /// does not become too much.
+    fn next(&mut self) -> Option<Work> {
+        if self.files.len() >= MAX_WAITING {
+            return self.files.pop();
+        }
+        self.places.pop().or_else(|| self.files.pop())
+    }
+
+    fn start(&self, work: Work) -> impl Future<Output = (RemotePath, Result<Done>)> + use<> {
+        let (stack, moved, fetches) = (self.stack.clone(), self.moved.clone(), self.fetches);
+        async move {
+            match work {
+                Work::Unknown(path) => {
+                    let told = stack.remote.lstat(&path).await;
+                    let done = told.map(|attr| match work_of(path.clone(), Some(attr)) {
+                        Some(work) => Done::Listed(vec![work]),
+                        None => Done::Other,
+                    });
+                    (path, done)
+                }
+                Work::Directory(path) => {
+                    let listed = list(&stack.remote, &path).await.map(Done::Listed);
+                    (path, listed)
+                }
+                Work::File(path, size) => {
+                    let done = file(&stack, &path, size, fetches.is_some(), &moved).await;
+                    (path, done)
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, path: &RemotePath, done: Result<Done>) {
+        let tally = &mut self.tally;
+        match done {
+            Ok(Done::Other) => {}
+            Ok(Done::Listed(found)) => {
+                for work in found {
+                    if let Work::File(_, size) = work {
+                        tally.files += 1;
+                        tally.bytes += size;
+                        self.files.push(work);
+                    } else {
+                        self.places.push(work);
+                    }
+                }
+            }
+            Ok(Done::Checked(presence)) => {
+                tally.done_files += 1;
+                tally.whole_files += u64::from(presence.whole);
+                tally.present_bytes += presence.present;
+            }
+            Ok(Done::Warmed(size, warmed)) => {
+                tally.done_files += 1;
+                match warmed {
+                    Warmed::Already => tally.whole_files += 1,
+                    Warmed::Fetched(_) => {
+                        tally.whole_files += 1;
+                        tally.fetched_files += 1;
+                    }
+                    Warmed::NotKept => tally.not_kept_files += 1,
+                }
+                tally.present_bytes += if warmed == Warmed::NotKept { 0 } else { size };
+            }
+            Err(error) => {
+                tally.failed += 1;
+                tally.tell(format!("{}: {error}", shown(path)));
+            }
+        }
+    }
+
+    fn told(&self) -> Tally {
+        Tally { fetched_bytes: self.moved.load(Ordering::Relaxed), ..self.tally.clone() }
+    }
+}
+
+/// What is to be done about a path with these attributes; nothing about links and the like.
+fn work_of(path: RemotePath, attr: Option<Attr>) -> Option<Work> {
+    match attr {
+        None => Some(Work::Unknown(path)),
+        Some(attr) => match attr.kind {
+            FileKind::Directory => Some(Work::Directory(path)),
+            FileKind::Regular => Some(Work::File(path, attr.size)),
+            _ => None,
+        },
+    }
+}
+
+/// A directory that is closed when it is dropped.
+struct Listing<'a>(&'a dyn Remote, Dh);
+
+impl Drop for Listing<'_> {
+    fn drop(&mut self) {
+        self.0.closedir(self.1);
+    }
+}
+
+async fn list(remote: &Arc<dyn Remote>, path: &RemotePath) -> Result<Vec<Work>> {
+    let listing = Listing(remote.as_ref(), remote.opendir(path).await?);
+    let mut found = Vec::new();
+    while let Some(batch) = remote.readdir(listing.1).await? {
+        let work = batch.into_iter().filter_map(|it| work_of(path.join(&it.name), it.attr));
+        found.extend(work);
+    }
+    Ok(found)
+}
+
+async fn file(
+    stack: &Stack,
+    path: &RemotePath,
+    size: u64,
+    fetches: bool,
+    moved: &Arc<AtomicU64>,
+) -> Result<Done> {
+    let places = places(stack, path).await?;
+    let (source, at) = places.into_iter().next().ok_or(Errno::ENOENT)?;
+    let Some(Kept { layer, .. }) = &source.cached else {
+        // It is on this machine.
+        let presence = Presence { size, present: size, whole: true };
+        return Ok(if fetches {
+            Done::Warmed(size, Warmed::Already)
+        } else {
+            Done::Checked(presence)
+        });
+    };
+    if !fetches {
+        return layer.presence(&at).await.map(Done::Checked);
+    }
+    let moved = moved.clone();
+    let fetched = move |bytes: u64| {
+        moved.fetch_add(bytes, Ordering::Relaxed);
+    };
+    layer.warm(&at, &fetched).await.map(|warmed| Done::Warmed(size, warmed))
+}

@@ -1,0 +1,91 @@
+//! Paths on the command line as paths of mounts.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use base::RemotePath;
+
+use crate::control::Reply;
+use crate::control::Wish;
+use crate::control::cache::{self, CacheJob, Tally};
+use crate::control::client::{self, Silence};
+use crate::mounts;
+use crate::report::{Problem, printable};
+use crate::status;
+
+/// Bytes of paths in one request, at most: half of what a daemon takes.
+const MAX_PATHS_BYTES: usize = 32 << 10;
+
+/// Some paths of one mount.
+pub struct Places {
+    pub mountpoint: PathBuf,
+    pub paths: Vec<cache::Path>,
+}
+
+/// Finds the mounts that `paths` are in. Asks the mounted file systems what the paths lead to.
+pub fn find(paths: &[PathBuf]) -> Result<Vec<Places>, Problem> {
+    let table =
+        mounts::all().map_err(|error| Problem::new("table of mounts", error.to_string()))?;
+    let mut found: Vec<Places> = Vec::new();
+    for typed in paths {
+        let what = || format!("'{}'", printable(typed));
+        let path = typed.canonicalize().map_err(|error| Problem::new(what(), error.to_string()))?;
+        let around = |mount: &&mounts::Mount| path.starts_with(&mount.mountpoint);
+        // Of those that lie on top of each other the last is seen.
+        let mount =
+            table.iter().filter(around).max_by_key(|mount| mount.mountpoint.as_os_str().len());
+        let mountpoint = mount.map(|mount| mount.mountpoint.clone()).unwrap_or_default();
+        status::find(&mountpoint).map_err(|_| {
+            Problem::new(what(), "it is in no mount of sshoal")
+                .hint("`sshoal status` lists the mounts")
+        })?;
+        let inside = path.strip_prefix(&mountpoint).unwrap_or(Path::new(""));
+        let inside = RemotePath::parse(inside.as_os_str().as_bytes())
+            .map_err(|error| Problem::new(what(), error.to_string()))?;
+        match found.iter_mut().find(|places| places.mountpoint == mountpoint) {
+            Some(places) => places.paths.push(cache::Path(inside)),
+            None => found.push(Places { mountpoint, paths: vec![cache::Path(inside)] }),
+        }
+    }
+    Ok(found)
+}
+
+impl Places {
+    /// Has the daemon of the mount do a job with all paths, in as many requests as it takes;
+    /// `progress` hears what all of it has come to so far.
+    pub fn ask(
+        self,
+        job: impl Fn(Vec<cache::Path>) -> CacheJob,
+        progress: &mut dyn FnMut(&Tally),
+    ) -> Result<Tally, Problem> {
+        let mut all = Tally::default();
+        let mut rest = self.paths.into_iter().peekable();
+        while rest.peek().is_some() {
+            let mut paths = Vec::new();
+            let mut bytes = 0;
+            // As hexadecimal digits, in quotes, and with a comma.
+            while let Some(path) = rest.next_if(|path| {
+                paths.is_empty() || bytes + 2 * path.0.as_bytes().len() + 3 <= MAX_PATHS_BYTES
+            }) {
+                bytes += 2 * path.0.as_bytes().len() + 3;
+                paths.push(path);
+            }
+            let before = all.clone();
+            let mut told = |tally: &Tally| {
+                let mut sum = before.clone();
+                sum.add(tally);
+                progress(&sum);
+            };
+            match client::ask_mount(&self.mountpoint, Wish::Cache(job(paths)), &mut told)? {
+                Reply::Tally(tally) => all.add(&tally),
+                _ => {
+                    return Err(client::unasked(
+                        &self.mountpoint,
+                        status::silence(&Silence::Garbled),
+                    ));
+                }
+            }
+        }
+        Ok(all)
+    }
+}

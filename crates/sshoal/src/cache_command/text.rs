@@ -1,0 +1,244 @@
+//! What `sshoal cache` says, to people and as JSON. All that comes from elsewhere is escaped.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+
+use cache::{Store, store};
+use serde::Serialize;
+
+use crate::control::cache::Tally;
+use crate::report::printable;
+use crate::status::units::{bytes, count};
+
+/// How a store is.
+#[derive(Debug, Serialize)]
+pub struct Told {
+    /// Where it is.
+    pub dir: String,
+    /// Bytes that it takes.
+    pub used_bytes: u64,
+    /// Most that it may take, as far as this command knows: a mount may have been told otherwise.
+    pub limit_bytes: u64,
+    /// Bytes that are free on its disk.
+    pub disk_free_bytes: u64,
+    /// Bytes that stay free there.
+    pub keep_free_bytes: u64,
+    /// Why nothing is written at the moment.
+    pub off: Option<String>,
+    /// What is pinned.
+    pub pins: Vec<Pin>,
+}
+
+/// A sub-tree that is kept from eviction.
+#[derive(Debug, Serialize)]
+pub struct Pin {
+    /// The source, by the beginning of its identity.
+    pub source: String,
+    /// Its path there, escaped.
+    pub path: String,
+}
+
+/// A content.
+#[derive(Debug, Serialize)]
+pub struct Content {
+    /// Its digest (blake3); `null` for one that is not whole.
+    pub digest: Option<String>,
+    /// Its length.
+    pub size_bytes: u64,
+    /// What is here of it.
+    pub present_bytes: u64,
+    /// When it was last used, to the hour, in seconds since 1970.
+    pub used_secs: i64,
+    /// Paths that have or had it, in their sources.
+    pub places: Vec<Pin>,
+}
+
+/// What a verification found.
+#[derive(Debug, Serialize)]
+pub struct Verified {
+    good: u64,
+    good_bytes: u64,
+    damaged: u64,
+    good_chunks: u64,
+    damaged_chunks: u64,
+    directories: u64,
+    damaged_directories: u64,
+}
+
+/// The beginning of a source's identity, enough to tell those of one cache apart.
+fn source(id: &cache::SourceId) -> String {
+    id.as_bytes()[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn path(path: &base::RemotePath) -> String {
+    printable(OsStr::from_bytes(path.as_bytes()))
+}
+
+impl Told {
+    /// Of this store.
+    pub fn of(store: &Store) -> Told {
+        let status = store.status();
+        let pin = |pin: store::Pin| Pin { source: source(&pin.source), path: path(&pin.path) };
+        let mut pins: Vec<Pin> = store.pins().into_iter().map(pin).collect();
+        // Each is kept under both identities that a source has.
+        pins.sort_by(|one, other| one.path.cmp(&other.path));
+        pins.dedup_by(|one, other| one.path == other.path);
+        Told {
+            dir: printable(&status.dir),
+            used_bytes: status.used_bytes,
+            limit_bytes: status.limit_bytes,
+            disk_free_bytes: status.disk_free_bytes,
+            keep_free_bytes: status.keep_free_bytes,
+            off: status.off.as_deref().map(printable),
+            pins,
+        }
+    }
+}
+
+impl From<store::Listed> for Content {
+    fn from(listed: store::Listed) -> Content {
+        let place =
+            |place: store::Place| Pin { source: source(&place.source), path: path(&place.path) };
+        Content {
+            digest: listed.digest.map(|digest| digest.to_hex()),
+            size_bytes: listed.size_bytes,
+            present_bytes: listed.present_bytes,
+            used_secs: listed.used_secs,
+            places: listed.places.into_iter().map(place).collect(),
+        }
+    }
+}
+
+impl From<store::Verified> for Verified {
+    fn from(found: store::Verified) -> Verified {
+        Verified {
+            good: found.good,
+            good_bytes: found.good_bytes,
+            damaged: found.damaged,
+            good_chunks: found.good_chunks,
+            damaged_chunks: found.damaged_chunks,
+            directories: found.directories,
+            damaged_directories: found.damaged_directories,
+        }
+    }
+}
+
+/// How it is, in a few lines.
+pub fn status(told: &Told) -> String {
+    let mut out = format!("{}\n", told.dir);
+    let (used, limit) = (bytes(told.used_bytes), bytes(told.limit_bytes));
+    let _ = writeln!(out, "  holds      {used} (at most {limit})");
+    let (free, keep) = (bytes(told.disk_free_bytes), bytes(told.keep_free_bytes));
+    let _ = writeln!(out, "  disk       {free} free ({keep} are left)");
+    if let Some(why) = &told.off {
+        let _ = writeln!(out, "  writes     none: {why}");
+    }
+    for pin in &told.pins {
+        let path = if pin.path.is_empty() { "all of a source" } else { &pin.path };
+        let _ = writeln!(out, "  pinned     {path}");
+    }
+    out
+}
+
+/// A line for each: how much is here, the digest, and the last path.
+pub fn contents(contents: &[Content]) -> String {
+    let mut out = String::new();
+    for content in contents {
+        let size = match content.present_bytes == content.size_bytes {
+            true => bytes(content.size_bytes),
+            false => format!("{} of {}", bytes(content.present_bytes), bytes(content.size_bytes)),
+        };
+        let digest = content.digest.as_deref().map_or("partial", |digest| &digest[..16]);
+        let place = content.places.last().map_or("", |place| &place.path);
+        let _ = writeln!(out, "{size:>12}  {digest:<16}  {place}");
+    }
+    out
+}
+
+/// What was found, in a few words.
+pub fn verified(found: &Verified) -> String {
+    let mut out = format!(
+        "{} ({}) are as they were written\n",
+        count(found.good, "content"),
+        bytes(found.good_bytes)
+    );
+    let damaged = found.damaged + found.damaged_chunks + found.damaged_directories;
+    if damaged > 0 {
+        let _ = writeln!(
+            out,
+            "removed as damaged: {}, {} of partial ones, {} of directories",
+            count(found.damaged, "content"),
+            count(found.damaged_chunks, "piece"),
+            count(found.damaged_directories, "record"),
+        );
+    }
+    out
+}
+
+/// What cleaning has come to.
+pub fn cleaned(told: &Told, freed_bytes: u64) -> String {
+    format!("freed {}\n{}", bytes(freed_bytes), status(told))
+}
+
+/// How much of files is here.
+pub fn presence(tally: &Tally) -> String {
+    let (here, all) = (bytes(tally.present_bytes), bytes(tally.bytes));
+    let mut out = format!(
+        "{here} of {all} in {} of {} are here\n",
+        tally.whole_files,
+        count(tally.files, "file")
+    );
+    if tally.failed > 0 {
+        let _ = writeln!(out, "{} could not be looked at", tally.failed);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_pins_are_told() {
+        let told = Told {
+            dir: "/c".into(),
+            used_bytes: 5 << 20,
+            limit_bytes: 20 << 30,
+            disk_free_bytes: 1 << 30,
+            keep_free_bytes: 1 << 29,
+            off: Some("No space left on device".into()),
+            pins: vec![Pin { source: "0a".into(), path: "src".into() }],
+        };
+        assert_eq!(
+            status(&told),
+            "/c\n  holds      5 MiB (at most 20 GiB)\n  disk       1 GiB free (512 MiB are left)\n  \
+             writes     none: No space left on device\n  pinned     src\n"
+        );
+    }
+
+    #[test]
+    fn a_content_is_a_line() {
+        let place = Pin { source: "0a".into(), path: "a/b".into() };
+        let whole = Content {
+            digest: Some("0123456789abcdef0123".into()),
+            size_bytes: 1536,
+            present_bytes: 1536,
+            used_secs: 0,
+            places: vec![place],
+        };
+        let part = Content { digest: None, present_bytes: 1024, places: vec![], ..whole };
+        let whole = Content {
+            digest: Some("0123456789abcdef0123".into()),
+            size_bytes: 1536,
+            present_bytes: 1536,
+            used_secs: 0,
+            places: vec![Pin { source: "0a".into(), path: "a/b".into() }],
+        };
+        let lines = contents(&[whole, part]);
+        assert_eq!(
+            lines,
+            "     1.5 KiB  0123456789abcdef  a/b\n1 KiB of 1.5 KiB  partial           \n"
+        );
+    }
+}

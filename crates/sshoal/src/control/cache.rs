@@ -1,0 +1,138 @@
+//! What is asked of the cache on the disk of a mount, and what comes of it.
+
+use base::RemotePath;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Something to be done with files of a mount and their copies on the disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cache", rename_all = "kebab-case")]
+pub enum CacheJob {
+    /// Keep them from eviction: what is here of them, and what comes.
+    Pin {
+        /// Files or directories with all below them.
+        paths: Vec<Path>,
+    },
+    /// No longer.
+    Unpin {
+        /// What was pinned, as it was.
+        paths: Vec<Path>,
+    },
+    /// Tell how much of them is here.
+    Check {
+        /// Files or directories with all below them.
+        paths: Vec<Path>,
+    },
+    /// Fetch what is missing of them. Told of while it goes on.
+    Warm {
+        /// Files or directories with all below them.
+        paths: Vec<Path>,
+        /// Files at a time.
+        at_once: u32,
+    },
+}
+
+/// A path below the root of a mount. Names are bytes, and text is not, so it travels as
+/// hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path(pub RemotePath);
+
+impl Serialize for Path {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let digits: String = self.0.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        serializer.serialize_str(&digits)
+    }
+}
+
+impl<'de> Deserialize<'de> for Path {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Path, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let digit = |byte: u8| char::from(byte).to_digit(16).map(|value| value as u8);
+        let byte = |pair: &[u8]| match pair {
+            [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+            _ => None,
+        };
+        let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(byte).collect();
+        let bytes = bytes.ok_or_else(|| D::Error::custom("no hexadecimal digits"))?;
+        RemotePath::parse(&bytes).map(Path).map_err(D::Error::custom)
+    }
+}
+
+/// What a job on files has come to so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tally {
+    /// Files that were found.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Files that are done with.
+    pub done_files: u64,
+    /// Files of which all is here.
+    pub whole_files: u64,
+    /// Bytes that are here.
+    pub present_bytes: u64,
+    /// Files that had something missing and are whole now.
+    pub fetched_files: u64,
+    /// Bytes that were moved.
+    pub fetched_bytes: u64,
+    /// Files that were read and not kept, since they are being changed or there is no room.
+    pub not_kept_files: u64,
+    /// Files and directories that could not be read.
+    pub failed: u64,
+    /// What the first of them said, escaped.
+    pub problems: Vec<String>,
+}
+
+impl Tally {
+    /// Adds what another job has come to.
+    pub fn add(&mut self, other: &Tally) {
+        self.files += other.files;
+        self.bytes += other.bytes;
+        self.done_files += other.done_files;
+        self.whole_files += other.whole_files;
+        self.present_bytes += other.present_bytes;
+        self.fetched_files += other.fetched_files;
+        self.fetched_bytes += other.fetched_bytes;
+        self.not_kept_files += other.not_kept_files;
+        self.failed += other.failed;
+        for problem in &other.problems {
+            self.tell(problem.clone());
+        }
+    }
+
+    /// Keeps words about something that failed, if there are not many already.
+    pub fn tell(&mut self, problem: String) {
+        /// As many as one reads.
+        const MAX_PROBLEMS: usize = 10;
+        if self.problems.len() < MAX_PROBLEMS {
+            self.problems.push(problem);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_bytes() {
+        let path = Path(RemotePath::parse(b"a/\xff b").unwrap());
+        let text = serde_json::to_string(&path).unwrap();
+        assert_eq!(text, "\"612fff2062\"");
+        assert_eq!(serde_json::from_str::<Path>(&text).unwrap(), path);
+        assert_eq!(serde_json::from_str::<Path>("\"\"").unwrap().0, RemotePath::root());
+        for odd in ["\"6\"", "\"6g\"", "\"2f\"", "\"2e2e\"", "\"610062\"", "\"+1\"", "7"] {
+            assert!(serde_json::from_str::<Path>(odd).is_err(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn jobs_are_what_they_were() {
+        let paths = vec![Path(RemotePath::parse(b"a").unwrap())];
+        let job = CacheJob::Warm { paths, at_once: 4 };
+        let text = serde_json::to_string(&job).unwrap();
+        assert_eq!(text, r#"{"cache":"warm","paths":["61"],"at_once":4}"#);
+        assert_eq!(serde_json::from_str::<CacheJob>(&text).unwrap(), job);
+    }
+}

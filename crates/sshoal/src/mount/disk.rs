@@ -1,0 +1,276 @@
+//! What is asked of the cache on this machine's disk, and of what it knows.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use base::DigestKind;
+
+use crate::report::Problem;
+
+/// The cache of a mount with `cache=disk`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskOptions {
+    /// Where it is; `None` for the user's usual place.
+    pub dir: Option<PathBuf>,
+    /// Bytes at most; `None` for the store's choice.
+    pub size_bytes: Option<u64>,
+    /// Bytes that stay free on its disk; `None` for the store's choice.
+    pub free_bytes: Option<u64>,
+    /// Patterns of what never changes, as paths below the sources, without a `/` at either end.
+    pub immutable: Vec<String>,
+    /// No host is asked anything.
+    pub offline: bool,
+    /// Whether the kernel may read cached files by itself.
+    pub passthrough: Passthrough,
+    /// Whether digests are told.
+    pub digest: DigestMode,
+    /// As which attributes.
+    pub attributes: Vec<DigestAttribute>,
+    /// What tells digests of files at the host.
+    pub digest_command: Option<OsString>,
+}
+
+impl Default for DiskOptions {
+    fn default() -> DiskOptions {
+        DiskOptions {
+            dir: None,
+            size_bytes: None,
+            free_bytes: None,
+            immutable: Vec::new(),
+            offline: false,
+            passthrough: Passthrough::default(),
+            digest: DigestMode::default(),
+            attributes: usual_attributes(),
+            digest_command: None,
+        }
+    }
+}
+
+/// Whether the kernel may read cached files by itself, where it can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Passthrough {
+    /// Where that gains more than it costs.
+    #[default]
+    Auto,
+    /// Yes.
+    Yes,
+    /// No.
+    No,
+}
+
+/// Which digests are told as extended attributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DigestMode {
+    /// None: there are no such attributes.
+    Off,
+    /// Those of contents that are known to be current.
+    #[default]
+    Known,
+    /// Of all files: what is not known is fetched.
+    Compute,
+}
+
+/// An extended attribute that tells a digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DigestAttribute {
+    /// The attribute, from `user.` on.
+    pub name: String,
+    /// Which digest.
+    pub kind: DigestKind,
+    /// As text of lower case hexadecimal digits; else as bytes.
+    pub is_hex: bool,
+}
+
+/// Those that build systems ask for: text for Buck2, EdenFS and siso, bytes for Bazel. There is no
+/// `user.blake3`, since the one that Buck2 asks for is made with a key.
+pub fn usual_attributes() -> Vec<DigestAttribute> {
+    [
+        ("user.md5", DigestKind::Md5, true),
+        ("user.sha1", DigestKind::Sha1, true),
+        ("user.sha256", DigestKind::Sha256, true),
+        ("user.checksum.md5", DigestKind::Md5, false),
+        ("user.checksum.sha1", DigestKind::Sha1, false),
+        ("user.checksum.sha256", DigestKind::Sha256, false),
+        ("user.checksum.blake3", DigestKind::Blake3, false),
+    ]
+    .map(|(name, kind, is_hex)| DigestAttribute { name: name.to_owned(), kind, is_hex })
+    .into()
+}
+
+/// The options about it, in whatever order they come.
+#[derive(Debug, Default)]
+pub struct DiskDraft {
+    /// `cache=disk`.
+    pub is_on: bool,
+    options: DiskOptions,
+    /// Something was said about it.
+    is_told: bool,
+}
+
+/// Smallest bound of the cache: a few files of usual size, below which it would only cost time.
+const MIN_SIZE_BYTES: u64 = 1 << 20;
+
+/// Longest name of an attribute by Linux (`XATTR_NAME_MAX`).
+const MAX_ATTRIBUTE_NAME_BYTES: usize = 255;
+
+impl DiskDraft {
+    pub fn set(&mut self, change: impl FnOnce(&mut DiskOptions)) {
+        self.is_told = true;
+        change(&mut self.options);
+    }
+
+    pub fn set_size(&mut self, text: &str) -> Result<(), String> {
+        let bytes = size(text)?;
+        if bytes < MIN_SIZE_BYTES {
+            return Err("is less than a cache can work with, which is 1M".to_owned());
+        }
+        self.set(|options| options.size_bytes = Some(bytes));
+        Ok(())
+    }
+
+    pub fn set_free(&mut self, text: &str) -> Result<(), String> {
+        let bytes = size(text)?;
+        self.set(|options| options.free_bytes = Some(bytes));
+        Ok(())
+    }
+
+    /// Adds patterns parted by colons.
+    pub fn add_immutable(&mut self, list: &str) -> Result<(), String> {
+        for pattern in list.split(':') {
+            let names = pattern.trim_matches('/');
+            if names.split('/').any(|name| matches!(name, "" | "." | "..")) {
+                return Err(match names {
+                    "" => "names everything; that is consistency=immutable".to_owned(),
+                    _ => "needs paths without . and .., as in immutable=/src/*".to_owned(),
+                });
+            }
+            self.set(|options| options.immutable.push(names.to_owned()));
+        }
+        Ok(())
+    }
+
+    pub fn add_attribute(&mut self, text: &str) -> Result<(), String> {
+        if text == "none" {
+            self.set(|options| options.attributes.clear());
+            return Ok(());
+        }
+        let attribute = attribute(text)?;
+        self.set(|options| {
+            options.attributes.retain(|other| other.name != attribute.name);
+            options.attributes.push(attribute);
+        });
+        Ok(())
+    }
+
+    /// The cache, if one is wanted. What has no effect without one is told in `notes`.
+    pub fn finish(self, notes: &mut Vec<String>) -> Result<Option<DiskOptions>, Problem> {
+        if self.is_on {
+            return Ok(Some(self.options));
+        }
+        if self.options.offline {
+            let why = "there is no cache that could be shown";
+            return Err(Problem::new("option 'offline'", why).hint("add cache=disk"));
+        }
+        if self.is_told {
+            notes.push("what is said about the disk cache has no effect without cache=disk".into());
+        }
+        Ok(None)
+    }
+}
+
+/// A number of bytes, with a unit or without.
+pub fn size(text: &str) -> Result<u64, String> {
+    let wanted = || "needs a size, as in 512M or 20G".to_owned();
+    let (digits, shift) = match text.char_indices().next_back() {
+        Some((at, unit)) if unit.is_ascii_alphabetic() => match unit.to_ascii_uppercase() {
+            'K' => (&text[..at], 10),
+            'M' => (&text[..at], 20),
+            'G' => (&text[..at], 30),
+            'T' => (&text[..at], 40),
+            _ => return Err(wanted()),
+        },
+        _ => (text, 0),
+    };
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(wanted());
+    }
+    let number: u64 = digits.parse().map_err(|_| wanted())?;
+    // Half of what 64 bits hold, so that sums of two do not overflow.
+    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes <= u64::MAX >> 1);
+    bytes.ok_or_else(wanted)
+}
+
+fn attribute(text: &str) -> Result<DigestAttribute, String> {
+    let mut parts = text.splitn(3, ':');
+    let (kind, form, name) = (parts.next(), parts.next(), parts.next());
+    let kind = match kind {
+        Some("md5") => DigestKind::Md5,
+        Some("sha1") => DigestKind::Sha1,
+        Some("sha256") => DigestKind::Sha256,
+        Some("blake3") => DigestKind::Blake3,
+        _ => return Err("begins with none of md5, sha1, sha256, blake3".to_owned()),
+    };
+    let is_hex = match form {
+        Some("hex") => true,
+        Some("raw") => false,
+        _ => return Err("needs hex or raw behind the digest, as in sha256:hex:user.NAME".into()),
+    };
+    let name = name.filter(|name| {
+        let own = name.strip_prefix("user.").unwrap_or_default();
+        !own.is_empty() && !own.starts_with("sshoal.") && name.len() <= MAX_ATTRIBUTE_NAME_BYTES
+    });
+    match name {
+        Some(name) => Ok(DigestAttribute { name: name.to_owned(), kind, is_hex }),
+        None => Err("needs a name that begins with user., and not with user.sshoal.".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_and_bounds() {
+        for (text, bytes) in
+            [("0", 0), ("7", 7), ("4k", 4096), ("20G", 20 << 30), ("8388607T", 8_388_607 << 40)]
+        {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "G", "1.5G", "-1", "5P", "8388608T", "99999999999999999999", "1 G", "5%"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_attribute_is_told_by_digest_form_and_name() {
+        let told = attribute("sha256:raw:user.a:b").unwrap();
+        let wanted = DigestAttribute {
+            name: "user.a:b".to_owned(),
+            kind: DigestKind::Sha256,
+            is_hex: false,
+        };
+        assert_eq!(told, wanted);
+        for text in [
+            "",
+            "sha512:hex:user.x",
+            "md5:base64:user.x",
+            "md5:hex",
+            "md5:hex:trusted.x",
+            "md5:hex:user.",
+            "md5:hex:user.sshoal.x",
+        ] {
+            assert!(attribute(text).is_err(), "{text}");
+        }
+        assert!(attribute(&format!("md5:hex:user.{}", "x".repeat(251))).is_err());
+    }
+
+    #[test]
+    fn patterns_are_paths_below_the_root() {
+        let mut draft = DiskDraft::default();
+        draft.add_immutable("/src/*/:rel?").unwrap();
+        assert_eq!(draft.options.immutable, ["src/*", "rel?"]);
+        for list in ["/", "", "a::b", "a/../b", "./a", "a//b"] {
+            assert!(draft.add_immutable(list).is_err(), "{list}");
+        }
+    }
+}

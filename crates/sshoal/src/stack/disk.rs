@@ -1,0 +1,186 @@
+//! The cache on this machine's disk: where it is, and the layer of each source that uses it.
+//!
+//! **Whose a cached file is.** What is cached belongs to a source, and must never be shown for
+//! another one. A source is told from others by who logs in where (as ssh itself says it, after its
+//! configuration) with the host's key in `known_hosts` ([`ssh::Dialer::identity`]), and by the
+//! directory as it was typed: what that leads to is known only once there is a connection, and a
+//! mount with `offline` has none. Of a pool all gateways count. `docs/cache.md` tells more.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base::Remote;
+use cache::{Cached, CachedConfig, SourceId, Store, StoreConfig, StoreError, SubTrees};
+
+use super::digest_command::DigestCommand;
+use crate::connector::SshConnector;
+use crate::mount::disk::{DigestMode, DiskOptions};
+use crate::mount::request::{Consistency, MountRequest};
+use crate::report::{Problem, printable};
+use crate::sources::{Origin, SourceSpec};
+
+/// Records of the store that are kept in memory, in bytes: the listings of a few thousand
+/// directories. `vfs` has most of what is in use.
+const MEMORY_BYTES: u64 = 4 << 20;
+
+/// The cache of a mount.
+pub struct Disk {
+    /// Where it is.
+    pub dir: PathBuf,
+    /// The store; or why there is none, and the mount goes on without.
+    pub store: Result<Store, String>,
+}
+
+impl Disk {
+    /// Opens the store. What is wrong with the place itself is an error; a disk that fails is not.
+    pub async fn open(options: &DiskOptions) -> Result<Disk, Problem> {
+        let dir = options.dir.clone().map_or_else(default_dir, Ok)?;
+        let config = StoreConfig {
+            dir: dir.clone(),
+            size_bytes: options.size_bytes,
+            free_bytes: options.free_bytes,
+            memory_bytes: MEMORY_BYTES,
+            digests: options.digest != DigestMode::Off,
+        };
+        let about = || format!("cache '{}'", printable(&dir));
+        let opened = tokio::task::spawn_blocking(move || Store::open(config)).await;
+        let opened = opened.map_err(|error| Problem::new(about(), error.to_string()))?;
+        let store = match opened {
+            Ok(store) => Ok(store),
+            Err(error) if is_of_disk(&error) => {
+                tracing::warn!("mounted without the cache on disk: {error}");
+                Err(error.to_string())
+            }
+            Err(error) => {
+                return Err(Problem::new(about(), error.to_string())
+                    .hint("cache_dir=DIR chooses another place; it is to be the user's own"));
+            }
+        };
+        Ok(Disk { dir, store })
+    }
+}
+
+/// The layer of one source that keeps what was read.
+pub struct Kept {
+    /// The layer.
+    pub layer: Arc<Cached>,
+    /// Under which the store knows the source.
+    pub id: SourceId,
+}
+
+/// Whether the disk is at fault, which a mount can do without.
+fn is_of_disk(error: &StoreError) -> bool {
+    matches!(error, StoreError::Io { .. })
+}
+
+/// The user's usual place for it.
+pub fn default_dir() -> Result<PathBuf, Problem> {
+    // Mounts of the system have no home.
+    let system = || rustix::process::geteuid().is_root().then(|| "/var/cache/sshoal".into());
+    cache::store::default_dir().or_else(system).ok_or_else(|| {
+        Problem::new("cache=disk", "neither XDG_CACHE_HOME nor HOME is set")
+            .hint("cache_dir=DIR tells where it is to be")
+    })
+}
+
+/// The layer around `below`, which is all that is known of `spec`'s hosts.
+pub(super) async fn cached(
+    store: &Store,
+    options: &DiskOptions,
+    request: &MountRequest,
+    spec: &SourceSpec,
+    connectors: &[Arc<SshConnector>],
+    below: Arc<dyn Remote>,
+) -> Result<Kept, Problem> {
+    let Origin::Hosts { directory, .. } = &spec.origin else {
+        unreachable!("a directory of this machine is not cached")
+    };
+    let mut gateways = Vec::new();
+    for connector in connectors {
+        gateways.push(connector.identity().await);
+    }
+    let id = source_id(gateways, directory);
+    let config = CachedConfig {
+        mode: match request.consistency {
+            Consistency::Immutable => cache::Mode::Immutable,
+            // What counts by its age is the business of `vfs`; twice would be too long.
+            Consistency::Strict | Consistency::CloseToOpen | Consistency::Timeout => {
+                cache::Mode::CloseToOpen
+            }
+        },
+        immutable: sub_trees(&options.immutable),
+        offline: options.offline,
+        stale_ok: request.cache.serve_stale,
+        backing: crate::mount::wiring::may_pass_through(request),
+        digest_source: match &options.digest_command {
+            Some(command) => Some(Arc::new(DigestCommand::new(command, directory, connectors)?)),
+            None => None,
+        },
+        ..CachedConfig::new(id)
+    };
+    let about = |error: std::io::Error| Problem::new("cache=disk", error.to_string());
+    let layer = Cached::new(below, store.clone(), config).map_err(about)?;
+    Ok(Kept { layer, id })
+}
+
+fn sub_trees(patterns: &[String]) -> SubTrees {
+    let mut trees = SubTrees::default();
+    patterns.iter().for_each(|pattern| trees.add(pattern.as_bytes()));
+    trees
+}
+
+/// The identity of a directory behind these gateways, in whatever order they come.
+fn source_id(mut gateways: Vec<String>, directory: &[u8]) -> SourceId {
+    gateways.sort();
+    gateways.dedup();
+    let mut text = Vec::new();
+    for gateway in gateways {
+        // Lengths in front, so that no two lists are the same bytes.
+        text.extend((gateway.len() as u64).to_be_bytes());
+        text.extend(gateway.into_bytes());
+    }
+    text.extend(u64::MAX.to_be_bytes());
+    text.extend(normal(directory));
+    SourceId::new(&text)
+}
+
+/// A path without the slashes and dots that change nothing.
+fn normal(path: &[u8]) -> Vec<u8> {
+    let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
+    let names: Vec<&[u8]> = names.collect();
+    let root: &[u8] = if path.first() == Some(&b'/') { b"/" } else { b"" };
+    [root, &names.join(&b'/')].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slashes_and_dots_make_no_other_source() {
+        for (one, other) in [("/srv/x/", "//srv/./x"), ("", "."), ("a/b", "./a//b/"), ("/", "//")] {
+            assert_eq!(normal(one.as_bytes()), normal(other.as_bytes()), "{one} {other}");
+        }
+        assert_ne!(normal(b"/a"), normal(b"a"));
+        assert_ne!(normal(b"/"), normal(b""));
+    }
+
+    #[test]
+    fn other_gateways_and_other_directories_are_other_sources() {
+        let id = |gateways: &[&str], directory: &str| {
+            let gateways = gateways.iter().map(|it| (*it).to_owned()).collect();
+            source_id(gateways, directory.as_bytes())
+        };
+        assert_eq!(id(&["a", "b"], "/x"), id(&["b", "a"], "/x/"));
+        let all = [
+            id(&["a"], "/x"),
+            id(&["a", "b"], "/x"),
+            id(&["ab"], "/x"),
+            id(&["a"], "/xb"),
+            id(&["a"], "x"),
+        ];
+        for (index, one) in all.iter().enumerate() {
+            assert!(!all[..index].contains(one));
+        }
+    }
+}

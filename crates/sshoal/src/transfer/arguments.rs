@@ -1,0 +1,307 @@
+//! The command line of `sshoal pull` and `sshoal push`.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::builder::ValueParser;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, ValueEnum};
+use transfer::tar::{Compress, Method};
+use transfer::{Filter, Options, Owners};
+
+use crate::report::{Problem, printable};
+
+/// Behind the help of `pull`.
+pub const PULL_EXAMPLES: &str = "\
+Examples:
+  sshoal pull host:project .                     the directory project, into this one
+  sshoal pull host:project/ copy                 what is in it, as copy
+  sshoal pull --exclude '*.o' --delete h:src/ s  a mirror without objects
+  sshoal pull gw1,gw2:/data/set /scratch         through two gateways at once
+  sshoal pull -n -v host:project .               what would be done
+
+Exit status: 0 all is there, 1 some entries failed, 2 the command line is wrong, 3 it could not
+begin, or the connection was lost for good, 130 it was interrupted. See docs/transfer.md.";
+
+/// Behind the help of `push`.
+pub const PUSH_EXAMPLES: &str = "\
+Examples:
+  sshoal push project host:backup                the directory project, into backup
+  sshoal push project/ host:copy                 what is in it, as copy
+  sshoal push -J gate --delete site/ me@web:www  a mirror, through a jump host
+  sshoal push -n -v project host:                what would be done
+
+Exit status: 0 all is there, 1 some entries failed, 2 the command line is wrong, 3 it could not
+begin, or the connection was lost for good, 130 it was interrupted. See docs/transfer.md.";
+
+/// Options of both, as clap reads them.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// What to copy, and last whereto. With a slash at its end: what is in the directory
+    #[arg(required = true, num_args = 1.., value_name = "SOURCE... TARGET")]
+    pub operands: Vec<OsString>,
+
+    /// How it comes over
+    #[arg(long, value_enum, default_value_t = Engine::Auto, help_heading = "How")]
+    pub engine: Engine,
+    /// Compress a stream: auto, never, zstd or gzip
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = compress,
+        help_heading = "How")]
+    pub compress: Compress,
+    /// Tell what would be done, and do nothing
+    #[arg(short = 'n', long, help_heading = "How")]
+    pub dry_run: bool,
+    /// Read each file back and compare it
+    #[arg(long, help_heading = "How")]
+    pub verify: bool,
+    /// Do not keep what is not whole for the next run
+    #[arg(long, help_heading = "How")]
+    pub no_partial: bool,
+    /// Keep it, as is usual
+    #[arg(long, conflicts_with = "no_partial", hide = true)]
+    pub partial: bool,
+
+    /// Always so: directories, links, modes, times, and owners where allowed
+    #[arg(short = 'a', long, hide = true)]
+    pub archive: bool,
+    /// Keep several names of one file so
+    #[arg(short = 'H', long, help_heading = "What is kept")]
+    pub hard_links: bool,
+    /// Keep extended attributes
+    #[arg(short = 'X', long, help_heading = "What is kept")]
+    pub xattrs: bool,
+    /// Make holes of zeros
+    #[arg(short = 'S', long, help_heading = "What is kept")]
+    pub sparse: bool,
+    /// Leave owners to the login at the target
+    #[arg(long, conflicts_with_all = ["uid_map", "gid_map"], help_heading = "What is kept")]
+    pub no_owner: bool,
+    /// A user id at the source, and what it becomes
+    #[arg(long, value_name = "FROM:TO", value_parser = ids, help_heading = "What is kept")]
+    pub uid_map: Vec<(u32, u32)>,
+    /// A group id at the source, and what it becomes
+    #[arg(long, value_name = "FROM:TO", value_parser = ids, help_heading = "What is kept")]
+    pub gid_map: Vec<(u32, u32)>,
+
+    /// Compare by digest, not by size and time
+    #[arg(short = 'c', long, help_heading = "What is copied")]
+    pub checksum: bool,
+    /// Skip what is newer at the target
+    #[arg(short = 'u', long, help_heading = "What is copied")]
+    pub update: bool,
+    /// Only update what is at the target
+    #[arg(long, help_heading = "What is copied")]
+    pub existing: bool,
+    /// Stay on the source's file system
+    #[arg(short = 'x', long, help_heading = "What is copied")]
+    pub one_file_system: bool,
+    /// Delete at the target what the sources do not have, after all was copied
+    #[arg(long, conflicts_with = "existing", help_heading = "What is copied")]
+    pub delete: bool,
+    /// Delete nothing if it were more than that
+    #[arg(long, value_name = "N", requires = "delete", help_heading = "What is copied")]
+    pub max_delete: Option<u64>,
+    /// What is left out.
+    #[command(flatten)]
+    pub rules: Rules,
+
+    /// ssh's configuration file
+    #[arg(short = 'F', value_name = "FILE", help_heading = "ssh")]
+    pub config: Option<PathBuf>,
+    /// Port
+    #[arg(short = 'p', value_name = "PORT", help_heading = "ssh")]
+    pub port: Option<OsString>,
+    /// Let ssh compress
+    #[arg(short = 'C', help_heading = "ssh")]
+    pub ssh_compression: bool,
+    /// Identity file
+    #[arg(short = 'i', value_name = "FILE", help_heading = "ssh")]
+    pub identity: Vec<OsString>,
+    /// Jump host
+    #[arg(short = 'J', value_name = "HOST", help_heading = "ssh")]
+    pub jump: Option<OsString>,
+    /// Options of ssh, and those of a mount that concern the connection
+    #[arg(short = 'o', value_name = "OPTION", help_heading = "ssh")]
+    pub options: Vec<OsString>,
+
+    /// Name each entry
+    #[arg(short = 'v', long, help_heading = "What is shown")]
+    pub verbose: bool,
+    /// Tell what the program does
+    #[arg(long, help_heading = "What is shown")]
+    pub debug: bool,
+    /// Nothing but problems
+    #[arg(short = 'q', long, conflicts_with_all = ["verbose", "progress"],
+        help_heading = "What is shown")]
+    pub quiet: bool,
+    /// One JSON object a line, on standard output
+    #[arg(long, conflicts_with_all = ["verbose", "quiet"], help_heading = "What is shown")]
+    pub json: bool,
+    /// All figures at the end
+    #[arg(long, help_heading = "What is shown")]
+    pub stats: bool,
+    /// A progress bar, even if standard error is no terminal
+    #[arg(long, help_heading = "What is shown")]
+    pub progress: bool,
+}
+
+/// How it comes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// What is fastest for it
+    Auto,
+    /// One stream by the server's tar; only for what is not there yet
+    Tar,
+    /// Requests over several sessions; needs no commands
+    Sftp,
+}
+
+/// Patterns in the order in which they were given.
+#[derive(Clone, Debug, Default)]
+pub struct Rules(Vec<(Rule, OsString)>);
+
+/// What a pattern is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    Exclude,
+    Include,
+    From,
+}
+
+const RULES: [(Rule, &str, &str, &str); 3] = [
+    (Rule::Exclude, "exclude", "PATTERN", "Leave out what matches, as in .gitignore"),
+    (Rule::Include, "include", "PATTERN", "But not this; the first pattern that matches counts"),
+    (Rule::From, "exclude-from", "FILE", "Patterns, one a line"),
+];
+
+impl clap::FromArgMatches for Rules {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Rules, clap::Error> {
+        let mut rules = Vec::new();
+        for (rule, name, _, _) in RULES {
+            let values = matches.get_many::<OsString>(name).into_iter().flatten();
+            let places = matches.indices_of(name).into_iter().flatten();
+            rules.extend(places.zip(values).map(|(place, value)| (place, rule, value.clone())));
+        }
+        rules.sort_by_key(|(place, _, _)| *place);
+        Ok(Rules(rules.into_iter().map(|(_, rule, value)| (rule, value)).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Rules::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for Rules {
+    fn augment_args(command: Command) -> Command {
+        RULES.into_iter().fold(command, |command, (_, name, value, help)| {
+            command.arg(
+                Arg::new(name)
+                    .long(name)
+                    .value_name(value)
+                    .help(help)
+                    .action(ArgAction::Append)
+                    .value_parser(ValueParser::os_string())
+                    .help_heading("What is copied"),
+            )
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Rules::augment_args(command)
+    }
+}
+
+impl Rules {
+    /// Whether nothing is left out.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn filter(&self) -> Result<Filter, Problem> {
+        let mut filter = Filter::builder();
+        for (rule, value) in &self.0 {
+            let what = || format!("pattern '{}'", printable(value));
+            if *rule == Rule::From {
+                let text = std::fs::read_to_string(value).map_err(|error| {
+                    let what = format!("--exclude-from '{}'", printable(value));
+                    Problem::new(what, error.to_string())
+                })?;
+                filter.lines(&text);
+                continue;
+            }
+            let pattern = value.to_str().ok_or_else(|| Problem::new(what(), "not UTF-8"))?;
+            match rule {
+                Rule::Include => filter.include(pattern),
+                Rule::Exclude | Rule::From => filter.exclude(pattern),
+            };
+        }
+        filter.build().map_err(|error| Problem::new("patterns", error.to_string()))
+    }
+}
+
+fn compress(text: &str) -> Result<Compress, String> {
+    match text {
+        "auto" => Ok(Compress::Auto),
+        "never" | "no" | "none" => Ok(Compress::Never),
+        text => Method::from_name(text)
+            .map(Compress::Always)
+            .ok_or_else(|| "it is auto, never, zstd or gzip".to_owned()),
+    }
+}
+
+fn ids(text: &str) -> Result<(u32, u32), String> {
+    let pair =
+        text.split_once(':').and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+    pair.ok_or_else(|| "two numbers with a colon between them are wanted: 1000:33".to_owned())
+}
+
+impl Arguments {
+    /// What is to be copied, and how. `may_own`: whether the target's side may give files away.
+    pub fn transfer_options(&self, may_own: bool) -> Result<Options, Problem> {
+        let map = |pairs: &[(u32, u32)]| pairs.iter().copied().collect::<HashMap<_, _>>();
+        let is_mapped = !self.uid_map.is_empty() || !self.gid_map.is_empty();
+        let owners = match (is_mapped, may_own && !self.no_owner) {
+            (true, _) => Owners::Mapped { uids: map(&self.uid_map), gids: map(&self.gid_map) },
+            (false, true) => Owners::Numbers,
+            (false, false) => Owners::Leave,
+        };
+        Ok(Options {
+            owners,
+            hard_links: self.hard_links,
+            xattrs: self.xattrs,
+            sparse: self.sparse,
+            specials: false,
+            checksum: self.checksum,
+            delete: self.delete,
+            max_delete: self.max_delete,
+            filter: self.rules.filter()?,
+            one_file_system: self.one_file_system,
+            update: self.update,
+            existing: self.existing,
+            dry_run: self.dry_run,
+            partial: !self.no_partial,
+            verify: self.verify,
+        })
+    }
+
+    /// What ssh is given, in the words of the command line that mounts.
+    pub fn ssh_words(&self) -> Vec<OsString> {
+        let mut words = Vec::new();
+        let mut pair = |flag: &str, value: &OsString| {
+            words.push(flag.into());
+            words.push(value.clone());
+        };
+        if let Some(config) = &self.config {
+            pair("-F", &config.clone().into_os_string());
+        }
+        self.port.iter().for_each(|port| pair("-p", port));
+        self.identity.iter().for_each(|file| pair("-i", file));
+        self.jump.iter().for_each(|host| pair("-J", host));
+        self.options.iter().for_each(|option| pair("-o", option));
+        if self.ssh_compression {
+            words.push("-C".into());
+        }
+        words
+    }
+}

@@ -1,0 +1,414 @@
+//! One copy: the engines in their order.
+//!
+//! A stream by tar goes first where it can: what it brings is not there yet, so that nothing has to
+//! be compared. Whatever it does not bring is for a run over SFTP, which compares both sides; so a
+//! stream that breaks is no more than a copy with less left to do. The connections of the run are
+//! made when it is needed.
+
+mod pull;
+mod push;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base::{Errno, Name, Remote, RemotePath};
+use local::Local;
+use tokio::sync::watch;
+use transfer::digest::ShellDigester;
+use transfer::tar::{Compress, Declined, Streak, Streamed, Streaming};
+use transfer::{Job, Options, Outcome, Progress, Run, Shell, Source, Stop, Tree};
+
+use super::Way;
+use super::arguments::{Arguments, Engine};
+use super::place::{FarPlace, NearPlace, is_far};
+use super::show::Show;
+use crate::mount::request::MountRequest;
+use crate::report::{Problem, printable};
+use crate::stack::{self, Stack};
+
+/// How it ended.
+pub struct Ended {
+    pub outcome: Outcome,
+    /// Those that have copied something, in their order.
+    pub engines: Vec<&'static str>,
+    /// What the user should know, though nothing is wrong.
+    pub notes: Vec<String>,
+}
+
+/// What is to be done, checked as far as the command line alone tells.
+pub struct Carrier {
+    way: Way,
+    engine: Engine,
+    compress: Compress,
+    options: Options,
+    has_filter: bool,
+    request: MountRequest,
+    far: Vec<FarPlace>,
+    near: Vec<NearPlace>,
+    /// The target was written with a slash at its end: it is a directory.
+    target_is_directory: bool,
+    show: Arc<Show>,
+}
+
+/// What of the far side is in use.
+struct Reached {
+    /// Keeps the connections.
+    _stack: Stack,
+    remote: Arc<dyn Remote>,
+    shell: Option<Arc<dyn Shell>>,
+    directory: Vec<u8>,
+}
+
+/// What the streams have left.
+#[derive(Default)]
+struct Progressed {
+    /// Each with whether nothing was left.
+    streaks: Vec<(Streak, bool)>,
+    outcome: Option<Outcome>,
+    engines: Vec<&'static str>,
+    notes: Vec<String>,
+}
+
+type Asked = watch::Receiver<bool>;
+
+impl Carrier {
+    /// Reads the operands.
+    pub fn new(
+        way: Way,
+        arguments: &Arguments,
+        request: MountRequest,
+        show: Arc<Show>,
+    ) -> Result<Carrier, Problem> {
+        let operands = arguments.operands.split_last();
+        let Some((target, sources)) = operands.filter(|(_, sources)| !sources.is_empty()) else {
+            let usage = format!("usage: sshoal {} [OPTIONS] SOURCE... TARGET", way.name());
+            return Err(Problem::new("target", "missing").hint(usage));
+        };
+        let wrong_side = |word: &std::ffi::OsString, what: &str| {
+            let command = if way == Way::Pull { "push" } else { "pull" };
+            let hint = format!("host:path names one; `sshoal {command}` goes the other way");
+            Problem::new(format!("'{}'", printable(word)), what).hint(hint)
+        };
+        let (mut far, mut near) = (Vec::new(), Vec::new());
+        match way {
+            Way::Pull => {
+                for word in sources {
+                    if !is_far(word) {
+                        return Err(wrong_side(word, "the source of a pull is on another machine"));
+                    }
+                    far.push(FarPlace::parse(word, false)?);
+                }
+                if is_far(target) {
+                    return Err(wrong_side(target, "the target of a pull is on this machine")
+                        .hint_too("a name with a colon in it is written ./name"));
+                }
+                near.push(NearPlace::of_target(target));
+            }
+            Way::Push => {
+                if !is_far(target) {
+                    return Err(wrong_side(target, "the target of a push is on another machine"));
+                }
+                far.push(FarPlace::parse(target, true)?);
+                for word in sources {
+                    if is_far(word) {
+                        return Err(wrong_side(word, "the source of a push is on this machine")
+                            .hint_too("a name with a colon in it is written ./name"));
+                    }
+                    near.push(NearPlace::of(word));
+                }
+            }
+        }
+        let may_own = way == Way::Push || rustix::process::geteuid().is_root();
+        let options = arguments.transfer_options(may_own)?;
+        let engine = arguments.engine;
+        if engine == Engine::Tar
+            && let Some(option) = Streaming::unsuited(&options)
+        {
+            return Err(Problem::new("--engine tar", format!("it cannot do {option}"))
+                .hint("leave --engine out, and what can is used"));
+        }
+        Ok(Carrier {
+            way,
+            engine,
+            // What ssh compresses does not get smaller by being compressed before.
+            compress: match arguments.ssh_compression && arguments.compress == Compress::Auto {
+                true => Compress::Never,
+                false => arguments.compress,
+            },
+            options,
+            has_filter: !arguments.rules.is_empty(),
+            request,
+            far,
+            near,
+            target_is_directory: target.as_encoded_bytes().ends_with(b"/"),
+            show,
+        })
+    }
+
+    /// Where it is shown.
+    pub fn show(&self) -> Arc<Show> {
+        self.show.clone()
+    }
+
+    /// Copies. Ends in order when `asked` becomes true.
+    pub async fn carry(self, asked: Asked) -> Result<Ended, Problem> {
+        match self.way {
+            Way::Pull => self.pull(asked).await,
+            Way::Push => self.push(asked).await,
+        }
+    }
+
+    // ---- pull
+
+    fn near_source(&self, index: usize, to: RemotePath) -> Result<Source, Problem> {
+        let near = &self.near[index];
+        let local = Local::open(&near.directory).map_err(|error| {
+            Problem::new(format!("source '{}'", printable(near.path())), error.to_string())
+        })?;
+        let tree = Tree::here(Arc::new(local), &near.directory).at(becomes(&near.name));
+        Ok(Source { tree, to })
+    }
+
+    fn far_tree(&self, connected: &Reached, path: RemotePath) -> Tree {
+        let mut tree = Tree::far(connected.remote.clone()).at(path);
+        tree.digester = digester(connected);
+        tree
+    }
+
+    // ---- both
+
+    fn may_stream_at_all(&self) -> Result<(), String> {
+        if self.engine == Engine::Sftp {
+            return Err("--engine sftp".to_owned());
+        }
+        if self.request.ssh.password_stdin {
+            return Err(
+                "a password is given once, and a stream needs a login of its own".to_owned()
+            );
+        }
+        match Streaming::unsuited(&self.options) {
+            Some(option) => Err(format!("it cannot do {option}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Where the user wants a stream and nothing else, its absence is an error.
+    fn insist(&self, why: &str) -> Result<(), Problem> {
+        tracing::debug!("no stream: {why}");
+        match self.engine {
+            Engine::Tar => Err(Problem::new("--engine tar", why.to_owned())
+                .hint("leave --engine out, and what can is used")),
+            Engine::Auto | Engine::Sftp => Ok(()),
+        }
+    }
+
+    fn shell(&self, far: &FarPlace) -> Result<Option<Arc<dyn Shell>>, Problem> {
+        super::shell::of(stack::ssh_configs(&self.request, &far.spec)?)
+    }
+
+    fn streaming(&self, shell: Arc<dyn Shell>) -> Streaming {
+        let progress = Arc::new(Progress::default());
+        self.show.watch(progress.clone());
+        Streaming {
+            shell,
+            options: self.options.clone(),
+            compress: self.compress,
+            only_if_fast: self.engine == Engine::Auto,
+            progress,
+            events: self.show.clone(),
+        }
+    }
+
+    /// Takes note of a stream.
+    fn taken(&self, streamed: Streamed, progressed: &mut Progressed) -> Result<Taken, Problem> {
+        match streamed {
+            Streamed::Whole(streak) => {
+                progressed.note_stream(streak, true);
+                Ok(Taken::Whole)
+            }
+            Streamed::Partly(streak) => {
+                if let Some(why) = &streak.why {
+                    tracing::debug!("the stream is not whole: {why}");
+                }
+                let placed = streak.placed || self.way == Way::Pull;
+                progressed.note_stream(streak, false);
+                Ok(if placed { Taken::Partly } else { Taken::Staged })
+            }
+            Streamed::Declined(Declined::Staged) => Ok(Taken::Staged),
+            Streamed::Declined(declined) => {
+                let why = match declined {
+                    Declined::NoShell(why) => format!("the server runs no commands: {why}"),
+                    Declined::NoTar => "the server has no tar that can".to_owned(),
+                    Declined::Absent => "the directory is not there".to_owned(),
+                    Declined::Occupied => "there is something at the target to compare with".into(),
+                    Declined::Slower => "several sessions are faster for large files".to_owned(),
+                    Declined::Staged => "an earlier copy is gone on with".to_owned(),
+                    Declined::Lost(why) => why,
+                };
+                self.insist(&why)?;
+                progressed.notes.push(format!("no stream by tar: {why}"));
+                Ok(Taken::Nothing)
+            }
+        }
+    }
+
+    /// Connects, with the place's directory as the root.
+    async fn reach(&self, far: &FarPlace) -> Result<Reached, Problem> {
+        let directory = &far.place.directory;
+        let mut request = self.request.clone();
+        request.sources = vec![far.spec_at(directory)];
+        request.source = far.spec.name.clone();
+        // The mount point of no mount: a place that contains nothing.
+        request.mountpoint = "/proc/self/fdinfo".into();
+        let stack = Stack::build(&request).await?;
+        let shell = self.shell(far)?;
+        let remote = stack.remote.clone();
+        Ok(Reached { _stack: stack, remote, shell, directory: directory.clone() })
+    }
+
+    /// Runs a job over the remotes; how that alone has ended.
+    async fn run(
+        &self,
+        job: Job,
+        progressed: &mut Progressed,
+        asked: &Asked,
+    ) -> Result<Outcome, Problem> {
+        let near = job.target.local.is_some()
+            && job.sources.iter().all(|source| source.tree.local.is_some());
+        let wrong = |error: transfer::JobError| Problem::new("copy", error.to_string());
+        transfer::engine::check(&job).map_err(wrong)?;
+        let run = Run::start(job, self.show.clone()).await.map_err(wrong)?;
+        self.show.watch(run.progress());
+        let stopper = run.stopper();
+        let mut asked = asked.clone();
+        let stopping = tokio::spawn(async move {
+            if asked.wait_for(|asked| *asked).await.is_ok() {
+                stopper.stop();
+            }
+        });
+        let outcome = transfer::engine::drive(run).await;
+        stopping.abort();
+        progressed.note_run(outcome.clone(), if near { "local" } else { "sftp" });
+        Ok(outcome)
+    }
+}
+
+/// What a stream has left to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    /// Nothing.
+    Whole,
+    /// Something, in a tree that has its name.
+    Partly,
+    /// Something, in a tree that has not.
+    Staged,
+    /// Everything.
+    Nothing,
+}
+
+impl Progressed {
+    fn note_stream(&mut self, streak: Streak, is_whole: bool) {
+        self.note_engine("tar");
+        self.streaks.push((streak, is_whole));
+    }
+
+    fn note_run(&mut self, outcome: Outcome, engine: &'static str) {
+        self.note_engine(engine);
+        self.outcome = Some(match self.outcome.take() {
+            None => outcome,
+            Some(before) => both(before, outcome),
+        });
+    }
+
+    fn note_engine(&mut self, engine: &'static str) {
+        if self.engines.last() != Some(&engine) {
+            self.engines.push(engine);
+        }
+    }
+
+    fn interrupted(&mut self) {
+        let stopped = Some(Stop::Asked);
+        self.outcome = Some(Outcome { stopped, ..Outcome::default() });
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.outcome.as_ref().is_some_and(|outcome| outcome.stopped.is_some())
+    }
+
+    fn ended(self) -> Ended {
+        let mut outcome = self.outcome;
+        let mut streaks = self.streaks;
+        streaks.sort_by_key(|(_, is_whole)| *is_whole);
+        for (streak, is_whole) in &streaks {
+            outcome = Some(match (outcome, is_whole) {
+                (None, _) => streak.outcome(),
+                (Some(others), true) => both(streak.outcome(), others),
+                // The run has counted what the stream has copied as unchanged.
+                (Some(run), false) => streak.followed_by(run),
+            });
+        }
+        Ended { outcome: outcome.unwrap_or_default(), engines: self.engines, notes: self.notes }
+    }
+}
+
+/// The outcome of two runs of different sources.
+fn both(mut one: Outcome, other: Outcome) -> Outcome {
+    let (sum, more) = (&mut one.counts, other.counts);
+    sum.entries += more.entries;
+    sum.dirs_made += more.dirs_made;
+    sum.files_copied += more.files_copied;
+    sum.links_made += more.links_made;
+    sum.names_made += more.names_made;
+    sum.attrs_set += more.attrs_set;
+    sum.unchanged += more.unchanged;
+    sum.skipped += more.skipped;
+    sum.failed += more.failed;
+    sum.deleted += more.deleted;
+    sum.bytes += more.bytes;
+    sum.bytes_copied += more.bytes_copied;
+    sum.bytes_resumed += more.bytes_resumed;
+    one.problems.extend(other.problems);
+    one.problems_total += other.problems_total;
+    one.stopped = one.stopped.or(other.stopped);
+    one.deletions_withheld += other.deletions_withheld;
+    one.owners_refused |= other.owners_refused;
+    one.elapsed += other.elapsed;
+    one.waited_for_source += other.waited_for_source;
+    one.waited_for_target += other.waited_for_target;
+    one
+}
+
+/// What a source becomes, relative to the target.
+fn becomes(name: &Option<Name>) -> RemotePath {
+    RemotePath::from_names(name)
+}
+
+/// Whether nothing is there, or a directory without entries.
+fn is_free(place: &Path) -> bool {
+    match place.symlink_metadata() {
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        Ok(metadata) if metadata.is_dir() => {
+            std::fs::read_dir(place).is_ok_and(|mut entries| entries.next().is_none())
+        }
+        Ok(_) => false,
+    }
+}
+
+fn at_target(path: &Path, errno: Errno) -> Problem {
+    Problem::new(format!("target '{}'", printable(path)), errno.to_string())
+}
+
+fn digester(reached: &Reached) -> Option<Arc<dyn transfer::digest::Digester>> {
+    let shell = reached.shell.clone()?;
+    Some(Arc::new(ShellDigester::new(shell, reached.directory.clone())))
+}
+
+/// The value, unless somebody asks for the end before.
+async fn unless_asked<T>(asked: &Asked, value: impl Future<Output = T>) -> Option<T> {
+    let mut asked = asked.clone();
+    tokio::select! {
+        biased;
+        _ = asked.wait_for(|asked| *asked) => None,
+        value = value => Some(value),
+    }
+}

@@ -1,0 +1,152 @@
+//! From other machines to this one.
+
+use std::sync::Arc;
+
+use base::{Errno, FileKind, RemotePath};
+use local::Local;
+use transfer::tar::Pull;
+use transfer::{Job, Source, Tree};
+
+use super::{
+    Asked, Carrier, Ended, Progressed, Reached, Taken, at_target, becomes, digester, is_free,
+    unless_asked,
+};
+use crate::report::{Problem, printable};
+use crate::transfer::arguments::Engine;
+use crate::transfer::place::{FarPlace, NearPlace};
+
+impl Carrier {
+    pub(super) async fn pull(self, asked: Asked) -> Result<Ended, Problem> {
+        let mut far = self.far.clone();
+        let mut target = self.near[0].clone();
+        let mut reached: Vec<Option<Reached>> = far.iter().map(|_| None).collect();
+        let mut to: Vec<RemotePath> = far.iter().map(|far| becomes(&far.place.name)).collect();
+        // One file and a new name: it is the file's.
+        if let ([only], Some(name)) = (&far[..], &target.name)
+            && only.place.name.is_some()
+            && !self.target_is_directory
+        {
+            let connected = self.reach(only).await?;
+            let attr = connected.remote.lstat(&becomes(&only.place.name)).await;
+            if attr.is_ok_and(|attr| attr.kind != FileKind::Directory) {
+                to[0] = RemotePath::from_names([name]);
+                target.name = None;
+            }
+            reached[0] = Some(connected);
+        }
+        let root = self.near_root(&target)?;
+        let target_path = becomes(&target.name);
+        let mut progressed = Progressed::default();
+        let mut rest = Vec::new();
+        for (index, far) in far.iter_mut().enumerate() {
+            let done = match self.may_stream(far, &target, &to[index]) {
+                Ok(()) => {
+                    let pull = Pull {
+                        directory: far.place.directory.clone(),
+                        name: far.place.name.clone(),
+                        root: target.directory.clone(),
+                        target: target_path.clone(),
+                        to: to[index].clone(),
+                    };
+                    self.stream_pull(far, &pull, &mut progressed, &asked).await?
+                }
+                Err(why) => {
+                    self.insist(&why)?;
+                    false
+                }
+            };
+            if !done {
+                rest.push(index);
+            }
+        }
+        if !rest.is_empty() && progressed.outcome.is_none() {
+            let mut sources = Vec::new();
+            let mut kept = Vec::new();
+            for index in rest {
+                let connected = match reached[index].take() {
+                    Some(connected) => connected,
+                    None => self.reach(&far[index]).await?,
+                };
+                let mut tree = Tree::far(connected.remote.clone());
+                tree.path = becomes(&far[index].place.name);
+                tree.digester = digester(&connected);
+                sources.push(Source { tree, to: to[index].clone() });
+                kept.push(connected);
+            }
+            let tree = Tree::here(root, &target.directory).at(target_path);
+            let job = Job { sources, target: tree, options: self.options.clone() };
+            self.run(job, &mut progressed, &asked).await?;
+        }
+        Ok(progressed.ended())
+    }
+
+    /// Whether a stream may bring that source: its place is empty.
+    fn may_stream(
+        &self,
+        far: &FarPlace,
+        target: &NearPlace,
+        to: &RemotePath,
+    ) -> Result<(), String> {
+        self.may_stream_at_all()?;
+        if far.spec.gateways().is_empty() {
+            return Err("the source is on this machine".to_owned());
+        }
+        if far.spec.gateways().len() > 1 && self.engine == Engine::Auto {
+            return Err("several gateways bring more than one stream".to_owned());
+        }
+        if self.has_filter {
+            return Err("what is left out is known to the server's tar by no pattern".to_owned());
+        }
+        use std::os::unix::ffi::OsStrExt;
+        let place = target.path().join(std::ffi::OsStr::from_bytes(to.as_bytes()));
+        match is_free(&place) {
+            true => Ok(()),
+            false => Err("there is something at the target to compare with".to_owned()),
+        }
+    }
+
+    /// True when nothing is left to be done.
+    async fn stream_pull(
+        &self,
+        far: &FarPlace,
+        pull: &Pull,
+        progressed: &mut Progressed,
+        asked: &Asked,
+    ) -> Result<bool, Problem> {
+        let Some(shell) = self.shell(far)? else { return Ok(false) };
+        let streaming = self.streaming(shell);
+        if !pull.target.is_root() && !pull.to.is_root() {
+            self.make_target(pull)?;
+        }
+        let streamed = unless_asked(asked, streaming.pull(pull)).await;
+        let Some(streamed) = streamed else {
+            progressed.interrupted();
+            return Ok(true);
+        };
+        let streamed = streamed.map_err(|errno| at_target(&pull.root, errno))?;
+        self.taken(streamed, progressed).map(|taken| taken == Taken::Whole)
+    }
+
+    fn make_target(&self, pull: &Pull) -> Result<(), Problem> {
+        use std::os::unix::ffi::OsStrExt;
+        let path = pull.root.join(std::ffi::OsStr::from_bytes(pull.target.as_bytes()));
+        match std::fs::create_dir(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                Err(at_target(&path, Errno::from(error)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The directory of this machine that a pull writes into.
+    fn near_root(&self, target: &NearPlace) -> Result<Arc<Local>, Problem> {
+        let opened = Local::open(&target.directory);
+        opened.map(Arc::new).map_err(|error| {
+            let what = format!("target '{}'", printable(target.path()));
+            Problem::new(what, error.to_string())
+                .hint("its last directory is made, the others have to be there")
+        })
+    }
+
+    // ---- push
+}

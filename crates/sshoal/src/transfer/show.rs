@@ -1,0 +1,375 @@
+//! What is seen of a copy: each entry, how far it is, and how it ended.
+//!
+//! Results go to standard output, everything else to standard error. Names are escaped; in JSON
+//! they are what they are, as far as they are UTF-8, and bytes beside that where they are not.
+
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use transfer::{Action, Entry, Events, Outcome, Progress, Skip, Stop, Why};
+
+use super::Way;
+use super::arguments::Arguments;
+use crate::report::Problem;
+
+/// How often the bar is drawn.
+const FRAME: Duration = Duration::from_millis(100);
+
+/// Problems that are told one by one; the others are counted.
+const PROBLEMS_SHOWN: usize = 20;
+
+/// Where it is shown, and how much of it.
+pub struct Show {
+    mode: Mode,
+    has_bar: bool,
+    has_stats: bool,
+    dry_run: bool,
+    began: Instant,
+    watched: Mutex<Vec<Arc<Progress>>>,
+    bar: ProgressBar,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Quiet,
+    Usual,
+    Verbose,
+    Json,
+}
+
+/// Ends the drawing when it is dropped.
+pub struct Drawing {
+    task: Option<tokio::task::JoinHandle<()>>,
+    bar: ProgressBar,
+}
+
+impl Drop for Drawing {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Show {
+    /// As the command line wants it.
+    pub fn new(arguments: &Arguments) -> Show {
+        let mode = match (arguments.json, arguments.quiet, arguments.verbose) {
+            (true, _, _) => Mode::Json,
+            (_, true, _) => Mode::Quiet,
+            (_, _, true) => Mode::Verbose,
+            // Whoever asks what would be done wants to see it.
+            _ if arguments.dry_run => Mode::Verbose,
+            _ => Mode::Usual,
+        };
+        let has_terminal = std::io::stderr().is_terminal();
+        let is_wanted = mode == Mode::Usual && has_terminal && !arguments.debug;
+        Show {
+            mode,
+            has_bar: is_wanted || arguments.progress,
+            has_stats: arguments.stats,
+            dry_run: arguments.dry_run,
+            began: Instant::now(),
+            watched: Mutex::default(),
+            bar: ProgressBar::hidden(),
+        }
+    }
+
+    /// Counts what this one counts, too.
+    pub fn watch(&self, progress: Arc<Progress>) {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).push(progress);
+    }
+
+    /// Draws the bar until what is returned is dropped. Within a runtime.
+    pub fn draw(self: Arc<Show>) -> Drawing {
+        let bar = self.bar.clone();
+        if !self.has_bar {
+            return Drawing { task: None, bar };
+        }
+        let style =
+            ProgressStyle::with_template("{bar:24} {bytes}/{total_bytes}  {bytes_per_sec}  {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+        let task = tokio::spawn(async move {
+            let mut frames = tokio::time::interval(FRAME);
+            loop {
+                frames.tick().await;
+                self.frame();
+            }
+        });
+        Drawing { task: Some(task), bar }
+    }
+
+    fn frame(&self) {
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let sum = |counter: fn(&Progress) -> &AtomicU64| {
+            watched.iter().map(|it| counter(it).load(Ordering::Relaxed)).sum::<u64>()
+        };
+        let planned = watched.last().is_some_and(|it| it.planned.load(Ordering::Relaxed));
+        let (files, all) = (sum(|it| &it.files_done), sum(|it| &it.files_planned));
+        let (bytes, total) = (sum(|it| &it.bytes_done), sum(|it| &it.bytes_planned));
+        let left = match (planned, bytes) {
+            (true, 1..) => {
+                let rate = bytes as f64 / self.began.elapsed().as_secs_f64();
+                let left = total.saturating_sub(bytes) as f64 / rate.max(1.0);
+                format!(", {left:.0} s left")
+            }
+            // It is not known yet how much there is.
+            _ => String::new(),
+        };
+        self.bar.set_length(total);
+        self.bar.set_position(bytes);
+        self.bar
+            .set_message(format!("{files} of {all}{} files{left}", if planned { "" } else { "+" }));
+    }
+
+    /// The end of a copy that was begun.
+    pub fn summary(&self, way: Way, outcome: &Outcome, engines: &[&str], notes: &[String]) {
+        match self.mode {
+            Mode::Json => self.print(&format!("{}\n", summary_json(way, outcome, engines, notes))),
+            Mode::Quiet => self.problems(outcome),
+            Mode::Usual | Mode::Verbose => {
+                self.problems(outcome);
+                let mut text =
+                    summary(outcome, engines, self.dry_run, self.began.elapsed().as_secs_f64());
+                if self.has_stats {
+                    text += &figures(outcome);
+                    notes.iter().for_each(|note| text += &format!("{note}\n"));
+                }
+                self.print(&text);
+            }
+        }
+    }
+
+    /// A copy that could not begin, or not go on.
+    pub fn broken(&self, problem: &Problem) {
+        eprintln!("sshoal: {problem}");
+        if self.mode == Mode::Json {
+            let event = json!({"event": "broken", "why": problem.to_string()});
+            self.print(&format!("{event}\n"));
+        }
+    }
+
+    fn problems(&self, outcome: &Outcome) {
+        for problem in outcome.problems.iter().take(PROBLEMS_SHOWN) {
+            eprintln!("sshoal: {problem}");
+        }
+        let more = outcome.problems_total.saturating_sub(PROBLEMS_SHOWN as u64);
+        if more > 0 {
+            eprintln!("sshoal: and {more} more; --json tells of all");
+        }
+        if outcome.owners_refused {
+            eprintln!("sshoal: note: owners were left, since only root may give files away");
+        }
+        if outcome.deletions_withheld > 0 {
+            let count = outcome.deletions_withheld;
+            eprintln!(
+                "sshoal: {count} entries were not deleted: something failed, or --max-delete is less"
+            );
+        }
+        match outcome.stopped {
+            Some(Stop::Lost(errno)) => {
+                eprintln!("sshoal: the connection is lost: {errno}; run it again to go on");
+            }
+            Some(Stop::Asked) => eprintln!("sshoal: interrupted; run it again to go on"),
+            None => {}
+        }
+    }
+
+    /// A reader that has seen enough (`| head`) is no error.
+    fn print(&self, text: &str) {
+        self.bar.suspend(|| {
+            let _ = std::io::stdout().write_all(text.as_bytes());
+        });
+    }
+}
+
+impl Events for Show {
+    fn entry(&self, entry: Entry<'_>) {
+        let changes = !matches!(entry.action, Action::Nothing | Action::Skip(_));
+        match self.mode {
+            Mode::Json => self.print(&format!("{}\n", entry_json(&entry))),
+            Mode::Verbose if changes && entry.problem.is_none() => self.print(&line(&entry)),
+            _ => {}
+        }
+    }
+}
+
+/// What is done with an entry, in one word.
+fn word(action: &Action) -> &'static str {
+    match action {
+        Action::MakeDir => "make",
+        Action::Copy(Why::New | Why::Linked) => "new",
+        Action::Copy(_) => "update",
+        Action::MakeLink(_) => "link",
+        Action::HardLink { .. } => "name",
+        Action::SetAttr(_) => "attr",
+        Action::Nothing => "same",
+        Action::Skip(_) => "skip",
+        Action::Delete => "delete",
+    }
+}
+
+fn why(action: &Action) -> Option<&'static str> {
+    let (Action::Copy(why) | Action::MakeLink(why)) = action else {
+        let Action::Skip(why) = action else { return None };
+        return Some(match why {
+            Skip::Newer => "newer at the target",
+            Skip::Absent => "not at the target",
+            Skip::Special => "a device, pipe or socket",
+        });
+    };
+    Some(match why {
+        Why::New => "new",
+        Why::Kind => "of another kind",
+        Why::Size => "size",
+        Why::Time => "time",
+        Why::Digest => "content",
+        Why::Linked => "a name of a file that is copied",
+    })
+}
+
+fn line(entry: &Entry<'_>) -> String {
+    let name = if entry.name.is_root() { ".".to_owned() } else { entry.name.to_string() };
+    let slash = if entry.kind == base::FileKind::Directory { "/" } else { "" };
+    let reason = match entry.action {
+        Action::Copy(Why::Size | Why::Time | Why::Digest | Why::Kind) => {
+            format!(" ({})", why(entry.action).unwrap_or_default())
+        }
+        _ => String::new(),
+    };
+    format!("{:<7}{name}{slash}{reason}\n", word(entry.action))
+}
+
+fn name_json(name: &[u8]) -> (Value, Option<Value>) {
+    match std::str::from_utf8(name) {
+        Ok(text) => (json!(text), None),
+        Err(_) => (json!(String::from_utf8_lossy(name)), Some(json!(name))),
+    }
+}
+
+fn entry_json(entry: &Entry<'_>) -> Value {
+    let (name, bytes) = name_json(entry.name.as_bytes());
+    let mut event = json!({
+        "event": "entry",
+        "name": name,
+        "kind": format!("{:?}", entry.kind).to_lowercase(),
+        "action": word(entry.action),
+        "bytes": entry.bytes,
+    });
+    if let Some(bytes) = bytes {
+        event["name_bytes"] = bytes;
+    }
+    if let Some(why) = why(entry.action) {
+        event["why"] = json!(why);
+    }
+    if let Some(problem) = entry.problem {
+        event["problem"] = json!(problem.to_string());
+    }
+    event
+}
+
+fn summary_json(way: Way, outcome: &Outcome, engines: &[&str], notes: &[String]) -> Value {
+    let counts = &outcome.counts;
+    json!({
+        "event": "summary",
+        "command": way.name(),
+        "engines": engines,
+        "complete": outcome.is_complete(),
+        "stopped": outcome.stopped.map(|stop| match stop {
+            Stop::Asked => "interrupted".to_owned(),
+            Stop::Lost(errno) => errno.to_string(),
+        }),
+        "entries": counts.entries,
+        "dirs_made": counts.dirs_made,
+        "files_copied": counts.files_copied,
+        "links_made": counts.links_made,
+        "names_made": counts.names_made,
+        "attrs_set": counts.attrs_set,
+        "unchanged": counts.unchanged,
+        "skipped": counts.skipped,
+        "failed": counts.failed,
+        "deleted": counts.deleted,
+        "bytes": counts.bytes,
+        "bytes_copied": counts.bytes_copied,
+        "bytes_resumed": counts.bytes_resumed,
+        "problems": outcome.problems_total,
+        "seconds": outcome.elapsed.as_secs_f64(),
+        "limited_by": limit(outcome),
+        "notes": notes,
+    })
+}
+
+/// What was waited for, as far as that is known.
+fn limit(outcome: &Outcome) -> &'static str {
+    let (source, target) = (outcome.waited_for_source, outcome.waited_for_target);
+    let waited = source + target;
+    if outcome.counts.bytes_copied == 0 || waited < outcome.elapsed / 2 {
+        return "this machine";
+    }
+    if source > target {
+        "the source's side, or the link"
+    } else {
+        "the target's side, or the link"
+    }
+}
+
+fn summary(outcome: &Outcome, engines: &[&str], dry_run: bool, seconds: f64) -> String {
+    let counts = &outcome.counts;
+    let would = if dry_run { "would be " } else { "" };
+    let mut parts = vec![format!(
+        "{} {would}copied ({})",
+        many(counts.files_copied, "file", "files"),
+        size(counts.bytes_copied)
+    )];
+    for (count, text) in [
+        (counts.dirs_made, "directories"),
+        (counts.links_made, "links"),
+        (counts.names_made, "further names"),
+        (counts.attrs_set, "attributes set"),
+        (counts.deleted, "deleted"),
+        (counts.unchanged, "unchanged"),
+        (counts.skipped, "skipped"),
+        (counts.failed, "failed"),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} {text}"));
+        }
+    }
+    let rate = match counts.bytes_copied {
+        0 => String::new(),
+        bytes => format!(", {}/s", size((bytes as f64 / seconds.max(1e-3)) as u64)),
+    };
+    let by = if engines.is_empty() { "nothing".to_owned() } else { engines.join(", then ") };
+    format!("{}; {seconds:.2} s{rate} by {by}\n", parts.join(", "))
+}
+
+fn figures(outcome: &Outcome) -> String {
+    let counts = &outcome.counts;
+    format!(
+        "entries: {}, of {}; already there from an earlier run: {}\nlimited by: {}\n",
+        counts.entries,
+        size(counts.bytes),
+        size(counts.bytes_resumed),
+        limit(outcome)
+    )
+}
+
+fn many(count: u64, one: &str, more: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { more })
+}
+
+/// Bytes in the unit that suits them.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}

@@ -1,0 +1,168 @@
+//! `sshoal warm`: fetches files of a mount into its cache on disk before anybody needs them.
+//!
+//! The daemon does it, and ends it when this command does.
+
+use std::ffi::OsStr;
+use std::io::{IsTerminal, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::cache_command::places;
+use crate::control::cache::{CacheJob, Tally};
+use crate::report::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use crate::status::units::{bytes, count, duration};
+
+/// How often the bar is drawn, a second.
+const DRAWN_PER_S: u8 = 8;
+
+/// The words of the command line.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Files, or directories with all below them, in mounts with `cache=disk`.
+    paths: Vec<PathBuf>,
+    /// Files to be fetched at a time.
+    #[arg(short = 'j', long = "jobs", value_name = "N", default_value_t = 8)]
+    at_once: u32,
+    /// More paths from a file, one a line (or ended by NUL where there is one); - for standard
+    /// input.
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Print what it came to as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Fetches. The exit code is 1 when something could not be fetched, or was not kept.
+pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let Arguments { mut paths, at_once, from, json } = arguments;
+    if let Some(from) = from {
+        paths.extend(listed(&from)?);
+    }
+    if paths.is_empty() {
+        return Err(Problem::new("warm", "there is nothing to fetch")
+            .hint("sshoal warm MOUNTPOINT fetches all of a mount")
+            .into());
+    }
+    let begun = Instant::now();
+    let mut all = Tally::default();
+    let bar = bar();
+    for places in places::find(&paths)? {
+        let before = all.clone();
+        let mut progress = |tally: &Tally| {
+            let mut sum = before.clone();
+            sum.add(tally);
+            show(&bar, &sum);
+        };
+        let told = places.ask(|paths| CacheJob::Warm { paths, at_once }, &mut progress);
+        all.add(&told.inspect_err(|_| bar.finish_and_clear())?);
+    }
+    bar.finish_and_clear();
+    for problem in &all.problems {
+        eprintln!("sshoal: {}", printable(problem));
+    }
+    if json {
+        crate::print(&(serde_json::to_string_pretty(&all)? + "\n"))?;
+    } else {
+        let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        crate::print(&summary(&all, ms))?;
+    }
+    let well = all.failed == 0 && all.not_kept_files == 0;
+    Ok(ExitCode::from(if well { EXIT_OK } else { EXIT_FAILURE }))
+}
+
+/// The paths in a list.
+fn listed(from: &Path) -> Result<Vec<PathBuf>, Problem> {
+    let mut text = Vec::new();
+    let read = match from.to_str() {
+        Some("-") => std::io::stdin().lock().read_to_end(&mut text).map(drop),
+        _ => std::fs::read(from).map(|read| text = read),
+    };
+    read.map_err(|error| Problem::new(format!("'{}'", printable(from)), error.to_string()))?;
+    let end = if text.contains(&0) { 0 } else { b'\n' };
+    let lines = text.split(|byte| *byte == end).filter(|line| !line.is_empty());
+    Ok(lines.map(|line| PathBuf::from(OsStr::from_bytes(line))).collect())
+}
+
+/// On a terminal; elsewhere nothing is shown.
+fn bar() -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar =
+        ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(DRAWN_PER_S));
+    let style = "{bar:24} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left  {wide_msg}";
+    let style = ProgressStyle::with_template(style);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+/// What is whole counts with all its bytes, what is being fetched with those that have come.
+fn show(bar: &ProgressBar, tally: &Tally) {
+    bar.set_length(tally.bytes);
+    bar.set_position(tally.present_bytes.max(tally.fetched_bytes));
+    bar.set_message(format!("{} of {}", tally.done_files, count(tally.files, "file")));
+}
+
+fn summary(tally: &Tally, ms: u64) -> String {
+    let files = count(tally.files, "file");
+    let mut out = format!(
+        "{files} ({}): {} fetched ({}) in {}, {} had been here\n",
+        bytes(tally.bytes),
+        tally.fetched_files,
+        bytes(tally.fetched_bytes),
+        duration(ms),
+        tally.whole_files - tally.fetched_files.min(tally.whole_files),
+    );
+    if tally.not_kept_files > 0 {
+        let words = count(tally.not_kept_files, "file");
+        out += &format!("{words} not kept: being changed, or there is no room\n");
+    }
+    if tally.failed > 0 {
+        out += &format!("{} failed\n", tally.failed);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_have_lines_or_nuls() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("list");
+        for (text, paths) in
+            [(&b"a b\n/c\n\n"[..], &["a b", "/c"][..]), (b"a\nb\0c\0", &["a\nb", "c"]), (b"", &[])]
+        {
+            std::fs::write(&file, text).unwrap();
+            let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
+            assert_eq!(listed(&file).unwrap(), paths);
+        }
+        let missing = listed(&dir.path().join("none")).unwrap_err().to_string();
+        assert!(missing.contains("No such file"), "{missing}");
+    }
+
+    #[test]
+    fn a_summary_tells_what_was_fetched_and_what_was_not() {
+        let tally = Tally {
+            files: 5,
+            bytes: 5 << 20,
+            done_files: 5,
+            whole_files: 4,
+            fetched_files: 3,
+            fetched_bytes: 3 << 20,
+            not_kept_files: 1,
+            failed: 2,
+            ..Tally::default()
+        };
+        assert_eq!(
+            summary(&tally, 1_500),
+            "5 files (5 MiB): 3 fetched (3 MiB) in 1.5 s, 1 had been here\n\
+             1 file not kept: being changed, or there is no room\n2 failed\n"
+        );
+    }
+}

@@ -1,0 +1,132 @@
+//! `sshoal cache` and `sshoal warm`, while mounts use the cache.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{cache_dir, disk, mount, put, put_tree, read_all, sshoal, told};
+use crate::behaviours::pattern;
+use crate::world::World;
+
+#[track_caller]
+fn json(words: &[&str], paths: &[&Path]) -> Value {
+    let text = told(&[&words[..1], &["--json"], &words[1..]].concat(), paths);
+    serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"))
+}
+
+#[test]
+fn a_tree_is_fetched_before_anybody_reads_it() {
+    let mut world = World::new();
+    let files = put_tree(&world);
+    let all: u64 = files.iter().map(|(_, content)| content.len() as u64).sum();
+    let count = files.len() as u64;
+    let first = mount(&world, "consistency=immutable");
+    let before = json(&["cache", "check"], &[first.place()]);
+    assert_eq!((&before["files"], &before["whole_files"]), (&count.into(), &0.into()));
+    let said = told(&["warm", "-j", "3"], &[first.place()]);
+    assert!(said.contains(&format!("{count} files")) && said.contains(" fetched ("), "{said}");
+    let after = json(&["cache", "check"], &[first.place()]);
+    assert_eq!((&after["whole_files"], &after["present_bytes"]), (&count.into(), &all.into()));
+    let again = json(&["warm"], &[first.place()]);
+    assert_eq!((&again["fetched_files"], &again["fetched_bytes"]), (&0.into(), &0.into()));
+    let said = told(&["cache", "check"], &[&first.at("dir0"), &first.at(&files[1].0)]);
+    assert!(said.ends_with("files are here\n"), "{said}");
+    first.unmount();
+    world.sshd_mut().end();
+    let offline = mount(&world, "consistency=immutable,offline");
+    read_all(&offline, &files);
+    offline.unmount();
+}
+
+#[test]
+fn a_list_is_fetched_and_what_fails_is_named() {
+    let world = World::new();
+    let files = put_tree(&world);
+    let mount = mount(&world, "");
+    let list = world.local("list");
+    let names: Vec<String> =
+        files[..2].iter().map(|(name, _)| mount.at(name).to_str().unwrap().to_owned()).collect();
+    fs::write(&list, names.join("\n")).unwrap();
+    let said = told(&["warm", "--from"], &[&list]);
+    assert!(said.starts_with("2 files (1 B): "), "{said}");
+    let ended = sshoal(&["warm"], &[&mount.at("none")]);
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(ended.stderr.contains("none': No such file"), "{ended:?}");
+    let ended = sshoal(&["warm"], &[&world.served("")]);
+    assert!(ended.stderr.contains("it is in no mount of sshoal"), "{ended:?}");
+    mount.unmount();
+}
+
+#[test]
+fn a_mount_without_a_cache_says_how_to_get_one() {
+    let world = World::new();
+    let mount = super::ready(world.mount(&[]));
+    for words in [&["warm"][..], &["cache", "check"], &["cache", "pin"]] {
+        let ended = sshoal(words, &[mount.place()]);
+        assert_eq!(ended.status.code(), Some(1));
+        assert!(ended.stderr.contains("cache=disk"), "{ended:?}");
+    }
+    let ended = sshoal(&["cache", "status", "--dir"], &[&world.local("none")]);
+    assert!(ended.stderr.contains("there is none"), "{ended:?}");
+    mount.unmount();
+}
+
+#[test]
+fn the_store_is_looked_at_cleaned_and_emptied_while_it_is_used() {
+    let world = World::new();
+    let files = put_tree(&world);
+    let mount = mount(&world, "");
+    told(&["warm"], &[mount.place()]);
+    let dir = cache_dir(&world);
+    let status = json(&["cache", "status", "--dir"], &[&dir]);
+    assert!(status["used_bytes"].as_u64().unwrap() > 3 << 20, "{status}");
+    let listed = json(&["cache", "ls", "--dir"], &[&dir]);
+    let listed = listed.as_array().unwrap();
+    assert_eq!(listed.len(), files.len());
+    let of_largest = listed.iter().find(|it| it["size_bytes"] == 3 << 20).unwrap();
+    assert_eq!(of_largest["places"][0]["path"], files.last().unwrap().0.as_str());
+    let text = told(&["cache", "ls", "--dir"], &[&dir]);
+    assert_eq!(text.lines().count(), files.len());
+    assert!(told(&["cache", "verify", "--dir"], &[&dir]).contains("as they were written"));
+
+    // What is pinned stays.
+    let (pinned, content) = &files[5];
+    told(&["cache", "pin"], &[&mount.at(pinned)]);
+    assert_eq!(json(&["cache", "status", "--dir"], &[&dir])["pins"][0]["path"], pinned.as_str());
+    told(&["cache", "gc", "--size", "1M", "--dir"], &[&dir]);
+    let left = json(&["cache", "check"], &[&mount.at(pinned)]);
+    assert_eq!(left["present_bytes"], content.len());
+    let left = json(&["cache", "check"], &[&mount.at(&files[4].0)]);
+    assert_eq!(left["present_bytes"], 0, "what is not pinned went");
+    told(&["cache", "unpin"], &[&mount.at(pinned)]);
+    let ended = sshoal(&["cache", "unpin"], &[&mount.at(pinned)]);
+    assert!(ended.stderr.contains("not pinned"), "{ended:?}");
+
+    told(&["cache", "clear", "--dir"], &[&dir]);
+    assert_eq!(json(&["cache", "check"], &[mount.place()])["whole_files"], 0);
+    read_all(&mount, &files);
+    mount.unmount();
+}
+
+/// Who ends the command ends the fetching.
+#[test]
+fn fetching_ends_with_the_command() {
+    let world = World::new();
+    for number in 0..8 {
+        put(&world, &format!("file{number}"), &pattern(4 << 20));
+    }
+    let mount = mount(&world, "");
+    world.sshd().stop();
+    let mut command = crate::world::program();
+    command.args(["warm", "-j", "2"]).arg(mount.place());
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut warm = crate::process::Process::spawn(&mut command);
+    assert!(warm.try_wait(std::time::Duration::from_millis(500)).is_none());
+    warm.signal(rustix::process::Signal::INT);
+    assert!(warm.try_wait(super::LIMIT).is_some());
+    world.sshd().cont();
+    // Nothing of it goes on: the daemon is idle and ends at once.
+    assert_eq!(disk(&mount, "missed_offline"), 0);
+    mount.unmount();
+}
