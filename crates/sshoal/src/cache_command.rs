@@ -1,7 +1,7 @@
 //! `sshoal cache`: the cache on this machine's disk, looked at and changed, also while mounts use it.
 //!
 //! What concerns the store as a whole is done here, in this process; what concerns files of a mount,
-//! its daemon does ([`job`]), which knows whose they are.
+//! its daemon does ([`job()`]), which knows whose they are.
 
 pub mod job;
 pub mod places;

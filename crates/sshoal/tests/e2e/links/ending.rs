@@ -56,7 +56,7 @@ impl HeldUp {
 
     /// The caller waits, and goes on with it until a signal ends him.
     #[track_caller]
-    fn is_ended_by(mut self, signal: Signal) {
+    fn ends_by(mut self, signal: Signal) {
         self.writer.block();
         let outage = self.outage;
         assert_eq!(self.writer.process.try_wait(3 * SECOND), None, "{outage:?}: it waits");
@@ -139,7 +139,7 @@ fn a_writer_can_start_programs() {
 fn a_close_that_can_be_told_waits_and_is_freed_by_a_signal() {
     for outage in OUTAGES {
         for signal in [Signal::INT, Signal::KILL] {
-            HeldUp::new(outage, "close F; die 'closed'").is_ended_by(signal);
+            HeldUp::new(outage, "close F; die 'closed'").ends_by(signal);
         }
     }
 }
@@ -150,7 +150,7 @@ fn an_fsync_is_freed_by_a_signal() {
     for outage in OUTAGES {
         for signal in [Signal::INT, Signal::KILL] {
             let sync = "use IO::Handle; F->sync; die 'synced'";
-            HeldUp::new(outage, sync).is_ended_by(signal);
+            HeldUp::new(outage, sync).ends_by(signal);
         }
     }
 }
