@@ -6,6 +6,7 @@
 //! | [`faulty`] | a `Remote` around a `Remote` that fails, holds and loses calls when told to |
 //! | [`mod@conformance`] | the rules that every `Remote` must keep, one test each |
 //! | [`model`] | random operations, run against a reference model and a real file system at once |
+//! | [`sftp_servers`] | OpenSSH's `sftp-server` without ssh |
 //! | [`sshd`] | a private OpenSSH server |
 //! | [`link`] | a delaying, breaking forwarder in front of one |
 //! | [`fleet`] | several servers, each behind a link, and one ssh configuration for all |
@@ -26,6 +27,7 @@ pub mod link;
 pub mod mem;
 #[cfg(feature = "suites")]
 pub mod model;
+pub mod sftp_servers;
 pub mod sshd;
 pub mod tree;
 pub mod wire;
@@ -34,6 +36,7 @@ pub use call::Call;
 pub use clock::{Clock, ManualClock};
 pub use faulty::FaultyRemote;
 pub use mem::MemRemote;
+pub use sftp_servers::SftpServers;
 
 use base::RemotePath;
 

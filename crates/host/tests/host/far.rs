@@ -15,9 +15,10 @@ use host::{Config, ConnectError, Connection, Connector, Host, Role};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use testkit::link::{Link, LinkOptions};
+use testkit::sftp_servers::SFTP_SERVER;
 use tokio::net::TcpStream;
 
-use super::peer::{SFTP_SERVER, path};
+use super::peer::path;
 
 /// The round trip: with OpenSSH's window 100 MB/s a session, so that one is not enough.
 const RTT: Duration = Duration::from_millis(20);

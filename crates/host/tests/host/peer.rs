@@ -1,8 +1,6 @@
 //! Connectors: to a real sftp-server in a directory, and to a server that a test plays.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,27 +12,21 @@ use host::{Config, ConnectError, Connection, Connector, Host, Role};
 use sftp::codec::{Reply, Request, Version};
 use sftp::{Extension, FileAttrs, StatusCode};
 use tempfile::TempDir;
+use testkit::SftpServers;
+use testkit::sftp_servers::SFTP_SERVER;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
 pub(crate) fn path(text: &str) -> RemotePath {
     RemotePath::parse(text.as_bytes()).unwrap()
 }
 
-/// Part of Debian's openssh-sftp-server.
-pub(crate) const SFTP_SERVER: &str = "/usr/lib/openssh/sftp-server";
-
 /// How long a request that has to come may take to come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Starts servers that begin in one directory.
 pub(crate) struct Servers {
-    dir: std::path::PathBuf,
-    program: &'static str,
-    arguments: Vec<String>,
-    running: Mutex<Vec<Child>>,
+    servers: SftpServers,
     roles: Mutex<Vec<Role>>,
     /// How many of the next attempts fail.
     pub(crate) refuse: AtomicUsize,
@@ -42,26 +34,25 @@ pub(crate) struct Servers {
 
 impl Servers {
     pub(crate) fn new(dir: &Path, arguments: &[&str]) -> Arc<Servers> {
-        Servers::of_program(dir, SFTP_SERVER, arguments)
+        Servers::by(dir, &[&[SFTP_SERVER], arguments].concat())
     }
 
     /// The server runs in a mount namespace of its own, in which `script` may mount; it ends with
     /// `exec "$@"`, in which words may stand before the "$@".
     pub(crate) fn in_namespace(dir: &Path, script: &str) -> Arc<Servers> {
         let unshare: &[&str] = match rustix::process::getuid().is_root() {
-            true => &["--mount", "--propagation", "private"],
-            false => &["--user", "--map-root-user", "--mount", "--propagation", "private"],
+            true => &["unshare", "--mount", "--propagation", "private"],
+            false => {
+                &["unshare", "--user", "--map-root-user", "--mount", "--propagation", "private"]
+            }
         };
         let shell = ["sh", "-ec", script, "sh", SFTP_SERVER];
-        Servers::of_program(dir, "unshare", &[unshare, &shell].concat())
+        Servers::by(dir, &[unshare, &shell].concat())
     }
 
-    fn of_program(dir: &Path, program: &'static str, arguments: &[&str]) -> Arc<Servers> {
+    fn by(dir: &Path, command: &[&str]) -> Arc<Servers> {
         Arc::new(Servers {
-            dir: dir.to_owned(),
-            program,
-            arguments: arguments.iter().map(|text| (*text).to_owned()).collect(),
-            running: Mutex::default(),
+            servers: SftpServers::by(dir, command),
             roles: Mutex::default(),
             refuse: AtomicUsize::new(0),
         })
@@ -73,10 +64,8 @@ impl Servers {
     }
 
     pub(crate) fn signal_all(&self, signal: rustix::process::Signal) {
-        for server in self.running.lock().unwrap().iter() {
-            if let Some(pid) =
-                server.id().and_then(|pid| rustix::process::Pid::from_raw(pid as i32))
-            {
+        for pid in self.servers.pids() {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
                 // One that has ended and is not reaped yet takes it too.
                 let _ = rustix::process::kill_process(pid, signal);
             }
@@ -85,21 +74,12 @@ impl Servers {
 
     /// How many files and directories below `dir`, or that itself, the servers have open.
     pub(crate) fn open_below(&self, dir: &Path) -> usize {
-        let pids: Vec<_> = self.running.lock().unwrap().iter().filter_map(Child::id).collect();
-        let descriptors = pids.iter().flat_map(|pid| {
-            // One that has just ended has none open.
-            std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten()
-        });
-        let targets = descriptors.filter_map(|descriptor| descriptor.path().read_link().ok());
-        targets.filter(|target| target.starts_with(dir)).count()
+        self.servers.open_below(dir)
     }
 
     /// Kills all servers and waits until they are gone.
     pub(crate) async fn kill_all(&self) {
-        let running = std::mem::take(&mut *self.running.lock().unwrap());
-        for mut server in running {
-            server.kill().await.unwrap();
-        }
+        self.servers.kill().await;
     }
 }
 
@@ -112,19 +92,7 @@ impl Connector for Servers {
         if refused.is_ok() {
             return Err(ConnectError { message: "refused by the test".into(), lasting: false });
         }
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        let server = Command::new(self.program)
-            .args(&self.arguments)
-            .current_dir(&self.dir)
-            .stdin(Stdio::from(OwnedFd::from(theirs.try_clone().unwrap())))
-            .stdout(Stdio::from(OwnedFd::from(theirs)))
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("openssh-sftp-server has to be installed");
-        self.running.lock().unwrap().push(server);
-        let (reader, writer) = UnixStream::from_std(ours).unwrap().into_split();
+        let (reader, writer) = self.servers.start();
         let diagnosis = Box::new(|| Some("the test's words".to_owned()));
         Ok(Connection::from_halves(reader, writer, diagnosis))
     }

@@ -1,10 +1,7 @@
 //! Over a real host and OpenSSH's sftp-server, which is killed again and again.
 
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use async_trait::async_trait;
@@ -13,20 +10,13 @@ use bytes::Bytes;
 use host::{ConnectError, Connection, Connector, Host, Role};
 use steady::{Config, Steady};
 use tempfile::TempDir;
-use testkit::path;
-use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use testkit::{SftpServers, path};
 use tokio::task::JoinSet;
 
 use super::stage::making;
 
-/// Part of Debian's openssh-sftp-server.
-const SFTP_SERVER: &str = "/usr/lib/openssh/sftp-server";
-
-/// Starts servers in one directory.
 struct Servers {
-    dir: PathBuf,
-    running: Mutex<Vec<Child>>,
+    servers: SftpServers,
     refusing: AtomicBool,
 }
 
@@ -36,18 +26,7 @@ impl Connector for Servers {
         if self.refusing.load(Ordering::SeqCst) {
             return Err(ConnectError { message: "refused by the test".into(), lasting: false });
         }
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        let server = Command::new(SFTP_SERVER)
-            .current_dir(&self.dir)
-            .stdin(Stdio::from(OwnedFd::from(theirs.try_clone().unwrap())))
-            .stdout(Stdio::from(OwnedFd::from(theirs)))
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("openssh-sftp-server has to be installed");
-        self.running.lock().unwrap().push(server);
-        let (reader, writer) = UnixStream::from_std(ours).unwrap().into_split();
+        let (reader, writer) = self.servers.start();
         Ok(Connection::from_halves(reader, writer, Box::new(|| None)))
     }
 }
@@ -62,11 +41,8 @@ struct Real {
 impl Real {
     async fn new(max_conns: usize) -> Real {
         let dir = tempfile::tempdir().unwrap();
-        let servers = Arc::new(Servers {
-            dir: dir.path().to_owned(),
-            running: Mutex::default(),
-            refusing: AtomicBool::new(false),
-        });
+        let servers = SftpServers::new(dir.path());
+        let servers = Arc::new(Servers { servers, refusing: AtomicBool::new(false) });
         let config = host::Config { max_conns, ..host::Config::default() };
         let host = Arc::new(Host::connect(servers.clone(), config).await.unwrap());
         let steady = Steady::new(host.clone(), Config::default());
@@ -74,10 +50,7 @@ impl Real {
     }
 
     async fn kill(&self) {
-        let running = std::mem::take(&mut *self.servers.running.lock().unwrap());
-        for mut server in running {
-            server.kill().await.unwrap();
-        }
+        self.servers.servers.kill().await;
     }
 
     fn content(&self, name: &str) -> Vec<u8> {

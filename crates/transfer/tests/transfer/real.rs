@@ -1,49 +1,27 @@
 //! Over a real host and OpenSSH's sftp-server, which is killed again and again.
 
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use base::{AttrChange, Remote, Timestamp};
 use host::{ConnectError, Connection, Connector, Host, Role};
 use local::Local;
 use steady::Steady;
-use testkit::path;
-use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use testkit::{SftpServers, path};
 use tokio::sync::Notify;
 use transfer::{Entry, Events, Job, Options, Source, Tree};
 
 use crate::kit::{assert_equal, content, local_dir, run, watched};
 
-/// Part of Debian's openssh-sftp-server.
-const SFTP_SERVER: &str = "/usr/lib/openssh/sftp-server";
-
-/// Starts servers in one directory.
-struct Servers {
-    dir: PathBuf,
-    running: Mutex<Vec<Child>>,
-}
+struct Servers(SftpServers);
 
 #[async_trait]
 impl Connector for Servers {
     async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        let server = Command::new(SFTP_SERVER)
-            .current_dir(&self.dir)
-            .stdin(Stdio::from(OwnedFd::from(theirs.try_clone().unwrap())))
-            .stdout(Stdio::from(OwnedFd::from(theirs)))
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("openssh-sftp-server has to be installed");
-        self.running.lock().unwrap().push(server);
-        let (reader, writer) = UnixStream::from_std(ours).unwrap().into_split();
+        let (reader, writer) = self.0.start();
         Ok(Connection::from_halves(reader, writer, Box::new(|| None)))
     }
 }
@@ -58,8 +36,7 @@ struct Far {
 impl Far {
     async fn new() -> Far {
         let dir = tempfile::tempdir().unwrap();
-        let running = Mutex::default();
-        let servers = Arc::new(Servers { dir: dir.path().to_owned(), running });
+        let servers = Arc::new(Servers(SftpServers::new(dir.path())));
         let config = host::Config { max_conns: 4, ..host::Config::default() };
         let host = Arc::new(Host::connect(servers.clone(), config).await.unwrap());
         Far { remote: Steady::new(host, steady::Config::default()), servers, dir }
@@ -67,10 +44,7 @@ impl Far {
 
     /// Kills all servers.
     async fn kill(&self) {
-        let running = std::mem::take(&mut *self.servers.running.lock().unwrap());
-        for mut server in running {
-            server.kill().await.unwrap();
-        }
+        self.servers.0.kill().await;
     }
 }
 
