@@ -3,11 +3,11 @@
 //! After a loss the directory is opened anew and listed from its beginning; names that were given out
 //! before are left out. So nothing is given twice, and what was there all the time is given once.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{Dh, DirEntry, Errno, Name, Remote, RemotePath, Result};
+use base::{Dh, DirEntry, Errno, Name, Remote, RemotePath, Result, Table};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::Core;
@@ -108,24 +108,15 @@ impl Drop for Listing {
     }
 }
 
-struct Table {
-    next: u64,
-    by_number: HashMap<u64, Arc<Listing>>,
-}
-
 /// All open directories. Bounded by the remote below, which gives only so many handles.
 pub(crate) struct Listings {
-    table: Mutex<Table>,
+    table: Table<Listing>,
     inner: Arc<dyn Remote>,
 }
 
 impl Listings {
     pub(crate) fn new(inner: Arc<dyn Remote>) -> Listings {
-        Listings { table: Mutex::new(Table { next: 1, by_number: HashMap::new() }), inner }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        Listings { table: Table::default(), inner }
     }
 
     fn add(&self, dh: Dh, path: &RemotePath) -> Dh {
@@ -134,41 +125,31 @@ impl Listings {
         let state = State { dh, epoch: 0, path, given, left_out, ended: false };
         let (state, inner) = (Mutex::new(state), self.inner.clone());
         let seed = RandomState::new().hash_one(0);
-        let listing = Arc::new(Listing { state, inner, seed });
-        let mut table = self.lock();
-        let number = table.next;
-        table.next += 1;
-        table.by_number.insert(number, listing);
-        Dh(number)
-    }
-
-    fn get(&self, dh: Dh) -> Result<Arc<Listing>> {
-        self.lock().by_number.get(&dh.0).cloned().ok_or(Errno::EBADF)
+        Dh(self.table.add(Listing { state, inner, seed }))
     }
 
     pub(crate) fn close(&self, dh: Dh) {
-        let listing = self.lock().by_number.remove(&dh.0);
-        drop(listing);
+        self.table.remove(dh.0);
     }
 
     /// The directory was removed.
     pub(crate) fn removed(&self, path: &RemotePath) {
-        for listing in self.lock().by_number.values() {
+        self.table.each(|listing| {
             let mut state = listing.lock();
             if state.path.as_ref() == Some(path) {
                 state.path = None;
             }
-        }
+        });
     }
 
     /// The path, and all below it, is called otherwise now.
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
-        for listing in self.lock().by_number.values() {
+        self.table.each(|listing| {
             let mut state = listing.lock();
             if let Some(path) = state.path.as_ref().and_then(|path| moved(path, from, to)) {
                 state.path = Some(path);
             }
-        }
+        });
     }
 }
 
@@ -179,7 +160,7 @@ impl Core {
     }
 
     pub(crate) async fn readdir(self: &Arc<Core>, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
-        let listing = self.listings.get(dh)?;
+        let listing = self.listings.table.get(dh.0)?;
         let mut in_a_row = 0;
         loop {
             let (below, epoch) = listing.now();

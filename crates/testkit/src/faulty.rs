@@ -21,6 +21,7 @@
 //! One mutex guards the instructions; it is never held over an await or a call to the inner
 //! remote.
 
+mod fault;
 mod gate;
 mod plan;
 mod remote;
@@ -33,6 +34,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::call::{Call, Counters};
+pub use fault::Fault;
 pub use gate::Gate;
 pub use plan::Which;
 use plan::{Moment, Plan};

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use steady::Steady;
-use testkit::faulty::Which;
+use testkit::faulty::Fault;
 use testkit::{FaultyRemote, MemRemote, path};
 
 use super::stage::{Started, poll_once};
@@ -106,33 +106,18 @@ impl Op {
     }
 }
 
-/// What happens to the link during an operation.
-#[derive(Clone, Copy, Debug)]
-enum Fault {
-    None,
-    /// The nth call from now does not happen, or its answer is lost.
-    Unsent(u64),
-    Unanswered(u64),
-    /// After so many turns the link breaks, for so many seconds.
-    Cut(usize, u64),
-    /// Both: what opens files again is lost as well.
-    CutAndUnanswered(usize, u64),
-}
-
-impl Fault {
-    /// A link that breaks loses all that follows. One call alone can only be lost where it is alone.
-    fn as_of_a_link(self, op: &Op) -> Fault {
-        match (op, self) {
-            (Op::Write { parts, .. }, Fault::Unsent(nth) | Fault::Unanswered(nth))
-                if parts.len() > 1 =>
-            {
-                Fault::Cut(nth as usize, 0)
-            }
-            (Op::Write { parts, .. }, Fault::CutAndUnanswered(turns, nth)) if parts.len() > 1 => {
-                Fault::Cut(turns, nth)
-            }
-            (_, fault) => fault,
+/// A link that breaks loses all that follows. One call alone can only be lost where it is alone.
+fn as_of_a_link(fault: Fault, op: &Op) -> Fault {
+    match (op, fault) {
+        (Op::Write { parts, .. }, Fault::Unsent(nth) | Fault::Unanswered(nth))
+            if parts.len() > 1 =>
+        {
+            Fault::Cut(nth as usize, 0)
         }
+        (Op::Write { parts, .. }, Fault::CutAndUnanswered(turns, nth)) if parts.len() > 1 => {
+            Fault::Cut(turns, nth)
+        }
+        (_, fault) => fault,
     }
 }
 
@@ -380,26 +365,7 @@ async fn compare(ops: &[(Op, Fault)]) -> std::result::Result<(), TestCaseError> 
             let _ = steady.remote.lstat(&path(name)).await;
         }
         let expected = plain.apply(op).await;
-        let breaking = async {
-            let (turns, secs) = match fault.as_of_a_link(op) {
-                Fault::None => return,
-                Fault::Unsent(nth) => return faulty.fail(Which::Any, nth, Errno::EHOSTDOWN),
-                Fault::Unanswered(nth) => {
-                    return faulty.fail_after(Which::Any, nth, Errno::ETIMEDOUT);
-                }
-                Fault::Cut(turns, secs) => (turns, secs),
-                Fault::CutAndUnanswered(turns, nth) => {
-                    faulty.fail_after(Which::Any, nth, Errno::EHOSTDOWN);
-                    (turns, 0)
-                }
-            };
-            for _ in 0..turns {
-                tokio::task::yield_now().await;
-            }
-            faulty.cut();
-            tokio::time::sleep(Duration::from_secs(secs)).await;
-            faulty.restore_without_handles(Errno::ESTALE);
-        };
+        let breaking = as_of_a_link(*fault, op).happen(&faulty);
         // The fault is there before the operation begins.
         let both = async { tokio::join!(biased; breaking, steady.apply(op)).1 };
         let in_time = tokio::time::timeout(Duration::from_secs(3600), both).await;

@@ -8,12 +8,11 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::Errno;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use steady::Steady;
-use testkit::faulty::Which;
+use testkit::faulty::Fault;
 use testkit::{FaultyRemote, MemRemote};
 
 use super::check::Ground;
@@ -31,19 +30,6 @@ const PATIENCE: Duration = Duration::from_secs(3_600);
 
 type Link = Arc<FaultyRemote<MemRemote>>;
 
-/// What happens to the link of one branch during an operation.
-#[derive(Clone, Copy, Debug)]
-enum Fault {
-    None,
-    /// The nth call from now does not happen, or its answer is lost.
-    Unsent(u64),
-    Unanswered(u64),
-    /// After so many turns the link breaks, for so many seconds.
-    Cut(usize, u64),
-    /// Both: what is asked to learn what became of the call is lost as well.
-    CutAndUnanswered(usize, u64),
-}
-
 fn faults() -> impl Strategy<Value = (usize, Fault)> {
     let fault = prop_oneof![
         1 => Just(Fault::None),
@@ -53,25 +39,6 @@ fn faults() -> impl Strategy<Value = (usize, Fault)> {
         2 => (0..16usize, 1..8u64).prop_map(|(turns, nth)| Fault::CutAndUnanswered(turns, nth)),
     ];
     (any::<prop::sample::Index>(), fault).prop_map(|(branch, fault)| (branch.index(60), fault))
-}
-
-async fn happens(link: &Link, fault: Fault) {
-    let (turns, secs) = match fault {
-        Fault::None => return,
-        Fault::Unsent(nth) => return link.fail(Which::Any, nth, Errno::EHOSTDOWN),
-        Fault::Unanswered(nth) => return link.fail_after(Which::Any, nth, Errno::ETIMEDOUT),
-        Fault::Cut(turns, secs) => (turns, secs),
-        Fault::CutAndUnanswered(turns, nth) => {
-            link.fail_after(Which::Any, nth, Errno::EHOSTDOWN);
-            (turns, 0)
-        }
-    };
-    for _ in 0..turns {
-        tokio::task::yield_now().await;
-    }
-    link.cut();
-    tokio::time::sleep(Duration::from_secs(secs)).await;
-    link.restore_without_handles(Errno::ESTALE);
 }
 
 async fn check_over_cuts(case: &Case, faults: &[(usize, Fault)]) {
@@ -89,7 +56,7 @@ async fn check_over_cuts(case: &Case, faults: &[(usize, Fault)]) {
         ground.look_up(op).await;
         let link = &links[branch % links.len()];
         // What was not reached is not left for the look at everything.
-        let meanwhile = happens(link, *fault);
+        let meanwhile = fault.happen(link);
         let step = ground.step(op, meanwhile, || link.clear());
         let in_time = tokio::time::timeout(PATIENCE, step).await;
         in_time.unwrap_or_else(|_| panic!("{op:?} with {fault:?} hangs"));
