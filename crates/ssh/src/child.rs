@@ -17,7 +17,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -26,7 +26,6 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncReadExt;
-use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::oneshot;
 
@@ -58,12 +57,10 @@ pub(crate) fn start(
     hook: StderrHook,
 ) -> Result<(Stream, Diagnosis)> {
     let local = |what| move |source| Error::Local { what, source };
-    let (ours, childs) = StdUnixStream::pair().map_err(local("make a pair of sockets"))?;
+    let (ours, childs) = UnixStream::pair().map_err(local("make a pair of sockets"))?;
     for end in [&ours, &childs] {
         enlarge_buffers(end.as_fd());
     }
-    ours.set_nonblocking(true).map_err(local("make a socket nonblocking"))?;
-    let ours = UnixStream::from_std(ours).map_err(local("watch a socket"))?;
     let terminal = match password {
         Some(password) => Some(Terminal::open(password).map_err(local("open a pseudo-terminal"))?),
         None => None,
@@ -98,10 +95,12 @@ pub(crate) fn start(
 
     let record = Record::new();
     let (hangup, hung_up) = oneshot::channel();
-    let attendant = Attendant { child, terminal, hook, record: record.clone() };
+    let diagnosis = Diagnosis::of(record.clone());
+    let stream = Stream::of_child(ours.into(), hangup, &diagnosis);
+    // Even without a stream: the child has to be reaped.
+    let attendant = Attendant { child, terminal, hook, record };
     tokio::spawn(attendant.attend(hung_up));
-    let diagnosis = Diagnosis::of(record);
-    Ok((Stream::of_child(ours, hangup, &diagnosis), diagnosis))
+    Ok((stream.map_err(local("watch a socket"))?, diagnosis))
 }
 
 /// As far as the kernel allows: forced as root, else cut to its limits. Less is only slower.

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::config::Password;
@@ -43,7 +44,11 @@ impl Terminal {
         let mut modes = tcgetattr(&childs)?;
         modes.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL);
         tcsetattr(&childs, OptionalActions::Now, &modes)?;
-        Ok(Terminal { ours: polled(ours)?, childs, answerer: Answerer::new(password) })
+        Ok(Terminal {
+            ours: polled(ours, Interest::READABLE)?,
+            childs,
+            answerer: Answerer::new(password),
+        })
     }
 
     /// The side that becomes the child's controlling terminal.

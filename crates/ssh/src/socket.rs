@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::error::{Error, Result};
@@ -27,7 +28,7 @@ pub(crate) async fn tcp(host: &str, port: u16) -> Result<Stream> {
         let stream = TcpStream::connect((host, port)).await?;
         // A request is one small packet, and the next may depend on its answer.
         stream.set_nodelay(true)?;
-        Ok(Stream::of_tcp(stream))
+        Stream::of_socket(stream.into_std()?.into())
     };
     in_time(connect).await.map_err(|source| Error::Connect { target, source })
 }
@@ -71,12 +72,10 @@ async fn connect_vsock(cid: u32, port: u32) -> io::Result<Stream> {
             return Err(error);
         }
     }
-    let socket = polled(socket)?;
+    let socket = polled(socket, Interest::WRITABLE)?;
     socket.writable().await?.retain_ready();
     sockopt::socket_error(&socket)??;
-    let socket = OwnedFd::from(socket.into_inner());
-    let other = socket.try_clone()?;
-    Stream::of_descriptors(socket, other)
+    Stream::of_socket(socket.into_inner().into())
 }
 
 /// Whether stdin and stdout were given away. They belong to the process, so this does, too.

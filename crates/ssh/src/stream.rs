@@ -12,10 +12,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+use rustix::net::Shutdown;
 use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream, tcp, unix};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::sync::oneshot;
 
 use crate::diagnosis::Diagnosis;
@@ -34,7 +34,10 @@ pub struct Stream {
 /// The half of a [`Stream`] that reads.
 #[derive(Debug)]
 pub struct Reader {
-    carrier: ReadCarrier,
+    input: AsyncFd<File>,
+    /// A read that brought less than there was room for has left nothing: true of pipes and sockets,
+    /// not of a terminal, which gives a line at a time.
+    short_is_all: bool,
     end: End,
     _hangup: Arc<Hangup>,
 }
@@ -42,24 +45,10 @@ pub struct Reader {
 /// The half of a [`Stream`] that writes. Dropping it tells the other side that no more comes.
 #[derive(Debug)]
 pub struct Writer {
-    carrier: WriteCarrier,
+    /// `None` after a shutdown.
+    output: Option<Output>,
     end: End,
     _hangup: Arc<Hangup>,
-}
-
-#[derive(Debug)]
-enum ReadCarrier {
-    Unix(unix::OwnedReadHalf),
-    Tcp(tcp::OwnedReadHalf),
-    Descriptor(AsyncFd<File>),
-}
-
-#[derive(Debug)]
-enum WriteCarrier {
-    Unix(unix::OwnedWriteHalf),
-    Tcp(tcp::OwnedWriteHalf),
-    /// `None` after a shutdown: closing is the only end of file that a pipe knows.
-    Descriptor(Option<AsyncFd<File>>),
 }
 
 /// Its other half is with the child's attendant, who sees it go.
@@ -68,35 +57,43 @@ type Hangup = Option<oneshot::Sender<()>>;
 impl Stream {
     /// One end of a socket pair whose other end a child has.
     pub(crate) fn of_child(
-        stream: UnixStream,
+        socket: OwnedFd,
         hangup: oneshot::Sender<()>,
         diagnosis: &Diagnosis,
-    ) -> Stream {
-        let (reader, writer) = stream.into_split();
-        let carriers = (ReadCarrier::Unix(reader), WriteCarrier::Unix(writer));
-        Stream::new(carriers, Some(hangup), diagnosis)
+    ) -> io::Result<Stream> {
+        let output = socket.try_clone()?;
+        Stream::new(socket, output, Some(hangup), diagnosis)
     }
 
-    pub(crate) fn of_tcp(stream: TcpStream) -> Stream {
-        let (reader, writer) = stream.into_split();
-        let carriers = (ReadCarrier::Tcp(reader), WriteCarrier::Tcp(writer));
-        Stream::new(carriers, None, &Diagnosis::default())
+    /// A socket for both directions.
+    pub(crate) fn of_socket(socket: OwnedFd) -> io::Result<Stream> {
+        let output = socket.try_clone()?;
+        Stream::of_descriptors(socket, output)
     }
 
     /// Takes two descriptors that can be polled: pipes, sockets, terminals. Makes them
     /// nonblocking, for everybody who shares their open file description.
     pub(crate) fn of_descriptors(input: OwnedFd, output: OwnedFd) -> io::Result<Stream> {
-        let reader = ReadCarrier::Descriptor(polled(input)?);
-        let writer = WriteCarrier::Descriptor(Some(polled(output)?));
-        Ok(Stream::new((reader, writer), None, &Diagnosis::default()))
+        Stream::new(input, output, None, &Diagnosis::default())
     }
 
-    fn new(carriers: (ReadCarrier, WriteCarrier), hangup: Hangup, diagnosis: &Diagnosis) -> Stream {
+    fn new(
+        input: OwnedFd,
+        output: OwnedFd,
+        hangup: Hangup,
+        diagnosis: &Diagnosis,
+    ) -> io::Result<Stream> {
         let hangup = Arc::new(hangup);
         let end = || End::Far(diagnosis.clone());
-        let reader = Reader { carrier: carriers.0, end: end(), _hangup: hangup.clone() };
-        let writer = Writer { carrier: carriers.1, end: end(), _hangup: hangup };
-        Stream { reader, writer }
+        let kind = FileType::from_raw_mode(fstat(&input)?.st_mode);
+        let reader = Reader {
+            input: polled(input, Interest::READABLE)?,
+            short_is_all: matches!(kind, FileType::Socket | FileType::Fifo),
+            end: end(),
+            _hangup: hangup.clone(),
+        };
+        let output = Some(Output::new(output)?);
+        Ok(Stream { reader, writer: Writer { output, end: end(), _hangup: hangup } })
     }
 
     /// Two halves for two tasks, without a lock between them.
@@ -141,6 +138,33 @@ impl std::fmt::Debug for End {
     }
 }
 
+impl Reader {
+    fn poll_input(
+        &self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let mut ready = ready!(self.input.poll_read_ready(context))?;
+            let room = buffer.initialize_unfilled();
+            let wanted = room.len();
+            match ready.try_io(|input| input.get_ref().read(room)) {
+                Ok(Ok(read)) => {
+                    if self.short_is_all && (1..wanted).contains(&read) {
+                        // Saves the read that would find nothing.
+                        ready.clear_ready();
+                    }
+                    buffer.advance(read);
+                    return Poll::Ready(Ok(()));
+                }
+                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => (),
+                Ok(Err(error)) => return Poll::Ready(Err(error)),
+                Err(_would_block) => (),
+            }
+        }
+    }
+}
+
 impl AsyncRead for Reader {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -148,45 +172,93 @@ impl AsyncRead for Reader {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.remaining();
-        let result = ready!(match &mut self.carrier {
-            ReadCarrier::Unix(half) => Pin::new(half).poll_read(context, buffer),
-            ReadCarrier::Tcp(half) => Pin::new(half).poll_read(context, buffer),
-            ReadCarrier::Descriptor(input) => poll_read(input, context, buffer),
-        });
+        let result = ready!(self.poll_input(context, buffer));
         if result.is_err() || (before > 0 && buffer.remaining() == before) {
-            // The carrier says the same when it is asked again.
+            // The descriptor says the same when it is asked again.
             ready!(self.end.poll(context));
         }
         Poll::Ready(result)
     }
 }
 
-impl Writer {
-    fn poll_written(
+/// A descriptor that is watched only while it takes nothing more. Watched all the time, it would
+/// wake this process whenever the other side has read something: once a request, for nothing.
+#[derive(Debug)]
+struct Output {
+    file: File,
+    /// The same open file description, which can be watched apart from a [`Reader`]'s.
+    idle: Option<File>,
+    full: Option<AsyncFd<File>>,
+}
+
+impl Output {
+    fn new(descriptor: OwnedFd) -> io::Result<Output> {
+        set_nonblocking(&descriptor)?;
+        let file = File::from(descriptor);
+        let idle = Some(file.try_clone()?);
+        // Whether it can be watched is told now.
+        let mut output = Output { file, idle, full: None };
+        output.watch()?;
+        output.unwatch();
+        Ok(output)
+    }
+
+    fn watch(&mut self) -> io::Result<()> {
+        if let Some(file) = self.idle.take() {
+            self.full = Some(watched(file, Interest::WRITABLE)?);
+        }
+        Ok(())
+    }
+
+    fn unwatch(&mut self) {
+        if let Some(full) = self.full.take() {
+            self.idle = Some(full.into_inner());
+        }
+    }
+
+    fn poll_write(
         &mut self,
         context: &mut Context<'_>,
-        result: io::Result<usize>,
+        slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if result.is_err() {
-            ready!(self.end.poll(context));
+        loop {
+            let result = match &self.full {
+                None => (&self.file).write_vectored(slices),
+                Some(full) => {
+                    let mut ready = ready!(full.poll_write_ready(context))?;
+                    match ready.try_io(|full| full.get_ref().write_vectored(slices)) {
+                        Ok(result) => result,
+                        Err(_would_block) => continue,
+                    }
+                }
+            };
+            match result {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.watch()?,
+                result => {
+                    self.unwatch();
+                    return Poll::Ready(result);
+                }
+            }
         }
-        Poll::Ready(result)
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        // A reader may have the same socket, which then is not closed. Of a pipe, closing is the only
+        // end of file, and this call does nothing.
+        let _ = rustix::net::shutdown(&self.file, Shutdown::Write);
     }
 }
 
 impl AsyncWrite for Writer {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let result = ready!(match &mut self.carrier {
-            WriteCarrier::Unix(half) => Pin::new(half).poll_write(context, bytes),
-            WriteCarrier::Tcp(half) => Pin::new(half).poll_write(context, bytes),
-            WriteCarrier::Descriptor(output) =>
-                poll_write(output.as_ref(), context, &[IoSlice::new(bytes)]),
-        });
-        self.poll_written(context, result)
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -194,12 +266,14 @@ impl AsyncWrite for Writer {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let result = ready!(match &mut self.carrier {
-            WriteCarrier::Unix(half) => Pin::new(half).poll_write_vectored(context, slices),
-            WriteCarrier::Tcp(half) => Pin::new(half).poll_write_vectored(context, slices),
-            WriteCarrier::Descriptor(output) => poll_write(output.as_ref(), context, slices),
-        });
-        self.poll_written(context, result)
+        let result = match &mut self.output {
+            Some(output) => ready!(output.poll_write(context, slices)),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        if result.is_err() {
+            ready!(self.end.poll(context));
+        }
+        Poll::Ready(result)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -211,15 +285,9 @@ impl AsyncWrite for Writer {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.carrier {
-            WriteCarrier::Unix(half) => Pin::new(half).poll_shutdown(context),
-            WriteCarrier::Tcp(half) => Pin::new(half).poll_shutdown(context),
-            WriteCarrier::Descriptor(output) => {
-                *output = None;
-                Poll::Ready(Ok(()))
-            }
-        }
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.output = None;
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -263,50 +331,20 @@ impl AsyncWrite for Stream {
     }
 }
 
-fn poll_read(
-    input: &AsyncFd<File>,
-    context: &mut Context<'_>,
-    buffer: &mut ReadBuf<'_>,
-) -> Poll<io::Result<()>> {
-    loop {
-        let mut ready = ready!(input.poll_read_ready(context))?;
-        let room = buffer.initialize_unfilled();
-        match ready.try_io(|input| input.get_ref().read(room)) {
-            Ok(Ok(read)) => {
-                buffer.advance(read);
-                return Poll::Ready(Ok(()));
-            }
-            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => (),
-            Ok(Err(error)) => return Poll::Ready(Err(error)),
-            Err(_would_block) => (),
-        }
-    }
-}
-
-fn poll_write(
-    output: Option<&AsyncFd<File>>,
-    context: &mut Context<'_>,
-    slices: &[IoSlice<'_>],
-) -> Poll<io::Result<usize>> {
-    let Some(output) = output else {
-        return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
-    };
-    loop {
-        let mut ready = ready!(output.poll_write_ready(context))?;
-        match ready.try_io(|output| output.get_ref().write_vectored(slices)) {
-            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => (),
-            Ok(result) => return Poll::Ready(result),
-            Err(_would_block) => (),
-        }
-    }
-}
-
 /// Makes a descriptor nonblocking and watches it.
-pub(crate) fn polled(descriptor: OwnedFd) -> io::Result<AsyncFd<File>> {
-    fcntl_setfl(&descriptor, fcntl_getfl(&descriptor)? | OFlags::NONBLOCK)?;
+pub(crate) fn polled(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<File>> {
+    set_nonblocking(&descriptor)?;
+    watched(File::from(descriptor), interest)
+}
+
+fn set_nonblocking(descriptor: &OwnedFd) -> io::Result<()> {
+    Ok(fcntl_setfl(descriptor, fcntl_getfl(descriptor)? | OFlags::NONBLOCK)?)
+}
+
+fn watched(file: File, interest: Interest) -> io::Result<AsyncFd<File>> {
     // SAFETY: a `File` owns its descriptor, which therefore is open and the same one until the
     // `File` is dropped, and nobody can take it out but by `into_inner`.
-    Ok(unsafe { AsyncFd::register(File::from(descriptor)) }?)
+    Ok(unsafe { AsyncFd::register_with_interest(file, interest) }?)
 }
 
 #[cfg(test)]
@@ -337,6 +375,33 @@ mod tests {
         drop(theirs);
         let mut back = String::new();
         ours.read_to_string(&mut back).await.unwrap();
+        assert_eq!(back, "back");
+    }
+
+    #[tokio::test]
+    async fn a_socket_ends_in_one_direction_at_a_time() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let ours = Stream::of_socket(ours.into()).unwrap();
+        let mut theirs = Stream::of_socket(theirs.into()).unwrap();
+        let (mut reader, mut writer) = ours.into_split();
+
+        // Full more than once, so that it is watched again after it was not.
+        let sent: Vec<u8> = (0..3_000_000u32).map(|i| i as u8).collect();
+        let send = async move {
+            for part in sent.chunks(1_000_000) {
+                writer.write_all(part).await.unwrap();
+            }
+            sent
+        };
+        let mut received = Vec::new();
+        let (sent, read) = tokio::join!(send, theirs.read_to_end(&mut received));
+        read.unwrap();
+        assert_eq!(received, sent);
+
+        theirs.write_all(b"back").await.unwrap();
+        drop(theirs);
+        let mut back = String::new();
+        reader.read_to_string(&mut back).await.unwrap();
         assert_eq!(back, "back");
     }
 
