@@ -1,6 +1,8 @@
 //! `latency`: how long single operations take that a user waits for, one after the other: the
 //! distribution, and not how many there are in a second.
 
+mod copies;
+
 use std::path::Path;
 
 use crate::corpus;
@@ -17,6 +19,7 @@ use crate::worker::{Check, Entry, Job, Operation, Order, Transfer, Until};
 use super::generator::{has_files, shown, timed, valued};
 use super::names::{Chain, DIRECTORY, EMPTY, FILE, Look, empty, fill, make, rename, time_limit};
 use super::{Step, Work};
+use copies::Copies;
 
 /// Of the file that is read.
 const SEED: u64 = 0x40;
@@ -57,6 +60,7 @@ enum Single {
     Open,
     Read,
     List,
+    ListBeside,
     Create,
     Rename,
     Unlink,
@@ -65,13 +69,14 @@ enum Single {
 }
 
 /// In the order in which they run: what changes comes from what was made just before.
-const ALL: [Single; 11] = [
+const ALL: [Single; 12] = [
     Single::StatUnknown,
     Single::StatKnown,
     Single::StatAbsent,
     Single::Open,
     Single::Read,
     Single::List,
+    Single::ListBeside,
     Single::Create,
     Single::Rename,
     Single::Unlink,
@@ -91,6 +96,9 @@ impl Single {
             Single::Open => ("open", "open and close of a known file", Cache::Hot),
             Single::Read => ("read-4k", "read of 4 KiB at a random place of a file", Cache::Cold),
             Single::List => ("list", "listing of a directory of 100 names", Cache::Cold),
+            Single::ListBeside => {
+                ("list-beside", "the same beside two large copies, out and in", Cache::Cold)
+            }
             Single::Create => ("create", "creation of an empty file", Cache::None),
             Single::Rename => ("rename", "rename of a file", Cache::None),
             Single::Unlink => ("unlink", "removal of a file", Cache::None),
@@ -123,7 +131,8 @@ impl Work for Latency {
 
     fn space(&self, size: &Size) -> (u64, u64) {
         let listed = listed_directories(size) * LISTED_NAMES;
-        let laid_out = large_bytes(size) + u64::from(size.latency_operations + listed) * NAME_BYTES;
+        let laid_out =
+            2 * large_bytes(size) + u64::from(size.latency_operations + listed) * NAME_BYTES;
         let made = u64::from(size.latency_operations) * NAME_BYTES;
         (laid_out + made, laid_out + made)
     }
@@ -175,7 +184,7 @@ impl Timed {
                 Look { names: KNOWN_NAMES.min(all), warm: true, ..look }
             }
             Single::StatAbsent => Look { prefix: "absent-", ..look },
-            Single::List => {
+            Single::List | Single::ListBeside => {
                 let directories = listed_directories(size);
                 let listed = Look { directory: LISTED, prefix: DIRECTORY, ..look };
                 Look { names: directories, operations: directories, ..listed }
@@ -211,7 +220,10 @@ impl Step for Timed {
     }
 
     fn suits(&self, access: &Access<'_>) -> bool {
-        has_files(access)
+        match self.single {
+            Single::ListBeside => matches!(access, Access::Directory(_)),
+            _ => has_files(access),
+        }
     }
 
     fn run(&self, context: &mut StepContext<'_>) -> Result<Measured, Failure> {
@@ -223,6 +235,12 @@ impl Step for Timed {
             Single::StatAbsent => looking(Operation::StatAbsent).run(context),
             Single::Open => looking(Operation::OpenClose).run(context),
             Single::List => looking(listing).run(context),
+            Single::ListBeside => {
+                let copies = Copies::start(context)?;
+                let measured = looking(listing).run(context);
+                let ended = copies.end(context.subject.place());
+                measured.and_then(|measured| ended.map(|()| measured))
+            }
             Single::Read => self.read(context),
             Single::Create => fill(context, &self.chain, EMPTY, FILE, all),
             Single::Mkdir => fill(context, &self.chain, Entry::Directory, DIRECTORY, all),

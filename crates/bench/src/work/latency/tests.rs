@@ -14,17 +14,35 @@ fn every_operation_is_timed() {
     let world = World::of(&Latency::default(), small());
     for by in [Use::Mount(PLACE), Use::Sftp] {
         for step in Latency::default().steps(&world.size) {
+            if !world.suits(&*step, by) {
+                continue;
+            }
             let measure = step.measure();
             let measured = world.run(&*step, by).expect(&measure.id);
             let latency = measured.latency.unwrap();
             assert_eq!(measured.value, latency.p50_us);
-            let expected = if measure.id == "latency.list" { 10 } else { 40 };
+            let expected = if measure.id.starts_with("latency.list") { 10 } else { 40 };
             assert_eq!(latency.count, expected, "{}", measure.id);
             assert!(measured.verified && latency.p50_us > 0.0, "{}", measure.id);
         }
     }
     let left: Vec<_> = fs::read_dir(world.place().join("names")).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
+    let copied = fs::read_dir(world.place().join("latency")).unwrap();
+    let copied = copied.filter(|entry| {
+        entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("copied")
+    });
+    assert_eq!(copied.count(), 0);
+}
+
+#[test]
+fn copies_that_are_not_under_way_are_no_company() {
+    let world = World::of(&Latency::default(), small());
+    let copy = world.copy_place("copy");
+    fs::remove_file(copy.join(LARGE)).unwrap();
+    let step = step(&Latency::default(), &world.size, "latency.list-beside");
+    let failure = world.run(&*step, Use::Mount("copy")).unwrap_err();
+    assert!(failure.to_string().contains("before its time"), "{failure}");
 }
 
 #[test]
