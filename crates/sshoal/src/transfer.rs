@@ -30,7 +30,7 @@ use crate::mount::request::MountRequest;
 use crate::program::Program;
 use crate::report::{EXIT_OK, Problem};
 pub use arguments::Arguments;
-use carry::{Carrier, Ended};
+use carry::Carrier;
 use show::Show;
 
 /// Some entries failed; the others are there.
@@ -141,8 +141,9 @@ async fn carried(way: Way, carrier: Carrier) -> u8 {
     interrupts.abort();
     drop(drawing);
     match ended {
-        Ok(Ended { outcome, engines, notes }) => {
-            show.summary(way, &outcome, &engines, &notes);
+        Ok(ended) => {
+            show.summary(way, &ended);
+            let outcome = ended.outcome;
             match outcome.stopped {
                 Some(transfer::Stop::Asked) => EXIT_INTERRUPTED,
                 Some(transfer::Stop::Lost(_)) => EXIT_BROKEN,

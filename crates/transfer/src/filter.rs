@@ -74,6 +74,10 @@ impl FilterBuilder {
         let mut builder = GitignoreBuilder::new("");
         // The library lets the last one decide.
         for (exclude, pattern) in self.0.iter().rev() {
+            if has_open_class(pattern) {
+                let why = "a [ has no ]; a name with a [ in it is written \\[".to_owned();
+                return Err(PatternError { pattern: pattern.escape_default().to_string(), why });
+            }
             let line = match exclude {
                 true => escaped(pattern),
                 false => format!("!{pattern}"),
@@ -83,6 +87,41 @@ impl FilterBuilder {
         let rules = builder.build().map_err(|error| told("", error))?;
         Ok(Filter(Some(rules)))
     }
+}
+
+/// Whether a set of characters begins that does not end. The library takes it for the character,
+/// git for what matches nothing; who writes it has meant something else.
+fn has_open_class(pattern: &str) -> bool {
+    let mut rest = pattern.chars();
+    while let Some(next) = rest.next() {
+        match next {
+            '\\' => drop(rest.next()),
+            '[' => {
+                let set = rest.as_str();
+                let set = set.strip_prefix(['!', '^']).unwrap_or(set);
+                // At the beginning of a set it is one of its characters.
+                let set = set.strip_prefix(']').unwrap_or(set);
+                let Some(end) = end_of_set(set) else { return true };
+                rest = set[end..].chars();
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
+/// Where a set ends, behind its `]`.
+fn end_of_set(set: &str) -> Option<usize> {
+    let mut escaped = false;
+    for (at, next) in set.char_indices() {
+        match next {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            ']' => return Some(at + 1),
+            _ => {}
+        }
+    }
+    None
 }
 
 /// A pattern of which the first character is not taken for a comment or an include.
@@ -169,5 +208,16 @@ mod tests {
         let error = rules.exclude("[z-a]").build().unwrap_err();
         assert_eq!(error.pattern, "[z-a]");
         assert!(error.to_string().contains("docs/transfer.md"), "{error}");
+    }
+
+    #[test]
+    fn a_set_that_does_not_end_is_told() {
+        for bad in ["a[", "[", "[!", "[]", "x[a-z", "[ab]/[c", "[\\]", "[!]"] {
+            let error = Filter::builder().exclude(bad).build().unwrap_err();
+            assert!(error.why.contains("no ]"), "{bad}: {error}");
+        }
+        for good in ["\\[", "[a]", "[]]", "[!]]", "[^]a]", "a]", "[\\]]", "[a][b]"] {
+            assert!(Filter::builder().exclude(good).build().is_ok(), "{good}");
+        }
     }
 }

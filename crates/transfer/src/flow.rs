@@ -101,6 +101,11 @@ impl Flow {
         self.waits.waited(side, since);
     }
 
+    /// As [`Flow::waited`], for so long.
+    pub(crate) fn waited_so_long(&self, side: Side, how_long: Duration) {
+        self.waits.add(side, how_long);
+    }
+
     /// How long was waited for `side`.
     pub(crate) fn waited_for(&self, side: Side) -> Duration {
         Duration::from_nanos(self.waits.0[side as usize].load(Ordering::Relaxed))
@@ -114,8 +119,12 @@ pub(crate) struct Waits([AtomicU64; 2]);
 impl Waits {
     /// As [`Flow::waited`].
     pub(crate) fn waited(&self, side: Side, since: Instant) {
-        let elapsed = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.0[side as usize].fetch_add(elapsed, Ordering::Relaxed);
+        self.add(side, since.elapsed());
+    }
+
+    fn add(&self, side: Side, how_long: Duration) {
+        let nanos = u64::try_from(how_long.as_nanos()).unwrap_or(u64::MAX);
+        self.0[side as usize].fetch_add(nanos, Ordering::Relaxed);
     }
 }
 

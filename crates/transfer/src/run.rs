@@ -123,6 +123,18 @@ impl Run {
         }
     }
 
+    /// As [`Run::next`], where a step is there already.
+    pub(crate) fn next_now(&mut self) -> Option<Step> {
+        match self.core.stop_reason() {
+            Some(_) => None,
+            None => self.steps.try_recv().ok(),
+        }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
     /// Makes the directory that the step is in. To be called before something is written for it.
     ///
     /// # Errors
@@ -249,13 +261,20 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Left) -> Result<Copied,
         Action::SetAttr(change) => {
             set_attributes(core, step, *change).await.map(|()| Copied::default())
         }
+        Action::Copy(_) if core.job.options.xattrs => Err(Problem::Other {
+            name: step.name.clone(),
+            words: "no stream has brought it, and SFTP carries no extended attributes; copy \
+                    again, or without -X"
+                .to_owned(),
+        }),
         Action::Copy(_) if step.attr.kind == FileKind::Regular => {
             ready(step).await?;
             copy::file(core, step, left).await
         }
         Action::Copy(_) => Err(Problem::Other {
             name: step.name.clone(),
-            words: "no device, pipe or socket can be made over SFTP; --engine tar can".to_owned(),
+            words: "no stream has brought it, and SFTP makes no devices, pipes or sockets"
+                .to_owned(),
         }),
         Action::MakeLink(_) => {
             ready(step).await?;

@@ -8,7 +8,7 @@
 //! 1. Directories on the way are opened by `openat2`, beneath the root and through no link; the
 //!    last name is never followed. A directory that is kept open is the one that was there.
 //! 2. A file is made under a temporary name that must not exist, for its owner alone, and renamed
-//!    when it is whole. Dropped before, it is removed, or kept if the caller says so.
+//!    when it is whole. Dropped before, it is removed, or kept if it was begun so.
 //! 3. Directories kept open are bounded.
 
 use std::collections::VecDeque;
@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use base::{Attr, Errno, FileKind, Name, RemotePath, Result};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, UTIME_OMIT, Uid,
-    XattrFlags, fchmod, fchown, fsetxattr, fstat, ftruncate, futimens, linkat, mkdirat, mknodat,
-    openat, openat2, renameat, symlinkat, unlinkat, utimensat,
+    XattrFlags, chmod, chownat, fchmod, fchown, fsetxattr, fstat, ftruncate, futimens, linkat,
+    mkdirat, mknodat, openat, openat2, renameat, symlinkat, unlinkat, utimensat,
 };
 
 use crate::temporary;
@@ -125,7 +125,7 @@ impl Sink {
     }
 
     /// Directory and last name of `path`.
-    fn place(&self, path: &RemotePath) -> Result<(Arc<OwnedFd>, Name)> {
+    pub(crate) fn place(&self, path: &RemotePath) -> Result<(Arc<OwnedFd>, Name)> {
         match (path.parent(), path.file_name()) {
             (Some(parent), Some(name)) => Ok((self.dir(&parent)?, name)),
             _ => Err(Errno::EBUSY),
@@ -144,8 +144,23 @@ impl Sink {
     /// # Errors
     /// The system's; `ELOOP` where a link is on the way.
     pub fn begin(&self, path: &RemotePath, attr: &Attr) -> Result<Incoming> {
+        self.begin_named(path, attr, 0)
+    }
+
+    /// As [`Sink::begin`], for a file that comes from its beginning to its end: what there is of it
+    /// when it is dropped is kept, and a later run goes on with it.
+    ///
+    /// # Errors
+    /// As [`Sink::begin`].
+    pub fn begin_lasting(&self, path: &RemotePath, attr: &Attr) -> Result<Incoming> {
+        let mut incoming = self.begin_named(path, attr, temporary::SPAN_IN_ORDER)?;
+        incoming.keep = true;
+        Ok(incoming)
+    }
+
+    fn begin_named(&self, path: &RemotePath, attr: &Attr, span: u8) -> Result<Incoming> {
         let (dir, name) = self.place(path)?;
-        let temporary = temporary::name(&name, attr, 0);
+        let temporary = temporary::name(&name, attr, span);
         let flags = OFlags::WRONLY
             | OFlags::CREATE
             | OFlags::EXCL
@@ -153,18 +168,12 @@ impl Sink {
             | OFlags::NOCTTY
             | OFlags::CLOEXEC;
         let make = || openat(&dir, temporary.as_bytes(), flags, Mode::RUSR | Mode::WUSR);
-        let file = match make() {
-            Err(rustix::io::Errno::EXIST) => {
-                unlinkat(&dir, temporary.as_bytes(), AtFlags::empty()).map_err(errno)?;
-                make()
-            }
-            made => made,
-        };
-        let file = file.map_err(errno)?;
+        let file = anew(&dir, &temporary, make)?;
         Ok(Incoming { dir, temporary, name, file, end: 0, keep: false })
     }
 
-    /// Writes a whole file that has its name when this returns.
+    /// Writes a whole file that has its name when this returns; with `sparse`, with holes in the
+    /// place of blocks of zeros.
     ///
     /// # Errors
     /// The system's; then there is nothing of it.
@@ -174,26 +183,15 @@ impl Sink {
         attr: &Attr,
         pieces: &[bytes::Bytes],
         finish: &Finish,
+        sparse: bool,
     ) -> Result<Finished> {
         let mut incoming = self.begin(path, attr)?;
-        for piece in pieces {
-            incoming.append(piece)?;
+        if !sparse {
+            for piece in pieces {
+                incoming.append(piece)?;
+            }
+            return incoming.finish(finish);
         }
-        incoming.finish(finish)
-    }
-
-    /// As [`Sink::put`], with holes in the place of blocks of zeros.
-    ///
-    /// # Errors
-    /// As [`Sink::put`].
-    pub fn put_sparse(
-        &self,
-        path: &RemotePath,
-        attr: &Attr,
-        pieces: &[bytes::Bytes],
-        finish: &Finish,
-    ) -> Result<Finished> {
-        let incoming = self.begin(path, attr)?;
         let mut end = 0;
         for piece in pieces {
             for (offset, part) in crate::copy::solid(end, piece) {
@@ -216,18 +214,22 @@ impl Sink {
         }
     }
 
-    /// Makes a symbolic link in the place of whatever has the name and is no directory.
+    /// Makes a symbolic link in the place of whatever has the name and is no directory. It gets
+    /// owner and time; what else `finish` has is not for links.
     ///
     /// # Errors
     /// The system's.
-    pub fn make_link(&self, path: &RemotePath, target: &[u8], attr: &Attr) -> Result<()> {
+    pub fn make_link(
+        &self,
+        path: &RemotePath,
+        target: &[u8],
+        attr: &Attr,
+        finish: &Finish,
+    ) -> Result<Finished> {
         let (dir, name) = self.place(path)?;
         let temporary = temporary::name(&name, attr, 0);
         let make = || symlinkat(target, &dir, temporary.as_bytes());
-        self.replacing(&dir, &temporary, &name, make, |dir, made| {
-            let times = times(attr.mtime);
-            utimensat(dir, made.as_bytes(), &times, AtFlags::SYMLINK_NOFOLLOW).map_err(errno)
-        })
+        self.replacing(&dir, &temporary, &name, make, |dir, made| dress(dir, made, finish))
     }
 
     /// Makes `path` a further name of `existing`, which must be in the directory too.
@@ -241,7 +243,7 @@ impl Sink {
         // Without `SYMLINK_FOLLOW` a link is not gone through.
         let flags = AtFlags::empty();
         let make = || linkat(&from_dir, from.as_bytes(), &dir, temporary.as_bytes(), flags);
-        self.replacing(&dir, &temporary, &name, make, |_, _| Ok(()))?;
+        self.replacing(&dir, &temporary, &name, make, |_, _| Ok(Finished::default()))?;
         // A rename between two names of one file does nothing.
         let _ = unlinkat(&dir, temporary.as_bytes(), AtFlags::empty());
         Ok(())
@@ -250,8 +252,14 @@ impl Sink {
     /// Makes a device, a pipe or a socket, with `device` as its number.
     ///
     /// # Errors
-    /// The system's; `EINVAL` for what is none.
-    pub fn make_special(&self, path: &RemotePath, attr: &Attr, device: u64) -> Result<()> {
+    /// The system's, which makes devices for root only; `EINVAL` for what is none.
+    pub fn make_special(
+        &self,
+        path: &RemotePath,
+        attr: &Attr,
+        device: u64,
+        finish: &Finish,
+    ) -> Result<Finished> {
         let (dir, name) = self.place(path)?;
         let kind = match attr.kind {
             FileKind::Fifo => FileType::Fifo,
@@ -261,11 +269,12 @@ impl Sink {
             _ => return Err(Errno::EINVAL),
         };
         let temporary = temporary::name(&name, attr, 0);
-        let perm = Mode::from_raw_mode(attr.perm);
-        let make = || mknodat(&dir, temporary.as_bytes(), kind, perm, device);
+        // Nobody's before it has its owner.
+        let make = || mknodat(&dir, temporary.as_bytes(), kind, Mode::empty(), device);
         self.replacing(&dir, &temporary, &name, make, |dir, made| {
-            let times = times(attr.mtime);
-            utimensat(dir, made.as_bytes(), &times, AtFlags::SYMLINK_NOFOLLOW).map_err(errno)
+            let finished = dress(dir, made, finish)?;
+            set_perm(dir, made, finish.perm)?;
+            Ok(finished)
         })
     }
 
@@ -276,17 +285,12 @@ impl Sink {
         temporary: &Name,
         name: &Name,
         make: impl Fn() -> rustix::io::Result<()>,
-        prepare: impl Fn(&OwnedFd, &Name) -> Result<()>,
-    ) -> Result<()> {
-        match make() {
-            Err(rustix::io::Errno::EXIST) => {
-                unlinkat(dir, temporary.as_bytes(), AtFlags::empty()).map_err(errno)?;
-                make().map_err(errno)?;
-            }
-            made => made.map_err(errno)?,
-        }
-        let named = prepare(dir, temporary).and_then(|()| {
-            renameat(dir, temporary.as_bytes(), dir, name.as_bytes()).map_err(errno)
+        prepare: impl Fn(&OwnedFd, &Name) -> Result<Finished>,
+    ) -> Result<Finished> {
+        anew(dir, temporary, make)?;
+        let named = prepare(dir, temporary).and_then(|finished| {
+            renameat(dir, temporary.as_bytes(), dir, name.as_bytes()).map_err(errno)?;
+            Ok(finished)
         });
         if named.is_err() {
             let _ = unlinkat(dir, temporary.as_bytes(), AtFlags::empty());
@@ -306,6 +310,54 @@ impl Sink {
     }
 }
 
+/// Makes what must not exist; what an earlier run has left of the name is removed.
+fn anew<T>(dir: &OwnedFd, temporary: &Name, make: impl Fn() -> rustix::io::Result<T>) -> Result<T> {
+    match make() {
+        Err(rustix::io::Errno::EXIST) => {
+            unlinkat(dir, temporary.as_bytes(), AtFlags::empty()).map_err(errno)?;
+            make().map_err(errno)
+        }
+        made => made.map_err(errno),
+    }
+}
+
+/// Gives owner and time to what cannot be opened.
+fn dress(dir: &OwnedFd, made: &Name, finish: &Finish) -> Result<Finished> {
+    let mut finished = Finished::default();
+    if let Some((uid, gid)) = finish.owner {
+        let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        let set = chownat(dir, made.as_bytes(), uid, gid, AtFlags::SYMLINK_NOFOLLOW);
+        finished.owner_refused = is_refused(set)?;
+    }
+    if let Some(mtime) = finish.mtime {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        utimensat(dir, made.as_bytes(), &times(mtime), flags).map_err(errno)?;
+    }
+    Ok(finished)
+}
+
+/// Sets permission bits of what must not be opened, and through no link that somebody else has put
+/// in its place.
+fn set_perm(dir: &OwnedFd, made: &Name, perm: u32) -> Result<()> {
+    use std::os::fd::AsRawFd;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held = openat(dir, made.as_bytes(), flags, Mode::empty()).map_err(errno)?;
+    let name = format!("/proc/self/fd/{}", held.as_raw_fd());
+    match FileType::from_raw_mode(fstat(&held).map_err(errno)?.st_mode) {
+        FileType::Symlink => Err(Errno::ELOOP),
+        _ => chmod(name, Mode::from_raw_mode(perm & 0o7777)).map_err(errno),
+    }
+}
+
+/// Whether the system gives nothing away for this user.
+fn is_refused(set: rustix::io::Result<()>) -> Result<bool> {
+    match set {
+        Ok(()) => Ok(false),
+        Err(rustix::io::Errno::PERM | rustix::io::Errno::INVAL) => Ok(true),
+        Err(error) => Err(errno(error)),
+    }
+}
+
 fn times(mtime: base::Timestamp) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
@@ -321,11 +373,7 @@ fn apply(file: &OwnedFd, finish: &Finish) -> Result<Finished> {
     }
     if let Some((uid, gid)) = finish.owner {
         let set = fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-        finished.owner_refused = match set {
-            Ok(()) => false,
-            Err(rustix::io::Errno::PERM | rustix::io::Errno::INVAL) => true,
-            Err(error) => return Err(errno(error)),
-        };
+        finished.owner_refused = is_refused(set)?;
     }
     for (name, value) in &finish.xattrs {
         if fsetxattr(file, &name[..], value, XattrFlags::empty()).is_err() {
@@ -378,9 +426,9 @@ impl Incoming {
         Ok(())
     }
 
-    /// Keeps what there is of it when it is dropped.
-    pub fn keep(&mut self) {
-        self.keep = true;
+    /// Removes what there is of it when it is dropped, however it was begun.
+    pub fn discard(&mut self) {
+        self.keep = false;
     }
 
     /// Gives it what it is to have, and its name.

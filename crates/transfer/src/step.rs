@@ -20,8 +20,6 @@ pub enum Why {
     Time,
     /// The digests differ.
     Digest,
-    /// It was not asked for by its look, but with others: a name of a file that is copied.
-    Linked,
 }
 
 /// Why an entry is left as it is.

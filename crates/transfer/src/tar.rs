@@ -3,7 +3,10 @@
 //! A stream is the fastest way for thousands of small files, since none of them costs a round trip
 //! or a request, and it needs nothing but one login. It is for what is not there yet: a pull into
 //! a place that is empty, and a push to a name that is free. It carries what SFTP cannot: times to
-//! the nanosecond, hard links, holes, extended attributes.
+//! the nanosecond, hard links, holes, extended attributes, devices.
+//!
+//! Where there is something to compare with, a run compares, and what it finds to be needed of many
+//! small files comes in a stream too: [`collect`].
 //!
 //! It does not have to succeed. Whatever it missed (what could not be read, what changed meanwhile,
 //! all that came behind the point at which a link broke) is for [`Run`](crate::Run), which compares
@@ -13,7 +16,9 @@
 //! |---|---|
 //! | `script`, `far` | the command for the far side's shell, and the conversation with it |
 //! | `reader`, `writer`, `member` | the archive's format |
+//! | [`collect`] | the files that a run needs, by their names |
 //! | `unpack`, `pack` | archive to tree, tree to archive |
+//! | `receive` | one member of an archive into a directory |
 //! | `stream`, `tally` | waiting for the far side on a thread; what was done |
 //!
 //! Invariants:
@@ -21,10 +26,12 @@
 //! 2. What is unpacked there is in a directory of its own until all of it is whole.
 //! 3. Dropping the future ends the command and the thread that works for it.
 
+pub mod collect;
 mod far;
 mod member;
 mod pack;
 mod reader;
+mod receive;
 mod script;
 mod stream;
 mod tally;
@@ -37,7 +44,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use base::{Errno, Name, RemotePath};
+use base::{Attr, Errno, Name, RemotePath};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::compress::{self, Encoder};
@@ -49,7 +56,7 @@ use crate::shell::{Running, Shell};
 use crate::sink::Sink;
 
 use far::{Ended, Far};
-use script::State;
+use script::{Kind, State};
 use stream::{Flow, Input, Output};
 use tally::Tally;
 use unpack::{Naming, Unpacker};
@@ -59,6 +66,10 @@ const LONG_ROUND_TRIP: Duration = Duration::from_millis(5);
 
 /// How much of an archive is read at a time.
 const READ_BYTES: usize = 512 << 10;
+
+/// From this size on what has come of a file is kept when a stream breaks. Less is sooner sent again
+/// than looked at.
+const LASTING_BYTES: u64 = 4 << 20;
 
 /// How a copy by a stream is made.
 #[derive(Clone)]
@@ -99,10 +110,29 @@ pub struct Push {
     pub path: PathBuf,
     /// A directory of the far side: absolute, or relative to the login's home.
     pub directory: Vec<u8>,
+    /// Whether that directory is made if it is not there; the one above it has to be.
+    pub may_make: bool,
     /// What the source becomes in it.
     pub name: Name,
     /// What it becomes relative to the target, in what is told and for filters.
     pub to: RemotePath,
+}
+
+/// What a stream is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// A whole tree, from there.
+    Tree,
+    /// What is named, from there.
+    Names,
+    /// A whole tree, to there.
+    Push,
+}
+
+/// A far side that waits for a tree.
+pub struct Called {
+    far: Far,
+    method: Option<Method>,
 }
 
 /// How a stream ended.
@@ -128,7 +158,10 @@ pub enum Declined {
     /// Something has the target's name.
     Occupied,
     /// An earlier, interrupted copy has left a part under the [`stage`].
-    Staged,
+    Staged {
+        /// As [`Streak::in_doubt`].
+        in_doubt: bool,
+    },
     /// Several sessions bring it faster.
     Slower,
     /// The connection was lost before the stream began.
@@ -150,10 +183,21 @@ pub struct Streak {
     pub elapsed: Duration,
     /// How much of that was spent waiting for the far side or the link.
     pub waited: Duration,
+    /// The rate at which the link brought the first bytes, in bytes a second, where that was looked
+    /// at.
+    pub rate: Option<f64>,
     /// Why it is not whole, for a log.
     pub why: Option<String>,
+    /// It went there, and not here.
+    pub is_push: bool,
     /// Of a push: the tree has its name, and not that of a [`stage`].
     pub placed: bool,
+    /// Of a push that broke: a file in the stage may have size and time of its source, and not all
+    /// of its content.
+    pub in_doubt: bool,
+    /// Of a push that broke: the large file in the midst of which it did, relative to the target, as
+    /// it was then. There is a beginning of it, or nothing.
+    pub cut: Option<(RemotePath, Attr)>,
 }
 
 /// The name that a pushed tree has until it is whole.
@@ -184,11 +228,17 @@ impl Streaming {
     #[must_use]
     pub fn unsuited(options: &Options) -> Option<&'static str> {
         let reasons = [
-            (options.specials, "devices"),
             (options.dry_run, "--dry-run"),
             (options.existing, "--existing"),
             (options.verify, "--verify"),
         ];
+        reasons.into_iter().find(|(is, _)| *is).map(|(_, option)| option)
+    }
+
+    /// As [`Streaming::unsuited`], of a stream by names, where a run has compared before.
+    #[must_use]
+    pub fn unsuited_for_names(options: &Options) -> Option<&'static str> {
+        let reasons = [(options.dry_run, "--dry-run"), (options.verify, "--verify")];
         reasons.into_iter().find(|(is, _)| *is).map(|(_, option)| option)
     }
 
@@ -204,11 +254,12 @@ impl Streaming {
         };
         let sink = Sink::open(&pull.root)?;
         let command = script::pull(&directory, &name, &self.options);
-        let (far, method) = match self.prepare(&command, true).await {
+        let (far, method) = match self.prepare(&command, Use::Tree).await {
             Ok(prepared) => prepared,
             Err(declined) => return Ok(Streamed::Declined(declined)),
         };
         let (leash, waiting, flow) = stream::leash();
+        let rate = far.rate;
         let Running { stdin, stdout, exit } = far.running;
         let naming = Naming { top: pull.name.clone(), to: pull.to.clone() };
         let (options, target) = (self.options.clone(), pull.target.clone());
@@ -231,7 +282,7 @@ impl Streaming {
             Some(why) => Some(why),
             None => unclean(exit.await),
         };
-        Ok(streamed(tally, ended, method, &flow, began))
+        Ok(streamed(tally, ended, (method, rate), &flow, began))
     }
 
     /// Brings a tree there. Until it is whole it is called [`stage`].
@@ -239,17 +290,37 @@ impl Streaming {
     /// # Errors
     /// The system's, where the source's directory cannot be opened; `ENAMETOOLONG`, see [`stage`].
     pub async fn push(&self, push: &Push) -> base::Result<Streamed> {
+        match self.call(push).await? {
+            Ok(called) => self.send(push, called).await,
+            Err(declined) => Ok(Streamed::Declined(declined)),
+        }
+    }
+
+    /// The first half of [`Streaming::push`]: asks the far side whether it takes the tree.
+    ///
+    /// # Errors
+    /// As [`Streaming::push`].
+    pub async fn call(&self, push: &Push) -> base::Result<Result<Called, Declined>> {
         let stage = stage(&push.name)?;
         let directory = script::plain_path(&push.directory);
         let names = [&push.name, &stage, &aside(&push.name)?];
         let names = names.map(|name| script::plain_path(name.as_bytes()));
+        let command = script::push(&directory, &names, push.may_make, &self.options);
+        let prepared = self.prepare(&command, Use::Push).await;
+        Ok(prepared.map(|(far, method)| Called { far, method }))
+    }
+
+    /// The second half of [`Streaming::push`].
+    ///
+    /// # Errors
+    /// As [`Streaming::push`].
+    pub async fn send(&self, push: &Push, called: Called) -> base::Result<Streamed> {
+        let Called { far, method } = called;
+        let in_doubt = far.greeting.state == State::Ready(Kind::Bsd);
+        let stage = stage(&push.name)?;
         let (parent, from) = opened(&push.path)?;
-        let command = script::push(&directory, &names, &self.options);
-        let (far, method) = match self.prepare(&command, false).await {
-            Ok(prepared) => prepared,
-            Err(declined) => return Ok(Streamed::Declined(declined)),
-        };
         let (leash, waiting, flow) = stream::leash();
+        let rate = far.rate;
         let Running { stdin, stdout, exit } = far.running;
         let (options, to) = (self.options.clone(), push.to.clone());
         let mut tally = self.tally();
@@ -274,37 +345,44 @@ impl Streaming {
                 Ended::Refused(why) | Ended::Lost(why) => why,
             }),
         };
-        Ok(streamed(tally, ended, method, &flow, began))
+        Ok(match streamed(tally, ended, (method, rate), &flow, began) {
+            Streamed::Partly(streak) => {
+                let in_doubt = in_doubt && !streak.placed;
+                Streamed::Partly(Streak { is_push: true, in_doubt, ..streak })
+            }
+            Streamed::Whole(streak) => Streamed::Whole(Streak { is_push: true, ..streak }),
+            declined => declined,
+        })
     }
 
     /// The far side, at the point at which the archive begins.
-    async fn prepare(
-        &self,
-        command: &[u8],
-        is_pull: bool,
-    ) -> Result<(Far, Option<Method>), Declined> {
+    async fn prepare(&self, command: &[u8], to: Use) -> Result<(Far, Option<Method>), Declined> {
         let talk = async {
             let mut far = Far::greet(&*self.shell, command).await?;
             let declined = match far.greeting.state {
-                State::Ready => None,
+                State::Ready(_) => None,
                 State::NoTar => Some(Declined::NoTar),
                 State::Absent => Some(Declined::Absent),
                 State::There => Some(Declined::Occupied),
-                State::Staged => Some(Declined::Staged),
+                State::Staged(kind) => Some(Declined::Staged { in_doubt: kind == Kind::Bsd }),
             };
             if let Some(declined) = declined {
                 return Ok(Err(declined));
             }
             if self.only_if_fast
-                && is_pull
+                && to == Use::Tree
                 && far.measure_round_trip().await? > LONG_ROUND_TRIP
                 && far.has_big_files().await?
             {
                 return Ok(Err(Declined::Slower));
             }
             // Here only one of them has a fast enough library to compress.
-            far.greeting.methods.retain(|method| is_pull || *method == Method::Gzip);
-            let method = far.method(self.compress, is_pull).await?;
+            if self.only_if_fast && to == Use::Names {
+                far.measure_round_trip().await?;
+            }
+            let is_push = to == Use::Push;
+            far.greeting.methods.retain(|method| !is_push || *method == Method::Gzip);
+            let method = far.method(self.compress, !is_push).await?;
             far.begin(method).await?;
             Ok::<_, Ended>(Ok((far, method)))
         };
@@ -370,7 +448,7 @@ fn unclean(exit: Result<crate::shell::Exit, crate::shell::ShellError>) -> Option
 fn streamed(
     tally: Tally,
     ended: Option<String>,
-    method: Option<Method>,
+    (method, rate): (Option<Method>, Option<f64>),
     flow: &Flow,
     began: Instant,
 ) -> Streamed {
@@ -384,8 +462,12 @@ fn streamed(
         link_bytes: flow.bytes(),
         elapsed: began.elapsed(),
         waited: flow.waited(),
+        rate,
         why,
+        is_push: false,
         placed,
+        in_doubt: false,
+        cut: tally.sending.filter(|(_, attr)| attr.size >= LASTING_BYTES),
     };
     if is_whole { Streamed::Whole(streak) } else { Streamed::Partly(streak) }
 }
@@ -412,22 +494,35 @@ impl Streak {
             counts.attrs_set -= set;
         }
         counts.bytes_copied += mine.bytes_copied;
+        let (for_source, for_target) = self.waits();
         Outcome {
             counts,
             owners_refused: run.owners_refused || self.owners_refused,
             elapsed: run.elapsed + self.elapsed,
+            waited_for_source: run.waited_for_source + for_source,
+            waited_for_target: run.waited_for_target + for_target,
             ..run
+        }
+    }
+
+    /// How long was waited for the source, and for the target.
+    fn waits(&self) -> (Duration, Duration) {
+        match self.is_push {
+            true => (Duration::ZERO, self.waited),
+            false => (self.waited, Duration::ZERO),
         }
     }
 
     /// The outcome of the stream alone.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
+        let (waited_for_source, waited_for_target) = self.waits();
         Outcome {
             counts: self.counts,
             owners_refused: self.owners_refused,
             elapsed: self.elapsed,
-            waited_for_source: self.waited,
+            waited_for_source,
+            waited_for_target,
             ..Outcome::default()
         }
     }

@@ -25,6 +25,10 @@ const NAME_MAX: usize = 255;
 /// Longest part of the file's own name.
 const STEM_MAX: usize = NAME_MAX - 1 - MARK.len() - DIGITS;
 
+/// The span of a file that comes in order, in one piece after another: the smallest that large files
+/// have. What is behind it is compared when the file is gone on with.
+pub const SPAN_IN_ORDER: u8 = 20;
+
 /// Largest span that is believed: nobody sends so far ahead.
 const SPAN_MAX: u8 = 40;
 

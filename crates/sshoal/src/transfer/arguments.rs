@@ -73,6 +73,9 @@ pub struct Arguments {
     /// Make holes of zeros
     #[arg(short = 'S', long, help_heading = "What is kept")]
     pub sparse: bool,
+    /// Copy devices and pipes, too
+    #[arg(long, help_heading = "What is kept")]
+    pub devices: bool,
     /// Leave owners to the login at the target
     #[arg(long, conflicts_with_all = ["uid_map", "gid_map"], help_heading = "What is kept")]
     pub no_owner: bool,
@@ -271,7 +274,7 @@ impl Arguments {
             hard_links: self.hard_links,
             xattrs: self.xattrs,
             sparse: self.sparse,
-            specials: false,
+            specials: self.devices,
             checksum: self.checksum,
             delete: self.delete,
             max_delete: self.max_delete,

@@ -10,11 +10,13 @@ mod push;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use base::{Errno, Name, Remote, RemotePath};
+use base::{Attr, Errno, Name, Remote, RemotePath};
 use local::Local;
 use tokio::sync::watch;
 use transfer::digest::ShellDigester;
+use transfer::tar::collect::Collector;
 use transfer::tar::{Compress, Declined, Streak, Streamed, Streaming};
 use transfer::{Job, Options, Outcome, Progress, Run, Shell, Source, Stop, Tree};
 
@@ -29,10 +31,12 @@ use crate::stack::{self, Stack};
 /// How it ended.
 pub struct Ended {
     pub outcome: Outcome,
-    /// Those that have copied something, in their order.
+    /// Those that have copied something.
     pub engines: Vec<&'static str>,
     /// What the user should know, though nothing is wrong.
     pub notes: Vec<String>,
+    /// What a stream used of what its link can, from 0 to 1 and more, where that was measured.
+    pub link_share: Option<f64>,
 }
 
 /// What is to be done, checked as far as the command line alone tells.
@@ -67,6 +71,7 @@ struct Progressed {
     outcome: Option<Outcome>,
     engines: Vec<&'static str>,
     notes: Vec<String>,
+    link_share: Option<f64>,
 }
 
 type Asked = watch::Receiver<bool>;
@@ -122,7 +127,7 @@ impl Carrier {
         let options = arguments.transfer_options(may_own)?;
         let engine = arguments.engine;
         if engine == Engine::Tar
-            && let Some(option) = Streaming::unsuited(&options)
+            && let Some(option) = Streaming::unsuited_for_names(&options)
         {
             return Err(Problem::new("--engine tar", format!("it cannot do {option}"))
                 .hint("leave --engine out, and what can is used"));
@@ -158,8 +163,6 @@ impl Carrier {
         }
     }
 
-    // ---- pull
-
     fn near_source(&self, index: usize, to: RemotePath) -> Result<Source, Problem> {
         let near = &self.near[index];
         let local = Local::open(&near.directory).map_err(|error| {
@@ -175,9 +178,31 @@ impl Carrier {
         tree
     }
 
-    // ---- both
+    /// Whether a run that compares may have a stream from there, or to there.
+    fn may_collect(&self, far: &FarPlace) -> Result<(), String> {
+        self.may_call()?;
+        if far.spec.gateways().is_empty() {
+            return Err("both sides are this machine".to_owned());
+        }
+        if far.spec.gateways().len() > 1 && self.engine == Engine::Auto {
+            return Err("several gateways bring more than one stream".to_owned());
+        }
+        match Streaming::unsuited_for_names(&self.options) {
+            Some(option) => Err(format!("it cannot do {option}")),
+            None => Ok(()),
+        }
+    }
 
     fn may_stream_at_all(&self) -> Result<(), String> {
+        self.may_call()?;
+        match Streaming::unsuited(&self.options) {
+            Some(option) => Err(format!("it cannot do {option}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether commands may run on the far side.
+    fn may_call(&self) -> Result<(), String> {
         if self.engine == Engine::Sftp {
             return Err("--engine sftp".to_owned());
         }
@@ -186,10 +211,7 @@ impl Carrier {
                 "a password is given once, and a stream needs a login of its own".to_owned()
             );
         }
-        match Streaming::unsuited(&self.options) {
-            Some(option) => Err(format!("it cannot do {option}")),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Where the user wants a stream and nothing else, its absence is an error.
@@ -206,9 +228,14 @@ impl Carrier {
         super::shell::of(stack::ssh_configs(&self.request, &far.spec)?)
     }
 
+    /// A stream that counts for itself.
     fn streaming(&self, shell: Arc<dyn Shell>) -> Streaming {
         let progress = Arc::new(Progress::default());
         self.show.watch(progress.clone());
+        self.streaming_for(shell, progress)
+    }
+
+    fn streaming_for(&self, shell: Arc<dyn Shell>, progress: Arc<Progress>) -> Streaming {
         Streaming {
             shell,
             options: self.options.clone(),
@@ -231,21 +258,19 @@ impl Carrier {
                     tracing::debug!("the stream is not whole: {why}");
                 }
                 let placed = streak.placed || self.way == Way::Pull;
+                let (in_doubt, cut) = (streak.in_doubt, streak.cut.clone());
                 progressed.note_stream(streak, false);
-                Ok(if placed { Taken::Partly } else { Taken::Staged })
+                Ok(if placed { Taken::Partly } else { Taken::Staged { in_doubt, cut } })
             }
-            Streamed::Declined(Declined::Staged) => Ok(Taken::Staged),
+            Streamed::Declined(Declined::Staged { in_doubt }) => {
+                Ok(Taken::Staged { in_doubt, cut: None })
+            }
             Streamed::Declined(declined) => {
-                let why = match declined {
-                    Declined::NoShell(why) => format!("the server runs no commands: {why}"),
-                    Declined::NoTar => "the server has no tar that can".to_owned(),
-                    Declined::Absent => "the directory is not there".to_owned(),
-                    Declined::Occupied => "there is something at the target to compare with".into(),
-                    Declined::Slower => "several sessions are faster for large files".to_owned(),
-                    Declined::Staged => "an earlier copy is gone on with".to_owned(),
-                    Declined::Lost(why) => why,
-                };
-                self.insist(&why)?;
+                let why = words(&declined);
+                // Where there is something already, a run compares, and has a stream by names.
+                if self.way == Way::Pull || declined != Declined::Occupied {
+                    self.insist(&why)?;
+                }
                 progressed.notes.push(format!("no stream by tar: {why}"));
                 Ok(Taken::Nothing)
             }
@@ -266,17 +291,24 @@ impl Carrier {
         Ok(Reached { _stack: stack, remote, shell, directory: directory.clone() })
     }
 
-    /// Runs a job over the remotes; how that alone has ended.
+    /// Runs a job over the remotes, and by streams where the collector has them; how that alone has
+    /// ended.
     async fn run(
         &self,
         job: Job,
+        mut collector: Collector,
         progressed: &mut Progressed,
         asked: &Asked,
     ) -> Result<Outcome, Problem> {
         let near = job.target.local.is_some()
             && job.sources.iter().all(|source| source.tree.local.is_some());
         let wrong = |error: transfer::JobError| Problem::new("copy", error.to_string());
-        transfer::engine::check(&job).map_err(wrong)?;
+        transfer::engine::check(&job, &collector).map_err(wrong)?;
+        if self.engine == Engine::Tar
+            && let Some(called) = unless_asked(asked, collector.call()).await
+        {
+            called.or_else(|declined| self.insist(&words(&declined)))?;
+        }
         let run = Run::start(job, self.show.clone()).await.map_err(wrong)?;
         self.show.watch(run.progress());
         let stopper = run.stopper();
@@ -286,22 +318,37 @@ impl Carrier {
                 stopper.stop();
             }
         });
-        let outcome = transfer::engine::drive(run).await;
+        let outcome = transfer::engine::drive_with(run, &mut collector).await;
         stopping.abort();
-        progressed.note_run(outcome.clone(), if near { "local" } else { "sftp" });
+        if let Some(declined) = collector.declined() {
+            progressed.notes.push(format!("no stream by tar: {}", words(declined)));
+        }
+        let collected = collector.collected();
+        if collected.entries > 0 {
+            progressed.note_engine("tar");
+        }
+        if let Some(link) = collected.link {
+            progressed.note_link(link.bytes, link.elapsed, link.rate);
+        }
+        let counts = outcome.counts;
+        let copied = counts.files_copied + counts.links_made + counts.names_made;
+        if copied > collected.entries || collected.entries == 0 {
+            progressed.note_engine(if near { "local" } else { "sftp" });
+        }
+        progressed.note_run(outcome.clone());
         Ok(outcome)
     }
 }
 
 /// What a stream has left to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Taken {
     /// Nothing.
     Whole,
     /// Something, in a tree that has its name.
     Partly,
-    /// Something, in a tree that has not.
-    Staged,
+    /// Something, in a tree that has not. See [`Streak::in_doubt`] and [`Streak::cut`].
+    Staged { in_doubt: bool, cut: Option<(RemotePath, Attr)> },
     /// Everything.
     Nothing,
 }
@@ -309,19 +356,24 @@ enum Taken {
 impl Progressed {
     fn note_stream(&mut self, streak: Streak, is_whole: bool) {
         self.note_engine("tar");
+        self.note_link(streak.link_bytes, streak.elapsed, streak.rate);
         self.streaks.push((streak, is_whole));
     }
 
-    fn note_run(&mut self, outcome: Outcome, engine: &'static str) {
-        self.note_engine(engine);
+    fn note_run(&mut self, outcome: Outcome) {
         self.outcome = Some(match self.outcome.take() {
             None => outcome,
             Some(before) => both(before, outcome),
         });
     }
 
+    fn note_link(&mut self, bytes: u64, elapsed: Duration, rate: Option<f64>) {
+        let used = bytes as f64 / elapsed.as_secs_f64().max(1e-6);
+        self.link_share = rate.map(|rate| used / rate.max(1.0)).or(self.link_share);
+    }
+
     fn note_engine(&mut self, engine: &'static str) {
-        if self.engines.last() != Some(&engine) {
+        if !self.engines.contains(&engine) {
             self.engines.push(engine);
         }
     }
@@ -347,7 +399,12 @@ impl Progressed {
                 (Some(run), false) => streak.followed_by(run),
             });
         }
-        Ended { outcome: outcome.unwrap_or_default(), engines: self.engines, notes: self.notes }
+        Ended {
+            outcome: outcome.unwrap_or_default(),
+            engines: self.engines,
+            notes: self.notes,
+            link_share: self.link_share,
+        }
     }
 }
 
@@ -376,6 +433,19 @@ fn both(mut one: Outcome, other: Outcome) -> Outcome {
     one.waited_for_source += other.waited_for_source;
     one.waited_for_target += other.waited_for_target;
     one
+}
+
+/// Why there was no stream.
+fn words(declined: &Declined) -> String {
+    match declined {
+        Declined::NoShell(why) => format!("the server runs no commands: {why}"),
+        Declined::NoTar => "the server has no tar that can".to_owned(),
+        Declined::Absent => "the directory is not there".to_owned(),
+        Declined::Occupied => "there is something at the target to compare with".to_owned(),
+        Declined::Slower => "several sessions are faster for large files".to_owned(),
+        Declined::Staged { .. } => "an earlier copy is gone on with".to_owned(),
+        Declined::Lost(why) => why.clone(),
+    }
 }
 
 /// What a source becomes, relative to the target.

@@ -14,6 +14,7 @@ use transfer::{Action, Entry, Events, Outcome, Progress, Skip, Stop, Why};
 
 use super::Way;
 use super::arguments::Arguments;
+use super::carry::Ended;
 use crate::report::Problem;
 
 /// How often the bar is drawn.
@@ -129,17 +130,18 @@ impl Show {
     }
 
     /// The end of a copy that was begun.
-    pub fn summary(&self, way: Way, outcome: &Outcome, engines: &[&str], notes: &[String]) {
+    pub fn summary(&self, way: Way, ended: &Ended) {
+        let outcome = &ended.outcome;
         match self.mode {
-            Mode::Json => self.print(&format!("{}\n", summary_json(way, outcome, engines, notes))),
+            Mode::Json => self.print(&format!("{}\n", summary_json(way, ended))),
             Mode::Quiet => self.problems(outcome),
             Mode::Usual | Mode::Verbose => {
                 self.problems(outcome);
-                let mut text =
-                    summary(outcome, engines, self.dry_run, self.began.elapsed().as_secs_f64());
+                let seconds = self.began.elapsed().as_secs_f64();
+                let mut text = summary(outcome, &ended.engines, self.dry_run, seconds);
                 if self.has_stats {
-                    text += &figures(outcome);
-                    notes.iter().for_each(|note| text += &format!("{note}\n"));
+                    text += &figures(ended);
+                    ended.notes.iter().for_each(|note| text += &format!("{note}\n"));
                 }
                 self.print(&text);
             }
@@ -204,7 +206,7 @@ impl Events for Show {
 fn word(action: &Action) -> &'static str {
     match action {
         Action::MakeDir => "make",
-        Action::Copy(Why::New | Why::Linked) => "new",
+        Action::Copy(Why::New) => "new",
         Action::Copy(_) => "update",
         Action::MakeLink(_) => "link",
         Action::HardLink { .. } => "name",
@@ -230,7 +232,6 @@ fn why(action: &Action) -> Option<&'static str> {
         Why::Size => "size",
         Why::Time => "time",
         Why::Digest => "content",
-        Why::Linked => "a name of a file that is copied",
     })
 }
 
@@ -274,7 +275,8 @@ fn entry_json(entry: &Entry<'_>) -> Value {
     event
 }
 
-fn summary_json(way: Way, outcome: &Outcome, engines: &[&str], notes: &[String]) -> Value {
+fn summary_json(way: Way, ended: &Ended) -> Value {
+    let Ended { outcome, engines, notes, .. } = ended;
     let counts = &outcome.counts;
     json!({
         "event": "summary",
@@ -300,22 +302,30 @@ fn summary_json(way: Way, outcome: &Outcome, engines: &[&str], notes: &[String])
         "bytes_resumed": counts.bytes_resumed,
         "problems": outcome.problems_total,
         "seconds": outcome.elapsed.as_secs_f64(),
-        "limited_by": limit(outcome),
+        "limited_by": limit(ended),
         "notes": notes,
     })
 }
 
-/// What was waited for, as far as that is known.
-fn limit(outcome: &Outcome) -> &'static str {
+/// A stream that uses this part of what its link can is bound by it. What the link can is measured
+/// in a burst of 256 KiB, so that it is not known better.
+const FULL_LINK: f64 = 0.7;
+
+/// What was waited for, as far as that is known: what the other side's processor does cannot be
+/// seen from here, but a stream that leaves its link idle has waited for that side.
+fn limit(ended: &Ended) -> &'static str {
+    let outcome = &ended.outcome;
     let (source, target) = (outcome.waited_for_source, outcome.waited_for_target);
     let waited = source + target;
     if outcome.counts.bytes_copied == 0 || waited < outcome.elapsed / 2 {
         return "this machine";
     }
-    if source > target {
-        "the source's side, or the link"
-    } else {
-        "the target's side, or the link"
+    match (ended.link_share, source > target) {
+        (Some(share), _) if share >= FULL_LINK => "the link",
+        (Some(_), true) => "the source's side",
+        (Some(_), false) => "the target's side",
+        (None, true) => "the source's side, or the link",
+        (None, false) => "the target's side, or the link",
     }
 }
 
@@ -345,18 +355,19 @@ fn summary(outcome: &Outcome, engines: &[&str], dry_run: bool, seconds: f64) -> 
         0 => String::new(),
         bytes => format!(", {}/s", size((bytes as f64 / seconds.max(1e-3)) as u64)),
     };
-    let by = if engines.is_empty() { "nothing".to_owned() } else { engines.join(", then ") };
+    let by = if engines.is_empty() { "nothing".to_owned() } else { engines.join(" and ") };
     format!("{}; {seconds:.2} s{rate} by {by}\n", parts.join(", "))
 }
 
-fn figures(outcome: &Outcome) -> String {
+fn figures(ended: &Ended) -> String {
+    let outcome = &ended.outcome;
     let counts = &outcome.counts;
     format!(
         "entries: {}, of {}; already there from an earlier run: {}\nlimited by: {}\n",
         counts.entries,
         size(counts.bytes),
         size(counts.bytes_resumed),
-        limit(outcome)
+        limit(ended)
     )
 }
 

@@ -2,6 +2,8 @@
 
 mod broken;
 mod copies;
+mod hostile;
+mod streams;
 mod usage;
 
 use std::collections::BTreeMap;

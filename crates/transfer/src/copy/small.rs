@@ -87,9 +87,8 @@ impl<'a> Copy<'a> {
         };
         let (path, attr, bytes) = (self.to.clone(), self.attr, data.len() as u64);
         let sparse = self.core.job.options.sparse;
-        let put = tokio::task::spawn_blocking(move || match sparse {
-            true => sink.put_sparse(&path, &attr, data.pieces(), &finish),
-            false => sink.put(&path, &attr, data.pieces(), &finish),
+        let put = tokio::task::spawn_blocking(move || {
+            sink.put(&path, &attr, data.pieces(), &finish, sparse)
         });
         let finished = match put.await {
             Ok(finished) => finished,

@@ -21,7 +21,8 @@ pub(crate) enum Verdict {
 /// What to do with what is `attr` at the source and `there` at the target.
 pub(crate) fn decide(options: &Options, attr: &Attr, there: Option<&Attr>) -> Verdict {
     let special = !matches!(attr.kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink);
-    if special && !options.specials {
+    // No archive has sockets, and no program misses them.
+    if special && (!options.specials || attr.kind == FileKind::Socket) {
         return Verdict::Is(Action::Skip(Skip::Special));
     }
     let Some(there) = there else {
@@ -37,8 +38,9 @@ pub(crate) fn decide(options: &Options, attr: &Attr, there: Option<&Attr>) -> Ve
         FileKind::Directory => Verdict::SameContent,
         FileKind::Symlink => Verdict::ByTarget,
         FileKind::Regular => regular(options, attr, there),
-        // What it is apart from its kind is not told.
-        _ => Verdict::Is(make(attr, Why::Kind)),
+        // Which device it is is not told; its time is that of its making.
+        _ if is_same_second(attr.mtime, there.mtime) => Verdict::SameContent,
+        _ => Verdict::Is(make(attr, Why::Time)),
     }
 }
 

@@ -146,6 +146,20 @@ impl Core {
         self.entry_ended(&step.name, step.attr.kind, &step.action, end);
     }
 
+    /// Takes back that a step has ended well with these bytes: it has to be done again.
+    pub(crate) fn take_back(&self, action: &Action, bytes: u64) {
+        let counts = &mut self.tally().counts;
+        match action {
+            Action::Copy(_) => {
+                counts.files_copied -= 1;
+                counts.bytes_copied -= bytes;
+            }
+            Action::MakeLink(_) => counts.links_made -= 1,
+            Action::HardLink { .. } => counts.names_made -= 1,
+            _ => {}
+        }
+    }
+
     /// Notes how a directory ended.
     pub(crate) fn dir_ended(
         &self,

@@ -19,6 +19,10 @@ const LINE_LIMIT_BYTES: usize = 4096;
 pub(super) struct Far {
     pub running: Running,
     pub greeting: Greeting,
+    /// How long an answer took, if that was asked for.
+    pub round_trip: Option<Duration>,
+    /// The link's rate towards us in bytes a second, if that was asked for.
+    pub rate: Option<f64>,
 }
 
 /// Why the conversation ended.
@@ -56,14 +60,16 @@ impl Far {
                 return Err(Ended::Refused("it answers something else than a shell does".into()));
             }
         };
-        Ok(Far { running, greeting })
+        Ok(Far { running, greeting, round_trip: None, rate: None })
     }
 
     /// How long an answer takes.
     pub(super) async fn measure_round_trip(&mut self) -> Result<Duration, Ended> {
         let since = Instant::now();
         self.ask("hello").await?;
-        Ok(since.elapsed())
+        let round_trip = since.elapsed();
+        self.round_trip = Some(round_trip);
+        Ok(round_trip)
     }
 
     /// Whether there are files that several sessions would bring faster than one stream.
@@ -86,12 +92,14 @@ impl Far {
             Compress::Auto => {}
         }
         // A busy machine makes a fast link look slow once, and seldom twice.
-        let mut rate = self.rate().await?;
+        let mut rate = self.measure_rate().await?;
+        self.rate = Some(rate);
         for _ in 0..2 {
             if compress::candidate(rate, &self.greeting.methods).is_none() {
                 return Ok(None);
             }
-            rate = rate.max(self.rate().await?);
+            rate = rate.max(self.measure_rate().await?);
+            self.rate = Some(rate);
         }
         let Some(method) = compress::candidate(rate, &self.greeting.methods) else {
             return Ok(None);
@@ -111,7 +119,7 @@ impl Far {
     }
 
     /// The link's rate towards us, in bytes a second, from the first byte of an answer to its last.
-    async fn rate(&mut self) -> Result<f64, Ended> {
+    async fn measure_rate(&mut self) -> Result<f64, Ended> {
         self.say("rate").await?;
         let mut block = vec![0; RATE_BYTES];
         let stdout = &mut self.running.stdout;

@@ -1,6 +1,6 @@
 //! One member of an archive, as both directions speak of it.
 
-use base::Timestamp;
+use base::{FileKind, Timestamp};
 
 /// Archives are sequences of blocks of this many bytes.
 pub(super) const BLOCK_BYTES: usize = 512;
@@ -34,14 +34,43 @@ pub(super) struct Member {
     pub stored_bytes: u64,
     /// The file's length, when the data that follow are a map and what is between the holes.
     pub sparse_bytes: Option<u64>,
+    /// Of a device: its number, as the system has it.
+    pub device: u64,
     /// Extended attributes: names and values.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Member {
+    /// One with no data, no attributes and nobody's: to be filled in.
+    pub(super) fn bare(path: &[u8], kind: Kind) -> Member {
+        Member {
+            path: path.to_vec(),
+            kind,
+            link: Vec::new(),
+            perm: 0,
+            uid: 0,
+            gid: 0,
+            mtime: Timestamp::default(),
+            stored_bytes: 0,
+            sparse_bytes: None,
+            device: 0,
+            xattrs: Vec::new(),
+        }
+    }
+
     /// The length of the file that the member is.
     pub(super) fn file_bytes(&self) -> u64 {
         self.sparse_bytes.unwrap_or(self.stored_bytes)
+    }
+}
+
+/// What a member is that is none of the usual, by its letter; `None` for what nobody knows.
+pub(super) fn special(letter: u8) -> Option<FileKind> {
+    match letter {
+        b'3' => Some(FileKind::CharDevice),
+        b'4' => Some(FileKind::BlockDevice),
+        b'6' => Some(FileKind::Fifo),
+        _ => None,
     }
 }
 

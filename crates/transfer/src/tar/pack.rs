@@ -18,6 +18,7 @@ use crate::outcome::Doing;
 
 use super::member::{Kind, Member};
 use super::reader::Piece;
+use super::receive::attr;
 use super::tally::Tally;
 use super::writer;
 
@@ -76,21 +77,51 @@ impl<'a, W: Write> Packer<'a, W> {
         self.entry(directory, from, FileType::Unknown, &place, 0)
     }
 
+    /// Packs the entry `name` of `directory`, which is no directory itself, as `path`; it becomes
+    /// `to`. False where it could not be read, or changed meanwhile: then it is not to be used.
+    ///
+    /// # Errors
+    /// As [`Packer::pack`].
+    pub(super) fn one(
+        &mut self,
+        directory: &OwnedFd,
+        name: &Name,
+        kind: FileKind,
+        path: Vec<u8>,
+        to: &RemotePath,
+    ) -> io::Result<bool> {
+        let (missed, place) = (self.tally.missed, Place { path, name: to.clone() });
+        let (directory, name) = (directory.as_fd(), name.as_bytes());
+        match kind {
+            FileKind::Regular => self.file(directory, name, &place)?,
+            FileKind::Symlink => self.symlink(directory, name, &place)?,
+            FileKind::CharDevice => {
+                self.special(directory, name, FileType::CharacterDevice, &place)?;
+            }
+            FileKind::BlockDevice => {
+                self.special(directory, name, FileType::BlockDevice, &place)?
+            }
+            FileKind::Fifo => self.special(directory, name, FileType::Fifo, &place)?,
+            FileKind::Directory | FileKind::Socket => return Ok(false),
+        }
+        Ok(self.tally.missed == missed)
+    }
+
+    /// Sends what is packed.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.send()?;
+        self.output.flush()
+    }
+
     /// Ends the archive with the mark that it is whole.
     pub(super) fn finish(mut self, mark: &[u8]) -> io::Result<W> {
-        let mark = Member {
-            path: mark.to_vec(),
-            kind: Kind::File,
-            link: Vec::new(),
-            perm: 0o600,
-            uid: 0,
-            gid: 0,
-            mtime: Timestamp::default(),
-            stored_bytes: 0,
-            sparse_bytes: None,
-            xattrs: Vec::new(),
-        };
+        let mark = Member { perm: 0o600, ..Member::bare(mark, Kind::File) };
         writer::append(&mut self.buffer, &mark);
+        self.end()
+    }
+
+    /// Ends the archive.
+    pub(super) fn end(mut self) -> io::Result<W> {
         writer::append_end(&mut self.buffer);
         self.send()?;
         Ok(self.output)
@@ -138,10 +169,7 @@ impl<'a, W: Write> Packer<'a, W> {
             FileType::RegularFile => self.file(parent, name, place),
             FileType::Directory => self.directory(parent, name, place, depth),
             FileType::Symlink => self.symlink(parent, name, place),
-            other => {
-                self.tally.skip(&place.name, special(other));
-                Ok(())
-            }
+            other => self.special(parent, name, other, place),
         }
     }
 
@@ -206,6 +234,36 @@ impl<'a, W: Write> Packer<'a, W> {
         self.send_if_full()
     }
 
+    /// A device or a pipe, where they are wanted; an archive has no sockets.
+    fn special(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &[u8],
+        kind: FileType,
+        place: &Place,
+    ) -> io::Result<()> {
+        let letter = match kind {
+            FileType::CharacterDevice => b'3',
+            FileType::BlockDevice => b'4',
+            FileType::Fifo => b'6',
+            _ => 0,
+        };
+        if letter == 0 || !self.options.specials {
+            self.tally.skip(&place.name, file_kind(kind));
+            return Ok(());
+        }
+        match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == kind => {
+                let member = self.member(place, Kind::Other(letter), &stat, Vec::new());
+                writer::append(&mut self.buffer, &member);
+                self.tally.special(&place.name, file_kind(kind));
+            }
+            Ok(_) => self.missed(place, Doing::Read, Errno::ESTALE),
+            Err(error) => self.missed(place, Doing::Read, errno(error)),
+        }
+        self.send_if_full()
+    }
+
     fn file(&mut self, parent: BorrowedFd<'_>, name: &[u8], place: &Place) -> io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = rustix::fs::openat(parent, name, flags | OFlags::CLOEXEC, Mode::empty())
@@ -227,6 +285,7 @@ impl<'a, W: Write> Packer<'a, W> {
         let size = stat.st_size as u64;
         self.tally.begin_file(size);
         let member = self.member(place, Kind::File, &stat, self.xattrs(&file));
+        self.tally.sending = Some((place.name.clone(), attr(&member, FileKind::Regular)));
         let file = File::from(file);
         let pieces = self.options.sparse.then(|| pieces(&file, &stat)).flatten();
         let whole = match pieces {
@@ -248,7 +307,9 @@ impl<'a, W: Write> Packer<'a, W> {
         } else {
             self.missed(place, Doing::Read, Errno::ESTALE);
         }
-        self.send_if_full()
+        self.send_if_full()?;
+        self.tally.sending = None;
+        Ok(())
     }
 
     /// Packs a name of a file that another name of was packed before.
@@ -336,6 +397,7 @@ impl<'a, W: Write> Packer<'a, W> {
             mtime: Timestamp { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
             stored_bytes: if kind == Kind::File { stat.st_size as u64 } else { 0 },
             sparse_bytes: None,
+            device: stat.st_rdev,
             xattrs,
         }
     }
@@ -364,7 +426,7 @@ impl<'a, W: Write> Packer<'a, W> {
 /// Linux's limit of all names of a file's attributes, and of one value.
 const XATTR_BYTES: usize = 64 << 10;
 
-fn special(kind: FileType) -> FileKind {
+fn file_kind(kind: FileType) -> FileKind {
     match kind {
         FileType::Socket => FileKind::Socket,
         FileType::BlockDevice => FileKind::BlockDevice,

@@ -185,6 +185,7 @@ impl<R: BufRead> Reader<R> {
                 .unwrap_or_else(|| Timestamp::from_secs(signed(&header[136..148]).unwrap_or(0))),
             stored_bytes,
             sparse_bytes: extensions.sparse_bytes.filter(|_| is_sparse),
+            device: device(header),
             xattrs: extensions.xattrs,
         })
     }
@@ -259,6 +260,17 @@ impl Extensions {
             }
         }
         Some(())
+    }
+}
+
+/// The number of a device, 0 where it is none.
+fn device(header: &[u8; BLOCK_BYTES]) -> u64 {
+    let part = |at: std::ops::Range<usize>| {
+        number(&header[at]).and_then(|part| u32::try_from(part).ok()).unwrap_or(0)
+    };
+    match header[156] {
+        b'3' | b'4' => rustix::fs::makedev(part(329..337), part(337..345)),
+        _ => 0,
     }
 }
 

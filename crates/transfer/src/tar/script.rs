@@ -42,25 +42,44 @@ pub(super) const GREETING: &str = "sshoal-1 ";
 pub(super) const MARK: &[u8] = b".end";
 
 /// What both begin with: which tar there is, and what compresses.
-const LOOK: &str = "LC_ALL=C; export LC_ALL; umask 077; unset TAR_OPTIONS POSIXLY_CORRECT; \
+const LOOK: &str = "LC_ALL=C; export LC_ALL; u=$(umask); umask 077; unset TAR_OPTIONS POSIXLY_CORRECT; \
     case $(tar --version 2>&1) in *\"GNU tar\"*) k=gnu;; *bsdtar*) k=bsd;; *) k=none;; esac; \
     z=; for c in zstd gzip; do command -v $c >/dev/null 2>&1 && z=\"$z $c\"; done; \
-    cd -- \"$1\" 2>/dev/null || k=nodir; n=$2; ";
+    t=$k; cd -- \"$1\" 2>/dev/null || k=nodir; n=$2; ";
+
+/// Makes the directory that is not there, with the rights that the login's directories have.
+const MAKE: &str = "if [ $k = nodir ] && ( umask \"$u\"; mkdir -- \"$1\" ) 2>/dev/null; then \
+    k=$t; cd -- \"$1\" || k=nodir; fi; ";
 
 /// The command whose output is an archive of `name` in `directory`.
 pub(super) fn pull(directory: &[u8], name: &[u8], options: &Options) -> Vec<u8> {
+    create(directory, name, options, "-- \"$n\" </dev/null")
+}
+
+/// The command whose output is an archive of what its further input names: paths in `directory`,
+/// each with a NUL behind it. `name` is what samples are taken of.
+///
+/// The names begin with `./`, so that none of them is an option, or a line that means something
+/// else to a tar; and neither of them takes a backslash for the beginning of another character.
+pub(super) fn list(directory: &[u8], name: &[u8], options: &Options) -> Vec<u8> {
+    create(directory, name, options, "--null $l --no-recursion -T -")
+}
+
+/// An archive of what the words `what` mean to tar.
+fn create(directory: &[u8], name: &[u8], options: &Options, what: &str) -> Vec<u8> {
     let mut script = LOOK.to_owned();
     let _ = write!(
         script,
-        "[ -e \"$n\" ] || [ -h \"$n\" ] || k=absent; case $k in gnu) set -- {};; *) set -- {};; esac; \
+        "[ -e \"$n\" ] || [ -h \"$n\" ] || k=absent; l=; \
+         case $k in gnu) l=--no-unquote; set -- {};; *) set -- {};; esac; \
          while IFS= read -r v; do case $v in \
          hello) echo \"{GREETING}$k$z\";; \
          rate) head -c {RATE_BYTES} /dev/urandom;; \
          big) find \"$n\" -type f -size +{BIG_BLOCKS} 2>/dev/null | head -n 1 | wc -l;; \
          sample-*) tar -cf - \"$@\" -- \"$n\" 2>/dev/null | head -c {SAMPLE_BYTES} | \
          \"${{v#sample-}}\" -1 -c | wc -c;; \
-         plain) exec tar -cf - \"$@\" -- \"$n\" </dev/null;; \
-         gzip|zstd) exec 4>&1; s=$( {{ {{ tar -cf - \"$@\" -- \"$n\"; echo $? >&3; }} </dev/null | \
+         plain) exec tar -cf - \"$@\" {what};; \
+         gzip|zstd) exec 4>&1; s=$( {{ {{ tar -cf - \"$@\" {what}; echo $? >&3; }} | \
          \"$v\" -1 -c >&4; }} 3>&1 ); exit $s;; \
          *) exit 64;; esac; done",
         gnu_create(options),
@@ -71,13 +90,18 @@ pub(super) fn pull(directory: &[u8], name: &[u8], options: &Options) -> Vec<u8> 
 
 /// The command that unpacks an archive in `directory`. The names are the tree's own, that of the
 /// stage, which is in the archive, and that under which a run goes on with it.
-pub(super) fn push(directory: &[u8], names: &[Vec<u8>; 3], options: &Options) -> Vec<u8> {
+pub(super) fn push(
+    directory: &[u8],
+    names: &[Vec<u8>; 3],
+    may_make: bool,
+    options: &Options,
+) -> Vec<u8> {
     let [name, stage, aside] = names;
-    let mut script = LOOK.to_owned();
+    let mut script = [LOOK, if may_make { MAKE } else { "" }].concat();
     let _ = write!(
         script,
         "s=$3; if [ $k = nodir ]; then :; elif [ -e \"$n\" ] || [ -h \"$n\" ]; then k=there; \
-         elif [ -e \"$s\" ] || [ -h \"$s\" ] || [ -e \"$4\" ]; then k=staged; fi; \
+         elif [ -e \"$s\" ] || [ -h \"$s\" ] || [ -e \"$4\" ]; then k=staged-$t; fi; \
          case $k in gnu) set -- {};; *) set -- {};; esac; \
          while IFS= read -r v; do case $v in \
          hello) echo \"{GREETING}$k$z\";; \
@@ -94,6 +118,25 @@ pub(super) fn push(directory: &[u8], names: &[Vec<u8>; 3], options: &Options) ->
         String::from_utf8_lossy(MARK),
     );
     command(&script, &[directory, name, stage, aside])
+}
+
+/// The command that unpacks an archive in `directory`, with the names that it has. It answers with
+/// tar's exit status when the archive has ended.
+pub(super) fn take(directory: &[u8], options: &Options) -> Vec<u8> {
+    let mut script = LOOK.to_owned();
+    let _ = write!(
+        script,
+        "case $k in gnu) set -- {};; *) set -- {};; esac; \
+         while IFS= read -r v; do case $v in \
+         hello) echo \"{GREETING}$k$z\";; \
+         rate) head -c {RATE_BYTES} /dev/urandom;; \
+         plain) tar -xf - \"$@\"; echo $?; exit;; \
+         gzip|zstd) \"$v\" -dc | tar -xf - \"$@\"; echo $?; exit;; \
+         *) exit 64;; esac; done",
+        gnu_extract(options),
+        bsd_extract(options),
+    );
+    command(&script, &[directory, b"."])
 }
 
 /// Times to the nanosecond, and nothing that is not asked for.
@@ -175,7 +218,7 @@ pub(super) struct Greeting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// A tar that can.
-    Ready,
+    Ready(Kind),
     /// None, or one that lacks what is needed.
     NoTar,
     /// The directory cannot be entered, or there is nothing of the name in it.
@@ -183,7 +226,16 @@ pub(super) enum State {
     /// The target's name is taken.
     There,
     /// The tree of an earlier, interrupted copy is there.
-    Staged,
+    Staged(Kind),
+}
+
+/// Whose tar it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Gnu,
+    /// libarchive's. It gives a file of which the archive lacks the end its whole length and its
+    /// time, so that these say nothing about what an interrupted archive has left.
+    Bsd,
 }
 
 impl Greeting {
@@ -192,11 +244,15 @@ impl Greeting {
         let text = std::str::from_utf8(line).ok()?.strip_prefix(GREETING)?;
         let mut words = text.split_ascii_whitespace();
         let state = match words.next()? {
-            "gnu" | "bsd" => State::Ready,
+            "gnu" => State::Ready(Kind::Gnu),
+            "bsd" => State::Ready(Kind::Bsd),
             "none" => State::NoTar,
             "nodir" | "absent" => State::Absent,
             "there" => State::There,
-            "staged" => State::Staged,
+            "staged-gnu" => State::Staged(Kind::Gnu),
+            "staged-bsd" => State::Staged(Kind::Bsd),
+            // With none that can, it is gone on with all the same.
+            "staged-none" => State::Staged(Kind::Bsd),
             _ => return None,
         };
         Some(Greeting { state, methods: words.filter_map(Method::from_name).collect() })

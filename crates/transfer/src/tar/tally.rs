@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{Errno, FileKind, RemotePath};
+use base::{Attr, Errno, FileKind, RemotePath};
 
 use crate::events::{Entry, Events, Progress};
 use crate::outcome::{Counts, Doing};
@@ -16,13 +16,21 @@ pub(super) struct Tally {
     pub missed: u64,
     /// Owners could not be set.
     pub owners_refused: bool,
+    /// The file that is being sent, as it is at the source.
+    pub sending: Option<(RemotePath, Attr)>,
     progress: Arc<Progress>,
     events: Arc<dyn Events>,
 }
 
 impl Tally {
     pub(super) fn new(progress: Arc<Progress>, events: Arc<dyn Events>) -> Tally {
-        Tally { counts: Counts::default(), missed: 0, owners_refused: false, progress, events }
+        let counts = Counts::default();
+        Tally { counts, missed: 0, owners_refused: false, sending: None, progress, events }
+    }
+
+    /// The counters of who watches.
+    pub(super) fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
     }
 
     /// Bytes of a file that have come over.
@@ -57,6 +65,12 @@ impl Tally {
     pub(super) fn hard_link(&mut self, name: &RemotePath, first: &RemotePath) {
         self.counts.names_made += 1;
         self.done(name, FileKind::Regular, 0, &Action::HardLink { first: first.clone() });
+    }
+
+    /// A device or a pipe that was made.
+    pub(super) fn special(&mut self, name: &RemotePath, kind: FileKind) {
+        self.counts.files_copied += 1;
+        self.done(name, kind, 0, &Action::Copy(Why::New));
     }
 
     pub(super) fn skip(&mut self, name: &RemotePath, kind: FileKind) {

@@ -48,38 +48,53 @@ fn a_member() -> impl Strategy<Value = (Member, Vec<u8>)> {
         Just(Kind::File),
         Just(Kind::HardLink),
         Just(Kind::Symlink),
-        Just(Kind::Directory)
+        Just(Kind::Directory),
+        Just(Kind::Other(b'4')),
     ];
+    // What seven octal digits hold.
+    let device = (0..1u32 << 12, 0..1u32 << 20);
+    let device = device.prop_map(|(major, minor)| rustix::fs::makedev(major, minor));
     let content = prop::collection::vec(any::<u8>(), 0..1500);
-    (bytes(1..300), kind, bytes(1..200), 0..=0o7777u32, ids, times, xattrs(), content).prop_map(
-        |(mut path, kind, link, perm, (uid, gid), (secs, nanos), xattrs, mut content)| {
-            // A slash at the end is a directory's.
-            path.push(b'x');
-            let link = match kind {
-                Kind::HardLink | Kind::Symlink => link,
-                _ => Vec::new(),
-            };
-            if kind != Kind::File {
-                content.clear();
-            }
-            let stored_bytes = content.len() as u64;
-            let mtime = Timestamp { secs, nanos };
-            let sparse_bytes = None;
-            let member = Member {
-                path,
-                kind,
+    (bytes(1..300), (kind, device), bytes(1..200), 0..=0o7777u32, ids, times, xattrs(), content)
+        .prop_map(
+            |(
+                mut path,
+                (kind, device),
                 link,
                 perm,
-                uid,
-                gid,
-                mtime,
-                stored_bytes,
-                sparse_bytes,
+                (uid, gid),
+                (secs, nanos),
                 xattrs,
-            };
-            (member, content)
-        },
-    )
+                mut content,
+            )| {
+                // A slash at the end is a directory's.
+                path.push(b'x');
+                let link = match kind {
+                    Kind::HardLink | Kind::Symlink => link,
+                    _ => Vec::new(),
+                };
+                if kind != Kind::File {
+                    content.clear();
+                }
+                let stored_bytes = content.len() as u64;
+                let mtime = Timestamp { secs, nanos };
+                let sparse_bytes = None;
+                let member = Member {
+                    path,
+                    kind,
+                    link,
+                    perm,
+                    uid,
+                    gid,
+                    mtime,
+                    stored_bytes,
+                    sparse_bytes,
+                    device: if kind == Kind::Other(b'4') { device } else { 0 },
+                    xattrs,
+                };
+                (member, content)
+            },
+        )
 }
 
 proptest! {
@@ -123,6 +138,7 @@ fn numbers_that_do_not_fit_have_another_place() {
         mtime: Timestamp { secs: -1, nanos: 1 },
         stored_bytes: 1 << 40,
         sparse_bytes: None,
+        device: 0,
         xattrs: Vec::new(),
     };
     let mut headers = Vec::new();
@@ -145,6 +161,7 @@ fn a_sparse_file_is_a_map_and_its_pieces() {
         mtime: Timestamp::from_secs(1),
         stored_bytes: map.len() as u64 + 8,
         sparse_bytes: Some((1 << 33) + 5),
+        device: 0,
         xattrs: Vec::new(),
     };
     writer::append(&mut archive, &member);
@@ -177,6 +194,7 @@ fn maps_that_lie_are_refused() {
             mtime: Timestamp::default(),
             stored_bytes: map.len() as u64 + 8,
             sparse_bytes: Some(100),
+            device: 0,
             xattrs: Vec::new(),
         };
         writer::append(&mut archive, &member);
@@ -197,18 +215,7 @@ fn binary_numbers_are_read() {
         (1 << 40, [0x80, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]),
     ] {
         let mut archive = Vec::new();
-        let member = Member {
-            path: b"f".to_vec(),
-            kind: Kind::Directory,
-            link: Vec::new(),
-            perm: 0,
-            uid: 0,
-            gid: 0,
-            mtime: Timestamp::default(),
-            stored_bytes: 0,
-            sparse_bytes: None,
-            xattrs: Vec::new(),
-        };
+        let member = Member::bare(b"f", Kind::Directory);
         writer::append(&mut archive, &member);
         archive[136..148].copy_from_slice(&mtime);
         archive[108..116].copy_from_slice(&[0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xfe]);

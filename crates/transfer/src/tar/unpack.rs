@@ -6,22 +6,25 @@
 
 use std::io::{self, BufRead};
 
-use base::{Attr, Errno, FileKind, Name, RemotePath};
+use base::{Errno, FileKind, Name, RemotePath};
 
 use crate::job::{below, is_within};
 use crate::options::Options;
 use crate::outcome::Doing;
-use crate::sink::{Finish, Incoming, Sink};
+use crate::sink::{Finish, Sink};
 
-use super::member::{Kind, Member};
+use super::member::{Kind, Member, special};
 use super::reader::Reader;
+use super::receive::{Broken, Receiver, attr};
 use super::tally::{Tally, is_full};
 
 /// What is behind an archive's end: zeros up to a whole record, of 10 KiB with all known tars.
 const TRAILER_LIMIT_BYTES: u64 = 1 << 20;
 
-/// Runs of zeros of this length become holes where sparse files are wanted.
-const HOLE_BYTES: usize = 4096;
+/// Reads what is behind an archive's end: who writes it should not find that nobody reads.
+pub(super) fn pass_trailer<R: BufRead>(reader: Reader<R>) -> io::Result<()> {
+    io::copy(&mut reader.into_rest().take(TRAILER_LIMIT_BYTES), &mut io::sink()).map(drop)
+}
 
 /// Which names an archive may have, and what becomes of them.
 #[derive(Clone, Debug)]
@@ -62,6 +65,7 @@ pub(super) struct Unpacker<'a> {
     tally: &'a mut Tally,
     /// Directories whose last member has not come, outermost first.
     open: Vec<(RemotePath, Finish)>,
+    count: Box<dyn Fn(u64) + Send + 'a>,
 }
 
 impl<'a> Unpacker<'a> {
@@ -72,7 +76,9 @@ impl<'a> Unpacker<'a> {
         options: &'a Options,
         tally: &'a mut Tally,
     ) -> Unpacker<'a> {
-        Unpacker { sink, target, naming, options, tally, open: Vec::new() }
+        let progress = tally.progress();
+        let count = Box::new(move |bytes| progress.bytes(bytes));
+        Unpacker { sink, target, naming, options, tally, open: Vec::new(), count }
     }
 
     /// All of it, to the end of the stream.
@@ -86,9 +92,7 @@ impl<'a> Unpacker<'a> {
         // Of a broken archive too: what has its time already need not be copied again.
         self.leave_directories(None);
         unpacked?;
-        // Who writes it should not find that nobody reads.
-        io::copy(&mut reader.into_rest().take(TRAILER_LIMIT_BYTES), &mut io::sink())?;
-        Ok(())
+        pass_trailer(reader)
     }
 
     fn members<R: BufRead>(&mut self, reader: &mut Reader<R>) -> io::Result<()> {
@@ -114,17 +118,30 @@ impl<'a> Unpacker<'a> {
         let made = match member.kind {
             Kind::File => return self.file(reader, member, name),
             Kind::Directory => self.directory(member, name),
-            Kind::Symlink => self
-                .sink
-                .make_link(&path, &member.link, &attr(&member, FileKind::Symlink))
-                .map(|()| self.tally.symlink(name)),
+            Kind::Symlink => self.receiver().symlink(&member, &path).map(|finished| {
+                self.tally.refused(finished);
+                self.tally.symlink(name);
+            }),
             Kind::HardLink => self.hard_link(&member, name),
             Kind::Other(letter) => {
-                self.tally.skip(name, special(letter));
-                Ok(())
+                let kind = special(letter).unwrap_or(FileKind::Socket);
+                match self.receiver().special(&member, letter, &path) {
+                    None => {
+                        self.tally.skip(name, kind);
+                        Ok(())
+                    }
+                    Some(made) => made.map(|finished| {
+                        self.tally.refused(finished);
+                        self.tally.special(name, kind);
+                    }),
+                }
             }
         };
         self.judge(made, name, Doing::Make)
+    }
+
+    fn receiver(&self) -> Receiver<'_> {
+        Receiver { sink: self.sink, options: self.options, count: &self.count }
     }
 
     /// What failed is missed; what would make all that follows fail, too, ends it.
@@ -150,7 +167,7 @@ impl<'a> Unpacker<'a> {
             self.sink.make_dir(&path)?;
         }
         self.tally.directory(name);
-        let finish = self.finish(member);
+        let finish = self.receiver().finish(member);
         self.open.push((name.clone(), finish));
         Ok(())
     }
@@ -176,85 +193,14 @@ impl<'a> Unpacker<'a> {
     ) -> io::Result<()> {
         let bytes = member.file_bytes();
         self.tally.begin_file(bytes);
-        let begun = self.sink.begin(&below(self.target, name), &attr(&member, FileKind::Regular));
-        let mut incoming = match begun {
-            Ok(incoming) => incoming,
-            Err(errno) => return self.judge(Err(errno), name, Doing::Make),
-        };
-        let filled = match member.sparse_bytes {
-            Some(bytes) => self.fill_pieces(reader, &incoming, bytes),
-            None => self.fill(reader, &mut incoming),
-        };
-        match filled {
-            Ok(()) => {}
-            Err(Broken::Here(errno)) => return self.judge(Err(errno), name, Doing::Write),
-            Err(Broken::There(error)) => return Err(error),
-        }
-        let has_holes = self.options.sparse || member.sparse_bytes.is_some();
-        let finish = Finish { size: has_holes.then_some(bytes), ..self.finish(member) };
-        match incoming.finish(&finish) {
+        match self.receiver().file(reader, member, &below(self.target, name)) {
             Ok(finished) => {
                 self.tally.refused(finished);
                 self.tally.file(name, bytes);
                 Ok(())
             }
-            Err(errno) => self.judge(Err(errno), name, Doing::Rename),
-        }
-    }
-
-    /// Writes all data of the member, one after another.
-    fn fill<R: BufRead>(
-        &mut self,
-        reader: &mut Reader<R>,
-        incoming: &mut Incoming,
-    ) -> Result<(), Broken> {
-        let mut data = reader.data();
-        loop {
-            let piece = data.fill_buf().map_err(Broken::There)?;
-            if piece.is_empty() {
-                return Ok(());
-            }
-            match self.options.sparse {
-                true => append_with_holes(incoming, piece),
-                false => incoming.append(piece),
-            }
-            .map_err(Broken::Here)?;
-            let len = piece.len();
-            data.consume(len);
-            self.tally.bytes(len as u64);
-        }
-    }
-
-    /// Writes the pieces between the holes.
-    fn fill_pieces<R: BufRead>(
-        &mut self,
-        reader: &mut Reader<R>,
-        incoming: &Incoming,
-        bytes: u64,
-    ) -> Result<(), Broken> {
-        let pieces = reader.sparse_map(bytes).map_err(Broken::There)?;
-        let mut data = reader.data();
-        for (mut at, mut left) in pieces {
-            while left > 0 {
-                let piece = data.fill_buf().map_err(Broken::There)?;
-                let len = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-                incoming.write_at(at, &piece[..len]).map_err(Broken::Here)?;
-                data.consume(len);
-                at += len as u64;
-                left -= len as u64;
-                self.tally.bytes(len as u64);
-            }
-        }
-        Ok(())
-    }
-
-    fn finish(&self, member: Member) -> Finish {
-        Finish {
-            perm: member.perm,
-            owner: self.options.owners.of(member.uid, member.gid),
-            mtime: Some(member.mtime),
-            size: None,
-            xattrs: if self.options.xattrs { member.xattrs } else { Vec::new() },
+            Err(Broken::Here(doing, errno)) => self.judge(Err(errno), name, doing),
+            Err(Broken::There(error)) => Err(error),
         }
     }
 
@@ -271,50 +217,4 @@ impl<'a> Unpacker<'a> {
             self.open.pop();
         }
     }
-}
-
-/// Why a file was not filled.
-enum Broken {
-    /// It could not be written.
-    Here(Errno),
-    /// The stream broke.
-    There(io::Error),
-}
-
-fn special(letter: u8) -> FileKind {
-    match letter {
-        b'3' => FileKind::CharDevice,
-        b'4' => FileKind::BlockDevice,
-        _ => FileKind::Fifo,
-    }
-}
-
-/// What the source's file has.
-fn attr(member: &Member, kind: FileKind) -> Attr {
-    Attr {
-        kind,
-        perm: member.perm,
-        size: member.file_bytes(),
-        uid: member.uid,
-        gid: member.gid,
-        atime: member.mtime,
-        mtime: member.mtime,
-    }
-}
-
-/// Appends what is not zero, and leaves out whole blocks of zeros.
-fn append_with_holes(incoming: &mut Incoming, bytes: &[u8]) -> Result<(), Errno> {
-    let mut begin = 0;
-    while begin < bytes.len() {
-        // Blocks of the file, not of what happens to be here.
-        let over = (incoming.end() % HOLE_BYTES as u64) as usize;
-        let end = (begin + HOLE_BYTES - over).min(bytes.len());
-        let block = &bytes[begin..end];
-        match block.iter().all(|byte| *byte == 0) {
-            true => incoming.skip(block.len() as u64),
-            false => incoming.append(block)?,
-        }
-        begin = end;
-    }
-    Ok(())
 }

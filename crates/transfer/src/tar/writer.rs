@@ -38,6 +38,7 @@ pub(super) fn append(archive: &mut Vec<u8>, member: &Member) {
         gid: member.gid,
         secs: u64::try_from(member.mtime.secs).unwrap_or(0),
         size: member.stored_bytes,
+        device: matches!(kind, b'3' | b'4').then_some(member.device),
     };
     append_header(archive, &header);
 }
@@ -73,6 +74,7 @@ struct Fields<'a> {
     gid: u32,
     secs: u64,
     size: u64,
+    device: Option<u64>,
 }
 
 /// What does not fit is cut: the extensions have it whole.
@@ -91,6 +93,10 @@ fn append_header(archive: &mut Vec<u8>, fields: &Fields<'_>) {
     text(156, 1, &[fields.kind]);
     text(157, 100, fields.link);
     text(257, 8, b"ustar\x0000");
+    if let Some(device) = fields.device {
+        text(329, 8, format!("{:07o}", rustix::fs::major(device)).as_bytes());
+        text(337, 8, format!("{:07o}", rustix::fs::minor(device)).as_bytes());
+    }
     let sum = format!("{:06o}\0 ", checksum(&header));
     header[148..156].copy_from_slice(sum.as_bytes());
     archive.extend_from_slice(&header);

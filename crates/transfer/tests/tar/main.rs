@@ -5,7 +5,9 @@
 )]
 
 mod archive;
+mod collect;
 mod hostile;
+mod interrupted;
 mod round_trip;
 mod shell;
 mod trees;

@@ -28,6 +28,7 @@ fn push_of(path: &Path, directory: &Path, name: &str) -> Push {
     Push {
         path: path.to_owned(),
         directory: directory.as_os_str().as_bytes().to_vec(),
+        may_make: false,
         name: Name::new(name.as_bytes()).unwrap(),
         to: RemotePath::parse(name.as_bytes()).unwrap(),
     }
@@ -157,7 +158,7 @@ async fn a_target_that_is_taken_is_declined() {
     let streaming = streaming(LocalShell::plain(), all());
     for (name, into, why) in [
         ("taken", dir.path().to_owned(), Declined::Occupied),
-        ("begun", dir.path().to_owned(), Declined::Staged),
+        ("begun", dir.path().to_owned(), Declined::Staged { in_doubt: false }),
         ("new", dir.path().join("missing"), Declined::Absent),
     ] {
         let push = push_of(&dir.path().join("tree"), &into, name);
@@ -172,13 +173,33 @@ async fn a_target_that_is_taken_is_declined() {
 }
 
 #[tokio::test]
+async fn the_directory_of_the_target_is_made_if_that_is_wanted_and_the_one_above_is_not() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("tree"));
+    let streaming = streaming(LocalShell::with_umask("027"), all());
+    let push = |into: &str| transfer::tar::Push {
+        may_make: true,
+        ..push_of(&dir.path().join("tree"), &dir.path().join(into), "copy")
+    };
+    let told = streaming.push(&push("not/there")).await.unwrap();
+    assert!(matches!(told, Streamed::Declined(Declined::Absent)), "{told:?}");
+    assert!(!dir.path().join("not").exists());
+    whole(streaming.push(&push("new")).await.unwrap());
+    assert_eq!(kept(&dir.path().join("new/copy")), kept(&dir.path().join("tree")));
+    let mode = fs::metadata(dir.path().join("new")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o750, "{mode:o}");
+}
+
+#[tokio::test]
 async fn a_far_side_without_commands_or_tar_declines() {
     let dir = tempfile::tempdir().unwrap();
     let no_tar = tempfile::tempdir().unwrap();
     let fake = no_tar.path().join("tar");
     fs::write(&fake, "#!/bin/sh\necho 'tar (some other)'\n").unwrap();
     std::process::Command::new("chmod").arg("755").arg(&fake).status().unwrap();
-    let without_tar = LocalShell { programs: Some(no_tar.path().to_owned()), instead: None };
+    let without_tar =
+        LocalShell { programs: Some(no_tar.path().to_owned()), instead: None, umask: None };
     let nologin = "echo 'This account is not available.' >&2; exit 1";
     let pull = pull_of(Path::new("/usr"), Some("include"), dir.path(), "x");
     for (shell, why) in [
@@ -210,7 +231,11 @@ async fn what_cannot_be_read_is_missed_and_the_rest_comes() {
                   exec /usr/bin/tar \"$@\"\n";
     fs::write(&fake, script).unwrap();
     std::process::Command::new("chmod").arg("755").arg(&fake).status().unwrap();
-    let shell = Arc::new(LocalShell { programs: Some(programs.path().to_owned()), instead: None });
+    let shell = Arc::new(LocalShell {
+        programs: Some(programs.path().to_owned()),
+        instead: None,
+        umask: None,
+    });
     let dir = tempfile::tempdir().unwrap();
     make(&dir.path().join("tree"));
     let pull = pull_of(dir.path(), Some("tree"), dir.path(), "copy");

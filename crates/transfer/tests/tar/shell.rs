@@ -16,16 +16,34 @@ pub struct LocalShell {
     pub programs: Option<std::path::PathBuf>,
     /// Runs in place of each command, where it is there.
     pub instead: Option<String>,
+    /// That of the login.
+    pub umask: Option<&'static str>,
 }
 
 impl LocalShell {
     pub fn plain() -> Arc<LocalShell> {
-        Arc::new(LocalShell { programs: None, instead: None })
+        Arc::new(LocalShell { programs: None, instead: None, umask: None })
+    }
+
+    /// With `script` in the place of `tar`; `$real` is the path of the true one.
+    pub fn with_tar(programs: &std::path::Path, script: &str) -> Arc<LocalShell> {
+        use std::os::unix::fs::PermissionsExt;
+        let fake = programs.join("tar");
+        let text = format!(
+            "#!/bin/sh\nreal=/bin/tar\n[ \"$1\" != --version ] || exec $real \"$@\"\n{script}\n"
+        );
+        std::fs::write(&fake, text).unwrap();
+        std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Arc::new(LocalShell { programs: Some(programs.to_owned()), instead: None, umask: None })
+    }
+
+    pub fn with_umask(umask: &'static str) -> Arc<LocalShell> {
+        Arc::new(LocalShell { programs: None, instead: None, umask: Some(umask) })
     }
 
     /// Whatever is asked for, this is what runs.
     pub fn instead(script: &str) -> Arc<LocalShell> {
-        Arc::new(LocalShell { programs: None, instead: Some(script.to_owned()) })
+        Arc::new(LocalShell { programs: None, instead: Some(script.to_owned()), umask: None })
     }
 }
 
@@ -38,6 +56,8 @@ impl Shell for LocalShell {
             None => std::ffi::OsStr::from_bytes(command),
         };
         let mut child = Command::new("sh");
+        let umask = self.umask.map_or(String::new(), |umask| format!("umask {umask}; "));
+        let script = [std::ffi::OsStr::new(&umask), script].join(std::ffi::OsStr::new(""));
         child.arg("-c").arg(script).kill_on_drop(true);
         if let Some(programs) = &self.programs {
             let path = std::env::var("PATH").unwrap();

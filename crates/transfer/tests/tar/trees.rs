@@ -16,6 +16,23 @@ pub struct Kept {
     content: Vec<u8>,
 }
 
+impl Kept {
+    pub fn is_dir(&self) -> bool {
+        self.mode & 0o170_000 == 0o040_000
+    }
+
+    /// Whether all is kept; of a directory, the time to the second.
+    pub fn is_like(&self, other: &Kept) -> bool {
+        self.is_like_to_the_second(other) && (self.is_dir() || self.mtime == other.mtime)
+    }
+
+    /// As [`Kept::is_like`], with all times to the second.
+    pub fn is_like_to_the_second(&self, other: &Kept) -> bool {
+        let all = |it: &Kept| (it.mode, it.mtime.0, it.owner);
+        all(self) == all(other) && self.content == other.content
+    }
+}
+
 /// Everything below `top`, and `top` itself as the empty name.
 pub fn kept(top: &Path) -> BTreeMap<Vec<u8>, Kept> {
     let mut tree = BTreeMap::new();

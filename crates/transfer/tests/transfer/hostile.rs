@@ -215,15 +215,15 @@ fn the_sink_goes_through_no_link_and_upwards_nowhere() {
     let attr = Liar::attr(FileKind::Regular);
     let finish = Finish { perm: 0o644, ..Finish::default() };
     let pieces = [Bytes::from_static(b"evil")];
-    assert!(sink.put(&path("link/f"), &attr, &pieces, &finish).is_err());
-    assert!(sink.put(&path("link/new"), &attr, &pieces, &finish).is_err());
+    assert!(sink.put(&path("link/f"), &attr, &pieces, &finish, false).is_err());
+    assert!(sink.put(&path("link/new"), &attr, &pieces, &finish, false).is_err());
     assert!(sink.hard_link(&path("link/f"), &path("got"), &attr).is_err());
     assert!(sink.make_dir(&path("link")).is_err());
     assert!(sink.make_dir(&path("link/d")).is_err());
     assert!(sink.finish_dir(&path("link"), &finish).is_err());
-    assert!(sink.make_link(&path("link/l"), b"x", &attr).is_err());
+    assert!(sink.make_link(&path("link/l"), b"x", &attr, &finish).is_err());
     // The link itself is replaced.
-    sink.put(&path("to-file"), &attr, &pieces, &finish).unwrap();
+    sink.put(&path("to-file"), &attr, &pieces, &finish, false).unwrap();
     assert_eq!(std::fs::read(outside.path().join("f")).unwrap(), b"precious");
     assert_eq!(std::fs::read(to.path().join("to-file")).unwrap(), b"evil");
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);

@@ -41,6 +41,11 @@ pub(crate) async fn snapshot(remote: &dyn Remote) -> Snapshot {
     seen
 }
 
+/// The names of all below the root of `remote`, as [`snapshot`] has them, without the root's.
+pub(crate) async fn names(remote: &dyn Remote) -> Vec<String> {
+    snapshot(remote).await.into_keys().filter(|name| !name.is_empty()).collect()
+}
+
 async fn look(remote: &dyn Remote, path: &RemotePath) -> Seen {
     let attr = remote.lstat(path).await.unwrap();
     let Attr { kind, perm, mtime, .. } = attr;

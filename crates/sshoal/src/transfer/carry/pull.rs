@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base::{Errno, FileKind, RemotePath};
 use local::Local;
 use transfer::tar::Pull;
+use transfer::tar::collect::{Collect, Collector};
 use transfer::{Job, Source, Tree};
 
 use super::{
@@ -51,7 +52,9 @@ impl Carrier {
                     self.stream_pull(far, &pull, &mut progressed, &asked).await?
                 }
                 Err(why) => {
-                    self.insist(&why)?;
+                    if self.may_collect(far).is_err() {
+                        self.insist(&why)?;
+                    }
                     false
                 }
             };
@@ -60,7 +63,7 @@ impl Carrier {
             }
         }
         if !rest.is_empty() && progressed.outcome.is_none() {
-            let mut sources = Vec::new();
+            let (mut sources, mut streams) = (Vec::new(), Vec::new());
             let mut kept = Vec::new();
             for index in rest {
                 let connected = match reached[index].take() {
@@ -71,13 +74,29 @@ impl Carrier {
                 tree.path = becomes(&far[index].place.name);
                 tree.digester = digester(&connected);
                 sources.push(Source { tree, to: to[index].clone() });
+                streams.push(self.collect(&far[index], &connected));
                 kept.push(connected);
             }
             let tree = Tree::here(root, &target.directory).at(target_path);
             let job = Job { sources, target: tree, options: self.options.clone() };
-            self.run(job, &mut progressed, &asked).await?;
+            self.run(job, Collector::new(streams), &mut progressed, &asked).await?;
         }
         Ok(progressed.ended())
+    }
+
+    /// The stream by names of a source, if it may have one.
+    fn collect(&self, far: &FarPlace, connected: &Reached) -> Option<Collect> {
+        if let Err(why) = self.may_collect(far) {
+            tracing::debug!("no stream by names: {why}");
+            return None;
+        }
+        let shell = connected.shell.clone()?;
+        Some(Collect {
+            // It is the run that counts.
+            streaming: self.streaming_for(shell, Arc::default()),
+            directory: connected.directory.clone(),
+            name: far.place.name.clone(),
+        })
     }
 
     /// Whether a stream may bring that source: its place is empty.
@@ -95,7 +114,7 @@ impl Carrier {
             return Err("several gateways bring more than one stream".to_owned());
         }
         if self.has_filter {
-            return Err("what is left out is known to the server's tar by no pattern".to_owned());
+            return Err("patterns have to be compared with the names first".to_owned());
         }
         use std::os::unix::ffi::OsStrExt;
         let place = target.path().join(std::ffi::OsStr::from_bytes(to.as_bytes()));
@@ -147,6 +166,4 @@ impl Carrier {
                 .hint("its last directory is made, the others have to be there")
         })
     }
-
-    // ---- push
 }

@@ -1,14 +1,52 @@
 //! From this machine to another one.
 
-use base::{Errno, FileKind, Name, RemotePath, RenameMode};
+use std::pin::pin;
+use std::sync::Arc;
+
+use base::{Attr, AttrChange, Errno, FileKind, Name, RemotePath, RenameMode};
 use transfer::shell::quote;
-use transfer::tar::{Push, aside, stage};
-use transfer::{Job, Options};
+use transfer::tar::collect::{Collector, Deliver};
+use transfer::tar::{self, Called, Declined, Push, Streamed, Streaming};
+use transfer::{Job, Options, temporary};
 
 use super::{Asked, Carrier, Ended, Progressed, Reached, Taken, becomes, unless_asked};
 use crate::report::{Problem, printable};
 use crate::transfer::arguments::Engine;
-use crate::transfer::place::FarPlace;
+use crate::transfer::place::{FarPlace, NearPlace};
+
+/// A tree that an interrupted stream has begun.
+struct Staged {
+    /// Of its source.
+    index: usize,
+    /// What it becomes.
+    name: Name,
+    /// As in [`tar::Streak`], both.
+    in_doubt: bool,
+    cut: Option<(RemotePath, Attr)>,
+}
+
+/// Gives what has come of a large file the name under which a run goes on with it. The tree is at
+/// `tree` now; the names of its files begin with `top`.
+async fn keep_beginning(
+    connected: &Reached,
+    tree: &RemotePath,
+    top: &RemotePath,
+    file: &RemotePath,
+    attr: &Attr,
+) {
+    let below = file.names().skip(top.names().count());
+    let names = tree.names().chain(below).filter_map(|name| Name::new(name).ok());
+    let from = RemotePath::from_names(&names.collect::<Vec<_>>());
+    let (Some(parent), Some(name)) = (from.parent(), from.file_name()) else { return };
+    let to = parent.join(&temporary::name(&name, attr, temporary::SPAN_IN_ORDER));
+    // What does not go well costs no more than the beginning.
+    let private = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+    let kept = match connected.remote.setattr(&from, private).await {
+        Ok(()) => connected.remote.rename(&from, &to, RenameMode::NoReplace).await,
+        refused => refused,
+    };
+    tracing::debug!("the beginning of '{file}' is kept: {kept:?}");
+}
 
 impl Carrier {
     pub(super) async fn push(self, asked: Asked) -> Result<Ended, Problem> {
@@ -33,24 +71,32 @@ impl Carrier {
         let mut progressed = Progressed::default();
         let (mut rest, mut staged) = (Vec::new(), Vec::new());
         for (index, near) in self.near.iter().enumerate() {
-            let taken = match self.push_place(&far, &target, &to[index]) {
+            let taken = match self.push_place(near, &far, &target, &to[index]) {
                 Ok((directory, name)) => {
                     let push = Push {
                         path: near.path(),
                         directory,
+                        // What the user named as the target, and not what was made of that.
+                        may_make: !target.is_root() && !to[index].is_root(),
                         name: name.clone(),
                         to: to[index].clone(),
                     };
-                    (self.stream_push(&far, &push, &mut progressed, &asked).await?, Some(name))
+                    let streamed =
+                        self.stream_push(&far, &push, &mut reached, &mut progressed, &asked);
+                    (streamed.await?, Some(name))
                 }
                 Err(why) => {
-                    self.insist(&why)?;
+                    if self.may_collect(&far).is_err() {
+                        self.insist(&why)?;
+                    }
                     (Taken::Nothing, None)
                 }
             };
             match taken {
                 (Taken::Whole, _) => {}
-                (Taken::Staged, Some(name)) => staged.push((index, name)),
+                (Taken::Staged { in_doubt, cut }, Some(name)) => {
+                    staged.push(Staged { index, name, in_doubt, cut });
+                }
                 _ => rest.push(index),
             }
         }
@@ -59,19 +105,15 @@ impl Carrier {
                 Some(connected) => connected,
                 None => self.reach(&far).await?,
             };
-            for (index, name) in staged {
-                self.finish_stage(
-                    &connected,
-                    &target,
-                    &to[index],
-                    index,
-                    &name,
-                    &mut progressed,
-                    &asked,
-                )
-                .await?;
+            for staged in staged {
+                let to = &to[staged.index];
+                let collector = self.deliver(&far, &connected, 1);
+                let (progressed, asked) = (&mut progressed, &asked);
+                self.finish_stage(&connected, collector, &target, to, staged, progressed, asked)
+                    .await?;
             }
             if !rest.is_empty() && !progressed.is_stopped() {
+                let collector = self.deliver(&far, &connected, rest.len());
                 let sources =
                     rest.into_iter().map(|index| self.near_source(index, to[index].clone()));
                 let job = Job {
@@ -79,20 +121,39 @@ impl Carrier {
                     target: self.far_tree(&connected, target.clone()),
                     options: self.options.clone(),
                 };
-                self.run(job, &mut progressed, &asked).await?;
+                self.run(job, collector, &mut progressed, &asked).await?;
             }
         }
         Ok(progressed.ended())
     }
 
+    /// The streams of a run that compares so many sources with what is there.
+    fn deliver(&self, far: &FarPlace, connected: &Reached, sources: usize) -> Collector {
+        let shell = match (self.may_collect(far), &connected.shell) {
+            (Ok(()), Some(shell)) => shell.clone(),
+            (may, _) => {
+                tracing::debug!("no stream by names: {may:?}");
+                return Collector::default();
+            }
+        };
+        // It is the run that counts.
+        let streaming = self.streaming_for(shell, Arc::default());
+        let directory = connected.directory.clone();
+        Collector::outward(sources, &Deliver { streaming, directory })
+    }
+
     /// Directory and name under which a stream may put a source.
     fn push_place(
         &self,
+        near: &NearPlace,
         far: &FarPlace,
         target: &RemotePath,
         to: &RemotePath,
     ) -> Result<(Vec<u8>, Name), String> {
         self.may_stream_at_all()?;
+        if let Err(error) = near.path().symlink_metadata() {
+            return Err(error.to_string());
+        }
         match far.spec.gateways().len() {
             0 => return Err("the target is on this machine".to_owned()),
             1 => {}
@@ -127,12 +188,19 @@ impl Carrier {
         &self,
         far: &FarPlace,
         push: &Push,
+        reached: &mut Option<Reached>,
         progressed: &mut Progressed,
         asked: &Asked,
     ) -> Result<Taken, Problem> {
         let Some(shell) = self.shell(far)? else { return Ok(Taken::Nothing) };
         let streaming = self.streaming(shell);
-        match unless_asked(asked, streaming.push(push)).await {
+        let streamed = unless_asked(asked, async {
+            match self.call_and_reach(far, &streaming, push, reached).await? {
+                Ok(called) => streaming.send(push, called).await,
+                Err(declined) => Ok(Streamed::Declined(declined)),
+            }
+        });
+        match streamed.await {
             None => {
                 progressed.interrupted();
                 Ok(Taken::Whole)
@@ -145,20 +213,54 @@ impl Carrier {
         }
     }
 
+    /// Asks the far side for a stream, and connects at the same time: what is there decides which of
+    /// them is needed, and a login more costs less than to wait for one after the other. Where there
+    /// is a stream, a connection that is not made by then is given up.
+    async fn call_and_reach(
+        &self,
+        far: &FarPlace,
+        streaming: &Streaming,
+        push: &Push,
+        reached: &mut Option<Reached>,
+    ) -> base::Result<Result<Called, Declined>> {
+        let mut calling = pin!(streaming.call(push));
+        if reached.is_some() || self.engine == Engine::Tar {
+            return calling.await;
+        }
+        let mut reaching = pin!(self.reach(far));
+        tokio::select! {
+            biased;
+            called = &mut calling => {
+                if matches!(called, Ok(Err(_))) {
+                    // Why there is none is told by who needs it.
+                    *reached = reaching.await.ok();
+                }
+                called
+            }
+            connected = &mut reaching => {
+                *reached = connected.ok();
+                calling.await
+            }
+        }
+    }
+
     /// Brings what an interrupted stream has left out, and gives the tree its name.
-    #[allow(clippy::too_many_arguments, reason = "they are what the two steps before have found")]
+    #[allow(clippy::too_many_arguments, reason = "they are what the steps before have found")]
     async fn finish_stage(
         &self,
         connected: &Reached,
+        collector: Collector,
         target: &RemotePath,
         to: &RemotePath,
-        index: usize,
-        name: &Name,
+        stage: Staged,
         progressed: &mut Progressed,
         asked: &Asked,
     ) -> Result<(), Problem> {
+        let Staged { index, name, in_doubt, cut } = stage;
+        let name = &name;
+        let was = to.clone();
         let long = |errno: Errno| Problem::new(name.to_string(), errno.to_string());
-        let (staged, aside) = (stage(name).map_err(long)?, aside(name).map_err(long)?);
+        let (staged, aside) = (tar::stage(name).map_err(long)?, tar::aside(name).map_err(long)?);
         let (tree, to, parent) = match to.is_root() {
             false => (target.clone(), RemotePath::from_names([&aside]), target.clone()),
             true => {
@@ -174,14 +276,24 @@ impl Carrier {
                 return Err(Problem::new(format!("'{from}'"), why));
             }
         }
+        if let Some((file, attr)) =
+            cut.filter(|_| !in_doubt && self.options.partial && !self.options.sparse)
+        {
+            keep_beginning(connected, &between, &was, &file, &attr).await;
+        }
         let job = Job {
             sources: vec![self.near_source(index, to)?],
             target: self.far_tree(connected, tree),
             // What a copy of another time has left is not of this tree.
-            options: Options { delete: true, max_delete: None, ..self.options.clone() },
+            options: Options {
+                delete: true,
+                max_delete: None,
+                checksum: self.options.checksum || in_doubt,
+                ..self.options.clone()
+            },
         };
         let staged_tree = job.target.clone();
-        let outcome = self.run(job, progressed, asked).await?;
+        let outcome = self.run(job, collector, progressed, asked).await?;
         if outcome.stopped.is_some() {
             return Ok(());
         }

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::Value;
 use testkit::link::{Link, LinkOptions};
 use testkit::sshd::Options;
 
@@ -62,44 +63,53 @@ fn assert_whole_so_far(target: &Path, source: &Path) {
     }
 }
 
-#[test]
-fn a_copy_that_is_killed_is_gone_on_with() {
+/// Ends copies in their midst by a signal, checks what they leave, and copies again.
+fn ended_by(signal: Signal, code: Option<i32>) {
     let world = World::new();
-    make_tree(&world.served("source"));
+    let source = world.served("source");
+    make_tree(&source);
     let link = slow_link(&world);
     for engine in ["tar", "sftp"] {
         for (way, words, target) in copies(&world, engine) {
             let mut process = begun(&world, &link, way, &words, engine);
-            process.signal(Signal::KILL);
-            process.wait(LIMIT);
+            process.signal(signal);
+            assert_eq!(process.wait(LIMIT).code(), code, "{way} {engine}");
             // What is on its way still arrives.
             eventually(LIMIT, "the end of its logins", || world.sshd().session_pids().is_empty());
-            assert_whole_so_far(&target, &world.served("source"));
+            assert_whole_so_far(&target, &source);
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             ends(&world, way, &words, 0);
-            assert_same(&target, &world.served("source"));
+            assert_same(&target, &source);
             assert_eq!(temporaries(target.parent().unwrap()), [""; 0], "{way} {engine}");
         }
     }
 }
 
 #[test]
+fn a_copy_that_is_killed_is_gone_on_with() {
+    ended_by(Signal::KILL, None);
+}
+
+#[test]
 fn a_copy_that_is_interrupted_ends_in_order_and_is_gone_on_with() {
+    ended_by(Signal::INT, Some(130));
+}
+
+#[test]
+fn a_second_interruption_ends_a_copy_that_waits_for_its_server() {
     let world = World::new();
     make_tree(&world.served("source"));
     let link = slow_link(&world);
-    for engine in ["tar", "sftp"] {
-        for (way, words, target) in copies(&world, engine) {
-            let mut process = begun(&world, &link, way, &words, engine);
-            process.signal(Signal::INT);
-            assert_eq!(process.wait(LIMIT).code(), Some(130), "{way} {engine}");
-            eventually(LIMIT, "the end of its logins", || world.sshd().session_pids().is_empty());
-            assert_whole_so_far(&target, &world.served("source"));
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            ends(&world, way, &words, 0);
-            assert_same(&target, &world.served("source"));
-        }
+    let [_, (way, words, _)] = copies(&world, "sftp");
+    let mut process = begun(&world, &link, way, &words, "sftp");
+    link.stall();
+    process.signal(Signal::INT);
+    // It would tidy up, which nobody answers.
+    if process.try_wait(Duration::from_millis(500)).is_none() {
+        process.signal(Signal::INT);
     }
+    assert_eq!(process.wait(Duration::from_secs(20)).code(), Some(130));
+    link.resume();
 }
 
 #[test]
@@ -115,6 +125,61 @@ fn a_copy_whose_link_is_cut_goes_on_by_itself() {
             assert_same(&target, &world.served("source"));
         }
     }
+}
+
+/// Copies over a link that is cut when so many bytes have passed; what is told of it in the end.
+fn cut_after(world: &World, link: &Link, way: &str, words: &[&str], bytes: u64) -> Value {
+    let told = world.local("told");
+    let mut command = command(world, way, words);
+    command.args(["--json", "--compress", "never", "-p", &link.port().to_string()]);
+    command.stdin(Stdio::null()).stdout(fs::File::create(&told).unwrap());
+    let passed = || link.bytes_to_target() + link.bytes_from_target();
+    let before = passed();
+    let mut process = Process::spawn(&mut command);
+    eventually(LIMIT, "a part of it", || passed() > before + bytes);
+    link.cut();
+    assert_eq!(process.wait(LIMIT).code(), Some(0), "{way} {words:?}");
+    let told = fs::read_to_string(&told).unwrap();
+    serde_json::from_str(told.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn a_large_file_that_a_stream_has_begun_is_gone_on_with() {
+    let world = World::new();
+    let source = world.served("source");
+    fs::create_dir(&source).unwrap();
+    let content: Vec<u8> = (0..12u32 << 20).map(|at| (at.wrapping_mul(at) >> 11) as u8).collect();
+    fs::write(source.join("large"), content).unwrap();
+    let link = slow_link(&world);
+    for (way, words, target) in copies(&world, "tar") {
+        let words = [&words[0][..], &words[1], "--engine", "tar"];
+        let told = cut_after(&world, &link, way, &words, 7 << 20);
+        assert_same(&target, &source);
+        assert!(told["bytes_resumed"].as_u64().unwrap() > 4 << 20, "{way}: {told}");
+    }
+}
+
+/// libarchive's tar makes a file that was cut off look whole.
+#[test]
+fn what_a_server_only_calls_whole_is_compared() {
+    if !Path::new("/usr/bin/bsdtar").exists() {
+        return;
+    }
+    let programs = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/usr/bin/bsdtar", programs.path().join("tar")).unwrap();
+    let force = format!(
+        "ForceCommand PATH={}:$PATH; export PATH; exec sh -c \"$SSH_ORIGINAL_COMMAND\"",
+        programs.path().display()
+    );
+    let world = World::with(Options { settings: vec![force], ..Options::default() });
+    let source = world.served("source");
+    make_tree(&source);
+    fs::write(source.join("large"), vec![7; 8 << 20]).unwrap();
+    let link = slow_link(&world);
+    let target = world.served("target");
+    let words = [&format!("{}/", source.display())[..], &far(&world, &target), "--engine", "tar"];
+    cut_after(&world, &link, "push", &words, 3 << 20);
+    assert_same(&target, &source);
 }
 
 #[test]

@@ -20,6 +20,7 @@ fn what_is_wrong_is_told_with_a_hint_and_code_2() {
         (&["pull", "-o", "nonsense=1", "h:a", "b"], "nonsense"),
         (&["pull", "h:a=ro", "b"], "for mounts"),
         (&["pull", "--uid-map", "x", "h:a", "b"], "two numbers"),
+        (&["pull", "--exclude", "a[", "h:a", "b"], "a [ has no ]"),
     ] {
         let ended = run(program().args(words));
         assert_eq!(ended.status.code(), Some(2), "{words:?}: {ended:?}");

@@ -1,0 +1,102 @@
+//! What comes by streams where there is something at the target already, and where there is not.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::{assert_same, ends, far, make_tree, summary};
+use crate::world::World;
+
+/// Takes from a copy of the tree what a stream is to bring: so many entries.
+fn spoil(copy: &Path) -> u64 {
+    fs::remove_dir_all(copy.join("dir7")).unwrap();
+    fs::write(copy.join("dir3/sub/file3"), "another").unwrap();
+    fs::remove_file(copy.join("-odd name\n$x")).unwrap();
+    fs::remove_file(copy.join("dir0/link")).unwrap();
+    25 + 3
+}
+
+#[test]
+fn a_place_that_is_not_empty_gets_what_it_lacks_in_a_stream() {
+    let world = World::new();
+    let source = world.served("source");
+    make_tree(&source);
+    let (pulled, pushed) = (world.local("pulled"), world.served("pushed"));
+    let (from, to) = (format!("{}/", far(&world, &source)), far(&world, &pushed));
+    let near = format!("{}/", source.display());
+    for (way, from, to, target) in
+        [("pull", &from, pulled.to_str().unwrap(), &pulled), ("push", &near, &to[..], &pushed)]
+    {
+        let words = [&from[..], to, "--json", "--engine", "tar"];
+        ends(&world, way, &words, 0);
+        let lacking = spoil(target);
+        let second = summary(&ends(&world, way, &words, 0));
+        assert_same(target, &source);
+        assert_eq!(second["engines"], serde_json::json!(["tar"]), "{way}");
+        let count = |what: &str| second[what].as_u64().unwrap();
+        assert_eq!(count("files_copied") + count("links_made"), lacking, "{way}");
+        assert_eq!(second["entries"], super::kept(&source).len());
+        // Nothing is lacking now.
+        let third = summary(&ends(&world, way, &words, 0));
+        assert_eq!(third["unchanged"], third["entries"]);
+        assert_eq!(super::temporaries(target), [""; 0]);
+    }
+}
+
+#[test]
+fn many_files_come_in_a_stream_although_some_are_left_out() {
+    let world = World::new();
+    let (source, target) = (world.served("source"), world.local("target"));
+    for number in 0..4000 {
+        let name = source.join(format!("{}/{number}", number % 7));
+        fs::create_dir_all(name.parent().unwrap()).unwrap();
+        fs::write(name, number.to_string()).unwrap();
+    }
+    fs::write(source.join("large"), vec![3; 5 << 20]).unwrap();
+    let from = format!("{}/", far(&world, &source));
+    let words = [&from[..], target.to_str().unwrap(), "--json", "--exclude", "/0/"];
+    let told = summary(&ends(&world, "pull", &words, 0));
+    fs::remove_dir_all(source.join("0")).unwrap();
+    let names = |tree: &Path| super::kept(tree).into_iter().map(|(name, kept)| (name, kept.3));
+    assert!(names(&target).eq(names(&source)));
+    // The large one comes over the sessions beside it.
+    assert_eq!(told["engines"], serde_json::json!(["tar", "sftp"]));
+}
+
+#[test]
+fn names_of_one_file_stay_so_in_a_place_that_is_not_empty() {
+    let world = World::new();
+    let (source, target) = (world.served("source"), world.local("target"));
+    fs::create_dir_all(source.join("d")).unwrap();
+    fs::create_dir(&target).unwrap();
+    for place in [&source, &target] {
+        fs::write(place.join("here"), "already").unwrap();
+    }
+    fs::write(source.join("one"), "content").unwrap();
+    fs::hard_link(source.join("one"), source.join("d/two")).unwrap();
+    let from = format!("{}/", far(&world, &source));
+    ends(&world, "pull", &[&from, target.to_str().unwrap(), "-H"], 0);
+    let number = |name| fs::metadata(target.join(name)).unwrap().ino();
+    assert_eq!(number("one"), number("d/two"));
+    assert_eq!(fs::read(target.join("d/two")).unwrap(), b"content");
+}
+
+#[test]
+fn a_target_that_has_to_be_made_takes_a_stream() {
+    let world = World::new();
+    let source = world.local("source");
+    make_tree(&source);
+    let target = world.served("absent");
+    let words = [source.to_str().unwrap(), &far(&world, &target), "--json"];
+    let told = summary(&ends(&world, "push", &words, 0));
+    assert_eq!(told["engines"], serde_json::json!(["tar"]));
+    assert_same(&target.join("source"), &source);
+    // As any directory that the login makes.
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    fs::create_dir(world.served("made")).unwrap();
+    assert_eq!(mode(&target), mode(&world.served("made")));
+    // The one above it is not made.
+    let deep = far(&world, &world.served("not/there"));
+    let ended = ends(&world, "push", &[source.to_str().unwrap(), &deep], 3);
+    assert!(!world.served("not").exists(), "{ended:?}");
+}

@@ -1,0 +1,251 @@
+//! The files that a run needs, in one stream: their names go to the far side's tar as the run finds
+//! them, and what comes is put in its place. Or the other way round: they go to the far side's tar,
+//! each under its temporary name, and get their own over SFTP when all of them are there.
+//!
+//! So a copy into a place that is not empty, one with patterns, and one that goes on after an
+//! interruption, have many small files at the speed of a stream, while the run copies large ones
+//! in pieces over its sessions at the same time. A stream costs a login: it is begun when there are
+//! many files, and until it is there they go as all others do.
+//!
+//! Invariants:
+//! 1. Where a file goes is said by its step, never by the archive. A member that no step asked for
+//!    is passed over.
+//! 2. A step that is taken ends here, or is given back; what is given back is for the run, which
+//!    tells what is wrong with it.
+//! 3. What tar's exit status may concern (a file that changed while it was read) is looked at again,
+//!    and copied by the run if it is not what has come.
+//! 4. What one stream takes is bounded, and so is what is kept of it.
+
+mod arriving;
+mod lane;
+mod leaving;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::{Name, RemotePath};
+use tokio::task::JoinSet;
+
+use super::{Declined, Streaming};
+use crate::compress::Method;
+use crate::run::{Core, Run};
+use crate::step::Step;
+use arriving::Brought;
+use lane::Lane;
+
+/// Files that are looked at again at once.
+const LOOKS: usize = 64;
+
+/// A source of which files may come in a stream.
+#[derive(Clone)]
+pub struct Collect {
+    /// How. [`Streaming::only_if_fast`]: only small files, and only where there are many.
+    pub streaming: Streaming,
+    /// The directory of the far side that is the root of the source's remote: absolute, or relative
+    /// to the login's home.
+    pub directory: Vec<u8>,
+    /// What of it is copied; `None` for all that is in it.
+    pub name: Option<Name>,
+}
+
+/// A target that files may go to in a stream.
+#[derive(Clone)]
+pub struct Deliver {
+    /// As in [`Collect`].
+    pub streaming: Streaming,
+    /// The directory of the far side that is the root of the target's remote: absolute, or relative
+    /// to the login's home.
+    pub directory: Vec<u8>,
+}
+
+/// What streams have brought of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Collected {
+    /// Entries that have come.
+    pub entries: u64,
+    /// The last stream on its link.
+    pub link: Option<Link>,
+}
+
+/// One stream on its link.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// Bytes that it took.
+    pub bytes: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// How much of that was spent waiting for the far side or the link.
+    pub waited: Duration,
+    /// As in [`Streak::rate`](super::Streak::rate).
+    pub rate: Option<f64>,
+    /// How it was compressed.
+    pub method: Option<Method>,
+}
+
+/// Takes steps out of a run. See the [module](self).
+#[derive(Default)]
+pub struct Collector {
+    lanes: Vec<Option<Lane>>,
+    collected: Collected,
+    declined: Option<Declined>,
+}
+
+/// Steps whose files have been asked for, by their path at the source.
+#[derive(Default)]
+struct Pending(Mutex<HashMap<RemotePath, Step>>);
+
+impl Pending {
+    fn steps(&self) -> MutexGuard<'_, HashMap<RemotePath, Step>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How a stream ended.
+struct Delivered {
+    /// How many entries have come.
+    entries: u64,
+    /// What may have to come again.
+    brought: Vec<Brought>,
+    /// What did not come, or could not be put in its place.
+    left: Vec<Step>,
+    /// Why what was brought may not be what is there.
+    why: Option<String>,
+    link: Link,
+}
+
+impl Collector {
+    /// Streams from other machines to this one, for each source of a job, in their order; `None` for
+    /// a source that has none.
+    #[must_use]
+    pub fn new(sources: Vec<Option<Collect>>) -> Collector {
+        let lanes = sources.into_iter().map(|collect| collect.map(Lane::inward)).collect();
+        Collector { lanes, ..Collector::default() }
+    }
+
+    /// Streams from this machine to another one, one for each of so many sources.
+    #[must_use]
+    pub fn outward(sources: usize, deliver: &Deliver) -> Collector {
+        let lane = |source| Some(Lane::outward(deliver.clone(), source));
+        Collector { lanes: (0..sources).map(lane).collect(), ..Collector::default() }
+    }
+
+    /// Whether files of the source of this number may come in a stream.
+    #[must_use]
+    pub fn has(&self, source: usize) -> bool {
+        self.lanes.get(source).is_some_and(Option::is_some)
+    }
+
+    /// What has come so far.
+    #[must_use]
+    pub fn collected(&self) -> Collected {
+        self.collected
+    }
+
+    /// Why a stream that was tried did not come about.
+    #[must_use]
+    pub fn declined(&self) -> Option<&Declined> {
+        self.declined.as_ref()
+    }
+
+    /// Calls the far sides at once, and waits for them: for who wants to know now whether there are
+    /// streams.
+    ///
+    /// # Errors
+    /// The first reason why there is one not.
+    pub async fn call(&mut self) -> Result<(), Declined> {
+        for lane in self.lanes.iter_mut().flatten() {
+            lane.call().await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the step, or gives it back, perhaps with others that were taken before.
+    pub(crate) async fn take(&mut self, run: &Run, step: Step) -> Vec<Step> {
+        let core = run.core();
+        let source = step.source;
+        let Some(Some(lane)) = self.lanes.get_mut(source) else { return vec![step] };
+        let need = lane.need(core, &step);
+        if !need.is_wanted() {
+            return vec![step];
+        }
+        if let Err(declined) = lane.prepare(core, need).await {
+            tracing::debug!("no stream: {declined:?}");
+            self.declined = Some(declined);
+        }
+        if !lane.is_open() {
+            return vec![step];
+        }
+        if let Err(problem) = run.ready(&step).await {
+            run.ended(step, Err(problem));
+            return Vec::new();
+        }
+        let lane = self.lanes[source].as_mut().expect("it was there");
+        match lane.add(core, step).await {
+            true => Vec::new(),
+            false => self.end(core, source).await,
+        }
+    }
+
+    /// Sends what waits for more: nothing more comes for now.
+    pub(crate) async fn flush(&mut self, core: &Arc<Core>) {
+        for lane in self.lanes.iter_mut().flatten() {
+            lane.flush(core).await;
+        }
+    }
+
+    /// Waits for all streams, and gives back what they have not brought.
+    pub(crate) async fn finish(&mut self, core: &Arc<Core>) -> Vec<Step> {
+        let mut left = Vec::new();
+        for source in 0..self.lanes.len() {
+            left.extend(self.end(core, source).await);
+        }
+        left
+    }
+
+    /// Ends the stream of a source, if it has one.
+    async fn end(&mut self, core: &Arc<Core>, source: usize) -> Vec<Step> {
+        let Some(lane) = &mut self.lanes[source] else { return Vec::new() };
+        let side = lane.far_side();
+        let Some(delivered) = lane.end(core).await else { return Vec::new() };
+        self.collected.entries += delivered.entries;
+        self.collected.link = Some(delivered.link);
+        core.flow.waited_so_long(side, delivered.link.waited);
+        let mut left = delivered.left;
+        if let Some(why) = delivered.why {
+            tracing::debug!("the stream did not end well: {why}");
+            left.extend(look_again(core, source, delivered.brought).await);
+        }
+        left
+    }
+}
+
+/// What of it is not as it has come: the books forget that it has.
+async fn look_again(core: &Arc<Core>, source: usize, brought: Vec<Brought>) -> Vec<Step> {
+    let mut looking = JoinSet::new();
+    let mut left = Vec::new();
+    let mut brought = brought.into_iter();
+    loop {
+        while looking.len() < LOOKS
+            && let Some(one) = brought.next()
+        {
+            let remote = core.job.sources[source].tree.remote.clone();
+            looking.spawn(async move {
+                let now = remote.lstat(&one.from).await;
+                (one, now)
+            });
+        }
+        let (one, now) = match looking.join_next().await {
+            None => return left,
+            Some(Ok(looked)) => looked,
+            Some(Err(error)) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => continue,
+            },
+        };
+        if !now.is_ok_and(|now| one.is_still(&now)) {
+            core.take_back(&one.action, one.bytes);
+            left.push(one.again(source));
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What comes of a stream, put where its steps say. On a thread that may block.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead};
+use std::sync::Arc;
+
+use base::{Attr, Errno, FileKind, RemotePath};
+
+use super::Pending;
+use crate::dir::Dir;
+use crate::events::Progress;
+use crate::outcome::{Doing, Problem};
+use crate::plan::is_same_second;
+use crate::run::{Copied, Core};
+use crate::sink::Finished;
+use crate::step::{Action, Step, Why};
+use crate::tar::member::{Kind, Member};
+use crate::tar::reader::Reader;
+use crate::tar::receive::{Broken, Receiver, attr};
+use crate::tar::tally::is_full;
+use crate::tar::unpack::pass_trailer;
+
+/// Something that has come, in case that it has to come again.
+pub(super) struct Brought {
+    pub(super) from: RemotePath,
+    /// What was done, as it was told.
+    pub(super) action: Action,
+    pub(super) bytes: u64,
+    name: RemotePath,
+    /// As the archive had it.
+    attr: Attr,
+    /// Kept, so that it is not finished before.
+    dir: Arc<Dir>,
+}
+
+impl Brought {
+    /// Whether what has come is what is at the source.
+    pub(super) fn is_still(&self, now: &Attr) -> bool {
+        let same = now.kind == self.attr.kind && is_same_second(now.mtime, self.attr.mtime);
+        // The size of a link is its target's, which an archive does not count.
+        same && (now.kind == FileKind::Symlink || now.size == self.attr.size)
+    }
+
+    /// The step that brings it again.
+    pub(super) fn again(self, source: usize) -> Step {
+        let action = match self.attr.kind {
+            FileKind::Symlink => Action::MakeLink(Why::Time),
+            _ => Action::Copy(Why::Time),
+        };
+        Step {
+            source,
+            from: self.from,
+            name: self.name,
+            attr: self.attr,
+            there: Some(self.attr),
+            action,
+            partials: Vec::new(),
+            dir: self.dir,
+            own: None,
+            identity: None,
+            names: None,
+        }
+    }
+}
+
+/// How a member's end is told of.
+struct Put {
+    action: Action,
+    bytes: u64,
+    finished: Finished,
+}
+
+/// Puts members in their places.
+pub(super) struct Arriving<'a> {
+    core: &'a Core,
+    pending: &'a Pending,
+    brought: Vec<Brought>,
+    left: Vec<Step>,
+    /// Where hard links are kept: what has come in this stream, by its path at the source.
+    firsts: HashMap<RemotePath, RemotePath>,
+}
+
+impl<'a> Arriving<'a> {
+    pub(super) fn new(core: &'a Core, pending: &'a Pending) -> Arriving<'a> {
+        let (brought, left) = (Vec::new(), Vec::new());
+        Arriving { core, pending, brought, left, firsts: HashMap::new() }
+    }
+
+    /// What has come, and what could not be put in its place.
+    pub(super) fn into_ended(self) -> (Vec<Brought>, Vec<Step>) {
+        (self.brought, self.left)
+    }
+
+    /// All of the archive.
+    ///
+    /// # Errors
+    /// Where the stream breaks, is no archive, or there is no room for it here.
+    pub(super) fn unpack(&mut self, input: impl BufRead) -> io::Result<()> {
+        let mut reader = Reader::new(input);
+        while let Some(member) = reader.next()? {
+            match self.step_of(&member.path) {
+                Some(step) => self.member(&mut reader, member, step)?,
+                // A server's invention, or a name that it sends twice.
+                None => tracing::warn!("nobody asked for \"{}\"", member.path.escape_ascii()),
+            }
+        }
+        pass_trailer(reader)
+    }
+
+    fn step_of(&self, path: &[u8]) -> Option<Step> {
+        let path = RemotePath::parse(path.strip_prefix(b"./")?).ok()?;
+        self.pending.steps().remove(&path)
+    }
+
+    fn member<R: BufRead>(
+        &mut self,
+        reader: &mut Reader<R>,
+        member: Member,
+        step: Step,
+    ) -> io::Result<()> {
+        let came = self.attr_of(&member, &step);
+        match self.put(reader, member, &step) {
+            Ok(put) => {
+                self.ended(step, came, put);
+                Ok(())
+            }
+            Err(Broken::Here(doing, errno)) => {
+                tracing::debug!("{}: {doing}: {errno}", step.name);
+                self.left.push(step);
+                // What would make all that follows fail, too, ends it.
+                match is_full(errno) {
+                    true => Err(io::Error::from_raw_os_error(errno.raw())),
+                    false => Ok(()),
+                }
+            }
+            Err(Broken::There(error)) => {
+                self.left.push(step);
+                Err(error)
+            }
+        }
+    }
+
+    /// What has come, as its source should look.
+    fn attr_of(&self, member: &Member, step: &Step) -> Attr {
+        match member.kind {
+            // Its content came before, under another name.
+            Kind::HardLink => Attr { size: step.attr.size, ..attr(member, step.attr.kind) },
+            _ => attr(member, step.attr.kind),
+        }
+    }
+
+    fn put<R: BufRead>(
+        &mut self,
+        reader: &mut Reader<R>,
+        member: Member,
+        step: &Step,
+    ) -> Result<Put, Broken> {
+        let core = self.core;
+        let here = |errno| Broken::Here(Doing::Make, errno);
+        let sink = core.sink.as_ref().ok_or_else(|| here(Errno::EBADF))?;
+        let count = |bytes| core.progress.bytes(bytes);
+        let receiver = Receiver { sink, options: &core.job.options, count: &count };
+        let path = core.job.target.path_of(&step.name);
+        let plain = |finished, bytes| Put { action: step.action.clone(), bytes, finished };
+        match (member.kind, step.attr.kind) {
+            (Kind::File, FileKind::Regular) => {
+                let bytes = member.file_bytes();
+                let finished = receiver.file(reader, member, &path)?;
+                if core.job.options.hard_links {
+                    self.firsts.insert(step.from.clone(), step.name.clone());
+                }
+                Ok(plain(finished, bytes))
+            }
+            (Kind::Symlink, FileKind::Symlink) => {
+                receiver.symlink(&member, &path).map(|finished| plain(finished, 0)).map_err(here)
+            }
+            (Kind::HardLink, FileKind::Regular) => {
+                let first = self.first_of(&member).ok_or_else(|| here(Errno::EMLINK))?;
+                let from = core.job.target.path_of(&first);
+                let wanted = attr(&member, FileKind::Regular);
+                sink.hard_link(&from, &path, &wanted).map_err(here)?;
+                Progress::add(&core.progress.files_done, 1);
+                let (action, finished) = (Action::HardLink { first }, Finished::default());
+                Ok(Put { action, bytes: 0, finished })
+            }
+            (
+                Kind::Other(letter),
+                FileKind::Fifo | FileKind::BlockDevice | FileKind::CharDevice,
+            ) => {
+                let made = receiver.special(&member, letter, &path);
+                made.unwrap_or(Err(Errno::EOPNOTSUPP))
+                    .map(|finished| plain(finished, 0))
+                    .map_err(here)
+            }
+            // It became something else meanwhile.
+            _ => Err(here(Errno::ESTALE)),
+        }
+    }
+
+    /// What the file has become of which the member is a further name.
+    fn first_of(&self, member: &Member) -> Option<RemotePath> {
+        let path = RemotePath::parse(member.link.strip_prefix(b"./")?).ok()?;
+        self.firsts.get(&path).cloned()
+    }
+
+    fn ended(&mut self, mut step: Step, attr: Attr, put: Put) {
+        let Put { action, bytes, finished } = put;
+        if finished.owner_refused {
+            self.core.refuse_owners();
+        }
+        step.action = action;
+        if finished.xattrs_refused > 0 {
+            let words = format!(
+                "{} extended attributes were refused by the file system of the target",
+                finished.xattrs_refused
+            );
+            let name = step.name.clone();
+            return self.core.ended(&step, Err(Problem::Other { name, words }));
+        }
+        self.core.ended(&step, Ok(Copied { bytes, resumed: 0 }));
+        let Step { from, name, action, dir, .. } = step;
+        self.brought.push(Brought { from, action, bytes, name, attr, dir });
+    }
+}

@@ -1,0 +1,448 @@
+//! One source's stream: when it is worth it, and the names that it is given.
+
+use std::io::{BufReader, Write};
+use std::sync::Arc;
+use std::time::Instant;
+
+use base::FileKind;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+
+use super::arriving::Arriving;
+use super::{Collect, Deliver, Delivered, Link, Pending, leaving};
+use crate::compress::{self, Encoder, Method};
+use crate::digest::AbortOnDrop;
+use crate::flow::Side;
+use crate::run::Core;
+use crate::shell::Running;
+use crate::step::{Action, Step};
+use crate::tar::far::{Ended, Far, farewell, line};
+use crate::tar::stream::{self, Input, Output};
+use crate::tar::{Declined, LONG_ROUND_TRIP, READ_BYTES, Streaming, Use, script, unclean};
+
+/// Files of a source from which on a stream is worth its login. 100 ms and more go into one, in
+/// which a server opens this many at least.
+const WORTH_FILES: usize = 256;
+
+/// Files up to this size are small: they go into the stream, and larger ones in pieces.
+const SMALL_BYTES: u64 = 1 << 20;
+
+/// As [`SMALL_BYTES`] where a round trip is long: there several sessions bring all but the smallest
+/// faster than one stream does, which has to wait for its window.
+const SMALL_FAR_BYTES: u64 = 64 << 10;
+
+/// Files that one stream takes. What is kept of each until tar has ended well is some 250 bytes.
+const STREAM_FILES: usize = 1 << 18;
+
+/// As [`STREAM_FILES`], of what goes to another machine. It gets its names when all of it is there,
+/// so that this is what an interruption costs.
+const STREAM_FILES_OUT: usize = 1 << 15;
+
+/// Names that are sent together, in bytes.
+const SEND_BYTES: usize = 16 << 10;
+
+/// Such sendings that wait for tar.
+const SENDINGS: usize = 4;
+
+/// Whether a step is for the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// It is not.
+    None,
+    /// It may be, if there are many.
+    Many,
+    /// It is, since nothing else is wanted, or can bring it.
+    This,
+}
+
+impl Need {
+    pub(super) fn is_wanted(self) -> bool {
+        self != Need::None
+    }
+}
+
+type Called = Result<(Far, Option<Method>), Declined>;
+
+/// One source's stream. See the [module](self).
+pub(super) struct Lane {
+    way: Way,
+    /// Files that were for it.
+    seen: usize,
+    /// Files up to this size are for it.
+    small_bytes: u64,
+    state: State,
+}
+
+/// Where to.
+#[derive(Clone)]
+enum Way {
+    In(Collect),
+    /// From the source of this number.
+    Out(Deliver, usize),
+}
+
+impl Way {
+    fn streaming(&self) -> &Streaming {
+        match self {
+            Way::In(collect) => &collect.streaming,
+            Way::Out(deliver, _) => &deliver.streaming,
+        }
+    }
+
+    /// Whether the local side of it is here.
+    fn can(&self, core: &Core) -> bool {
+        match self {
+            Way::In(_) => core.sink.is_some(),
+            Way::Out(_, source) => core.job.sources[*source].tree.local.is_some(),
+        }
+    }
+
+    /// Files that one stream takes.
+    fn most(&self) -> usize {
+        match self {
+            Way::In(_) => STREAM_FILES,
+            Way::Out(..) => STREAM_FILES_OUT,
+        }
+    }
+}
+
+enum State {
+    /// Not worth it yet.
+    Idle,
+    /// The far side is being called.
+    Calling(AbortOnDrop<Called>),
+    /// It has answered.
+    Called(Box<(Far, Option<Method>)>),
+    Open(Stream),
+    /// There is none, or none any more.
+    Never,
+}
+
+/// A stream that takes names.
+struct Stream {
+    names: mpsc::Sender<Vec<u8>>,
+    buffer: Vec<u8>,
+    pending: Arc<Pending>,
+    taken: usize,
+    work: AbortOnDrop<Delivered>,
+}
+
+impl Lane {
+    pub(super) fn inward(collect: Collect) -> Lane {
+        Lane { way: Way::In(collect), seen: 0, small_bytes: SMALL_BYTES, state: State::Idle }
+    }
+
+    pub(super) fn outward(deliver: Deliver, source: usize) -> Lane {
+        let way = Way::Out(deliver, source);
+        Lane { way, seen: 0, small_bytes: SMALL_BYTES, state: State::Idle }
+    }
+
+    /// Who is waited for.
+    pub(super) fn far_side(&self) -> Side {
+        match self.way {
+            Way::In(_) => Side::Source,
+            Way::Out(..) => Side::Target,
+        }
+    }
+
+    /// Whether a step is for it.
+    pub(super) fn need(&self, core: &Core, step: &Step) -> Need {
+        let options = &core.job.options;
+        let forced = !self.way.streaming().only_if_fast;
+        // Names of one file are told by the archive only if all of them are in it.
+        let together = options.hard_links && matches!(self.way, Way::In(_));
+        // What is in its way is for the run, and so is what it has begun.
+        if !self.way.can(core)
+            || step.there.is_some_and(|there| there.is_dir())
+            || !step.partials.is_empty()
+        {
+            return Need::None;
+        }
+        let usual = if forced { Need::This } else { Need::Many };
+        match (&step.action, step.attr.kind) {
+            (Action::MakeLink(_), _) => usual,
+            (Action::Copy(_), FileKind::Regular) if options.xattrs || together => Need::This,
+            (Action::Copy(_), FileKind::Regular)
+                if forced || step.attr.size <= self.small_bytes =>
+            {
+                usual
+            }
+            (Action::Copy(_), FileKind::Regular) => Need::None,
+            (Action::Copy(_), _) => Need::This,
+            _ => Need::None,
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.state, State::Open(_))
+    }
+
+    /// Makes the stream if it is worth it by now. One that cannot be waited without is waited for.
+    pub(super) async fn prepare(&mut self, core: &Arc<Core>, need: Need) -> Result<(), Declined> {
+        self.seen += 1;
+        if matches!(self.state, State::Idle) && (need == Need::This || self.seen >= WORTH_FILES) {
+            self.state = State::Calling(AbortOnDrop(tokio::spawn(call(self.way.clone()))));
+        }
+        if let State::Calling(calling) = &self.state
+            && (need == Need::This || calling.0.is_finished())
+        {
+            tokio::select! {
+                biased;
+                () = core.stopped() => return Ok(()),
+                answered = self.answered() => answered?,
+            }
+        }
+        match std::mem::replace(&mut self.state, State::Never) {
+            State::Called(called) => {
+                let (far, method) = *called;
+                self.state = State::Open(Stream::new(core.clone(), &self.way, far, method));
+            }
+            state => self.state = state,
+        }
+        Ok(())
+    }
+
+    /// Calls the far side, and waits for its answer.
+    pub(super) async fn call(&mut self) -> Result<(), Declined> {
+        if matches!(self.state, State::Idle) {
+            self.state = State::Calling(AbortOnDrop(tokio::spawn(call(self.way.clone()))));
+        }
+        self.answered().await
+    }
+
+    /// Waits for the answer of a far side that is being called.
+    async fn answered(&mut self) -> Result<(), Declined> {
+        let State::Calling(calling) = &mut self.state else { return Ok(()) };
+        let called = (&mut calling.0).await;
+        self.state = State::Never;
+        match called {
+            Ok(Ok(called)) => {
+                if called.0.round_trip.is_some_and(|round_trip| round_trip > LONG_ROUND_TRIP) {
+                    self.small_bytes = SMALL_FAR_BYTES;
+                }
+                self.state = State::Called(Box::new(called));
+                Ok(())
+            }
+            Ok(Err(declined)) => Err(declined),
+            Err(error) => Err(Declined::Lost(error.to_string())),
+        }
+    }
+
+    /// Asks for the step's file. False where the stream is to be ended: it has taken its share, or
+    /// takes nothing any more.
+    pub(super) async fn add(&mut self, core: &Core, step: Step) -> bool {
+        let State::Open(stream) = &mut self.state else { return false };
+        stream.add(step);
+        let takes = stream.buffer.len() < SEND_BYTES || stream.send(core).await;
+        takes && stream.taken < self.way.most()
+    }
+
+    pub(super) async fn flush(&mut self, core: &Core) {
+        if let State::Open(stream) = &mut self.state {
+            // That it takes no more is found by who adds next, or by who ends it.
+            let _ = stream.send(core).await;
+        }
+    }
+
+    /// Ends the stream, and waits for it. `None` where there is none, or the run is stopped. Another
+    /// one can follow if this one ended well.
+    pub(super) async fn end(&mut self, core: &Core) -> Option<Delivered> {
+        let state = std::mem::replace(&mut self.state, State::Idle);
+        let State::Open(mut stream) = state else {
+            self.state = state;
+            return None;
+        };
+        stream.send(core).await;
+        let Stream { names, pending, mut work, .. } = stream;
+        drop(names);
+        let delivered = tokio::select! {
+            biased;
+            () = core.stopped() => return None,
+            delivered = &mut work.0 => delivered,
+        };
+        let mut delivered = match delivered {
+            Ok(delivered) => delivered,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => return None,
+            },
+        };
+        delivered.left.extend(pending.steps().drain().map(|(_, step)| step));
+        if delivered.why.is_some() {
+            self.state = State::Never;
+        }
+        Some(delivered)
+    }
+}
+
+/// Calls the far side.
+async fn call(way: Way) -> Called {
+    let collect = match way {
+        Way::In(collect) => collect,
+        Way::Out(deliver, _) => {
+            let directory = script::plain_path(&deliver.directory);
+            let streaming = &deliver.streaming;
+            return streaming
+                .prepare(&script::take(&directory, &streaming.options), Use::Push)
+                .await;
+        }
+    };
+    let directory = script::plain_path(&collect.directory);
+    let name = match &collect.name {
+        Some(name) => script::plain_path(name.as_bytes()),
+        None => b".".to_vec(),
+    };
+    let streaming = &collect.streaming;
+    streaming.prepare(&script::list(&directory, &name, &streaming.options), Use::Names).await
+}
+
+impl Stream {
+    fn new(core: Arc<Core>, way: &Way, far: Far, method: Option<Method>) -> Stream {
+        let (names, sendings) = mpsc::channel(SENDINGS);
+        let pending = Arc::new(Pending::default());
+        let here = pending.clone();
+        let work = match way {
+            Way::In(_) => tokio::spawn(carry_in(core, far, method, here, sendings)),
+            Way::Out(_, source) => {
+                tokio::spawn(carry_out(core, *source, far, method, here, sendings))
+            }
+        };
+        let buffer = Vec::with_capacity(SEND_BYTES + 4096);
+        Stream { names, buffer, pending, taken: 0, work: AbortOnDrop(work) }
+    }
+
+    fn add(&mut self, step: Step) {
+        self.buffer.extend_from_slice(b"./");
+        self.buffer.extend_from_slice(step.from.as_bytes());
+        self.buffer.push(0);
+        self.taken += 1;
+        self.pending.steps().insert(step.from.clone(), step);
+    }
+
+    /// Sends the names that have been gathered. False when nobody takes them any more.
+    async fn send(&mut self, core: &Core) -> bool {
+        if self.buffer.is_empty() {
+            return true;
+        }
+        let names = std::mem::replace(&mut self.buffer, Vec::with_capacity(SEND_BYTES + 4096));
+        tokio::select! {
+            biased;
+            () = core.stopped() => false,
+            sent = self.names.send(names) => sent.is_ok(),
+        }
+    }
+}
+
+/// Gives tar names, and takes its archive, to the end of both.
+async fn carry_in(
+    core: Arc<Core>,
+    far: Far,
+    method: Option<Method>,
+    pending: Arc<Pending>,
+    sendings: mpsc::Receiver<Vec<u8>>,
+) -> Delivered {
+    let began = Instant::now();
+    let rate = far.rate;
+    let Running { stdin, stdout, exit } = far.running;
+    let feeding = AbortOnDrop(tokio::spawn(feed(stdin, sendings)));
+    let (leash, waiting, flow) = stream::leash();
+    let unpacking = tokio::task::spawn_blocking(move || {
+        let mut arriving = Arriving::new(&core, &pending);
+        let input = BufReader::with_capacity(READ_BYTES, Input { stream: stdout, waiting });
+        let unpacked = compress::decoder(method, input)
+            .and_then(|archive| arriving.unpack(BufReader::with_capacity(READ_BYTES, archive)));
+        (arriving.into_ended(), unpacked)
+    });
+    let unpacked = unpacking.await;
+    drop(leash);
+    // An archive may end before the names do, if it is not one of tar's.
+    drop(feeding);
+    let ((brought, left), ended) = match unpacked {
+        Ok(unpacked) => unpacked,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => ((Vec::new(), Vec::new()), Ok(())),
+        },
+    };
+    let why = match ended {
+        Err(error) => Some(error.to_string()),
+        Ok(()) => unclean(exit.await),
+    };
+    let link =
+        Link { bytes: flow.bytes(), elapsed: began.elapsed(), waited: flow.waited(), rate, method };
+    Delivered { entries: brought.len() as u64, brought, left, why, link }
+}
+
+/// Sends what is named, and gives it its names when tar has ended well.
+async fn carry_out(
+    core: Arc<Core>,
+    source: usize,
+    far: Far,
+    method: Option<Method>,
+    pending: Arc<Pending>,
+    mut sendings: mpsc::Receiver<Vec<u8>>,
+) -> Delivered {
+    let (began, rate) = (Instant::now(), far.rate);
+    let Running { stdin, stdout, exit } = far.running;
+    let (leash, waiting, flow) = stream::leash();
+    let packing = {
+        let core = core.clone();
+        tokio::task::spawn_blocking(move || {
+            let mut done = leaving::Left::default();
+            let output = Encoder::new(method.is_some(), Output { stream: stdin, waiting });
+            let packed = leaving::pack(&core, source, output, &pending, &mut sendings, &mut done);
+            (done, packed.and_then(|output| output.finish()?.flush()))
+        })
+    };
+    let packed = packing.await;
+    drop(leash);
+    let (leaving::Left { sent, mut left }, ended) = match packed {
+        Ok(packed) => packed,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => (leaving::Left::default(), Ok(())),
+        },
+    };
+    let why = match ended {
+        Err(error) => Some(error.to_string()),
+        Ok(()) => {
+            let stdin: Box<dyn AsyncWrite + Send + Unpin> = Box::new(tokio::io::sink());
+            let mut running = Running { stdin, stdout, exit };
+            match line(&mut running).await {
+                Ok(status) if status == b"0" => None,
+                Ok(_) | Err(_) => Some(match farewell(running).await {
+                    Ended::Refused(why) | Ended::Lost(why) => why,
+                }),
+            }
+        }
+    };
+    let link =
+        Link { bytes: flow.bytes(), elapsed: began.elapsed(), waited: flow.waited(), rate, method };
+    let mut entries = sent.len() as u64;
+    match why {
+        None => {
+            let unplaced = leaving::place(&core, sent).await;
+            entries -= unplaced.len() as u64;
+            left.extend(unplaced);
+        }
+        // All of it goes by the run, which begins by removing what there is.
+        Some(_) => {
+            entries = 0;
+            left.extend(leaving::in_doubt(sent));
+        }
+    }
+    Delivered { entries, brought: Vec::new(), left, why, link }
+}
+
+/// Writes names as they come; when there are no more, tar's input ends.
+async fn feed(
+    mut stdin: Box<dyn AsyncWrite + Send + Unpin>,
+    mut sendings: mpsc::Receiver<Vec<u8>>,
+) {
+    while let Some(names) = sendings.recv().await {
+        // Where nobody reads them, the archive has ended, too.
+        if stdin.write_all(&names).await.is_err() || stdin.flush().await.is_err() {
+            return;
+        }
+    }
+}

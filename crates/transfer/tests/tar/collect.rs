@@ -1,0 +1,399 @@
+//! What a run needs comes by names, in a stream; what the stream does not bring, by the run.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use base::RemotePath;
+use local::Local;
+use transfer::tar::Declined;
+use transfer::tar::collect::{Collect, Collected, Collector, Deliver};
+use transfer::{Job, Options, Outcome, Owners, Run, Silent, Source, Tree, engine};
+
+use super::archive::{CHAR, DIR, FILE, HARD, LINK, Member, archive};
+use super::shell::{LocalShell, streaming};
+use super::trees::{kept, make};
+
+fn job(from: &Path, to: &Path, options: &Options) -> Job {
+    let tree = |dir: &Path| Arc::new(Local::open(dir).unwrap());
+    let source = Source { tree: Tree::far(tree(from)), to: RemotePath::root() };
+    Job { sources: vec![source], target: Tree::here(tree(to), to), options: options.clone() }
+}
+
+fn collector(from: &Path, shell: Arc<LocalShell>, options: &Options, auto: bool) -> Collector {
+    use std::os::unix::ffi::OsStrExt;
+    let mut streaming = streaming(shell, options.clone());
+    streaming.only_if_fast = auto;
+    let directory = from.as_os_str().as_bytes().to_vec();
+    Collector::new(vec![Some(Collect { streaming, directory, name: None })])
+}
+
+/// Copies what is in `from` into `to`, by a stream where that can.
+async fn copy(
+    from: &Path,
+    to: &Path,
+    shell: Arc<LocalShell>,
+    options: &Options,
+) -> (Outcome, Collected) {
+    let mut collector = collector(from, shell, options, false);
+    let run = Run::start(job(from, to, options), Arc::new(Silent)).await.unwrap();
+    let outcome = engine::drive_with(run, &mut collector).await;
+    assert_eq!(outcome.counts.ended(), outcome.counts.entries, "{outcome:#?}");
+    (outcome, collector.collected())
+}
+
+fn plain() -> Options {
+    Options { owners: Owners::Numbers, ..Options::default() }
+}
+
+/// Two directories, the first with a bit of everything.
+fn places() -> (tempfile::TempDir, tempfile::TempDir) {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    make(from.path());
+    for odd in ["-C", "--null", "a\\nb", "\\101", "*", "a b", " ", "new\nline", "'"] {
+        fs::write(from.path().join("sub").join(odd), odd).unwrap();
+    }
+    (from, to)
+}
+
+/// What both have that a run over SFTP keeps, too: times of directories to the second.
+#[track_caller]
+fn assert_same(one: &Path, other: &Path) {
+    let (one, other) = (kept(one), kept(other));
+    let names = |tree: &std::collections::BTreeMap<Vec<u8>, _>| {
+        tree.keys().map(|name| name.escape_ascii().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&one), names(&other));
+    for (name, kept) in &one {
+        assert!(kept.is_like(&other[name]), "{}: {kept:?}", name.escape_ascii());
+    }
+}
+
+fn files(dir: &Path) -> u64 {
+    kept(dir).values().filter(|kept| !kept.is_dir()).count() as u64
+}
+
+#[tokio::test]
+async fn what_is_missing_in_a_place_comes_in_a_stream() {
+    let (from, to) = places();
+    let (outcome, collected) = copy(from.path(), to.path(), LocalShell::plain(), &plain()).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_same(from.path(), to.path());
+    assert_eq!(collected.entries, files(from.path()));
+    // Some are gone, one is another.
+    fs::remove_file(to.path().join("a")).unwrap();
+    fs::remove_dir_all(to.path().join("sub/deep")).unwrap();
+    fs::write(to.path().join("sub/b"), "changed").unwrap();
+    let gone = files(&from.path().join("sub/deep"));
+    let (outcome, collected) = copy(from.path(), to.path(), LocalShell::plain(), &plain()).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_same(from.path(), to.path());
+    assert_eq!(collected.entries, gone + 2);
+    assert_eq!(outcome.counts.files_copied + outcome.counts.links_made, gone + 2);
+    let (outcome, collected) = copy(from.path(), to.path(), LocalShell::plain(), &plain()).await;
+    assert_eq!((outcome.counts.unchanged, collected.entries), (outcome.counts.entries, 0));
+}
+
+#[tokio::test]
+async fn libarchives_tar_takes_names_too() {
+    let programs = tempfile::tempdir().unwrap();
+    if !Path::new("/usr/bin/bsdtar").exists() {
+        return;
+    }
+    std::os::unix::fs::symlink("/usr/bin/bsdtar", programs.path().join("tar")).unwrap();
+    let shell = Arc::new(LocalShell {
+        programs: Some(programs.path().to_owned()),
+        instead: None,
+        umask: None,
+    });
+    let (from, to) = places();
+    let (outcome, collected) = copy(from.path(), to.path(), shell.clone(), &plain()).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_same(from.path(), to.path());
+    assert_eq!(collected.entries, files(from.path()));
+}
+
+#[tokio::test]
+async fn patterns_decide_what_is_asked_for() {
+    let (from, to) = places();
+    let mut filter = transfer::Filter::builder();
+    filter.exclude("deep/").exclude("/a");
+    let options = Options { filter: filter.build().unwrap(), ..plain() };
+    let (outcome, collected) = copy(from.path(), to.path(), LocalShell::plain(), &options).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    fs::remove_dir_all(from.path().join("sub/deep")).unwrap();
+    fs::remove_file(from.path().join("a")).unwrap();
+    let names = |dir: &Path| kept(dir).into_keys().collect::<Vec<_>>();
+    assert_eq!(names(from.path()), names(to.path()));
+    assert_eq!(collected.entries, files(from.path()));
+}
+
+#[tokio::test]
+async fn only_many_small_files_are_worth_a_stream_that_is_not_asked_for() {
+    for (count, is_worth) in [(100, false), (2000, true)] {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for number in 0..count {
+            fs::write(from.path().join(format!("{number}")), format!("{number}")).unwrap();
+        }
+        fs::write(from.path().join("large"), vec![1; 3 << 20]).unwrap();
+        let options = plain();
+        let mut collector = collector(from.path(), LocalShell::plain(), &options, true);
+        // It is there when the first file comes.
+        if is_worth {
+            collector.call().await.unwrap();
+        }
+        let run = Run::start(job(from.path(), to.path(), &options), Arc::new(Silent));
+        let outcome = engine::drive_with(run.await.unwrap(), &mut collector).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert_eq!(kept(from.path()).len(), kept(to.path()).len());
+        assert_eq!(collector.collected().entries, if is_worth { count } else { 0 });
+    }
+}
+
+#[tokio::test]
+async fn names_of_one_file_and_pipes_come_too() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::create_dir(from.path().join("d")).unwrap();
+    fs::write(from.path().join("one"), "content").unwrap();
+    fs::hard_link(from.path().join("one"), from.path().join("d/two")).unwrap();
+    let pipe = std::process::Command::new("mkfifo").arg(from.path().join("pipe")).status();
+    assert!(pipe.unwrap().success());
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        let made = std::process::Command::new("mknod")
+            .arg(from.path().join("null"))
+            .args(["c", "1", "3"])
+            .status();
+        assert!(made.unwrap().success());
+    }
+    let options = Options { hard_links: true, specials: true, ..plain() };
+    let (outcome, _) = copy(from.path(), to.path(), LocalShell::plain(), &options).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    let number = |name| fs::metadata(to.path().join(name)).unwrap().ino();
+    assert_eq!(number("one"), number("d/two"));
+    assert_eq!(
+        (outcome.counts.files_copied, outcome.counts.names_made),
+        (2 + u64::from(is_root), 1)
+    );
+    assert!(fs::symlink_metadata(to.path().join("pipe")).unwrap().file_type().is_fifo());
+    if is_root {
+        let device = |dir: &Path| fs::symlink_metadata(dir.join("null")).unwrap().rdev();
+        assert_eq!(device(from.path()), device(to.path()));
+    }
+    let (outcome, _) = copy(from.path(), to.path(), LocalShell::plain(), &options).await;
+    assert_eq!(outcome.counts.unchanged, outcome.counts.entries, "{outcome:#?}");
+}
+
+#[tokio::test]
+async fn a_server_without_tar_costs_nothing_but_the_stream() {
+    let (from, to) = places();
+    let shell = LocalShell::instead("echo no >&2; exit 1");
+    let mut collector = collector(from.path(), shell, &plain(), false);
+    let run = Run::start(job(from.path(), to.path(), &plain()), Arc::new(Silent)).await.unwrap();
+    let outcome = engine::drive_with(run, &mut collector).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_eq!(collector.declined(), Some(&Declined::NoShell("no".to_owned())));
+    assert_eq!(collector.collected().entries, 0);
+}
+
+/// Copies what is in `from` into `to`, which is on the other side now.
+async fn push(
+    from: &Path,
+    to: &Path,
+    shell: Arc<LocalShell>,
+    options: &Options,
+) -> (Outcome, Collected) {
+    use std::os::unix::ffi::OsStrExt;
+    let streaming = streaming(shell, options.clone());
+    let directory = to.as_os_str().as_bytes().to_vec();
+    let mut collector = Collector::outward(1, &Deliver { streaming, directory });
+    let tree = |dir: &Path| Arc::new(Local::open(dir).unwrap());
+    let source = Source { tree: Tree::here(tree(from), from), to: RemotePath::root() };
+    let target = Tree::far(tree(to));
+    let job = Job { sources: vec![source], target, options: options.clone() };
+    let run = Run::start(job, Arc::new(Silent)).await.unwrap();
+    let outcome = engine::drive_with(run, &mut collector).await;
+    assert_eq!(outcome.counts.ended(), outcome.counts.entries, "{outcome:#?}");
+    (outcome, collector.collected())
+}
+
+#[track_caller]
+fn assert_no_temporaries(dir: &Path) {
+    for name in kept(dir).keys() {
+        assert!(!name.windows(8).any(|part| part == b".sshoal-"), "{}", name.escape_ascii());
+    }
+}
+
+#[tokio::test]
+async fn what_is_missing_there_goes_in_a_stream() {
+    for bsd in [false, true] {
+        let programs = tempfile::tempdir().unwrap();
+        if bsd {
+            if !Path::new("/usr/bin/bsdtar").exists() {
+                continue;
+            }
+            std::os::unix::fs::symlink("/usr/bin/bsdtar", programs.path().join("tar")).unwrap();
+        }
+        let programs = Some(programs.path().to_owned());
+        let shell = Arc::new(LocalShell { programs, instead: None, umask: None });
+        let (from, to) = places();
+        fs::create_dir(to.path().join("sub")).unwrap();
+        fs::write(to.path().join("sub/b"), "another").unwrap();
+        let (outcome, collected) = push(from.path(), to.path(), shell.clone(), &plain()).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert_same(from.path(), to.path());
+        assert_eq!(collected.entries, files(from.path()));
+        let (outcome, collected) = push(from.path(), to.path(), shell, &plain()).await;
+        assert_eq!((outcome.counts.unchanged, collected.entries), (outcome.counts.entries, 0));
+    }
+}
+
+#[tokio::test]
+async fn names_of_one_file_and_pipes_go_too() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(from.path().join("one"), "content").unwrap();
+    fs::hard_link(from.path().join("one"), from.path().join("two")).unwrap();
+    let pipe = std::process::Command::new("mkfifo").arg(from.path().join("pipe")).status();
+    assert!(pipe.unwrap().success());
+    let options = Options { hard_links: true, specials: true, ..plain() };
+    let (outcome, _) = push(from.path(), to.path(), LocalShell::plain(), &options).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    let number = |name| fs::metadata(to.path().join(name)).unwrap().ino();
+    assert_eq!(number("one"), number("two"));
+    assert!(fs::symlink_metadata(to.path().join("pipe")).unwrap().file_type().is_fifo());
+    assert_no_temporaries(to.path());
+}
+
+/// Whatever tar does not take, the run brings; and what tar has begun is not left.
+#[tokio::test]
+async fn what_a_stream_does_not_bring_there_goes_all_the_same() {
+    let programs = tempfile::tempdir().unwrap();
+    for tar in [
+        "head -c 70000 | $real \"$@\"",
+        "exit 0",
+        "exit 2",
+        "$real \"$@\"; exit 2",
+        "head -c 70000 | $real \"$@\"; cat >/dev/null; exit 1",
+        // It says that all is well, and has done nothing.
+        "cat >/dev/null",
+    ] {
+        let (from, to) = places();
+        let shell = LocalShell::with_tar(programs.path(), tar);
+        let (outcome, _) = push(from.path(), to.path(), shell, &plain()).await;
+        assert!(outcome.is_complete(), "{tar}: {outcome:#?}");
+        assert_same_to_the_second(from.path(), to.path());
+        assert_no_temporaries(to.path());
+        assert_eq!(outcome.counts.files_copied + outcome.counts.links_made, files(from.path()));
+    }
+}
+
+/// Whatever tar does not bring, the run does.
+#[tokio::test]
+async fn what_a_stream_leaves_out_comes_all_the_same() {
+    let programs = tempfile::tempdir().unwrap();
+    for tar in [
+        // The connection breaks after some of it.
+        "$real \"$@\" | head -c 70000; exit 0",
+        "exit 0",
+        "$real \"$@\" | head -c 1; exit 0",
+        // All of it, and then something is wrong.
+        "$real \"$@\"; exit 2",
+        // The names end too early.
+        "head -c 20 | $real \"$@\"",
+        "echo this is no archive",
+    ] {
+        let (from, to) = places();
+        let shell = LocalShell::with_tar(programs.path(), tar);
+        let (outcome, _) = copy(from.path(), to.path(), shell, &plain()).await;
+        assert!(outcome.is_complete(), "{tar}: {outcome:#?}");
+        assert_same_to_the_second(from.path(), to.path());
+        assert_eq!(outcome.counts.files_copied + outcome.counts.links_made, files(from.path()));
+    }
+}
+
+#[track_caller]
+fn assert_same_to_the_second(one: &Path, other: &Path) {
+    let (one, other) = (kept(one), kept(other));
+    assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());
+    for (name, kept) in &one {
+        assert!(kept.is_like_to_the_second(&other[name]), "{}", name.escape_ascii());
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_changed_under_tar_is_copied_again_and_counted_once() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for name in ["one", "two", "three"] {
+        fs::write(from.path().join(name), name).unwrap();
+    }
+    let programs = tempfile::tempdir().unwrap();
+    let tar = "$real \"$@\"; echo something new > two; exit 1";
+    let shell = LocalShell::with_tar(programs.path(), tar);
+    let (outcome, collected) = copy(from.path(), to.path(), shell, &plain()).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_eq!(fs::read(to.path().join("two")).unwrap(), b"something new\n");
+    assert_eq!((outcome.counts.files_copied, collected.entries), (3, 3));
+    assert_eq!(outcome.counts.bytes_copied, 3 + 14 + 5);
+}
+
+/// A shell that answers with these members, whatever names it is given.
+fn answering(dir: &Path, members: &[Member<'_>]) -> Arc<LocalShell> {
+    let file = dir.join("archive");
+    fs::write(&file, archive(members)).unwrap();
+    let script = "read -r hello; echo 'sshoal-1 gnu'; read -r go; cat '{}'; cat >/dev/null";
+    LocalShell::instead(&script.replace("{}", file.to_str().unwrap()))
+}
+
+#[tokio::test]
+async fn nothing_that_was_not_asked_for_is_put_anywhere() {
+    let cases: &[&[Member<'_>]] = &[
+        &[("../x", FILE, ""), ("./../x", FILE, ""), ("/x", FILE, ""), ("./x", FILE, "")],
+        // A link in the place of a directory, and something through it.
+        &[("./d", LINK, ".."), ("./d/x", FILE, ""), ("./d/f", FILE, "")],
+        &[("./f", LINK, "../secret"), ("./f", FILE, ""), ("./d/f", HARD, "../secret")],
+        &[("./f", HARD, "./../secret"), ("./d/f", HARD, "./f")],
+        &[("./f", DIR, ""), ("./f/x", FILE, ""), ("./d/f", CHAR, ""), ("./dev", CHAR, "")],
+    ];
+    for members in cases {
+        for hard_links in [false, true] {
+            let (from, around) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let apart = tempfile::tempdir().unwrap();
+            fs::create_dir(from.path().join("d")).unwrap();
+            fs::write(from.path().join("f"), "right").unwrap();
+            fs::write(from.path().join("d/f"), "right, too").unwrap();
+            let to = around.path().join("target");
+            fs::create_dir(&to).unwrap();
+            fs::write(around.path().join("secret"), "secret").unwrap();
+            let shell = answering(apart.path(), members);
+            let options = Options { hard_links, specials: true, ..plain() };
+            let (outcome, _) = copy(from.path(), &to, shell, &options).await;
+            assert!(outcome.is_complete(), "{members:?}: {outcome:#?}");
+            let names: Vec<_> = kept(&to).into_keys().collect();
+            assert_eq!(names, [&b""[..], b"d", b"d/f", b"f"], "{members:?}");
+            assert_eq!(fs::read(around.path().join("secret")).unwrap(), b"secret");
+            assert_eq!(fs::read_dir(around.path()).unwrap().count(), 2, "{members:?}");
+            assert!(fs::symlink_metadata(to.join("f")).unwrap().is_file());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_stalls_does_not_hold_up_who_ends_the_run() {
+    let (from, to) = places();
+    let script = "read -r hello; echo 'sshoal-1 gnu'; read -r go; exec sleep 1000";
+    let mut collector = collector(from.path(), LocalShell::instead(script), &plain(), false);
+    collector.call().await.unwrap();
+    let run = Run::start(job(from.path(), to.path(), &plain()), Arc::new(Silent)).await.unwrap();
+    let stopper = run.stopper();
+    let progress = run.progress();
+    let stop = async {
+        // The names are out, and nothing comes.
+        while !progress.planned.load(std::sync::atomic::Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
+        stopper.stop();
+    };
+    let (outcome, ()) = tokio::join!(engine::drive_with(run, &mut collector), stop);
+    assert_eq!(outcome.stopped, Some(transfer::Stop::Asked));
+}
