@@ -241,7 +241,7 @@ pub enum DigestKind {
 /// What may be done to learn a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DigestEffort {
-    /// Nothing: it is known, or it is not.
+    /// Nothing is asked of anybody else; what is kept here may be read.
     Known,
     /// The content may be read.
     Compute,

@@ -70,6 +70,11 @@ pub struct Digests {
 }
 
 impl Digests {
+    /// Those of a content without bytes.
+    pub(crate) fn of_nothing() -> Digests {
+        UserHashers::default().finish(Digest::of(b""))
+    }
+
     /// The digest of this kind, as raw bytes.
     #[must_use]
     pub fn get(&self, kind: DigestKind) -> Bytes {

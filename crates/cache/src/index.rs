@@ -21,12 +21,13 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::RemotePath;
+use base::{Name, RemotePath};
 use rustix::io::Errno;
 
 use self::directory::Directory;
 use self::log::{Loaded, NoRecords, SUB, Target};
 use self::record::Record;
+use crate::digest::Digest;
 use crate::known::{KnownAttr, KnownFile, KnownLink, Listing, SourceId};
 use crate::store::places::Places;
 use crate::store::room::on_disk;
@@ -144,6 +145,23 @@ impl Shared {
         self.look_up(source, path.clone(), Directory::listing)
     }
 
+    /// The contents of the files in the directory `path` for which `wanted` says so.
+    pub(crate) fn contents_in(
+        &self,
+        source: &SourceId,
+        path: &RemotePath,
+        wanted: impl Fn(&RemotePath) -> bool,
+    ) -> Vec<Digest> {
+        let files = self.with_directory(source, path.clone(), |directory| {
+            let named = directory.files().filter_map(|(name, known)| {
+                let path = path.join(&Name::new(name).ok()?);
+                wanted(&path).then_some(known.digest)
+            });
+            Some(named.collect())
+        });
+        files.unwrap_or_default()
+    }
+
     fn look_up<T>(
         &self,
         source: &SourceId,
@@ -235,6 +253,19 @@ impl Shared {
     ) {
         let (parent, name) = split(path);
         self.record(source, &parent, &[record(name)]);
+    }
+
+    /// Records the contents of many files, those of a directory by one write.
+    pub(crate) fn record_files(self: &Arc<Shared>, files: &[(SourceId, RemotePath, KnownFile)]) {
+        let mut directories: HashMap<Key, Vec<Record>> = HashMap::new();
+        for (source, path, known) in files {
+            let (parent, name) = split(path);
+            let records = directories.entry((*source, parent)).or_default();
+            records.push(Record::File(name, *known));
+        }
+        for ((source, directory), records) in directories {
+            self.record(&source, &directory, &records);
+        }
     }
 
     pub(crate) fn record_listing(

@@ -31,7 +31,7 @@ use rustix::fs::Stat;
 
 use self::about::{About, Origin};
 pub(crate) use self::digests::KnownDigests;
-use self::digests::{add_aliases, remove_aliases};
+use self::digests::remove_aliases;
 use crate::codec::{CHECKSUM_BYTES, checksum_at};
 use crate::digest::{Digest, Digests};
 use crate::folder::{Folder, note_use, read_exact_at};
@@ -414,7 +414,7 @@ impl Shared {
 
     /// Remembers that a file has this content, and the content's digests if they are new.
     pub(crate) fn add_to_about(
-        self: &Arc<Shared>,
+        &self,
         digest: &Digest,
         origin: Option<Origin>,
         digests: Option<Digests>,
@@ -424,7 +424,9 @@ impl Shared {
         let Ok(folder) = places.objects.sub(&names.folder) else { return };
         let Ok(stat) = folder.stat(&names.content) else { return };
         let size = stat.st_size as u64;
-        let mut about = match About::load(&folder, &names.about, digest) {
+        let known = About::load(&folder, &names.about, digest);
+        let is_new = known.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        let mut about = match known {
             Ok(Some(about)) if about.size == size => about,
             _ if size <= CHUNK_BYTES => About::new(*digest, size, Vec::new()),
             _ => return,
@@ -434,7 +436,8 @@ impl Shared {
             about.digests = digests;
             changed = true;
         }
-        if changed && self.may_write() {
+        let room = if is_new { on_disk(1) } else { 0 };
+        if changed && self.may_write() && self.reserve_quietly(room) {
             self.put_about(&places, &folder, &names, &about);
         }
     }
@@ -451,9 +454,8 @@ impl Shared {
             self.health.failed("writing about a content", &error);
             return false;
         }
-        if let Some(digests) = &about.digests {
-            add_aliases(places, digests);
-            self.known_digests.insert(*digests);
+        if let Some(digests) = about.digests {
+            self.known_digests.insert(digests);
         }
         true
     }

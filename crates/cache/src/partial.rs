@@ -25,14 +25,14 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use base::{Attr, FileKind};
+use base::{Attr, FileKind, RemotePath};
 use bytes::{Bytes, BytesMut};
 
 use self::chunks::{ChunkSet, Fragment, chunk_range, chunks_of};
 use self::files::{Files, Names, Subject};
 use crate::codec::{CHECKSUM_BYTES, checksum_at};
-use crate::digest::{Digest, Digests, UserHashers};
-use crate::known::{KnownFile, Validator};
+use crate::digest::Digest;
+use crate::known::{KnownFile, SourceId, Validator};
 use crate::object::{Object, chunk_count, read_chunk_of};
 use crate::store::room::on_disk;
 use crate::store::shared::{Counters, Shared};
@@ -101,11 +101,10 @@ enum Stage {
     Abandoned,
 }
 
-/// The digests of the chunks before `next`.
+/// The digest of the chunks before `next`.
 struct Hashing {
     next: u64,
     blake3: blake3::Hasher,
-    users: Option<UserHashers>,
 }
 
 /// The partial contents of this process.
@@ -135,6 +134,31 @@ impl Shared {
         inner.resume(&mut state);
         drop(state);
         Partial(inner)
+    }
+
+    /// Abandons the partial contents of files below `dir`.
+    pub(crate) fn abandon_below(self: &Arc<Shared>, source: &SourceId, dir: &RemotePath) {
+        let is_below = |subject: &Subject| {
+            let below = subject.path.as_bytes().strip_prefix(dir.as_bytes());
+            let below = below.is_some_and(|rest| dir.is_root() || rest.starts_with(b"/"));
+            below && subject.source == *source
+        };
+        let mut found: Vec<Subject> = {
+            let registry = self.partials.lock();
+            registry.values().filter_map(Weak::upgrade).map(|it| it.subject.clone()).collect()
+        };
+        let places = self.places();
+        for (name, _) in places.partial.names().unwrap_or_default() {
+            if name.ends_with(b".map")
+                && let Ok((map, _)) = places.partial.read_only(&name)
+                && let Ok(Some(subject)) = files::subject_of(&map)
+            {
+                found.push(subject);
+            }
+        }
+        for subject in found.into_iter().filter(is_below) {
+            self.partial(subject).abandon();
+        }
     }
 
     /// Bytes that an unfinished fetch has left on the disk, or has there now.
@@ -267,12 +291,27 @@ impl Partial {
     /// content is kept, and recorded as one that does not count. Blocks for the disk: what did not
     /// come in order is read again.
     pub fn finish(&self, attr: &Attr, racy: bool) -> Result<KnownFile, Unfinished> {
+        let (known, is_new) = self.finish_unrecorded(attr, racy)?;
+        if is_new {
+            let Subject { source, path, .. } = &self.0.subject;
+            self.0.shared.record_files(&[(*source, path.clone(), known)]);
+        }
+        Ok(known)
+    }
+
+    /// As [`Partial::finish`], but that the file has it is left to the caller to be recorded, if it
+    /// became one just now, which is what the second says.
+    pub(crate) fn finish_unrecorded(
+        &self,
+        attr: &Attr,
+        racy: bool,
+    ) -> Result<(KnownFile, bool), Unfinished> {
         if attr.kind != FileKind::Regular || Validator::of(attr) != self.0.subject.validator {
             self.abandon();
             return Err(Unfinished::Changed);
         }
         if let Stage::Whole(known, _) = &self.0.lock().stage {
-            return Ok(**known);
+            return Ok((**known, false));
         }
         if !self.0.fits {
             return Err(Unfinished::NotKept);
@@ -290,7 +329,7 @@ impl Partial {
         let known = made?;
         state.stage = Stage::Whole(Box::new(known), None);
         self.0.empty(&mut state);
-        Ok(known)
+        Ok((known, true))
     }
 
     /// Throws away what was written: it is not one content. The next fetch of the same state of the
@@ -321,7 +360,6 @@ impl Inner {
     fn new(shared: Arc<Shared>, subject: Subject, key: [u8; 32]) -> Inner {
         let size = subject.validator.size;
         let fits = size <= shared.largest_content_bytes();
-        let users = shared.digests.then(UserHashers::default);
         let mut state = State::default();
         if fits && chunk_count(size) > 1 {
             state.present = ChunkSet::new(chunk_count(size));
@@ -329,7 +367,7 @@ impl Inner {
         } else if size == 0 {
             state.small = Some(Bytes::new());
         }
-        let hashing = Hashing { next: 0, blake3: blake3::Hasher::new(), users };
+        let hashing = Hashing { next: 0, blake3: blake3::Hasher::new() };
         Inner { shared, subject, key, fits, state: Mutex::new(state), hashing: Mutex::new(hashing) }
     }
 
@@ -527,42 +565,31 @@ impl Inner {
         while hashing.next < chunk_count(self.size()) {
             let next = hashing.next;
             match at_hand {
-                Some((chunk, bytes)) if chunk == next => hashing.update(bytes),
+                Some((chunk, bytes)) if chunk == next => hashing.blake3.update(bytes),
                 _ => match self.read_back(files, next) {
-                    Some(bytes) => hashing.update(&bytes),
+                    Some(bytes) => hashing.blake3.update(&bytes),
                     None => return,
                 },
-            }
+            };
             hashing.next += 1;
         }
     }
 
-    /// The digests of the whole content; `None` when something is missing.
-    fn hash_all(&self) -> Option<(Digest, Option<Digests>)> {
+    /// The digest of the whole content; `None` when something is missing.
+    fn hash_all(&self) -> Option<Digest> {
         let (files, small) = {
             let state = self.lock();
             (state.files.clone(), state.small.clone())
         };
         if let Some(content) = small {
-            let digest = Digest::of(&content);
-            let users = self.shared.digests.then(|| {
-                let mut users = UserHashers::default();
-                users.update(&content);
-                users.finish(digest)
-            });
-            return Some((digest, users));
+            return Some(Digest::of(&content));
         }
         self.catch_up(&*files?, None);
-        let mut hashing = self.hashing.lock().unwrap_or_else(PoisonError::into_inner);
+        let hashing = self.hashing.lock().unwrap_or_else(PoisonError::into_inner);
         if hashing.next < chunk_count(self.size()) {
             return None;
         }
-        let digest = Digest::from_bytes(*hashing.blake3.finalize().as_bytes());
-        let digests = match hashing.users.take() {
-            Some(users) => Some(users.finish(digest)),
-            None => self.shared.digests_of(&digest),
-        };
-        Some((digest, digests))
+        Some(Digest::from_bytes(*hashing.blake3.finalize().as_bytes()))
     }
 
     /// Removes the files, which nobody needs any more.
@@ -589,15 +616,6 @@ impl Inner {
         let room = std::mem::take(&mut state.room_bytes);
         if room > 0 {
             self.shared.release(room);
-        }
-    }
-}
-
-impl Hashing {
-    fn update(&mut self, bytes: &[u8]) {
-        self.blake3.update(bytes);
-        if let Some(users) = &mut self.users {
-            users.update(bytes);
         }
     }
 }

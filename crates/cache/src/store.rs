@@ -21,6 +21,7 @@
 
 mod housekeeping;
 mod inspect;
+pub(crate) mod later;
 pub(crate) mod pins;
 pub(crate) mod places;
 pub(crate) mod room;
@@ -41,6 +42,7 @@ pub use self::places::default_dir;
 use self::places::escaped;
 use self::shared::Shared;
 use crate::digest::{Digest, Digests};
+use crate::folder;
 use crate::index::record::Record;
 use crate::known::{KnownAttr, KnownFile, KnownLink, Listing, SourceId, Validator};
 use crate::object::Object;
@@ -61,10 +63,12 @@ pub struct StoreConfig {
     pub free_bytes: Option<u64>,
     /// Bytes of memory for the records that were used last.
     pub memory_bytes: u64,
-    /// Whether MD5, SHA-1 and SHA-256 are made when a content is completed, which takes four times
-    /// what keeping it takes otherwise; else only when they are asked for
-    /// ([`Store::compute_digests`]).
+    /// Whether MD5, SHA-1 and SHA-256 of each content are made, once nothing has been kept for a
+    /// moment; else, and before, only when they are asked for ([`Store::compute_digests`]).
     pub digests: bool,
+    /// Whether [`Store::content_of`] finds contents by digests other than their names. Each then
+    /// takes three inodes more.
+    pub aliases: bool,
 }
 
 impl StoreConfig {
@@ -78,6 +82,7 @@ impl StoreConfig {
             free_bytes: None,
             memory_bytes: 32 << 20,
             digests: false,
+            aliases: false,
         }
     }
 }
@@ -158,7 +163,16 @@ pub struct Status {
 
 /// An open store. Cheap to clone; clones are the same one.
 #[derive(Clone)]
-pub struct Store(Arc<Shared>);
+pub struct Store(Arc<Shared>, #[expect(dead_code, reason = "for its end")] Arc<Closing>);
+
+/// Writes what waits when the last clone of a [`Store`] goes, whoever else has what is in it.
+struct Closing(Arc<Shared>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.write_notes();
+    }
+}
 
 impl Store {
     /// Opens the store, and makes it if it is not there. Where the index is gone it is made again
@@ -170,7 +184,37 @@ impl Store {
             tracing::info!("the index of the cache was made again, of {files} files");
         }
         shared.start_housekeeping();
-        Ok(Store(shared))
+        if shared.aliases {
+            shared.look_through_later();
+        }
+        let closing = Arc::new(Closing(shared.clone()));
+        Ok(Store(shared, closing))
+    }
+
+    /// Has the commands that follow keep this store within the bounds that it was opened with
+    /// ([`Store::bounds`]). To be called by those who fill it.
+    pub fn remember_bounds(&self) {
+        let places = self.0.places();
+        let said = self.0.bounds.encode();
+        let known = places.root.read_only(b"bounds").ok().and_then(|(file, stat)| {
+            folder::read_exact_at(&file, 0, stat.st_size.clamp(0, 64) as usize).ok()?
+        });
+        if known.as_ref() != Some(&said)
+            && let Err(error) = places.put(&places.root, b"bounds", &said)
+        {
+            tracing::debug!("the bounds of the cache are not remembered: {error}");
+        }
+    }
+
+    /// The bounds that were remembered of the store in `dir`: its size and what stays free, `None`
+    /// for what is the default.
+    #[must_use]
+    pub fn bounds(dir: &Path) -> (Option<u64>, Option<u64>) {
+        let read = || {
+            let root = folder::Folder::at(dir).ok()?.sub(places::VERSION).ok()?;
+            room::Bounds::read(&root.read_only(b"bounds").ok()?.0).ok()?
+        };
+        read().unwrap_or_default()
     }
 
     /// The directory.
@@ -275,6 +319,12 @@ impl Store {
         self.0.partial(Subject { source: *source, path: path.clone(), validator })
     }
 
+    /// Throws away what was fetched of files below `dir` and is not whole. Long where very many
+    /// are not.
+    pub fn abandon_below(&self, source: &SourceId, dir: &RemotePath) {
+        self.0.abandon_below(source, dir);
+    }
+
     /// How many bytes of this state of a file are here, whole or in part.
     #[must_use]
     pub fn present_bytes(&self, source: &SourceId, path: &RemotePath, validator: Validator) -> u64 {
@@ -294,11 +344,21 @@ impl Store {
     /// All digests of a content that is here; long when they were not made before.
     #[must_use]
     pub fn compute_digests(&self, digest: &Digest) -> Option<Digests> {
-        self.0.make_digests(digest)
+        self.0.make_digests(digest, &|| true)
+    }
+
+    /// Makes the digests that are still to be made, as long as `goes_on` says so. Long.
+    pub fn catch_up(&self, goes_on: impl Fn() -> bool) {
+        self.0.make_waiting_digests(&goes_on);
+    }
+
+    /// Notes what files have which contents, which were kept or found here before.
+    pub(crate) fn record_files(&self, files: &[(SourceId, RemotePath, KnownFile)]) {
+        self.0.record_files(files);
     }
 
     /// The content with this digest, which may be of another kind, if it is here. Digests of other
-    /// kinds are found when they have been made.
+    /// kinds are found when they have been made, in a store with [`StoreConfig::aliases`].
     #[must_use]
     pub fn content_of(&self, kind: DigestKind, value: &[u8]) -> Option<Digest> {
         self.0.find_alias(kind, value)

@@ -82,12 +82,12 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let json = arguments.json;
     match arguments.what {
         What::Status(place) => {
-            let store = place.open(StoreConfig::new)?;
+            let store = place.open(as_mounts_have_it)?;
             let told = text::Told::of(&store);
             print(json, &told, text::status)
         }
         What::Ls(place) => {
-            let store = place.open(StoreConfig::new)?;
+            let store = place.open(as_mounts_have_it)?;
             let mut listed: Vec<text::Content> =
                 store.list().into_iter().map(text::Content::from).collect();
             listed.sort_by(|one, other| {
@@ -96,7 +96,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             print(json, &listed, |listed| text::contents(listed))
         }
         What::Verify(place) => {
-            let store = place.open(StoreConfig::new)?;
+            let store = place.open(as_mounts_have_it)?;
             let verified = store.verify(|_| {});
             let clean = verified.is_clean();
             print(json, &text::Verified::from(verified), text::verified)?;
@@ -105,10 +105,13 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         What::Gc { place, size, free } => {
             let size_bytes = size.as_deref().map(|text| bound("--size", text)).transpose()?;
             let free_bytes = free.as_deref().map(|text| bound("--free", text)).transpose()?;
-            let store = place.open(|dir| StoreConfig {
-                size_bytes,
-                free_bytes,
-                ..StoreConfig::new(dir)
+            let store = place.open(|dir| {
+                let usual = as_mounts_have_it(dir);
+                StoreConfig {
+                    size_bytes: size_bytes.or(usual.size_bytes),
+                    free_bytes: free_bytes.or(usual.free_bytes),
+                    ..usual
+                }
             })?;
             let before = store.status().used_bytes;
             let _ = store.gc();
@@ -117,7 +120,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             print(json, &told, |told| text::cleaned(told, freed))
         }
         What::Clear(place) => {
-            let store = place.open(StoreConfig::new)?;
+            let store = place.open(as_mounts_have_it)?;
             store.clear().map_err(|error| Problem::new("cache", error.to_string()))?;
             print(json, &text::Told::of(&store), text::status)
         }
@@ -132,6 +135,12 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(if tally.failed == 0 { EXIT_OK } else { EXIT_FAILURE }))
         }
     }
+}
+
+/// With the bounds of the mount that used it last.
+fn as_mounts_have_it(dir: PathBuf) -> StoreConfig {
+    let (size_bytes, free_bytes) = Store::bounds(&dir);
+    StoreConfig { size_bytes, free_bytes, ..StoreConfig::new(dir) }
 }
 
 fn done() -> ExitCode {

@@ -71,6 +71,17 @@ impl Core {
         }
     }
 
+    /// The same for all below a directory that gets another name, or none: what is there next may
+    /// be of another directory that got this one's.
+    fn abandon_below(&self, dir: &RemotePath) {
+        for source in self.both_sources() {
+            let known = self.store.attr(source, dir);
+            if known.is_none_or(|known| known.attr.is_dir()) {
+                self.store.abandon_below(source, dir);
+            }
+        }
+    }
+
     async fn changing<T>(
         &self,
         items: Vec<Item>,
@@ -141,6 +152,7 @@ impl Core {
 
     pub(crate) async fn rmdir(&self, path: &RemotePath) -> Result<()> {
         self.may_change()?;
+        self.abandon_below(path);
         self.changing(Core::of_name(path), self.inner.rmdir(path)).await
     }
 
@@ -185,6 +197,9 @@ impl Core {
         self.may_change()?;
         let mut items = Core::of_name(from);
         items.extend(Core::of_name(to));
+        // While it is still known what they are.
+        self.abandon_below(from);
+        self.abandon_below(to);
         let change = self.begin(items);
         self.files.bring_over(from).await;
         self.files.bring_over(to).await;

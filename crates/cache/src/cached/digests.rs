@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base::{Attr, DigestEffort, DigestKind, FileKind, RemotePath, Result, Timestamp};
+use base::{Attr, Dh, DigestEffort, DigestKind, FileKind, RemotePath, Result, Timestamp};
 use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::changes::is_within;
 use super::opening::not_regular;
 use super::{Core, Standing};
-use crate::{Digest, KnownFile, Object, Validator};
+use crate::{Digest, Digests, KnownFile, Object, Validator};
 
 /// What tells digests of files without moving their contents.
 #[async_trait]
@@ -43,6 +43,10 @@ const MAX_BYTES: u64 = 512 << 20;
 
 /// Digests that were told and not used yet, at most.
 const MAX_TOLD: usize = 16 << 10;
+
+/// For how long the first reader of a directory waits for digests of what was kept a moment ago.
+/// They are made at some hundred MB a second.
+const CATCH_UP: Duration = Duration::from_secs(2);
 
 /// For how long a directory is not asked for again.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -96,6 +100,11 @@ impl Digesting {
         }
     }
 
+    /// The question came to nothing.
+    fn ask_again(&self, dir: &RemotePath) {
+        self.lock().asked.remove(dir);
+    }
+
     /// Whether the digests of the files in `dir` are to be asked for: a sender that ends the
     /// question, or the question that is on its way.
     fn ask(&self, dir: &RemotePath) -> std::result::Result<watch::Sender<bool>, Answered> {
@@ -118,6 +127,15 @@ impl Digesting {
     }
 }
 
+/// A directory that is being listed; closed with it.
+struct Listed<'a>(&'a Core, Dh);
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.0.listings.close(self.1);
+    }
+}
+
 impl Core {
     /// Sees to it that the digest of `path` is told, if the server can, along with those of its
     /// neighbours.
@@ -131,10 +149,15 @@ impl Core {
                 let core = self.clone();
                 // Seen through, since others wait for it.
                 tokio::spawn(async move {
-                    let files = core.without_content(&dir);
+                    let Some(files) = core.without_content(&dir).await else {
+                        core.digesting.ask_again(&dir);
+                        done.send_replace(true);
+                        return;
+                    };
                     let paths: Vec<RemotePath> =
                         files.iter().map(|(path, _)| path.clone()).collect();
-                    match source.digests(&paths).await {
+                    let (told, ()) = tokio::join!(source.digests(&paths), core.catch_up());
+                    match told {
                         Ok(digests) => {
                             for ((path, validator), digest) in files.into_iter().zip(digests) {
                                 if let Some(digest) = digest {
@@ -152,10 +175,27 @@ impl Core {
         let _ = answered.wait_for(|answered| *answered).await;
     }
 
-    /// Files of `dir` whose contents are not known, by what was told of them.
-    fn without_content(&self, dir: &RemotePath) -> Vec<(RemotePath, Validator)> {
-        let listing = self.store.directory(self.source(dir), dir);
-        let Some(listing) = listing else { return Vec::new() };
+    /// Sees to it that the contents that are here can be found by their digests, within a bound.
+    async fn catch_up(&self) {
+        if self.config.digest_source.as_ref().is_none_or(|it| it.kind() == DigestKind::Blake3) {
+            return;
+        }
+        let (store, until) = (self.store.clone(), Instant::now() + CATCH_UP);
+        let goes_on = move || Instant::now() < until;
+        let _ = tokio::task::spawn_blocking(move || store.catch_up(goes_on)).await;
+    }
+
+    /// Files of `dir` whose contents are not known, by what was told of them. A directory that was
+    /// never listed is listed for it; `None` where that fails.
+    async fn without_content(&self, dir: &RemotePath) -> Option<Vec<(RemotePath, Validator)>> {
+        let known = || self.store.directory(self.source(dir), dir);
+        let listing = match known() {
+            Some(listing) => listing,
+            None => {
+                self.list(dir).await?;
+                known()?
+            }
+        };
         let mut bytes = 0;
         let mut files = Vec::new();
         for entry in listing.entries.iter() {
@@ -174,7 +214,14 @@ impl Core {
                 }
             }
         }
-        files
+        Some(files)
+    }
+
+    /// Lists a directory, so that it is recorded.
+    async fn list(&self, dir: &RemotePath) -> Option<()> {
+        let listed = Listed(self, self.opendir(dir).await.ok()?);
+        while self.readdir(listed.1).await.ok()?.is_some() {}
+        Some(())
     }
 
     /// The content of the file, if the server told the digest of one that is here.
@@ -222,8 +269,13 @@ impl Core {
         if not_regular(attr).is_some() || !self.changes.quiet(path) {
             return Ok(None);
         }
+        let counts = self.standing(path) != Standing::Ask || self.seen.is_settled(path, attr);
+        if attr.size == 0 && counts {
+            // Nobody needs to have read it.
+            return Ok(Some(Digests::of_nothing().get(kind)));
+        }
         if let Some(content) = self.known_content(path, attr)
-            && let Some(digest) = self.digest_of(content, kind, effort).await
+            && let Some(digest) = self.digest_of(content, kind).await
         {
             return Ok(Some(digest));
         }
@@ -233,25 +285,18 @@ impl Core {
         self.warm(path, &|_| ()).await?;
         let content = self.known_content(path, attr).filter(|_| self.changes.quiet(path));
         Ok(match content {
-            Some(content) => self.digest_of(content, kind, effort).await,
+            Some(content) => self.digest_of(content, kind).await,
             None => None,
         })
     }
 
-    async fn digest_of(
-        &self,
-        content: Digest,
-        kind: DigestKind,
-        effort: DigestEffort,
-    ) -> Option<Bytes> {
+    /// The digest of a content that is here, made now if it was not before: that moves nothing.
+    async fn digest_of(&self, content: Digest, kind: DigestKind) -> Option<Bytes> {
         if kind == DigestKind::Blake3 {
             return Some(Bytes::copy_from_slice(content.as_bytes()));
         }
         if let Some(digests) = self.store.digests(&content) {
             return Some(digests.get(kind));
-        }
-        if effort == DigestEffort::Known {
-            return None;
         }
         let store = self.store.clone();
         let computing = tokio::task::spawn_blocking(move || store.compute_digests(&content));

@@ -13,10 +13,9 @@
 //!    `ESTALE`.
 //! 3. A handle at the server is closed when the last share of its [`File`] is gone.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{Access, Attr, Errno, Fh, OpenFlags, Remote, RemotePath, Result};
+use base::{Access, Attr, Errno, Fh, OpenFlags, Remote, RemotePath, Result, Table};
 use tokio::sync::watch;
 
 use super::changes::{Change, is_within};
@@ -202,24 +201,15 @@ impl Drop for File {
     }
 }
 
-struct Table {
-    next: u64,
-    by_number: HashMap<u64, Arc<File>>,
-}
-
 /// All open files of one [`Cached`](crate::Cached), bounded by those above, who close them.
 pub(crate) struct Files {
-    table: Mutex<Table>,
+    table: Table<File>,
     inner: Arc<dyn Remote>,
 }
 
 impl Files {
     pub(crate) fn new(inner: Arc<dyn Remote>) -> Files {
-        Files { table: Mutex::new(Table { next: 1, by_number: HashMap::new() }), inner }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        Files { table: Table::default(), inner }
     }
 
     /// Takes over what is open, and gives it a number.
@@ -228,27 +218,30 @@ impl Files {
         let path = Some(path);
         let state = Mutex::new(State { path, fh, content, attempt: None, change, proven: false });
         let file = Arc::new(File { inner: self.inner.clone(), attr, access, offline, state });
-        let mut table = self.lock();
-        let number = table.next;
-        table.next += 1;
-        table.by_number.insert(number, file.clone());
+        let number = self.table.number();
+        self.table.insert(number, file.clone());
         (Fh(number), file)
     }
 
     pub(crate) fn get(&self, fh: Fh) -> Result<Arc<File>> {
-        self.lock().by_number.get(&fh.0).cloned().ok_or(Errno::EBADF)
+        self.table.get(fh.0)
     }
 
     /// Takes it out of the table, and gives what was changed through it.
     pub(crate) fn remove(&self, fh: Fh) -> Option<(Arc<File>, Option<Change>)> {
-        let file = self.lock().by_number.remove(&fh.0)?;
+        let file = self.table.remove(fh.0)?;
         let change = file.end_change();
         Some((file, change))
     }
 
     fn of(&self, wanted: impl Fn(&File) -> bool) -> Vec<Arc<File>> {
-        let table = self.lock();
-        table.by_number.values().filter(|file| wanted(file)).cloned().collect()
+        let mut files = Vec::new();
+        self.table.each(|file| {
+            if wanted(file) {
+                files.push(file.clone());
+            }
+        });
+        files
     }
 
     /// Opens those at the server that are open at `path`, or below it, and have been read from

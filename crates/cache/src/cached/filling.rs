@@ -22,7 +22,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::changes::{Changes, Tick};
 use super::files::{Content, File};
-use crate::{Partial, SourceId, Store, Validator};
+use crate::store::later::stand_back;
+use crate::{KnownFile, Partial, SourceId, Store, Validator};
 
 /// Bytes that were read and are not on the disk yet, for all files together. Room for what comes
 /// in while a large content is being hashed; less leaves more out.
@@ -40,6 +41,9 @@ const SMALL_BYTES: u64 = 1 << 20;
 
 /// Large contents that wait to be completed. More are completed by the thread that writes.
 const MAX_WAITING: usize = 16;
+
+/// Contents that are completed and not recorded, at most: as many as a directory has files.
+const MAX_UNRECORDED: usize = 64;
 
 /// How much the threads stand back when there are others who want the processor.
 const NICENESS: i32 = 10;
@@ -163,16 +167,16 @@ impl Filler {
         let (jobs, work) = mpsc::channel();
         let (large, waiting) = mpsc::sync_channel(MAX_WAITING);
         let tally = Arc::<Tally>::default();
-        let finisher = Finisher { store, tally: tally.clone() };
-        let other = Finisher { store: finisher.store.clone(), tally: tally.clone() };
+        let finisher = Finisher { store: store.clone(), tally: tally.clone(), made: Vec::new() };
+        let other = Finisher { store, tally: tally.clone(), made: Vec::new() };
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         thread("cache-finish").spawn(move || {
-            stand_back();
-            waiting.into_iter().for_each(|job| other.finish(job));
+            stand_back(NICENESS);
+            other.finish_all(&waiting);
         })?;
         thread("cache-write").spawn(move || {
-            stand_back();
-            work.into_iter().for_each(|job| finisher.take(job, &large));
+            stand_back(NICENESS);
+            finisher.take_all(&work, &large);
         })?;
         let units = MAX_BEHIND_BYTES / UNIT_BYTES;
         let room = Arc::new(Semaphore::new(units));
@@ -290,11 +294,6 @@ fn units(bytes: u64) -> u32 {
     u32::try_from(bytes / UNIT_BYTES as u64 + 1).unwrap_or(u32::MAX)
 }
 
-/// Lets others have the processor first. If that is not allowed, all goes on as well.
-fn stand_back() {
-    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS);
-}
-
 /// A question whether a file is still the same.
 struct Confirming {
     jobs: mpsc::Sender<Job>,
@@ -359,10 +358,43 @@ impl Confirming {
 struct Finisher {
     store: Store,
     tally: Arc<Tally>,
+    /// Contents that are in the store, and are not recorded yet.
+    made: Vec<Made>,
+}
+
+/// A content that was completed, or was before.
+struct Made {
+    filling: Arc<Filling>,
+    known: KnownFile,
+    is_new: bool,
+    file: Weak<File>,
+    work: Work,
 }
 
 impl Finisher {
-    fn take(&self, job: Job, large: &mpsc::SyncSender<Job>) {
+    /// Takes what comes. What is completed is recorded when nothing more waits: files that are read
+    /// one after the other are mostly of one directory, whose records are added to by one write.
+    fn take_all(mut self, work: &mpsc::Receiver<Job>, large: &mpsc::SyncSender<Job>) {
+        while let Ok(job) = work.recv() {
+            self.take(job, large);
+            while self.made.len() < MAX_UNRECORDED
+                && let Ok(job) = work.try_recv()
+            {
+                self.take(job, large);
+            }
+            self.record();
+        }
+    }
+
+    /// Completes what is large.
+    fn finish_all(mut self, waiting: &mpsc::Receiver<Job>) {
+        while let Ok(job) = waiting.recv() {
+            self.finish(job);
+            self.record();
+        }
+    }
+
+    fn take(&mut self, job: Job, large: &mpsc::SyncSender<Job>) {
         match job {
             Job::Write { filling, work, .. } | Job::Finish { filling, work, .. }
                 if filling.of.is_touched() =>
@@ -396,24 +428,40 @@ impl Finisher {
         }
     }
 
-    fn finish(&self, job: Job) {
+    fn finish(&mut self, job: Job) {
         let Job::Finish { filling, attr, file, work } = job else { return };
-        match filling.partial.finish(&attr, filling.racy) {
-            Ok(_) if filling.of.is_touched() => {
+        match filling.partial.finish_unrecorded(&attr, filling.racy) {
+            Ok((known, is_new)) => self.made.push(Made { filling, known, is_new, file, work }),
+            Err(error) => {
+                tracing::debug!(%error, "a fetched content was not completed");
+                over(filling, work);
+            }
+        }
+    }
+
+    /// Records what was completed.
+    fn record(&mut self) {
+        let new = self.made.iter().filter(|made| made.is_new);
+        let files: Vec<_> = new
+            .map(|made| (made.filling.of.source, made.filling.of.path.clone(), made.known))
+            .collect();
+        self.store.record_files(&files);
+        for Made { filling, known, file, work, .. } in self.made.drain(..) {
+            if filling.of.is_touched() {
                 // A change began meanwhile, and may have forgotten it too early.
                 filling.partial.abandon();
                 self.store.forget(&filling.of.source, &filling.of.path);
-            }
-            Ok(known) => {
+            } else {
                 self.tally.completed.fetch_add(1, Ordering::Relaxed);
                 let file = file.upgrade();
-                if let Some((file, object)) = file.zip(self.store.object(&known.digest)) {
+                if let Some((file, object)) =
+                    file.and_then(|file| Some((file, self.store.object(&known.digest)?)))
+                {
                     file.is_whole(&filling, object);
                 }
             }
-            Err(error) => tracing::debug!(%error, "a fetched content was not completed"),
+            over(filling, work);
         }
-        over(filling, work);
     }
 }
 

@@ -3,10 +3,9 @@
 //! A listing is recorded when it came to its end, unless something was changed here in that
 //! directory since it began. Only such a listing says that a name is absent.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base::{Dh, DirEntry, Errno, Remote, RemotePath, Result, Timestamp};
+use base::{Dh, DirEntry, Errno, Remote, RemotePath, Result, Table, Timestamp};
 
 use super::names::{Asked, same_but_atime};
 use super::{Core, Standing};
@@ -42,40 +41,27 @@ impl Drop for There {
     }
 }
 
-struct Table {
-    next: u64,
-    by_number: HashMap<u64, Arc<Open>>,
-}
-
 /// All open directories, bounded by those above, who close them.
 pub(crate) struct Listings {
-    table: Mutex<Table>,
+    table: Table<Open>,
     inner: Arc<dyn Remote>,
 }
 
 impl Listings {
     pub(crate) fn new(inner: Arc<dyn Remote>) -> Listings {
-        Listings { table: Mutex::new(Table { next: 1, by_number: HashMap::new() }), inner }
+        Listings { table: Table::default(), inner }
     }
 
     fn add(&self, open: Open) -> Dh {
-        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = table.next;
-        table.next += 1;
-        table.by_number.insert(number, Arc::new(open));
-        Dh(number)
+        Dh(self.table.add(open))
     }
 
     fn get(&self, dh: Dh) -> Result<Arc<Open>> {
-        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        table.by_number.get(&dh.0).cloned().ok_or(Errno::EBADF)
+        self.table.get(dh.0)
     }
 
     pub(crate) fn close(&self, dh: Dh) {
-        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = table.by_number.remove(&dh.0);
-        drop(table);
-        drop(open);
+        self.table.remove(dh.0);
     }
 }
 

@@ -60,7 +60,6 @@ impl Core {
 
     /// What is recorded of `path`.
     pub(crate) fn told(&self, path: &RemotePath, standing: Standing) -> Option<Told> {
-        let parent = path.parent().zip(path.file_name());
         let doubtful = standing == Standing::Known && self.is_doubtful(path);
         for source in self.sources(path, standing) {
             if let Some(known) = self.store.attr(source, path) {
@@ -69,10 +68,7 @@ impl Core {
                 }
                 return Some(Told::Present(known.attr));
             }
-            if let Some((dir, name)) = &parent
-                && let Some(listing) = self.store.directory(source, dir)
-                && listing.entries.iter().all(|entry| entry.name != *name)
-            {
+            if !path.is_root() && self.store.is_listed(source, path) == Some(false) {
                 return Some(Told::Absent);
             }
         }

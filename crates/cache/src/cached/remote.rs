@@ -35,8 +35,7 @@ impl Remote for Cached {
     }
 
     async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
-        let opened = self.core.open(path, flags).await?;
-        Ok(opened)
+        self.core.open(path, flags).await
     }
 
     async fn fstat(&self, fh: Fh) -> Result<Attr> {

@@ -93,6 +93,11 @@ impl Directory {
         self.names.get(name)?.file
     }
 
+    /// The contents of all files, by name.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&[u8], &KnownFile)> {
+        self.names.iter().filter_map(|(name, known)| Some((&name[..], known.file.as_ref()?)))
+    }
+
     pub(crate) fn link(&self, name: &[u8]) -> Option<KnownLink> {
         self.names.get(name)?.link.clone()
     }

@@ -26,11 +26,28 @@ impl Shared {
         Some(digests)
     }
 
-    /// All digests of a content that is here; made by reading it if need be.
-    pub(crate) fn make_digests(self: &Arc<Shared>, digest: &Digest) -> Option<Digests> {
-        if let Some(digests) = self.digests_of(digest) {
-            return Some(digests);
+    /// All digests of a content that is here; made by reading it if need be, as long as `goes_on`
+    /// says so.
+    pub(crate) fn make_digests(
+        self: &Arc<Shared>,
+        digest: &Digest,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Option<Digests> {
+        let digests = match self.digests_of(digest) {
+            Some(digests) => digests,
+            None => self.digests_read(digest, goes_on)?,
+        };
+        if self.aliases {
+            add_aliases(&self.places(), &digests);
         }
+        Some(digests)
+    }
+
+    fn digests_read(
+        self: &Arc<Shared>,
+        digest: &Digest,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Option<Digests> {
         let object = self.open_object(digest)?;
         let mut hashers = UserHashers::default();
         let mut offset = 0;
@@ -38,6 +55,9 @@ impl Shared {
             let piece = object.read(offset, 8 * CHUNK_BYTES as usize).ok()?;
             hashers.update(&piece);
             offset += piece.len() as u64;
+            if !goes_on() {
+                return None;
+            }
         }
         let digests = hashers.finish(*digest);
         self.add_to_about(digest, None, Some(digests));
@@ -74,7 +94,7 @@ fn alias_folder(kind: DigestKind) -> Option<&'static [u8]> {
 
 /// An alias is a symbolic link that is never followed: its text is the content's name, and it
 /// takes an inode and no block. One that cannot be made is missed by nobody but a new fetch.
-pub(super) fn add_aliases(places: &Places, digests: &Digests) {
+fn add_aliases(places: &Places, digests: &Digests) {
     for kind in ALIASES {
         let name = hex(&digests.get(kind));
         let made = || -> io::Result<()> {

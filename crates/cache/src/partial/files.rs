@@ -95,6 +95,11 @@ impl Names {
 /// A chunk that a map names, with the checksum of its bytes.
 pub(crate) type Entry = (u64, [u8; CHECKSUM_BYTES]);
 
+/// The content that a map is of.
+pub(crate) fn subject_of(map: &File) -> io::Result<Option<Subject>> {
+    Ok(Subject::read(map)?.map(|(subject, _)| subject))
+}
+
 /// What a map says: the content that it is of, and its chunks.
 pub(crate) fn read_map(map: &File) -> io::Result<Option<(Subject, Vec<Entry>)>> {
     let Some((subject, start)) = Subject::read(map)? else { return Ok(None) };

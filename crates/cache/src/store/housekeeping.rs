@@ -7,10 +7,12 @@
 //!
 //! A content that is open is removed like any other: its readers keep it until they close it.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use base::RemotePath;
 use rustix::fs::FileType;
 
 use super::pins::{self, Pin};
@@ -18,6 +20,7 @@ use super::places::{Places, unique_name};
 use super::room::{Left, Usage};
 use super::scan::{self, Item, What};
 use super::shared::{Counters, Shared};
+use crate::digest::Digest;
 use crate::folder::{Folder, try_lock};
 use crate::index::log::{FILE_NAME, Target};
 use crate::partial::files::Names;
@@ -28,6 +31,9 @@ const SCAN_SECS: i64 = 24 * 3600;
 /// Pause after a clean-up that could remove nothing, or that another process was at: each writer
 /// that finds no room calls for the next one.
 const REST: Duration = Duration::from_secs(5);
+
+/// How often a clean-up goes on where the file system has too few files left.
+const MORE_ROUNDS: u32 = 4;
 
 /// What a clean-up did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,7 +86,7 @@ impl Shared {
         let left = Left::on(&disk);
         let over = if bytes > limit / 20 * 19 { bytes - limit / 10 * 9 } else { 0 };
         let short = left.missing_bytes(self.bounds.free_bytes(&disk));
-        // How many files that makes is not known; it is tried again.
+        // How many files that makes is not known yet.
         let files = if left.lacks_files() { bytes / 10 + 1 } else { 0 };
         over.max(short).max(files)
     }
@@ -105,6 +111,7 @@ impl Shared {
         }
         empty_trash(&places);
         sweep_tmp(&places);
+        self.write_notes();
         self.release_stock();
         let before = self.usage().bytes;
         let mut items = scan::all(&places);
@@ -117,7 +124,18 @@ impl Shared {
         });
         let bytes = usage.map_or(found, |usage| usage.bytes);
         items.sort_by_key(|item| item.used_secs);
-        let cleaned = self.evict(&places, &items, self.excess(&places, bytes));
+        let mut cleaned = self.evict(&places, &items, self.excess(&places, bytes));
+        // How many files there are to a byte shows only when they are gone.
+        for _ in 0..MORE_ROUNDS {
+            let left = bytes.saturating_sub(cleaned.removed_bytes);
+            let lacks = places.disk().is_ok_and(|disk| Left::on(&disk).lacks_files());
+            if !lacks || cleaned.removed == 0 {
+                break;
+            }
+            let more = self.evict(&places, &items[cleaned.removed as usize..], left / 10 + 1);
+            cleaned.removed += more.removed;
+            cleaned.removed_bytes += more.removed_bytes;
+        }
         empty_trash(&places);
         self.tell_if_full(&places);
         Cleaned { kept_bytes: bytes.saturating_sub(cleaned.removed_bytes), ..cleaned }
@@ -130,17 +148,37 @@ impl Shared {
             return cleaned;
         }
         let pins = pins::all(places);
+        let pinned = self.pinned_contents(places, &pins);
         for item in items {
             if cleaned.removed_bytes >= excess {
                 break;
             }
-            if !self.is_pinned(&pins, &item.what) && self.remove(places, item) {
+            let keeps = matches!(&item.what, What::Object(digest, _) if pinned.contains(digest));
+            if !keeps && !self.is_pinned(&pins, &item.what) && self.remove(places, item) {
                 cleaned.removed += 1;
                 cleaned.removed_bytes += item.bytes;
             }
         }
         Counters::add(&self.counters.evicted_bytes, cleaned.removed_bytes);
         cleaned
+    }
+
+    /// The contents of pinned files, as far as they are recorded. What a content itself remembers
+    /// of the files that had it may not be written yet, by another process.
+    fn pinned_contents(&self, places: &Places, pins: &[Pin]) -> HashSet<Digest> {
+        let mut directories = Vec::new();
+        if !pins.is_empty() {
+            scan::records(places, &mut directories);
+        }
+        let mut pinned = HashSet::new();
+        for item in directories {
+            let What::Records(source, path) = item.what else { continue };
+            let covered = |path: &RemotePath| pins.iter().any(|pin| pin.covers(&source, path));
+            if covered(&path) || pins.iter().any(|pin| pin.is_listed_in(&source, &path)) {
+                pinned.extend(self.contents_in(&source, &path, covered));
+            }
+        }
+        pinned
     }
 
     fn is_pinned(&self, pins: &[Pin], what: &What) -> bool {

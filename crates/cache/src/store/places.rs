@@ -17,7 +17,7 @@ use super::StoreError;
 use crate::folder::Folder;
 
 /// Name of the directory that has the files of this version of the format.
-const VERSION: &[u8] = b"v1";
+pub(super) const VERSION: &[u8] = b"v1";
 
 /// Tells backup programs that nothing here needs to be kept (bford.info/cachedir).
 const TAG_NAME: &[u8] = b"CACHEDIR.TAG";

@@ -26,6 +26,10 @@ const DEFAULT_SIZE_BYTES: u64 = 20 << 30;
 /// Unit in which file systems give room, for what has no blocks to count.
 const BLOCK_BYTES: u64 = 4096;
 
+/// Files that a file system must have left, however small it is: more than are made between two
+/// looks at it.
+const LEAST_FILES: u64 = 64;
+
 const USAGE_BYTES: usize = 16 + 16;
 
 /// The room that `bytes` of content take.
@@ -53,6 +57,35 @@ impl Bounds {
     /// Bytes that are to stay free on this disk.
     pub(crate) fn free_bytes(&self, disk: &StatVfs) -> u64 {
         self.free.unwrap_or(disk.f_blocks * disk.f_frsize / 20)
+    }
+}
+
+/// The bounds that mounts have given the store, as a file; see docs/cache-format.md.
+const BOUNDS_BYTES: u64 = 2 * 9 + 16;
+
+impl Bounds {
+    /// What is written of them.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        for bound in [self.size, self.free] {
+            writer.u8(u8::from(bound.is_some())).u64(bound.unwrap_or(0));
+        }
+        writer.seal()
+    }
+
+    /// What was written; `None` for anything else.
+    pub(crate) fn read(file: &File) -> io::Result<Option<(Option<u64>, Option<u64>)>> {
+        let bytes = read_exact_at(file, 0, BOUNDS_BYTES as usize)?;
+        let decode = |bytes: Vec<u8>| {
+            let mut reader = Reader::sealed(&bytes)?;
+            let mut bound = || {
+                let is_there = reader.flag()?;
+                let bytes = reader.u64()?;
+                Some(is_there.then_some(bytes))
+            };
+            Some((bound()?, bound()?))
+        };
+        Ok(bytes.and_then(decode))
     }
 }
 
@@ -93,7 +126,7 @@ impl Left {
 
     /// Whether hardly any more files can be made.
     pub(crate) fn lacks_files(&self) -> bool {
-        self.files.is_some_and(|files| files < self.hundredth.0.max(8))
+        self.files.is_some_and(|files| files < self.hundredth.0.max(LEAST_FILES))
     }
 }
 
@@ -208,6 +241,17 @@ mod tests {
         file.write_all_at(&[1], 3).unwrap();
         assert_eq!(read(&file).unwrap(), Usage::default());
         assert_eq!(change(&file, add).unwrap(), Some(Usage { bytes: 5, scanned_secs: 7 }));
+    }
+
+    #[test]
+    fn bounds_are_read_back() {
+        for bounds in [(None, None), (Some(7), None), (None, Some(u64::MAX)), (Some(0), Some(1))] {
+            let file = tempfile::tempfile().unwrap();
+            file.write_all_at(&Bounds::new(bounds.0, bounds.1).encode(), 0).unwrap();
+            assert_eq!(Bounds::read(&file).unwrap(), Some(bounds));
+            file.write_all_at(&[9], 1).unwrap();
+            assert_eq!(Bounds::read(&file).unwrap(), None);
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use rustix::fs::StatVfs;
 
+use super::later::Later;
 use super::places::Places;
 use super::room::{self, Bounds, Health, Left, Usage};
 use super::{StoreConfig, StoreError};
@@ -45,16 +46,29 @@ impl Counters {
     }
 }
 
+/// How often room is taken from the stock until the disk is looked at again: others write to it,
+/// and files take more than their bytes.
+const STOCK_USES: u32 = 16;
+
+/// Room that is reserved for what this process writes next.
+#[derive(Default)]
+struct Stock {
+    bytes: u64,
+    uses: u32,
+}
+
 /// The state of an open store.
 pub(crate) struct Shared {
     pub(crate) dir: PathBuf,
     pub(crate) digests: bool,
+    pub(crate) aliases: bool,
     pub(crate) bounds: Bounds,
     pub(crate) health: Health,
     pub(crate) counters: Counters,
     pub(crate) memory: Memory,
     pub(crate) known_digests: KnownDigests,
     pub(crate) partials: Registry,
+    pub(crate) later: Later,
     /// The housekeeping is at work, in this process.
     pub(crate) housekeeping: AtomicBool,
     /// When it may begin again, after it has found nothing to do.
@@ -63,7 +77,7 @@ pub(crate) struct Shared {
     usage: Mutex<Option<File>>,
     /// What the bounds allow, as it was when room was last reserved.
     limit_bytes: AtomicU64,
-    stock_bytes: Mutex<u64>,
+    stock: Mutex<Stock>,
 }
 
 impl Shared {
@@ -72,19 +86,21 @@ impl Shared {
         let bounds = Bounds::new(config.size_bytes, config.free_bytes);
         let limit_bytes = places.disk().map_or(0, |disk| bounds.size_bytes(&disk));
         Ok(Shared {
-            digests: config.digests,
+            digests: config.digests || config.aliases,
+            aliases: config.aliases,
             bounds,
             health: Health::default(),
             counters: Counters::default(),
             memory: Memory::new(config.memory_bytes),
             known_digests: KnownDigests::default(),
             partials: Registry::default(),
+            later: Later::default(),
             housekeeping: AtomicBool::new(false),
             resting: Mutex::new(None),
             places: Mutex::new(Arc::new(places)),
             usage: Mutex::new(None),
             limit_bytes: AtomicU64::new(limit_bytes),
-            stock_bytes: Mutex::new(0),
+            stock: Mutex::default(),
             dir: config.dir,
         })
     }
@@ -158,22 +174,51 @@ impl Shared {
         if !self.may_write() {
             return false;
         }
-        let Ok(disk) = self.places().disk() else { return false };
         let mut stock = self.stock();
-        if *stock >= bytes && Left::on(&disk).fits(bytes, self.bounds.free_bytes(&disk)) {
-            *stock -= bytes;
+        if stock.bytes >= bytes && stock.uses < STOCK_USES {
+            // The disk had room for all of it a moment ago.
+            stock.bytes -= bytes;
+            stock.uses += 1;
+            return true;
+        }
+        let Ok(disk) = self.places().disk() else { return false };
+        stock.uses = 0;
+        if stock.bytes >= bytes && Left::on(&disk).fits(bytes, self.bounds.free_bytes(&disk)) {
+            stock.bytes -= bytes;
             return true;
         }
         let step = STOCK_BYTES.min(self.limit_bytes.load(Ordering::Relaxed) / 64);
-        if self.reserve_in_file(&disk, bytes + step) {
-            *stock += step;
+        let (mut fits, mut near) = self.reserve_in_file(&disk, bytes + step);
+        if fits {
+            stock.bytes += step;
+        }
+        drop(stock);
+        if !fits {
+            (fits, near) = self.reserve_in_file(&disk, bytes);
+        }
+        if near {
+            self.start_housekeeping();
+        }
+        fits
+    }
+
+    /// As [`Shared::reserve`], for a little that is worth no clean-up.
+    pub(crate) fn reserve_quietly(&self, bytes: u64) -> bool {
+        let Ok(disk) = self.places().disk() else { return false };
+        if !Left::on(&disk).fits(bytes, self.bounds.free_bytes(&disk)) {
+            return false;
+        }
+        let mut stock = self.stock();
+        if stock.bytes >= bytes {
+            stock.bytes -= bytes;
             return true;
         }
         drop(stock);
-        self.reserve_in_file(&disk, bytes)
+        self.reserve_in_file(&disk, bytes).0
     }
 
-    fn reserve_in_file(self: &Arc<Shared>, disk: &StatVfs, bytes: u64) -> bool {
+    /// Whether there is room, which is taken then; and whether a clean-up is due.
+    fn reserve_in_file(&self, disk: &StatVfs, bytes: u64) -> (bool, bool) {
         let limit = self.bounds.size_bytes(disk);
         self.limit_bytes.store(limit, Ordering::Relaxed);
         let fits_disk = Left::on(disk).fits(bytes, self.bounds.free_bytes(disk));
@@ -183,25 +228,22 @@ impl Shared {
             let taken = if fits_limit && fits_disk { bytes } else { 0 };
             Usage { bytes: usage.bytes + taken, ..usage }
         });
-        if !fits_disk || usage.is_some_and(|usage| usage.bytes > limit / 20 * 19 || !fits_limit) {
-            self.start_housekeeping();
-        }
-        fits_limit && fits_disk
+        let near = usage.is_some_and(|usage| usage.bytes > limit / 20 * 19 || !fits_limit);
+        (fits_limit && fits_disk, near || !fits_disk)
     }
 
-    /// Room that is reserved for what this process writes next.
-    fn stock(&self) -> MutexGuard<'_, u64> {
-        self.stock_bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn stock(&self) -> MutexGuard<'_, Stock> {
+        self.stock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes of room that were reserved, and not asked for yet.
     pub(crate) fn unused_bytes(&self) -> u64 {
-        *self.stock()
+        self.stock().bytes
     }
 
     /// Gives back the room that nobody has asked for yet.
     pub(crate) fn release_stock(&self) {
-        let bytes = std::mem::take(&mut *self.stock());
+        let bytes = std::mem::take(&mut *self.stock()).bytes;
         if bytes > 0 {
             self.release(bytes);
         }
@@ -227,6 +269,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        self.write_notes();
         self.release_stock();
     }
 }

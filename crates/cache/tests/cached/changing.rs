@@ -197,3 +197,27 @@ async fn nothing_stays_open() {
     cached.settled().await;
     assert_eq!(stage.memory.open_handles(), 0);
 }
+
+/// Another directory takes the name of one that was renamed away, with a file of the same size and
+/// time: nothing of the two is put together.
+#[tokio::test]
+async fn parts_below_a_renamed_directory_are_not_continued() {
+    const PIECE: usize = 1 << 20;
+    let stage = Stage::new();
+    let (first, second) = (pattern(1, 2 * PIECE), pattern(2, 2 * PIECE));
+    stage.put("d/f", &first);
+    stage.put("e/f", &second);
+    let cached = stage.mount(Mode::CloseToOpen);
+    list(&cached, "").await.unwrap();
+    let fh = cached.open(&path("d/f"), READ).await.unwrap().fh;
+    cached.read(fh, 0, PIECE as u32).await.unwrap();
+    cached.close(fh);
+    cached.settled().await;
+    assert!(cached.presence(&path("d/f")).await.unwrap().present > 0, "a part is here");
+    cached.rename(&path("d"), &path("gone"), RenameMode::Replace).await.unwrap();
+    cached.rename(&path("e"), &path("d"), RenameMode::Replace).await.unwrap();
+    let cached = stage.mount(Mode::CloseToOpen);
+    assert_eq!(cached.presence(&path("d/f")).await.unwrap().present, 0);
+    assert!(keep(&cached, "d/f").await == second);
+    assert!(keep(&stage.mount(Mode::CloseToOpen), "d/f").await == second);
+}

@@ -46,6 +46,19 @@ async fn what_is_known_is_told() {
     assert_eq!(stage.asked(), 0);
 }
 
+/// Nobody reads an empty file, and its digests are known all the same.
+#[tokio::test]
+async fn the_digests_of_nothing_are_known() {
+    let stage = Stage::new();
+    stage.put("f", "");
+    let cached = stage.mount(Mode::CloseToOpen);
+    let told = digest(&cached, "f", DigestKind::Md5, DigestEffort::Known).await;
+    assert_eq!(told.as_deref(), Some("d41d8cd98f00b204e9800998ecf8427e"));
+    // One that was made now may get bytes before anybody can tell.
+    stage.memory.put_file("g", "");
+    assert_eq!(digest(&cached, "g", DigestKind::Md5, DigestEffort::Known).await, None);
+}
+
 /// A digest of what was is not told of what is.
 #[tokio::test]
 async fn what_has_changed_has_no_digest() {
@@ -175,4 +188,51 @@ async fn without_digests_everything_is_fetched() {
     read_revision(&cached, &stage, "v1").await;
     assert_eq!(cached.status().read_there_bytes, 1_000_000);
     assert_eq!(source.calls.load(Ordering::Relaxed), 1);
+}
+
+/// One that knows another digest, of files whose directory nobody has listed.
+struct Sha256AtServer(Arc<MemRemote>);
+
+#[async_trait]
+impl DigestSource for Sha256AtServer {
+    fn kind(&self) -> DigestKind {
+        DigestKind::Sha256
+    }
+
+    async fn digests(&self, paths: &[RemotePath]) -> Result<Vec<Option<Bytes>>> {
+        use sha2::Digest as _;
+        let digest = |path: &RemotePath| {
+            let content = self.0.content(&path.to_string());
+            Some(Bytes::copy_from_slice(&sha2::Sha256::digest(content)))
+        };
+        Ok(paths.iter().map(digest).collect())
+    }
+}
+
+/// Digests of what was kept a moment ago are there when they are needed, whoever has kept it and
+/// whether or not he made them.
+#[tokio::test]
+async fn another_revision_is_found_by_other_digests_at_once() {
+    let stage = Stage::new();
+    revision(&stage, "v1", 0);
+    revision(&stage, "v2", 0);
+    revision(&stage, "v3", 0);
+    let source = || Some(Arc::new(Sha256AtServer(stage.memory.clone())) as Arc<dyn DigestSource>);
+    // Without any digests: as a mount that nobody has told to make some.
+    let store = cache::Store::open(cache::StoreConfig {
+        size_bytes: Some(1 << 30),
+        free_bytes: Some(0),
+        ..cache::StoreConfig::new(stage.dir.path().join("store"))
+    });
+    let cached = stage.mount_on(store.unwrap(), stage.config());
+    read_revision(&cached, &stage, "v1").await;
+    drop(cached);
+    for revision in ["v2", "v3"] {
+        let cached = stage.mount_with(CachedConfig { digest_source: source(), ..stage.config() });
+        for file in 0..FILES {
+            let name = format!("{revision}/f{file}");
+            assert!(read(&cached, &name).await.unwrap() == stage.memory.content(&name), "{name}");
+        }
+        assert_eq!(cached.status().read_there_bytes, 0, "{revision}");
+    }
 }

@@ -134,3 +134,22 @@ fn some_of_the_disk_stays_free() {
     world::settled_bytes(&store);
     assert!(store.status().off.unwrap().contains("free"), "and that is told");
 }
+
+/// What a content remembers of its files may be lost with the process that was to write it.
+#[test]
+fn what_is_pinned_stays_also_where_only_its_record_tells() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = bounded(dir.path(), 1 << 30);
+    for file in 2..7 {
+        world::put(&store, file, 1).unwrap();
+    }
+    store.pin(&source(), &world::path(3)).unwrap();
+    drop(store);
+    let digest = cache::Digest::of(&world::content(3, 1)).to_hex();
+    let about = dir.path().join("v1/objects").join(&digest[..2]);
+    std::fs::remove_file(about.join(format!("{}.about", &digest[2..]))).unwrap();
+    let store = bounded(dir.path(), 1);
+    world::settled_bytes(&store);
+    assert_eq!(world::check_file(&store, 3), WHOLE);
+    assert!([2, 4, 5, 6].iter().all(|file| !world::check_file(&store, *file).content));
+}

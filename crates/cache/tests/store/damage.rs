@@ -1,19 +1,48 @@
 //! Every bit that flips, every file that is cut: the right bytes or a miss, never a panic.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cache::{CHUNK_BYTES, Store, Validator};
 
 use crate::world::{self, Numbers, source};
 
-/// Files whose whole contents are in the store: small ones, an empty one, one of two chunks.
-const WHOLE: [u64; 4] = [2, 3, 1, 7];
+/// Files whose whole contents are in the store, with versions in which they are short, so that each
+/// of their bits can be tried: small ones, an empty one, one of two chunks.
+static WHOLE: LazyLock<[(u64, u64); 4]> = LazyLock::new(|| {
+    let small = |file, most| (file, short_version(file, most));
+    [small(2, 200), small(3, 200), small(1, 0), small(LARGE, CHUNK_BYTES + 4000)]
+});
+
+/// The one of two chunks.
+const LARGE: u64 = 7;
 
 /// One of which a chunk is there.
 const BEGUN: u64 = 14;
 
 const FILES: u64 = 10;
+
+/// Bits that a short run leaves out between two that it tries: a prime, so that all places in a
+/// byte and in a chunk have their turn.
+const STRIDE: usize = 4099;
+
+fn short_version(file: u64, most: u64) -> u64 {
+    (1..).find(|version| world::attr(file, *version).size <= most).expect("an endless search")
+}
+
+/// A directory in memory, where there is one: these tests write a hundred thousand files.
+fn fast_dir() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// A store that does nothing by itself.
+fn open(dir: &Path) -> Store {
+    let config = world::config(dir);
+    Store::open(cache::StoreConfig { digests: false, aliases: false, ..config }).unwrap()
+}
 
 /// A store as it lies on the disk.
 struct Image {
@@ -24,8 +53,8 @@ struct Image {
 impl Image {
     fn new(dir: &Path) -> Image {
         let store = world::open(dir);
-        for file in WHOLE {
-            world::put(&store, file, 1).unwrap();
+        for (file, version) in *WHOLE {
+            world::put(&store, file, version).unwrap();
         }
         let attr = world::attr(BEGUN, 1);
         let begun = store.fetch(&source(), &world::path(BEGUN), Validator::of(&attr));
@@ -33,6 +62,8 @@ impl Image {
         store.record_directory(&source(), &world::dir(2), &world::listing(2, FILES, 1));
         store.record_link(&source(), &world::link_path(2), &world::link_of(2));
         store.pin(&source(), &world::dir(4)).unwrap();
+        store.gc();
+        store.catch_up(|| true);
         drop((store, begun));
         let mut files = BTreeMap::new();
         collect(dir, &mut files);
@@ -52,7 +83,7 @@ impl Image {
     /// Asks a store for everything. What is wrong panics there.
     fn check(&self, store: &Store) -> u32 {
         let mut found = 0;
-        for file in WHOLE {
+        for (file, _) in *WHOLE {
             found += u32::from(world::check_file(store, file).content);
         }
         let right = world::content(BEGUN, 1);
@@ -71,10 +102,24 @@ impl Image {
     /// Damages one file, and asks a store that is opened then.
     fn damage(&self, path: &Path, damaged: &[u8]) -> u32 {
         std::fs::write(path, damaged).unwrap();
-        let found = self.check(&world::open(&self.dir));
+        let found = self.check(&open(&self.dir));
         self.restore();
         found
     }
+}
+
+/// Does `work` on several stores at once; it is told which of how many it has.
+fn on_all_processors(work: impl Fn(&Image, usize, usize) + Sync) {
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    std::thread::scope(|scope| {
+        for worker in 0..workers {
+            let work = &work;
+            scope.spawn(move || {
+                let dir = fast_dir();
+                work(&Image::new(dir.path()), worker, workers);
+            });
+        }
+    });
 }
 
 fn collect(dir: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
@@ -96,53 +141,113 @@ fn sampled(bound: usize, most: usize, numbers: &mut Numbers) -> Vec<usize> {
     (0..most).map(|_| numbers.below(bound as u64) as usize).collect()
 }
 
+/// With `SSHOAL_TEST_BIG` each bit of each file but the two long ones, which have their own tests.
 #[test]
 fn no_flipped_bit_gives_other_bytes() {
-    let dir = tempfile::tempdir().unwrap();
-    let image = Image::new(dir.path());
     let all = WHOLE.len() as u32 + 2;
-    assert_eq!(image.check(&world::open(dir.path())), all);
-    image.restore();
-    let mut numbers = Numbers::new(5);
-    let (mut flips, mut misses) = (0, 0);
-    for (path, bytes) in &image.files {
-        let small = bytes.len() < 10_000;
-        let most = match world::is_big() {
-            true if small => usize::MAX,
-            true => 20_000,
-            false => 60,
-        };
-        for bit in sampled(bytes.len() * 8, most, &mut numbers) {
-            let mut flipped = bytes.clone();
-            flipped[bit / 8] ^= 1 << (bit % 8);
-            flips += 1;
-            misses += u32::from(image.damage(path, &flipped) < all);
+    let (flips, misses) = (AtomicU64::new(0), AtomicU64::new(0));
+    on_all_processors(|image, worker, workers| {
+        assert_eq!(image.check(&open(&image.dir)), all);
+        image.restore();
+        let mut numbers = Numbers::new(5 + worker as u64);
+        for (path, bytes) in &image.files {
+            let is_long = bytes.len() > 10_000;
+            let most = if world::is_big() && !is_long { usize::MAX } else { 60 };
+            let bits = sampled(bytes.len() * 8, most, &mut numbers);
+            for bit in bits.into_iter().skip(worker).step_by(workers) {
+                let mut flipped = bytes.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                flips.fetch_add(1, Relaxed);
+                misses.fetch_add(u64::from(image.damage(path, &flipped) < all), Relaxed);
+            }
         }
-    }
+        assert_eq!(image.check(&open(&image.dir)), all, "restored");
+    });
+    let (flips, misses) = (flips.into_inner(), misses.into_inner());
     // Most bits count for something. (Others are in checksums of digests, usage, the tag.)
     assert!(misses * 3 > flips, "{misses} misses in {flips} flips");
-    assert_eq!(image.check(&world::open(dir.path())), all, "restored");
+    println!("{flips} flips, {misses} misses");
 }
 
+/// With `SSHOAL_TEST_BIG` each bit of a content of two chunks: more than a million. The store stays
+/// open, and finds the damage when it opens the content and reads the chunk.
+#[test]
+fn no_flipped_bit_of_a_large_content_is_read() {
+    let stride = if world::is_big() { 1 } else { STRIDE };
+    on_all_processors(|image, worker, workers| {
+        let store = open(&image.dir);
+        let right = world::content(LARGE, WHOLE[3].1);
+        let digest = cache::Digest::of(&right);
+        let hex = digest.to_hex();
+        let path = image.dir.join("v1/objects").join(&hex[..2]).join(&hex[2..]);
+        let about = path.with_file_name(format!("{}.about", &hex[2..]));
+        // Second names of the same files, since the store removes what is damaged.
+        let spares = [image.dir.join("content"), image.dir.join("about")];
+        std::fs::hard_link(&path, &spares[0]).unwrap();
+        std::fs::hard_link(&about, &spares[1]).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&spares[0]).unwrap();
+        for bit in (worker * stride..right.len() * 8).step_by(workers * stride) {
+            let at = bit / 8;
+            file.write_all_at(&[right[at] ^ 1 << (bit % 8)], at as u64).unwrap();
+            let object = store.object(&digest).expect("it shows only when it is read");
+            let chunk = at as u64 / CHUNK_BYTES * CHUNK_BYTES;
+            assert!(object.read(chunk, CHUNK_BYTES as usize).is_err(), "bit {bit}");
+            file.write_all_at(&right[at..=at], at as u64).unwrap();
+            std::fs::hard_link(&spares[0], &path).unwrap();
+            std::fs::hard_link(&spares[1], &about).unwrap();
+        }
+        let object = store.object(&digest).unwrap();
+        assert!(object.read(0, right.len()).unwrap() == right, "as it was");
+    });
+}
+
+/// The same of a chunk that waits for the others.
+#[test]
+fn no_flipped_bit_of_a_part_is_read() {
+    let stride = if world::is_big() { 1 } else { STRIDE };
+    on_all_processors(|image, worker, workers| {
+        let store = open(&image.dir);
+        let right = world::content(BEGUN, 1).slice(..CHUNK_BYTES as usize);
+        let validator = Validator::of(&world::attr(BEGUN, 1));
+        let fetch = || store.fetch(&source(), &world::path(BEGUN), validator);
+        let mut data = image.files.keys().filter(|path| path.extension() == Some("data".as_ref()));
+        let file = std::fs::OpenOptions::new().write(true).open(data.next().unwrap()).unwrap();
+        for bit in (worker * stride..right.len() * 8).step_by(workers * stride) {
+            let at = bit / 8;
+            file.write_all_at(&[right[at] ^ 1 << (bit % 8)], at as u64).unwrap();
+            assert_eq!(fetch().read(0, 100), None, "bit {bit}");
+            file.write_all_at(&right[at..=at], at as u64).unwrap();
+        }
+        assert!(fetch().read(0, right.len()) == Some(right), "as it was");
+    });
+}
+
+/// With `SSHOAL_TEST_BIG` each length of each file, of the long ones some.
 #[test]
 fn no_cut_file_gives_other_bytes() {
-    let dir = tempfile::tempdir().unwrap();
-    let image = Image::new(dir.path());
-    let mut numbers = Numbers::new(6);
-    for (path, bytes) in &image.files {
-        let most = if world::is_big() { 5000 } else { 60 };
-        for len in sampled(bytes.len(), most, &mut numbers) {
-            image.damage(path, &bytes[..len]);
+    on_all_processors(|image, worker, workers| {
+        let mut numbers = Numbers::new(6 + worker as u64);
+        for (path, bytes) in &image.files {
+            let is_long = bytes.len() > 10_000;
+            let most = match world::is_big() {
+                true if !is_long => usize::MAX,
+                true => 5000,
+                false => 60,
+            };
+            let lengths = sampled(bytes.len(), most, &mut numbers);
+            for len in lengths.into_iter().skip(worker).step_by(workers) {
+                image.damage(path, &bytes[..len]);
+            }
+            // And grown, with zeros or with itself.
+            image.damage(path, &[&bytes[..], &[0; 100]].concat());
+            image.damage(path, &[&bytes[..], &bytes[..]].concat());
         }
-        // And grown, with zeros or with itself.
-        image.damage(path, &[&bytes[..], &[0; 100]].concat());
-        image.damage(path, &[&bytes[..], &bytes[..]].concat());
-    }
+    });
 }
 
 #[test]
 fn files_that_changed_places_give_no_other_bytes() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = fast_dir();
     let image = Image::new(dir.path());
     for path in image.files.keys() {
         for other in image.files.values() {
@@ -153,7 +258,7 @@ fn files_that_changed_places_give_no_other_bytes() {
 
 #[test]
 fn damage_under_an_open_store_is_found_and_repaired() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = fast_dir();
     let image = Image::new(dir.path());
     let store = world::open(dir.path());
     let mut numbers = Numbers::new(9);
@@ -165,9 +270,9 @@ fn damage_under_an_open_store_is_found_and_repaired() {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             std::fs::write(path, &flipped).unwrap();
-            for file in WHOLE {
+            for (file, version) in *WHOLE {
                 if !world::check_file(&store, file).content {
-                    world::put(&store, file, 1).unwrap();
+                    world::put(&store, file, version).unwrap();
                     assert!(world::check_file(&store, file).content, "repaired");
                 }
             }
@@ -203,7 +308,7 @@ fn damage_under_an_open_content_is_found_by_each_reader() {
 
 #[test]
 fn a_verification_finds_what_nobody_has_read() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = fast_dir();
     let image = Image::new(dir.path());
     for (path, bytes) in &image.files {
         let name = path.to_string_lossy();
@@ -216,7 +321,7 @@ fn a_verification_finds_what_nobody_has_read() {
         let mut flipped = bytes.clone();
         flipped[bytes.len().min(2000) / 2] ^= 4;
         std::fs::write(path, &flipped).unwrap();
-        let store = world::open(dir.path());
+        let store = open(dir.path());
         let verified = store.verify(|_| {});
         assert!(!verified.is_clean(), "{name}");
         image.restore();

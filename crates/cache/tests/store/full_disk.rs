@@ -101,7 +101,7 @@ fn a_disk_that_others_have_filled_turns_writing_off() {
 
 #[test]
 fn a_disk_filled_by_the_store_alone_goes_on_with_less() {
-    for (limit, least) in [("size=1m", 10), ("nr_inodes=2500", 10)] {
+    for (limit, least) in [("size=1m", 10), ("nr_inodes=700", 10)] {
         let script = format!("mount -t tmpfs -o {limit},mode=700 none \"$0\" && exec \"$@\"");
         let test = "a_disk_filled_by_the_store_alone_goes_on_with_less";
         if again(test, &script).is_some() {

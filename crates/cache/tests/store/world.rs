@@ -25,6 +25,7 @@ pub(crate) fn config(dir: &Path) -> StoreConfig {
         size_bytes: Some(1 << 30),
         free_bytes: Some(0),
         digests: true,
+        aliases: true,
         ..StoreConfig::new(dir)
     }
 }

@@ -41,9 +41,12 @@ impl Disk {
             free_bytes: options.free_bytes,
             memory_bytes: MEMORY_BYTES,
             digests: options.digest != DigestMode::Off,
+            // Nobody asks for contents by other digests but a server that tells them.
+            aliases: options.digest_command.is_some(),
         };
         let about = || format!("cache '{}'", printable(&dir));
-        let opened = tokio::task::spawn_blocking(move || Store::open(config)).await;
+        let opening = move || Store::open(config).inspect(Store::remember_bounds);
+        let opened = tokio::task::spawn_blocking(opening).await;
         let opened = opened.map_err(|error| Problem::new(about(), error.to_string()))?;
         let store = match opened {
             Ok(store) => Ok(store),
