@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Access, Attr, Fh, OpenFlags};
 
-use crate::gateways::Gateways;
 use crate::lanes::Lanes;
 use crate::member::Member;
 use crate::names::{Held, Version};
@@ -51,7 +50,6 @@ pub(crate) struct File {
     home: Mutex<Home>,
     unsynced: Mutex<Unsynced>,
     changed: AtomicBool,
-    gateways: Arc<Gateways>,
     recent: Arc<Recent>,
     /// Behind the handles, so that the path stays with its home until they are closed.
     pub(crate) named: Held,
@@ -63,7 +61,6 @@ impl File {
         attr: &Attr,
         named: Held,
         flags: OpenFlags,
-        gateways: &Arc<Gateways>,
         recent: &Arc<Recent>,
     ) -> File {
         File {
@@ -73,7 +70,6 @@ impl File {
             home: Mutex::new(Home { handle: Arc::new(handle), version: Version::of(attr) }),
             unsynced: Mutex::default(),
             changed: AtomicBool::new(flags.truncate),
-            gateways: gateways.clone(),
             recent: recent.clone(),
             named,
         }
@@ -165,7 +161,7 @@ impl File {
     pub(crate) fn lost(&self) {
         let in_doubt = self.not_counted(&mut self.lock_unsynced());
         if in_doubt {
-            self.gateways.writes_in_doubt();
+            self.home().member.run.doubt();
         }
     }
 }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::{Errno, Remote, RemotePath, Result, Window};
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::config::{Gateway, MAX_GATEWAYS, Mode};
 use crate::member::{Health, LARGE_BYTES, Member, Weight};
+use crate::runs::Losses;
 use crate::status::Why;
 
 /// How long a request waits for a gateway when all are left out, before it fails. As long as a host
@@ -88,7 +89,7 @@ pub(crate) struct Gateways {
     /// Whose turn it is among equals.
     turn: AtomicUsize,
     /// How often writes that were acknowledged and not synced may have been lost.
-    doubts: AtomicU64,
+    pub(crate) losses: Losses,
 }
 
 impl Gateways {
@@ -102,7 +103,7 @@ impl Gateways {
             mode,
             wanted: watch::Sender::new(()),
             turn: AtomicUsize::new(0),
-            doubts: AtomicU64::new(0),
+            losses: Losses::default(),
         }
     }
 
@@ -137,18 +138,8 @@ impl Gateways {
         self.count();
         tracing::warn!(gateway = ?member.name, usable = self.usable(), "left out: {why}");
         if member.health() == Health::Lost && member.unsynced.load(Ordering::SeqCst) > 0 {
-            self.writes_in_doubt();
+            member.run.doubt();
         }
-    }
-
-    /// Writes that were acknowledged and not synced may be lost.
-    pub(crate) fn writes_in_doubt(&self) {
-        self.doubts.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// How often writes came into doubt.
-    pub(crate) fn doubts(&self) -> u64 {
-        self.doubts.load(Ordering::SeqCst)
     }
 
     pub(crate) fn take_back(&self, member: &Member) {
@@ -190,9 +181,14 @@ impl Gateways {
 
     /// Waits for those that are left out, and has them probed.
     async fn wait(&self, time: Duration, enough: impl Fn(usize) -> bool) {
+        self.wait_until(Instant::now() + time, enough).await;
+    }
+
+    /// The same, with a deadline.
+    pub(crate) async fn wait_until(&self, deadline: Instant, enough: impl Fn(usize) -> bool) {
         let mut usable = self.usable.subscribe();
         self.wanted.send_replace(());
-        let _ = tokio::time::timeout(time, usable.wait_for(|usable| enough(*usable))).await;
+        let _ = tokio::time::timeout_at(deadline, usable.wait_for(|usable| enough(*usable))).await;
     }
 
     /// By the mode, among those that are usable and not in `not`.

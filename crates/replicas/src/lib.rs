@@ -14,6 +14,7 @@
 //! | `names` | what the open files of one path have in common |
 //! | `files`, `lanes`, `reading` | open files; the same file through several gateways at once |
 //! | `paths`, `listing` | what goes by path |
+//! | `runs` | whether what was written and not synced may be lost |
 //!
 //! Invariants:
 //! 1. While a path is open here, everything about it goes through one gateway, its *home*, as long
@@ -52,6 +53,7 @@ mod reading;
 mod recent;
 mod remote;
 mod replicas;
+mod runs;
 mod status;
 
 pub use config::{Config, Error, Gateway, MAX_GATEWAYS, Mode};

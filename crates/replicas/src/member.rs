@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::config::Gateway;
 use crate::pace::Smoothed;
+use crate::runs::Run;
 use crate::status::{GatewayStatus, State, Why};
 
 /// Requests of this size and more are routed by what the way carries, smaller ones by how soon they
@@ -108,6 +109,7 @@ pub(crate) struct Member {
     byte_time: Smoothed,
     /// Open files of which it has acknowledged writes and not synced them.
     pub(crate) unsynced: AtomicUsize,
+    pub(crate) run: Run,
     /// Notified when it is left out.
     left: Notify,
     /// The keeper waits for something to be asked.
@@ -128,6 +130,7 @@ impl Member {
                 times_left_out: 0,
             }),
             unsynced: AtomicUsize::new(0),
+            run: Run::default(),
             health: AtomicU8::new(Health::Well as u8),
             allowance: AtomicUsize::new(WELL_ALLOWANCE),
             in_flight: AtomicUsize::new(0),

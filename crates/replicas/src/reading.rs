@@ -58,7 +58,7 @@ impl Replicas {
                         |Opened { fh, attr }| (Handle { member: member.clone(), fh }, attr);
                     let (handle, attr) = self.believed(path, home, answer.map(opened))?;
                     named.shown(&attr);
-                    let file = File::new(handle, &attr, named, flags, &self.gateways, &self.recent);
+                    let file = File::new(handle, &attr, named, flags, &self.recent);
                     return Ok(Opened { fh: Fh(self.files.add(file)), attr });
                 }
             }

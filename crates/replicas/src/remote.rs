@@ -123,10 +123,11 @@ impl Remote for Replicas {
         self.gateways.none_usable().await;
     }
 
-    /// Changes whenever a gateway, or the handle of a file, is lost through which something was
-    /// written and not synced: what was acknowledged there may be missing, or not be shown by the
-    /// others. It tells nothing about which machine it is.
+    /// Changes when a gateway, or the handle of a file, is lost through which something was written
+    /// and not synced, unless it is back soon and its machine has run on: what was acknowledged
+    /// there may be missing, or not be shown by the others. It tells nothing about which machine it
+    /// is.
     async fn server_run(&self) -> Result<Option<Bytes>> {
-        Ok(Some(Bytes::copy_from_slice(&self.gateways.doubts().to_ne_bytes())))
+        Ok(Some(Bytes::copy_from_slice(&self.gateways.losses().await.to_ne_bytes())))
     }
 }

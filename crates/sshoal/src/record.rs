@@ -86,7 +86,8 @@ impl Record {
         let path = dir.join(mount.device.to_string());
         // Only this process has this name, and it makes one record at a time.
         let draft = dir.join(format!("{}.{}", mount.device, std::process::id()));
-        let _directory = lock(dir)?;
+        let directory = lock(dir)?;
+        clear_leftovers(dir, &directory);
         match std::fs::remove_file(&draft) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => at(&draft, Err(error))?,
             _ => {}
@@ -171,6 +172,43 @@ fn lock(dir: &Path) -> Result<File, Error> {
     let locked = flock(&directory, FlockOperation::LockExclusive);
     at(dir, locked.map_err(io::Error::from))?;
     Ok(directory)
+}
+
+/// Most names in the directory that are looked at for leftovers: more than a machine has mounts. The
+/// rest is the next one's to clear.
+const MAX_LEFTOVERS: usize = 1024;
+
+/// Removes what killed daemons have left: records that nobody holds, drafts of them, and sockets
+/// beside no record that is held. Needs the `directory`'s lock, so that nobody is about to hold one.
+fn clear_leftovers(dir: &Path, directory: &File) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    let names = entries.flatten().take(MAX_LEFTOVERS).map(|entry| entry.file_name());
+    let names: Vec<String> = names.filter_map(|name| name.into_string().ok()).collect();
+    for name in &names {
+        let record = name.strip_suffix(SOCKET).unwrap_or(name);
+        if is_record_name(record) && !is_held(directory, record) {
+            let removed = std::fs::remove_file(dir.join(name));
+            tracing::debug!(name, ?removed, "left by a mount whose process was killed");
+        }
+    }
+}
+
+/// Whether it is `MAJOR:MINOR`, with `.PID` behind it for a draft.
+fn is_record_name(name: &str) -> bool {
+    let is_number = |text: &str| text.parse::<u32>().is_ok();
+    let (device, pid) = name.split_once('.').unwrap_or((name, "0"));
+    let device = device.split_once(':');
+    is_number(pid) && device.is_some_and(|(major, minor)| is_number(major) && is_number(minor))
+}
+
+/// Whether a daemon lives that holds the record of this name, or that cannot be told.
+fn is_held(directory: &File, name: &str) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match rustix::fs::openat(directory, name, flags, Mode::empty()) {
+        Err(rustix::io::Errno::NOENT) => false,
+        Err(_) => true,
+        Ok(file) => flock(&file, FlockOperation::NonBlockingLockShared).is_err(),
+    }
 }
 
 /// The other side: a record of a daemon, found by the mount that it serves.
@@ -469,6 +507,38 @@ mod tests {
         let text = std::fs::read_to_string(&record.path).unwrap();
         assert_eq!(field(&text, "source"), Some("host:/dir"));
         assert_eq!(field(&text, "mountpoint"), Some("/mnt/with\\nnewline"));
+    }
+
+    #[test]
+    fn what_killed_daemons_left_is_cleared_by_the_next_mount() {
+        let (_outer, dir) = fresh_dir();
+        let at = |minor| Mount { device: Device { major: 0, minor }, ..mount() };
+        let mut living = Record::create_in(&dir, &at(1)).unwrap();
+        let _living = living.listen().unwrap();
+        // Killed together, so that none clears what another has left.
+        let killed: Vec<_> = (2..5)
+            .map(|minor| {
+                let mut record = Record::create_in(&dir, &at(minor)).unwrap();
+                (record.listen().unwrap(), record)
+            })
+            .collect();
+        drop(killed);
+        std::fs::write(dir.join("0:9.4711"), "").unwrap();
+        std::fs::write(dir.join("0:8.4711.sock"), "").unwrap();
+        std::fs::write(dir.join("notes"), "not ours").unwrap();
+        let names = || {
+            let entries = std::fs::read_dir(&dir).unwrap();
+            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names().len(), 2 + 6 + 3);
+        let record = Record::create_in(&dir, &mount()).unwrap();
+        assert_eq!(names(), ["0:1", "0:1.sock", "0:99", "notes"]);
+        find_in(&dir, at(1).device, me()).unwrap().connect().unwrap();
+        record.ended();
+        living.ended();
+        assert_eq!(names(), ["notes"]);
     }
 
     #[test]

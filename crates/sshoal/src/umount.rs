@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use crate::adapter::ending::PATIENCE as PATIENCE_WITH_SERVER;
 use crate::mounts::{self, Mount};
 use crate::record::{self, End, Found};
 use crate::report::{Problem, printable};
@@ -72,8 +73,10 @@ fn wait(mut record: Found, what: &str) -> Result<(), Problem> {
     let pid = record.pid();
     let (done, waited) = mpsc::channel::<()>();
     let note = format!(
-        "sshoal: {what}: unmounted; waiting for process {} to write what is left",
-        pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string())
+        "sshoal: {what}: unmounted; waiting for process {} to write what is left. It gives up after \
+         {} s without an answer, or when it is killed",
+        pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string()),
+        PATIENCE_WITH_SERVER.as_secs()
     );
     let telling = thread::spawn(move || {
         if waited.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {

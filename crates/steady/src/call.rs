@@ -1,5 +1,6 @@
 //! One call that was lost, and its patience.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,6 +24,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Longest such pause.
 const LAST_PAUSE: Duration = Duration::from_secs(4);
 
+/// A connection that was lost, and is made anew, stands within this time. If not, and if no smallest
+/// question is answered in as long again, it counts as missing.
+const SOON: Duration = Duration::from_secs(2);
+
 /// Handles of one call that may be stale as soon as they are opened, in a row, before that is the
 /// answer.
 pub(crate) const MAX_STALE: u32 = 8;
@@ -35,6 +40,8 @@ pub(crate) struct Trouble<'a> {
     core: &'a Arc<Core>,
     deadline: Option<Instant>,
     losses: u32,
+    /// The last of them.
+    why: Errno,
     stale_in_a_row: u32,
     _waiting: Waiting<'a>,
 }
@@ -46,7 +53,8 @@ impl<'a> Trouble<'a> {
             Patience::Hard | Patience::None => None,
         };
         let waiting = core.link.begin_waiting();
-        Trouble { core, deadline, losses: 0, stale_in_a_row: 0, _waiting: waiting }
+        let (losses, why) = (0, Errno::EHOSTDOWN);
+        Trouble { core, deadline, losses, why, stale_in_a_row: 0, _waiting: waiting }
     }
 
     /// The call was lost with `errno`. `Ok` when it may go on, which may take its time.
@@ -56,6 +64,7 @@ impl<'a> Trouble<'a> {
             return Err(errno);
         }
         self.losses += 1;
+        self.why = errno;
         self.stale_in_a_row = 0;
         // The first may be over at once: another gateway, or a connection that is made anew.
         if self.losses.is_multiple_of(2) {
@@ -114,6 +123,13 @@ impl<'a> Trouble<'a> {
     /// What comes of `asked`, if it comes in time; else `ETIMEDOUT`, and the patience
     /// [is over](Trouble::is_over).
     pub(crate) async fn within<T>(&self, asked: impl Future<Output = Result<T>>) -> Result<T> {
+        let asked = async {
+            tokio::select! {
+                biased;
+                answer = asked => answer,
+                never = self.doubt() => match never {},
+            }
+        };
         match self.deadline {
             None => asked.await,
             Some(deadline) => match tokio::time::timeout_at(deadline, asked).await {
@@ -121,6 +137,17 @@ impl<'a> Trouble<'a> {
                 Err(_) => Err(Errno::ETIMEDOUT),
             },
         }
+    }
+
+    /// Looks whether there is a connection at all, when what was asked after a loss takes its time:
+    /// those who can do without need not wait until that has failed as well, which may take as long
+    /// as the remote below tries to connect.
+    async fn doubt(&self) -> Infallible {
+        if self.losses > 0 {
+            tokio::time::sleep(SOON).await;
+            self.core.link.look_soon(self.core, SOON, self.why).await;
+        }
+        std::future::pending().await
     }
 
     /// Whether the call has to end now, with what it has.

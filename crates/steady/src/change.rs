@@ -7,10 +7,11 @@ use base::{Errno, Fh, Remote, Result};
 
 use crate::Core;
 use crate::call::{Asked, Trouble};
-use crate::file::{Body, Handle, Phase, Usable};
+use crate::file::{Body, Handle, Phase, State, Usable};
 use crate::link::is_loss;
 use crate::log::Change;
 use crate::recover;
+use crate::turn::Turn;
 use crate::unsynced::Digest;
 
 /// The place of a change in the log of its file; taken out when dropped.
@@ -21,21 +22,48 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Takes a place for `change` through `handle`. With the handle below, if it may be sent now.
-    fn begin(handle: &Arc<Handle>, change: Change) -> Result<(Ticket, Option<Usable>)> {
+    /// Takes a place for `change` through `handle`, if it is its turn. With the handle below, if it
+    /// may be sent now.
+    fn begin(
+        handle: &Arc<Handle>,
+        change: &Change,
+        turn: Option<&Turn<'_>>,
+    ) -> Result<Option<(Ticket, Option<Usable>)>> {
         let mut state = handle.body.lock();
         if let Some(errno) = state.kept_error.take() {
             return Err(errno);
         }
         let usable = crate::file::usable(&state, handle.number)?;
-        let number = state.log.begin(change, Some(handle.clone()), usable.is_some());
-        Ok((Ticket { body: handle.body.clone(), number, over: false }, usable))
+        if turn.is_none() && !state.is_free_for(change.end()) {
+            return Ok(None);
+        }
+        let number = state.log.begin(change.clone(), Some(handle.clone()), usable.is_some());
+        Ok(Some((Ticket { body: handle.body.clone(), number, over: false }, usable)))
     }
 
-    /// Takes a place for a change that somebody else sends, and sends again.
-    pub(crate) fn elsewhere(body: &Arc<Body>, change: Change) -> Ticket {
-        let number = body.lock().log.begin(change, None, true);
-        Ticket { body: body.clone(), number, over: false }
+    /// Takes a place for a change that somebody else sends, and sends again, when it is its turn.
+    pub(crate) async fn elsewhere(
+        core: &Arc<Core>,
+        body: &Arc<Body>,
+        change: Change,
+    ) -> Result<Ticket> {
+        let take = |state: &mut State| {
+            let number = state.log.begin(change.clone(), None, true);
+            Ticket { body: body.clone(), number, over: false }
+        };
+        {
+            let mut state = body.lock();
+            if state.is_free_elsewhere(change.end()) {
+                return Ok(take(&mut state));
+            }
+        }
+        let _turn = Box::pin(core.turn(body, change.end(), None)).await?;
+        Ok(take(&mut body.lock()))
+    }
+
+    /// Its number in the log.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// The server has acknowledged it. `false` when its answer does not count any more, since it is
@@ -107,7 +135,16 @@ impl Core {
     /// Changes a file through one of our handles.
     pub(crate) async fn change(self: &Arc<Core>, fh: Fh, change: Change) -> Result<()> {
         let handle = self.files.handle(fh)?;
-        let (mut ticket, usable) = Ticket::begin(&handle, change.clone())?;
+        let mut turn = None;
+        let (mut ticket, usable) = match Ticket::begin(&handle, &change, None)? {
+            Some(begun) => begun,
+            None => {
+                let mine = Box::pin(self.turn(&handle.body, change.end(), Some(&handle))).await?;
+                let begun = Ticket::begin(&handle, &change, Some(&mine))?;
+                turn = Some(mine);
+                begun.ok_or(Errno::EIO)?
+            }
+        };
         let mut lost = None;
         if let Some(Usable { fh, epoch }) = usable {
             let mut digest = None;
@@ -115,6 +152,8 @@ impl Core {
             let mut call = send(&*self.inner, fh, &change);
             let answer = poll_fn(|context| {
                 let polled = call.as_mut().poll(context);
+                // It is on its way.
+                drop(turn.take());
                 if !is_digested {
                     // Once it is on its way, and its content still in the processor's caches.
                     is_digested = true;
@@ -136,6 +175,7 @@ impl Core {
                 Err(_) => {}
             }
         }
+        drop(turn);
         Box::pin(self.sent_again(&handle, ticket, lost)).await
     }
 

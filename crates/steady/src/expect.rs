@@ -64,6 +64,11 @@ impl Expect {
         (self.least == self.most).then_some(self.most)
     }
 
+    /// Whether it had this time of last change when it was seen last.
+    pub(crate) fn was_changed_at(&self, time: Timestamp) -> bool {
+        matches!(self.mtime, Mtime::Exactly(seen) | Mtime::AtLeast(seen) if seen == time)
+    }
+
     /// Whether a file with these attributes may be the one.
     pub(crate) fn explains(&self, attr: &Attr) -> bool {
         let same = |expected: Option<u32>, is: u32| expected.is_none_or(|expected| expected == is);
@@ -78,6 +83,16 @@ impl Expect {
             && same(self.gid, attr.gid)
             && (self.least..=self.most).contains(&attr.size)
             && time
+    }
+
+    /// Whether a file with these attributes may be the one, longer and newer than it was.
+    pub(crate) fn has_grown_to(&self, attr: &Attr) -> bool {
+        let grown = Expect { most: u64::MAX, ..*self };
+        let newer = match self.mtime {
+            Mtime::Exactly(time) => Expect { mtime: Mtime::AtLeast(time), ..grown },
+            Mtime::AtLeast(_) | Mtime::Any => grown,
+        };
+        attr.kind == FileKind::Regular && attr.size > self.most && newer.explains(attr)
     }
 
     /// The time of last change was, or may have been, set to the server's now.

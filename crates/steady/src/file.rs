@@ -16,6 +16,7 @@
 
 mod handle;
 mod table;
+mod tail;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -32,6 +33,7 @@ use crate::unsynced::{Digest, Unsynced};
 
 pub(crate) use handle::{Handle, Usable, usable};
 pub(crate) use table::{Files, moved};
+pub(crate) use tail::Tail;
 
 /// Where a body is between being open and being lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,13 +69,22 @@ pub(crate) struct State {
     pub(crate) perhaps: Option<RemotePath>,
     pub(crate) expect: Expect,
     pub(crate) log: Log,
+    /// What was read at its end.
+    tail: Option<Tail>,
     /// By the number of our handle.
     pub(crate) slots: HashMap<u64, Slot>,
     pub(crate) unsynced: Unsynced,
     /// The run of the server in which the unsynced writes were acknowledged.
     pub(crate) run: Option<Bytes>,
+    /// The permissions that it is to have again, if it was given more to open it again.
+    pub(crate) loosened: Option<u32>,
     /// To be told by the next write or fsync: what was acknowledged is lost.
     pub(crate) kept_error: Option<Errno>,
+    /// Those who wait for their turn to change it, and who has it.
+    pub(crate) queued: usize,
+    /// Changes that have got their answers, or were given up, but for those that are sent again: what
+    /// was seen of the file before the last of them does not count.
+    pub(crate) ended: u64,
     /// It was changed through us since it was opened.
     changed: bool,
 }
@@ -83,6 +94,8 @@ pub(crate) struct Body {
     state: Mutex<State>,
     /// Notified when an attempt to open it again has ended.
     pub(crate) settled: Notify,
+    /// The queue of those who wait for their turn to change it (`turn`).
+    pub(crate) turn: tokio::sync::Mutex<()>,
     core: Weak<Core>,
 }
 
@@ -97,13 +110,18 @@ impl Body {
             perhaps: None,
             expect: Expect::of(attr),
             log: Log::default(),
+            tail: None,
             slots: HashMap::new(),
             unsynced: Unsynced::default(),
             run: None,
+            loosened: None,
             kept_error: None,
+            queued: 0,
+            ended: 0,
             changed: false,
         };
-        Arc::new(Body { state: Mutex::new(state), settled: Notify::new(), core })
+        let (settled, turn) = (Notify::new(), tokio::sync::Mutex::new(()));
+        Arc::new(Body { state: Mutex::new(state), settled, turn, core })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -167,6 +185,7 @@ impl Body {
                 return false;
             }
             let Some(left) = state.log.end(number, true) else { return false };
+            state.ended += 1;
             state.happened(number, &left.change, digest, run, core.run.may_be_told(), &ahead);
             left
         };
@@ -180,7 +199,9 @@ impl Body {
         let run = core.run.now(core);
         let ahead = self.ahead();
         let told = core.run.may_be_told();
-        self.lock().happened(number, change, None, run, told, &ahead);
+        let mut state = self.lock();
+        state.ended += 1;
+        state.happened(number, change, None, run, told, &ahead);
     }
 
     /// An entry's caller has given up, or has its answer.
@@ -190,6 +211,7 @@ impl Body {
             let mut state = self.lock();
             let left = state.log.end(number, false);
             if let Some(left) = left.as_ref().filter(|left| left.may_have_arrived) {
+                state.ended += 1;
                 state.may_have_happened(number, &left.change, &ahead);
             }
             left
@@ -212,6 +234,9 @@ impl State {
         let end = self.expect.size();
         change.happened(&mut self.expect, ahead);
         self.changed = true;
+        if matches!(change, Change::Set(set) | Change::SetByPath(set) if set.perm.is_some()) {
+            self.loosened = None;
+        }
         self.run = self.run.take().or(run);
         if !runs_are_told {
             return;

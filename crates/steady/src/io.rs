@@ -26,21 +26,20 @@ impl Core {
     /// What `call` gives through the handle below, which may be made as often as need be.
     async fn through<'a, T: Send>(
         self: &'a Arc<Core>,
-        fh: Fh,
+        handle: &Arc<Handle>,
         call: impl Fn(Fh) -> Asked<'a, T> + Send + Sync,
     ) -> Result<T> {
-        let handle = self.files.handle(fh)?;
         let mut lost = None;
         if let Some(Usable { fh, epoch }) = handle.usable()? {
             match call(fh).await {
-                Err(errno) if is_lost(errno, &handle, epoch) => {
+                Err(errno) if is_lost(errno, handle, epoch) => {
                     handle.body.lost(epoch);
                     lost = Some(errno);
                 }
                 answer => return answer,
             }
         }
-        Box::pin(self.through_again(&handle, lost, call)).await
+        Box::pin(self.through_again(handle, lost, call)).await
     }
 
     async fn through_again<'a, T: Send>(
@@ -84,15 +83,26 @@ impl Core {
     }
 
     pub(crate) async fn read(self: &Arc<Core>, fh: Fh, offset: u64, len: u32) -> Result<Data> {
-        self.through(fh, |fh| self.inner.read(fh, offset, len)).await
+        let handle = self.files.handle(fh)?;
+        self.behind(&handle.body).await?;
+        let data = self.through(&handle, |fh| self.inner.read(fh, offset, len)).await?;
+        handle.body.lock().has_read(&data, offset);
+        Ok(data)
     }
 
     pub(crate) async fn fstat(self: &Arc<Core>, fh: Fh) -> Result<Attr> {
-        let body = self.files.handle(fh)?.body.clone();
+        let handle = self.files.handle(fh)?;
+        self.behind(&handle.body).await?;
+        self.fstat_first(&handle).await
+    }
+
+    /// As [`Core::fstat`], before those who wait for their turn to change the file.
+    pub(crate) async fn fstat_first(self: &Arc<Core>, handle: &Arc<Handle>) -> Result<Attr> {
+        let body = &handle.body;
         // The number of the next change, if nothing was on its way when it was asked.
         let quiet = AtomicU64::new(BUSY);
         let attr = self
-            .through(fh, |fh| {
+            .through(handle, |fh| {
                 let state = body.lock();
                 let next = if state.log.is_idle() { state.log.next() } else { BUSY };
                 quiet.store(next, Ordering::Relaxed);
@@ -108,11 +118,13 @@ impl Core {
     }
 
     pub(crate) async fn fsync(self: &Arc<Core>, fh: Fh) -> Result<()> {
-        let body = self.files.handle(fh)?.body.clone();
+        let handle = self.files.handle(fh)?;
+        let body = &handle.body;
+        self.behind(body).await?;
         let kept = || body.lock().kept_error.take().map_or(Ok(()), Err);
         kept()?;
         let next = AtomicU64::new(0);
-        let synced = self.through(fh, |fh| {
+        let synced = self.through(&handle, |fh| {
             next.store(body.lock().log.next(), Ordering::Relaxed);
             self.inner.fsync(fh)
         });
@@ -146,7 +158,8 @@ impl Core {
     ) -> Result<u64> {
         let (source, target) = (self.files.handle(from)?, self.files.handle(to)?);
         let range = to_offset..to_offset.saturating_add(len);
-        let ticket = Ticket::elsewhere(&target.body, Change::Copy(range));
+        self.behind(&source.body).await?;
+        let ticket = Ticket::elsewhere(self, &target.body, Change::Copy(range)).await?;
         let call = |from, to| self.inner.copy(from, from_offset, to, to_offset, len);
         match self.between(&source, &target, call).await {
             Ok(copied) => {

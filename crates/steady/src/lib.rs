@@ -20,8 +20,10 @@
 //! 3. What changes a file is in that file's log from its first poll until it is answered; in the
 //!    order of the log it is sent again, and nothing newer goes out before that (rule 2 of
 //!    [`base::Remote`] holds across a loss).
+//!    Appends, and what else may move the end of the file, are never under way at once (`turn`).
 //! 4. A file that is opened again is the one that was open, as far as kind, size, times, owner and
-//!    permissions can tell; if not, its handles answer `ESTALE` from then on.
+//!    permissions can tell, or it has grown, and its old end is still there (`file::tail`); if not,
+//!    its handles answer `ESTALE` from then on.
 //! 5. What may have happened is never blindly done again.
 //! 6. Whoever waits is freed at once when its future is dropped; a write that was given up so is not
 //!    sent again.
@@ -51,6 +53,7 @@ mod recover;
 mod remote;
 mod run;
 mod status;
+mod turn;
 mod unsynced;
 
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Whether there is a connection, as far as it is known here, and the one task that asks for it.
 //!
 //! - `Up`: nothing says otherwise. → `Away` by a call that was lost twice in a row ([`Link::lost`]),
-//!   which starts the task that probes.
+//!   or once, and nothing was answered for some seconds since ([`Link::look_soon`]). That starts the
+//!   task that probes.
 //! - `Away`: since when, and why. Calls wait for its end. → `Up` by that task, when the remote below
 //!   answers, with whatever it be.
 //!
@@ -53,6 +54,8 @@ pub(crate) struct Link {
     /// Somebody was turned away, or began to wait, since the last question.
     is_missed: AtomicBool,
     missed: Notify,
+    /// Somebody asks whether it is still there.
+    is_asked: AtomicBool,
 }
 
 impl Default for Link {
@@ -63,6 +66,7 @@ impl Default for Link {
             waiting: AtomicUsize::new(0),
             is_missed: AtomicBool::new(false),
             missed: Notify::new(),
+            is_asked: AtomicBool::new(false),
         }
     }
 }
@@ -128,6 +132,28 @@ impl Link {
         if begun {
             tracing::debug!(name = core.config.name, "no connection: {why}");
             tokio::spawn(probe(Arc::downgrade(core)));
+        }
+    }
+
+    /// Asks the smallest question, unless somebody does. Without an answer `in_time` the connection
+    /// counts as lost.
+    pub(crate) async fn look_soon(&self, core: &Arc<Core>, in_time: Duration, why: Errno) {
+        /// Somebody asks.
+        struct Asking<'a>(&'a AtomicBool);
+        impl Drop for Asking<'_> {
+            fn drop(&mut self) {
+                self.0.store(false, Ordering::Relaxed);
+            }
+        }
+        if self.is_away() || self.is_asked.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let _asking = Asking(&self.is_asked);
+        let root = RemotePath::root();
+        match tokio::time::timeout(in_time, core.inner.lstat(&root)).await {
+            Ok(Err(errno)) if is_loss(errno) => self.lost(core, errno),
+            Ok(_) => {}
+            Err(_) => self.lost(core, why),
         }
     }
 

@@ -13,6 +13,10 @@
 //!
 //! A caller that gives up takes its entry out.
 //!
+//! Appends, and what else may move the end of the file, are never without an answer at the same time
+//! ([`Log::admits`]): what has become of an append is told by where the file ends, so nothing else may
+//! have moved that.
+//!
 //! Pure bookkeeping: nothing is asked here.
 
 use std::collections::VecDeque;
@@ -21,6 +25,7 @@ use std::sync::Arc;
 
 use base::{AttrChange, Result};
 use bytes::Bytes;
+use tokio::sync::Notify;
 
 use crate::expect::{Ahead, Expect};
 use crate::file::Handle;
@@ -45,7 +50,31 @@ pub(crate) enum Change {
     Copy(Range<u64>),
 }
 
+/// What a change does with the end of its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It leaves it where it is.
+    Stays,
+    /// It puts something behind it.
+    Appended,
+    /// It may set it elsewhere.
+    Moved,
+}
+
 impl Change {
+    /// What it does with the end of the file.
+    pub(crate) fn end(&self) -> End {
+        match self {
+            Change::Append { .. } => End::Appended,
+            Change::Write { .. } | Change::Copy(_) if self.range().is_empty() => End::Stays,
+            Change::Write { .. } | Change::Copy(_) => End::Moved,
+            Change::Set(change) | Change::SetByPath(change) => match change.size {
+                Some(_) => End::Moved,
+                None => End::Stays,
+            },
+        }
+    }
+
     /// Bytes of content that are kept for it.
     pub(crate) fn len(&self) -> u64 {
         match self {
@@ -122,12 +151,23 @@ struct Entry {
     state: State,
     /// `None` once it is done, and for what goes through no handle.
     handle: Option<Arc<Handle>>,
+    /// The number of its handle, also when it is done.
+    through: Option<u64>,
     change: Change,
     /// It was on its way at least once.
     may_have_arrived: bool,
 }
 
 impl Entry {
+    /// The bytes that it has decided about, if it has happened.
+    fn happened(&self) -> Option<Range<u64>> {
+        match &self.state {
+            State::Done(range) => Some(range.clone()),
+            State::Answered(Ok(())) => Some(self.change.range()),
+            _ => None,
+        }
+    }
+
     fn is_unanswered(&self) -> bool {
         matches!(self.state, State::Sent | State::Waiting | State::Replaying)
     }
@@ -166,9 +206,45 @@ pub(crate) struct Log {
     /// By number.
     entries: VecDeque<Entry>,
     done: usize,
+    /// Unanswered appends, and other unanswered changes that may move the end.
+    appends: usize,
+    moves: usize,
+    /// Notified when an entry is answered or taken out.
+    moved: Arc<Notify>,
 }
 
 impl Log {
+    /// Notified when an entry is answered or taken out.
+    pub(crate) fn moved(&self) -> Arc<Notify> {
+        self.moved.clone()
+    }
+
+    /// Whether a change that does this may begin now.
+    pub(crate) fn admits(&self, end: End) -> bool {
+        match end {
+            End::Stays => true,
+            End::Appended => self.moves == 0,
+            End::Moved => self.appends == 0,
+        }
+    }
+
+    /// How many with such an end have no answer.
+    fn count(&mut self, end: End) -> Option<&mut usize> {
+        match end {
+            End::Stays => None,
+            End::Appended => Some(&mut self.appends),
+            End::Moved => Some(&mut self.moves),
+        }
+    }
+
+    /// One with such an end has its answer, or needs none any more.
+    fn is_over(&mut self, end: End) {
+        if let Some(count) = self.count(end) {
+            *count -= 1;
+        }
+        self.moved.notify_waiters();
+    }
+
     /// The number that the next entry will have.
     pub(crate) fn next(&self) -> u64 {
         self.next
@@ -179,7 +255,11 @@ impl Log {
         let number = self.next;
         self.next += 1;
         let state = if sent { State::Sent } else { State::Waiting };
-        let entry = Entry { number, state, handle, change, may_have_arrived: sent };
+        if let Some(count) = self.count(change.end()) {
+            *count += 1;
+        }
+        let through = handle.as_ref().map(|handle| handle.number);
+        let entry = Entry { number, state, handle, through, change, may_have_arrived: sent };
         self.entries.push_back(entry);
         number
     }
@@ -212,8 +292,12 @@ impl Log {
     /// The answer to what was sent again.
     pub(crate) fn answer(&mut self, number: u64, result: Result<()>) -> bool {
         let Some(entry) = self.entry(number) else { return false };
+        let open = entry.is_unanswered().then(|| entry.change.end());
         entry.state = State::Answered(result);
         entry.may_have_arrived = false;
+        if let Some(end) = open {
+            self.is_over(end);
+        }
         true
     }
 
@@ -230,6 +314,7 @@ impl Log {
         let position = self.position(number)?;
         let entry = self.entries.get_mut(position)?;
         let range = entry.change.range();
+        let open = entry.is_unanswered().then(|| entry.change.end());
         let left = Left {
             change: std::mem::replace(&mut entry.change, Change::Set(AttrChange::default())),
             may_have_arrived: entry.may_have_arrived,
@@ -242,6 +327,9 @@ impl Log {
             self.entries.remove(position);
         }
         self.trim();
+        if let Some(end) = open {
+            self.is_over(end);
+        }
         Some(left)
     }
 
@@ -296,16 +384,14 @@ impl Log {
                 break;
             }
             let parts = self.parts_left(position);
-            let whole = matches!(parts.as_slice(), [part] if *part == entry.change.range());
+            let is_cut = self.is_cut_already(position);
             let entry = &mut self.entries[position];
             entry.state = State::Replaying;
             entry.may_have_arrived = true;
             let mut change = entry.change.clone();
             if let Change::Set(change) = &mut change
-                && change.size.is_some()
-                && !whole
+                && is_cut
             {
-                // Something newer beyond that size was acknowledged, so the cut came before it.
                 change.size = None;
             }
             taken.push(Replay { number: entry.number, handle, change, parts });
@@ -316,15 +402,22 @@ impl Log {
     /// The bytes of an entry that nothing newer has decided about.
     fn parts_left(&self, position: usize) -> Vec<Range<u64>> {
         let mut parts = vec![self.entries[position].change.range()];
-        for later in self.entries.iter().skip(position + 1) {
-            let covered = match &later.state {
-                State::Done(range) => range.clone(),
-                State::Answered(Ok(())) => later.change.range(),
-                _ => continue,
-            };
+        for covered in self.entries.iter().skip(position + 1).filter_map(Entry::happened) {
             parts = parts.into_iter().flat_map(|part| without(part, &covered)).collect();
         }
         parts
+    }
+
+    /// Whether a change of size has been carried out, since something newer beyond that size was
+    /// acknowledged through the same handle. What came by another way may have overtaken it, and
+    /// may be cut off by it as well as not, as long as it is not answered.
+    fn is_cut_already(&self, position: usize) -> bool {
+        let entry = &self.entries[position];
+        let mut newer = self.entries.iter().skip(position + 1);
+        newer.any(|later| {
+            later.through == entry.through
+                && later.happened().is_some_and(|range| range.end > entry.change.range().start)
+        })
     }
 
     /// What was being sent again was lost once more.
@@ -349,14 +442,6 @@ impl Log {
             }
         }
         appends
-    }
-
-    /// Whether anything but appends is not answered and could have changed the size.
-    pub(crate) fn has_other_changes_in_doubt(&self) -> bool {
-        let open = self.entries.iter().filter(|entry| entry.is_unanswered());
-        open.filter(|entry| entry.may_have_arrived).any(|entry| {
-            !matches!(entry.change, Change::Append { .. }) && !entry.change.range().is_empty()
-        })
     }
 
     /// How much of `range` may have been overwritten by what is not answered and will be sent again.

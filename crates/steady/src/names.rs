@@ -17,7 +17,7 @@
 //! | unlink, rmdir, rename | nothing, and nothing was there before | sent again (`ENOENT`) |
 //! | unlink, rmdir | nothing | done |
 //! | unlink | what was there before, or what is older than the request, or a directory | sent again |
-//! | rmdir | a directory not changed since the request, or no directory | sent again |
+//! | rmdir | a directory not changed since the request, or of the same time as before, or no directory | sent again |
 //! | unlink, rmdir | something newer | unknown |
 //! | rename | not the old name, and at the new one what was at the old one | done |
 //! | rename | not the old name, at the new one something else than before, and the old one was not known | done |
@@ -278,8 +278,10 @@ impl Core {
         path: &RemotePath,
         change: AttrChange,
     ) -> Result<()> {
-        let body = self.files.body(path);
-        let ticket = body.map(|body| Ticket::elsewhere(&body, Change::SetByPath(change)));
+        let ticket = match self.files.body(path) {
+            Some(body) => Some(Ticket::elsewhere(self, &body, Change::SetByPath(change)).await?),
+            None => None,
+        };
         self.repeated(|| self.inner.setattr(path, change)).await?;
         if let Some(ticket) = ticket {
             ticket.happened(self);

@@ -20,7 +20,7 @@ impl Core {
         path: &RemotePath,
         flags: OpenFlags,
     ) -> Result<Opened> {
-        let before = self.files.about_to_open(path, flags);
+        let before = self.files.about_to_open(self, path, flags).await?;
         let opened = match flags.create {
             Create::Exclusive(perm) => self.open_new(path, flags, perm).await,
             _ => self.repeated(|| self.inner.open(path, flags)).await,

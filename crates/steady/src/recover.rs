@@ -3,27 +3,30 @@
 //! One task does it for a file, begun by the first caller who needs it; the others wait for its end.
 //! It goes on when they give up, and ends with the [`Steady`](crate::Steady).
 //!
-//! 1. The file is opened by its name once for each handle, never made and never cut. What is there
-//!    must be what the file must look like now (`expect`).
+//! 1. The file is opened by its name once for each handle, never made and never cut; with more
+//!    permissions for that moment where it has to be (`permission`). What is there must be what the
+//!    file must look like now (`expect`), or have become that by growing.
 //! 2. Appends whose answers were lost are looked for in the file (`appends`).
 //! 3. If the server was started anew since, what it had acknowledged and not synced is compared
 //!    (`verify`).
 //! 4. The log is sent again, in its order, with what has joined it meanwhile.
 
 mod appends;
+mod permission;
 mod verify;
 
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::Poll;
 
-use base::{Attr, Errno, Fh, Remote, RemotePath, Result};
+use base::{Access, Attr, Errno, Fh, OpenFlags, Remote, RemotePath, Result};
 
 use crate::Core;
 use crate::call::Asked;
 use crate::change::send;
-use crate::file::{Body, Handle, Phase};
+use crate::file::{Body, Handle, Phase, Tail};
 use crate::link::is_loss;
 use crate::log::{Change, Replay};
 
@@ -105,12 +108,24 @@ impl Drop for UnderWay {
             state.epoch += 1;
             state.log.replay_lost();
         }
+        let waiting = state.log.moved();
         drop(state);
         self.body.settled.notify_waiters();
+        waiting.notify_waiters();
     }
 }
 
 impl Body {
+    /// It cannot be opened again for this handle; what its callers are told from now on. Who writes is
+    /// not told what he could have been told when he opened it: what he has written is at stake.
+    fn refuses(&self, core: &Core, handle: &Handle, errno: Errno) -> Errno {
+        if !handle.flags.access.writes() {
+            return errno;
+        }
+        self.tell(core, &format!("cannot be opened for writing again: {errno}"));
+        Errno::EIO
+    }
+
     /// Tells in the log what has become of it.
     fn tell(&self, core: &Core, what: &str) {
         let name = self.lock().name.clone();
@@ -160,18 +175,18 @@ enum Found<'a> {
 }
 
 async fn open_again(core: &Arc<Core>, body: &Arc<Body>) -> Outcome {
-    let (names, handles) = {
+    let (names, handles, ended) = {
         let state = body.lock();
         let names: Vec<RemotePath> = state.name.iter().chain(&state.perhaps).cloned().collect();
         let lost = state.slots.values().filter(|slot| slot.epoch < state.epoch);
         let handles: Vec<_> = lost.filter_map(|slot| slot.handle.upgrade()).collect();
-        (names, handles)
+        (names, handles, state.ended)
     };
     let mut outcome = Outcome::Dead("removed while it was open, and lost with the connection");
     for name in names {
         match find(core, body, &name, &handles).await {
             Found::It { attr, opened } => {
-                return go_on(core, body, &name, attr.as_ref(), opened).await;
+                return go_on(core, body, &name, (attr.as_ref(), ended), opened).await;
             }
             Found::NotIt(why) => outcome = Outcome::Dead(why),
             Found::Failed(errno) => return Outcome::Failed(errno),
@@ -190,11 +205,16 @@ async fn find<'a>(
     let inner = &*core.inner;
     let (mut attr, mut all) = (None, Vec::new());
     for handle in handles {
-        match inner.open(name, handle.flags_again()).await {
+        match permission::open(core, body, name, handle.flags_again()).await {
             Ok(opened) => {
                 let fresh = Fresh::new(inner, opened.fh);
-                if !body.expect().explains(&opened.attr) {
-                    return Found::NotIt("changed on the server while there was no connection");
+                match is_it(core, body, name, &opened.attr).await {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        let why = "changed on the server while there was no connection";
+                        return Found::NotIt(why);
+                    }
+                    Err(errno) => return Found::Failed(lost_again(errno)),
                 }
                 attr = attr.or(Some(opened.attr));
                 all.push((handle.clone(), Ok(fresh)));
@@ -207,7 +227,7 @@ async fn find<'a>(
             }
             // It may be that file, but this is not to be had any more.
             Err(errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS | Errno::ETXTBSY)) => {
-                all.push((handle.clone(), Err(errno)));
+                all.push((handle.clone(), Err(body.refuses(core, handle, errno))));
             }
             Err(errno) => return Found::Failed(lost_again(errno)),
         }
@@ -215,17 +235,39 @@ async fn find<'a>(
     Found::It { attr, opened: all }
 }
 
+/// Whether what was opened by this name is the file, or what has become of it by growing. An error
+/// says that it could not be looked.
+async fn is_it(core: &Core, body: &Body, name: &RemotePath, attr: &Attr) -> Result<bool> {
+    let expect = body.expect();
+    if expect.explains(attr) {
+        return Ok(true);
+    }
+    let Some(tail) = body.lock().known_tail() else { return Ok(false) };
+    if !expect.has_grown_to(attr) {
+        return Ok(false);
+    }
+    let inner = &*core.inner;
+    let opened = match inner.open(name, OpenFlags::existing(Access::Read)).await {
+        Err(errno) if !is_loss(errno) && errno != Errno::ESTALE => return Ok(false),
+        opened => opened?,
+    };
+    let fresh = Fresh::new(inner, opened.fh);
+    let data = inner.read(fresh.fh(), tail.offset, Tail::LEN).await?;
+    Ok(tail.is(&data.to_vec()))
+}
+
 /// A handle that is stale as soon as it is opened was lost with its connection.
 fn lost_again(errno: Errno) -> Errno {
     if errno == Errno::ESTALE { Errno::EHOSTDOWN } else { errno }
 }
 
-/// The file is there: looks after what is in doubt, takes the handles over, and sends the log.
+/// The file is there: looks after what is in doubt, takes the handles over, and sends the log. `attr`
+/// was seen when so many changes had `ended`.
 async fn go_on(
     core: &Arc<Core>,
     body: &Arc<Body>,
     name: &RemotePath,
-    attr: Option<&Attr>,
+    (attr, ended): (Option<&Attr>, u64),
     opened: Vec<(Arc<Handle>, Result<Fresh<'_>>)>,
 ) -> Outcome {
     if let Some(attr) = attr {
@@ -255,7 +297,8 @@ async fn go_on(
         if state.perhaps.as_ref() == Some(name) {
             state.perhaps = None;
         }
-        if let Some(attr) = attr {
+        // Unless it was changed since by who had begun before.
+        if let Some(attr) = attr.filter(|_| state.ended == ended) {
             state.seen(attr);
         }
     }
@@ -321,17 +364,21 @@ async fn send_batch(
 /// The calls that carry out what is left of a change.
 fn parts_of<'a>(core: &'a Core, fh: Fh, replay: &Replay) -> impl Iterator<Item = Asked<'a, ()>> {
     let inner = &*core.inner;
-    let calls: Vec<_> = match &replay.change {
+    what_is_left(replay).into_iter().map(move |change| send(inner, fh, &change))
+}
+
+/// What is left of a change, as changes of their own.
+fn what_is_left(replay: &Replay) -> Vec<Change> {
+    match &replay.change {
         Change::Write { offset, data } if replay.parts != [replay.change.range()] => {
-            let parts = replay.parts.iter().map(|part| {
+            let part = |part: &Range<u64>| {
                 let (from, to) = ((part.start - offset) as usize, (part.end - offset) as usize);
-                inner.write(fh, part.start, data.slice(from..to))
-            });
-            parts.collect()
+                Change::Write { offset: part.start, data: data.slice(from..to) }
+            };
+            replay.parts.iter().map(part).collect()
         }
-        change => vec![send(inner, fh, change)],
-    };
-    calls.into_iter()
+        change => vec![change.clone()],
+    }
 }
 
 impl Body {
@@ -339,15 +386,16 @@ impl Body {
     fn sent_again(&self, core: &Arc<Core>, replay: &Replay, result: Result<()>) {
         let run = core.run.now(core);
         let told = core.run.may_be_told();
-        let whole = replay.parts == [replay.change.range()];
-        let digest = if told && whole { replay.change.digest() } else { None };
         let ahead = |time| core.clock.is_future(time);
         let mut state = self.lock();
-        match result {
-            Ok(()) => {
-                state.happened(replay.number, &replay.change, digest, run, told, &ahead);
+        for change in what_is_left(replay) {
+            match result {
+                Ok(()) => {
+                    let digest = told.then(|| change.digest()).flatten();
+                    state.happened(replay.number, &change, digest, run.clone(), told, &ahead);
+                }
+                Err(_) => state.may_have_happened(replay.number, &change, &ahead),
             }
-            Err(_) => state.may_have_happened(replay.number, &replay.change, &ahead),
         }
         state.log.answer(replay.number, result);
     }

@@ -179,6 +179,38 @@ async fn only_writes_that_were_not_synced_come_into_doubt() {
     assert_ne!(run().await, before);
 }
 
+/// What becomes of a gateway that was lost with unsynced writes, and whether they count as lost.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_is_back_soon_in_its_run_has_lost_nothing() {
+    for (back_after_secs, runs_on, lost) in
+        [(1, true, false), (1, false, true), (20, true, true), (20, false, true)]
+    {
+        let it = Faulty::new(Mode::Failover, 2);
+        it.gateways.iter().for_each(|gateway| gateway.set_server_run("its first"));
+        let fh = it.create("file").await;
+        let before = it.pool.server_run().await.unwrap();
+        it.put(fh, 0, b"first").await;
+        it.gateways[0].cut();
+        it.pool.lstat(&path("")).await.unwrap();
+        let gateway = it.gateways[0].clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(back_after_secs)).await;
+            if !runs_on {
+                gateway.set_server_run("another");
+            }
+            gateway.restore_without_handles(Errno::ESTALE);
+        });
+        let began = Instant::now();
+        let now = it.pool.server_run().await.unwrap();
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert_eq!(now != before, lost, "back after {back_after_secs} s, runs on: {runs_on}");
+        // What was found out stays.
+        it.until(0, |state| !is_left_out(state)).await;
+        assert_eq!(it.pool.server_run().await.unwrap(), now);
+        it.pool.close(fh);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn all_away_is_away_and_ends() {
     let it = Faulty::new(Mode::Balance, 2);

@@ -12,6 +12,7 @@ mod full;
 mod programs;
 mod random;
 mod servers;
+mod unmounting;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -71,13 +71,21 @@ impl Files {
     }
 
     /// To be called before `path` is opened.
-    pub(crate) fn about_to_open(&self, path: &RemotePath, flags: OpenFlags) -> Option<Before> {
-        let body = self.body(path)?;
+    pub(crate) async fn about_to_open(
+        &self,
+        core: &Arc<Core>,
+        path: &RemotePath,
+        flags: OpenFlags,
+    ) -> Result<Option<Before>> {
+        let Some(body) = self.body(path) else { return Ok(None) };
         let empty = AttrChange { size: Some(0), ..AttrChange::default() };
+        let cut = match flags.truncate {
+            true => Some(Ticket::elsewhere(core, &body, Change::SetByPath(empty)).await?),
+            false => None,
+        };
+        let next = cut.as_ref().map_or_else(|| body.lock().log.next(), Ticket::number);
         let expect = body.expect();
-        let next = body.lock().log.next();
-        let cut = flags.truncate.then(|| Ticket::elsewhere(&body, Change::SetByPath(empty)));
-        Some(Before { body, expect, next, cut })
+        Ok(Some(Before { body, expect, next, cut }))
     }
 
     /// An open has failed, with an error that says that nothing was cut.

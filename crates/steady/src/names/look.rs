@@ -105,9 +105,13 @@ impl Core {
         let Some(attr) = self.there(path).await? else {
             return Ok(self.gone_from(path, doubt.seen));
         };
+        let before = self.before(path, doubt.seen);
+        // Somebody may have given it a time in the future, with which it was seen before.
+        let is_same =
+            matches!(before, Some(Seen::There(expect)) if expect.was_changed_at(attr.mtime));
         let newer = self.clock.is_after_start(attr.mtime, doubt.window) == Some(true);
         // What is no directory is not removed by this, whoever has made it.
-        if attr.is_dir() && (newer || self.before(path, doubt.seen) == Some(Seen::Absent)) {
+        if attr.is_dir() && (newer && !is_same || before == Some(Seen::Absent)) {
             return Ok(Verdict::Unknown("something else has this name now"));
         }
         Ok(Verdict::NotDone)

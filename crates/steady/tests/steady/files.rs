@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{Access, AttrChange, Errno, OpenFlags, Remote, RenameMode};
+use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
 use testkit::{Call, path};
 
@@ -199,6 +199,91 @@ async fn a_file_that_was_changed_meanwhile_is_stale() {
                 assert_eq!(stage.steady.fsync(fh).await, Err(Errno::ESTALE), "{what}");
             }
         }
+        stage.steady.close(fh);
+        stage.nothing_leaked().await;
+    }
+}
+
+/// L4: its maker may write to it, and may do so after a loss.
+#[tokio::test(start_paused = true)]
+async fn a_file_without_permissions_is_opened_again_by_who_has_it_open() {
+    for (access, missing) in [(Access::ReadWrite, 0o600), (Access::Write, 0o200)] {
+        // Each request of the recovery is lost in turn, or its answer.
+        for fault in 0..8 {
+            let stage = Stage::new();
+            let flags = OpenFlags {
+                create: Create::Exclusive(0o666 & !missing),
+                ..OpenFlags::existing(access)
+            };
+            let fh = stage.open("f", flags).await;
+            stage.put(fh, 0, "before").await.unwrap();
+            stage.blink();
+            // The server refuses to open it as long as it is like that.
+            stage.faulty.fail(Call::Open, 1, Errno::EACCES);
+            let (call, nth) =
+                [(Call::Lstat, 1), (Call::Setattr, 1), (Call::Open, 2), (Call::Fsetattr, 1)]
+                    [fault / 2];
+            match fault % 2 {
+                0 => stage.faulty.fail(call, nth, Errno::EHOSTDOWN),
+                _ => stage.faulty.fail_after(call, nth, Errno::EHOSTDOWN),
+            }
+            stage.put(fh, 6, " and after").await.unwrap();
+            assert_eq!(stage.faulty.not_reached(), 0, "{access:?} {fault}");
+            assert_eq!(stage.content("f"), "before and after", "{access:?} {fault}");
+            assert_eq!(stage.server().attr("f").perm, 0o666 & !missing, "{access:?} {fault}");
+            stage.steady.close(fh);
+            stage.nothing_leaked().await;
+        }
+    }
+}
+
+/// L4
+#[tokio::test(start_paused = true)]
+async fn who_may_not_write_any_more_is_told_that_it_is_lost() {
+    let stage = Stage::new();
+    let flags =
+        OpenFlags { create: Create::Exclusive(0o444), ..OpenFlags::existing(Access::Write) };
+    let fh = stage.open("f", flags).await;
+    let reader = stage.open("f", OpenFlags::existing(Access::Read)).await;
+    stage.blink();
+    stage.faulty.fail(Call::Open, 1, Errno::EACCES);
+    stage.faulty.fail(Call::Open, 2, Errno::EACCES);
+    stage.faulty.fail(Call::Setattr, 1, Errno::EPERM);
+    assert_eq!(stage.put(fh, 0, "x").await, Err(Errno::EIO));
+    assert_eq!(stage.steady.fsync(fh).await, Err(Errno::EIO));
+    assert_eq!(stage.server().attr("f").perm, 0o444);
+    assert_eq!(stage.read(reader).await, Err(Errno::EACCES));
+    assert_eq!(stage.faulty.not_reached(), 0);
+}
+
+/// L4: a log that is followed.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_has_grown_is_the_same_if_its_old_end_is_still_there() {
+    let old: String = (0..20).map(|number| format!("line {number}\n")).collect();
+    let grown = format!("{old}one more line\n");
+    let other = format!("{}{}", old.replace("line 19", "LINE 19"), "one more line\n");
+    let read_to = old.len() as u64;
+    // What is there after the loss, from when, how much was read before, and whether it goes on.
+    for (now, mtime, read_to, goes_on) in [
+        (&grown, 2_000, read_to, true),
+        (&grown, 1_000, read_to, true),
+        (&grown, 999, read_to, false),
+        (&grown, 2_000, read_to - 1, false),
+        (&other, 2_000, read_to, false),
+        (&old, 2_000, read_to, false),
+    ] {
+        let stage = Stage::new();
+        stage.server().put_file("f", old.as_bytes());
+        stage.server().set_mtime("f", 1_000);
+        let fh = stage.open("f", OpenFlags::existing(Access::Read)).await;
+        let read = stage.steady.read(fh, 0, read_to as u32).await.unwrap();
+        assert_eq!(read.len() as u64, read_to);
+        stage.faulty.cut();
+        stage.server().put_file("f", now.as_bytes());
+        stage.server().set_mtime("f", mtime);
+        stage.faulty.restore_without_handles(Errno::ESTALE);
+        let expected = if goes_on { Ok(now.as_bytes().to_vec()) } else { Err(Errno::ESTALE) };
+        assert_eq!(stage.read(fh).await, expected, "{now}, from {mtime}, read to {read_to}");
         stage.steady.close(fh);
         stage.nothing_leaked().await;
     }

@@ -1,5 +1,6 @@
 //! A steady remote over remotes that fail when they are told to.
 
+mod appends;
 mod conformance;
 mod cuts;
 mod files;

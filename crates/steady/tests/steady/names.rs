@@ -129,6 +129,28 @@ async fn a_new_directory_in_the_place_of_a_removed_one_stays() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_directory_with_a_time_in_the_future_is_removed_all_the_same() {
+    let future = base::Timestamp::now().secs + 3600;
+    for by_us in [false, true] {
+        let stage = Stage::new();
+        with_clock(&stage).await;
+        stage.server().put_dir("d");
+        if by_us {
+            stage.steady.lstat(&path("d")).await.unwrap();
+            let mtime = Some(base::Timestamp::from_secs(future));
+            let change = base::AttrChange { mtime, ..base::AttrChange::default() };
+            stage.steady.setattr(&path("d"), change).await.unwrap();
+        } else {
+            stage.server().set_mtime("d", future);
+            stage.steady.lstat(&path("d")).await.unwrap();
+        }
+        stage.faulty.fail(Call::Rmdir, 1, Errno::EHOSTDOWN);
+        assert_eq!(stage.steady.rmdir(&path("d")).await, Ok(()), "by us: {by_us}");
+        assert!(!stage.server().exists("d"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_rename_is_answered_by_what_is_at_both_names() {
     type Change = fn(&Stage);
     // What happens at the server while the answer is on its way, whether ours had taken effect, and

@@ -160,3 +160,23 @@ async fn appends_that_are_found_in_the_file_are_no_loss() {
     stage.steady.fsync(fh).await.unwrap();
     assert_eq!(stage.content("f"), "acked in doubt");
 }
+
+/// L6: writes that overlap cannot be compared. They need not be where only a connection has ended.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_was_only_cut_off_has_lost_nothing() {
+    for runs_on in [true, false] {
+        let stage = Stage::pool();
+        let fh = stage.create("f").await;
+        others_run().await;
+        stage.put(fh, 0, "aaaaaaaa").await.unwrap();
+        stage.put(fh, 4, "bbbbbbbb").await.unwrap();
+        if !runs_on {
+            stage.faulty.set_server_run("another");
+        }
+        stage.blink();
+        let expected = if runs_on { Ok(()) } else { Err(Errno::EIO) };
+        assert_eq!(stage.steady.fsync(fh).await, expected, "runs on: {runs_on}");
+        stage.steady.close(fh);
+        stage.nothing_leaked().await;
+    }
+}

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::{Access, Create, Errno, Fh, OpenFlags, Remote};
 use bytes::Bytes;
+use replicas::Replicas;
 use steady::{Config, Patience, Steady};
 use testkit::{FaultyRemote, MemRemote, path};
 
@@ -41,6 +42,23 @@ impl Stage {
         let faulty = Arc::new(FaultyRemote::new(Arc::new(MemRemote::new())));
         let config = Config { patience, ..Config::default() };
         Stage { steady: Steady::new(faulty.clone(), config), faulty }
+    }
+
+    /// Over two gateways of one server, of which everything goes through the first, that `faulty` is
+    /// the link of. They tell their runs.
+    pub(crate) fn pool() -> Stage {
+        let server = Arc::new(MemRemote::new());
+        let links = [0, 1].map(|_| Arc::new(FaultyRemote::new(server.clone())));
+        links.iter().for_each(|link| link.set_server_run("its first"));
+        let gateways = links.iter().map(|link| {
+            let name = "gateway".to_owned();
+            replicas::Gateway { name, remote: link.clone() }
+        });
+        let config =
+            replicas::Config { mode: replicas::Mode::Failover, ..replicas::Config::default() };
+        let pool = Arc::new(Replicas::new(gateways.collect(), config).unwrap());
+        let [faulty, _] = links;
+        Stage { steady: Steady::new(pool, Config::default()), faulty }
     }
 
     pub(crate) fn server(&self) -> &MemRemote {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use base::{AttrChange, Errno, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
 use steady::{Patience, Standing};
-use testkit::path;
+use testkit::{Call, path};
 use tokio::time::Instant;
 
 use super::stage::{Stage, Started, making, others_run, poll_once};
@@ -31,6 +31,50 @@ async fn a_link_that_is_back_is_noticed_soon_by_those_who_wait() {
     let began = Instant::now();
     stage.steady.lstat(&path("")).await.unwrap();
     assert!(began.elapsed() < HOUR + Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+/// Who can do without the server is free long before an attempt to connect has failed.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_answers_nothing_after_a_loss_counts_as_away_soon() {
+    let stage = Stage::new();
+    stage.server().put_file("f", "content");
+    stage.faulty.fail(Call::Readlink, 1, Errno::ETIMEDOUT);
+    // What is asked then: the same again, the smallest question, and that once more.
+    let gates = [
+        stage.faulty.hold(Call::Readlink, 2),
+        stage.faulty.hold(Call::Lstat, 1),
+        stage.faulty.hold(Call::Lstat, 2),
+    ];
+    let at = path("f");
+    let mut call = stage.steady.readlink(&at);
+    let began = Instant::now();
+    tokio::select! {
+        _ = &mut call => panic!("nothing is answered"),
+        () = stage.steady.gone() => {}
+    }
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(stage.steady.is_away());
+    gates.iter().for_each(testkit::faulty::Gate::release);
+    assert_eq!(call.await.unwrap_err(), Errno::EINVAL);
+    others_run().await;
+    assert!(!stage.steady.is_away());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_takes_long_after_a_loss_says_nothing_about_the_server() {
+    let stage = Stage::new();
+    stage.server().put_file("f", "content");
+    stage.faulty.fail(Call::Readlink, 1, Errno::ETIMEDOUT);
+    let gate = stage.faulty.hold(Call::Readlink, 2);
+    let at = path("f");
+    let mut call = stage.steady.readlink(&at);
+    tokio::select! {
+        _ = &mut call => panic!("it is not answered"),
+        () = stage.steady.gone() => panic!("others are answered"),
+        () = tokio::time::sleep(HOUR) => {}
+    }
+    gate.release();
+    assert_eq!(call.await.unwrap_err(), Errno::EINVAL);
 }
 
 #[tokio::test(start_paused = true)]

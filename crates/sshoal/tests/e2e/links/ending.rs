@@ -18,19 +18,19 @@ use crate::process::eventually;
 const PROMPT: Duration = Duration::from_secs(10);
 
 /// What each writer writes: fits into what is taken without an answer.
-const BYTES: usize = 100_000;
+pub(super) const BYTES: usize = 100_000;
 
-const OUTAGES: [Outage; 2] = [Outage::Cut, Outage::Stall];
+pub(super) const OUTAGES: [Outage; 2] = [Outage::Cut, Outage::Stall];
 
 /// Opens the file; writes when it is told to.
 const WRITE: &str = "open F, '>', $ARGV[0] or die; ready; syswrite F, 'x' x 100_000 or die;";
 
 /// A writer whose data is held up by an outage. Dropped in this order: whoever looks at all
 /// processes waits for one that waits for the mount to become another program.
-struct HeldUp {
-    writer: Caller,
-    mount: Mount,
-    line: Line,
+pub(super) struct HeldUp {
+    pub(super) writer: Caller,
+    pub(super) mount: Mount,
+    pub(super) line: Line,
     outage: Outage,
     /// Where the kernel tells how many of its requests have no answer.
     unanswered: PathBuf,
@@ -38,7 +38,7 @@ struct HeldUp {
 
 impl HeldUp {
     /// `then` is what it does after it has written, in perl.
-    fn new(outage: Outage, then: &str) -> HeldUp {
+    pub(super) fn new(outage: Outage, then: &str) -> HeldUp {
         let line = Line::new(None);
         fs::write(line.served("file"), "before").unwrap();
         let mount = line.mount(&[]);

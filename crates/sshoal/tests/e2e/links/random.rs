@@ -1,7 +1,9 @@
 //! Random operations over links that break at random moments agree with the reference model,
 //! errno included: nothing that was acknowledged is lost, and nobody learns of it.
 //!
-//! `SSHOAL_TEST_LISTS` sets how many lists of operations are tried, for a part of it.
+//! `SSHOAL_TEST_LISTS` sets how many lists of operations are tried, for a part of it;
+//! `SSHOAL_TEST_SEED` the outages, and `PROPTEST_RNG_SEED` the lists. With both a run does the same
+//! again, as far as the machine is as fast.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,7 +43,9 @@ struct Dice(u64);
 impl Dice {
     /// The seed is told, so that a failing run can be looked into.
     fn new() -> Dice {
-        let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
+        let seed =
+            std::env::var("SSHOAL_TEST_SEED").map_or_else(|_| now(), |it| it.parse().unwrap());
         eprintln!("seed of the outages: {seed}");
         Dice(u64::from(seed) | 1 << 40)
     }

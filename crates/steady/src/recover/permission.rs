@@ -1,0 +1,84 @@
+//! Files that may not be opened again as they were: whoever makes a file may write to it whatever its
+//! permissions are (git makes its objects with 0444), and whoever has it open may take them away.
+//!
+//! What is missing is added for as long as it takes to open it. When that is cut off, or refused, the
+//! file is either as it was, or the next attempt takes the bits away again. Left with them is a file
+//! that nobody has open any more by then.
+
+use base::{Access, AttrChange, Errno, OpenFlags, Opened, RemotePath, Result};
+
+use super::Fresh;
+use crate::Core;
+use crate::file::Body;
+
+fn perm(perm: u32) -> AttrChange {
+    AttrChange { perm: Some(perm), ..AttrChange::default() }
+}
+
+/// What the owner needs for this.
+fn needed_perm(access: Access) -> u32 {
+    match access {
+        Access::Read => 0o400,
+        Access::Write => 0o200,
+        Access::ReadWrite => 0o600,
+    }
+}
+
+/// Opens the file for one of its handles.
+pub(super) async fn open(
+    core: &Core,
+    body: &Body,
+    name: &RemotePath,
+    flags: OpenFlags,
+) -> Result<Opened> {
+    let opened = match core.inner.open(name, flags).await {
+        Err(Errno::EACCES) => open_with_more(core, body, name, flags).await?,
+        opened => opened?,
+    };
+    let Some(before) = body.lock().loosened else { return Ok(opened) };
+    let fresh = Fresh::new(&*core.inner, opened.fh);
+    core.inner.fsetattr(fresh.fh(), perm(before)).await?;
+    body.tightened(before);
+    let attr = base::Attr { perm: before, ..opened.attr };
+    Ok(Opened { fh: fresh.take(), attr })
+}
+
+async fn open_with_more(
+    core: &Core,
+    body: &Body,
+    name: &RemotePath,
+    flags: OpenFlags,
+) -> Result<Opened> {
+    let attr = core.inner.lstat(name).await?;
+    let more = attr.perm | needed_perm(flags.access);
+    if more == attr.perm || !body.expect().explains(&attr) {
+        return Err(Errno::EACCES);
+    }
+    body.loosens(attr.perm, &perm(more));
+    match core.inner.setattr(name, perm(more)).await {
+        // Not ours.
+        Err(Errno::EPERM | Errno::EACCES) => {
+            body.tightened(attr.perm);
+            Err(Errno::EACCES)
+        }
+        Err(errno) => Err(errno),
+        Ok(()) => core.inner.open(name, flags).await,
+    }
+}
+
+impl Body {
+    /// It is about to get more permissions than it has `before`.
+    fn loosens(&self, before: u32, change: &AttrChange) {
+        let mut state = self.lock();
+        // Those of before an attempt that was cut off are the right ones.
+        state.loosened = state.loosened.or(Some(before));
+        state.expect.may_have_set(change, &|_| false);
+    }
+
+    /// It has the permissions of before.
+    fn tightened(&self, before: u32) {
+        let mut state = self.lock();
+        state.loosened = None;
+        state.expect.set(&perm(before), &|_| false);
+    }
+}

@@ -1,0 +1,308 @@
+//! What is put to the end of a file while its end is moved in other ways, and the connection is lost:
+//! all of it has happened, each of it once, in an order in which it could have happened without a loss.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Access, AttrChange, Errno, Fh, OpenFlags, Remote, Result};
+use bytes::Bytes;
+use steady::Steady;
+use testkit::faulty::{Gate, Which};
+use testkit::{Call, path};
+
+use super::stage::{Stage, appending, others_run, poll_once};
+
+/// What is in the file before.
+const BEFORE: &str = "0123456789";
+
+/// One change of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Append(&'static str),
+    /// Through another handle.
+    AppendToo(&'static str),
+    /// Through the handle that appends.
+    Cut(u64),
+    /// By the name.
+    CutByName(u64),
+    /// By opening it.
+    Empty,
+    /// Through a handle of its own.
+    Write(u64, &'static str),
+    /// Through the same. It moves no end.
+    Chmod,
+}
+
+use Step::{Append, AppendToo, Chmod, Cut, CutByName, Empty, Write};
+
+const STEPS: [Step; 9] = [
+    Append("abc"),
+    Append("01"),
+    AppendToo("de"),
+    Cut(4),
+    Cut(14),
+    CutByName(7),
+    Empty,
+    Write(8, "WRITE"),
+    Chmod,
+];
+
+/// The handles of the file.
+#[derive(Clone, Copy)]
+struct Handles {
+    appends: Fh,
+    appends_too: Fh,
+    writes: Fh,
+}
+
+fn size(size: u64) -> AttrChange {
+    AttrChange { size: Some(size), ..AttrChange::default() }
+}
+
+impl Step {
+    /// What it goes through: what goes through the same keeps its order.
+    fn way(self) -> u8 {
+        match self {
+            Append(_) | Cut(_) => 0,
+            AppendToo(_) => 1,
+            Write(..) | Chmod => 2,
+            CutByName(_) => 3,
+            Empty => 4,
+        }
+    }
+
+    async fn take(self, steady: Arc<Steady>, handles: Handles) -> Result<()> {
+        let bytes = |text: &'static str| Bytes::from_static(text.as_bytes());
+        match self {
+            Append(text) => steady.write(handles.appends, 0, bytes(text)).await,
+            AppendToo(text) => steady.write(handles.appends_too, 0, bytes(text)).await,
+            Cut(to) => steady.fsetattr(handles.appends, size(to)).await,
+            CutByName(to) => steady.setattr(&path("f"), size(to)).await,
+            Empty => {
+                let flags = OpenFlags { truncate: true, ..OpenFlags::existing(Access::Write) };
+                let opened = steady.open(&path("f"), flags).await?;
+                steady.close(opened.fh);
+                Ok(())
+            }
+            Write(offset, text) => steady.write(handles.writes, offset, bytes(text)).await,
+            Chmod => {
+                let change = AttrChange { perm: Some(0o640), ..AttrChange::default() };
+                steady.fsetattr(handles.writes, change).await
+            }
+        }
+    }
+
+    fn happen(self, content: &mut Vec<u8>) {
+        match self {
+            Append(text) | AppendToo(text) => content.extend(text.bytes()),
+            Cut(to) | CutByName(to) => content.resize(to as usize, 0),
+            Empty => content.clear(),
+            Write(offset, text) => {
+                let end = offset as usize + text.len();
+                content.resize(content.len().max(end), 0);
+                content[offset as usize..end].copy_from_slice(text.as_bytes());
+            }
+            Chmod => {}
+        }
+    }
+}
+
+/// All that may become of the file.
+fn outcomes(steps: &[Step]) -> Vec<Vec<u8>> {
+    fn go_on(left: &[Step], content: &[u8], into: &mut Vec<Vec<u8>>) {
+        if left.is_empty() {
+            into.push(content.to_vec());
+        }
+        for (index, step) in left.iter().enumerate() {
+            if left[..index].iter().any(|before| before.way() == step.way()) {
+                continue;
+            }
+            let mut content = content.to_vec();
+            step.happen(&mut content);
+            go_on(&[&left[..index], &left[index + 1..]].concat(), &content, into);
+        }
+    }
+    let mut into = Vec::new();
+    go_on(steps, BEFORE.as_bytes(), &mut into);
+    into
+}
+
+/// What is below, and how it breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Below {
+    /// One link, which is back at once.
+    Link,
+    /// Two gateways. The link of that which everything goes through is back at once.
+    Pool,
+    /// Two gateways, of which one does not come back.
+    OtherGateway,
+}
+
+const BELOW: [Below; 3] = [Below::Link, Below::Pool, Below::OtherGateway];
+
+impl Below {
+    fn stage(self) -> Stage {
+        if self == Below::Link { Stage::new() } else { Stage::pool() }
+    }
+}
+
+/// Takes all steps at once. When the link breaks, so many of their requests are `answered`, and so
+/// many more have `arrived`.
+async fn take_all(below: Below, steps: &[Step], answered: usize, arrived: usize) {
+    let case = format!("{below:?}: {steps:?}, {answered} answered and {arrived} arrived");
+    let stage = below.stage();
+    stage.server().put_file("f", BEFORE);
+    let handles = Handles {
+        appends: stage.open("f", appending()).await,
+        appends_too: stage.open("f", appending()).await,
+        writes: stage.open("f", OpenFlags::existing(Access::ReadWrite)).await,
+    };
+    stage.server().set_pending(true);
+    let gates: Vec<Gate> = (answered as u64 + 1..=steps.len() as u64)
+        .map(|nth| match nth <= (answered + arrived) as u64 {
+            true => stage.faulty.hold_answer(Which::Any, nth),
+            false => stage.faulty.hold(Which::Any, nth),
+        })
+        .collect();
+    let taken = steps.iter().map(|step| tokio::spawn(step.take(stage.steady.clone(), handles)));
+    let taken: Vec<_> = taken.collect();
+    others_run().await;
+    stage.faulty.cut();
+    stage.faulty.clear();
+    if below != Below::OtherGateway {
+        stage.faulty.restore_without_handles(Errno::ESTALE);
+    }
+    drop(gates);
+    for (taken, step) in taken.into_iter().zip(steps) {
+        let result = tokio::time::timeout(Duration::from_secs(3600), taken).await;
+        let result = result.unwrap_or_else(|_| panic!("{case}: {step:?} hangs")).unwrap();
+        assert_eq!(result, Ok(()), "{case}: {step:?}");
+    }
+    let content = stage.server().content("f");
+    assert!(
+        outcomes(steps).contains(&content),
+        "{case}: {:?} is there",
+        String::from_utf8_lossy(&content)
+    );
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+    let attr = stage.steady.fstat(handles.writes).await;
+    let attr = attr.unwrap_or_else(|errno| panic!("{case}: {errno}"));
+    assert_eq!(attr.size, content.len() as u64, "{case}");
+    // Nothing was lost, and what can be known of that is known.
+    if below != Below::OtherGateway {
+        assert_eq!(stage.steady.fsync(handles.writes).await, Ok(()), "{case}");
+    }
+    for fh in [handles.appends, handles.appends_too, handles.writes] {
+        stage.steady.close(fh);
+    }
+    stage.nothing_leaked().await;
+}
+
+async fn take_all_at_any_loss(steps: &[Step]) {
+    for answered in 0..=steps.len() {
+        for arrived in 0..=steps.len() - answered {
+            for below in BELOW {
+                take_all(below, steps, answered, arrived).await;
+            }
+        }
+    }
+}
+
+/// L3
+#[tokio::test(start_paused = true)]
+async fn what_moves_the_end_of_a_file_goes_along_with_appends() {
+    for one in STEPS {
+        for two in STEPS {
+            take_all_at_any_loss(&[one, two]).await;
+        }
+    }
+}
+
+/// L3
+#[tokio::test(start_paused = true)]
+async fn appends_around_what_moves_the_end_of_a_file() {
+    for moves in STEPS {
+        for last in STEPS {
+            take_all_at_any_loss(&[Append("abc"), moves, last]).await;
+            take_all_at_any_loss(&[moves, AppendToo("de"), last]).await;
+        }
+    }
+}
+
+/// L3: what is asked through a handle comes after what was begun through it.
+#[tokio::test(start_paused = true)]
+async fn who_comes_after_a_change_that_waits_for_its_turn_waits_as_well() {
+    let stage = Stage::new();
+    stage.server().put_file("f", BEFORE);
+    let fh = stage.open("f", appending()).await;
+    let gate = stage.faulty.hold_answer(Call::Write, 1);
+    let steady = &stage.steady;
+    let mut append = steady.write(fh, 0, Bytes::from_static(b"abc"));
+    let mut cut = steady.fsetattr(fh, size(2));
+    let mut stat = steady.fstat(fh);
+    let mut chmod = steady.fsetattr(fh, AttrChange { perm: Some(0o600), ..AttrChange::default() });
+    let mut next = steady.write(fh, 0, Bytes::from_static(b"de"));
+    assert!(poll_once(&mut append).is_pending() && gate.has_arrived());
+    assert!(poll_once(&mut cut).is_pending());
+    assert!(poll_once(&mut stat).is_pending());
+    assert!(poll_once(&mut chmod).is_pending() && poll_once(&mut next).is_pending());
+    assert_eq!(stage.content("f"), "0123456789abc", "it waits for what becomes of the append");
+    gate.release();
+    let (append, cut, stat, chmod, next) = tokio::join!(append, cut, stat, chmod, next);
+    assert_eq!((append, cut, chmod, next), (Ok(()), Ok(()), Ok(()), Ok(())));
+    assert_eq!(stat.unwrap().size, 2);
+    assert_eq!(stage.content("f"), "01de");
+}
+
+/// L3: who gives up while he waits for his turn is nobody's hindrance.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_is_given_up_before_its_turn_does_not_happen() {
+    let stage = Stage::new();
+    stage.server().put_file("f", BEFORE);
+    let fh = stage.open("f", appending()).await;
+    let gate = stage.faulty.hold_answer(Call::Write, 1);
+    let steady = &stage.steady;
+    let mut append = steady.write(fh, 0, Bytes::from_static(b"abc"));
+    assert!(poll_once(&mut append).is_pending());
+    let mut cut = steady.fsetattr(fh, size(2));
+    assert!(poll_once(&mut cut).is_pending());
+    let mut next = steady.write(fh, 0, Bytes::from_static(b"de"));
+    assert!(poll_once(&mut next).is_pending());
+    drop(cut);
+    stage.blink();
+    gate.release();
+    assert_eq!(tokio::join!(append, next), (Ok(()), Ok(())));
+    assert_eq!(stage.content("f"), "0123456789abcde");
+}
+
+/// L3: an append that was given up may be there or not. The one after it looks first.
+#[tokio::test(start_paused = true)]
+async fn an_append_after_one_that_was_given_up_is_there_once() {
+    for arrived in [false, true] {
+        for next_arrived in [false, true] {
+            let stage = Stage::new();
+            stage.server().put_file("f", BEFORE);
+            let fh = stage.open("f", appending()).await;
+            let steady = &stage.steady;
+            let gate = match arrived {
+                true => stage.faulty.hold_answer(Call::Write, 1),
+                false => stage.faulty.hold(Call::Write, 1),
+            };
+            let mut dropped = steady.write(fh, 0, Bytes::from_static(b"abc"));
+            assert!(poll_once(&mut dropped).is_pending());
+            drop((dropped, gate));
+            let gate = match next_arrived {
+                true => stage.faulty.hold_answer(Call::Write, 1),
+                false => stage.faulty.hold(Call::Write, 1),
+            };
+            let mut next = steady.write(fh, 0, Bytes::from_static(b"de"));
+            assert!(poll_once(&mut next).is_pending());
+            gate.arrived().await;
+            stage.blink();
+            gate.release();
+            assert_eq!(next.await, Ok(()));
+            let expected = if arrived { "0123456789abcde" } else { "0123456789de" };
+            assert_eq!(stage.content("f"), expected, "{arrived} {next_arrived}");
+        }
+    }
+}
