@@ -3,6 +3,8 @@
 //! Nothing is decided here. The two crates do not know each other; this is the one place that
 //! knows both.
 
+pub mod ending;
+mod unasked;
 mod unopened;
 mod ways;
 
@@ -16,6 +18,8 @@ use vfs::{
 };
 
 use crate::attributes::{Attribute, Attributes, digest_value};
+use ending::Ending;
+use unasked::Unasked;
 use unopened::Unopened;
 use ways::{Verdict, Ways};
 
@@ -33,6 +37,9 @@ pub struct Adapter {
     ways: OnceLock<Ways>,
     /// `None` where it tells of each open.
     unopened: Option<Unopened>,
+    /// The same of directories; not used where that is `None`.
+    unasked: Unasked,
+    ending: Ending,
 }
 
 impl Adapter {
@@ -41,7 +48,14 @@ impl Adapter {
     /// answered without asking anybody; see [`fuse::Config::handle_killpriv`], which is to be set
     /// where there are any.
     pub fn new(vfs: Arc<Vfs>, attributes: Attributes) -> Adapter {
-        Adapter { vfs, attributes, read_only: false, ways: OnceLock::new(), unopened: None }
+        let (ways, unopened, unasked) = (OnceLock::new(), None, Unasked::default());
+        let ending = Ending::default();
+        Adapter { vfs, attributes, read_only: false, ways, unopened, unasked, ending }
+    }
+
+    /// How the end of the mount gets on.
+    pub fn ending(&self) -> &Ending {
+        &self.ending
     }
 
     /// Nothing can be changed through the mount, so that no close has anything to wait for.
@@ -239,7 +253,8 @@ impl fuse::Filesystem for Adapter {
         if let Some(unopened) = &self.unopened {
             unopened.clear();
         }
-        self.vfs.drain().await;
+        self.unasked.clear();
+        self.ending.drain(&self.vfs).await;
     }
 
     async fn lookup(&self, _: &Context, parent: u64, name: &[u8]) -> Result<fuse::Entry> {
@@ -253,6 +268,7 @@ impl fuse::Filesystem for Adapter {
     fn forget(&self, ino: u64, count: u64) {
         if let Some(unopened) = &self.unopened {
             unopened.forget(ino);
+            self.unasked.forget(ino);
         }
         self.vfs.forget(Ino(ino), count);
     }
@@ -366,7 +382,11 @@ impl fuse::Filesystem for Adapter {
         if open.kill_suidgid {
             self.vfs.drop_set_ids(Ino(ino)).await?;
         }
-        self.opened(ino, self.vfs.open(Ino(ino), open_request(open.flags)?).await?)
+        let request = open_request(open.flags)?;
+        let mut opened = self.opened(ino, self.vfs.open(Ino(ino), request).await?)?;
+        // Who has written nothing through it waits for nothing, and is told nothing.
+        opened.flags.noflush |= request.access == Access::Read;
+        Ok(opened)
     }
 
     async fn create(
@@ -429,32 +449,41 @@ impl fuse::Filesystem for Adapter {
     }
 
     async fn opendir(&self, _: &Context, ino: u64, _: i32) -> Result<fuse::Opened> {
-        let mut opened = fuse::Opened::new(self.vfs.opendir(Ino(ino)).await?.0);
-        // What never changes is listed once.
-        opened.flags.cache_dir = self.unopened.is_some();
-        opened.flags.keep_cache = self.unopened.is_some();
-        Ok(opened)
+        if self.unopened.is_some() {
+            // The kernel does not ask again, and keeps listings: every one that has the version of
+            // the protocol that we need (7.29 brought it).
+            return Err(Errno::ENOSYS);
+        }
+        Ok(fuse::Opened::new(self.vfs.opendir(Ino(ino)).await?.0))
     }
 
     async fn readdir(
         &self,
         _: &Context,
-        _: u64,
+        ino: u64,
         fh: u64,
         offset: u64,
         sink: &mut DirSink,
     ) -> Result<()> {
+        if self.unopened.is_some() {
+            let mut sink = Sink::Names(sink);
+            return self.unasked.readdir(&self.vfs, ino, offset, false, &mut sink).await;
+        }
         self.vfs.readdir(vfs::DirHandle(fh), offset, false, &mut Sink::Names(sink)).await
     }
 
     async fn readdirplus(
         &self,
         _: &Context,
-        _: u64,
+        ino: u64,
         fh: u64,
         offset: u64,
         sink: &mut PlusSink,
     ) -> Result<()> {
+        if self.unopened.is_some() {
+            let mut sink = Sink::Plus(sink);
+            return self.unasked.readdir(&self.vfs, ino, offset, true, &mut sink).await;
+        }
         self.vfs.readdir(vfs::DirHandle(fh), offset, true, &mut Sink::Plus(sink)).await
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use base::{Access, Attr};
 
+use crate::shared::Shared;
 use crate::{Handle, Vfs};
 
 impl Vfs {
@@ -27,11 +28,6 @@ impl Vfs {
         self.remote.backing(file.remote.opened()?)
     }
 
-    /// Whether a file with these attributes is to be read by the kernel itself, if that can be.
-    pub(crate) fn wants_backing(&self, attr: &Attr) -> bool {
-        self.config.backing_from_bytes.is_some_and(|bytes| attr.size >= bytes)
-    }
-
     /// Gives `handle` back as if its open had found that another file has taken the name: the
     /// inode loses its names, so that whoever looks them up again gets a new one, and those who
     /// have it open keep what they have.
@@ -41,5 +37,12 @@ impl Vfs {
         if let Ok(ino) = ino {
             self.tree().orphan(ino);
         }
+    }
+}
+
+impl Shared {
+    /// Whether a file with these attributes is to be read by the kernel itself, if that can be.
+    pub(crate) fn wants_backing(&self, attr: &Attr) -> bool {
+        self.config.backing_from_bytes.is_some_and(|bytes| attr.size >= bytes)
     }
 }

@@ -78,21 +78,6 @@ impl Vfs {
         Ok(self.register_granted(file, &attr, request))
     }
 
-    /// Whether the kernel may have pages of the content that `attr` names.
-    fn has_pages(&self, state: &State, attr: &Attr) -> bool {
-        match self.config.page_cache {
-            PageCache::Validated => state.has_pages(attr, self.trusts_unsettled()),
-            PageCache::SameTime => state.has_pages(attr, true),
-            PageCache::Always => state.trusts_pages(),
-            PageCache::Never => false,
-        }
-    }
-
-    /// Whether pages count whose content may have changed within the second that it was told in.
-    pub(crate) fn trusts_unsettled(&self) -> bool {
-        self.config.consistency == Consistency::Timeout || self.serves_stale()
-    }
-
     /// A handle of the remote that is opened when it is needed.
     fn late(&self, inode: &Arc<Inode>, granted: Validator) -> Arc<RemoteFile> {
         // The inode keeps the handle, so the handle must not keep the inode.
@@ -109,6 +94,21 @@ impl Vfs {
 }
 
 impl Shared {
+    /// Whether the kernel may have pages of the content that `attr` names.
+    pub(crate) fn has_pages(&self, state: &State, attr: &Attr) -> bool {
+        match self.config.page_cache {
+            PageCache::Validated => state.has_pages(attr, self.trusts_unsettled()),
+            PageCache::SameTime => state.has_pages(attr, true),
+            PageCache::Always => state.trusts_pages(),
+            PageCache::Never => false,
+        }
+    }
+
+    /// Whether pages count whose content may have changed within the second that it was told in.
+    pub(crate) fn trusts_unsettled(&self) -> bool {
+        self.config.consistency == Consistency::Timeout || self.serves_stale()
+    }
+
     /// The attributes on which an open can be granted.
     pub(crate) fn validated(&self, state: &crate::inode::State, kind: FileKind) -> Option<Attr> {
         if kind != FileKind::Regular || self.config.consistency == Consistency::Strict {

@@ -26,6 +26,7 @@ use crate::moment::Moment;
 use crate::readahead::Readahead;
 use crate::remote_file::RemoteFile;
 use crate::tree::Asked;
+use crate::validate_ahead::turns::Turn;
 use crate::writes::Writes;
 
 /// A content is settled when this much time has gone since its validator was first seen: the
@@ -87,6 +88,7 @@ struct More {
     /// Changes on their way.
     changing: u32,
     pages: Option<Pages>,
+    turn: Option<Turn>,
     /// What the file is, if this mount has made it and has done all to it since.
     made: Option<Box<Made>>,
     rare: Option<Box<Rare>>,
@@ -394,10 +396,25 @@ impl State {
     /// The attributes, if the server was asked within `window` for them, and whether a name leads
     /// to this inode, and nothing was changed here since.
     pub(crate) fn validated(&self, now: Instant, window: Duration) -> Option<Attr> {
-        let since = self.named_at.min(self.asked_at).instant()?;
+        let since = self.validated_at()?;
         let young = now.saturating_duration_since(since) < window;
         let counts = !self.outdated && self.changing() == 0 && young;
         counts.then_some(self.attr).flatten()
+    }
+
+    /// When the server was asked for what an open can be granted on.
+    pub(crate) fn validated_at(&self) -> Option<Instant> {
+        self.named_at.min(self.asked_at).instant()
+    }
+
+    /// The last turn of this file, if it has had one.
+    pub(crate) fn turn(&self) -> Option<Turn> {
+        self.more.as_ref()?.turn
+    }
+
+    /// Now this is its last turn.
+    pub(crate) fn set_turn(&mut self, turn: Turn) {
+        self.more().turn = Some(turn);
     }
 
     /// A name of this inode was seen to lead to it, when asked for at `asked_at`.

@@ -44,6 +44,7 @@ mod shared;
 mod snapshot;
 mod stale;
 mod tree;
+mod validate_ahead;
 mod walk;
 mod write_behind;
 mod writes;

@@ -165,12 +165,15 @@ impl Vfs {
         {
             self.shared.opening(&path);
         }
+        let plain = request == OpenRequest::plain(Access::Read);
+        let taken = if plain { self.take_turn(&inode) } else { None };
         if let Some(opened) = self.granted(&inode, request)? {
+            self.shared.validate_next(taken);
             return Ok(opened);
         }
-        if self.await_content(&inode).await
-            && let Some(opened) = self.granted(&inode, request)?
-        {
+        let waited = self.await_content(&inode).await || self.await_validation(&inode).await;
+        if waited && let Some(opened) = self.granted(&inode, request)? {
+            self.shared.validate_next(taken);
             return Ok(opened);
         }
         if request.truncate {
@@ -184,7 +187,9 @@ impl Vfs {
             inode.state().forget_pages();
             Change::begin(&inode, &self.ticks)
         });
-        let opened = self.remote.open(&path, request.flags(Create::Never)).await;
+        // Polled, and so sent, before what is asked ahead.
+        let opening = self.remote.open(&path, request.flags(Create::Never));
+        let (opened, ()) = tokio::join!(opening, async { self.shared.validate_next(taken) });
         // Closed if nothing comes of it.
         let opened =
             opened.map(|opened| (RemoteFile::open(self.remote.clone(), opened.fh), opened.attr));

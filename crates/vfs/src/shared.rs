@@ -21,6 +21,7 @@ use crate::open::{LostWrite, OpenFile};
 use crate::pulse::Pulse;
 use crate::readahead::Used;
 use crate::tree::{Asked, Room, Ticks, Tree};
+use crate::validate_ahead::ValidateAhead;
 use crate::walk::Walk;
 use crate::{Entry, Ino, Stat};
 
@@ -42,6 +43,7 @@ pub struct Shared {
     pub(crate) pulse: Pulse,
     pub(crate) walk: Walk,
     pub(crate) contents: Contents,
+    pub(crate) validate_ahead: ValidateAhead,
     pub(crate) invalidate: OnceLock<Arc<dyn Invalidate>>,
 }
 
@@ -66,6 +68,7 @@ impl Shared {
             pulse: Pulse::default(),
             walk: Walk::default(),
             contents: Contents::default(),
+            validate_ahead: ValidateAhead::default(),
             invalidate: OnceLock::new(),
         }
     }

@@ -100,18 +100,24 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
         }
     };
     let stopper = session.stopper();
+    let ending = adapter.clone();
     let stopping = tokio::spawn(async move {
-        match asked_to_end.await {
-            Ok(()) => stopper.stop(),
-            Err(error) => tracing::warn!(%error, "cannot wait for signals"),
+        let mut asked = asked_to_end.await;
+        while asked.is_ok() {
+            // Whoever asks again, or asks what ends already, does not want to wait.
+            if !ending.ending().hurries() {
+                stopper.stop();
+            }
+            asked = ended_by_signal().await;
         }
+        tracing::warn!(?asked, "cannot wait for signals");
     });
     let found = mounts::find(&request.mountpoint).ok().flatten();
     if let Some(mount) = &found {
         kernel_readahead::raise(mount, request.fuse.max_readahead_bytes);
     }
     let mut record = record(found);
-    let controlled = Controlled::new(stack.clone(), vfs.clone(), adapter);
+    let controlled = Controlled::new(stack.clone(), vfs.clone(), adapter.clone());
     let asked = record.as_mut().and_then(|it| answers(it, controlled));
     if let Err(error) = ready.succeeded() {
         // The session is dropped, which unmounts.
@@ -124,21 +130,30 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     // What was read last would be fetched again.
     let _ = tokio::time::timeout(SETTLING_LIMIT, stack.settled()).await;
     drop(stack);
-    let unwritten = vfs.take_lost_write();
-    match unwritten {
-        None => {
-            record.into_iter().for_each(Record::ended);
-        }
-        Some(error) => {
-            let reason = format!("a file that was closed could not be written: {error}");
+    let mut code = ExitCode::from(EXIT_OK);
+    match lost(&vfs, &adapter) {
+        None => record.into_iter().for_each(Record::ended),
+        Some(reason) => {
             record.into_iter().for_each(|record| record.failed(&reason));
+            code = ExitCode::from(EXIT_FAILURE);
         }
     }
     if let fuse::Cause::Failed(error) = end.cause {
         tracing::error!(%error, "the connection to the kernel failed");
         return ExitCode::from(EXIT_FAILURE);
     }
-    ExitCode::from(EXIT_OK)
+    code
+}
+
+/// What is not at the server of all that was acknowledged to those who wrote it, in words.
+fn lost(vfs: &Vfs, adapter: &Adapter) -> Option<String> {
+    if let Some(error) = vfs.take_lost_write() {
+        return Some(format!("a file that was closed could not be written: {error}"));
+    }
+    match adapter.ending().unwritten_bytes() {
+        0 => None,
+        bytes => Some(format!("{bytes} bytes of killed or interrupted writers were given up")),
+    }
 }
 
 /// What serves a mount.
