@@ -38,7 +38,6 @@ impl Vfs {
                 dirty.insert(Arc::as_ptr(&file.inode));
             }
         });
-        let limit = self.config.dirty_bytes as usize;
         let (inodes, (listed_names, listed_bytes)) = {
             let tree = self.tree();
             (tree.len(), tree.listed())
@@ -47,8 +46,8 @@ impl Vfs {
             inodes,
             open_files: self.files.len(),
             open_directories: self.directories.len(),
-            dirty_bytes: limit.saturating_sub(self.dirty.available_permits()) as u64,
-            dirty_limit_bytes: limit as u64,
+            dirty_bytes: self.dirty.bytes(),
+            dirty_limit_bytes: self.config.dirty_bytes.into(),
             dirty_files: dirty.len(),
             listed_names,
             listed_bytes,

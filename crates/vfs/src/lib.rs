@@ -20,6 +20,7 @@ mod config;
 mod contents;
 mod digests;
 mod directory;
+mod dirty;
 mod figures;
 mod flush;
 mod grant;
@@ -174,8 +175,7 @@ impl Vfs {
         let mut open = Vec::new();
         self.files.each(|file| open.push(file.clone()));
         open.iter().for_each(|file| file.inode.writes.hurry_all());
-        let all = self.dirty.acquire_many(self.config.dirty_bytes).await;
-        drop(all);
+        self.dirty.gone().await;
     }
 
     /// The error of a write whose file was closed before it failed, so that no call could report

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use base::{Attr, Errno, FileKind, Remote, RemotePath, Result, Table};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::background::Background;
 use crate::config::{Config, Consistency, Timeout};
 use crate::contents::Contents;
 use crate::directory::OpenDirectory;
+use crate::dirty::Dirty;
 use crate::inode::{Inode, State};
 use crate::invalidate::Invalidate;
 use crate::open::{LostWrite, OpenFile};
@@ -34,7 +34,7 @@ pub struct Shared {
     pub(crate) files: Table<OpenFile>,
     pub(crate) directories: Table<OpenDirectory>,
     /// Permits are bytes; held by each write until the server has it.
-    pub(crate) dirty: Arc<Semaphore>,
+    pub(crate) dirty: Arc<Dirty>,
     pub(crate) lost_write: Arc<LostWrite>,
     /// Files of which something may be [gathered](crate::writes).
     gathering: Mutex<Vec<Weak<Inode>>>,
@@ -60,7 +60,7 @@ impl Shared {
             ticks,
             files: Table::default(),
             directories: Table::default(),
-            dirty: Arc::new(Semaphore::new(dirty_bytes as usize)),
+            dirty: Dirty::new(dirty_bytes),
             lost_write: Arc::default(),
             gathering: Mutex::default(),
             readahead_used: Arc::default(),

@@ -14,9 +14,10 @@ use std::time::Duration;
 use base::task::Task;
 use base::{Errno, Remote, Result};
 use bytes::{Bytes, BytesMut};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
 use crate::Vfs;
+use crate::dirty::Share;
 use crate::open::OpenFile;
 use crate::tree::Ticks;
 
@@ -50,7 +51,7 @@ pub(crate) struct Load {
     /// another machine must not get between the two.
     is_cut: bool,
     content: Content,
-    permit: OwnedSemaphorePermit,
+    share: Share,
 }
 
 enum Content {
@@ -113,7 +114,7 @@ impl Load {
         }
         self.content = Content::Joined(joined);
         self.is_cut = other.is_cut;
-        self.permit.merge(other.permit);
+        self.share.merge(other.share);
     }
 }
 
@@ -135,7 +136,7 @@ impl Batch {
         let Batch { number, load, file, remote, ticks, answer } = self;
         let write = OnItsWay { file: file.clone(), ticks, number };
         Task::start(async move {
-            let Load { offset, content, permit, .. } = load;
+            let Load { offset, content, share, .. } = load;
             let data = match content {
                 Content::Single(bytes) => bytes,
                 Content::Joined(bytes) => bytes.freeze(),
@@ -154,7 +155,7 @@ impl Batch {
                 file.fail(error);
             }
             drop(write);
-            drop(permit);
+            drop(share);
             file.inode.writes.send(file.number);
         });
     }
@@ -188,8 +189,7 @@ impl Vfs {
         let inode = &file.inode;
         let bytes = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
         inode.writes.room(u64::from(bytes), self.config.dirty_file_bytes).await;
-        let permit = self.dirty.clone().acquire_many_owned(bytes.min(self.config.dirty_bytes));
-        let permit = permit.await.map_err(|_| Errno::EIO)?;
+        let share = self.dirty.take(bytes).await;
         let (offset, is_cut) = match target {
             Target::Offset(offset) => (Some(offset), false),
             Target::End(end) => {
@@ -197,7 +197,7 @@ impl Vfs {
                 (None, acknowledge && ends_with_page && end % PAGE_BYTES != 0)
             }
         };
-        let mut load = Load { offset, is_cut, content: Content::Single(data), permit };
+        let mut load = Load { offset, is_cut, content: Content::Single(data), share };
         file.note_write();
         let small = acknowledge && u64::from(bytes) < LARGE_BYTES;
         let gather = small && !load.appends();

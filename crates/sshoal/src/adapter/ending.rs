@@ -25,6 +25,9 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How the end of a mount gets on.
 #[derive(Default)]
 pub struct Ending {
+    /// Somebody has asked for it.
+    asked: AtomicBool,
+    /// It has begun, whoever wanted it.
     begun: AtomicBool,
     hurry: Notify,
     /// Bytes that were given up.
@@ -32,14 +35,14 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// Somebody has asked for the end. `false` if it has not begun yet, and is to be begun; if it
-    /// has, it waits for nothing from now on.
+    /// Somebody asks for the end. `false` if nobody has before, and it has not begun, and is to be
+    /// begun; otherwise it waits for nothing from now on.
     pub fn hurries(&self) -> bool {
-        let begun = self.begun.load(Ordering::SeqCst);
-        if begun {
+        let again = self.asked.swap(true, Ordering::SeqCst) || self.begun.load(Ordering::SeqCst);
+        if again {
             self.hurry.notify_one();
         }
-        begun
+        again
     }
 
     /// Bytes that were acknowledged to who wrote them, and given up.
