@@ -6,16 +6,17 @@
 
 use std::fs::File;
 use std::future::Future;
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, Write};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
-use rustix::net::Shutdown;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::net::{AddressFamily, Shutdown, SocketType, sockopt};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::diagnosis::Diagnosis;
@@ -35,8 +36,8 @@ pub struct Stream {
 #[derive(Debug)]
 pub struct Reader {
     input: AsyncFd<File>,
-    /// A read that brought less than there was room for has left nothing: true of pipes and sockets,
-    /// not of a terminal, which gives a line at a time.
+    /// A read that brought less than there was room for has left nothing: true of the usual sockets
+    /// for streams, not of what gives a line or a packet at a time.
     short_is_all: bool,
     end: End,
     _hangup: Arc<Hangup>,
@@ -85,10 +86,9 @@ impl Stream {
     ) -> io::Result<Stream> {
         let hangup = Arc::new(hangup);
         let end = || End::Far(diagnosis.clone());
-        let kind = FileType::from_raw_mode(fstat(&input)?.st_mode);
         let reader = Reader {
+            short_is_all: is_plain_stream(&input),
             input: polled(input, Interest::READABLE)?,
-            short_is_all: matches!(kind, FileType::Socket | FileType::Fifo),
             end: end(),
             _hangup: hangup.clone(),
         };
@@ -146,15 +146,13 @@ impl Reader {
     ) -> Poll<io::Result<()>> {
         loop {
             let mut ready = ready!(self.input.poll_read_ready(context))?;
-            let room = buffer.initialize_unfilled();
-            let wanted = room.len();
-            match ready.try_io(|input| input.get_ref().read(room)) {
+            let wanted = buffer.remaining();
+            match ready.try_io(|input| read(input.get_ref(), buffer)) {
                 Ok(Ok(read)) => {
                     if self.short_is_all && (1..wanted).contains(&read) {
                         // Saves the read that would find nothing.
                         ready.clear_ready();
                     }
-                    buffer.advance(read);
                     return Poll::Ready(Ok(()));
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => (),
@@ -163,6 +161,17 @@ impl Reader {
             }
         }
     }
+}
+
+/// Reads into what is not filled, which need not be zeroed first.
+fn read(input: &File, buffer: &mut ReadBuf<'_>) -> io::Result<usize> {
+    // SAFETY: nothing that is initialised is made otherwise: bytes are written by the kernel alone.
+    let (filled, _) = rustix::io::read(input, unsafe { buffer.unfilled_mut() })?;
+    let read = filled.len();
+    // SAFETY: the kernel has just written so many bytes at the beginning of it.
+    unsafe { buffer.assume_init(read) };
+    buffer.advance(read);
+    Ok(read)
 }
 
 impl AsyncRead for Reader {
@@ -189,6 +198,8 @@ struct Output {
     /// The same open file description, which can be watched apart from a [`Reader`]'s.
     idle: Option<File>,
     full: Option<AsyncFd<File>>,
+    /// What watches it, also for who writes from elsewhere.
+    runtime: Handle,
 }
 
 impl Output {
@@ -197,16 +208,20 @@ impl Output {
         let file = File::from(descriptor);
         let idle = Some(file.try_clone()?);
         // Whether it can be watched is told now.
-        let mut output = Output { file, idle, full: None };
+        let mut output = Output { file, idle, full: None, runtime: Handle::current() };
         output.watch()?;
         output.unwatch();
         Ok(output)
     }
 
     fn watch(&mut self) -> io::Result<()> {
-        if let Some(file) = self.idle.take() {
-            self.full = Some(watched(file, Interest::WRITABLE)?);
-        }
+        let _inside = self.runtime.enter();
+        let file = match self.idle.take() {
+            Some(file) => file,
+            // It was lost with an attempt that failed.
+            None => self.file.try_clone()?,
+        };
+        self.full = Some(watched(file, Interest::WRITABLE)?);
         Ok(())
     }
 
@@ -331,6 +346,14 @@ impl AsyncWrite for Stream {
     }
 }
 
+/// Whether it is a socket that gives bytes as they lie, without bounds between them. Some drivers of
+/// vsock give a packet at a time.
+fn is_plain_stream(descriptor: &OwnedFd) -> bool {
+    let domains = [AddressFamily::UNIX, AddressFamily::INET, AddressFamily::INET6];
+    sockopt::socket_type(descriptor) == Ok(SocketType::STREAM)
+        && sockopt::socket_domain(descriptor).is_ok_and(|domain| domains.contains(&domain))
+}
+
 /// Makes a descriptor nonblocking and watches it.
 pub(crate) fn polled(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<File>> {
     set_nonblocking(&descriptor)?;
@@ -403,6 +426,31 @@ mod tests {
         let mut back = String::new();
         reader.read_to_string(&mut back).await.unwrap();
         assert_eq!(back, "back");
+    }
+
+    /// Handles are closed by whoever has them last, who may be no task.
+    #[tokio::test]
+    async fn who_is_outside_of_the_runtime_may_fill_a_socket() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut writer = Stream::of_socket(ours.into()).unwrap().into_split().1;
+        let mut theirs = Stream::of_socket(theirs.into()).unwrap().into_split().0;
+        let (mut writer, sent) = std::thread::spawn(move || {
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            let mut sent = 0;
+            loop {
+                match Pin::new(&mut writer).poll_write(&mut context, &[7; 10_000]) {
+                    Poll::Ready(written) => sent += written.unwrap(),
+                    Poll::Pending => return (writer, sent),
+                }
+            }
+        })
+        .join()
+        .unwrap();
+        let mut received = vec![0; sent];
+        theirs.read_exact(&mut received).await.unwrap();
+        writer.write_all(b"more").await.unwrap();
+        theirs.read_exact(&mut received[..4]).await.unwrap();
+        assert_eq!(&received[..4], b"more");
     }
 
     #[tokio::test]
