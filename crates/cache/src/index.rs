@@ -145,17 +145,17 @@ impl Shared {
         self.look_up(source, path.clone(), Directory::listing)
     }
 
-    /// The contents of the files in the directory `path` for which `wanted` says so.
+    /// The files in the directory `path` for which `wanted` says so, and their contents.
     pub(crate) fn contents_in(
         &self,
         source: &SourceId,
         path: &RemotePath,
         wanted: impl Fn(&RemotePath) -> bool,
-    ) -> Vec<Digest> {
+    ) -> Vec<(RemotePath, Digest)> {
         let files = self.with_directory(source, path.clone(), |directory| {
             let named = directory.files().filter_map(|(name, known)| {
                 let path = path.join(&Name::new(name).ok()?);
-                wanted(&path).then_some(known.digest)
+                wanted(&path).then_some((path, known.digest))
             });
             Some(named.collect())
         });

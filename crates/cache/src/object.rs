@@ -450,8 +450,12 @@ impl Shared {
         names: &Names,
         about: &About,
     ) -> bool {
-        if let Err(error) = places.put_sealed(folder, &names.about, &about.encode()) {
-            self.health.failed("writing about a content", &error);
+        // Others may be reading it.
+        if let Err(error) = places.put(folder, &names.about, &about.encode()) {
+            // Another process has thrown the content away, and its directory.
+            if error.kind() != io::ErrorKind::NotFound {
+                self.health.failed("writing about a content", &error);
+            }
             return false;
         }
         if let Some(digests) = about.digests {

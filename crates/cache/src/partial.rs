@@ -143,10 +143,11 @@ impl Shared {
             let below = below.is_some_and(|rest| dir.is_root() || rest.starts_with(b"/"));
             below && subject.source == *source
         };
-        let mut found: Vec<Subject> = {
-            let registry = self.partials.lock();
-            registry.values().filter_map(Weak::upgrade).map(|it| it.subject.clone()).collect()
-        };
+        // Dropped without the lock: the last to have one takes it.
+        let known: Vec<Arc<Inner>> =
+            self.partials.lock().values().filter_map(Weak::upgrade).collect();
+        let mut found: Vec<Subject> = known.iter().map(|it| it.subject.clone()).collect();
+        drop(known);
         let places = self.places();
         for (name, _) in places.partial.names().unwrap_or_default() {
             if name.ends_with(b".map")

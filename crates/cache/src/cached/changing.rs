@@ -71,15 +71,31 @@ impl Core {
         }
     }
 
-    /// The same for all below a directory that gets another name, or none: what is there next may
-    /// be of another directory that got this one's.
-    fn abandon_below(&self, dir: &RemotePath) {
-        for source in self.both_sources() {
-            let known = self.store.attr(source, dir);
-            if known.is_none_or(|known| known.attr.is_dir()) {
-                self.store.abandon_below(source, dir);
+    /// The same for all below directories that get another name, or none: what is there next may
+    /// be of another directory that got this one's. To be called when the change has begun: what is
+    /// fetched after that is of a change.
+    fn abandon_below(&self, directories: &[(&SourceId, &RemotePath)]) {
+        for (source, dir) in directories {
+            self.store.abandon_below(source, dir);
+        }
+    }
+
+    /// Whichever of these names are of directories, as far as that is known; to be asked before a
+    /// change begins, which forgets it.
+    fn perhaps_directories<'a>(
+        &'a self,
+        names: &[&'a RemotePath],
+    ) -> Vec<(&'a SourceId, &'a RemotePath)> {
+        let mut found = Vec::new();
+        for name in names {
+            for source in self.both_sources() {
+                let known = self.store.attr(source, name);
+                if known.is_none_or(|known| known.attr.is_dir()) {
+                    found.push((source, *name));
+                }
             }
         }
+        found
     }
 
     async fn changing<T>(
@@ -152,8 +168,12 @@ impl Core {
 
     pub(crate) async fn rmdir(&self, path: &RemotePath) -> Result<()> {
         self.may_change()?;
-        self.abandon_below(path);
-        self.changing(Core::of_name(path), self.inner.rmdir(path)).await
+        let directories = self.perhaps_directories(&[path]);
+        let rmdir = async {
+            self.abandon_below(&directories);
+            self.inner.rmdir(path).await
+        };
+        self.changing(Core::of_name(path), rmdir).await
     }
 
     pub(crate) async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
@@ -197,10 +217,9 @@ impl Core {
         self.may_change()?;
         let mut items = Core::of_name(from);
         items.extend(Core::of_name(to));
-        // While it is still known what they are.
-        self.abandon_below(from);
-        self.abandon_below(to);
+        let directories = self.perhaps_directories(&[from, to]);
         let change = self.begin(items);
+        self.abandon_below(&directories);
         self.files.bring_over(from).await;
         self.files.bring_over(to).await;
         let result = self.inner.rename(from, to, mode).await;

@@ -100,11 +100,6 @@ impl Digesting {
         }
     }
 
-    /// The question came to nothing.
-    fn ask_again(&self, dir: &RemotePath) {
-        self.lock().asked.remove(dir);
-    }
-
     /// Whether the digests of the files in `dir` are to be asked for: a sender that ends the
     /// question, or the question that is on its way.
     fn ask(&self, dir: &RemotePath) -> std::result::Result<watch::Sender<bool>, Answered> {
@@ -150,7 +145,6 @@ impl Core {
                 // Seen through, since others wait for it.
                 tokio::spawn(async move {
                     let Some(files) = core.without_content(&dir).await else {
-                        core.digesting.ask_again(&dir);
                         done.send_replace(true);
                         return;
                     };

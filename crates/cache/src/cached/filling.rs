@@ -377,9 +377,8 @@ impl Finisher {
     fn take_all(mut self, work: &mpsc::Receiver<Job>, large: &mpsc::SyncSender<Job>) {
         while let Ok(job) = work.recv() {
             self.take(job, large);
-            while self.made.len() < MAX_UNRECORDED
-                && let Ok(job) = work.try_recv()
-            {
+            // Not for as long as somebody reads: what is made is waited for.
+            for job in work.try_iter().take(MAX_UNRECORDED) {
                 self.take(job, large);
             }
             self.record();
@@ -441,7 +440,8 @@ impl Finisher {
 
     /// Records what was completed.
     fn record(&mut self) {
-        let new = self.made.iter().filter(|made| made.is_new);
+        let counts = |made: &&Made| made.is_new && !made.filling.of.is_touched();
+        let new = self.made.iter().filter(counts);
         let files: Vec<_> = new
             .map(|made| (made.filling.of.source, made.filling.of.path.clone(), made.known))
             .collect();

@@ -175,7 +175,8 @@ impl Shared {
             let What::Records(source, path) = item.what else { continue };
             let covered = |path: &RemotePath| pins.iter().any(|pin| pin.covers(&source, path));
             if covered(&path) || pins.iter().any(|pin| pin.is_listed_in(&source, &path)) {
-                pinned.extend(self.contents_in(&source, &path, covered));
+                let contents = self.contents_in(&source, &path, covered);
+                pinned.extend(contents.into_iter().map(|(_, digest)| digest));
             }
         }
         pinned

@@ -34,7 +34,7 @@ pub struct Listed {
     pub size_bytes: u64,
     /// Bytes of it that are here.
     pub present_bytes: u64,
-    /// Files that have or had it, the latest last; not all of them if there are many.
+    /// Files that have or had it; not all of those that had it if there are many.
     pub places: Vec<Place>,
     /// When it was last used, to the hour; seconds since 1970.
     pub used_secs: i64,
@@ -71,14 +71,23 @@ impl Shared {
     /// All contents.
     pub(super) fn contents(&self) -> Vec<Listed> {
         let places = self.places();
-        let listed = |item: scan::Item| match item.what {
+        let items = scan::all(&places);
+        let mut recorded = self.recorded(&items);
+        let mut listed = |item: scan::Item| match item.what {
             What::Object(digest, size) => {
                 let origins = self.about(&digest).map_or(Vec::new(), |about| about.origins);
+                let mut all: Vec<Place> = origins.into_iter().map(Place::from).collect();
+                // What a content itself remembers may not be written yet, by another process.
+                for place in recorded.remove(&digest).unwrap_or_default() {
+                    if !all.contains(&place) {
+                        all.push(place);
+                    }
+                }
                 Some(Listed {
                     digest: Some(digest),
                     size_bytes: size,
                     present_bytes: size,
-                    places: origins.into_iter().map(Place::from).collect(),
+                    places: all,
                     used_secs: item.used_secs,
                 })
             }
@@ -95,7 +104,19 @@ impl Shared {
             }
             What::Records(..) => None,
         };
-        scan::all(&places).into_iter().filter_map(listed).collect()
+        items.into_iter().filter_map(&mut listed).collect()
+    }
+
+    /// The files that are recorded to have a content.
+    fn recorded(&self, items: &[scan::Item]) -> HashMap<Digest, Vec<Place>> {
+        let mut recorded: HashMap<Digest, Vec<Place>> = HashMap::new();
+        for item in items {
+            let What::Records(source, dir) = &item.what else { continue };
+            for (path, digest) in self.contents_in(source, dir, |_| true) {
+                recorded.entry(digest).or_default().push(Place { source: *source, path });
+            }
+        }
+        recorded
     }
 
     /// Reads everything and compares it; `progress` hears how many bytes each item had.

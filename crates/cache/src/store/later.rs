@@ -126,7 +126,10 @@ impl Shared {
         while goes_on()
             && let Some(digest) = self.later.next_undigested()
         {
-            self.make_digests(&digest, goes_on);
+            if self.make_digests(&digest, goes_on).is_none() && !goes_on() {
+                // Given up in the middle, perhaps.
+                self.later.lock().undigested.push_front(digest);
+            }
         }
     }
 

@@ -84,22 +84,6 @@ impl Places {
         written
     }
 
-    /// As [`Places::put`], for a sealed file, which counts only when it is whole: a new one is
-    /// written where it is to be.
-    pub(crate) fn put_sealed(&self, folder: &Folder, name: &[u8], bytes: &[u8]) -> io::Result<()> {
-        let mut file = match folder.create(name) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return self.put(folder, name, bytes);
-            }
-            created => created?,
-        };
-        let written = file.write_all(bytes);
-        if written.is_err() {
-            let _ = folder.unlink(name);
-        }
-        written
-    }
-
     /// A new file without a name of its own yet.
     pub(crate) fn tmp_file(&self) -> io::Result<(Vec<u8>, File)> {
         let name = unique_name();

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::Result;
+use base::{Errno, Result};
 use vfs::{DirHandle, Ino, ListedEntry, Listing, Vfs};
 
 /// Directories that are kept open for those who list them: more than are listed at once. One that
@@ -53,21 +53,29 @@ impl Unasked {
         listing: &mut (dyn Listing + Send),
     ) -> Result<()> {
         let known = if offset == 0 { None } else { self.used(ino) };
-        let directory = match known {
+        let is_known = known.is_some();
+        let mut directory = match known {
             Some(directory) => directory,
-            None => {
-                let handle = vfs.opendir(Ino(ino)).await?;
-                let directory = Arc::new(Directory { vfs: vfs.clone(), handle });
-                self.keep(ino, directory.clone());
-                directory
-            }
+            None => self.open(vfs, ino).await?,
         };
         let mut counted = Counted { listing, pushed: false };
-        let listed = vfs.readdir(directory.handle, offset, plus, &mut counted).await;
+        let mut listed = vfs.readdir(directory.handle, offset, plus, &mut counted).await;
+        if listed == Err(Errno::EINVAL) && is_known {
+            // Somebody else lists it as well, and is too far ahead for one handle to serve both.
+            directory = self.open(vfs, ino).await?;
+            listed = vfs.readdir(directory.handle, offset, plus, &mut counted).await;
+        }
         if listed.is_err() || !counted.pushed {
             self.forget(ino);
         }
         listed
+    }
+
+    async fn open(&self, vfs: &Arc<Vfs>, ino: u64) -> Result<Arc<Directory>> {
+        let handle = vfs.opendir(Ino(ino)).await?;
+        let directory = Arc::new(Directory { vfs: vfs.clone(), handle });
+        self.keep(ino, directory.clone());
+        Ok(directory)
     }
 
     fn used(&self, ino: u64) -> Option<Arc<Directory>> {
