@@ -10,6 +10,7 @@ use base::{Access, AttrChange, Errno, OpenFlags, Opened, RemotePath, Result};
 use super::Fresh;
 use crate::Core;
 use crate::file::Body;
+use crate::link::is_loss;
 
 fn perm(perm: u32) -> AttrChange {
     AttrChange { perm: Some(perm), ..AttrChange::default() }
@@ -37,6 +38,10 @@ pub(super) async fn open(
     };
     let Some(before) = body.lock().loosened else { return Ok(opened) };
     let fresh = Fresh::new(&*core.inner, opened.fh);
+    if !super::is_it(core, body, name, &opened.attr).await? {
+        // Another file has got the name meanwhile; the caller sees that, too.
+        return Ok(Opened { fh: fresh.take(), ..opened });
+    }
     core.inner.fsetattr(fresh.fh(), perm(before)).await?;
     body.tightened(before);
     let attr = base::Attr { perm: before, ..opened.attr };
@@ -62,7 +67,15 @@ async fn open_with_more(
             Err(Errno::EACCES)
         }
         Err(errno) => Err(errno),
-        Ok(()) => core.inner.open(name, flags).await,
+        Ok(()) => match core.inner.open(name, flags).await {
+            Err(errno) if !is_loss(errno) => {
+                if core.inner.setattr(name, perm(attr.perm)).await.is_ok() {
+                    body.tightened(attr.perm);
+                }
+                Err(errno)
+            }
+            opened => opened,
+        },
     }
 }
 
