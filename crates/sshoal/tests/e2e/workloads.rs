@@ -64,7 +64,8 @@ fn a_walk_over_a_large_tree_takes_no_more_memory_than_is_allowed() {
     let (all_kib, number) = walk(&[]);
     let (few_kib, same) = walk(&["-o", "metadata_bytes=4194304"]);
     assert_eq!(number, same, "what was forgotten is found again as what it was");
-    assert!(few_kib + 10_240 < all_kib, "{few_kib} KiB with 4 MiB, {all_kib} KiB with 44");
+    // All of them take some 10 MiB.
+    assert!(few_kib + 6_144 < all_kib, "{few_kib} KiB with 4 MiB, {all_kib} KiB with 44");
 }
 
 /// With a write-ahead log the processes share an index of it through a mapping.
