@@ -98,7 +98,7 @@ pub(crate) async fn file(core: &Core, step: &Step, left: &Left) -> Outcome<Copie
             false => copy.large().await?,
         };
         if let Attempt::Done(copied) = attempt {
-            copy.remove_stale().await;
+            remove_stale(core, step).await;
             return Ok(copied);
         }
     }
@@ -185,12 +185,13 @@ impl<'a> Copy<'a> {
     async fn make_way(&self) -> Outcome<()> {
         make_way(self.core, self.step, &self.to).await
     }
+}
 
-    /// Removes what earlier runs have left of other versions.
-    async fn remove_stale(&self) {
-        for partial in &self.step.partials {
-            let _ = self.target().unlink(&self.beside(&partial.file)).await;
-        }
+/// Removes what earlier runs and streams have left of the step's file.
+pub(crate) async fn remove_stale(core: &Core, step: &Step) {
+    let directory = core.job.target.path_of(&step.name).parent().unwrap_or_default();
+    for partial in &step.partials {
+        let _ = core.job.target.remote.unlink(&directory.join(&partial.file)).await;
     }
 }
 

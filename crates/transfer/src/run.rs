@@ -261,12 +261,15 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Left) -> Result<Copied,
         Action::SetAttr(change) => {
             set_attributes(core, step, *change).await.map(|()| Copied::default())
         }
-        Action::Copy(_) if core.job.options.xattrs => Err(Problem::Other {
-            name: step.name.clone(),
-            words: "no stream has brought it, and SFTP carries no extended attributes; copy \
-                    again, or without -X"
-                .to_owned(),
-        }),
+        Action::Copy(_) if core.job.options.xattrs => {
+            copy::remove_stale(core, step).await;
+            Err(Problem::Other {
+                name: step.name.clone(),
+                words: "no stream has brought it, and SFTP carries no extended attributes; copy \
+                        again, or without -X"
+                    .to_owned(),
+            })
+        }
         Action::Copy(_) if step.attr.kind == FileKind::Regular => {
             ready(step).await?;
             copy::file(core, step, left).await

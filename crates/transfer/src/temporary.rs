@@ -7,7 +7,7 @@
 //! Pieces of a large file arrive out of order, so a file of N bytes may have holes; but no piece is
 //! sent that lies further than 2^span bytes behind the first byte which has not been acknowledged.
 //! So everything more than 2^span bytes before the end is there. Span 0 says that the file was
-//! never meant to be continued.
+//! never meant to be continued; [`SPAN_OF_STREAM`] that it came in a stream by names.
 //!
 //! The tag makes what was begun of another version of the file have another name.
 
@@ -28,6 +28,11 @@ const STEM_MAX: usize = NAME_MAX - 1 - MARK.len() - DIGITS;
 /// The span of a file that comes in order, in one piece after another: the smallest that large files
 /// have. What is behind it is compared when the file is gone on with.
 pub const SPAN_IN_ORDER: u8 = 20;
+
+/// The span of what another machine's tar writes. Nothing of it is relied on, and it is a name that
+/// nobody else writes to: a tar whose link has gone may go on for a while, and would put a cut-off
+/// file in the place of one that the run has made.
+pub const SPAN_OF_STREAM: u8 = 0xff;
 
 /// Largest span that is believed: nobody sends so far ahead.
 const SPAN_MAX: u8 = 40;
@@ -149,6 +154,16 @@ mod tests {
         assert_eq!(Partial::parse(&temporary, &readable).unwrap().1.reliable(), 0);
         let never = name(&file, &attr(1 << 30, 7), 0);
         assert_eq!(Partial::parse(&never, &attr(1 << 29, 9)).unwrap().1.reliable(), 0);
+    }
+
+    #[test]
+    fn what_a_stream_has_left_is_known_and_not_relied_on() {
+        let file = Name::new(b"file").unwrap();
+        let temporary = name(&file, &attr(1 << 30, 7), SPAN_OF_STREAM);
+        assert_ne!(temporary, name(&file, &attr(1 << 30, 7), 0));
+        let (stem, partial) = Partial::parse(&temporary, &attr(1 << 30, 9)).unwrap();
+        assert_eq!((stem, partial.span), (&b"file"[..], SPAN_OF_STREAM));
+        assert_eq!(partial.reliable(), 0);
     }
 
     #[test]

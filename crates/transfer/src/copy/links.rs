@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::{Errno, RemotePath, RenameMode};
 
-use super::{Left, Outcome, failed, make_way};
+use super::{Left, Outcome, failed, make_way, remove_stale};
 use crate::outcome::{Doing, Problem};
 use crate::run::{Copied, Core, attributes};
 use crate::step::Step;
@@ -17,7 +17,9 @@ pub(crate) async fn symlink(core: &Core, step: &Step, left: &Left) -> Outcome<()
         Err(Errno::ENOENT) => return Err(Problem::Vanished { name: step.name.clone() }),
         read => read.map_err(failed(step, Doing::Read))?,
     };
-    replacing(core, step, left, &Made::Link { leads_to }).await
+    replacing(core, step, left, &Made::Link { leads_to }).await?;
+    remove_stale(core, step).await;
+    Ok(())
 }
 
 /// Makes the step's name a further one of the file that `first` has become.
@@ -34,7 +36,10 @@ pub(crate) async fn hard_link(
     let existing = core.job.target.path_of(first);
     let linked = replacing(core, step, left, &Made::Name { existing }).await;
     match linked {
-        Ok(()) => Ok(Copied::default()),
+        Ok(()) => {
+            remove_stale(core, step).await;
+            Ok(Copied::default())
+        }
         // The server makes none: what it holds is right, if it takes more room.
         Err(Problem::Failed {
             errno: Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::EPERM, ..

@@ -125,7 +125,8 @@ fn sort_out(
 /// What is left over at the target when all of the source's names were taken out. Left-overs of
 /// what is copied now are continued, or removed with that.
 fn gather_deletions(core: &Core, own: &Arc<Dir>, mut there: HashMap<Name, Attr>, steps: &[Step]) {
-    let copied = steps.iter().filter(|step| matches!(step.action, Action::Copy(_)));
+    let copied =
+        steps.iter().filter(|step| matches!(step.action, Action::Copy(_) | Action::MakeLink(_)));
     for partial in copied.flat_map(|step| &step.partials) {
         there.remove(&partial.file);
     }

@@ -12,8 +12,9 @@
 //!    is passed over.
 //! 2. A step that is taken ends here, or is given back; what is given back is for the run, which
 //!    tells what is wrong with it.
-//! 3. What tar's exit status may concern (a file that changed while it was read) is looked at again,
-//!    and copied by the run if it is not what has come.
+//! 3. What is not as it was when it was asked for, and all that tar's exit status may concern (a file
+//!    that changed while it was read), is looked at again, and copied by the run if it is not what has
+//!    come.
 //! 4. What one stream takes is bounded, and so is what is kept of it.
 
 mod arriving;
@@ -22,13 +23,15 @@ mod leaving;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base::{Name, RemotePath};
 use tokio::task::JoinSet;
 
 use super::{Declined, Streaming};
 use crate::compress::Method;
+use crate::copy;
+use crate::outcome::Problem;
 use crate::run::{Core, Run};
 use crate::step::Step;
 use arriving::Brought;
@@ -36,6 +39,10 @@ use lane::Lane;
 
 /// Files that are looked at again at once.
 const LOOKS: usize = 64;
+
+/// A file that was changed since so long before a stream may have changed while tar read it, and
+/// look the same: times are kept to the second, and two clocks are compared.
+const SAME_TIME: Duration = Duration::from_secs(2);
 
 /// A source of which files may come in a stream.
 #[derive(Clone)]
@@ -165,6 +172,7 @@ impl Collector {
         let core = run.core();
         let source = step.source;
         let Some(Some(lane)) = self.lanes.get_mut(source) else { return vec![step] };
+        let mut step = step;
         let need = lane.need(core, &step);
         if !need.is_wanted() {
             return vec![step];
@@ -176,7 +184,16 @@ impl Collector {
         if !lane.is_open() {
             return vec![step];
         }
-        if let Err(problem) = run.ready(&step).await {
+        let partials = std::mem::take(&mut step.partials);
+        let (kept, stale) = partials.into_iter().partition(|it| lane.replaces(&step, it));
+        step.partials = stale;
+        let prepared = tokio::select! {
+            biased;
+            () = core.stopped() => return Vec::new(),
+            prepared = prepare(run, &step) => prepared,
+        };
+        step.partials = kept;
+        if let Err(problem) = prepared {
             run.ended(step, Err(problem));
             return Vec::new();
         }
@@ -212,16 +229,46 @@ impl Collector {
         self.collected.link = Some(delivered.link);
         core.flow.waited_so_long(side, delivered.link.waited);
         let mut left = delivered.left;
-        if let Some(why) = delivered.why {
-            tracing::debug!("the stream did not end well: {why}");
-            left.extend(look_again(core, source, delivered.brought).await);
+        let mut doubtful = delivered.brought;
+        let began = SystemTime::now().checked_sub(delivered.link.elapsed + SAME_TIME);
+        let mut torn_since = None;
+        match delivered.why {
+            Some(why) => {
+                torn_since = began.filter(|_| can_come_again(core)).map(seconds);
+                tracing::debug!("the stream did not end well: {why}");
+            }
+            None => doubtful.retain(|one| !one.is_as_asked()),
         }
+        left.extend(look_again(core, source, doubtful, torn_since).await);
         left
     }
 }
 
-/// What of it is not as it has come: the books forget that it has.
-async fn look_again(core: &Arc<Core>, source: usize, brought: Vec<Brought>) -> Vec<Step> {
+/// Makes the step's directory, and removes what earlier runs have left of the step.
+async fn prepare(run: &Run, step: &Step) -> Result<(), Problem> {
+    run.ready(step).await?;
+    copy::remove_stale(run.core(), step).await;
+    Ok(())
+}
+
+/// Whether a file that has come may be replaced by one that the run copies, with nothing lost.
+fn can_come_again(core: &Core) -> bool {
+    !core.job.options.xattrs && !core.job.options.hard_links
+}
+
+fn seconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// What of it is not as it has come, and the files that were changed after `torn_since`, in seconds:
+/// the books forget that they have. What was not looked at when the run is stopped is left.
+async fn look_again(
+    core: &Arc<Core>,
+    source: usize,
+    brought: Vec<Brought>,
+    torn_since: Option<i64>,
+) -> Vec<Step> {
     let mut looking = JoinSet::new();
     let mut left = Vec::new();
     let mut brought = brought.into_iter();
@@ -235,7 +282,12 @@ async fn look_again(core: &Arc<Core>, source: usize, brought: Vec<Brought>) -> V
                 (one, now)
             });
         }
-        let (one, now) = match looking.join_next().await {
+        let looked = tokio::select! {
+            biased;
+            () = core.stopped() => return left,
+            looked = looking.join_next() => looked,
+        };
+        let (one, now) = match looked {
             None => return left,
             Some(Ok(looked)) => looked,
             Some(Err(error)) => match error.try_into_panic() {
@@ -243,7 +295,8 @@ async fn look_again(core: &Arc<Core>, source: usize, brought: Vec<Brought>) -> V
                 Err(_) => continue,
             },
         };
-        if !now.is_ok_and(|now| one.is_still(&now)) {
+        let torn = torn_since.is_some_and(|since| one.is_changed_since(since));
+        if torn || !now.is_ok_and(|now| one.is_still(&now)) {
             core.take_back(&one.action, one.bytes);
             left.push(one.again(source));
         }

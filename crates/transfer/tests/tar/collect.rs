@@ -337,6 +337,99 @@ async fn a_file_that_changed_under_tar_is_copied_again_and_counted_once() {
     assert_eq!(outcome.counts.bytes_copied, 3 + 14 + 5);
 }
 
+#[tokio::test]
+async fn a_file_that_changed_before_tar_read_it_is_looked_at_again() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for name in ["one", "two", "three"] {
+        fs::write(from.path().join(name), name).unwrap();
+    }
+    let programs = tempfile::tempdir().unwrap();
+    // What tar reads is not what was listed, nor what is there in the end.
+    let tar = "echo half > two; $real \"$@\"; echo something new > two; exit 0";
+    let shell = LocalShell::with_tar(programs.path(), tar);
+    let (outcome, collected) = copy(from.path(), to.path(), shell, &plain()).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_eq!(fs::read(to.path().join("two")).unwrap(), b"something new\n");
+    assert_eq!((outcome.counts.files_copied, collected.entries), (3, 3));
+}
+
+#[tokio::test]
+async fn a_file_that_looks_the_same_and_changed_just_now_is_copied_again() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for name in ["one", "two"] {
+        fs::write(from.path().join(name), name).unwrap();
+    }
+    let programs = tempfile::tempdir().unwrap();
+    let tar = "$real \"$@\"; printf owt > two; touch -r one two; exit 1";
+    let shell = LocalShell::with_tar(programs.path(), tar);
+    let (outcome, _) = copy(from.path(), to.path(), shell, &plain()).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_eq!(fs::read(to.path().join("two")).unwrap(), b"owt");
+    assert_eq!(outcome.counts.files_copied, 2);
+}
+
+#[tokio::test]
+async fn a_large_file_in_which_a_stream_breaks_leaves_nothing_beside_it() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(from.path().join("large"), vec![1; 12 << 20]).unwrap();
+    let programs = tempfile::tempdir().unwrap();
+    let shell = LocalShell::with_tar(programs.path(), "$real \"$@\" | head -c 10485760; exit 0");
+    let (outcome, _) = copy(from.path(), to.path(), shell, &plain()).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_no_temporaries(to.path());
+}
+
+/// What is left of a stream by names goes with the next one.
+#[tokio::test]
+async fn what_an_interrupted_stream_has_left_there_is_replaced() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(from.path().join("f"), "content").unwrap();
+    let programs = tempfile::tempdir().unwrap();
+    // The first leaves what was cut off, and the run does not see the names that tar has made.
+    let kept = programs.path().join("kept");
+    let tar = format!("tee {} >/dev/null; exit 0", kept.display());
+    let shell = LocalShell::with_tar(programs.path(), &tar);
+    let (outcome, _) = push(from.path(), to.path(), shell, &plain()).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    fs::remove_file(to.path().join("f")).unwrap();
+    let mut tar = std::process::Command::new("tar");
+    assert!(tar.arg("-xf").arg(&kept).current_dir(&to).status().unwrap().success());
+    assert_eq!(fs::read_dir(to.path()).unwrap().count(), 1);
+    let (outcome, collected) = push(from.path(), to.path(), LocalShell::plain(), &plain()).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_eq!(collected.entries, 1);
+    assert_no_temporaries(to.path());
+}
+
+/// What is kept for the run is no hindrance where only a stream can bring the file.
+#[tokio::test]
+async fn what_an_interrupted_copy_has_left_does_not_keep_a_file_from_the_stream() {
+    for (xattrs, hard_links) in [(true, false), (false, true), (false, false)] {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(from.path().join("f"), vec![1; 3 << 20]).unwrap();
+        if hard_links {
+            fs::hard_link(from.path().join("f"), from.path().join("g")).unwrap();
+        }
+        for (span, bytes) in [("14", 2 << 20), ("00", 5), ("ff", 5)] {
+            use std::os::unix::fs::PermissionsExt;
+            let left = to.path().join(format!(".f.sshoal-0123456789ab{span}"));
+            fs::write(&left, vec![2; bytes]).unwrap();
+            fs::set_permissions(&left, fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        let options = Options { xattrs, hard_links, ..plain() };
+        let (outcome, collected) =
+            copy(from.path(), to.path(), LocalShell::plain(), &options).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert_no_temporaries(to.path());
+        if hard_links {
+            let number = |name| fs::metadata(to.path().join(name)).unwrap().ino();
+            assert_eq!(number("f"), number("g"));
+        }
+        let is_streamed = xattrs || hard_links;
+        assert_eq!(collected.entries > 0, is_streamed);
+    }
+}
+
 /// A shell that answers with these members, whatever names it is given.
 fn answering(dir: &Path, members: &[Member<'_>]) -> Arc<LocalShell> {
     let file = dir.join("archive");

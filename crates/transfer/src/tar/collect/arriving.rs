@@ -9,6 +9,7 @@ use base::{Attr, Errno, FileKind, RemotePath};
 use super::Pending;
 use crate::dir::Dir;
 use crate::events::Progress;
+use crate::options::Options;
 use crate::outcome::{Doing, Problem};
 use crate::plan::is_same_second;
 use crate::run::{Copied, Core};
@@ -29,16 +30,28 @@ pub(super) struct Brought {
     name: RemotePath,
     /// As the archive had it.
     attr: Attr,
+    /// As it was when it was asked for.
+    asked: Attr,
     /// Kept, so that it is not finished before.
     dir: Arc<Dir>,
 }
 
 impl Brought {
+    /// Whether what has come is what was asked for.
+    pub(super) fn is_as_asked(&self) -> bool {
+        self.is_still(&self.asked)
+    }
+
     /// Whether what has come is what is at the source.
     pub(super) fn is_still(&self, now: &Attr) -> bool {
         let same = now.kind == self.attr.kind && is_same_second(now.mtime, self.attr.mtime);
         // The size of a link is its target's, which an archive does not count.
         same && (now.kind == FileKind::Symlink || now.size == self.attr.size)
+    }
+
+    /// Whether it is a file that was changed at this time, in seconds, or later.
+    pub(super) fn is_changed_since(&self, secs: i64) -> bool {
+        self.attr.kind == FileKind::Regular && self.attr.mtime.secs >= secs
     }
 
     /// The step that brings it again.
@@ -73,6 +86,8 @@ struct Put {
 /// Puts members in their places.
 pub(super) struct Arriving<'a> {
     core: &'a Core,
+    /// What a broken stream has begun is not kept: its step goes back, and the run begins anew.
+    options: Options,
     pending: &'a Pending,
     brought: Vec<Brought>,
     left: Vec<Step>,
@@ -83,7 +98,8 @@ pub(super) struct Arriving<'a> {
 impl<'a> Arriving<'a> {
     pub(super) fn new(core: &'a Core, pending: &'a Pending) -> Arriving<'a> {
         let (brought, left) = (Vec::new(), Vec::new());
-        Arriving { core, pending, brought, left, firsts: HashMap::new() }
+        let options = Options { partial: false, ..core.job.options.clone() };
+        Arriving { core, options, pending, brought, left, firsts: HashMap::new() }
     }
 
     /// What has come, and what could not be put in its place.
@@ -159,7 +175,7 @@ impl<'a> Arriving<'a> {
         let here = |errno| Broken::Here(Doing::Make, errno);
         let sink = core.sink.as_ref().ok_or_else(|| here(Errno::EBADF))?;
         let count = |bytes| core.progress.bytes(bytes);
-        let receiver = Receiver { sink, options: &core.job.options, count: &count };
+        let receiver = Receiver { sink, options: &self.options, count: &count };
         let path = core.job.target.path_of(&step.name);
         let plain = |finished, bytes| Put { action: step.action.clone(), bytes, finished };
         match (member.kind, step.attr.kind) {
@@ -218,7 +234,7 @@ impl<'a> Arriving<'a> {
             return self.core.ended(&step, Err(Problem::Other { name, words }));
         }
         self.core.ended(&step, Ok(Copied { bytes, resumed: 0 }));
-        let Step { from, name, action, dir, .. } = step;
-        self.brought.push(Brought { from, action, bytes, name, attr, dir });
+        let Step { from, name, action, dir, attr: asked, .. } = step;
+        self.brought.push(Brought { from, action, bytes, name, attr, asked, dir });
     }
 }

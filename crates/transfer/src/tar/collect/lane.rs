@@ -19,6 +19,7 @@ use crate::step::{Action, Step};
 use crate::tar::far::{Ended, Far, farewell, line};
 use crate::tar::stream::{self, Input, Output};
 use crate::tar::{Declined, LONG_ROUND_TRIP, READ_BYTES, Streaming, Use, script, unclean};
+use crate::temporary::{self, Partial};
 
 /// Files of a source from which on a stream is worth its login. 100 ms and more go into one, in
 /// which a server opens this many at least.
@@ -151,10 +152,12 @@ impl Lane {
         let forced = !self.way.streaming().only_if_fast;
         // Names of one file are told by the archive only if all of them are in it.
         let together = options.hard_links && matches!(self.way, Way::In(_));
-        // What is in its way is for the run, and so is what it has begun.
+        // What is in its way is for the run, and so is what can be gone on with, unless it cannot
+        // come by the run at all.
+        let is_begun = step.partials.iter().any(|partial| partial.reliable() > 0);
         if !self.way.can(core)
             || step.there.is_some_and(|there| there.is_dir())
-            || !step.partials.is_empty()
+            || (is_begun && !options.xattrs && !together)
         {
             return Need::None;
         }
@@ -171,6 +174,17 @@ impl Lane {
             (Action::Copy(_), _) => Need::This,
             _ => Need::None,
         }
+    }
+
+    /// Whether what is left of an earlier run is in the place of what the stream makes of the step:
+    /// tar removes it, and a call for it would cost a round trip.
+    pub(super) fn replaces(&self, step: &Step, partial: &Partial) -> bool {
+        matches!(self.way, Way::Out(..))
+            && partial.span == temporary::SPAN_OF_STREAM
+            && step
+                .name
+                .file_name()
+                .is_some_and(|name| partial.tag == temporary::tag(&name, &step.attr))
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -403,7 +417,7 @@ async fn carry_out(
             Err(_) => (leaving::Left::default(), Ok(())),
         },
     };
-    let why = match ended {
+    let mut why = match ended {
         Err(error) => Some(error.to_string()),
         Ok(()) => {
             let stdin: Box<dyn AsyncWrite + Send + Unpin> = Box::new(tokio::io::sink());
@@ -422,6 +436,10 @@ async fn carry_out(
     match why {
         None => {
             let unplaced = leaving::place(&core, sent).await;
+            if entries > 0 && unplaced.len() as u64 == entries {
+                // Shell and SFTP may see different roots: another stream would do no better.
+                why = Some("nothing of what was sent is at the target".to_owned());
+            }
             entries -= unplaced.len() as u64;
             left.extend(unplaced);
         }

@@ -91,7 +91,7 @@ pub(super) fn pack<W: Write>(
 
 fn temporary_path(core: &Core, step: &Step) -> Option<RemotePath> {
     let to = core.job.target.path_of(&step.name);
-    let name = temporary::name(&to.file_name()?, &step.attr, 0);
+    let name = temporary::name(&to.file_name()?, &step.attr, temporary::SPAN_OF_STREAM);
     Some(to.parent()?.join(&name))
 }
 
@@ -116,7 +116,7 @@ pub(super) async fn place(core: &Arc<Core>, sent: Vec<Sent>) -> Vec<Step> {
                     }
                     Err(errno) => {
                         tracing::debug!("{}: cannot be given its name: {errno}", one.step.name);
-                        Some(one.step)
+                        Some(begun(one.step, &one.temporary))
                     }
                 }
             });
