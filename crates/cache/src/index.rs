@@ -297,6 +297,16 @@ impl Shared {
         }
     }
 
+    /// Forgets the attributes of a directory, and which names its own directory has, if they are
+    /// known.
+    pub(crate) fn forget_attr(&self, source: &SourceId, path: &RemotePath) {
+        let (parent, name) = split(path);
+        let known = self.with_directory(source, parent.clone(), |above| above.attr(&name));
+        if known.is_some() {
+            self.forget_in(&self.places(), source, &parent, Record::Forget(name));
+        }
+    }
+
     /// Forgets which names a directory has.
     pub(crate) fn forget_names(&self, source: &SourceId, path: &RemotePath) {
         self.forget_in(&self.places(), source, path, Record::ForgetListing);

@@ -293,6 +293,11 @@ impl Store {
         self.0.forget_names(source, path);
     }
 
+    /// Forgets the attributes of the directory `path`, not what is in it.
+    pub fn forget_attr(&self, source: &SourceId, path: &RemotePath) {
+        self.0.forget_attr(source, path);
+    }
+
     /// A whole content. It stays readable while the value lives, evicted or not. Reads a content
     /// of one chunk whole.
     #[must_use]

@@ -36,12 +36,7 @@ impl Core {
                     }
                     Item::Names(dir) => {
                         self.store.forget_listing(source, dir);
-                        // It has the attributes of this directory.
-                        if let Some(above) = dir.parent()
-                            && self.store.directory(source, &above).is_some()
-                        {
-                            self.store.forget_listing(source, &above);
-                        }
+                        self.store.forget_attr(source, dir);
                     }
                 }
             }

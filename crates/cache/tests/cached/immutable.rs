@@ -1,6 +1,6 @@
 //! I1, I2: what was once seen of a tree that never changes is not asked for again.
 
-use base::{Errno, Remote};
+use base::{Errno, Remote, RenameMode};
 use cache::{CachedConfig, Mode, SubTrees};
 use testkit::{Call, path};
 
@@ -160,4 +160,20 @@ async fn what_is_changed_here_is_asked_for_again() {
     let cached = stage.mount(Mode::Immutable);
     assert_eq!(list(&cached, "e").await.unwrap(), ["g"]);
     assert_eq!(size(&cached, "d").await, Err(Errno::ENOENT));
+}
+
+/// What is recorded of a directory is not from before a change of what is in it.
+#[tokio::test]
+async fn a_directory_that_was_changed_here_is_asked_for_after_a_remount() {
+    let stage = Stage::new();
+    stage.put("a", "a");
+    stage.put("f/x", "x");
+    stage.memory.set_mtime("f", LONG_AGO);
+    let cached = stage.mount(Mode::Immutable);
+    let before = cached.lstat(&path("f")).await.unwrap();
+    cached.rename(&path("a"), &path("f/a"), RenameMode::Replace).await.unwrap();
+    let now = stage.memory.lstat(&path("f")).await.unwrap();
+    assert_ne!(now.mtime, before.mtime);
+    let cached = stage.mount(Mode::Immutable);
+    assert_eq!(cached.lstat(&path("f")).await.unwrap().mtime, now.mtime);
 }
