@@ -145,6 +145,36 @@ impl RemotePath {
         Some(Name(self.0[start..].into()))
     }
 
+    /// Whether this is `top` or somewhere below it.
+    #[must_use]
+    pub fn is_within(&self, top: &RemotePath) -> bool {
+        self.rest(top).is_some()
+    }
+
+    /// Whether this is somewhere below `top`.
+    #[must_use]
+    pub fn is_below(&self, top: &RemotePath) -> bool {
+        self.rest(top).is_some_and(|rest| !rest.is_empty())
+    }
+
+    /// What this is called when `from` has become `to`; `None` when it is not within `from`.
+    #[must_use]
+    pub fn moved(&self, from: &RemotePath, to: &RemotePath) -> Option<RemotePath> {
+        let rest = self.rest(from)?;
+        let parts = [to.as_bytes(), rest].into_iter().filter(|part| !part.is_empty());
+        Some(RemotePath(parts.collect::<Vec<_>>().join(&b'/')))
+    }
+
+    /// The path from `top` to this.
+    fn rest(&self, top: &RemotePath) -> Option<&[u8]> {
+        let rest = self.0.strip_prefix(&top.0[..])?;
+        match rest {
+            [b'/', rest @ ..] => Some(rest),
+            rest if rest.is_empty() || top.is_root() => Some(rest),
+            _ => None,
+        }
+    }
+
     /// The names, outermost first.
     pub fn names(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
         self.0.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
@@ -198,6 +228,34 @@ mod tests {
 
     fn name(text: &str) -> Name {
         Name::new(text.as_bytes()).unwrap()
+    }
+
+    fn path(text: &str) -> RemotePath {
+        RemotePath::parse(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn within_and_below_are_by_whole_names() {
+        for (at, top) in [("a/b", "a"), ("a", ""), ("a/b/c", "a")] {
+            assert!(path(at).is_below(&path(top)) && path(at).is_within(&path(top)), "{at} {top}");
+        }
+        for same in ["a", "", "a/b"] {
+            assert!(path(same).is_within(&path(same)) && !path(same).is_below(&path(same)));
+        }
+        for (at, top) in [("ab", "a"), ("a", "a/b"), ("x/a", "a"), ("", "a")] {
+            assert!(
+                !path(at).is_within(&path(top)) && !path(at).is_below(&path(top)),
+                "{at} {top}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_within_moves_along() {
+        let moved = |at: &str| path(at).moved(&path("a/b"), &path("c"));
+        assert_eq!(moved("a/b"), Some(path("c")));
+        assert_eq!(moved("a/b/d/e"), Some(path("c/d/e")));
+        assert_eq!((moved("a"), moved("a/bc"), moved("x/a/b")), (None, None, None));
     }
 
     #[test]

@@ -324,6 +324,6 @@ impl Core {
     /// The names of linked files within `path`.
     pub(crate) fn linked_within(&self, path: &RemotePath) -> Vec<RemotePath> {
         let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
-        linked.iter().filter(|at| changes::is_within(at, path)).cloned().collect()
+        linked.iter().filter(|at| at.is_within(path)).cloned().collect()
     }
 }

@@ -136,12 +136,13 @@ impl Shared {
         Partial(inner)
     }
 
-    /// Abandons the partial contents of files below `dir`.
-    pub(crate) fn abandon_below(self: &Arc<Shared>, source: &SourceId, dir: &RemotePath) {
+    /// Abandons the partial contents of files below these directories.
+    pub(crate) fn abandon_below(self: &Arc<Shared>, directories: &[(&SourceId, &RemotePath)]) {
         let is_below = |subject: &Subject| {
-            let below = subject.path.as_bytes().strip_prefix(dir.as_bytes());
-            let below = below.is_some_and(|rest| dir.is_root() || rest.starts_with(b"/"));
-            below && subject.source == *source
+            let holds = |(source, dir): &(&SourceId, &RemotePath)| {
+                subject.source == **source && subject.path.is_below(dir)
+            };
+            directories.iter().any(holds)
         };
         // Dropped without the lock: the last to have one takes it.
         let known: Vec<Arc<Inner>> =

@@ -324,10 +324,12 @@ impl Store {
         self.0.partial(Subject { source: *source, path: path.clone(), validator })
     }
 
-    /// Throws away what was fetched of files below `dir` and is not whole. Long where very many
-    /// are not.
-    pub fn abandon_below(&self, source: &SourceId, dir: &RemotePath) {
-        self.0.abandon_below(source, dir);
+    /// Throws away what was fetched of files below these directories and is not whole. Long where
+    /// very many are not.
+    pub fn abandon_below(&self, directories: &[(&SourceId, &RemotePath)]) {
+        if !directories.is_empty() {
+            self.0.abandon_below(directories);
+        }
     }
 
     /// How many bytes of this state of a file are here, whole or in part.

@@ -14,7 +14,6 @@ use crate::gate::Slots;
 use crate::lanes::Lanes;
 use crate::listing::Listing;
 use crate::order::Order;
-use crate::probe::is_below;
 use crate::session::Session;
 
 /// A handle on the server; closed there when this is dropped.
@@ -170,12 +169,9 @@ impl Handles {
         }
         let moved: Vec<_> = tables
             .paths
-            .extract_if(|path, _| is_within(path, from) || is_within(path, to))
+            .extract_if(|path, _| path.is_within(from) || path.is_within(to))
             .filter_map(|(path, named)| {
-                let below = path.as_bytes().get(from.as_bytes().len()..);
-                let path = below
-                    .filter(|_| is_within(&path, from))
-                    .and_then(|below| RemotePath::parse(&[to.as_bytes(), below].concat()).ok());
+                let path = path.moved(from, to);
                 named.rename(path.clone());
                 Some((path?, named))
             })
@@ -221,9 +217,4 @@ impl Handles {
         let dirs = tables.dirs.values().filter(|listing| listing.slot() == slot).count();
         files + dirs
     }
-}
-
-/// Whether `path` is `top` or below it.
-fn is_within(path: &RemotePath, top: &RemotePath) -> bool {
-    path == top || is_below(path, top)
 }

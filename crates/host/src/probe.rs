@@ -314,7 +314,7 @@ impl Probe<'_> {
         unexplained: Errno,
     ) -> Errno {
         // A server that reports EINVAL as FAILURE.
-        if source.is_dir() && to != from && is_below(to, from) {
+        if source.is_dir() && to != from && to.is_below(from) {
             return Errno::EINVAL;
         }
         if self.are_apart(from, to).await {
@@ -372,12 +372,6 @@ fn no_room(figures: &StatVfs) -> Option<Errno> {
     }
 }
 
-/// Whether `path` is below `top`.
-pub(crate) fn is_below(path: &RemotePath, top: &RemotePath) -> bool {
-    let rest = path.as_bytes().strip_prefix(top.as_bytes());
-    rest.is_some_and(|rest| (top.is_root() && !rest.is_empty()) || rest.first() == Some(&b'/'))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -392,15 +386,5 @@ mod tests {
         assert_eq!(no_room(&StatVfs { blocks_available: 0, ..room }), Some(Errno::ENOSPC));
         let read_only = StatVfs { flags: StatVfs::READ_ONLY, ..StatVfs::default() };
         assert_eq!(no_room(&read_only), Some(Errno::EROFS));
-    }
-
-    #[test]
-    fn below_is_by_whole_names() {
-        let path = |text: &str| RemotePath::parse(text.as_bytes()).unwrap();
-        assert!(is_below(&path("a/b"), &path("a")));
-        assert!(is_below(&path("a"), &path("")));
-        assert!(!is_below(&path("a"), &path("a")));
-        assert!(!is_below(&path("ab"), &path("a")));
-        assert!(!is_below(&path(""), &path("")));
     }
 }

@@ -176,12 +176,9 @@ impl Names {
         }
         let mut table = self.lock();
         let moved: Vec<_> = table
-            .extract_if(|path, _| is_within(path, from) || is_within(path, to))
+            .extract_if(|path, _| path.is_within(from) || path.is_within(to))
             .filter_map(|(path, named)| {
-                let below = path.as_bytes().get(from.as_bytes().len()..);
-                let path = below
-                    .filter(|_| is_within(&path, from))
-                    .and_then(|below| RemotePath::parse(&[to.as_bytes(), below].concat()).ok());
+                let path = path.moved(from, to);
                 named.lock().name.clone_from(&path);
                 Some((path?, named))
             })
@@ -189,12 +186,6 @@ impl Names {
         table.extend(moved);
         self.count.store(table.len(), Ordering::SeqCst);
     }
-}
-
-/// Whether `path` is `top` or below it.
-fn is_within(path: &RemotePath, top: &RemotePath) -> bool {
-    let rest = path.as_bytes().strip_prefix(top.as_bytes());
-    rest.is_some_and(|rest| top.is_root() || rest.is_empty() || rest.starts_with(b"/"))
 }
 
 /// A share of an entry; the last one to let go takes it out of the table.

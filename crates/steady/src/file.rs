@@ -32,7 +32,7 @@ use crate::log::{Change, Left, Log};
 use crate::unsynced::{Digest, Unsynced};
 
 pub(crate) use handle::{Handle, Usable, usable};
-pub(crate) use table::{Files, moved};
+pub(crate) use table::Files;
 pub(crate) use tail::Tail;
 
 /// Where a body is between being open and being lost.

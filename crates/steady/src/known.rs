@@ -10,7 +10,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use base::{Attr, AttrChange, DirEntry, FileKind, RemotePath};
 
 use crate::expect::Expect;
-use crate::file::moved;
 
 /// Names that are remembered: about 150 KiB.
 const MAX_NAMES: usize = 1024;
@@ -198,11 +197,11 @@ impl Search {
                 self.go_on_as(existing.clone());
             }
             Word::Renamed(from, to) => {
-                if let Some(before) = moved(&self.path, to, from) {
+                if let Some(before) = self.path.moved(to, from) {
                     self.go_on_as(before);
                 } else if self.path == *from {
                     return Found::Seen(Seen::Absent);
-                } else if moved(&self.path, from, to).is_some() {
+                } else if self.path.moved(from, to).is_some() {
                     return Found::Unknown;
                 }
             }

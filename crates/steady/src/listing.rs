@@ -12,7 +12,6 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::Core;
 use crate::call::{MAX_STALE, Trouble};
-use crate::file::moved;
 use crate::known::Seen;
 use crate::link::is_loss;
 
@@ -146,7 +145,7 @@ impl Listings {
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
         self.table.each(|listing| {
             let mut state = listing.lock();
-            if let Some(path) = state.path.as_ref().and_then(|path| moved(path, from, to)) {
+            if let Some(path) = state.path.as_ref().and_then(|path| path.moved(from, to)) {
                 state.path = Some(path);
             }
         });

@@ -112,7 +112,7 @@ impl Job {
             return Err(JobError::NoSource);
         }
         for (index, source) in self.sources.iter().enumerate() {
-            let overlaps = |other: &Source| is_within(&source.to, &other.to);
+            let overlaps = |other: &Source| source.to.is_within(&other.to);
             let others = self.sources.iter().enumerate().filter(|(other, _)| *other != index);
             if others.into_iter().any(|(_, other)| overlaps(other)) {
                 return Err(JobError::SameName(source.to.clone()));
@@ -120,12 +120,6 @@ impl Job {
         }
         Ok(())
     }
-}
-
-/// Whether `path` is `top` or below it.
-pub(crate) fn is_within(path: &RemotePath, top: &RemotePath) -> bool {
-    let mut names = path.names();
-    top.names().all(|name| names.next() == Some(name))
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use base::{Errno, RemotePath, RenameMode, Result};
 
 use crate::policy::ActionPolicy;
 use crate::remove::{check_all_writable, check_empty, would_reappear};
-use crate::steps::{Steps, is_below};
+use crate::steps::Steps;
 use crate::tree::Tree;
 use crate::view::{Holder, View, in_set};
 
@@ -112,10 +112,10 @@ fn plan(
     if mode == RenameMode::NoReplace && new.shown().is_some() {
         return Err(Errno::EEXIST.into());
     }
-    if is_below(to, from) {
+    if to.is_below(from) {
         return Err(Errno::EINVAL.into());
     }
-    if is_below(from, to) {
+    if from.is_below(to) {
         return Err(Errno::ENOTEMPTY.into());
     }
     if from == to {

@@ -55,17 +55,6 @@ impl<'p> Steps<'p> {
     }
 }
 
-/// Whether `path` is `above` or somewhere below it.
-pub(crate) fn is_within(path: &RemotePath, above: &RemotePath) -> bool {
-    let rest = path.as_bytes().strip_prefix(above.as_bytes());
-    rest.is_some_and(|rest| above.is_root() || rest.is_empty() || rest[0] == b'/')
-}
-
-/// Whether `path` is somewhere below `above`.
-pub(crate) fn is_below(path: &RemotePath, above: &RemotePath) -> bool {
-    path != above && is_within(path, above)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,13 +77,5 @@ mod tests {
         let root = path("");
         let steps = Steps::new(&root);
         assert_eq!((steps.depth(), steps.above(), steps.inside(0, 0)), (0, 0, path("")));
-    }
-
-    #[test]
-    fn a_name_that_begins_the_same_is_not_below() {
-        assert!(is_below(&path("a/b"), &path("a")));
-        assert!(!is_below(&path("ab"), &path("a")));
-        assert!(!is_below(&path("a"), &path("a")) && is_within(&path("a"), &path("a")));
-        assert!(is_below(&path("a"), &path("")) && !is_below(&path(""), &path("")));
     }
 }

@@ -16,7 +16,7 @@ use base::{Attr, FileKind, Name, RemotePath, Timestamp};
 
 use crate::branch::Live;
 use crate::known::Known;
-use crate::steps::{Steps, is_within};
+use crate::steps::Steps;
 use crate::{Branch, Error};
 
 /// Branches in one tree, at most: each look-up asks all, and sets of them are kept in 64 bits.
@@ -83,12 +83,12 @@ impl Tree {
     /// The branches whose place is at or above `path`, in the order of search.
     pub(crate) fn covering(&self, path: &RemotePath) -> impl Iterator<Item = (usize, &Arc<Live>)> {
         let branches = self.branches.iter().enumerate();
-        branches.filter(|(_, live)| is_within(path, &live.place))
+        branches.filter(|(_, live)| path.is_within(&live.place))
     }
 
     /// The branches whose place is below `path`.
     pub(crate) fn placed_below(&self, path: &RemotePath) -> impl Iterator<Item = &Arc<Live>> {
-        let below = |live: &&Arc<Live>| live.place != *path && is_within(&live.place, path);
+        let below = |live: &&Arc<Live>| live.place.is_below(path);
         self.branches.iter().filter(below)
     }
 
@@ -114,7 +114,7 @@ impl Tree {
     }
 
     pub(crate) fn is_fixed(&self, path: &RemotePath) -> bool {
-        self.branches.iter().any(|live| is_within(&live.place, path))
+        self.branches.iter().any(|live| live.place.is_within(path))
     }
 
     /// Names in the directory at `path` that are there because a place is at or below them, each

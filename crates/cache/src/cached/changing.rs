@@ -66,17 +66,11 @@ impl Core {
         }
     }
 
-    /// The same for all below directories that get another name, or none: what is there next may
-    /// be of another directory that got this one's. To be called when the change has begun: what is
-    /// fetched after that is of a change.
-    fn abandon_below(&self, directories: &[(&SourceId, &RemotePath)]) {
-        for (source, dir) in directories {
-            self.store.abandon_below(source, dir);
-        }
-    }
-
     /// Whichever of these names are of directories, as far as that is known; to be asked before a
-    /// change begins, which forgets it.
+    /// change begins, which forgets it. When one gets another name, or none, what was fetched of
+    /// files below it is [abandoned](crate::Store::abandon_below): what is there next may be of
+    /// another directory that got this one's. That is for after the beginning: what is fetched
+    /// after that is of a change.
     fn perhaps_directories<'a>(
         &'a self,
         names: &[&'a RemotePath],
@@ -165,7 +159,7 @@ impl Core {
         self.may_change()?;
         let directories = self.perhaps_directories(&[path]);
         let rmdir = async {
-            self.abandon_below(&directories);
+            self.store.abandon_below(&directories);
             self.inner.rmdir(path).await
         };
         self.changing(Core::of_name(path), rmdir).await
@@ -214,14 +208,14 @@ impl Core {
         items.extend(Core::of_name(to));
         let directories = self.perhaps_directories(&[from, to]);
         let change = self.begin(items);
-        self.abandon_below(&directories);
+        self.store.abandon_below(&directories);
         self.files.bring_over(from).await;
         self.files.bring_over(to).await;
         let result = self.inner.rename(from, to, mode).await;
         if result.is_ok() {
             self.files.renamed(from, to);
             for linked in self.linked_within(from) {
-                if let Some(moved) = super::files::moved(&linked, from, to) {
+                if let Some(moved) = linked.moved(from, to) {
                     self.note_linked(&moved);
                 }
             }

@@ -18,7 +18,6 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::changes::is_within;
 use super::opening::not_regular;
 use super::{Core, Standing};
 use crate::{Digest, Digests, KnownFile, Object, Validator};
@@ -77,9 +76,9 @@ impl Digesting {
     pub(crate) fn forget(&self, path: &RemotePath) {
         let mut state = self.lock();
         if !state.told.is_empty() {
-            state.told.retain(|at, _| !is_within(at, path));
+            state.told.retain(|at, _| !at.is_within(path));
         }
-        state.asked.retain(|dir, _| !is_within(dir, path));
+        state.asked.retain(|dir, _| !dir.is_within(path));
     }
 
     fn told(&self, path: &RemotePath, attr: &Attr) -> Option<Bytes> {

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base::{Access, Attr, Errno, Fh, OpenFlags, Remote, RemotePath, Result, Table};
 use tokio::sync::watch;
 
-use super::changes::{Change, is_within};
+use super::changes::Change;
 use super::filling::Filling;
 use crate::{Object, Validator};
 
@@ -249,7 +249,7 @@ impl Files {
     pub(crate) async fn bring_over(&self, path: &RemotePath) {
         let is_here = |file: &File| {
             let state = file.lock();
-            let concerned = state.path.as_ref().is_some_and(|at| is_within(at, path));
+            let concerned = state.path.as_ref().is_some_and(|at| at.is_within(path));
             concerned && state.fh.is_none() && !file.offline
         };
         for file in self.of(is_here) {
@@ -264,7 +264,7 @@ impl Files {
         self.bring_over(path).await;
         let concerned = |file: &File| {
             let state = file.lock();
-            state.fh.is_some() && state.path.as_ref().is_some_and(|at| is_within(at, path))
+            state.fh.is_some() && state.path.as_ref().is_some_and(|at| at.is_within(path))
         };
         for file in self.of(concerned) {
             file.read_from_server();
@@ -275,7 +275,7 @@ impl Files {
     pub(crate) fn removed(&self, path: &RemotePath) {
         for file in self.of(|_| true) {
             let mut state = file.lock();
-            if state.path.as_ref().is_some_and(|at| is_within(at, path)) {
+            if state.path.as_ref().is_some_and(|at| at.is_within(path)) {
                 state.path = None;
             }
         }
@@ -289,34 +289,11 @@ impl Files {
         for file in self.of(|_| true) {
             let mut state = file.lock();
             let Some(at) = &state.path else { continue };
-            if let Some(moved) = moved(at, from, to) {
+            if let Some(moved) = at.moved(from, to) {
                 state.path = Some(moved);
-            } else if is_within(at, to) {
+            } else if at.is_within(to) {
                 state.path = None;
             }
         }
-    }
-}
-
-/// What `path` is called when `from` has become `to`; `None` when it is not within `from`.
-pub(crate) fn moved(path: &RemotePath, from: &RemotePath, to: &RemotePath) -> Option<RemotePath> {
-    if !is_within(path, from) {
-        return None;
-    }
-    let below = &path.as_bytes()[from.as_bytes().len()..];
-    RemotePath::parse(&[to.as_bytes(), below].concat()).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use testkit::path;
-
-    #[test]
-    fn what_is_within_moves_along() {
-        let moved = |at: &str| moved(&path(at), &path("a/b"), &path("c"));
-        assert_eq!(moved("a/b"), Some(path("c")));
-        assert_eq!(moved("a/b/d/e"), Some(path("c/d/e")));
-        assert_eq!((moved("a"), moved("a/bc"), moved("x/a/b")), (None, None, None));
     }
 }

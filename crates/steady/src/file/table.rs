@@ -182,7 +182,7 @@ impl Files {
         let bodies: Vec<_> =
             self.lock().bodies.iter().map(|(path, body)| (path.clone(), body.clone())).collect();
         for (path, body) in bodies {
-            if let (Some(moved), Some(body)) = (moved(&path, from, to), body.upgrade()) {
+            if let (Some(moved), Some(body)) = (path.moved(from, to), body.upgrade()) {
                 body.lock().perhaps = Some(moved);
             }
         }
@@ -192,7 +192,7 @@ impl Files {
     pub(crate) fn not_renamed(&self, from: &RemotePath, to: &RemotePath) {
         for body in self.bodies() {
             let mut state = body.lock();
-            let name = state.name.as_ref().and_then(|name| moved(name, from, to));
+            let name = state.name.as_ref().and_then(|name| name.moved(from, to));
             if name.is_some() && state.perhaps == name {
                 state.perhaps = None;
             }
@@ -210,12 +210,12 @@ impl Files {
             let touched: Vec<_> = table
                 .bodies
                 .extract_if(|path, _| {
-                    moved(path, from, to).is_some() || moved(path, to, from).is_some()
+                    path.moved(from, to).is_some() || path.moved(to, from).is_some()
                 })
                 .collect();
             for (path, weak) in touched {
                 let Some(body) = weak.upgrade() else { continue };
-                match moved(&path, from, to) {
+                match path.moved(from, to) {
                     Some(path) => {
                         let mut state = body.lock();
                         state.name = Some(path.clone());
@@ -230,26 +230,5 @@ impl Files {
             }
         }
         replaced.iter().filter(|(gone, _)| *gone).for_each(|(_, body)| body.is_removed());
-    }
-}
-
-/// What `path` is called when `from` has become `to`; `None` when it is not within `from`.
-pub(crate) fn moved(path: &RemotePath, from: &RemotePath, to: &RemotePath) -> Option<RemotePath> {
-    let below = path.as_bytes().strip_prefix(from.as_bytes())?;
-    let within = below.is_empty() || below.starts_with(b"/");
-    within.then(|| RemotePath::parse(&[to.as_bytes(), below].concat()).ok()).flatten()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use testkit::path;
-
-    #[test]
-    fn what_is_within_moves_along() {
-        let moved = |at: &str| moved(&path(at), &path("a/b"), &path("c"));
-        assert_eq!(moved("a/b"), Some(path("c")));
-        assert_eq!(moved("a/b/d/e"), Some(path("c/d/e")));
-        assert_eq!((moved("a"), moved("a/bc"), moved("x/a/b")), (None, None, None));
     }
 }

@@ -8,7 +8,7 @@ use std::io::{self, BufRead};
 
 use base::{Errno, FileKind, Name, RemotePath};
 
-use crate::job::{below, is_within};
+use crate::job::below;
 use crate::options::Options;
 use crate::outcome::Doing;
 use crate::sink::{Finish, Sink};
@@ -207,7 +207,7 @@ impl<'a> Unpacker<'a> {
     /// Gives directories that `next` is not in what they are to have, the innermost first.
     fn leave_directories(&mut self, next: Option<&RemotePath>) {
         while let Some((path, finish)) = self.open.last() {
-            if next.is_some_and(|next| is_within(next, path)) {
+            if next.is_some_and(|next| next.is_within(path)) {
                 return;
             }
             match self.sink.finish_dir(&below(self.target, path), finish) {
