@@ -174,7 +174,7 @@ impl Vfs {
     pub async fn drain(&self) {
         let mut open = Vec::new();
         self.files.each(|file| open.push(file.clone()));
-        open.iter().for_each(|file| file.inode.writes.hurry_all());
+        open.iter().for_each(|file| file.inode.writes.send_all());
         self.dirty.gone().await;
     }
 

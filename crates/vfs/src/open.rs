@@ -450,7 +450,7 @@ impl Vfs {
     /// The last descriptor of this open file is gone. Waits for nothing.
     pub fn release(&self, handle: Handle) {
         if let Some(file) = self.files.remove(handle.0) {
-            file.inode.writes.hurry_all();
+            file.inode.writes.send_of(file.number);
             file.inode.state().close(file.number);
             if file.with(|state| state.read_to_end)
                 && let Ok(path) = self.path(file.inode.ino)

@@ -139,7 +139,7 @@ impl Shared {
         let gathering =
             std::mem::take(&mut *self.gathering.lock().unwrap_or_else(PoisonError::into_inner));
         for inode in gathering.iter().filter_map(Weak::upgrade) {
-            inode.writes.hurry_all();
+            inode.writes.send_whole();
         }
         Asked { tick: self.ticks.now(), at: Instant::now() }
     }

@@ -94,7 +94,8 @@ impl Load {
             (None, None) => self.is_cut,
             _ => false,
         };
-        goes_on && other.len() < LARGE_BYTES && self.len() + other.len() <= u64::from(most)
+        let is_cheap = other.appends() || other.len() < LARGE_BYTES;
+        goes_on && is_cheap && self.len() + other.len() <= u64::from(most)
     }
 
     /// Adds `other`, which [fits](Load::fits).
@@ -212,7 +213,7 @@ impl Vfs {
             let mut state = inode.state();
             state.forget_pages();
             state.grow_made(offset, u64::from(bytes));
-            if small {
+            if small || (acknowledge && load.appends()) {
                 let most = self.remote.suggested_window().request_bytes;
                 load = match inode.writes.join(file.number, load, most) {
                     Ok(()) => {
@@ -241,7 +242,7 @@ impl Vfs {
             let inode = inode.clone();
             self.background.start(async move {
                 tokio::time::sleep(CUT_PATIENCE).await;
-                inode.writes.hurry_one(number);
+                inode.writes.send_one(number);
             });
         }
         match answered {

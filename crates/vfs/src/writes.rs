@@ -8,7 +8,9 @@
 //!
 //! What is appended is not gathered, with one exception. The kernel cuts a write through its page
 //! cache where a page ends, and between the two parts another machine could append something. So
-//! an append that ends with a page waits a few milliseconds for the rest.
+//! an append that ends with a page waits for the rest: until it comes, until something else comes
+//! through the same handle, or for a second; no more than [`REST`] once somebody asks for what it
+//! changes.
 //!
 //! Invariants:
 //! 1. Whoever asks the server for content or attributes of a file first waits for the writes that
@@ -24,14 +26,20 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use crate::write_behind::{Batch, Load};
 
 /// Writes of one file that may be under way: enough to fill any window with requests of 4 KiB,
 /// and few enough that going through all of them costs less than one of them.
 const MAX_WRITES: usize = 1024;
+
+/// How long whoever asks waits for the rest of what is being appended. The kernel sends it as soon
+/// as the first part is acknowledged.
+const REST: Duration = Duration::from_millis(20);
 
 /// The writes of one inode. Most are never written to, and have none of it.
 #[derive(Default)]
@@ -257,7 +265,7 @@ impl Writes {
     }
 
     /// Sends what is gathered of all handles whose requests `are_meant`.
-    fn hurry(&self, are_meant: impl Fn(u64, &Batch) -> bool) {
+    fn send_gathered(&self, are_meant: impl Fn(u64, &Batch) -> bool) {
         let handles: Vec<u64> = {
             let Some(mut state) = self.lock() else { return };
             let meant = |lane: &&mut Lane| {
@@ -275,14 +283,38 @@ impl Writes {
         handles.into_iter().for_each(|handle| self.send(handle));
     }
 
-    /// Sends what is gathered. Must be called within a tokio runtime.
-    pub(crate) fn hurry_all(&self) {
-        self.hurry(|_, _| true);
+    /// Sends all that is gathered. Must be called within a tokio runtime, as must be what follows.
+    pub(crate) fn send_all(&self) {
+        self.send_gathered(|_, _| true);
+    }
+
+    /// Sends all of which nothing can still be to come.
+    pub(crate) fn send_whole(&self) {
+        self.send_gathered(|_, batch| !batch.load.is_cut());
+    }
+
+    /// Sends what is gathered of `handle`.
+    pub(crate) fn send_of(&self, handle: u64) {
+        self.send_gathered(|other, _| other == handle);
     }
 
     /// Sends the request with this number, if it is still gathered.
-    pub(crate) fn hurry_one(&self, number: u64) {
-        self.hurry(|_, batch| batch.number == number);
+    pub(crate) fn send_one(&self, number: u64) {
+        self.send_gathered(|_, batch| batch.number == number);
+    }
+
+    /// Sends what is gathered of all handles whose requests `are_meant`, for somebody who asks for
+    /// it; of what may be the first part of an append, a [moment](REST) later than the rest.
+    async fn hurry(&self, are_meant: impl Fn(u64, &Batch) -> bool) {
+        self.send_gathered(|handle, batch| !batch.load.is_cut() && are_meant(handle, batch));
+        let is_meant = |lane: &Lane| {
+            let gathered = lane.gathered.as_ref();
+            gathered.is_some_and(|batch| are_meant(lane.handle, batch))
+        };
+        let all_sent = self.until(|state| !state.lanes.iter().any(is_meant));
+        if timeout(REST, all_sent).await.is_err() {
+            self.send_gathered(are_meant);
+        }
     }
 
     /// Waits until there is room for another one of `bytes` within `bound`.
@@ -297,7 +329,7 @@ impl Writes {
     /// Waits until all writes that have begun by now are over.
     pub(crate) async fn drained(&self) {
         let Some(before) = self.next() else { return };
-        self.hurry_all();
+        self.hurry(|_, batch| batch.number < before).await;
         self.until(|state| state.by_number.range(..before).next().is_none()).await;
     }
 
@@ -305,7 +337,7 @@ impl Writes {
     /// have been sent when it returns.
     pub(crate) async fn drained_but(&self, handle: u64) {
         let Some(before) = self.next() else { return };
-        self.hurry_all();
+        self.hurry(|_, batch| batch.number < before).await;
         self.until(|state| {
             let mut writes = state.by_number.range(..before);
             writes.all(|(_, write)| write.handle == handle && write.sent)
@@ -316,7 +348,7 @@ impl Writes {
     /// The same, of those that go through `handle`.
     pub(crate) async fn drained_of(&self, handle: u64) {
         let Some(before) = self.next() else { return };
-        self.hurry_all();
+        self.hurry(|_, batch| batch.number < before).await;
         self.until(|state| {
             state.by_number.range(..before).all(|(_, write)| write.handle != handle)
         })
@@ -348,7 +380,10 @@ impl Writes {
             }
             state.next
         };
-        self.hurry(|handle, batch| !counts(handle, false) && !apart(&batch.load.range()));
+        let meant = |handle: u64, batch: &Batch| {
+            batch.number < before && !counts(handle, false) && !apart(&batch.load.range())
+        };
+        self.hurry(meant).await;
         self.until(|state| {
             let mut writes = state.by_number.range(..before);
             writes.all(|(_, write)| counts(write.handle, write.sent) || apart(&write.range))

@@ -288,18 +288,22 @@ fn deliver(flow: &mut Flow, mut sink: &TcpStream, counter: &AtomicU64) -> io::Re
                 sink.shutdown(Shutdown::Write)?;
                 flow.taken(0);
             }
-            Offer::Bytes(bytes) => match sink.write(bytes) {
-                Ok(written) => {
-                    flow.taken(written);
-                    counter.fetch_add(written as u64, Ordering::Relaxed);
+            Offer::Bytes(bytes) => {
+                // Whoever has received bytes finds them counted.
+                counter.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                let result = sink.write(bytes);
+                let left = bytes.len() - *result.as_ref().unwrap_or(&0);
+                counter.fetch_sub(left as u64, Ordering::Relaxed);
+                match result {
+                    Ok(written) => flow.taken(written),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        flow.is_blocked = true;
+                        return Ok(());
+                    }
+                    Err(error) if error.kind() == ErrorKind::Interrupted => (),
+                    Err(error) => return Err(error),
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    flow.is_blocked = true;
-                    return Ok(());
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => (),
-                Err(error) => return Err(error),
-            },
+            }
         }
     }
 }
