@@ -4,6 +4,7 @@
 //! knows both.
 
 pub mod ending;
+mod kept;
 mod unasked;
 mod unopened;
 mod ways;

@@ -5,11 +5,12 @@
 //! handle, which is made here, and kept until the end of the listing was asked for, the kernel
 //! forgets the inode, or [`MAX_KEPT`] others were listed later.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base::{Errno, Result};
 use vfs::{DirHandle, Ino, ListedEntry, Listing, Vfs};
+
+use super::kept::Kept;
 
 /// Directories that are kept open for those who list them: more than are listed at once. One that
 /// goes too early is listed again, from where it was.
@@ -17,14 +18,7 @@ const MAX_KEPT: usize = 32;
 
 /// The directories that are being listed. See the [module](self).
 #[derive(Default)]
-pub struct Unasked(Mutex<Open>);
-
-#[derive(Default)]
-struct Open {
-    directories: HashMap<u64, (Arc<Directory>, u64)>,
-    /// Counts requests, to tell which directory was listed least recently.
-    requests: u64,
-}
+pub struct Unasked(Kept<Directory, MAX_KEPT>);
 
 /// An open directory; released when the last who lists it is done.
 struct Directory {
@@ -39,10 +33,6 @@ impl Drop for Directory {
 }
 
 impl Unasked {
-    fn lock(&self) -> MutexGuard<'_, Open> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Lists as [`Vfs::readdir`] does. Whoever begins has a listing of his own.
     pub async fn readdir(
         &self,
@@ -52,7 +42,7 @@ impl Unasked {
         plus: bool,
         listing: &mut (dyn Listing + Send),
     ) -> Result<()> {
-        let known = if offset == 0 { None } else { self.used(ino) };
+        let known = if offset == 0 { None } else { self.0.get(ino) };
         let is_known = known.is_some();
         let mut directory = match known {
             Some(directory) => directory,
@@ -74,44 +64,18 @@ impl Unasked {
     async fn open(&self, vfs: &Arc<Vfs>, ino: u64) -> Result<Arc<Directory>> {
         let handle = vfs.opendir(Ino(ino)).await?;
         let directory = Arc::new(Directory { vfs: vfs.clone(), handle });
-        self.keep(ino, directory.clone());
+        self.0.keep(ino, directory.clone());
         Ok(directory)
-    }
-
-    fn used(&self, ino: u64) -> Option<Arc<Directory>> {
-        let mut open = self.lock();
-        open.requests += 1;
-        let now = open.requests;
-        let (directory, last) = open.directories.get_mut(&ino)?;
-        *last = now;
-        Some(directory.clone())
-    }
-
-    fn keep(&self, ino: u64, directory: Arc<Directory>) {
-        let mut open = self.lock();
-        open.requests += 1;
-        let now = open.requests;
-        let same = open.directories.insert(ino, (directory, now));
-        let oldest = match open.directories.len() > MAX_KEPT {
-            true => open.directories.iter().min_by_key(|(_, (_, last))| *last).map(|(ino, _)| *ino),
-            false => None,
-        };
-        let gone = oldest.and_then(|oldest| open.directories.remove(&oldest));
-        drop(open);
-        // Released without the lock.
-        drop((same, gone));
     }
 
     /// The kernel has forgotten `ino`, or nobody lists it any more.
     pub fn forget(&self, ino: u64) {
-        let gone = self.lock().directories.remove(&ino);
-        drop(gone);
+        self.0.forget(ino);
     }
 
     /// Gives all of them back.
     pub fn clear(&self) {
-        let gone = std::mem::take(&mut self.lock().directories);
-        drop(gone);
+        self.0.clear();
     }
 }
 
@@ -175,7 +139,7 @@ mod tests {
         }
 
         fn kept(&self) -> usize {
-            self.unasked.lock().directories.len()
+            self.unasked.0.len()
         }
     }
 

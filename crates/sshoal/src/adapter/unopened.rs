@@ -9,12 +9,13 @@
 //! there is no close that could end a handle. So one goes when the end of its file was read, when
 //! the kernel forgets the inode, and when [`MAX_KEPT`] others were read later.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base::{Access, Data, Result};
 use tokio::sync::OnceCell;
 use vfs::{Handle, Ino, OpenRequest, Vfs};
+
+use super::kept::Kept;
 
 /// Files that are kept open for those who read them. Each may be a handle at the server, which has
 /// some hundreds of them, and most readers do not read more than a few files at a time.
@@ -22,19 +23,7 @@ const MAX_KEPT: usize = 64;
 
 /// The files that are being read. See the [module](self).
 #[derive(Default)]
-pub struct Unopened(Mutex<Files>);
-
-#[derive(Default)]
-struct Files {
-    open: HashMap<u64, Used>,
-    /// Counts reads, to tell which file was read least recently.
-    reads: u64,
-}
-
-struct Used {
-    file: Arc<OnceCell<File>>,
-    last: u64,
-}
+pub struct Unopened(Kept<OnceCell<File>, MAX_KEPT>);
 
 /// An open file; released when the last who reads it is done.
 struct File {
@@ -49,13 +38,9 @@ impl Drop for File {
 }
 
 impl Unopened {
-    fn lock(&self) -> MutexGuard<'_, Files> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Reads as [`Vfs::read`] does.
     pub async fn read(&self, vfs: &Arc<Vfs>, ino: u64, offset: u64, len: u32) -> Result<Data> {
-        let cell = self.file(ino);
+        let cell = self.0.get_or_default(ino);
         let opening = async || {
             let request = OpenRequest::plain(Access::Read);
             let opened = vfs.open(Ino(ino), request).await?;
@@ -67,51 +52,19 @@ impl Unopened {
         };
         // Who reads on asks for the rest, and gets it from the kernel's pages or by another open.
         if read.as_ref().map_or(true, |data| data.len() < len as usize) {
-            self.forget_this(ino, &cell);
+            self.0.forget_this(ino, &cell);
         }
         read
     }
 
-    /// The file of `ino`, open or to be opened.
-    fn file(&self, ino: u64) -> Arc<OnceCell<File>> {
-        let mut files = self.lock();
-        files.reads += 1;
-        let now = files.reads;
-        if let Some(used) = files.open.get_mut(&ino) {
-            used.last = now;
-            return used.file.clone();
-        }
-        let oldest = match files.open.len() {
-            MAX_KEPT.. => files.open.iter().min_by_key(|(_, used)| used.last).map(|(ino, _)| *ino),
-            _ => None,
-        };
-        let gone = oldest.and_then(|oldest| files.open.remove(&oldest));
-        let file = Arc::<OnceCell<File>>::default();
-        files.open.insert(ino, Used { file: file.clone(), last: now });
-        drop(files);
-        // Released without the lock.
-        drop(gone);
-        file
-    }
-
-    fn forget_this(&self, ino: u64, file: &Arc<OnceCell<File>>) {
-        let mut files = self.lock();
-        let same = files.open.get(&ino).is_some_and(|used| Arc::ptr_eq(&used.file, file));
-        let gone = if same { files.open.remove(&ino) } else { None };
-        drop(files);
-        drop(gone);
-    }
-
     /// The kernel has forgotten `ino`, or part of its look-ups.
     pub fn forget(&self, ino: u64) {
-        let gone = self.lock().open.remove(&ino);
-        drop(gone);
+        self.0.forget(ino);
     }
 
     /// Gives all of them back.
     pub fn clear(&self) {
-        let gone = std::mem::take(&mut self.lock().open);
-        drop(gone);
+        self.0.clear();
     }
 }
 
@@ -180,8 +133,7 @@ mod tests {
         stage.read(inos[0], 0, 2).await;
         stage.read(inos[MAX_KEPT], 0, 2).await;
         assert_eq!(stage.vfs.handles(), MAX_KEPT);
-        let open: Vec<bool> =
-            inos.iter().map(|ino| stage.unopened.lock().open.contains_key(ino)).collect();
+        let open: Vec<bool> = inos.iter().map(|ino| stage.unopened.0.get(*ino).is_some()).collect();
         assert!(open[0] && !open[1] && open[2] && open[MAX_KEPT]);
         stage.unopened.clear();
         assert_eq!(stage.vfs.handles(), 0);
