@@ -3,7 +3,8 @@
 //! `tar`, `grep -r`, `rsync` and `cp -r` open the files of a tree one after the other. With a round
 //! trip for each open and another for its read, such a program waits nearly all the time. So when
 //! files are being opened in the [order](Order) of their directory's listing, of their names or of
-//! their inode numbers, the next ones are opened, read and closed ahead, all at the same time.
+//! their inode numbers, the next ones on their [way](Route) are opened, read and closed ahead, all
+//! at the same time.
 //!
 //! What was fetched is the content that its attributes name, with the attributes asked for before
 //! it. It validates an open as any other answer of the server does, for as long
@@ -14,12 +15,13 @@
 //! answers come back without delay ([`Pace`]). When fetched files go unused, fewer are fetched.
 
 mod pace;
+mod route;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use base::{Access, Attr, Data, FileKind, Name, OpenFlags, RemotePath, Result};
+use base::{Access, Attr, Data, FileKind, OpenFlags, RemotePath, Result};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -28,10 +30,11 @@ use crate::grant::may_read;
 use crate::inode::{Inode, Validator};
 use crate::remote_file::RemoteFile;
 use crate::shared::Shared;
-use crate::snapshot::{Order, Snapshot};
-use crate::tree::Asked;
+use crate::snapshot::Order;
+use crate::tree::{Asked, Tree};
 use crate::walk::PATIENCE;
 use pace::Pace;
+use route::{Depth, Route};
 
 /// The largest file that is fetched ahead. What is larger is read ahead while it is read; one
 /// request of the kernel's usual readahead, and one packet of OpenSSH's server.
@@ -56,9 +59,6 @@ const SKIP: usize = 8;
 /// For how long an open shows where the next will be.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Directories that are looked at for files to come, at most, when one comes to its end.
-const DIRECTORIES: usize = 8;
-
 /// See the [module](self).
 #[derive(Default)]
 pub(crate) struct Contents {
@@ -76,6 +76,8 @@ struct State {
     last: Option<Last>,
     /// Opens in a row that followed each [order](Order::ALL).
     scores: [u32; 3],
+    /// When they come to what is below.
+    depth: Depth,
     /// How many files have been opened.
     opens: u64,
     refill: Refill,
@@ -107,6 +109,7 @@ impl Refill {
 type Places = [Option<usize>; 3];
 
 /// The last open.
+#[derive(Clone)]
 struct Last {
     dir: RemotePath,
     places: Places,
@@ -273,21 +276,50 @@ impl Shared {
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
         let now = Instant::now();
         let wants_number = self.contents.state().wants_number();
-        let places = {
+        let (places, depth) = {
             let mut tree = self.tree();
             if wants_number {
                 tree.order_by_number(&dir);
             }
-            tree.lists(&dir).map(|listing| Order::ALL.map(|order| listing.place(&name, order)))
+            let places = tree.lists(&dir).map(|it| Order::ALL.map(|order| it.place(&name, order)));
+            let depth = places.and_then(|places| self.depth_shown(&mut tree, &dir, places));
+            (places, depth)
         };
         let order = {
             let mut state = self.contents.state();
             state.sweep(now, lifetime);
+            state.depth = depth.unwrap_or(state.depth);
             let Some(places) = places.filter(|places| places[0].is_some()) else { return };
             state.note_open(&dir, places, now).filter(|order| state.refill.is_due(*order))
         };
         if order.is_some() {
             self.fetch_more(lifetime);
+        }
+    }
+
+    /// When the files below come, if an open in `dir` after the last one shows that.
+    fn depth_shown(&self, tree: &mut Tree, dir: &RemotePath, places: Places) -> Option<Depth> {
+        let (last, order) = {
+            let state = self.contents.state();
+            let last = state.last.as_ref()?;
+            let order = state.habit()?;
+            // Nearly always it is the next one.
+            let is_next = last.dir == *dir
+                && last.places[order as usize]
+                    .zip(places[order as usize])
+                    .is_some_and(|(from, to)| from < to && to - from == 1);
+            if is_next {
+                return None;
+            }
+            (last.clone(), order)
+        };
+        let (from, to) = (last.places[order as usize]?, places[order as usize]?);
+        let is_small = |attr: &Attr| self.is_small(attr);
+        let mut route = Route::new(tree, order, Depth::default(), &is_small);
+        if last.dir == *dir {
+            route.leaves_out(dir, from + 1..to).then_some(Depth::FilesFirst)
+        } else {
+            route.leaves_files(&last.dir, from + 1, dir).then_some(Depth::InPlace)
         }
     }
 
@@ -305,30 +337,10 @@ impl Shared {
             return;
         }
         let wanted = {
+            let depth = self.contents.state().depth;
             let mut tree = self.tree();
-            let mut wanted = Vec::new();
-            let mut add = |path: &RemotePath, listing: &Snapshot, from: usize, room: usize| {
-                let files = listing.next_files(from, order, |attr| self.is_small(attr), room);
-                wanted.extend(files.into_iter().map(|(name, size)| (path.join(&name), size)));
-                wanted.len()
-            };
-            let mut found = match tree.lists(dir) {
-                Some(listing) => add(dir, listing, from, window),
-                None => 0,
-            };
-            if found < window {
-                for next in crate::walk::directories_after(&mut tree, dir, order, DIRECTORIES) {
-                    if order == Order::Number {
-                        tree.order_by_number(&next);
-                    }
-                    let Some(listing) = tree.lists(&next) else { continue };
-                    found = add(&next, listing, 0, window - found);
-                    if found >= window {
-                        break;
-                    }
-                }
-            }
-            wanted
+            let is_small = |attr: &Attr| self.is_small(attr);
+            Route::new(&mut tree, order, depth, &is_small).files_from(dir, from, window)
         };
         let files = wanted.len();
         let mut wanted = wanted.into_iter();
@@ -578,9 +590,6 @@ fn slice(data: &Data, offset: u64, len: u64) -> Data {
     }
     out
 }
-
-/// Names of files with their sizes.
-pub(crate) type Files = Vec<(Name, u64)>;
 
 #[cfg(test)]
 mod tests {

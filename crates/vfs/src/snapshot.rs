@@ -25,7 +25,6 @@ use base::{Attr, Name, RemotePath};
 use tokio::time::Instant;
 
 use crate::Ino;
-use crate::contents::Files;
 use crate::tree::Asked;
 
 /// Names kept in snapshots, at most: three times the sources of Linux.
@@ -284,24 +283,19 @@ impl Snapshot {
         let _ = self.by_number.set(by_number);
     }
 
-    /// The names and sizes of up to `most` files that are `wanted`, from a place in this order on.
-    pub(crate) fn next_files(
-        &self,
-        from: usize,
-        order: Order,
-        wanted: impl Fn(&Attr) -> bool,
-        most: usize,
-    ) -> Files {
+    /// What it lists, from a place in this order on, as far as it is there still.
+    pub(crate) fn entries_from(&self, from: usize, order: Order) -> impl Iterator<Item = &Found> {
         let by_number = self.by_number.get();
-        let place = |at: usize| match (order, by_number) {
+        let place = move |at: usize| match (order, by_number) {
             (Order::Name, _) => self.by_name[at] as usize,
             (Order::Number, Some(by_number)) => by_number[at] as usize,
             (Order::Number, None) | (Order::Listing, _) => at,
         };
-        let files = (from..self.listed.len()).map(|at| &self.listed[place(at)]);
-        let wanted =
-            files.filter(|file| wanted(&file.attr) && !self.exceptions.contains_key(&file.name));
-        wanted.take(most).map(|file| (file.name.clone(), file.attr.size)).collect()
+        let listed = (from..self.listed.len()).map(move |at| &self.listed[place(at)]);
+        listed.filter(|found| match self.exceptions.get(&found.name) {
+            None | Some(Exception::Present { .. }) => true,
+            Some(Exception::Unknown | Exception::Absent(_)) => false,
+        })
     }
 
     /// It was fetched before anybody asked for it.

@@ -44,7 +44,8 @@ const MAX_COUNTED: usize = 256;
 /// Directories listed one below the other before that is taken for a walk.
 const WALK_SCORE: u32 = 2;
 
-/// How long the listing of a directory is remembered as the last step of a walk.
+/// How long the listing of a directory is remembered as a step of a walk after it was listed, or
+/// anything in it.
 const WALK_PAUSE: Duration = Duration::from_secs(3);
 
 /// Steps of a walk that are remembered: the depth of most trees several times over.
@@ -132,7 +133,12 @@ impl State {
     fn step(&mut self, path: &RemotePath, now: Instant) -> bool {
         self.steps.retain(|(_, at)| now < *at + WALK_PAUSE);
         let parent = path.parent();
-        let goes_on = self.steps.iter().any(|(step, _)| Some(step) == parent.as_ref());
+        let above = self.steps.iter_mut().find(|(step, _)| parent.as_ref() == Some(step));
+        let goes_on = above.is_some();
+        if let Some((_, at)) = above {
+            // It goes on for as long as something below is listed.
+            *at = now;
+        }
         self.score = if goes_on { self.score + 1 } else { 0 };
         self.rest = self.rest.and_then(|(steps, until)| Some((steps.checked_sub(1)?, until)));
         if !goes_on || self.rest.is_some_and(|(_, until)| now >= until) {
@@ -348,18 +354,6 @@ impl Drop for OpenListing<'_> {
     }
 }
 
-/// The directories that a walk comes to after `from`, of which there is a listing.
-pub(crate) fn directories_after(
-    tree: &mut Tree,
-    from: &RemotePath,
-    order: Order,
-    most: usize,
-) -> Vec<RemotePath> {
-    let mut ahead = Ahead::new(tree, None, order);
-    ahead.visit_after(from, most);
-    ahead.known
-}
-
 /// The way of a walk through what is known of the tree.
 struct Ahead<'a> {
     tree: &'a mut Tree,
@@ -369,12 +363,11 @@ struct Ahead<'a> {
     /// Directories that the walk comes to, at most.
     left: usize,
     unknown: Vec<RemotePath>,
-    known: Vec<RemotePath>,
 }
 
 impl Ahead<'_> {
     fn new(tree: &mut Tree, counts: Option<Timeout>, order: Order) -> Ahead<'_> {
-        Ahead { tree, counts, order, left: 0, unknown: Vec::new(), known: Vec::new() }
+        Ahead { tree, counts, order, left: 0, unknown: Vec::new() }
     }
 
     /// The directories, out of the next `window` that a walk comes to which is at `from`, of which
@@ -430,7 +423,6 @@ impl Ahead<'_> {
         }
         self.left -= 1;
         if self.tree.lists_well(path, self.counts) {
-            self.known.push(path.clone());
             self.below(path);
         } else {
             self.unknown.push(path.clone());

@@ -161,6 +161,54 @@ async fn a_tree_is_read_with_few_waits() {
     }
 }
 
+/// Reads a tree by name, and takes his time over each file: directories in place, as tar does it,
+/// or after the files beside them, as rsync does.
+async fn read_slowly(vfs: &Vfs, dir: Ino, files_first: bool, pause: Duration) -> u32 {
+    let mut entries = list(vfs, dir).await;
+    entries.sort_by(|one, other| one.0.cmp(&other.0));
+    if files_first {
+        entries.sort_by_key(|(_, kind, _)| *kind == FileKind::Directory);
+    }
+    let mut files = 0;
+    for (name, kind, entry) in entries {
+        let ino = entry.unwrap().ino;
+        if kind == FileKind::Directory {
+            files += Box::pin(read_slowly(vfs, ino, files_first, pause)).await;
+        } else {
+            files += 1;
+            assert_eq!(read(vfs, ino).await, name);
+            tokio::time::sleep(pause).await;
+        }
+    }
+    files
+}
+
+/// What comes next is known where files and directories lie side by side, too: nothing that is
+/// fetched grows too old before its turn comes.
+#[tokio::test(start_paused = true)]
+async fn files_beside_directories_are_read_with_few_waits() {
+    for files_first in [false, true] {
+        let Mount { remote, vfs, .. } = mounted(config());
+        for index in 0..100 {
+            put(&remote, &format!("t/{index:03}"), &format!("{index:03}"));
+            for below in 0..9 {
+                let name = format!("f{index}-{below}");
+                put(&remote, &format!("t/{index:03}d/{name}"), &name);
+                put(&remote, &format!("t/{index:03}d/m/{name}"), &name);
+            }
+        }
+        remote.set_latency(Some(TRIP));
+        let top = found(&vfs, Ino::ROOT, "t").await;
+        let pause = Duration::from_millis(10);
+        let begun = Instant::now();
+        let files = read_slowly(&vfs, top.ino, files_first, pause).await;
+        assert_eq!(files, 1900);
+        let waited = (begun.elapsed() - pause * files).as_millis() as u64;
+        let opens = remote.calls(Call::Open);
+        assert!(waited <= 500 && opens <= 2100, "{files_first}: {waited} ms, {opens} opens");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_tree_is_listed_with_few_waits() {
     for order in ORDERS {

@@ -22,11 +22,13 @@ const FIRST_FILES: usize = 8;
 /// An answer may take this much longer than twice the quickest one.
 const SLACK: Duration = Duration::from_millis(50);
 
-/// After how many files that went unused nothing is fetched for [`REST`].
+/// After how many files that went unused nothing is fetched for a while.
 const MISSES: u32 = 16;
 
-/// How long nothing is fetched then.
-const REST: Duration = Duration::from_secs(5);
+/// How long nothing is fetched then, the first time; twice as long each time that it comes to that
+/// again, and up to [`MAX_REST`].
+const REST: Duration = Duration::from_millis(500);
+const MAX_REST: Duration = Duration::from_secs(8);
 
 /// See the [module](self).
 pub(crate) struct Pace {
@@ -38,6 +40,7 @@ pub(crate) struct Pace {
     quickest: Option<Duration>,
     /// Unused files, less those that were of use.
     misses: u32,
+    rest: Duration,
     rests_until: Option<Instant>,
 }
 
@@ -49,6 +52,7 @@ impl Default for Pace {
             limit: FIRST_FILES,
             quickest: None,
             misses: 0,
+            rest: REST,
             rests_until: None,
         }
     }
@@ -89,7 +93,10 @@ impl Pace {
 
     /// A file that was fetched has been opened.
     pub(crate) fn used(&mut self) {
-        self.misses = self.misses.saturating_sub(1);
+        match self.misses.checked_sub(1) {
+            Some(misses) => self.misses = misses,
+            None => self.rest = REST,
+        }
     }
 
     /// Files have grown too old before their reader came to them.
@@ -103,7 +110,8 @@ impl Pace {
         if self.misses >= MISSES {
             self.misses = 0;
             self.limit = FIRST_FILES;
-            self.rests_until = Some(now + REST);
+            self.rests_until = Some(now + self.rest);
+            self.rest = (self.rest * 2).min(MAX_REST);
         }
     }
 }
@@ -161,5 +169,14 @@ mod tests {
         }
         assert_eq!(pace.window(now), 0);
         assert!(pace.window(now + REST) > 0);
+        for _ in 0..MISSES {
+            pace.unused(now);
+        }
+        assert_eq!(pace.window(now + REST), 0, "longer the second time");
+        assert!(pace.window(now + REST * 2) > 0);
+        for _ in 0..10 * MISSES {
+            pace.unused(now);
+        }
+        assert!(pace.window(now + MAX_REST) > 0);
     }
 }
