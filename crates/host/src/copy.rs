@@ -76,7 +76,7 @@ impl Host {
                 len: part,
             };
             let route = Route::One(to.clone());
-            let piece = Piece::new(copy, route, &self.pool.gate, Some(turn.clone()));
+            let piece = Piece::new(copy, route, &self.pool.gates, Some(turn.clone()));
             match copied(to, piece::one(None, piece).await.1).await {
                 Ok(()) => done += part,
                 // What is copied is copied; the next call will meet the error.

@@ -45,7 +45,7 @@ impl Host {
         let turn = may_change.then(|| file.enter(bytes, false, route.slot()));
         let piece = |at, len| {
             let read = Read { offset: offset + u64::from(at), len };
-            Piece::new(read, route.clone(), &self.pool.gate, turn.clone())
+            Piece::new(read, route.clone(), &self.pool.gates, turn.clone())
         };
         if len <= max_read {
             let (open, answer) = piece::one(turn.clone(), piece(0, len)).await;
@@ -81,7 +81,7 @@ impl Host {
         let piece = |at: u32, len: u32| {
             let part = data.slice(at as usize..(at + len) as usize);
             let write = Write { offset: offset + u64::from(at), data: part };
-            Piece::new(write, route.clone(), &self.pool.gate, turn.clone())
+            Piece::new(write, route.clone(), &self.pool.gates, turn.clone())
         };
         if len <= max_write {
             let (open, answer) = piece::one(turn.clone(), piece(0, len)).await;

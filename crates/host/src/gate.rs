@@ -1,7 +1,8 @@
-//! How many bytes of files' content are on their way over each session, and who waits for room.
+//! How many bytes of files' content are on their way over each session and over all of them, and
+//! who waits for room.
 //!
 //! More bytes on one session than its window holds only cost copies, and hold up whatever is asked
-//! behind them. What has no room waits here, in the order of its asking, and takes whichever of its
+//! behind them; so do more on all sessions than the link holds. What has no room waits here, in the order of its asking, and takes whichever of its
 //! sessions has room first. Small requests do not pass here.
 //!
 //! The lock is held for a few instructions; wakers are called without it.
@@ -90,12 +91,17 @@ struct Session {
 struct Waiter {
     ticket: u64,
     slots: Slots,
+    bytes: u64,
     waker: Waker,
 }
 
 struct State {
     sessions: Vec<Session>,
     window_bytes: u64,
+    /// On their way over all sessions.
+    bytes: u64,
+    /// So many at most.
+    limit_bytes: u64,
     carried: Carried,
     waiting: VecDeque<Waiter>,
     next_ticket: u64,
@@ -116,6 +122,8 @@ impl Gate {
             state: Mutex::new(State {
                 sessions: (0..slots).map(|_| session()).collect(),
                 window_bytes: SHORT_WAY_BYTES,
+                bytes: 0,
+                limit_bytes: u64::MAX,
                 carried: Carried::default(),
                 waiting: VecDeque::new(),
                 next_ticket: 0,
@@ -131,8 +139,18 @@ impl Gate {
 
     /// Bytes that each session may have on its way from now on.
     pub(crate) fn set_window(&self, bytes: u64) {
-        let mut state = self.lock();
-        state.window_bytes = bytes;
+        self.lock().window_bytes = bytes;
+        self.wake_all();
+    }
+
+    /// Bytes that all sessions together may have on their way from now on.
+    pub(crate) fn set_limit(&self, bytes: Option<u64>) {
+        self.lock().limit_bytes = bytes.unwrap_or(u64::MAX);
+        self.wake_all();
+    }
+
+    fn wake_all(&self) {
+        let state = self.lock();
         let woken: Vec<_> = state.waiting.iter().map(|waiter| waiter.waker.clone()).collect();
         drop(state);
         woken.into_iter().for_each(Waker::wake);
@@ -187,12 +205,15 @@ impl Gate {
         let is_first = before.all(|waiter| waiter.slots.both(slots).is_empty());
         let room = if is_first { state.roomiest(slots, bytes) } else { None };
         let Some(slot) = room else {
-            state.wait(slots, ticket, context.waker());
+            state.wait(slots, bytes, ticket, context.waker());
             return Poll::Pending;
         };
         state.sessions[slot].bytes += bytes;
-        // The next one may have room too; it finds out by itself.
-        let next = ticket.take().and_then(|ticket| state.leave(ticket));
+        state.bytes += bytes;
+        let next = ticket.take().and_then(|ticket| {
+            state.leave(ticket);
+            state.ready()
+        });
         drop(state);
         next.into_iter().for_each(Waker::wake);
         Poll::Ready(Pass { gate: self.clone(), slot, bytes, began: Instant::now(), arrived: false })
@@ -200,7 +221,10 @@ impl Gate {
 
     /// Gives a place in the queue up.
     pub(crate) fn leave(&self, ticket: u64) {
-        let next = self.lock().leave(ticket);
+        let mut state = self.lock();
+        state.leave(ticket);
+        let next = state.ready();
+        drop(state);
         next.into_iter().for_each(Waker::wake);
     }
 }
@@ -209,29 +233,42 @@ impl State {
     /// The session among `slots` with the most room, if that is enough. An empty one takes all.
     fn roomiest(&self, slots: Slots, bytes: u64) -> Option<usize> {
         let best = slots.iter().min_by_key(|slot| self.sessions[*slot].bytes)?;
-        let there = self.sessions[best].bytes;
-        (there == 0 || there + bytes <= self.window_bytes).then_some(best)
+        let fits = |there: u64, most: u64| there == 0 || there + bytes <= most;
+        let room = fits(self.sessions[best].bytes, self.window_bytes)
+            && fits(self.bytes, self.limit_bytes);
+        room.then_some(best)
     }
 
-    fn wait(&mut self, slots: Slots, ticket: &mut Option<u64>, waker: &Waker) {
+    fn wait(&mut self, slots: Slots, bytes: u64, ticket: &mut Option<u64>, waker: &Waker) {
         let known = self.waiting.iter_mut().find(|waiter| Some(waiter.ticket) == *ticket);
         if let Some(waiter) = known {
             waiter.waker.clone_from(waker);
-            waiter.slots = slots;
+            (waiter.slots, waiter.bytes) = (slots, bytes);
             return;
         }
         *ticket = Some(self.next_ticket);
-        self.waiting.push_back(Waiter { ticket: self.next_ticket, slots, waker: waker.clone() });
+        let (number, waker) = (self.next_ticket, waker.clone());
+        self.waiting.push_back(Waiter { ticket: number, slots, bytes, waker });
         self.next_ticket += 1;
     }
 
-    /// Takes a waiter out; gives the next one that waited behind it for one of its sessions.
-    fn leave(&mut self, ticket: u64) -> Option<Waker> {
-        let at = self.waiting.iter().position(|waiter| waiter.ticket == ticket)?;
-        let left = self.waiting.remove(at)?;
-        let mut behind = self.waiting.iter().skip(at);
-        let next = behind.find(|waiter| !waiter.slots.both(left.slots).is_empty());
-        next.map(|waiter| waiter.waker.clone())
+    /// Takes a waiter out.
+    fn leave(&mut self, ticket: u64) {
+        self.waiting.retain(|waiter| waiter.ticket != ticket);
+    }
+
+    /// The first who waits and has room now. To be woken whenever there may be more room, or one
+    /// less is waiting; what it leaves is for the next, whom it wakes when it has passed.
+    fn ready(&self) -> Option<Waker> {
+        let mut before = Slots::default();
+        for waiter in &self.waiting {
+            let is_first = before.both(waiter.slots).is_empty();
+            if is_first && self.roomiest(waiter.slots, waiter.bytes).is_some() {
+                return Some(waiter.waker.clone());
+            }
+            before = Slots::from_bits(before.bits() | waiter.slots.bits());
+        }
+        None
     }
 }
 
@@ -269,8 +306,8 @@ impl Drop for Pass {
         let session = &mut state.sessions[self.slot];
         session.bytes -= self.bytes;
         session.used = now;
-        let next = state.waiting.iter().find(|waiter| waiter.slots.has(self.slot));
-        let next = next.map(|waiter| waiter.waker.clone());
+        state.bytes -= self.bytes;
+        let next = state.ready();
         drop(state);
         next.into_iter().for_each(Waker::wake);
     }
@@ -308,6 +345,25 @@ mod tests {
     }
 
     #[test]
+    fn all_sessions_together_have_a_bound() {
+        let gate = Arc::new(Gate::new(3));
+        let (one, two) = (Slots::of(1), Slots::of(2));
+        gate.set_limit(Some(MIB / 2));
+        let first = pass(&gate, one, MIB, &mut None).expect("something always goes");
+        let mut ticket = None;
+        assert!(pass(&gate, two, 1000, &mut ticket).is_none());
+        drop(first);
+        let first = pass(&gate, two, MIB / 4, &mut ticket).unwrap();
+        let second = pass(&gate, one, MIB / 4, &mut None).unwrap();
+        let mut ticket = None;
+        assert!(pass(&gate, two, 1000, &mut ticket).is_none());
+        gate.set_limit(None);
+        assert!(pass(&gate, two, 1000, &mut ticket).is_some());
+        drop((first, second));
+        assert_eq!(gate.lock().bytes, 0);
+    }
+
+    #[test]
     fn who_waits_goes_first_and_in_order() {
         let gate = Arc::new(Gate::new(2));
         let slots = Slots::of(1);
@@ -336,6 +392,9 @@ mod tests {
                     for round in 0..20 {
                         let slots = Slots::from_bits(1 + (number + round) % 15);
                         let bytes = 1000 + (number * 37 + round * 1009) % 900_000;
+                        if number % 50 == 0 {
+                            gate.set_limit([None, Some(700_000), Some(1)][round as usize % 3]);
+                        }
                         let mut ticket = None;
                         let passing = std::future::poll_fn(|context| {
                             gate.poll_pass(slots, bytes, &mut ticket, context)

@@ -1,13 +1,16 @@
 //! The sessions that carry content: opened when more is wanted than those that there are carry,
 //! left when they bring nothing, closed when nobody needs them.
 //!
-//! One task looks at what passes the [`Gate`](crate::gate::Gate) while something does. The first
+//! One task looks at what passes the [`Gates`](crate::gates::Gates) while something does. The first
 //! session is for metadata; as soon as there is another, content goes over that. How many more
 //! there are to be is the [`Tuner`]'s decision.
+//!
+//! How much may be on its way over all of them is the [`Filling`]'s.
 //!
 //! A further session that cannot be had is no error for anybody: what there is goes on, and the
 //! log says so once for each attempt.
 
+mod filling;
 mod tuner;
 
 use std::sync::{Arc, Weak};
@@ -19,6 +22,7 @@ use crate::gate::{LONG_WAY_BYTES, SHORT_WAY_BYTES, Slots};
 use crate::handles::Handles;
 use crate::machine;
 use crate::pool::{Pool, Unavailable};
+use filling::Filling;
 use tuner::{Advice, Sample, Tuner};
 
 /// Round trips between two looks.
@@ -49,16 +53,17 @@ pub(crate) fn window_for(round_trip: Option<Duration>) -> u64 {
 
 /// Looks for as long as there is a host.
 pub(crate) async fn run(pool: Weak<Pool>, handles: Weak<Handles>, mut wanted: watch::Receiver<()>) {
-    let parts = pool.upgrade().map(|it| (it.gate.clone(), it.config.idle_limit, tuner(&it)));
-    let Some((gate, idle_limit, tuner)) = parts else { return };
-    let mut growth = Growth { pool, handles, tuner, opening: None, looked: Instant::now() };
+    let parts = pool.upgrade().map(|it| (it.gates.clone(), it.config.idle_limit, tuner(&it)));
+    let Some((gates, idle_limit, tuner)) = parts else { return };
+    let (read, write, looked) = (Filling::default(), Filling::default(), Instant::now());
+    let mut growth = Growth { pool, handles, tuner, read, write, opening: None, looked };
     let mut quiet_looks = QUIET_LOOKS;
     loop {
         let pause = async {
             if quiet_looks < QUIET_LOOKS {
                 tokio::time::sleep(growth.pause()).await;
             } else {
-                let passes = gate.something_passes();
+                let passes = gates.something_passes();
                 let _ = tokio::time::timeout(idle_limit, passes).await;
             }
         };
@@ -75,6 +80,9 @@ struct Growth {
     pool: Weak<Pool>,
     handles: Weak<Handles>,
     tuner: Tuner,
+    /// What may be on its way in each direction.
+    read: Filling,
+    write: Filling,
     /// Tells which of the sessions that are being opened have come.
     opening: Option<oneshot::Receiver<Slots>>,
     looked: Instant,
@@ -96,12 +104,24 @@ impl Growth {
         pool.drop_dead();
         self.join(&pool, round_trip, now);
         let window_bytes = window_for(pool.round_trip());
-        if window_bytes != pool.gate.window() {
-            pool.gate.set_window(window_bytes);
+        if window_bytes != pool.gates.window() {
+            pool.gates.set_window(window_bytes);
         }
-        let (carried, lanes) = (pool.gate.take_carried(), pool.active().len());
-        let sample = Sample { carried, took, lanes, window_bytes, round_trip };
-        match self.tuner.observe(&sample, now) {
+        let (read, write) = pool.gates.take_carried();
+        let lanes = pool.active().len();
+        let sample = |carried, limit_bytes| Sample {
+            carried,
+            took,
+            lanes,
+            window_bytes,
+            limit_bytes,
+            round_trip,
+        };
+        let read = sample(read, self.read.limit());
+        let write = sample(write, self.write.limit());
+        // Sessions are for the direction that fills them more.
+        let sample = if read.under_way() >= write.under_way() { &read } else { &write };
+        match self.tuner.observe(sample, now) {
             Advice::Stay => {}
             Advice::Grow(number) => self.opening = Some(open(&pool, number)),
             Advice::Use(number) => {
@@ -110,10 +130,27 @@ impl Growth {
                 tracing::debug!(number, "more sessions bring nothing");
             }
         }
+        // More sessions show what they bring only without a bound.
+        let is_trying = self.tuner.is_trying();
+        let directions = [
+            (&mut self.read, &read, &pool.gates.read),
+            (&mut self.write, &write, &pool.gates.write),
+        ];
+        for (filling, sample, gate) in directions {
+            if is_trying {
+                filling.lift();
+            } else {
+                filling.observe(sample, now);
+            }
+            if filling.limit() != sample.limit_bytes {
+                gate.set_limit(filling.limit());
+                tracing::debug!(limit = ?filling.limit(), "what may be on its way");
+            }
+        }
         let lanes = pool.active().len();
         let next = self.tuner.would_try(lanes.max(1), round_trip, now);
         pool.suggest(suggested(lanes.max(1) + next, window_bytes));
-        Some(carried.bytes > 0)
+        Some(read.carried.bytes + write.carried.bytes > 0)
     }
 
     /// Takes the sessions into use that have come.
@@ -126,7 +163,7 @@ impl Growth {
         };
         self.opening = None;
         for slot in come.iter() {
-            pool.gate.opened(slot);
+            pool.gates.opened(slot);
         }
         pool.set_active(Slots::from_bits(pool.active().bits() | come.bits()));
         self.tuner.joined(come.len(), round_trip, now);
@@ -138,7 +175,7 @@ impl Growth {
             return;
         }
         let candidates = (KEPT..pool.size()).fold(Slots::default(), Slots::with);
-        let idle = pool.gate.idle_for(candidates, pool.config.idle_limit);
+        let idle = pool.gates.idle_for(candidates, pool.config.idle_limit);
         let idle = idle.iter().filter(|slot| pool.living(*slot).is_some());
         let idle = idle.fold(Slots::default(), Slots::with);
         if idle.is_empty() {
@@ -159,7 +196,7 @@ impl Growth {
 pub(crate) fn begin(pool: &Pool) {
     let round_trip = pool.round_trip();
     let window_bytes = window_for(round_trip);
-    pool.gate.set_window(window_bytes);
+    pool.gates.set_window(window_bytes);
     let next = tuner(pool).would_try(1, round_trip.unwrap_or_default(), Instant::now());
     pool.suggest(suggested(1 + next, window_bytes));
 }

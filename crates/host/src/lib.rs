@@ -29,6 +29,7 @@ mod errno;
 pub mod error;
 mod files;
 mod gate;
+mod gates;
 mod gather;
 mod growth;
 mod handles;

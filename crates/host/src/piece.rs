@@ -14,6 +14,7 @@ use bytes::Bytes;
 use sftp::{Call, FileAttrs};
 
 use crate::gate::{Gate, Pass, Slots};
+use crate::gates::Gates;
 use crate::handles::OpenHandle;
 use crate::order::Turn;
 
@@ -171,8 +172,9 @@ enum State<T> {
 }
 
 impl<A: Ask> Piece<A> {
-    pub(crate) fn new(ask: A, route: Route, gate: &Arc<Gate>, turn: Option<Arc<Turn>>) -> Piece<A> {
-        Piece { ask, route, gate: gate.clone(), turn, state: State::Waiting { ticket: None } }
+    pub(crate) fn new(ask: A, route: Route, gates: &Gates, turn: Option<Arc<Turn>>) -> Piece<A> {
+        let (gate, state) = (gates.of(A::CHANGES).clone(), State::Waiting { ticket: None });
+        Piece { ask, route, gate, turn, state }
     }
 
     fn is_waiting(&self) -> bool {

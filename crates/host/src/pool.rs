@@ -26,7 +26,8 @@ use tokio::time::Instant;
 use crate::config::Config;
 use crate::connector::{Connector, Role};
 use crate::error::Error;
-use crate::gate::{Gate, MAX_SLOTS, Slots};
+use crate::gate::{MAX_SLOTS, Slots};
+use crate::gates::Gates;
 use crate::growth;
 use crate::session::Session;
 
@@ -105,7 +106,7 @@ pub(crate) struct Pool {
     connected_once: AtomicBool,
     /// Closed when the host is dropped.
     pub(crate) wanted: watch::Receiver<()>,
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) gates: Gates,
     /// Why the last attempt to have the first session has failed; `None` once one has gone well.
     trouble: watch::Sender<Option<String>>,
     /// The sessions that carry content; none as long as the first one does everything.
@@ -126,14 +127,14 @@ impl Pool {
         let places: Vec<_> = (0..config.max_conns.clamp(1, MAX_SLOTS))
             .map(|_| Place { state: Mutex::new(State::Vacant), settled: Notify::new() })
             .collect();
-        let gate = Arc::new(Gate::new(places.len()));
+        let gates = Gates::new(places.len());
         Arc::new(Pool {
             connector,
             config,
             places,
             connected_once: AtomicBool::new(false),
             wanted,
-            gate,
+            gates,
             trouble: watch::Sender::new(None),
             active: AtomicU64::new(0),
             suggested_bytes: AtomicU64::new(growth::suggested(1, growth::window_for(None))),

@@ -96,7 +96,7 @@ impl Host {
         // The server applies the size first.
         let ask = SetAttrs(to_wire(&change, present.as_ref()));
         let route = Route::One(file.open.clone());
-        let piece = Piece::new(ask, route, &self.pool.gate, Some(turn.clone()));
+        let piece = Piece::new(ask, route, &self.pool.gates, Some(turn.clone()));
         match piece::one(Some(turn), piece).await.1 {
             Ok(()) => Ok(()),
             Err(error) if error.status() == Some(sftp::StatusCode::PERMISSION_DENIED) => {

@@ -58,33 +58,46 @@ pub(crate) struct Sample {
     pub(crate) lanes: usize,
     /// What each may have on its way.
     pub(crate) window_bytes: u64,
+    /// What all together may have on their way, if that is bounded.
+    pub(crate) limit_bytes: Option<u64>,
     pub(crate) round_trip: Duration,
 }
 
 impl Sample {
-    fn rate(&self) -> f64 {
+    pub(super) fn rate(&self) -> f64 {
         self.carried.bytes as f64 / self.took.as_secs_f64().max(1e-6)
     }
 
     /// Bytes on their way in the mean.
-    fn under_way(&self) -> f64 {
+    pub(super) fn under_way(&self) -> f64 {
         self.carried.byte_seconds / self.took.as_secs_f64().max(1e-6)
     }
 
-    fn windows(&self) -> f64 {
-        (self.lanes.max(1) as u64 * self.window_bytes) as f64
+    /// What the sessions may have on their way.
+    pub(super) fn windows(&self) -> u64 {
+        self.lanes.max(1) as u64 * self.window_bytes
+    }
+
+    /// The same, if it is bounded no further.
+    pub(super) fn room(&self) -> f64 {
+        self.windows().min(self.limit_bytes.unwrap_or(u64::MAX)) as f64
     }
 
     /// More is wanted than the sessions carry.
     fn is_busy(&self) -> bool {
         match self.lanes {
             0 => self.under_way() >= BULK_BYTES && self.carried.bytes >= BULK_CARRIED_BYTES,
-            _ => self.under_way() >= FULL * self.windows(),
+            _ => self.is_full(),
         }
     }
 
+    /// More is wanted than may be on its way.
+    pub(super) fn is_full(&self) -> bool {
+        self.under_way() >= FULL * self.room()
+    }
+
     fn is_window_bound(&self) -> bool {
-        self.rate() * self.round_trip.as_secs_f64() >= WINDOW_BOUND * self.windows()
+        self.rate() * self.round_trip.as_secs_f64() >= WINDOW_BOUND * self.windows() as f64
     }
 }
 
@@ -143,6 +156,11 @@ impl Tuner {
             not_before: None,
             pause: FIRST_PAUSE,
         }
+    }
+
+    /// More sessions are being opened, or looked at.
+    pub(crate) fn is_trying(&self) -> bool {
+        !matches!(self.phase, Phase::Steady)
     }
 
     /// How many more sessions it would try next, were they wanted: for the caller, who has to ask
@@ -276,7 +294,7 @@ mod tests {
             let slots = (0..self.usable.min(lanes.max(1))).fold(Slots::default(), Slots::with);
             let carried = Carried { bytes, byte_seconds: room * took.as_secs_f64(), slots };
             let (window_bytes, round_trip) = (WINDOW_BYTES, self.round_trip);
-            Sample { carried, took, lanes, window_bytes, round_trip }
+            Sample { carried, took, lanes, window_bytes, limit_bytes: None, round_trip }
         }
 
         /// Looks for so long, with sessions that join after a second; how many there are then, and

@@ -1,0 +1,257 @@
+//! How much content may be on its way over all sessions: as little as carries all that can be
+//! carried. Pure, by what was carried.
+//!
+//! What is beyond that waits in a queue somewhere on the way, and whatever is asked meanwhile, an
+//! `ls`, waits behind it: for a second, on a line of 1 MB/s with the usual windows. A queue and a
+//! server that takes its time look the same from here. So it is tried: half as much is let on its
+//! way, and if as much is carried, it was queue.
+
+use std::time::{Duration, Instant};
+
+use super::tuner::Sample;
+
+/// Content that takes no longer than this beyond the round trip keeps nobody waiting.
+const SLACK: Duration = Duration::from_millis(4);
+
+/// The least bound: one request of most kernels. What is larger goes alone.
+const MIN_BYTES: u64 = 128 << 10;
+
+/// The part of the rate that has to be left with half as much on its way. What is carried varies
+/// by a few percent from one stretch to the next.
+const SAME: f64 = 0.95;
+
+/// Least time of a stretch over which the rate is taken, in time and in fillings of the room.
+const STRETCH: Duration = Duration::from_millis(300);
+const STRETCH_ROOMS: f64 = 8.0;
+
+/// Time to the next attempt when one has cost something. Doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The longest.
+const LAST_PAUSE: Duration = Duration::from_secs(80);
+
+/// What a bound counts for when nothing has asked for more for so long: the link may be another.
+const FORGOTTEN: Duration = Duration::from_secs(30);
+
+/// The state of the decision. See the [module](self).
+#[derive(Default)]
+pub(crate) struct Filling {
+    limit_bytes: Option<u64>,
+    trial: Option<Trial>,
+    stretch: Stretch,
+    not_before: Option<Instant>,
+    pause: Option<Duration>,
+    /// When there was more to carry than there was room for.
+    full_at: Option<Instant>,
+}
+
+/// A look whether half as much carries as much.
+#[derive(Clone, Copy)]
+struct Trial {
+    before: Option<u64>,
+    rate: f64,
+    /// The bound was new when the stretch began, and what was on its way was more.
+    settles: bool,
+}
+
+/// What was carried while there was more than there was room for.
+#[derive(Clone, Copy, Default)]
+struct Stretch {
+    bytes: u64,
+    byte_seconds: f64,
+    seconds: f64,
+}
+
+impl Stretch {
+    fn is_long_enough(&self, room: f64) -> bool {
+        self.seconds >= STRETCH.as_secs_f64() && self.bytes as f64 >= STRETCH_ROOMS * room
+    }
+
+    fn rate(&self) -> f64 {
+        self.bytes as f64 / self.seconds
+    }
+
+    /// What each byte took.
+    fn delay(&self) -> f64 {
+        self.byte_seconds / self.bytes as f64
+    }
+}
+
+impl Filling {
+    /// Bytes that may be on their way; `None` for what the sessions have.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        self.limit_bytes
+    }
+
+    /// There is no bound for now.
+    pub(crate) fn lift(&mut self) {
+        *self = Filling { not_before: self.not_before, pause: self.pause, ..Filling::default() };
+    }
+
+    /// To be called after each look.
+    pub(crate) fn observe(&mut self, sample: &Sample, now: Instant) {
+        if !sample.is_full() {
+            // A bound that is not reached costs nothing.
+            self.stretch = Stretch::default();
+            if self.full_at.is_some_and(|at| now >= at + FORGOTTEN) {
+                self.lift();
+            }
+            return;
+        }
+        self.full_at = Some(now);
+        if let Some(trial) = &mut self.trial
+            && std::mem::take(&mut trial.settles)
+        {
+            return;
+        }
+        self.stretch.bytes += sample.carried.bytes;
+        self.stretch.byte_seconds += sample.carried.byte_seconds;
+        self.stretch.seconds += sample.took.as_secs_f64();
+        if !self.stretch.is_long_enough(sample.room()) {
+            return;
+        }
+        let stretch = std::mem::take(&mut self.stretch);
+        match self.trial.take() {
+            Some(trial) if stretch.rate() < SAME * trial.rate => {
+                self.limit_bytes = trial.before;
+                let pause = self.pause.map_or(FIRST_PAUSE, |pause| (pause * 2).min(LAST_PAUSE));
+                self.pause = Some(pause);
+                self.not_before = Some(now + pause);
+            }
+            _ => self.consider(sample, &stretch, now),
+        }
+    }
+
+    /// Tries half as much, if what is on its way takes long; allows more, if a bound empties the
+    /// link.
+    fn consider(&mut self, sample: &Sample, stretch: &Stretch, now: Instant) {
+        let beyond = stretch.delay() - sample.round_trip.as_secs_f64();
+        if beyond <= SLACK.as_secs_f64() / 2.0 {
+            let more = self.limit_bytes.map(|limit| limit + limit / 2);
+            self.limit_bytes = more.filter(|more| *more < sample.windows());
+            return;
+        }
+        let may_try = self.not_before.is_none_or(|at| now >= at);
+        if beyond <= SLACK.as_secs_f64() * 1.25 || !may_try {
+            return;
+        }
+        // No less than what takes that long: a long way has to be full.
+        let least = (stretch.rate() * (sample.round_trip + SLACK).as_secs_f64()) as u64;
+        let half = (sample.room() / 2.0) as u64;
+        let limit_bytes = half.max(least).max(MIN_BYTES);
+        if limit_bytes as f64 >= sample.room() * 0.9 {
+            return;
+        }
+        self.trial = Some(Trial { before: self.limit_bytes, rate: stretch.rate(), settles: true });
+        self.limit_bytes = Some(limit_bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::{Carried, Slots};
+
+    const MB: f64 = 1e6;
+
+    /// A link with a queue before it, and a server that works on so many bytes at once.
+    struct Way {
+        rate: f64,
+        round_trip: Duration,
+        /// What a request takes at the server.
+        service: Duration,
+        lanes: usize,
+    }
+
+    impl Way {
+        fn sample(&self, limit_bytes: Option<u64>) -> Sample {
+            let took = Duration::from_millis(100);
+            let window_bytes = 1 << 20;
+            let room = (self.lanes as u64 * window_bytes).min(limit_bytes.unwrap_or(u64::MAX));
+            let base = (self.round_trip + self.service).as_secs_f64();
+            let rate = (room as f64 / base).min(self.rate);
+            let bytes = (rate * took.as_secs_f64()) as u64;
+            let byte_seconds = room as f64 * took.as_secs_f64();
+            let carried = Carried { bytes, byte_seconds, slots: Slots::default() };
+            let round_trip = self.round_trip;
+            Sample { carried, took, lanes: self.lanes, window_bytes, limit_bytes, round_trip }
+        }
+
+        /// Looks for so long; the rate in the mean, and what is on its way at the end.
+        fn run(&self, filling: &mut Filling, seconds: u32, start: Instant) -> (f64, f64) {
+            let (mut bytes, mut under_way) = (0, 0.0);
+            for look in 0..seconds * 10 {
+                let sample = self.sample(filling.limit());
+                bytes += sample.carried.bytes;
+                under_way = sample.under_way();
+                filling.observe(&sample, start + Duration::from_millis(100) * look);
+            }
+            (bytes as f64 / f64::from(seconds), under_way)
+        }
+    }
+
+    fn way(rate: f64, round_trip_us: u64, service_us: u64, lanes: usize) -> Way {
+        let round_trip = Duration::from_micros(round_trip_us);
+        Way { rate, round_trip, service: Duration::from_micros(service_us), lanes }
+    }
+
+    #[test]
+    fn a_queue_is_emptied_and_nothing_is_lost() {
+        for (rate, lanes) in [(125.0 * MB, 3), (40.0 * MB, 1), (40.0 * MB, 4)] {
+            let (carried, under_way) =
+                way(rate, 500, 0, lanes).run(&mut Filling::default(), 20, Instant::now());
+            assert!(carried > 0.99 * rate, "{rate}: {carried}");
+            assert!(under_way / rate < 0.006, "{rate}: {under_way}");
+        }
+        // One request is the least.
+        let (carried, under_way) =
+            way(MB, 20_000, 0, 4).run(&mut Filling::default(), 200, Instant::now());
+        assert!(carried > 0.99 * MB && under_way <= 128.0 * 1024.0, "{carried} {under_way}");
+    }
+
+    #[test]
+    fn what_takes_long_by_itself_is_left_alone() {
+        // A long way, and disks that need several requests at once.
+        for way in [way(125.0 * MB, 100_000, 0, 8), way(125.0 * MB, 500, 20_000, 2)] {
+            let mut filling = Filling::default();
+            let (carried, _) = way.run(&mut filling, 120, Instant::now());
+            let alone = way.sample(None).rate();
+            assert!(carried > 0.97 * alone, "{carried} of {alone}");
+        }
+    }
+
+    #[test]
+    fn a_bound_ends_with_what_made_it() {
+        let mut filling = Filling::default();
+        let start = Instant::now();
+        way(40.0 * MB, 500, 0, 2).run(&mut filling, 20, start);
+        assert!(filling.limit().is_some());
+        let mut idle = way(40.0 * MB, 500, 0, 2).sample(filling.limit());
+        idle.carried = Carried::default();
+        filling.observe(&idle, start + Duration::from_secs(49));
+        assert!(filling.limit().is_some());
+        filling.observe(&idle, start + Duration::from_secs(51));
+        assert_eq!(filling.limit(), None);
+    }
+
+    #[test]
+    fn a_link_that_becomes_faster_is_filled_again() {
+        let mut filling = Filling::default();
+        let start = Instant::now();
+        way(10.0 * MB, 100_000, 0, 8).run(&mut filling, 60, start);
+        assert!(filling.limit().is_some_and(|limit| limit < 2 << 20));
+        let later = start + Duration::from_secs(60);
+        let fast = way(80.0 * MB, 100_000, 0, 8);
+        fast.run(&mut filling, 20, later);
+        let (carried, _) = fast.run(&mut filling, 20, later + Duration::from_secs(20));
+        assert!(carried > 0.95 * fast.sample(None).rate(), "{carried}");
+    }
+
+    #[test]
+    fn where_nothing_waits_there_is_no_bound() {
+        let mut filling = Filling::default();
+        // 400 MB/s with a window: 2.6 ms.
+        way(400.0 * MB, 100, 0, 1).run(&mut filling, 60, Instant::now());
+        assert_eq!(filling.limit(), None);
+    }
+}
