@@ -11,6 +11,10 @@
 //! (`open_revalidate`), and is dropped after that. A file that was changed here after it was asked
 //! for is not taken from here.
 //!
+//! What the kernel has pages of is not fetched: it is [asked about](crate::validate_ahead) instead.
+//! Unless it turns out that pages are [missing](Contents::note_missing): the kernel drops them
+//! without a word.
+//!
 //! Bounds: [`MAX_FILE_BYTES`] a file, [`MAX_KEPT_BYTES`] in all, and on their way as much as
 //! answers come back without delay ([`Pace`]). When fetched files go unused, fewer are fetched.
 
@@ -81,6 +85,8 @@ struct State {
     /// How many files have been opened.
     opens: u64,
     refill: Refill,
+    /// When somebody asked last for what the kernel was taken to have pages of.
+    missing_at: Option<Instant>,
 }
 
 /// What it was looked for last that could be fetched. To look again at each open and after each
@@ -164,6 +170,16 @@ impl Contents {
     /// Bytes of files that are kept, or on their way.
     pub(crate) fn kept_bytes(&self) -> u64 {
         self.state().bytes
+    }
+
+    /// The kernel has asked for the beginning of a file that it was taken to have pages of.
+    pub(crate) fn note_missing(&self) {
+        self.state().missing_at = Some(Instant::now());
+    }
+
+    /// Whether that was not long ago, so that others may be missing too.
+    pub(crate) fn may_miss_pages(&self) -> bool {
+        self.state().missing_at.is_some_and(|at| at.elapsed() < PAUSE)
     }
 
     /// The file at `path` was read to its end, or is not wanted any longer. It is not fetched again
@@ -343,7 +359,7 @@ impl Shared {
             Route::new(&mut tree, order, depth, &is_small).files_from(dir, from, window)
         };
         let files = wanted.len();
-        let mut wanted = wanted.into_iter();
+        let mut wanted = self.without_kept(wanted).into_iter();
         let mut place = 0;
         let mut fetch = |(path, size)| {
             place += 1;

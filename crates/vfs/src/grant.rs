@@ -48,11 +48,16 @@ impl Vfs {
             return Ok(None);
         }
         // Of several names only one was asked for.
-        if self.tree().paths(inode.ino).len() != 1 {
+        if !self.tree().has_one_path(inode.ino) {
             return Ok(None);
         }
-        let known = self.validated(&inode.state(), inode.kind);
-        let fetched = known.and_then(|attr| self.attach(inode, &attr));
+        let (known, pages) = {
+            let state = inode.state();
+            let known = self.validated(&state, inode.kind);
+            (known, known.is_some_and(|attr| self.has_pages(&state, &attr)))
+        };
+        let wants_fetched = !pages || self.contents.may_miss_pages();
+        let fetched = known.filter(|_| wants_fetched).and_then(|attr| self.attach(inode, &attr));
         let (attr, remote) = {
             let mut state = inode.state();
             let Some(attr) = self.validated(&state, inode.kind) else { return Ok(None) };

@@ -28,6 +28,9 @@ impl Vfs {
             return Err(Errno::EBADF);
         }
         let end = offset.saturating_add(u64::from(len));
+        if file.is_missing(offset) {
+            self.contents.note_missing();
+        }
         file.inode.writes.clear_to_read(file.number, offset..end).await;
         if let Some(data) = self.read_fetched(&file, offset, len).await {
             return Ok(data);

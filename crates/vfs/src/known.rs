@@ -26,10 +26,13 @@ impl Vfs {
         let told = told.filter(|_| name.as_bytes().len() <= NAME_MAX);
         match told {
             None => Ok(None),
-            Some(Told::Unlisted(_)) if !tree.omits_nothing(parent, now) => Ok(None),
             Some(Told::Absent(since) | Told::Unlisted(since)) => {
-                let left =
-                    self.config.negative.saturating_sub(now.saturating_duration_since(since));
+                let unlisted = matches!(told, Some(Told::Unlisted(_)));
+                let negative = self.config.negative;
+                let left = match unlisted {
+                    true => tree.absent_for(parent, negative, now),
+                    false => negative.saturating_sub(now.saturating_duration_since(since)),
+                };
                 let known = tree.child(parent, name);
                 // Somebody else may have made it since, and we have seen that.
                 let seen = known.is_some_and(|known| known.state().learned_at() > since);
@@ -37,6 +40,11 @@ impl Vfs {
                     return Ok(None);
                 }
                 tree.unbind(parent, name);
+                let renews = unlisted && tree.search(parent, left, negative);
+                drop(tree);
+                if renews {
+                    self.shared.list_again(parent);
+                }
                 Ok(Some(Looked::Absent(self.config.kernel_entry.map_or(left, |cap| cap.min(left)))))
             }
             Some(Told::Present { attr, seen_at, asked }) => {

@@ -88,6 +88,8 @@ struct FileState {
     syncs_writes: bool,
     /// What was fetched of it has been read to its end: the kernel has it now.
     read_to_end: bool,
+    /// The kernel was told to keep its pages, and has asked for nothing of it so far.
+    kept: bool,
 }
 
 impl OpenFile {
@@ -127,6 +129,11 @@ impl OpenFile {
         self.with(|state| state.read_to_end = true);
     }
 
+    /// The kernel asks for what is at `offset`. Whether it was taken to have pages of that.
+    pub(crate) fn is_missing(&self, offset: u64) -> bool {
+        self.with(|state| std::mem::take(&mut state.kept)) && offset == 0
+    }
+
     pub(crate) fn syncs_writes(&self) -> bool {
         self.with(|state| state.syncs_writes)
     }
@@ -160,14 +167,20 @@ impl Vfs {
             FileKind::Symlink => return Err(Errno::ELOOP),
             _ => return Err(Errno::ENXIO),
         }
-        if request.access == Access::Read
+        let plain = request == OpenRequest::plain(Access::Read);
+        let taken = if plain { self.take_turn(&inode) } else { None };
+        let granted = self.granted(&inode, request)?;
+        // What the kernel has pages of is opened in orders that lead nowhere: a compiler opens its
+        // headers more often than anybody else opens anything.
+        let has_pages = granted.is_some_and(|opened| opened.keep_cache);
+        let leads_on = !has_pages || self.contents.may_miss_pages();
+        if leads_on
+            && request.access == Access::Read
             && let Ok(path) = self.path(ino)
         {
             self.shared.opening(&path);
         }
-        let plain = request == OpenRequest::plain(Access::Read);
-        let taken = if plain { self.take_turn(&inode) } else { None };
-        if let Some(opened) = self.granted(&inode, request)? {
+        if let Some(opened) = granted {
             self.shared.validate_next(taken);
             return Ok(opened);
         }
@@ -415,7 +428,10 @@ impl Vfs {
             let _ = file.ahead.set(ahead);
         }
         // The kernel sends FSYNC after each synchronous write, but not past the page cache.
-        file.with(|file| file.syncs_writes = request.sync && direct_io);
+        file.with(|file| {
+            file.syncs_writes = request.sync && direct_io;
+            file.kept = keep_cache && !direct_io;
+        });
         state.open.push(OpenHandle {
             file: file.number,
             remote: file.remote.clone(),

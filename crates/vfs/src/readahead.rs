@@ -191,17 +191,17 @@ impl Vfs {
         fh: Fh,
         range: Range<u64>,
     ) -> Result<Data> {
-        let Some(ahead) = file.ahead.get() else {
-            return self.remote.read(fh, range.start, (range.end - range.start) as u32).await;
-        };
         let (content, size) = {
             let state = file.inode.state();
             (state.content(), state.last_attr().map_or(u64::MAX, |attr| attr.size))
         };
+        let Some(ahead) = file.ahead.get() else {
+            return self.read_over_end(fh, range, size).await;
+        };
         ahead.keep_only(content);
         let pieces = ahead.note(range.clone(), self.reach(size));
         // What is asked for itself is polled, and so sent, first.
-        let (data, ()) = tokio::join!(self.assemble(ahead, fh, range), async {
+        let (data, ()) = tokio::join!(self.assemble(ahead, fh, range, size), async {
             self.fetch(file, ahead, pieces);
         });
         data
@@ -231,8 +231,34 @@ impl Vfs {
         self.config.readahead_bytes.saturating_sub(used)
     }
 
-    /// Puts `range` together. Ends early at the end of the file.
-    async fn assemble(&self, ahead: &Readahead, fh: Fh, range: Range<u64>) -> Result<Data> {
+    /// Reads `range` of a file that had `size` bytes. The kernel asks for whole pages, and a remote
+    /// that has read up to the end has to ask again to know that it is the end. So what is behind
+    /// it is asked for at the same time, and not a round trip later.
+    async fn read_over_end(&self, fh: Fh, range: Range<u64>, size: u64) -> Result<Data> {
+        let Range { start, end } = range;
+        if size <= start || end <= size {
+            return self.remote.read(fh, start, (end - start) as u32).await;
+        }
+        let (data, behind) = tokio::join!(
+            self.remote.read(fh, start, (size - start) as u32),
+            self.remote.read(fh, size, (end - size) as u32),
+        );
+        let mut data = data?;
+        // If it ended before, whatever came behind has been put there since.
+        if data.len() as u64 == size - start {
+            data.append(behind?);
+        }
+        Ok(data)
+    }
+
+    /// Puts `range` together, of a file that had `size` bytes. Ends early at the end of the file.
+    async fn assemble(
+        &self,
+        ahead: &Readahead,
+        fh: Fh,
+        range: Range<u64>,
+        size: u64,
+    ) -> Result<Data> {
         let mut data = Data::new();
         let mut left = range;
         while !left.is_empty() {
@@ -244,7 +270,7 @@ impl Vfs {
                 Found::Ended | Found::OnItsWay => break,
                 Found::Nothing(until) => {
                     let missing = until - left.start;
-                    let part = self.remote.read(fh, left.start, missing as u32).await?;
+                    let part = self.read_over_end(fh, left.start..until, size).await?;
                     let got = part.len() as u64;
                     data.append(part);
                     left.start += got;

@@ -47,6 +47,14 @@ const SNAPSHOT_BYTES: usize = 400;
 /// server, gets the server's answer; who goes through search paths does not wait for each name.
 const CONFIRMATIONS: u8 = 8;
 
+/// A listing that follows another is believed as that was, if names that the other left out were
+/// asked for so shortly before: who goes through search paths does so all the time.
+const SEARCHED_FOR: Duration = Duration::from_secs(1);
+
+/// Names of a listing that is renewed before it counts no longer, at most: what a few look-ups are
+/// worth.
+const MAX_RENEWED: usize = 400;
+
 /// For how long after the last change made here a directory that was made here is taken to have
 /// no other names: while an archive is unpacked, but not until somebody has logged in on the server
 /// and made something in it.
@@ -116,6 +124,10 @@ pub(crate) struct Snapshot {
     exceptions: HashMap<Name, Exception>,
     /// Names that it leaves out, and that were asked for and absent.
     confirmed: u8,
+    /// When a name that it leaves out was asked for last.
+    searched_at: Option<Instant>,
+    /// It is being listed anew.
+    renewed: bool,
     /// The directory was made here, and until then is taken to have no names but those made here.
     made_until: Option<Instant>,
     /// Its place in the order of use.
@@ -154,6 +166,8 @@ impl Snapshot {
             first_at,
             exceptions,
             confirmed: 0,
+            searched_at: None,
+            renewed: false,
             made_until: None,
             used: 0,
             bytes,
@@ -166,9 +180,26 @@ impl Snapshot {
         Snapshot { made_until: Some(now + MADE_FOR), ..empty }
     }
 
-    /// Whether names that it leaves out are taken for absent.
-    pub(crate) fn omits_nothing(&self, now: Instant) -> bool {
-        self.confirmed >= CONFIRMATIONS || self.made_until.is_some_and(|until| now < until)
+    /// For how long names that it leaves out are taken for absent still, where those that were
+    /// asked for are for `negative`.
+    pub(crate) fn absent_for(&self, negative: Duration, now: Instant) -> Duration {
+        let made =
+            self.made_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
+        if self.confirmed < CONFIRMATIONS {
+            return made.min(negative);
+        }
+        negative
+            .saturating_sub(now.saturating_duration_since(self.first_at))
+            .max(made)
+            .min(negative)
+    }
+
+    /// Takes over from the listing `before` it whether it is to be believed in what it leaves out.
+    fn follow(&mut self, before: &Snapshot) {
+        let searched = |at: Instant| self.asked.at.saturating_duration_since(at) < SEARCHED_FOR;
+        if before.confirmed >= CONFIRMATIONS && before.searched_at.is_some_and(searched) {
+            (self.confirmed, self.searched_at) = (before.confirmed, before.searched_at);
+        }
     }
 
     /// What it tells of `name`; `None` when that is not known.
@@ -393,7 +424,12 @@ impl Snapshots {
         self.touch(Key::Node(dir))
     }
 
-    /// The same, of what is kept by its path.
+    /// The snapshot of `dir`, which is not used by that.
+    pub(crate) fn peek(&self, dir: Ino) -> Option<&Snapshot> {
+        self.by_key.get(&Key::Node(dir))
+    }
+
+    /// The snapshot of what is at `path`, kept by its path; the one used last with this.
     pub(crate) fn get_ahead(&mut self, path: &RemotePath) -> Option<&Snapshot> {
         self.touch(Key::Path(path.clone()))
     }
@@ -421,7 +457,19 @@ impl Snapshots {
     pub(crate) fn confirm(&mut self, dir: Ino) {
         if let Some(snapshot) = self.by_key.get_mut(&Key::Node(dir)) {
             snapshot.confirmed = snapshot.confirmed.saturating_add(1);
+            snapshot.searched_at = Some(Instant::now());
         }
+    }
+
+    /// The snapshot of `dir` has answered for a name that it leaves out, and counts for so long
+    /// still out of `lifetime`. Whether it is time to list `dir` anew, so that nobody has to wait
+    /// for that; tells so once.
+    pub(crate) fn search(&mut self, dir: Ino, left: Duration, lifetime: Duration) -> bool {
+        let Some(snapshot) = self.by_key.get_mut(&Key::Node(dir)) else { return false };
+        snapshot.searched_at = Some(Instant::now());
+        let small = snapshot.listed.len() <= MAX_RENEWED && snapshot.made_until.is_none();
+        let due = small && left <= lifetime / 4;
+        due && !std::mem::replace(&mut snapshot.renewed, true)
     }
 
     /// Nothing is known of `name` any longer.
@@ -460,7 +508,9 @@ impl Snapshots {
     }
 
     fn put(&mut self, key: Key, mut snapshot: Snapshot) {
-        self.take(&key);
+        if let Some(before) = self.take(&key) {
+            snapshot.follow(&before);
+        }
         self.next_use += 1;
         snapshot.used = self.next_use;
         self.order.insert(self.next_use, key.clone());

@@ -133,6 +133,16 @@ impl Tree {
         Some(RemotePath::from_names(names.into_iter().rev()))
     }
 
+    /// Whether there is exactly one path of a node.
+    pub(crate) fn has_one_path(&self, ino: Ino) -> bool {
+        let Some(node) = self.nodes.get(ino).filter(|node| node.links.len() == 1) else {
+            return false;
+        };
+        let above = |ino: &Ino| self.nodes.get(*ino)?.links.first().map(|link| link.parent);
+        let first = node.links.first().map(|link| link.parent);
+        std::iter::successors(first, above).last() == Some(Ino::ROOT)
+    }
+
     /// All paths of a node.
     pub(crate) fn paths(&self, ino: Ino) -> Vec<RemotePath> {
         let links = self.nodes.get(ino).into_iter().flat_map(|node| node.links.iter());

@@ -4,7 +4,8 @@
 //! did the last time. Under close-to-open each of these opens may be granted once the server has
 //! told, within `open_revalidate`, that the file is unchanged; asked one by one, that is a round
 //! trip for each. So it is remembered in which order files took their [turns](turns), and when one
-//! is opened, those that followed it the last time are asked about too, all at the same time.
+//! is opened, those that followed it the last time are asked about too, all at the same time. So
+//! are small files that come next in the order of a directory (see [`contents`](crate::contents)).
 //!
 //! Invariants:
 //! 1. What an answer validates counts from when its question was sent, as any other answer does
@@ -127,6 +128,49 @@ impl Shared {
         for (inode, path) in wanted {
             self.validate(inode, path, asked);
         }
+    }
+
+    /// Out of small files that are likely to be opened next, with their sizes as they were listed,
+    /// those that the kernel has no pages of. The others are asked about, where that is of use.
+    pub(crate) fn without_kept(
+        self: &Arc<Self>,
+        mut files: Vec<(RemotePath, u64)>,
+    ) -> Vec<(RemotePath, u64)> {
+        if files.is_empty() || self.contents.may_miss_pages() {
+            return files;
+        }
+        let (now, mut kept) = (Instant::now(), Vec::new());
+        {
+            let tree = self.tree();
+            files.retain(|(path, bytes)| {
+                let Some(inode) = tree.find(path).and_then(|ino| tree.get(ino)) else {
+                    return true;
+                };
+                let mut state = inode.state();
+                let known = state.last_attr().filter(|attr| attr.size == *bytes);
+                if !known.is_some_and(|attr| self.has_pages(&state, &attr)) {
+                    return true;
+                }
+                let turn = state.turn().filter(|turn| turn.questions() < MOST_QUESTIONS);
+                if let Some(turn) = turn
+                    && self.validates_ahead()
+                    && self.is_worth_asking(&state, now)
+                    && tree.has_one_path(inode.ino)
+                {
+                    state.set_turn(turn.asked_ahead());
+                    drop(state);
+                    kept.push((inode, path.clone()));
+                }
+                false
+            });
+        }
+        if !kept.is_empty() {
+            let asked = self.asked();
+            for (inode, path) in kept {
+                self.validate(inode, path, asked);
+            }
+        }
+        files
     }
 
     /// Those of the next `window` files that are to be asked about. They are marked as such.

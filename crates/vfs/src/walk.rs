@@ -2,7 +2,8 @@
 //!
 //! Two habits of programs make that worth while. A directory that is *looked up piecemeal* (a
 //! compiler that searches its include path, `git status`) is listed as a whole, so that one
-//! question answers for all its names. In a *walk* (`find`, `ls -lR`, `tar`), where directories
+//! question answers for all its names, and again before its answer about absent names is too old,
+//! as long as such names are looked up. In a *walk* (`find`, `ls -lR`, `tar`), where directories
 //! are listed depth first, the ones that come next are listed ahead.
 //!
 //! What is fetched goes into the snapshots and counts as long as any other listing; whoever needs
@@ -191,6 +192,15 @@ impl Shared {
         };
         if let Some(path) = path {
             self.list_ahead(path, worth, Some(dir));
+        }
+    }
+
+    /// Names that the listing of `dir` leaves out are being looked up, and it will not count for
+    /// much longer. It is asked for again before anybody has to wait for it.
+    pub(crate) fn list_again(self: &Arc<Self>, dir: Ino) {
+        let path = self.tree().path(dir);
+        if let Some(path) = path {
+            self.list_ahead(path, MAX_NAMES, Some(dir));
         }
     }
 

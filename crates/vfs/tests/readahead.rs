@@ -98,6 +98,28 @@ async fn waits<T>(future: Pin<&mut impl Future<Output = T>>) -> bool {
     timeout(A_WHILE, future).await.is_err()
 }
 
+/// The kernel asks for whole pages. A remote that has told all up to the end would have to be asked
+/// once more to know that it is the end; so both is asked at the same time.
+#[tokio::test(start_paused = true)]
+async fn what_is_behind_the_end_is_asked_for_at_the_same_time() {
+    // What others make of it meanwhile is read as if it were asked for in one.
+    let others = ["six by", "six bytes and more", "six", "", "sixsix"];
+    for (direct, now) in [false, true].into_iter().flat_map(|it| others.map(|now| (it, now))) {
+        let mount = mounted(config());
+        mount.remote.put_file("f", "six by");
+        let request = OpenRequest { direct, ..OpenRequest::plain(Access::Read) };
+        let opened = mount.vfs.open(mount.found().await, request).await.unwrap();
+        mount.remote.put_file("f", now);
+        let took = Duration::from_millis(10);
+        mount.remote.set_latency(Some(took));
+        let begun = tokio::time::Instant::now();
+        assert_eq!(mount.at(opened.handle, 0).await.unwrap(), now.as_bytes());
+        if now.len() >= 6 {
+            assert_eq!((mount.reads(), begun.elapsed()), (2, took));
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_byte_is_fetched_once_and_most_of_it_before_it_is_asked_for() {
     let mount = Mount::with_file(config());

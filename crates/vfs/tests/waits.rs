@@ -468,6 +468,62 @@ async fn a_directory_made_here_is_known_to_be_empty() {
     assert_eq!((remote.calls(Call::Lstat), remote.calls(Call::Open)), (0, 100));
 }
 
+/// C5: that is so for as long as it is being filled, and no longer.
+#[tokio::test(start_paused = true)]
+async fn c5_a_directory_made_here_is_known_while_it_is_filled() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    let dir = vfs.mkdir(Ino::ROOT, b"d", 0o755).await.unwrap();
+    remote.reset_calls();
+    for index in 0..100 {
+        tokio::time::advance(Duration::from_millis(100)).await;
+        let name = format!("f{index}");
+        assert!(absent(&vfs, dir.ino, &name).await);
+        let request = OpenRequest::plain(Access::Write);
+        let made = vfs.create(dir.ino, name.as_bytes(), 0o644, true, request).await;
+        vfs.release(made.unwrap().1.handle);
+    }
+    let asked = (remote.calls(Call::Lstat), remote.calls(Call::Opendir));
+    assert_eq!((asked, remote.calls(Call::Open)), ((0, 0), 100));
+    put(&remote, "d/new", "content");
+    tokio::time::advance(Duration::from_millis(200)).await;
+    assert!(!absent(&vfs, dir.ino, "new").await);
+}
+
+/// Who goes through search paths for longer than absent names count waits for the first few only.
+#[tokio::test(start_paused = true)]
+async fn c5_absent_names_of_a_search_path_are_listed_again_before_they_are_asked_for() {
+    let Mount { remote, faulty, vfs, .. } = mounted(config());
+    for index in 0..50 {
+        put(&remote, &format!("d/f{index}"), "content");
+    }
+    let dir = found(&vfs, Ino::ROOT, "d").await;
+    list(&vfs, dir.ino).await;
+    proven(&vfs, dir.ino).await;
+    faulty.reset_calls();
+    remote.set_latency(Some(TRIP));
+    const STEPS: u32 = 100;
+    let ((), waited) = waits(async {
+        for index in 0..STEPS {
+            assert!(absent(&vfs, dir.ino, &format!("g{index}")).await);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    let waited = waited - u128::from(STEPS) * 100;
+    assert!(waited <= 2, "{waited} waits");
+    assert!(faulty.calls(Call::Opendir) <= 14, "{} listings", faulty.calls(Call::Opendir));
+    // What somebody else makes is seen as soon as ever.
+    put(&remote, "d/new", "content");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!absent(&vfs, dir.ino, "new").await);
+    // After a pause the server is asked for a few names first.
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    list(&vfs, dir.ino).await;
+    faulty.reset_calls();
+    assert!(absent(&vfs, dir.ino, "h").await);
+    assert_eq!(faulty.calls(Call::Lstat), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_directory_that_is_looked_up_piecemeal_is_listed() {
     let Mount { remote, vfs, .. } = mounted(config());

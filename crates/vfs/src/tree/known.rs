@@ -1,5 +1,7 @@
 //! What the tree knows of whole directories: snapshots, kept in step with the changes made here.
 
+use std::time::Duration;
+
 use base::{Attr, FileKind, Name, RemotePath};
 use tokio::time::Instant;
 
@@ -180,10 +182,18 @@ impl Tree {
         self.learn_directory(dir, Snapshot::of_made(asked, Instant::now()));
     }
 
-    /// Whether a name that the snapshot of `dir` leaves out is taken for absent.
-    pub(crate) fn omits_nothing(&mut self, dir: Ino, now: Instant) -> bool {
-        self.nodes.get(dir).is_some_and(|node| !node.hides_names)
-            && self.snapshots.get(dir).is_some_and(|snapshot| snapshot.omits_nothing(now))
+    /// For how long a name that the snapshot of `dir` leaves out is taken for absent still, where
+    /// one that was asked for is for `negative`.
+    pub(crate) fn absent_for(&self, dir: Ino, negative: Duration, now: Instant) -> Duration {
+        let believed = self.nodes.get(dir).is_some_and(|node| !node.hides_names);
+        let snapshot = self.snapshots.peek(dir).filter(|_| believed);
+        snapshot.map_or(Duration::ZERO, |snapshot| snapshot.absent_for(negative, now))
+    }
+
+    /// The snapshot of `dir` has answered for a name that it leaves out, and counts for so long
+    /// still out of `lifetime`. Whether it is time to list `dir` anew.
+    pub(crate) fn search(&mut self, dir: Ino, left: Duration, lifetime: Duration) -> bool {
+        self.snapshots.search(dir, left, lifetime)
     }
 
     /// A change made here in `dir` is over.

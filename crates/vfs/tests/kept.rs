@@ -1,0 +1,158 @@
+//! Small files of which the kernel has pages: they are asked about before they are opened again,
+//! and not fetched, unless it turns out that the kernel has dropped the pages.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::Access;
+use testkit::{Call, FaultyRemote, MemRemote};
+use tokio::time::{Instant, advance};
+use vfs::{Config, Ino, ListedEntry, Listing, Looked, OpenRequest, Vfs};
+
+const FILES: usize = 200;
+const LONG_AGO: i64 = 1_000_000_000;
+const TRIP: Duration = Duration::from_millis(1);
+
+#[derive(Default)]
+struct Names {
+    names: Vec<Vec<u8>>,
+    next: u64,
+}
+
+impl Listing for Names {
+    fn has_room(&self, _: &[u8]) -> bool {
+        true
+    }
+    fn push(&mut self, entry: ListedEntry<'_>) {
+        if entry.name != b"." && entry.name != b".." {
+            self.names.push(entry.name.to_vec());
+        }
+        self.next = entry.next_offset;
+    }
+}
+
+struct Mount {
+    remote: Arc<MemRemote>,
+    faulty: Arc<FaultyRemote<MemRemote>>,
+    vfs: Vfs,
+    /// As they are listed.
+    names: Vec<Vec<u8>>,
+}
+
+/// All files were read, in the order of their listing, a second ago.
+async fn read_before() -> Mount {
+    let remote = Arc::new(MemRemote::new());
+    let faulty = Arc::new(FaultyRemote::new(remote.clone()));
+    let config = Config { login: Some((0, 0)), ..Config::default() };
+    let vfs = Vfs::new(faulty.clone(), config);
+    for number in 0..FILES {
+        // So that the listing is not in the order of the names, whatever order that is in.
+        let name = format!("f{:03}", number * 77 % FILES);
+        remote.put_file(&name, "content");
+        remote.set_mtime(&name, LONG_AGO);
+    }
+    let handle = vfs.opendir(Ino::ROOT).await.unwrap();
+    let mut listed = Names::default();
+    loop {
+        let before = listed.next;
+        vfs.readdir(handle, before, false, &mut listed).await.unwrap();
+        if listed.next == before {
+            break;
+        }
+    }
+    vfs.releasedir(handle);
+    let mount = Mount { remote, faulty, vfs, names: listed.names };
+    for name in &mount.names {
+        assert!(!mount.read(name, false).await);
+    }
+    advance(Duration::from_secs(1)).await;
+    mount.faulty.reset_calls();
+    mount.remote.set_latency(Some(TRIP));
+    mount
+}
+
+impl Mount {
+    /// Opens a file, reads it unless the kernel has its pages still, and closes it. Whether it was
+    /// told to keep them.
+    async fn read(&self, name: &[u8], dropped: bool) -> bool {
+        let Looked::Found(entry) = self.vfs.lookup(Ino::ROOT, name).await.unwrap() else {
+            panic!("absent");
+        };
+        let opened = self.vfs.open(entry.ino, OpenRequest::plain(Access::Read)).await.unwrap();
+        if dropped || !opened.keep_cache {
+            let data = self.vfs.read(opened.handle, 0, 4096).await.unwrap();
+            assert_eq!(data.to_vec(), b"content");
+        }
+        self.vfs.release(opened.handle);
+        opened.keep_cache
+    }
+
+    fn by_name(&self) -> Vec<Vec<u8>> {
+        let mut names = self.names.clone();
+        names.sort();
+        assert_ne!(names, self.names);
+        names
+    }
+}
+
+/// C2, in the order of last time and in another one.
+#[tokio::test(start_paused = true)]
+async fn c2_what_the_kernel_has_is_asked_about_and_not_fetched() {
+    for other_order in [false, true] {
+        let mount = read_before().await;
+        let names = if other_order { mount.by_name() } else { mount.names.clone() };
+        let begun = Instant::now();
+        for name in &names {
+            assert!(mount.read(name, false).await, "its pages are kept");
+        }
+        let waits = begun.elapsed().as_millis() / TRIP.as_millis();
+        let calls = |call| mount.faulty.calls(call);
+        let (opens, lstats) = (calls(Call::Open), calls(Call::Lstat));
+        assert_eq!(calls(Call::Read), 0);
+        assert!(opens <= FILES as u64 / 10, "{opens} opens");
+        assert!(lstats <= 2 * FILES as u64, "{lstats} questions");
+        assert!(waits <= FILES as u128 / 4, "{waits} waits");
+    }
+}
+
+/// A kernel that is short of memory drops pages without a word.
+#[tokio::test(start_paused = true)]
+async fn what_the_kernel_has_dropped_is_fetched_ahead_again() {
+    let mount = read_before().await;
+    let begun = Instant::now();
+    for name in mount.by_name() {
+        mount.read(&name, true).await;
+    }
+    let waits = begun.elapsed().as_millis() / TRIP.as_millis();
+    assert!(waits <= FILES as u128 / 4, "{waits} waits");
+}
+
+/// C2: what has another size by now is fetched, whatever the kernel has of it.
+#[tokio::test(start_paused = true)]
+async fn c2_what_was_listed_with_another_size_is_fetched() {
+    let mount = read_before().await;
+    for name in &mount.names {
+        let name = std::str::from_utf8(name).unwrap();
+        mount.remote.put_file(name, "content of another size");
+        mount.remote.set_mtime(name, LONG_AGO + 1);
+    }
+    // Until the listing of before does not count any longer.
+    advance(Duration::from_secs(21)).await;
+    let handle = mount.vfs.opendir(Ino::ROOT).await.unwrap();
+    mount.vfs.readdir(handle, 0, false, &mut Names::default()).await.unwrap();
+    mount.vfs.readdir(handle, FILES as u64 + 2, false, &mut Names::default()).await.unwrap();
+    mount.vfs.releasedir(handle);
+    let begun = Instant::now();
+    for name in &mount.names {
+        let Looked::Found(entry) = mount.vfs.lookup(Ino::ROOT, name).await.unwrap() else {
+            panic!("absent");
+        };
+        let opened = mount.vfs.open(entry.ino, OpenRequest::plain(Access::Read)).await.unwrap();
+        assert!(!opened.keep_cache);
+        let data = mount.vfs.read(opened.handle, 0, 4096).await.unwrap();
+        assert_eq!(data.to_vec(), b"content of another size");
+        mount.vfs.release(opened.handle);
+    }
+    let waits = begun.elapsed().as_millis() / TRIP.as_millis();
+    assert!(waits <= FILES as u128 / 4, "{waits} waits");
+}
