@@ -487,20 +487,31 @@ impl Shared {
             tree.child(dir, &name)
         };
         if let Some(inode) = inode {
-            let (same, open) = {
-                let state = inode.state();
-                let open = state.open.iter().any(|open| open.remote.opened().is_some());
-                (
-                    state.last_attr().map(|known| Validator::of(&known))
-                        == Some(Validator::of(attr)),
-                    open,
-                )
-            };
-            // An open handle may be of another file than the name.
-            if inode.kind == attr.kind && (same || !open) {
-                self.learn(&inode, attr, asked);
-            }
+            self.learn_content_ahead(&inode, attr, asked);
         }
+    }
+
+    /// Keeps what was told of the content of `inode`.
+    fn learn_content_ahead(&self, inode: &Inode, attr: &Attr, asked: Asked) {
+        let (same, open) = {
+            let state = inode.state();
+            let open = state.open.iter().any(|open| open.remote.opened().is_some());
+            let known = state.last_attr().map(|known| Validator::of(&known));
+            (known == Some(Validator::of(attr)), open)
+        };
+        // An open handle may be of another file than the name.
+        if inode.kind == attr.kind && (same || !open) {
+            self.learn(inode, attr, asked);
+        }
+    }
+
+    /// Takes into account what was fetched of `inode` before there was one. Whether there was
+    /// anything.
+    pub(crate) fn learn_fetched(&self, inode: &Inode) -> bool {
+        let Some(fetched) = self.ahead_of(inode) else { return false };
+        let Some(Some(content)) = fetched.outcome() else { return false };
+        self.learn_content_ahead(inode, &content.attr, fetched.asked);
+        true
     }
 
     /// What was fetched of `inode`, or is being, unless something was changed here since.

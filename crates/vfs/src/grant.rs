@@ -51,11 +51,15 @@ impl Vfs {
         if !self.tree().has_one_path(inode.ino) {
             return Ok(None);
         }
-        let (known, pages) = {
+        let look = || {
             let state = inode.state();
             let known = self.validated(&state, inode.kind);
             (known, known.is_some_and(|attr| self.has_pages(&state, &attr)))
         };
+        let (mut known, mut pages) = look();
+        if known.is_none() && self.learn_fetched(inode) {
+            (known, pages) = look();
+        }
         let wants_fetched = !pages || self.contents.may_miss_pages();
         let fetched = known.filter(|_| wants_fetched).and_then(|attr| self.attach(inode, &attr));
         let (attr, remote) = {

@@ -238,14 +238,24 @@ impl Snapshot {
         if !self.complete || self.exceptions.values().any(unknown) {
             return None;
         }
-        let as_listed = |found: &&Found| !self.exceptions.contains_key(&found.name);
-        let later = self.exceptions.iter().filter_map(|(name, exception)| match exception {
+        let is_present = |(name, exception): (&Name, &Exception)| match exception {
             Exception::Present { attr, asked } => {
                 Some(Found { name: name.clone(), attr: *attr, seen_at: asked.at })
             }
             _ => None,
-        });
-        Some((self.listed.iter().filter(as_listed).cloned().chain(later).collect(), self.asked))
+        };
+        // Each where it was listed, so that the order stays what it was.
+        let mut all: Vec<Found> = self
+            .listed
+            .iter()
+            .filter_map(|found| match self.exceptions.get_key_value(&found.name) {
+                Some(exception) => is_present(exception),
+                None => Some(found.clone()),
+            })
+            .collect();
+        let unlisted = self.exceptions.iter().filter(|(name, _)| self.find(name).is_none());
+        all.extend(unlisted.filter_map(is_present));
+        Some((all, self.asked))
     }
 
     /// Whether it came to its end.
