@@ -81,6 +81,8 @@ pub(crate) struct Carried {
     pub(crate) byte_seconds: f64,
     /// Over these sessions.
     pub(crate) slots: Slots,
+    /// Somebody had to wait for room.
+    pub(crate) waited: bool,
 }
 
 struct Session {
@@ -163,7 +165,9 @@ impl Gate {
 
     /// What was carried since this was asked last.
     pub(crate) fn take_carried(&self) -> Carried {
-        std::mem::take(&mut self.lock().carried)
+        let mut state = self.lock();
+        let waited = !state.waiting.is_empty();
+        std::mem::replace(&mut state.carried, Carried { waited, ..Carried::default() })
     }
 
     /// Sessions among `slots` over which nothing went for so long, and over which nothing goes.
@@ -246,6 +250,7 @@ impl State {
             (waiter.slots, waiter.bytes) = (slots, bytes);
             return;
         }
+        self.carried.waited = true;
         *ticket = Some(self.next_ticket);
         let (number, waker) = (self.next_ticket, waker.clone());
         self.waiting.push_back(Waiter { ticket: number, slots, bytes, waker });

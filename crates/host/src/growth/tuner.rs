@@ -87,13 +87,8 @@ impl Sample {
     fn is_busy(&self) -> bool {
         match self.lanes {
             0 => self.under_way() >= BULK_BYTES && self.carried.bytes >= BULK_CARRIED_BYTES,
-            _ => self.is_full(),
+            _ => self.under_way() >= FULL * self.room(),
         }
-    }
-
-    /// More is wanted than may be on its way.
-    pub(super) fn is_full(&self) -> bool {
-        self.under_way() >= FULL * self.room()
     }
 
     fn is_window_bound(&self) -> bool {
@@ -292,7 +287,12 @@ mod tests {
             let rate = by_window.min(self.rate).min(self.session_rate * carriers);
             let bytes = (rate * took.as_secs_f64()) as u64;
             let slots = (0..self.usable.min(lanes.max(1))).fold(Slots::default(), Slots::with);
-            let carried = Carried { bytes, byte_seconds: room * took.as_secs_f64(), slots };
+            let carried = Carried {
+                bytes,
+                byte_seconds: room * took.as_secs_f64(),
+                slots,
+                waited: room < self.wanted_bytes,
+            };
             let (window_bytes, round_trip) = (WINDOW_BYTES, self.round_trip);
             Sample { carried, took, lanes, window_bytes, limit_bytes: None, round_trip }
         }
