@@ -1,6 +1,7 @@
 //! Families of steps.
 
 pub mod build;
+pub mod cache;
 pub mod copy;
 mod copying;
 pub mod files;
@@ -38,6 +39,7 @@ pub fn all() -> Vec<Box<dyn Work>> {
         Box::new(files::Files),
         Box::new(copy::Copy),
         Box::new(build::Build),
+        Box::new(cache::Cache),
     ]
 }
 

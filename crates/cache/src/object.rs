@@ -19,6 +19,7 @@
 pub(crate) mod about;
 mod digests;
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -95,6 +96,29 @@ struct Compared {
     chunks: Vec<u64>,
 }
 
+/// Files of large contents that compared well as a whole, and the status that they had. Their
+/// number is bounded: whoever is left out is compared again.
+#[derive(Default)]
+pub(crate) struct Verified(Mutex<HashMap<(Digest, u64), Status>>);
+
+/// Files in it, at most: some hundred kilobytes. It begins anew then.
+const MAX_VERIFIED: usize = 4096;
+
+impl Verified {
+    fn has(&self, key: &(Digest, u64), status: Status) -> bool {
+        let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        files.get(key) == Some(&status)
+    }
+
+    fn note(&self, key: (Digest, u64), status: Status) {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if files.len() >= MAX_VERIFIED {
+            files.clear();
+        }
+        files.insert(key, status);
+    }
+}
+
 /// What changes when somebody writes to a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Status {
@@ -140,8 +164,8 @@ impl Object {
         read.ok_or_else(|| self.0.thrown_away())
     }
 
-    /// Reads and compares all of it, the first time that it is called for this open object. For
-    /// those who read the [`Object::file`] by themselves.
+    /// Reads and compares all of it, the first time that it is called in this process for this
+    /// file, as long as nobody writes to it. For those who read the [`Object::file`] by themselves.
     pub fn verify(&self) -> Result<(), Damaged> {
         let Body::Large { whole, .. } = &self.0.body else {
             return self.read(0, self.0.size as usize).map(drop);
@@ -149,8 +173,14 @@ impl Object {
         if whole.load(Ordering::Acquire) {
             return Ok(());
         }
-        for chunk in 0..chunk_count(self.0.size) {
-            self.0.read_chunk(chunk).ok_or_else(|| self.0.thrown_away())?;
+        let (key, status) = ((self.0.digest, self.0.ino), self.0.status().flatten());
+        let verified = &self.0.shared.verified;
+        if !status.is_some_and(|status| verified.has(&key, status)) {
+            for chunk in 0..chunk_count(self.0.size) {
+                self.0.read_chunk(chunk).ok_or_else(|| self.0.thrown_away())?;
+            }
+            // The status is that from before the first byte was read.
+            status.into_iter().for_each(|status| verified.note(key, status));
         }
         whole.store(true, Ordering::Release);
         Ok(())
@@ -472,4 +502,26 @@ pub(crate) fn read_chunk_of(file: &File, chunk: u64, size: u64) -> Option<Vec<u8
     let mut bytes = vec![0; len];
     file.read_exact_at(&mut bytes, offset).ok()?;
     Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_compared_well_counts_while_the_file_has_the_same_status() {
+        let verified = Verified::default();
+        let status = |changed_secs| Status { size: 7, changed_secs, changed_nanos: 5 };
+        let key = |ino| (Digest::of(b"content"), ino);
+        verified.note(key(1), status(100));
+        assert!(verified.has(&key(1), status(100)));
+        assert!(!verified.has(&key(1), status(101)), "written to");
+        assert!(!verified.has(&key(2), status(100)), "another file under the same name");
+        verified.note(key(1), status(101));
+        assert!(!verified.has(&key(1), status(100)));
+        for ino in 2..2 * MAX_VERIFIED as u64 {
+            verified.note(key(ino), status(100));
+        }
+        assert!(verified.0.lock().unwrap().len() <= MAX_VERIFIED);
+    }
 }

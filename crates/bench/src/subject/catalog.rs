@@ -273,8 +273,11 @@ impl Spec {
         };
         Ok(match self.entry.making {
             Making::Sshoal => {
-                let options = self.options.clone();
-                Box::new(mounted(setting.sshoal.clone(), options).typed("sshoal"))
+                let has = |begin: &str| self.options.iter().any(|it| it.starts_with(begin));
+                let own_cache = has("cache=disk") && !has("cache_dir=");
+                let mounted = mounted(setting.sshoal.clone(), self.options.clone()).typed("sshoal");
+                // The user's own cache would have what an earlier run has read.
+                Box::new(if own_cache { mounted.with_own_cache() } else { mounted })
             }
             Making::Sshfs(options) => {
                 let options = options.iter().map(|&option| option.to_owned()).collect();

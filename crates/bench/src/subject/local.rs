@@ -76,13 +76,18 @@ impl Session for LocalSession {
         if IN_MEMORY.contains(&kind) {
             return Ok(false);
         }
-        // Pages that are not yet written are not dropped.
-        let mut sync = Command::new("sync");
-        sync.arg("-f").arg(&self.0);
-        executor.succeed(sync, SYNC_LIMIT)?;
-        drop_data(&self.0)?;
+        drop_from_memory(&self.0, executor)?;
         Ok(true)
     }
+}
+
+/// Writes what is not yet on the disk of all files of a tree, and drops it from the page cache.
+pub(super) fn drop_from_memory(root: &Path, executor: &Executor) -> Result<(), Failure> {
+    // Pages that are not yet written are not dropped.
+    let mut sync = Command::new("sync");
+    sync.arg("-f").arg(root);
+    executor.succeed(sync, SYNC_LIMIT)?;
+    Ok(drop_data(root)?)
 }
 
 /// Drops the data of all files of a tree from the page cache.

@@ -283,6 +283,11 @@ impl Remounting {
     /// Unmounts and mounts again, so that neither kernel nor daemon knows anything.
     pub(super) fn remount(&mut self, executor: &Executor) -> Result<(), Failure> {
         self.mount.stop()?;
+        self.mount_again(executor)
+    }
+
+    /// The second half of that, for a mount that was stopped.
+    pub(super) fn mount_again(&mut self, executor: &Executor) -> Result<(), Failure> {
         let command = (self.make)(&self.point, self.made);
         self.made += 1;
         self.mount = Mount::start(command, &self.point, self.limit, executor)?;

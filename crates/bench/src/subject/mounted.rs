@@ -17,7 +17,7 @@ use super::mount::{Remounting, START_LIMIT};
 use super::programs;
 use super::quoting::{joined, shell};
 use super::seen::Seen;
-use super::{cipher, family};
+use super::{cipher, family, local};
 
 /// A program that mounts as `PROGRAM [options] host:dir mountpoint`, and with `-f` stays in the
 /// foreground.
@@ -31,8 +31,13 @@ pub struct Mounted {
     typed: Option<&'static str>,
     /// The package that has the program, for a peer.
     package: Option<&'static str>,
+    /// It keeps a cache on the disk, which a session has for itself.
+    cache: bool,
     seen: Seen,
 }
+
+/// The directory of a session's cache, in its own.
+const CACHE: &str = "cache";
 
 impl Mounted {
     /// `options` are words of the command line: `-o`, `max_conns=1`. A `program` without `/` is
@@ -52,8 +57,15 @@ impl Mounted {
             start_limit: START_LIMIT,
             typed: None,
             package: None,
+            cache: false,
             seen: Seen::default(),
         }
+    }
+
+    /// The same with a cache on the disk that begins empty with each session, and outlives its
+    /// mounts.
+    pub(super) fn with_own_cache(self) -> Mounted {
+        Mounted { cache: true, ..self }
     }
 
     /// The same, which fails when it is not mounted after this time.
@@ -122,7 +134,12 @@ impl Subject for Mounted {
         let program = find_program(&self.program)
             .ok_or_else(|| Failure::failed("the program is no longer there"))?;
         let program = std::path::absolute(program)?;
-        let words = self.words(tuning.cipher.as_deref());
+        let mut words = self.words(tuning.cipher.as_deref());
+        let cache = self.cache.then(|| scratch.canonicalize()).transpose()?;
+        let cache = cache.map(|scratch| scratch.join(CACHE));
+        if let Some(dir) = &cache {
+            words.extend(["-o".into(), joined(&["cache_dir=".as_ref(), dir.as_os_str()])]);
+        }
         let make = move |point: &Path, _: u32| {
             let mut command = Command::new(&program);
             command.args(&words).arg(point).current_dir("/");
@@ -134,7 +151,7 @@ impl Subject for Mounted {
             let told = || cipher::told(&family::of(daemon));
             self.seen.cipher(tuning, executor, || self.server.ssh(told().as_deref()));
         }
-        Ok(Box::new(MountedSession(mounting)))
+        Ok(Box::new(MountedSession { mounting, cache }))
     }
 }
 
@@ -156,27 +173,36 @@ pub(super) fn shown_command<Word: AsRef<OsStr>>(words: &[Word]) -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-struct MountedSession(Remounting);
+struct MountedSession {
+    mounting: Remounting,
+    /// Where it keeps what it has read.
+    cache: Option<PathBuf>,
+}
 
 impl Session for MountedSession {
     fn access(&self) -> Access<'_> {
-        Access::Directory(self.0.mount().point())
+        Access::Directory(self.mounting.mount().point())
     }
 
     fn client_pids(&self) -> Vec<u32> {
-        self.0.mount().processes()
+        self.mounting.mount().processes()
     }
 
     fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
-        self.0.remount(executor)?;
+        self.mounting.mount_mut().stop()?;
+        if let Some(cache) = &self.cache {
+            // What it has is then read from the disk, as that of `local` is.
+            local::drop_from_memory(cache, executor)?;
+        }
+        self.mounting.mount_again(executor)?;
         Ok(true)
     }
 
     fn stop(&mut self, _: &Executor) -> Result<(), Failure> {
-        self.0.mount_mut().stop()
+        self.mounting.mount_mut().stop()
     }
 
     fn abandon(&mut self) {
-        self.0.mount_mut().abandon();
+        self.mounting.mount_mut().abandon();
     }
 }

@@ -97,7 +97,7 @@ fn expected(tree: &str) -> String {
 }
 
 /// Changes one file in [`CHANGED_ONE_IN`]: it gets longer, and younger by a day.
-fn change(tree: &Path) -> Result<(), Failure> {
+pub(super) fn change(tree: &Path) -> Result<(), Failure> {
     let mut files = Vec::new();
     let mut todo = vec![tree.to_owned()];
     while let Some(directory) = todo.pop() {

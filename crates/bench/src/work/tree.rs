@@ -6,7 +6,7 @@
 
 mod copy;
 pub(super) mod expected;
-mod look;
+pub(super) mod look;
 
 use std::fs;
 use std::path::{Path, PathBuf};

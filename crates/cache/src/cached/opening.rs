@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::changes::{Change, Item, Tick};
 use super::files::{Content, Parts};
 use super::filling::{Filling, Of};
-use super::names::{Asked, Told};
+use super::names::{Asked, Told, same_but_atime};
 use super::{Core, Standing, count};
 use crate::{Object, SourceId, Validator};
 impl Core {
@@ -26,33 +26,43 @@ impl Core {
             return self.open_to_change(path, flags).await;
         }
         let standing = self.standing(path);
-        if standing != Standing::Ask
-            && let Some(opened) = self.open_known(path, standing).await
+        let asked = self.asked();
+        let told = match standing {
+            Standing::Ask => None,
+            Standing::Known | Standing::Only => self.told_quietly(path, standing),
+        };
+        if let Some(told) = told
+            && let Some(opened) = self.open_known(path, standing, told).await
         {
             return opened;
         }
         if standing != Standing::Only {
-            let answer = self.open_asking(path, standing).await;
+            let answer = self.open_asking(path, standing, asked, told).await;
             if !self.falls_back(&answer) {
                 return answer;
             }
-            if let Some(opened) = self.open_known(path, Standing::Only).await {
+            if let Some(told) = self.told_quietly(path, Standing::Only)
+                && let Some(opened) = self.open_known(path, Standing::Only, told).await
+            {
                 return opened;
             }
         }
         Err(self.misses.tell("the content is", path))
     }
 
-    /// Opens without asking; `None` when too little is known.
+    /// What is recorded of `path`, unless it is being changed.
+    fn told_quietly(&self, path: &RemotePath, standing: Standing) -> Option<Told> {
+        self.changes.quiet(path).then(|| self.told(path, standing)).flatten()
+    }
+
+    /// Opens by what was told, without asking; `None` when too little is known.
     async fn open_known(
         self: &Arc<Self>,
         path: &RemotePath,
         standing: Standing,
+        told: Told,
     ) -> Option<Result<Opened>> {
-        if !self.changes.quiet(path) {
-            return None;
-        }
-        let attr = match self.told(path, standing)? {
+        let attr = match told {
             Told::Present(attr) => attr,
             Told::Absent => return Some(Err(Errno::ENOENT)),
         };
@@ -153,11 +163,13 @@ impl Core {
         self: &Arc<Self>,
         path: &RemotePath,
         standing: Standing,
+        asked: Asked,
+        told: Option<Told>,
     ) -> Result<Opened> {
-        let asked = self.asked();
-        let mut may_be_here = true;
+        // Each look into the store costs as much as a system call or ten. What was told has just
+        // been compared with what is here.
+        let mut may_be_here = told.is_none();
         if standing == Standing::Ask && self.changes.quiet(path) {
-            // Each look into the store costs as much as a system call or ten.
             may_be_here = self.store.file(&self.config.source, path).is_some();
             let worth = may_be_here || self.config.digest_source.is_some();
             if worth && let Some(opened) = self.open_validated(path, asked).await {
@@ -168,7 +180,11 @@ impl Core {
         let flags = OpenFlags::existing(Access::Read);
         let opened = self.asking(self.inner.open(path, flags)).await?;
         // In the table at once, so that it is closed whatever comes.
-        let told = self.told_before(path, standing);
+        let told = self.told_before(
+            path,
+            standing,
+            told.filter(|_| self.changes.untouched(path, asked.tick)),
+        );
         let recorded_with_content = standing == Standing::Ask;
         let standing = Some(standing).filter(|_| may_be_here);
         let content = self.content_of_opened(path, &opened.attr, asked, standing);
@@ -190,9 +206,12 @@ impl Core {
             );
             return Err(Errno::ESTALE);
         }
-        match recorded_with_content {
-            true => self.note_seen(path, &opened.attr, asked),
-            false => self.note_attr(path, &opened.attr, asked),
+        match told {
+            _ if recorded_with_content => self.note_seen(path, &opened.attr, asked),
+            Some(told) if same_but_atime(&told, &opened.attr) => {
+                self.note_seen(path, &opened.attr, asked);
+            }
+            _ => self.note_attr(path, &opened.attr, asked),
         }
         if let Content::Part(filling) = file.content() {
             match opened.attr.size {
@@ -203,10 +222,15 @@ impl Core {
         Ok(Opened { fh, attr: opened.attr })
     }
 
-    /// What was told for ever of a file.
-    fn told_before(&self, path: &RemotePath, standing: Standing) -> Option<Attr> {
-        let told = (standing == Standing::Known).then(|| self.told(path, standing)).flatten()?;
-        told.into_result().ok()
+    /// What was told for ever of a file; `before` if that is known already.
+    fn told_before(
+        &self,
+        path: &RemotePath,
+        standing: Standing,
+        before: Option<Told>,
+    ) -> Option<Attr> {
+        let look = || (standing == Standing::Known).then(|| self.told(path, standing)).flatten();
+        before.or_else(look)?.into_result().ok()
     }
 
     /// A change may have begun while the file was being opened, which did not see it in the table.

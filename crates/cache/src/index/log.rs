@@ -115,6 +115,12 @@ impl Target<'_> {
         if let Ok(folder) = index.below(&self.folder()) {
             return Ok(folder);
         }
+        // A tree is mostly recorded from its top.
+        if let Some((above, name)) = self.path.parent().zip(self.path.file_name())
+            && let Ok(above) = index.below(&Target { source: self.source, path: &above }.folder())
+        {
+            return above.make_sub(&[&[SUB], name.as_bytes()].concat());
+        }
         let mut folder = index.make_sub(hex(self.source.as_bytes()).as_bytes())?;
         for name in self.path.names() {
             folder = folder.make_sub(&[&[SUB], name].concat())?;

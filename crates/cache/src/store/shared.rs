@@ -16,7 +16,7 @@ use super::places::Places;
 use super::room::{self, Bounds, Health, Left, Usage};
 use super::{StoreConfig, StoreError};
 use crate::index::Memory;
-use crate::object::KnownDigests;
+use crate::object::{KnownDigests, Verified};
 use crate::partial::Registry;
 
 /// Room that a process reserves beyond what it needs, so that it does not lock the file `usage` for
@@ -67,6 +67,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) memory: Memory,
     pub(crate) known_digests: KnownDigests,
+    pub(crate) verified: Verified,
     pub(crate) partials: Registry,
     pub(crate) later: Later,
     /// The housekeeping is at work, in this process.
@@ -93,6 +94,7 @@ impl Shared {
             counters: Counters::default(),
             memory: Memory::new(config.memory_bytes),
             known_digests: KnownDigests::default(),
+            verified: Verified::default(),
             partials: Registry::default(),
             later: Later::default(),
             housekeeping: AtomicBool::new(false),

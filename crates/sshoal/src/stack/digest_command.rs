@@ -1,20 +1,26 @@
 //! A command at the host that tells digests of files without moving them (`digest_command`).
 //!
 //! It gets names of files as arguments, and prints a line for each as `sha256sum` does: the digest
-//! in hexadecimal digits, a space, another or a `*`, and the name. Names go to `xargs -0` over the
-//! connection, so that neither their number nor what is in them matters to a shell.
+//! in hexadecimal digits, a space, another or a `*`, and the name.
+//!
+//! A tree has hundreds of directories, each of which is asked for, and to connect costs more than
+//! to hash what is in one. So a connection is kept, on which a shell reads a line for each
+//! question: its names, each in quotes. It ends each answer by a line with a dot, which is no line
+//! of such a command. One that was given up in the middle is closed.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use base::{DigestKind, Errno, RemotePath, Result};
 use bytes::Bytes;
 use cache::DigestSource;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use ssh::{Diagnosis, Reader, Writer};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
 
 use crate::connector::SshConnector;
 use crate::report::{Problem, printable};
@@ -24,15 +30,66 @@ use crate::report::{Problem, printable};
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Most bytes of an answer: some hundred lines with names as long as they can be.
-const ANSWER_MAX_BYTES: u64 = 4 << 20;
+const ANSWER_MAX_BYTES: usize = 4 << 20;
+
+/// Questions under way at once, and connections that are kept for the next ones. More would only
+/// have the host's disk seek.
+const MAX_CONNECTIONS: usize = 2;
+
+/// The last line of an answer.
+const END: &[u8] = b"\n.\n";
 
 /// See the [module](self).
 pub(super) struct DigestCommand {
     kind: DigestKind,
     /// Each runs the command at one gateway.
     gateways: Vec<ssh::Dialer>,
+    /// Connections that wait for a question.
+    idle: Mutex<Vec<Shell>>,
+    turns: Semaphore,
     /// That it does not work has been told.
     has_failed: AtomicBool,
+}
+
+/// A shell at the host that waits for names.
+struct Shell {
+    reader: Reader,
+    writer: Writer,
+    diagnosis: Diagnosis,
+}
+
+impl Shell {
+    /// What the command says of the files in this line.
+    async fn ask(&mut self, line: &[u8]) -> std::result::Result<Vec<u8>, String> {
+        let mut answer = vec![b'\n'];
+        let (sent, received) = tokio::join!(
+            async {
+                self.writer.write_all(line).await?;
+                self.writer.flush().await
+            },
+            read_answer(&mut self.reader, &mut answer)
+        );
+        match received.and(sent) {
+            Ok(()) => Ok(answer),
+            Err(error) => Err(self.diagnosis.summary().unwrap_or_else(|| error.to_string())),
+        }
+    }
+}
+
+/// Reads up to the line that ends an answer.
+async fn read_answer(
+    reader: &mut (impl AsyncRead + Unpin),
+    answer: &mut Vec<u8>,
+) -> std::io::Result<()> {
+    while !answer.ends_with(END) {
+        if answer.len() > ANSWER_MAX_BYTES {
+            return Err(std::io::Error::other("its answer does not end"));
+        }
+        if reader.read_buf(answer).await? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(())
 }
 
 impl DigestCommand {
@@ -58,31 +115,67 @@ impl DigestCommand {
                 .map_err(|error| Problem::new("option 'digest_command'", error.to_string()))
         };
         let gateways = connectors.iter().map(dialer).collect::<std::result::Result<_, _>>()?;
-        Ok(DigestCommand { kind, gateways, has_failed: AtomicBool::new(false) })
+        Ok(DigestCommand {
+            kind,
+            gateways,
+            idle: Mutex::default(),
+            turns: Semaphore::new(MAX_CONNECTIONS),
+            has_failed: AtomicBool::new(false),
+        })
     }
 
     async fn ask(&self, paths: &[RemotePath]) -> std::result::Result<Vec<u8>, String> {
-        let gateway = self.gateways.first().ok_or("there is no host")?;
-        let connection = gateway.connect_unasked().await.map_err(|error| error.to_string())?;
-        let (mut reader, mut writer) = connection.stream.into_split();
-        let names: Vec<u8> =
-            paths.iter().flat_map(|path| [b"./", path.as_bytes(), b"\0"].concat()).collect();
-        let send = async {
-            writer.write_all(&names).await?;
-            writer.shutdown().await
+        let line = line(paths);
+        let _turn = self.turns.acquire().await.map_err(|error| error.to_string())?;
+        let kept = self.idle().pop();
+        let is_new = kept.is_none();
+        let mut shell = match kept {
+            Some(shell) => shell,
+            None => self.connect().await?,
         };
-        let mut answer = Vec::new();
-        let mut limited = (&mut reader).take(ANSWER_MAX_BYTES);
-        let receive = limited.read_to_end(&mut answer);
-        let (sent, received) = tokio::join!(send, receive);
-        received.map_err(|error| error.to_string())?;
-        if answer.is_empty() {
+        let mut answer = shell.ask(&line).await;
+        if answer.is_err() && !is_new {
+            // It was lost while nobody asked.
+            shell = self.connect().await?;
+            answer = shell.ask(&line).await;
+        }
+        let answer = answer?;
+        self.idle().push(shell);
+        if answer.len() <= b"\n".len() + END.len() {
             // It has failed for all of them, or was not run.
-            let said = connection.diagnosis.summary().or(sent.err().map(|error| error.to_string()));
-            return Err(said.unwrap_or_else(|| "it has said nothing".to_owned()));
+            return Err("it has said nothing".to_owned());
         }
         Ok(answer)
     }
+
+    async fn connect(&self) -> std::result::Result<Shell, String> {
+        let gateway = self.gateways.first().ok_or("there is no host")?;
+        let connection = gateway.connect_unasked().await.map_err(|error| error.to_string())?;
+        let (reader, writer) = connection.stream.into_split();
+        Ok(Shell { reader, writer, diagnosis: connection.diagnosis })
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Shell>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A question: the names as words of the shell. One with a newline, of which no line of the answer
+/// could be read, is left out.
+fn line(paths: &[RemotePath]) -> Vec<u8> {
+    let mut line = Vec::new();
+    for path in paths.iter().map(RemotePath::as_bytes).filter(|path| !path.contains(&b'\n')) {
+        line.extend_from_slice(b" './");
+        for byte in path {
+            match byte {
+                b'\'' => line.extend_from_slice(br"'\''"),
+                byte => line.push(*byte),
+            }
+        }
+        line.push(b'\'');
+    }
+    line.push(b'\n');
+    line
 }
 
 #[async_trait]
@@ -121,14 +214,16 @@ fn kind(command: &str) -> Option<DigestKind> {
     kinds.iter().find(|(word, _)| command.contains(word)).map(|(_, kind)| *kind)
 }
 
-/// What the host's shell runs.
+/// What the host's shell runs, whichever it is: a shell of POSIX, which knows `read -r`.
 fn script(command: &str, directory: &str) -> String {
     // An empty directory is the home, in which a login starts.
     let directory = if directory.is_empty() { "." } else { directory };
-    let quoted = directory.replace('\'', r"'\''");
+    let quoted = |text: &str| text.replace('\'', r"'\''");
     // That of a link may begin with a dash.
-    let dashed = if quoted.starts_with('/') { quoted } else { format!("./{quoted}") };
-    format!("cd '{dashed}' && exec xargs -0 {command} 2>/dev/null")
+    let dashed = if directory.starts_with('/') { directory } else { &format!("./{directory}") };
+    let asked = format!("{command} \"$@\" </dev/null 2>/dev/null");
+    let shell = format!("while IFS= read -r n; do eval \"set -- $n\"; {asked}; echo; echo .; done");
+    format!("cd '{}' && exec env LC_ALL=C /bin/sh -c '{}'", quoted(dashed), quoted(&shell))
 }
 
 /// What lines of `sha256sum` tell of `paths`.
@@ -181,9 +276,46 @@ mod tests {
 
     #[test]
     fn a_directory_is_no_option_and_ends_no_quotes() {
-        assert_eq!(script("sha1sum", "/a b"), "cd '/a b' && exec xargs -0 sha1sum 2>/dev/null");
+        assert!(script("sha1sum", "/a b").starts_with("cd '/a b' && exec "));
         assert!(script("x", "-e'; rm").starts_with(r"cd './-e'\''; rm' && "));
         assert!(script("x", "").starts_with("cd './.' && "));
+    }
+
+    /// Any name is one argument, and each question has its own answer.
+    #[tokio::test]
+    async fn a_shell_answers_one_question_after_the_other() {
+        use std::process::Stdio;
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["a", "b c", "it's", "$(touch bad)", "-n", "new\nline", "back\\slash", "last"];
+        for name in names {
+            std::fs::write(dir.path().join(name), name).unwrap();
+        }
+        let mut shell = tokio::process::Command::new("/bin/sh")
+            .args(["-c", &script("md5sum", dir.path().to_str().unwrap())])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut writer, mut reader) = (shell.stdin.take().unwrap(), shell.stdout.take().unwrap());
+        let questions = [names[..3].to_vec(), names[3..].to_vec(), vec!["absent"], vec!["a"]];
+        let mut told = Vec::new();
+        for question in questions {
+            let paths: Vec<RemotePath> = question.into_iter().map(path).collect();
+            writer.write_all(&line(&paths)).await.unwrap();
+            let mut answer = vec![b'\n'];
+            read_answer(&mut reader, &mut answer).await.unwrap();
+            told.push(parse(&answer, DigestKind::Md5, &paths));
+        }
+        let known: Vec<Vec<bool>> =
+            told.iter().map(|told| told.iter().map(Option::is_some).collect()).collect();
+        assert_eq!(known[0], [true; 3]);
+        // Of a name that is shown otherwise nothing is taken.
+        assert_eq!(known[1], [true, true, false, false, true]);
+        assert_eq!(known[2..], [vec![false], vec![true]]);
+        assert_eq!(told[3][0], told[0][0]);
+        assert!(!dir.path().join("bad").exists());
+        drop(writer);
+        assert!(shell.wait().await.unwrap().success());
     }
 
     #[test]

@@ -42,13 +42,13 @@ pub(super) enum Question {
 
 /// `$1` archived, its bytes counted; GNU tar reads nothing when it writes to `/dev/null` itself.
 /// The status is tar's, which a pipe would lose.
-const ARCHIVE_SCRIPT: &str = r#"exec 3>&1
+pub(in crate::work) const ARCHIVE_SCRIPT: &str = r#"exec 3>&1
 status=$({ { tar --hard-dereference -C "$1" -cf - .; echo $? >&4; } | wc -c >&3; } 4>&1)
 exit "$status""#;
 
 /// The same with all left out that may differ between two copies of a tree, and with the digest of
 /// that.
-const CANONICAL_SCRIPT: &str = r#"exec 3>&1
+pub(in crate::work) const CANONICAL_SCRIPT: &str = r#"exec 3>&1
 status=$({ { tar --hard-dereference --format=gnu --sort=name --mtime=@0 --owner=0 --group=0 \
 --numeric-owner --mode=0644 -C "$1" -cf - .; echo $? >&4; } | sha256sum >&3; } 4>&1)
 exit "$status""#;
