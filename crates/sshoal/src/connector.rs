@@ -13,6 +13,8 @@ use crate::report::Problem;
 pub struct SshConnector {
     dialer: ssh::Dialer,
     may_ask: AtomicBool,
+    /// A connection that is there already, for who asks first.
+    first: Mutex<Option<Connection>>,
     /// Why the last ssh ended, as far as its words were asked for.
     last: Arc<Mutex<Option<ssh::Cause>>>,
 }
@@ -31,7 +33,14 @@ impl SshConnector {
                 None => problem,
             }
         })?;
-        Ok(SshConnector { dialer, may_ask: AtomicBool::new(true), last: Arc::default() })
+        let (may_ask, first) = (AtomicBool::new(true), Mutex::default());
+        Ok(SshConnector { dialer, may_ask, first, last: Arc::default() })
+    }
+
+    /// Gives `first` to who asks for the first session, before any ssh is started.
+    pub fn beginning_with(mut self, first: Option<Connection>) -> SshConnector {
+        self.first = Mutex::new(first);
+        self
     }
 
     /// Whether the ssh of a first session may ask for passwords and host keys on the terminal, from
@@ -73,6 +82,11 @@ impl SshConnector {
 #[async_trait]
 impl Connector for SshConnector {
     async fn connect(&self, role: Role) -> Result<Connection, ConnectError> {
+        if role == Role::Metadata
+            && let Some(first) = self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
+        {
+            return Ok(first);
+        }
         let connected = match role {
             Role::Metadata if self.may_ask.load(Ordering::Relaxed) => self.dialer.connect().await,
             Role::Metadata | Role::Bulk(_) => self.dialer.connect_unasked().await,

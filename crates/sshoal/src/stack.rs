@@ -22,7 +22,7 @@ mod settings;
 mod view;
 
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use base::Remote;
 use host::Host;
@@ -75,12 +75,22 @@ struct Blueprint {
     password: Option<ssh::Password>,
     /// The cache on disk, if one was asked for.
     disk: Option<Disk>,
+    /// A session that is there already, for the first host that is connected.
+    first: Mutex<Option<host::Connection>>,
 }
 
 impl Stack {
     /// Connects to all hosts, and puts the layers on top of each other. Nothing is left of it when
     /// the future is dropped.
     pub async fn build(request: &MountRequest) -> Result<Stack, Problem> {
+        Stack::build_on(request, None).await
+    }
+
+    /// As [`Stack::build`]; the first session of the only host is `first`, if there is one.
+    pub async fn build_on(
+        request: &MountRequest,
+        first: Option<host::Connection>,
+    ) -> Result<Stack, Problem> {
         let has_host = request.sources.iter().any(|source| !source.gateways().is_empty());
         let wants_password = request.ssh.password_stdin && has_host;
         let disk = match request.disk.as_ref().filter(|_| has_host) {
@@ -91,6 +101,7 @@ impl Stack {
             request: request.clone(),
             password: wants_password.then(settings::password).transpose()?,
             disk,
+            first: Mutex::new(first),
         };
         let sources = blueprint.open(&request.sources, Asking::Terminal).await?;
         if sources.iter().all(|source| source.is_away()) && !request.host.delay_connect {
@@ -387,9 +398,10 @@ impl Blueprint {
                 &spec.ssh_arguments,
                 self.password.clone(),
             )?;
+            let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
             targets.push(Target {
                 name: destination.to_string(),
-                connector: Arc::new(SshConnector::new(ssh)?),
+                connector: Arc::new(SshConnector::new(ssh)?.beginning_with(first)),
                 config: settings::host_config(&self.request, directory.clone()),
             });
         }

@@ -96,7 +96,12 @@ pub fn run(way: Way, arguments: &Arguments) -> ExitCode {
         Ok(runtime) => runtime,
         Err(problem) => return wrong(&problem),
     };
-    let code = runtime.block_on(carried(way, carrier));
+    // On one of the threads that carry out its steps: from outside, each step would wake one.
+    let carrying = runtime.spawn(carried(way, carrier));
+    let code = match runtime.block_on(carrying) {
+        Ok(code) => code,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    };
     // Whatever still hangs in a system call must not keep the process.
     runtime.shutdown_background();
     ExitCode::from(code)

@@ -14,11 +14,16 @@ mod small;
 
 use std::sync::{Mutex, PoisonError};
 
+use std::time::Instant;
+
 use base::{
-    Access, Attr, AttrChange, Create, Errno, Fh, Name, OpenFlags, Remote, RemotePath, RenameMode,
+    Access, Attr, AttrChange, Create, Data, Errno, Fh, Name, OpenFlags, Remote, RemotePath,
+    RenameMode,
 };
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::digest::{self, Held};
+use crate::flow::Side;
 use crate::outcome::{Doing, Problem};
 use crate::run::{Copied, Core, attributes};
 use crate::step::Step;
@@ -68,7 +73,15 @@ struct Copy<'a> {
     /// Where it goes, and the last name of that.
     to: RemotePath,
     name: Name,
-    from: Held<'a>,
+    from: Origin<'a>,
+}
+
+/// Where the content comes from.
+enum Origin<'a> {
+    /// A file that is open at the source.
+    Open(Held<'a>),
+    /// It is here, whole; there is room for it.
+    Read { data: Data, _room: OwnedSemaphorePermit },
 }
 
 /// A file at the target that is not whole.
@@ -84,13 +97,21 @@ pub(crate) async fn file(core: &Core, step: &Step, left: &Left) -> Outcome<Copie
         return Err(failed(step, Doing::Make)(Errno::EISDIR));
     };
     for _ in 0..ATTEMPTS {
+        if let Some((attr, from)) = read_here(core, step).await {
+            let (to, name) = (to.clone(), name.clone());
+            let copy = Copy { core, step, left, attr, to, name, from };
+            if let Attempt::Done(copied) = copy.small().await? {
+                remove_stale(core, step).await;
+                return Ok(copied);
+            }
+        }
         let remote = &core.job.sources[step.source].tree.remote;
         let flags = OpenFlags::existing(Access::Read);
         let opened = match remote.open(&step.from, flags).await {
             Err(Errno::ENOENT) => return Err(Problem::Vanished { name: step.name.clone() }),
             opened => opened.map_err(failed(step, Doing::Read))?,
         };
-        let from = Held { remote, fh: opened.fh };
+        let from = Origin::Open(Held { remote, fh: opened.fh });
         let (to, name) = (to.clone(), name.clone());
         let copy = Copy { core, step, left, attr: opened.attr, to, name, from };
         let attempt = match opened.attr.size <= core.flow.piece_bytes() {
@@ -105,6 +126,24 @@ pub(crate) async fn file(core: &Core, step: &Step, left: &Left) -> Outcome<Copie
     Err(Problem::Changed { name: step.name.clone() })
 }
 
+/// Reads a small file of this machine, on one thread that may block: to open it, look at it and read
+/// it in turn would be as many changes of threads. `None` where that is not for this file, or does
+/// not go well: then it goes as any other, which tells what is wrong.
+async fn read_here<'a>(core: &Core, step: &Step) -> Option<(Attr, Origin<'a>)> {
+    let here = core.here.get(step.source)?.clone()?;
+    let most = core.flow.piece_bytes();
+    if step.attr.size > most {
+        return None;
+    }
+    let room = core.flow.room(step.attr.size).await;
+    let since = Instant::now();
+    let (path, size) = (step.from.clone(), step.attr.size);
+    let read = tokio::task::spawn_blocking(move || here.read_whole(&path, size)).await;
+    core.flow.waited(Side::Source, since);
+    let (attr, content) = read.ok()?.ok()??;
+    Some((attr, Origin::Read { data: content.into(), _room: room }))
+}
+
 /// Makes a problem of an errno.
 fn failed(step: &Step, doing: Doing) -> impl Fn(Errno) -> Problem + '_ {
     move |errno| Problem::Failed { name: step.name.clone(), doing, errno }
@@ -113,6 +152,14 @@ fn failed(step: &Step, doing: Doing) -> impl Fn(Errno) -> Problem + '_ {
 impl<'a> Copy<'a> {
     fn failed(&self, doing: Doing) -> impl Fn(Errno) -> Problem + 'a {
         failed(self.step, doing)
+    }
+
+    /// The file at the source, which is open.
+    fn source(&self) -> Outcome<&Held<'a>> {
+        match &self.from {
+            Origin::Open(held) => Ok(held),
+            Origin::Read { .. } => Err(self.failed(Doing::Read)(Errno::EBADF)),
+        }
     }
 
     fn target(&self) -> &'a std::sync::Arc<dyn Remote> {

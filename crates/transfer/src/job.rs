@@ -7,6 +7,7 @@ use base::{Remote, RemotePath};
 
 use crate::digest::Digester;
 use crate::options::Options;
+use crate::plan::Ahead;
 
 /// A place in a remote.
 #[derive(Clone)]
@@ -19,20 +20,22 @@ pub struct Tree {
     pub local: Option<PathBuf>,
     /// How digests of its files are made without moving them over the network.
     pub digester: Option<Arc<dyn Digester>>,
+    /// What of it was listed already. Not for a target that something was copied into since.
+    pub ahead: Option<Arc<Ahead>>,
 }
 
 impl Tree {
     /// The root of `remote`, on another machine.
     #[must_use]
     pub fn far(remote: Arc<dyn Remote>) -> Tree {
-        Tree { remote, path: RemotePath::root(), local: None, digester: None }
+        Tree { remote, path: RemotePath::root(), local: None, digester: None, ahead: None }
     }
 
     /// The root of `remote`, which is the directory `root` of this machine.
     #[must_use]
     pub fn here(remote: Arc<dyn Remote>, root: impl AsRef<Path>) -> Tree {
         let local = Some(root.as_ref().to_owned());
-        Tree { remote, path: RemotePath::root(), local, digester: None }
+        Tree { remote, path: RemotePath::root(), local, digester: None, ahead: None }
     }
 
     /// This tree, from `path` on.

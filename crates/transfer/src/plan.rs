@@ -7,6 +7,7 @@
 //!
 //! A step for a directory comes before those for what is in it. Apart from that there is no order.
 
+mod ahead;
 mod compare;
 mod decide;
 mod top;
@@ -21,6 +22,7 @@ use tokio::task::JoinSet;
 use crate::dir::Dir;
 use crate::run::{Core, Group};
 use crate::step::Step;
+pub use ahead::Ahead;
 pub(crate) use decide::is_same_second;
 pub(crate) use top::Top;
 
@@ -30,6 +32,9 @@ const PAIRS: usize = 64;
 
 /// As [`PAIRS`], where digests are compared: files of many directories go with one command.
 const PAIRS_BY_DIGEST: usize = 512;
+
+/// Steps that are given out together: to wake whoever takes them costs as much as to compare a few.
+const TOGETHER: usize = 64;
 
 /// Entries of one directory at most, since a listing is held whole: half a gigabyte of them.
 const ENTRIES_MAX: usize = 1 << 22;
@@ -54,7 +59,7 @@ pub(crate) struct Found {
 }
 
 /// Compares all of the sources with the target.
-pub(crate) async fn walk(core: Arc<Core>, top: Top, steps: mpsc::Sender<Step>) {
+pub(crate) async fn walk(core: Arc<Core>, top: Top, steps: mpsc::Sender<Vec<Step>>) {
     let mut group = Group::default();
     let Some(mut stack) = send(&core, &steps, &mut group, top.found).await else {
         return;
@@ -87,17 +92,23 @@ pub(crate) async fn walk(core: Arc<Core>, top: Top, steps: mpsc::Sender<Step>) {
 /// Gives the steps out; `None` when nobody takes them any more.
 async fn send(
     core: &Core,
-    steps: &mpsc::Sender<Step>,
+    steps: &mpsc::Sender<Vec<Step>>,
     group: &mut Group,
     found: Found,
 ) -> Option<Vec<Pair>> {
-    for mut step in found.steps {
-        // Here, where steps have an order, so that the first name is given out first.
-        group.enter(&mut step);
-        core.planned(&step);
-        steps.send(step).await.ok()?;
+    let mut left = found.steps.into_iter();
+    loop {
+        let mut together: Vec<Step> = left.by_ref().take(TOGETHER).collect();
+        if together.is_empty() {
+            return Some(found.pairs);
+        }
+        for step in &mut together {
+            // Here, where steps have an order, so that the first name is given out first.
+            group.enter(step);
+            core.planned(step);
+        }
+        steps.send(together).await.ok()?;
     }
-    Some(found.pairs)
 }
 
 /// A whole directory in the order of names. What has no attributes is asked for them; what has gone

@@ -32,9 +32,9 @@ use crate::outcome::{Doing, Outcome, Problem, Stop};
 use crate::plan;
 use crate::step::{Action, Step};
 
-/// Steps that wait to be taken. Enough that the walk goes on while large files are copied, and a few
-/// hundred kilobytes.
-const STEPS_AHEAD: usize = 2048;
+/// Bundles of steps that wait to be taken. Enough that the walk goes on while large files are copied,
+/// and one to two megabytes with the 64 steps that a bundle has at most.
+const BUNDLES_AHEAD: usize = 128;
 
 /// Directories that are finished at once.
 const FINISHING: usize = 64;
@@ -62,7 +62,9 @@ impl Stopper {
 /// One run. See the [module](self). To be used within a tokio runtime.
 pub struct Run {
     core: Arc<Core>,
-    steps: mpsc::Receiver<Step>,
+    steps: mpsc::Receiver<Vec<Step>>,
+    /// What is left of the bundle that was received last.
+    bundle: std::vec::IntoIter<Step>,
     tasks: JoinSet<()>,
     /// Further names of files, which are made when all files are there.
     names: Vec<Step>,
@@ -80,12 +82,13 @@ impl Run {
         let core = Core::new(job, events);
         let (over, overs) = mpsc::unbounded_channel();
         let top = plan::Top::look(&core, over).await?;
-        let (sender, steps) = mpsc::channel(STEPS_AHEAD);
+        let (sender, steps) = mpsc::channel(BUNDLES_AHEAD);
         let planner = tokio::spawn(plan::walk(core.clone(), top, sender));
         let finisher = tokio::spawn(finish_dirs(core.clone(), overs));
         Ok(Run {
             core,
             steps,
+            bundle: Vec::new().into_iter(),
             tasks: JoinSet::new(),
             names: Vec::new(),
             planner: AbortOnDrop(planner),
@@ -116,18 +119,25 @@ impl Run {
     ///
     /// A caller who keeps steps of regular files for himself calls [`Run::ready`] before he writes.
     pub async fn next(&mut self) -> Option<Step> {
-        tokio::select! {
-            biased;
-            () = self.core.stopped() => None,
-            step = self.steps.recv() => step,
+        if let Some(step) = self.next_now() {
+            return Some(step);
         }
+        self.bundle = tokio::select! {
+            biased;
+            () = self.core.stopped() => return None,
+            bundle = self.steps.recv() => bundle?.into_iter(),
+        };
+        self.bundle.next()
     }
 
     /// As [`Run::next`], where a step is there already.
     pub(crate) fn next_now(&mut self) -> Option<Step> {
         match self.core.stop_reason() {
             Some(_) => None,
-            None => self.steps.try_recv().ok(),
+            None => self.bundle.next().or_else(|| {
+                self.bundle = self.steps.try_recv().ok()?.into_iter();
+                self.bundle.next()
+            }),
         }
     }
 
@@ -189,8 +199,10 @@ impl Run {
         if self.core.stop_reason().is_some() {
             self.planner.0.abort();
         }
-        while let Some(step) = self.steps.recv().await {
-            drop(step);
+        // They hold directories, which are over when nothing of them is left.
+        self.bundle = Vec::new().into_iter();
+        while let Some(bundle) = self.steps.recv().await {
+            drop(bundle);
         }
         over_or_panic((&mut self.planner.0).await);
         self.settle().await;

@@ -17,6 +17,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::{Attr, Errno, FileKind, Name, RemotePath, Result};
+use bytes::Bytes;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, UTIME_OMIT, Uid,
     XattrFlags, chmod, chownat, fchmod, fchown, fsetxattr, fstat, ftruncate, futimens, linkat,
@@ -130,6 +131,30 @@ impl Sink {
             (Some(parent), Some(name)) => Ok((self.dir(&parent)?, name)),
             _ => Err(Errno::EBUSY),
         }
+    }
+
+    /// A whole regular file of that size, with its attributes; `None` where it is something else by
+    /// now, or changes while it is read.
+    ///
+    /// # Errors
+    /// The system's; `ELOOP` where a link is on the way, or has the name.
+    pub(crate) fn read_whole(&self, path: &RemotePath, size: u64) -> Result<Option<(Attr, Bytes)>> {
+        use std::io::Read;
+        let (dir, name) = self.place(path)?;
+        // A pipe has nobody at its other end.
+        let flags = OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(&dir, name.as_bytes(), flags, Mode::empty()).map_err(errno)?;
+        let Some(before) = regular(&fstat(&file).map_err(errno)?) else { return Ok(None) };
+        if before.size != size {
+            return Ok(None);
+        }
+        let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 1);
+        let mut file = std::fs::File::from(file);
+        let read = (&mut file).take(size + 1).read_to_end(&mut content);
+        let len = read.map_err(Errno::from)? as u64;
+        let after = regular(&fstat(&file).map_err(errno)?);
+        let is_same = after.is_some_and(|after| (after.size, after.mtime) == (len, before.mtime));
+        Ok(is_same.then(|| (before, Bytes::from(content))))
     }
 
     /// Forgets directories that are kept open, as is needed when one was moved or replaced.
@@ -310,6 +335,21 @@ impl Sink {
     }
 }
 
+/// The attributes of a regular file; `None` of all else.
+fn regular(stat: &rustix::fs::Stat) -> Option<Attr> {
+    let time = |secs, nanos| base::Timestamp { secs, nanos: nanos as u32 };
+    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    is_regular.then(|| Attr {
+        kind: FileKind::Regular,
+        perm: stat.st_mode & 0o7777,
+        size: stat.st_size as u64,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        atime: time(stat.st_atime, stat.st_atime_nsec),
+        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+    })
+}
+
 /// Makes what must not exist; what an earlier run has left of the name is removed.
 fn anew<T>(dir: &OwnedFd, temporary: &Name, make: impl Fn() -> rustix::io::Result<T>) -> Result<T> {
     match make() {
@@ -459,4 +499,41 @@ pub(crate) fn identity(root: &OwnedFd, path: &RemotePath) -> Option<(u64, u64, u
     let stat = fstat(&file).ok()?;
     #[allow(clippy::unnecessary_cast, reason = "on some machines these are narrower")]
     Some((stat.st_dev as u64, stat.st_ino as u64, stat.st_nlink as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use testkit::path;
+
+    #[test]
+    fn a_whole_file_is_read_if_it_is_the_one_that_was_meant() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("sub/dir")).unwrap();
+        fs::write(at("sub/file"), "content").unwrap();
+        fs::write(at("empty"), "").unwrap();
+        fs::write(outside.path().join("file"), "content").unwrap();
+        symlink(outside.path(), at("way")).unwrap();
+        symlink("sub/file", at("link")).unwrap();
+        mknodat(CWD, at("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let sink = Sink::open(dir.path()).unwrap();
+        let read = |name: &str, size| sink.read_whole(&path(name), size);
+        let (attr, content) = read("sub/file", 7).unwrap().unwrap();
+        assert_eq!((&content[..], attr.size, attr.kind), (&b"content"[..], 7, FileKind::Regular));
+        assert_eq!(read("empty", 0).unwrap().unwrap().1.len(), 0);
+        for size in [0, 6, 8] {
+            assert_eq!(read("sub/file", size), Ok(None), "{size}");
+        }
+        // A pipe without a writer is not waited for.
+        for other in ["sub/dir", "pipe"] {
+            assert_eq!(read(other, 0), Ok(None), "{other}");
+        }
+        assert_eq!(read("link", 7), Err(Errno::ELOOP));
+        assert!(matches!(read("way/file", 7), Err(Errno::ELOOP | Errno::ENOTDIR)));
+        assert_eq!(read("absent", 7), Err(Errno::ENOENT));
+    }
 }

@@ -19,6 +19,7 @@
 //! | [`collect`] | the files that a run needs, by their names |
 //! | `unpack`, `pack` | archive to tree, tree to archive |
 //! | `receive` | one member of an archive into a directory |
+//! | `large` | whether a tree has files for which a stream is slow |
 //! | `stream`, `tally` | waiting for the far side on a thread; what was done |
 //!
 //! Invariants:
@@ -28,6 +29,7 @@
 
 pub mod collect;
 mod far;
+mod large;
 mod member;
 mod pack;
 mod reader;
@@ -41,7 +43,7 @@ mod writer;
 use std::io::{self, BufReader, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::{Attr, Errno, Name, RemotePath};
@@ -86,6 +88,25 @@ pub struct Streaming {
     pub progress: Arc<Progress>,
     /// Who wants to see each entry.
     pub events: Arc<dyn Events>,
+    /// Where the login of a stream that has not come about is left; without it, it ends.
+    pub spare: Option<Spare>,
+}
+
+/// The login of a stream that has not come about, as an SFTP session which has not begun yet. Only
+/// where the far side's shell finds the program.
+#[derive(Clone, Default)]
+pub struct Spare(Arc<Mutex<Option<Running>>>);
+
+impl Spare {
+    /// The session, once.
+    #[must_use]
+    pub fn take(&self) -> Option<Running> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn keep(&self, running: Running) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+    }
 }
 
 /// From there to here.
@@ -127,12 +148,18 @@ enum Use {
     Names,
     /// A whole tree, to there.
     Push,
+    /// What is named, to there.
+    Files,
 }
 
-/// A far side that waits for a tree.
-pub struct Called {
-    far: Far,
-    method: Option<Method>,
+impl Use {
+    fn is_of_names(self) -> bool {
+        matches!(self, Use::Names | Use::Files)
+    }
+
+    fn is_outward(self) -> bool {
+        matches!(self, Use::Push | Use::Files)
+    }
 }
 
 /// How a stream ended.
@@ -290,34 +317,17 @@ impl Streaming {
     /// # Errors
     /// The system's, where the source's directory cannot be opened; `ENAMETOOLONG`, see [`stage`].
     pub async fn push(&self, push: &Push) -> base::Result<Streamed> {
-        match self.call(push).await? {
-            Ok(called) => self.send(push, called).await,
-            Err(declined) => Ok(Streamed::Declined(declined)),
-        }
-    }
-
-    /// The first half of [`Streaming::push`]: asks the far side whether it takes the tree.
-    ///
-    /// # Errors
-    /// As [`Streaming::push`].
-    pub async fn call(&self, push: &Push) -> base::Result<Result<Called, Declined>> {
         let stage = stage(&push.name)?;
         let directory = script::plain_path(&push.directory);
         let names = [&push.name, &stage, &aside(&push.name)?];
         let names = names.map(|name| script::plain_path(name.as_bytes()));
         let command = script::push(&directory, &names, push.may_make, &self.options);
-        let prepared = self.prepare(&command, Use::Push).await;
-        Ok(prepared.map(|(far, method)| Called { far, method }))
-    }
-
-    /// The second half of [`Streaming::push`].
-    ///
-    /// # Errors
-    /// As [`Streaming::push`].
-    pub async fn send(&self, push: &Push, called: Called) -> base::Result<Streamed> {
-        let Called { far, method } = called;
+        let source = Some((push.path.clone(), push.to.clone()));
+        let (far, method) = match self.prepare_for(&command, Use::Push, source).await {
+            Ok(prepared) => prepared,
+            Err(declined) => return Ok(Streamed::Declined(declined)),
+        };
         let in_doubt = far.greeting.state == State::Ready(Kind::Bsd);
-        let stage = stage(&push.name)?;
         let (parent, from) = opened(&push.path)?;
         let (leash, waiting, flow) = stream::leash();
         let rate = far.rate;
@@ -357,30 +367,27 @@ impl Streaming {
 
     /// The far side, at the point at which the archive begins.
     async fn prepare(&self, command: &[u8], to: Use) -> Result<(Far, Option<Method>), Declined> {
+        self.prepare_for(command, to, None).await
+    }
+
+    /// As [`Streaming::prepare`]; a tree that is to go there is at the path, and becomes the name.
+    async fn prepare_for(
+        &self,
+        command: &[u8],
+        to: Use,
+        source: Option<(PathBuf, RemotePath)>,
+    ) -> Result<(Far, Option<Method>), Declined> {
         let talk = async {
             let mut far = Far::greet(&*self.shell, command).await?;
-            let declined = match far.greeting.state {
-                State::Ready(_) => None,
-                State::NoTar => Some(Declined::NoTar),
-                State::Absent => Some(Declined::Absent),
-                State::There => Some(Declined::Occupied),
-                State::Staged(kind) => Some(Declined::Staged { in_doubt: kind == Kind::Bsd }),
-            };
-            if let Some(declined) = declined {
+            if let Some(declined) = self.unfit(&mut far, to, source).await? {
+                self.leave(far).await;
                 return Ok(Err(declined));
             }
-            if self.only_if_fast
-                && to == Use::Tree
-                && far.measure_round_trip().await? > LONG_ROUND_TRIP
-                && far.has_big_files().await?
-            {
-                return Ok(Err(Declined::Slower));
-            }
             // Here only one of them has a fast enough library to compress.
-            if self.only_if_fast && to == Use::Names {
+            if self.only_if_fast && to.is_of_names() {
                 far.measure_round_trip().await?;
             }
-            let is_push = to == Use::Push;
+            let is_push = to.is_outward();
             far.greeting.methods.retain(|method| !is_push || *method == Method::Gzip);
             let method = far.method(self.compress, !is_push).await?;
             far.begin(method).await?;
@@ -390,6 +397,48 @@ impl Streaming {
             Ok(prepared) => prepared,
             Err(Ended::Refused(why)) => Err(Declined::NoShell(why)),
             Err(Ended::Lost(why)) => Err(Declined::Lost(why)),
+        }
+    }
+
+    /// Why there is to be no stream.
+    async fn unfit(
+        &self,
+        far: &mut Far,
+        to: Use,
+        source: Option<(PathBuf, RemotePath)>,
+    ) -> Result<Option<Declined>, Ended> {
+        let declined = match far.greeting.state {
+            State::Ready(_) => None,
+            State::NoTar => Some(Declined::NoTar),
+            State::Absent => Some(Declined::Absent),
+            State::There => Some(Declined::Occupied),
+            State::Staged(kind) => Some(Declined::Staged { in_doubt: kind == Kind::Bsd }),
+        };
+        if declined.is_some()
+            || !self.only_if_fast
+            || to.is_of_names()
+            || far.measure_round_trip().await? <= LONG_ROUND_TRIP
+        {
+            return Ok(declined);
+        }
+        let has_big_files = match source {
+            None => far.has_big_files().await?,
+            Some((path, name)) => {
+                let filter = self.options.filter.clone();
+                let look = move || large::is_in(&path, &name, &filter);
+                tokio::task::spawn_blocking(look).await.unwrap_or(false)
+            }
+        };
+        Ok(has_big_files.then_some(Declined::Slower))
+    }
+
+    /// Leaves the login of a far side that is not needed.
+    async fn leave(&self, mut far: Far) {
+        if let Some(spare) = &self.spare
+            && far.greeting.has_sftp
+            && far.serve().await.is_ok()
+        {
+            spare.keep(far.running);
         }
     }
 

@@ -16,13 +16,15 @@ use base::{Attr, Errno, Name, Remote, RemotePath};
 use local::Local;
 use tokio::sync::watch;
 use transfer::digest::ShellDigester;
+use transfer::plan::Ahead;
 use transfer::tar::collect::Collector;
-use transfer::tar::{Compress, Declined, Streak, Streamed, Streaming};
-use transfer::{Job, Options, Outcome, Progress, Run, Shell, Source, Stop, Tree};
+use transfer::tar::{Compress, Declined, Spare, Streak, Streamed, Streaming};
+use transfer::{Job, Options, Outcome, Progress, Run, Running, Shell, Source, Stop, Tree};
 
 use super::Way;
 use super::arguments::{Arguments, Engine};
 use super::place::{FarPlace, NearPlace, is_far};
+use super::shell;
 use super::show::Show;
 use crate::mount::request::MountRequest;
 use crate::report::{Problem, printable};
@@ -163,6 +165,16 @@ impl Carrier {
         }
     }
 
+    /// Begins to list a tree of this machine that is compared when the other one is reached.
+    fn list_ahead(&self, directory: &Path, top: RemotePath) -> Option<Arc<Ahead>> {
+        // What is on other file systems would be listed for nothing, and there may be much of it.
+        if self.options.one_file_system {
+            return None;
+        }
+        let local = Local::open(directory).ok()?;
+        Some(Arc::new(Ahead::begin(Arc::new(local), top)))
+    }
+
     fn near_source(&self, index: usize, to: RemotePath) -> Result<Source, Problem> {
         let near = &self.near[index];
         let local = Local::open(&near.directory).map_err(|error| {
@@ -225,14 +237,17 @@ impl Carrier {
     }
 
     fn shell(&self, far: &FarPlace) -> Result<Option<Arc<dyn Shell>>, Problem> {
-        super::shell::of(stack::ssh_configs(&self.request, &far.spec)?)
+        shell::of(stack::ssh_configs(&self.request, &far.spec)?)
     }
 
-    /// A stream that counts for itself.
-    fn streaming(&self, shell: Arc<dyn Shell>) -> Streaming {
+    /// A stream that counts for itself. If it does not come about, its login is the one that the run
+    /// begins with.
+    fn streaming(&self, shell: Arc<dyn Shell>) -> (Streaming, Spare) {
         let progress = Arc::new(Progress::default());
         self.show.watch(progress.clone());
-        self.streaming_for(shell, progress)
+        let spare = Spare::default();
+        let streaming = self.streaming_for(shell, progress);
+        (Streaming { spare: Some(spare.clone()), ..streaming }, spare)
     }
 
     fn streaming_for(&self, shell: Arc<dyn Shell>, progress: Arc<Progress>) -> Streaming {
@@ -243,6 +258,7 @@ impl Carrier {
             only_if_fast: self.engine == Engine::Auto,
             progress,
             events: self.show.clone(),
+            spare: None,
         }
     }
 
@@ -277,15 +293,15 @@ impl Carrier {
         }
     }
 
-    /// Connects, with the place's directory as the root.
-    async fn reach(&self, far: &FarPlace) -> Result<Reached, Problem> {
+    /// Connects, with the place's directory as the root; by what a stream has left, if it has.
+    async fn reach(&self, far: &FarPlace, left: Option<Running>) -> Result<Reached, Problem> {
         let directory = &far.place.directory;
         let mut request = self.request.clone();
         request.sources = vec![far.spec_at(directory)];
         request.source = far.spec.name.clone();
         // The mount point of no mount: a place that contains nothing.
         request.mountpoint = "/proc/self/fdinfo".into();
-        let stack = Stack::build(&request).await?;
+        let stack = Stack::build_on(&request, left.map(shell::session)).await?;
         let shell = self.shell(far)?;
         let remote = stack.remote.clone();
         Ok(Reached { _stack: stack, remote, shell, directory: directory.clone() })

@@ -1,6 +1,8 @@
 //! Commands on the far side, each by an ssh of its own.
 
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use async_trait::async_trait;
 use transfer::shell::Exit;
@@ -50,6 +52,37 @@ impl Shell for SshShell {
         });
         Ok(Running { stdin: Box::new(writer), stdout: Box::new(reader), exit })
     }
+}
+
+/// The end of a command, as far as it is known.
+enum End {
+    Awaited(Pin<Box<dyn Future<Output = Result<Exit, ShellError>> + Send>>),
+    /// What is to be said of it.
+    Told(String),
+}
+
+/// A command that serves SFTP, as what a host gets for its first session.
+pub fn session(running: Running) -> host::Connection {
+    let Running { stdin, stdout, exit } = running;
+    let end = Mutex::new(End::Awaited(exit));
+    let explain = move || {
+        let mut end = end.lock().unwrap_or_else(PoisonError::into_inner);
+        if let End::Awaited(exit) = &mut *end {
+            // It is asked for when the session has ended, and so has the command.
+            let polled = exit.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let Poll::Ready(ended) = polled else { return None };
+            let words = match ended {
+                Ok(Exit { stderr, .. }) => String::from_utf8_lossy(&stderr).trim().to_owned(),
+                Err(error) => error.to_string(),
+            };
+            *end = End::Told(words);
+        }
+        match &*end {
+            End::Told(words) if !words.is_empty() => Some(words.clone()),
+            _ => None,
+        }
+    };
+    host::Connection::from_halves(stdout, stdin, Box::new(explain))
 }
 
 /// The shell of a source's first gateway; `None` where no ssh leads there.

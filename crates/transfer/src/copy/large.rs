@@ -88,8 +88,9 @@ impl<'a> Copy<'a> {
     /// All was written: the source is looked at again, and the file gets its name.
     async fn complete(&self, made: Temporary<'_>, start: u64) -> Outcome<Attempt> {
         let size = self.core.job.options.sparse.then_some(self.attr.size);
+        let from = self.source()?;
         let (now, dressed) =
-            tokio::join!(self.from.remote.fstat(self.from.fh), self.dress(made.file.fh, size),);
+            tokio::join!(from.remote.fstat(from.fh), self.dress(made.file.fh, size));
         if !self.is_unchanged(&now.map_err(self.failed(Doing::Read))?) {
             return Ok(Attempt::Changed);
         }
@@ -124,12 +125,12 @@ impl<'a> Copy<'a> {
         let flags = OpenFlags::existing(Access::ReadWrite);
         let opened = remote.open(&path, flags).await.ok()?;
         let file = Held { remote, fh: opened.fh };
+        let source = self.source().ok()?;
         let compared = start.min(COMPARED_BYTES);
         let read = |remote: &'a Arc<dyn Remote>, fh: Fh| {
             remote.read(fh, start - compared, compared as u32)
         };
-        let (left, source) =
-            tokio::join!(read(remote, file.fh), read(self.from.remote, self.from.fh));
+        let (left, source) = tokio::join!(read(remote, file.fh), read(source.remote, source.fh));
         let (left, source) = (left.ok()?.to_vec(), source.ok()?.to_vec());
         if left != source || left.len() as u64 != compared {
             return None;
@@ -143,6 +144,7 @@ impl<'a> Copy<'a> {
     /// Brings all from `start` over; `false` when the source has less than it had.
     async fn transfer(&self, made: &Temporary<'_>, start: u64, span: u64) -> Outcome<bool> {
         let (flow, size) = (&self.core.flow, self.attr.size);
+        let from = self.source()?;
         let mut tasks: JoinSet<Result<Piece, Fault>> = JoinSet::new();
         let mut written = Written { all_before: start, further: BTreeMap::new() };
         let mut next = start;
@@ -168,7 +170,7 @@ impl<'a> Copy<'a> {
                     if wanted =>
                 {
                     room = None;
-                    let piece = self.piece(made.file.fh, next, asked, permit);
+                    let piece = self.piece(from, made.file.fh, next, asked, permit);
                     tasks.spawn(piece);
                     next += asked;
                 }
@@ -180,14 +182,15 @@ impl<'a> Copy<'a> {
     /// Reads a piece and writes it.
     fn piece(
         &self,
+        from: &Held<'a>,
         to: Fh,
         offset: u64,
         len: u64,
         room: OwnedSemaphorePermit,
     ) -> impl Future<Output = Result<Piece, Fault>> + Send + 'static {
-        let source = self.from.remote.clone();
+        let (source, from) = (from.remote.clone(), from.fh);
         let target = self.target().clone();
-        let (from, sparse) = (self.from.fh, self.core.job.options.sparse);
+        let sparse = self.core.job.options.sparse;
         let waits = self.core.flow.waits();
         async move {
             let since = Instant::now();

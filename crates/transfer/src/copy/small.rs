@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use base::{Access, Data, Errno};
 
-use super::{Attempt, Copy, Outcome, Temporary};
+use super::{Attempt, Copy, Origin, Outcome, Temporary};
 use crate::flow::Side;
 use crate::outcome::{Doing, Problem};
 use crate::run::{Copied, attributes};
@@ -15,7 +15,10 @@ use crate::{events::Progress, temporary};
 impl<'a> Copy<'a> {
     /// Copies the file at once.
     pub(super) async fn small(&self) -> Outcome<Attempt> {
-        let _room = self.core.flow.room(self.attr.size).await;
+        let _room = match self.from {
+            Origin::Open(_) => Some(self.core.flow.room(self.attr.size).await),
+            Origin::Read { .. } => None,
+        };
         if let (Some(sink), false) = (&self.core.sink, self.core.job.options.verify) {
             let Some(data) = self.read().await? else {
                 return Ok(Attempt::Changed);
@@ -41,7 +44,10 @@ impl<'a> Copy<'a> {
 
     /// All of the content; `None` when it is not what it was.
     async fn read(&self) -> Outcome<Option<Data>> {
-        let (remote, fh) = (self.from.remote, self.from.fh);
+        let (remote, fh) = match &self.from {
+            Origin::Read { data, .. } => return Ok(Some(data.clone())),
+            Origin::Open(held) => (held.remote, held.fh),
+        };
         let since = Instant::now();
         // One more than there should be, so that a file that has grown is seen.
         let len = self.attr.size as u32 + 1;

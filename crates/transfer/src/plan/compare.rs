@@ -12,6 +12,7 @@ use super::{Found, Pair, list};
 use crate::deletion::Deletion;
 use crate::digest;
 use crate::dir::{Dir, Last, Need, Place};
+use crate::job::Tree;
 use crate::outcome::{Doing, Problem};
 use crate::run::{Core, differing};
 use crate::step::{Action, Skip, Step, Why};
@@ -51,11 +52,11 @@ pub(super) async fn pair(core: Arc<Core>, pair: Pair) -> Found {
     }
     let at_target = async {
         match pair.there {
-            true => list(&core.job.target.remote, &core.job.target.path_of(&dir_name)).await,
+            true => listing(&core.job.target, &core.job.target.path_of(&dir_name)).await,
             false => Ok(Vec::new()),
         }
     };
-    let (listed, at_target) = tokio::join!(list(&source.remote, &pair.from), at_target);
+    let (listed, at_target) = tokio::join!(listing(source, &pair.from), at_target);
     let failed = |doing, errno| Problem::Failed { name: dir_name.clone(), doing, errno };
     let listed = match listed {
         Ok(listed) => listed,
@@ -102,6 +103,14 @@ pub(super) async fn pair(core: Arc<Core>, pair: Pair) -> Found {
         gather_deletions(&core, &pair.own, there, &found.steps);
     }
     found
+}
+
+/// The directory as it was listed ahead, or as it is.
+async fn listing(tree: &Tree, path: &RemotePath) -> Result<Vec<(Name, Attr)>> {
+    match tree.ahead.as_ref().and_then(|ahead| ahead.take(path)) {
+        Some(entries) => Ok(entries),
+        None => list(&tree.remote, path).await,
+    }
 }
 
 /// The target's entries by name, and what may be left of an earlier run: nothing that the source

@@ -13,7 +13,7 @@ use crate::deletion::Late;
 use crate::dir::Last;
 use crate::events::{Entry, Events, Progress};
 use crate::flow::{Flow, Side};
-use crate::job::Job;
+use crate::job::{Job, Source};
 use crate::outcome::{Counts, Outcome, PROBLEMS_KEPT, Problem, Stop};
 use crate::sink::Sink;
 use crate::step::{Action, Step};
@@ -26,6 +26,8 @@ pub(crate) struct Core {
     pub(crate) flow: Flow,
     /// The target by system calls, where it is a directory of this machine.
     pub(crate) sink: Option<Arc<Sink>>,
+    /// The sources by system calls, where they are directories of this machine.
+    pub(crate) here: Vec<Option<Arc<Sink>>>,
     pub(crate) owners_refused: AtomicBool,
     pub(crate) late: Mutex<Late>,
     tally: Mutex<Tally>,
@@ -52,7 +54,10 @@ impl Core {
             job.sources.iter().map(|source| source.tree.remote.clone()).collect();
         ends.push(job.target.remote.clone());
         let sink = job.target.local.as_ref().and_then(|root| Sink::open(root).ok());
+        let open = |source: &Source| source.tree.local.as_ref().and_then(|it| Sink::open(it).ok());
+        let here = job.sources.iter().map(|source| open(source).map(Arc::new)).collect();
         Arc::new(Core {
+            here,
             flow: Flow::new(ends),
             sink: sink.map(Arc::new),
             job,

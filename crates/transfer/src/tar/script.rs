@@ -6,11 +6,12 @@
 //!
 //! | word | answer |
 //! |---|---|
-//! | `hello` | `sshoal-1 STATE [zstd] [gzip]`; `STATE` is the kind of tar, or why there is no copy |
+//! | `hello` | `sshoal-1 STATE [zstd] [gzip] [sftp]`; `STATE` is the kind of tar, or why there is no copy |
 //! | `rate` | [`RATE_BYTES`] that cannot be compressed |
 //! | `big` | how many large files there are: `0`, or more |
 //! | `sample` | how many bytes the first [`SAMPLE_BYTES`] of the archive are, compressed |
 //! | `plain`, `gzip`, `zstd` | the archive, so compressed, or what takes it |
+//! | `sftp` | an SFTP server in the place of the shell: where there is no archive, the login is not lost |
 //!
 //! The first word is sent before anything was answered: a server that runs something else than a
 //! shell (an SFTP server that is forced on the user) ends by it, and is not waited for.
@@ -33,7 +34,7 @@ pub(super) const SAMPLE_BYTES: u64 = 4 << 20;
 
 /// Files of more blocks of 512 bytes are large: one stream is bound by its window, and several
 /// sessions together are not. 16 MiB.
-const BIG_BLOCKS: u64 = 32 << 10;
+pub(super) const BIG_BLOCKS: u64 = 32 << 10;
 
 /// Begins the answer to `hello`, and no line that a login prints by itself.
 pub(super) const GREETING: &str = "sshoal-1 ";
@@ -41,15 +42,23 @@ pub(super) const GREETING: &str = "sshoal-1 ";
 /// Added to the temporary name of a pushed tree: the mark that its archive was whole.
 pub(super) const MARK: &[u8] = b".end";
 
-/// What both begin with: which tar there is, and what compresses.
+/// The end of the names that files of a stream have at first; a pattern of `grep`.
+const TEMPORARY: &str = "[.]sshoal-[0-9a-f]\\{12\\}ff";
+
+/// What all begin with: what compresses, and which tar there is for whoever wants to know it.
 const LOOK: &str = "LC_ALL=C; export LC_ALL; u=$(umask); umask 077; unset TAR_OPTIONS POSIXLY_CORRECT; \
-    case $(tar --version 2>&1) in *\"GNU tar\"*) k=gnu;; *bsdtar*) k=bsd;; *) k=none;; esac; \
+    look() { case $(tar --version 2>&1) in *\"GNU tar\"*) t=gnu;; *bsdtar*) t=bsd;; *) t=none;; esac; }; \
     z=; for c in zstd gzip; do command -v $c >/dev/null 2>&1 && z=\"$z $c\"; done; \
-    t=$k; cd -- \"$1\" 2>/dev/null || k=nodir; n=$2; ";
+    for f in /usr/lib/openssh /usr/libexec/openssh /usr/lib/ssh /usr/libexec /usr/libexec/ssh; do \
+    f=$f/sftp-server; [ -x $f ] && z=\"$z sftp\" && break; done; \
+    k=; cd -- \"$1\" 2>/dev/null || k=nodir; n=$2; ";
+
+/// An SFTP server as the login would have had it: with its own rights for what is made, and at home.
+const SERVE: &str = "sftp) umask \"$u\"; cd; exec \"$f\";; ";
 
 /// Makes the directory that is not there, with the rights that the login's directories have.
-const MAKE: &str = "if [ $k = nodir ] && ( umask \"$u\"; mkdir -- \"$1\" ) 2>/dev/null; then \
-    k=$t; cd -- \"$1\" || k=nodir; fi; ";
+const MAKE: &str = "if [ $k ] && ( umask \"$u\"; mkdir -- \"$1\" ) 2>/dev/null; then \
+    k=; cd -- \"$1\" || k=nodir; fi; ";
 
 /// The command whose output is an archive of `name` in `directory`.
 pub(super) fn pull(directory: &[u8], name: &[u8], options: &Options) -> Vec<u8> {
@@ -70,7 +79,7 @@ fn create(directory: &[u8], name: &[u8], options: &Options, what: &str) -> Vec<u
     let mut script = LOOK.to_owned();
     let _ = write!(
         script,
-        "[ -e \"$n\" ] || [ -h \"$n\" ] || k=absent; l=; \
+        "look; [ $k ] || k=$t; [ -e \"$n\" ] || [ -h \"$n\" ] || k=absent; l=; \
          case $k in gnu) l=--no-unquote; set -- {};; *) set -- {};; esac; \
          while IFS= read -r v; do case $v in \
          hello) echo \"{GREETING}$k$z\";; \
@@ -79,6 +88,7 @@ fn create(directory: &[u8], name: &[u8], options: &Options, what: &str) -> Vec<u
          sample-*) tar -cf - \"$@\" -- \"$n\" 2>/dev/null | head -c {SAMPLE_BYTES} | \
          \"${{v#sample-}}\" -1 -c | wc -c;; \
          plain) exec tar -cf - \"$@\" {what};; \
+         {SERVE}\
          gzip|zstd) exec 4>&1; s=$( {{ {{ tar -cf - \"$@\" {what}; echo $? >&3; }} | \
          \"$v\" -1 -c >&4; }} 3>&1 ); exit $s;; \
          *) exit 64;; esac; done",
@@ -100,12 +110,13 @@ pub(super) fn push(
     let mut script = [LOOK, if may_make { MAKE } else { "" }].concat();
     let _ = write!(
         script,
-        "s=$3; if [ $k = nodir ]; then :; elif [ -e \"$n\" ] || [ -h \"$n\" ]; then k=there; \
-         elif [ -e \"$s\" ] || [ -h \"$s\" ] || [ -e \"$4\" ]; then k=staged-$t; fi; \
+        "s=$3; if [ $k ]; then :; elif [ -e \"$n\" ] || [ -h \"$n\" ]; then k=there; \
+         else look; k=$t; if [ -e \"$s\" ] || [ -h \"$s\" ] || [ -e \"$4\" ]; then k=staged-$t; fi; fi; \
          case $k in gnu) set -- {};; *) set -- {};; esac; \
          while IFS= read -r v; do case $v in \
          hello) echo \"{GREETING}$k$z\";; \
          rate) head -c {RATE_BYTES} /dev/urandom;; \
+         {SERVE}\
          plain) tar -xf - \"$@\"; t=$?; break;; \
          gzip|zstd) \"$v\" -dc | tar -xf - \"$@\"; t=$?; break;; \
          *) exit 64;; esac; done; \
@@ -120,18 +131,24 @@ pub(super) fn push(
     command(&script, &[directory, name, stage, aside])
 }
 
-/// The command that unpacks an archive in `directory`, with the names that it has. It answers with
-/// tar's exit status when the archive has ended.
+/// The command that unpacks an archive in `directory`, with the names that it has, which are
+/// temporary ones. It answers with tar's exit status when the archive has ended. Where that is not a
+/// good one, perhaps nobody is there any more to remove what has come, so it is removed before. GNU's
+/// tar tells the names; what is not called as such files are is not touched.
 pub(super) fn take(directory: &[u8], options: &Options) -> Vec<u8> {
     let mut script = LOOK.to_owned();
     let _ = write!(
         script,
-        "case $k in gnu) set -- {};; *) set -- {};; esac; \
+        "look; [ $k ] || k=$t; p='/[.][^/]*{TEMPORARY}$'; \
+         case $k in gnu) set -- {} -v --quoting-style=literal;; *) set -- {};; esac; \
+         end() {{ if [ \"$t\" != 0 ]; then \
+         printf '%s\\n' \"$l\" | grep \"$p\" | tr '\\n' '\\0' | xargs -0 rm -f --; fi; \
+         echo \"$t\"; exit; }}; \
          while IFS= read -r v; do case $v in \
          hello) echo \"{GREETING}$k$z\";; \
          rate) head -c {RATE_BYTES} /dev/urandom;; \
-         plain) tar -xf - \"$@\"; echo $?; exit;; \
-         gzip|zstd) \"$v\" -dc | tar -xf - \"$@\"; echo $?; exit;; \
+         plain) l=$(tar -xf - \"$@\"); t=$?; end;; \
+         gzip|zstd) l=$(\"$v\" -dc | tar -xf - \"$@\"); t=$?; end;; \
          *) exit 64;; esac; done",
         gnu_extract(options),
         bsd_extract(options),
@@ -212,6 +229,8 @@ pub(super) struct Greeting {
     pub state: State,
     /// What it can compress and decompress.
     pub methods: Vec<Method>,
+    /// It has an SFTP server that the shell can become.
+    pub has_sftp: bool,
 }
 
 /// What the far side found.
@@ -255,6 +274,8 @@ impl Greeting {
             "staged-none" => State::Staged(Kind::Bsd),
             _ => return None,
         };
-        Some(Greeting { state, methods: words.filter_map(Method::from_name).collect() })
+        let words: Vec<&str> = words.collect();
+        let methods = words.iter().filter_map(|word| Method::from_name(word)).collect();
+        Some(Greeting { state, methods, has_sftp: words.contains(&"sftp") })
     }
 }

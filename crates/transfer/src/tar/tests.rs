@@ -226,3 +226,74 @@ fn binary_numbers_are_read() {
         assert_eq!((read.mtime, read.uid), (Timestamp::from_secs(secs), u32::MAX - 1));
     }
 }
+
+/// What the far side's command leaves of an archive of files with these names, and what it says.
+fn taken(there: &std::path::Path, archive: &[u8]) -> String {
+    use std::io::Write;
+    use std::os::unix::ffi::OsStrExt;
+    use std::process::{Command, Stdio};
+    let options = crate::Options::default();
+    let command = super::script::take(there.as_os_str().as_bytes(), &options);
+    let mut shell = Command::new("sh")
+        .arg("-c")
+        .arg(std::ffi::OsStr::from_bytes(&command))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdin = shell.stdin.take().unwrap();
+    stdin.write_all(b"plain\n").unwrap();
+    stdin.write_all(archive).unwrap();
+    drop(stdin);
+    let said = shell.wait_with_output().unwrap();
+    String::from_utf8(said.stdout).unwrap()
+}
+
+#[test]
+fn of_a_stream_that_is_cut_off_nothing_stays_there() {
+    use std::fs;
+    let temporary = |name: &str| format!("./{name}.sshoal-0123456789abff");
+    let odd = [".a b", ".-n", ".\\", "sub/.*", "sub/.\u{e9}"].map(temporary);
+    let file = |path: &str, stored_bytes| Member {
+        perm: 0o600,
+        stored_bytes,
+        ..Member::bare(path.as_bytes(), Kind::File)
+    };
+    let content = vec![7; 1000];
+    let files: Vec<_> = odd
+        .iter()
+        .map(|path| (file(path, 1000), content.clone()))
+        // What this could be taken for is the user's: a file and, on a line of its own, another.
+        .chain([(file("./.kept\n./.kept too.sshoal-0123456789ab14", 0), Vec::new())])
+        .chain([(file(&temporary(".last"), 1000), content.clone())])
+        .collect();
+    let whole = archive(&files);
+    let prepared = || {
+        let there = tempfile::tempdir().unwrap();
+        fs::create_dir_all(there.path().join(".kept\n")).unwrap();
+        fs::create_dir(there.path().join("sub")).unwrap();
+        for name in [".kept", ".kept too.sshoal-0123456789ab14", "sub/.x.sshoal-0123456789abff"] {
+            fs::write(there.path().join(name), "kept").unwrap();
+        }
+        there
+    };
+    let names = |there: &std::path::Path| {
+        let files = |dir: &std::path::Path| {
+            let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+            entries.filter(|entry| entry.metadata().unwrap().is_file()).count()
+        };
+        files(there) + files(&there.join("sub"))
+    };
+    let there = prepared();
+    assert_eq!(taken(there.path(), &whole), "0\n");
+    assert_eq!(names(there.path()), 3 + 6);
+
+    let there = prepared();
+    let said = taken(there.path(), &whole[..whole.len() - 2000]);
+    assert_ne!(said, "0\n");
+    assert_eq!(names(there.path()), 3, "what is not of the stream stays");
+    for name in [".kept", ".kept too.sshoal-0123456789ab14", "sub/.x.sshoal-0123456789abff"] {
+        assert_eq!(fs::read(there.path().join(name)).unwrap(), b"kept", "{name}");
+    }
+}

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::{Name, RemotePath};
-use transfer::tar::{Compress, Declined, Method, Pull, Push, Streak, Streamed};
+use transfer::tar::{Compress, Declined, Method, Pull, Push, Spare, Streak, Streamed};
 use transfer::{Options, Owners};
 
 use super::shell::{LocalShell, streaming};
@@ -250,4 +250,95 @@ async fn what_cannot_be_read_is_missed_and_the_rest_comes() {
     }
     assert!(!dir.path().join("pushed").exists());
     assert!(dir.path().join(".pushed.sshoal-new").exists());
+}
+
+/// A message of SFTP, without its length: its kind, what comes before its string, and that.
+fn message(kind: u8, before: &[u8], string: &[u8]) -> Vec<u8> {
+    let length = (string.len() as u32).to_be_bytes();
+    [&[kind], before, &length, string].concat()
+}
+
+#[tokio::test]
+async fn a_login_that_is_not_needed_for_a_stream_serves_sftp() {
+    use std::os::unix::fs::PermissionsExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("tree"));
+    let taken = dir.path().join("taken");
+    fs::create_dir(&taken).unwrap();
+    let spare = Spare::default();
+    let mut streaming = streaming(LocalShell::with_umask("027"), all());
+    streaming.spare = Some(spare.clone());
+    let push = push_of(&dir.path().join("tree"), dir.path(), "taken");
+    let told = streaming.push(&push).await.unwrap();
+    assert!(matches!(told, Streamed::Declined(Declined::Occupied)), "{told:?}");
+    let mut session = spare.take().expect("there is an SFTP server");
+    assert!(spare.take().is_none());
+
+    let made = taken.join("made");
+    let made_bytes = made.as_os_str().as_encoded_bytes();
+    // The version; the directory that relative names count from; a directory with no attributes.
+    let init = [&[1], &3u32.to_be_bytes()[..]].concat();
+    let realpath = message(16, &7u32.to_be_bytes(), b".");
+    let mkdir = [message(14, &8u32.to_be_bytes(), made_bytes), vec![0; 4]].concat();
+    let mut answers = Vec::new();
+    for asked in [init, realpath, mkdir] {
+        let packet = [&(asked.len() as u32).to_be_bytes()[..], &asked].concat();
+        session.stdin.write_all(&packet).await.unwrap();
+        let mut answer = vec![0; session.stdout.read_u32().await.unwrap() as usize];
+        session.stdout.read_exact(&mut answer).await.unwrap();
+        answers.push(answer);
+    }
+    assert_eq!(answers[0][..5], [2, 0, 0, 0, 3]);
+    let home = fs::canonicalize(std::env::var("HOME").unwrap()).unwrap();
+    let named = message(104, &[0, 0, 0, 7, 0, 0, 0, 1], home.as_os_str().as_encoded_bytes());
+    assert!(answers[1].starts_with(&named), "{}", answers[1].escape_ascii());
+    // No narrower than the login makes it, since a run sets what it wants.
+    assert_eq!(fs::metadata(&made).unwrap().permissions().mode() & 0o777, 0o750);
+    drop(session.stdin);
+    assert_eq!(session.exit.await.unwrap().status, Some(0));
+}
+
+/// The shell behind a round trip of 12 ms.
+struct FarAway(Arc<LocalShell>);
+
+#[async_trait::async_trait]
+impl transfer::Shell for FarAway {
+    async fn start(&self, command: &[u8]) -> Result<transfer::Running, transfer::ShellError> {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let running = self.0.start(command).await?;
+        let (mut stdout, (far, mut near)) = (running.stdout, tokio::io::duplex(1 << 16));
+        tokio::spawn(async move {
+            let mut block = vec![0; 1 << 16];
+            while let Ok(len @ 1..) = stdout.read(&mut block).await {
+                tokio::time::sleep(std::time::Duration::from_millis(12)).await;
+                if near.write_all(&block[..len]).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(transfer::Running { stdout: Box::new(far), ..running })
+    }
+}
+
+#[tokio::test]
+async fn a_large_file_does_not_wait_for_the_window_of_one_stream() {
+    let (dir, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("small"), "small").unwrap();
+    let mut streaming = streaming(LocalShell::plain(), all());
+    streaming.shell = Arc::new(FarAway(LocalShell::plain()));
+    streaming.only_if_fast = true;
+    whole(streaming.push(&push_of(&tree, there.path(), "one")).await.unwrap());
+    fs::File::create(tree.join("large")).unwrap().set_len(17 << 20).unwrap();
+    let told = streaming.push(&push_of(&tree, there.path(), "two")).await.unwrap();
+    assert!(matches!(told, Streamed::Declined(Declined::Slower)), "{told:?}");
+    assert_eq!(fs::read_dir(there.path()).unwrap().count(), 1, "nothing was begun");
+    // Over a short way one stream is as fast, and who asks for one has it.
+    streaming.only_if_fast = false;
+    whole(streaming.push(&push_of(&tree, there.path(), "two")).await.unwrap());
+    streaming.only_if_fast = true;
+    streaming.shell = LocalShell::plain();
+    whole(streaming.push(&push_of(&tree, there.path(), "three")).await.unwrap());
 }

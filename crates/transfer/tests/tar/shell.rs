@@ -87,5 +87,6 @@ pub fn streaming(shell: Arc<LocalShell>, options: Options) -> Streaming {
         only_if_fast: false,
         progress: Arc::new(Progress::default()),
         events: Arc::new(Silent),
+        spare: None,
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use base::{Errno, FileKind, RemotePath};
+use base::{Errno, FileKind, Name, RemotePath};
 use local::Local;
 use transfer::tar::Pull;
 use transfer::tar::collect::{Collect, Collector};
-use transfer::{Job, Source, Tree};
+use transfer::{Job, Running, Source, Tree};
 
 use super::{
     Asked, Carrier, Ended, Progressed, Reached, Taken, at_target, becomes, digester, is_free,
@@ -27,7 +27,7 @@ impl Carrier {
             && only.place.name.is_some()
             && !self.target_is_directory
         {
-            let connected = self.reach(only).await?;
+            let connected = self.reach(only, None).await?;
             let attr = connected.remote.lstat(&becomes(&only.place.name)).await;
             if attr.is_ok_and(|attr| attr.kind != FileKind::Directory) {
                 to[0] = RemotePath::from_names([name]);
@@ -37,9 +37,19 @@ impl Carrier {
         }
         let root = self.near_root(&target)?;
         let target_path = becomes(&target.name);
+        // Not where a stream changes it first.
+        let ahead = match &far[..] {
+            [only] if self.may_stream(only, &target, &to[0]).is_err() => {
+                let names = target_path.names().chain(to[0].names());
+                let names: Vec<_> = names.filter_map(|name| Name::new(name).ok()).collect();
+                self.list_ahead(&target.directory, RemotePath::from_names(&names))
+            }
+            _ => None,
+        };
         let mut progressed = Progressed::default();
-        let mut rest = Vec::new();
+        let (mut rest, mut spares) = (Vec::new(), Vec::new());
         for (index, far) in far.iter_mut().enumerate() {
+            let mut spare = None;
             let done = match self.may_stream(far, &target, &to[index]) {
                 Ok(()) => {
                     let pull = Pull {
@@ -49,7 +59,10 @@ impl Carrier {
                         target: target_path.clone(),
                         to: to[index].clone(),
                     };
-                    self.stream_pull(far, &pull, &mut progressed, &asked).await?
+                    let (done, left) =
+                        self.stream_pull(far, &pull, &mut progressed, &asked).await?;
+                    spare = left;
+                    done
                 }
                 Err(why) => {
                     if self.may_collect(far).is_err() {
@@ -60,15 +73,16 @@ impl Carrier {
             };
             if !done {
                 rest.push(index);
+                spares.push(spare);
             }
         }
         if !rest.is_empty() && progressed.outcome.is_none() {
             let (mut sources, mut streams) = (Vec::new(), Vec::new());
             let mut kept = Vec::new();
-            for index in rest {
+            for (index, spare) in rest.into_iter().zip(spares) {
                 let connected = match reached[index].take() {
                     Some(connected) => connected,
-                    None => self.reach(&far[index]).await?,
+                    None => self.reach(&far[index], spare).await?,
                 };
                 let mut tree = Tree::far(connected.remote.clone());
                 tree.path = becomes(&far[index].place.name);
@@ -77,7 +91,8 @@ impl Carrier {
                 streams.push(self.collect(&far[index], &connected));
                 kept.push(connected);
             }
-            let tree = Tree::here(root, &target.directory).at(target_path);
+            let mut tree = Tree::here(root, &target.directory).at(target_path);
+            tree.ahead = ahead;
             let job = Job { sources, target: tree, options: self.options.clone() };
             self.run(job, Collector::new(streams), &mut progressed, &asked).await?;
         }
@@ -124,26 +139,27 @@ impl Carrier {
         }
     }
 
-    /// True when nothing is left to be done.
+    /// True when nothing is left to be done; else there may be a session that is left.
     async fn stream_pull(
         &self,
         far: &FarPlace,
         pull: &Pull,
         progressed: &mut Progressed,
         asked: &Asked,
-    ) -> Result<bool, Problem> {
-        let Some(shell) = self.shell(far)? else { return Ok(false) };
-        let streaming = self.streaming(shell);
+    ) -> Result<(bool, Option<Running>), Problem> {
+        let Some(shell) = self.shell(far)? else { return Ok((false, None)) };
+        let (streaming, spare) = self.streaming(shell);
         if !pull.target.is_root() && !pull.to.is_root() {
             self.make_target(pull)?;
         }
         let streamed = unless_asked(asked, streaming.pull(pull)).await;
         let Some(streamed) = streamed else {
             progressed.interrupted();
-            return Ok(true);
+            return Ok((true, None));
         };
         let streamed = streamed.map_err(|errno| at_target(&pull.root, errno))?;
-        self.taken(streamed, progressed).map(|taken| taken == Taken::Whole)
+        let taken = self.taken(streamed, progressed)?;
+        Ok((taken == Taken::Whole, spare.take()))
     }
 
     fn make_target(&self, pull: &Pull) -> Result<(), Problem> {

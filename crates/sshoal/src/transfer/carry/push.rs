@@ -1,13 +1,12 @@
 //! From this machine to another one.
 
-use std::pin::pin;
 use std::sync::Arc;
 
 use base::{Attr, AttrChange, Errno, FileKind, Name, RemotePath, RenameMode};
 use transfer::shell::quote;
 use transfer::tar::collect::{Collector, Deliver};
-use transfer::tar::{self, Called, Declined, Push, Streamed, Streaming};
-use transfer::{Job, Options, temporary};
+use transfer::tar::{self, Declined, Push, Streamed};
+use transfer::{Job, Options, Running, temporary};
 
 use super::{Asked, Carrier, Ended, Progressed, Reached, Taken, becomes, unless_asked};
 use crate::report::{Problem, printable};
@@ -53,6 +52,10 @@ impl Carrier {
         let far = self.far[0].clone();
         let mut to: Vec<RemotePath> = self.near.iter().map(|near| becomes(&near.name)).collect();
         let mut target = becomes(&far.place.name);
+        let ahead = match &self.near[..] {
+            [only] => self.list_ahead(&only.directory, becomes(&only.name)),
+            _ => None,
+        };
         let mut reached = None;
         // One file and a new name: it is the file's.
         if let ([only], Some(name)) = (&self.near[..], &far.place.name)
@@ -60,7 +63,7 @@ impl Carrier {
             && !self.target_is_directory
             && only.path().symlink_metadata().is_ok_and(|it| !it.is_dir())
         {
-            let connected = self.reach(&far).await?;
+            let connected = self.reach(&far, None).await?;
             let there = connected.remote.lstat(&target).await;
             if !there.is_ok_and(|attr| attr.kind == FileKind::Directory) {
                 to[0] = RemotePath::from_names([name]);
@@ -72,6 +75,10 @@ impl Carrier {
         let (mut rest, mut staged) = (Vec::new(), Vec::new());
         for (index, near) in self.near.iter().enumerate() {
             let taken = match self.push_place(near, &far, &target, &to[index]) {
+                Ok(_) if self.is_there(&reached, &target, &to[index]).await => {
+                    let declined = Streamed::Declined(Declined::Occupied);
+                    (self.taken(declined, &mut progressed)?, None)
+                }
                 Ok((directory, name)) => {
                     let push = Push {
                         path: near.path(),
@@ -81,9 +88,12 @@ impl Carrier {
                         name: name.clone(),
                         to: to[index].clone(),
                     };
-                    let streamed =
-                        self.stream_push(&far, &push, &mut reached, &mut progressed, &asked);
-                    (streamed.await?, Some(name))
+                    let (taken, left) =
+                        self.stream_push(&far, &push, &mut progressed, &asked).await?;
+                    if left.is_some() && reached.is_none() {
+                        reached = Some(self.reach(&far, left).await?);
+                    }
+                    (taken, Some(name))
                 }
                 Err(why) => {
                     if self.may_collect(&far).is_err() {
@@ -103,7 +113,7 @@ impl Carrier {
         if (!rest.is_empty() || !staged.is_empty()) && progressed.outcome.is_none() {
             let connected = match reached {
                 Some(connected) => connected,
-                None => self.reach(&far).await?,
+                None => self.reach(&far, None).await?,
             };
             for staged in staged {
                 let to = &to[staged.index];
@@ -116,8 +126,10 @@ impl Carrier {
                 let collector = self.deliver(&far, &connected, rest.len());
                 let sources =
                     rest.into_iter().map(|index| self.near_source(index, to[index].clone()));
+                let mut sources = sources.collect::<Result<Vec<_>, _>>()?;
+                sources[0].tree.ahead = ahead;
                 let job = Job {
-                    sources: sources.collect::<Result<_, _>>()?,
+                    sources,
                     target: self.far_tree(&connected, target.clone()),
                     options: self.options.clone(),
                 };
@@ -188,60 +200,35 @@ impl Carrier {
         &self,
         far: &FarPlace,
         push: &Push,
-        reached: &mut Option<Reached>,
         progressed: &mut Progressed,
         asked: &Asked,
-    ) -> Result<Taken, Problem> {
-        let Some(shell) = self.shell(far)? else { return Ok(Taken::Nothing) };
-        let streaming = self.streaming(shell);
-        let streamed = unless_asked(asked, async {
-            match self.call_and_reach(far, &streaming, push, reached).await? {
-                Ok(called) => streaming.send(push, called).await,
-                Err(declined) => Ok(Streamed::Declined(declined)),
-            }
-        });
-        match streamed.await {
+    ) -> Result<(Taken, Option<Running>), Problem> {
+        let Some(shell) = self.shell(far)? else { return Ok((Taken::Nothing, None)) };
+        let (streaming, spare) = self.streaming(shell);
+        match unless_asked(asked, streaming.push(push)).await {
             None => {
                 progressed.interrupted();
-                Ok(Taken::Whole)
+                Ok((Taken::Whole, None))
             }
-            Some(Err(Errno::ENAMETOOLONG)) => Ok(Taken::Nothing),
+            Some(Err(Errno::ENAMETOOLONG)) => Ok((Taken::Nothing, None)),
             Some(Err(errno)) => {
                 Err(Problem::new(format!("'{}'", printable(&push.path)), errno.to_string()))
             }
-            Some(Ok(streamed)) => self.taken(streamed, progressed),
+            Some(Ok(streamed)) => Ok((self.taken(streamed, progressed)?, spare.take())),
         }
     }
 
-    /// Asks the far side for a stream, and connects at the same time: what is there decides which of
-    /// them is needed, and a login more costs less than to wait for one after the other. Where there
-    /// is a stream, a connection that is not made by then is given up.
-    async fn call_and_reach(
+    /// Whether something is known to have the name that a source becomes.
+    async fn is_there(
         &self,
-        far: &FarPlace,
-        streaming: &Streaming,
-        push: &Push,
-        reached: &mut Option<Reached>,
-    ) -> base::Result<Result<Called, Declined>> {
-        let mut calling = pin!(streaming.call(push));
-        if reached.is_some() || self.engine == Engine::Tar {
-            return calling.await;
-        }
-        let mut reaching = pin!(self.reach(far));
-        tokio::select! {
-            biased;
-            called = &mut calling => {
-                if matches!(called, Ok(Err(_))) {
-                    // Why there is none is told by who needs it.
-                    *reached = reaching.await.ok();
-                }
-                called
-            }
-            connected = &mut reaching => {
-                *reached = connected.ok();
-                calling.await
-            }
-        }
+        reached: &Option<Reached>,
+        target: &RemotePath,
+        to: &RemotePath,
+    ) -> bool {
+        let Some(connected) = reached else { return false };
+        let names = target.names().chain(to.names()).filter_map(|name| Name::new(name).ok());
+        let path = RemotePath::from_names(&names.collect::<Vec<_>>());
+        connected.remote.lstat(&path).await.is_ok()
     }
 
     /// Brings what an interrupted stream has left out, and gives the tree its name.

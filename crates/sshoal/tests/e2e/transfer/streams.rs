@@ -100,3 +100,34 @@ fn a_target_that_has_to_be_made_takes_a_stream() {
     let ended = ends(&world, "push", &[source.to_str().unwrap(), &deep], 3);
     assert!(!world.served("not").exists(), "{ended:?}");
 }
+
+#[test]
+fn a_copy_of_what_is_there_already_is_one_login() {
+    let world = World::new();
+    let source = world.served("source");
+    make_tree(&source);
+    let (pulled, pushed) = (world.local("pulled"), world.served("pushed"));
+    let (from, to) = (format!("{}/", far(&world, &source)), far(&world, &pushed));
+    let near = format!("{}/", source.display());
+    let logins = || world.sshd().log().matches("Accepted publickey").count();
+    for (way, from, to) in [("pull", &from, pulled.to_str().unwrap()), ("push", &near, &to[..])] {
+        let before = logins();
+        let words = [&from[..], to, "--json"];
+        let first = summary(&ends(&world, way, &words, 0));
+        assert_eq!(first["engines"], serde_json::json!(["tar"]), "{way}");
+        assert_eq!(logins() - before, 1, "{way}: of nothing there is a stream, and nothing else");
+        let second = summary(&ends(&world, way, &words, 0));
+        assert_eq!(second["unchanged"], second["entries"], "{way}");
+        assert_eq!(logins() - before, 2, "{way}");
+    }
+    assert_same(&pushed, &source);
+    // So it is with sources that go to several names, of which some are there.
+    fs::create_dir(world.served("several")).unwrap();
+    let several = far(&world, &world.served("several"));
+    let [one, two] = ["dir5", "dir6"].map(|name| source.join(name).display().to_string());
+    ends(&world, "push", &[&one, &two, &several], 0);
+    let before = logins();
+    let told = summary(&ends(&world, "push", &[&one, &two, &several, "--json"], 0));
+    assert_eq!(told["unchanged"], told["entries"]);
+    assert_eq!(logins() - before, 1);
+}

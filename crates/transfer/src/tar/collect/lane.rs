@@ -297,7 +297,7 @@ async fn call(way: Way) -> Called {
             let directory = script::plain_path(&deliver.directory);
             let streaming = &deliver.streaming;
             return streaming
-                .prepare(&script::take(&directory, &streaming.options), Use::Push)
+                .prepare(&script::take(&directory, &streaming.options), Use::Files)
                 .await;
         }
     };

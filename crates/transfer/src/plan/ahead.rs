@@ -1,0 +1,197 @@
+//! Listings of a tree of this machine, made before they are asked for: while a login goes on, which
+//! takes longer than to list some thousand entries.
+//!
+//! Invariants:
+//! 1. A listing is given out once, and not when it is old: it is what would have been found by who
+//!    asks, but for what others have changed in a moment.
+//! 2. What is held is bounded, and nothing is listed any more when nobody can have it.
+//!
+//! It is for trees that the run has not begun to change. Who begins it answers for that.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use base::{Attr, Name, Remote, RemotePath};
+use tokio::task::JoinSet;
+
+use super::list;
+use crate::digest::AbortOnDrop;
+
+/// Entries that are held at most: some 8 MB.
+const HELD: usize = 1 << 15;
+
+/// Directories that are listed at once. Disks that are slow answer several sooner than one.
+const AT_ONCE: usize = 4;
+
+/// Listings that are older are made again. A login takes less, unless somebody types a password;
+/// and to compare a large tree takes more.
+const OLD: Duration = Duration::from_secs(5);
+
+/// Directories that were asked for before they were listed, after which it is given up: whoever
+/// asks is faster.
+const MISSED: usize = 1024;
+
+type Entries = Vec<(Name, Attr)>;
+
+/// Listings of a tree that are made before they are asked for, for trees that the run has not begun to
+/// change: one is given out once, and not when it is old. Dropped, it ends.
+pub struct Ahead {
+    listings: Arc<Mutex<Listings>>,
+    _walk: AbortOnDrop<()>,
+}
+
+#[derive(Default)]
+struct Listings {
+    made: HashMap<RemotePath, (Instant, Entries)>,
+    /// What was asked for and not there.
+    missed: HashSet<RemotePath>,
+    held: usize,
+    over: bool,
+}
+
+fn locked(listings: &Mutex<Listings>) -> MutexGuard<'_, Listings> {
+    listings.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ahead {
+    /// Begins to list all below `top`. To be called within a tokio runtime.
+    #[must_use]
+    pub fn begin(remote: Arc<dyn Remote>, top: RemotePath) -> Ahead {
+        let listings: Arc<Mutex<Listings>> = Arc::default();
+        let walk = tokio::spawn(walk(remote, top, listings.clone()));
+        Ahead { listings, _walk: AbortOnDrop(walk) }
+    }
+
+    /// The listing of the directory, if there is one. It is not made any more afterwards.
+    pub(crate) fn take(&self, path: &RemotePath) -> Option<Entries> {
+        let mut listings = locked(&self.listings);
+        match listings.made.remove(path) {
+            Some((when, entries)) => {
+                listings.held -= entries.len();
+                (when.elapsed() < OLD).then_some(entries)
+            }
+            None => {
+                if !listings.over {
+                    listings.missed.insert(path.clone());
+                    listings.over = listings.missed.len() > MISSED;
+                }
+                None
+            }
+        }
+    }
+
+    /// Returns when all is listed that will be.
+    #[cfg(test)]
+    async fn ended(&mut self) {
+        (&mut self._walk.0).await.unwrap();
+    }
+}
+
+async fn walk(remote: Arc<dyn Remote>, top: RemotePath, listings: Arc<Mutex<Listings>>) {
+    let mut stack = vec![top];
+    let mut listing = JoinSet::new();
+    loop {
+        while listing.len() < AT_ONCE
+            && let Some(path) = stack.pop()
+        {
+            if locked(&listings).missed.contains(&path) {
+                continue;
+            }
+            let remote = remote.clone();
+            listing.spawn(async move {
+                let entries = list(&remote, &path).await;
+                (path, entries)
+            });
+        }
+        let (path, entries) = match listing.join_next().await {
+            Some(Ok((path, Ok(entries)))) => (path, entries),
+            // Whoever asks for it is told why.
+            Some(Ok((_, Err(_)))) => continue,
+            Some(Err(_)) | None => break,
+        };
+        let directories = entries.iter().filter(|(_, attr)| attr.is_dir());
+        stack.extend(directories.map(|(name, _)| path.join(name)));
+        let mut listings = locked(&listings);
+        if listings.over || listings.held + entries.len() > HELD {
+            break;
+        }
+        if !listings.missed.contains(&path) {
+            listings.held += entries.len();
+            listings.made.insert(path, (Instant::now(), entries));
+        }
+    }
+    let mut listings = locked(&listings);
+    listings.over = true;
+    listings.missed = HashSet::new();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Create;
+    use testkit::{MemRemote, path};
+
+    async fn tree() -> Arc<MemRemote> {
+        let remote = Arc::new(MemRemote::new());
+        for name in ["top", "top/one", "top/one/two", "beside"] {
+            remote.mkdir(&path(name), 0o755).await.unwrap();
+        }
+        let flags = base::OpenFlags {
+            create: Create::Exclusive(0o644),
+            ..base::OpenFlags::existing(base::Access::Write)
+        };
+        remote.close(remote.open(&path("top/one/file"), flags).await.unwrap().fh);
+        remote
+    }
+
+    fn names(entries: &Entries) -> Vec<String> {
+        entries.iter().map(|(name, _)| name.to_string()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_tree_is_listed_before_it_is_asked_for_and_given_out_once() {
+        let mut ahead = Ahead::begin(tree().await, path("top"));
+        ahead.ended().await;
+        assert_eq!(names(&ahead.take(&path("top/one")).unwrap()), ["file", "two"]);
+        assert!(ahead.take(&path("top/one")).is_none());
+        assert_eq!(names(&ahead.take(&path("top")).unwrap()), ["one"]);
+        assert_eq!(ahead.take(&path("top/one/two")), Some(Vec::new()));
+        assert!(ahead.take(&path("beside")).is_none());
+        assert_eq!(locked(&ahead.listings).held, 0);
+    }
+
+    #[tokio::test]
+    async fn what_was_asked_for_before_is_not_listed() {
+        // On one thread nothing is listed before somebody waits.
+        let mut ahead = Ahead::begin(tree().await, path("top"));
+        assert!(ahead.take(&path("top/one")).is_none());
+        ahead.ended().await;
+        assert!(ahead.take(&path("top/one")).is_none());
+        assert!(ahead.take(&path("top/one/two")).is_none(), "who asks for it is there first");
+        assert_eq!(names(&ahead.take(&path("top")).unwrap()), ["one"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_old_is_not_given_out() {
+        let mut ahead = Ahead::begin(tree().await, path("top"));
+        ahead.ended().await;
+        let long_ago = Instant::now().checked_sub(OLD).unwrap();
+        for (when, _) in locked(&ahead.listings).made.values_mut() {
+            *when = long_ago;
+        }
+        assert!(ahead.take(&path("top")).is_none());
+        assert!(ahead.take(&path("top/one")).is_none());
+    }
+
+    #[tokio::test]
+    async fn whoever_is_faster_ends_it() {
+        let mut ahead = Ahead::begin(tree().await, path("top"));
+        for number in 0..=MISSED {
+            assert!(ahead.take(&path(&format!("top/{number}"))).is_none());
+        }
+        ahead.ended().await;
+        assert!(locked(&ahead.listings).made.is_empty());
+        assert!(locked(&ahead.listings).missed.is_empty());
+    }
+}
