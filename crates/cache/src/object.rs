@@ -26,6 +26,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rustix::fs::Stat;
@@ -96,10 +97,13 @@ struct Compared {
     chunks: Vec<u64>,
 }
 
-/// Files of large contents that compared well as a whole, and the status that they had. Their
+/// Files of large contents that compared well as a whole, the status that they had, and when. Their
 /// number is bounded: whoever is left out is compared again.
 #[derive(Default)]
-pub(crate) struct Verified(Mutex<HashMap<(Digest, u64), Status>>);
+pub(crate) struct Verified(Mutex<HashMap<(Digest, u64), (Status, Instant)>>);
+
+/// How long that counts: a disk may lose what nobody has written to.
+const VERIFIED_FOR: Duration = Duration::from_secs(3600);
 
 /// Files in it, at most: some hundred kilobytes. It begins anew then.
 const MAX_VERIFIED: usize = 4096;
@@ -107,7 +111,8 @@ const MAX_VERIFIED: usize = 4096;
 impl Verified {
     fn has(&self, key: &(Digest, u64), status: Status) -> bool {
         let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        files.get(key) == Some(&status)
+        let known = files.get(key);
+        known.is_some_and(|(known, at)| *known == status && at.elapsed() < VERIFIED_FOR)
     }
 
     fn note(&self, key: (Digest, u64), status: Status) {
@@ -115,7 +120,7 @@ impl Verified {
         if files.len() >= MAX_VERIFIED {
             files.clear();
         }
-        files.insert(key, status);
+        files.insert(key, (status, Instant::now()));
     }
 }
 

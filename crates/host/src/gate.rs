@@ -205,8 +205,8 @@ impl Gate {
             self.passing.notify_one();
         }
         let mut state = self.lock();
-        let mut before = state.waiting.iter().take_while(|waiter| Some(waiter.ticket) != *ticket);
-        let is_first = before.all(|waiter| waiter.slots.both(slots).is_empty());
+        let before = state.waiting.iter().take_while(|waiter| Some(waiter.ticket) != *ticket);
+        let is_first = !state.bars(before, slots);
         let room = if is_first { state.roomiest(slots, bytes) } else { None };
         let Some(slot) = room else {
             state.wait(slots, bytes, ticket, context.waker());
@@ -236,11 +236,26 @@ impl Gate {
 impl State {
     /// The session among `slots` with the most room, if that is enough. An empty one takes all.
     fn roomiest(&self, slots: Slots, bytes: u64) -> Option<usize> {
+        let fits_all = self.bytes == 0 || self.bytes + bytes <= self.limit_bytes;
+        self.free(slots, bytes).filter(|_| fits_all)
+    }
+
+    /// The same, by what the session may carry alone.
+    fn free(&self, slots: Slots, bytes: u64) -> Option<usize> {
         let best = slots.iter().min_by_key(|slot| self.sessions[*slot].bytes)?;
-        let fits = |there: u64, most: u64| there == 0 || there + bytes <= most;
-        let room = fits(self.sessions[best].bytes, self.window_bytes)
-            && fits(self.bytes, self.limit_bytes);
-        room.then_some(best)
+        let there = self.sessions[best].bytes;
+        (there == 0 || there + bytes <= self.window_bytes).then_some(best)
+    }
+
+    /// Whether those who came `before` have to go before somebody who waits for one of `slots`:
+    /// who waits for one of them as well, or for the room of all.
+    fn bars<'a>(&self, mut before: impl Iterator<Item = &'a Waiter>, slots: Slots) -> bool {
+        before.any(|waiter| !waiter.slots.both(slots).is_empty() || self.waits_for_all(waiter))
+    }
+
+    fn waits_for_all(&self, waiter: &Waiter) -> bool {
+        self.free(waiter.slots, waiter.bytes).is_some()
+            && self.roomiest(waiter.slots, waiter.bytes).is_none()
     }
 
     fn wait(&mut self, slots: Slots, bytes: u64, ticket: &mut Option<u64>, waker: &Waker) {
@@ -270,6 +285,9 @@ impl State {
             let is_first = before.both(waiter.slots).is_empty();
             if is_first && self.roomiest(waiter.slots, waiter.bytes).is_some() {
                 return Some(waiter.waker.clone());
+            }
+            if is_first && self.waits_for_all(waiter) {
+                return None;
             }
             before = Slots::from_bits(before.bits() | waiter.slots.bits());
         }
@@ -366,6 +384,23 @@ mod tests {
         assert!(pass(&gate, two, 1000, &mut ticket).is_some());
         drop((first, second));
         assert_eq!(gate.lock().bytes, 0);
+    }
+
+    #[test]
+    fn small_ones_do_not_starve_a_large_one_on_another_session() {
+        let gate = Arc::new(Gate::new(2));
+        gate.set_limit(Some(MIB / 4));
+        let mut small = pass(&gate, Slots::of(0), MIB / 16, &mut None).unwrap();
+        let (mut large, mut next) = (None, None);
+        assert!(pass(&gate, Slots::of(1), MIB / 4, &mut large).is_none());
+        for _ in 0..3 {
+            assert!(pass(&gate, Slots::of(0), MIB / 16, &mut next).is_none(), "it came later");
+        }
+        drop(small);
+        let passed = pass(&gate, Slots::of(1), MIB / 4, &mut large).unwrap();
+        drop(passed);
+        small = pass(&gate, Slots::of(0), MIB / 16, &mut next).unwrap();
+        drop(small);
     }
 
     #[test]

@@ -414,8 +414,13 @@ impl Streaming {
             State::There => Some(Declined::Occupied),
             State::Staged(kind) => Some(Declined::Staged { in_doubt: kind == Kind::Bsd }),
         };
+        // What only streams carry of directories, and what they compress, several sessions do not.
+        let together = self.options.hard_links && to == Use::Tree;
+        let only_streams = self.options.xattrs || together;
         if declined.is_some()
             || !self.only_if_fast
+            || only_streams
+            || matches!(self.compress, Compress::Always(_))
             || to.is_of_names()
             || far.measure_round_trip().await? <= LONG_ROUND_TRIP
         {
@@ -424,8 +429,8 @@ impl Streaming {
         let has_big_files = match source {
             None => far.has_big_files().await?,
             Some((path, name)) => {
-                let filter = self.options.filter.clone();
-                let look = move || large::is_in(&path, &name, &filter);
+                let options = self.options.clone();
+                let look = move || large::is_in(&path, &name, &options);
                 tokio::task::spawn_blocking(look).await.unwrap_or(false)
             }
         };

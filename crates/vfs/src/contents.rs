@@ -177,6 +177,12 @@ impl Contents {
         self.state().missing_at = Some(Instant::now());
     }
 
+    /// Whether files are being opened in an order.
+    pub(crate) fn shows_order(&self) -> bool {
+        let state = self.state();
+        state.habit().is_some() && state.last.as_ref().is_some_and(|it| it.at.elapsed() < PAUSE)
+    }
+
     /// Whether that was not long ago, so that others may be missing too.
     pub(crate) fn may_miss_pages(&self) -> bool {
         self.state().missing_at.is_some_and(|at| at.elapsed() < PAUSE)
@@ -493,14 +499,15 @@ impl Shared {
 
     /// Keeps what was told of the content of `inode`.
     fn learn_content_ahead(&self, inode: &Inode, attr: &Attr, asked: Asked) {
-        let (same, open) = {
+        let (same, open, later) = {
             let state = inode.state();
             let open = state.open.iter().any(|open| open.remote.opened().is_some());
             let known = state.last_attr().map(|known| Validator::of(&known));
-            (known == Some(Validator::of(attr)), open)
+            let later = known.is_some() && state.learned_at() > asked.at;
+            (known == Some(Validator::of(attr)), open, later)
         };
-        // An open handle may be of another file than the name.
-        if inode.kind == attr.kind && (same || !open) {
+        // An open handle may be of another file than the name; and what was told since counts.
+        if inode.kind == attr.kind && (same || !(open || later)) {
             self.learn(inode, attr, asked);
         }
     }
@@ -508,6 +515,13 @@ impl Shared {
     /// Takes into account what was fetched of `inode` before there was one. Whether there was
     /// anything.
     pub(crate) fn learn_fetched(&self, inode: &Inode) -> bool {
+        {
+            let state = inode.state();
+            if state.is_outdated() && state.last_attr().is_some() {
+                // Something has shown since that it is not so any more.
+                return false;
+            }
+        }
         let Some(fetched) = self.ahead_of(inode) else { return false };
         let Some(Some(content)) = fetched.outcome() else { return false };
         self.learn_content_ahead(inode, &content.attr, fetched.asked);

@@ -170,10 +170,11 @@ impl Vfs {
         let plain = request == OpenRequest::plain(Access::Read);
         let taken = if plain { self.take_turn(&inode) } else { None };
         let granted = self.granted(&inode, request)?;
-        // What the kernel has pages of is opened in orders that lead nowhere: a compiler opens its
-        // headers more often than anybody else opens anything.
+        // What the kernel has pages of is mostly opened in orders that lead nowhere: a compiler opens
+        // its headers more often than anybody else opens anything.
         let has_pages = granted.is_some_and(|opened| opened.keep_cache);
-        let leads_on = !has_pages || self.contents.may_miss_pages();
+        let contents = &self.contents;
+        let leads_on = !has_pages || contents.may_miss_pages() || contents.shows_order();
         if leads_on
             && request.access == Access::Read
             && let Ok(path) = self.path(ino)

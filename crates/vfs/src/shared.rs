@@ -139,7 +139,9 @@ impl Shared {
         let gathering =
             std::mem::take(&mut *self.gathering.lock().unwrap_or_else(PoisonError::into_inner));
         for inode in gathering.iter().filter_map(Weak::upgrade) {
-            inode.writes.send_whole();
+            if !inode.writes.send_whole(Instant::now()) {
+                self.gathers(&inode);
+            }
         }
         Asked { tick: self.ticks.now(), at: Instant::now() }
     }

@@ -51,6 +51,10 @@ const CONFIRMATIONS: u8 = 8;
 /// asked for so shortly before: who goes through search paths does so all the time.
 const SEARCHED_FOR: Duration = Duration::from_secs(1);
 
+/// Listings that are believed so one after the other. Then the server is asked for a few names
+/// again: it may have one that it does not list.
+const MAX_FOLLOWED: u8 = 8;
+
 /// Names of a listing that is renewed before it counts no longer, at most: what a few look-ups are
 /// worth.
 const MAX_RENEWED: usize = 400;
@@ -124,6 +128,8 @@ pub(crate) struct Snapshot {
     exceptions: HashMap<Name, Exception>,
     /// Names that it leaves out, and that were asked for and absent.
     confirmed: u8,
+    /// So many listings before it were believed one after the other, since names were asked for.
+    followed: u8,
     /// When a name that it leaves out was asked for last.
     searched_at: Option<Instant>,
     /// It is being listed anew.
@@ -166,6 +172,7 @@ impl Snapshot {
             first_at,
             exceptions,
             confirmed: 0,
+            followed: 0,
             searched_at: None,
             renewed: false,
             made_until: None,
@@ -197,8 +204,10 @@ impl Snapshot {
     /// Takes over from the listing `before` it whether it is to be believed in what it leaves out.
     fn follow(&mut self, before: &Snapshot) {
         let searched = |at: Instant| self.asked.at.saturating_duration_since(at) < SEARCHED_FOR;
-        if before.confirmed >= CONFIRMATIONS && before.searched_at.is_some_and(searched) {
+        let believed = before.confirmed >= CONFIRMATIONS && before.followed < MAX_FOLLOWED;
+        if believed && before.searched_at.is_some_and(searched) {
             (self.confirmed, self.searched_at) = (before.confirmed, before.searched_at);
+            self.followed = before.followed + 1;
         }
     }
 

@@ -15,6 +15,7 @@ use base::task::Task;
 use base::{Errno, Remote, Result};
 use bytes::{Bytes, BytesMut};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::Vfs;
 use crate::dirty::Share;
@@ -123,6 +124,8 @@ impl Load {
 pub(crate) struct Batch {
     pub(crate) number: u64,
     pub(crate) load: Load,
+    /// When it began.
+    pub(crate) gathered_at: Instant,
     file: Arc<OpenFile>,
     remote: Arc<dyn Remote>,
     ticks: Arc<Ticks>,
@@ -134,7 +137,7 @@ impl Batch {
     /// Gives it to the remote, now. It is seen through whoever still waits for it: what follows
     /// must not overtake it.
     pub(crate) fn send(self) {
-        let Batch { number, load, file, remote, ticks, answer } = self;
+        let Batch { number, load, file, remote, ticks, answer, .. } = self;
         let write = OnItsWay { file: file.clone(), ticks, number };
         Task::start(async move {
             let Load { offset, content, share, .. } = load;
@@ -228,6 +231,7 @@ impl Vfs {
             inode.writes.begin(file.number, gather, load, |number, load| Batch {
                 number,
                 load,
+                gathered_at: Instant::now(),
                 file: file.clone(),
                 remote: self.remote.clone(),
                 ticks: self.ticks.clone(),

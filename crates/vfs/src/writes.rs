@@ -29,7 +29,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::write_behind::{Batch, Load};
 
@@ -288,9 +288,11 @@ impl Writes {
         self.send_gathered(|_, _| true);
     }
 
-    /// Sends all of which nothing can still be to come.
-    pub(crate) fn send_whole(&self) {
-        self.send_gathered(|_, batch| !batch.load.is_cut());
+    /// Sends all of which nothing is likely to be still to come. Whether that was all.
+    pub(crate) fn send_whole(&self, now: Instant) -> bool {
+        let waits = |batch: &Batch| batch.load.is_cut() && now < batch.gathered_at + REST;
+        self.send_gathered(|_, batch| !waits(batch));
+        self.lock().is_none_or(|state| state.lanes.iter().all(|lane| lane.gathered.is_none()))
     }
 
     /// Sends what is gathered of `handle`.

@@ -510,7 +510,8 @@ async fn c5_absent_names_of_a_search_path_are_listed_again_before_they_are_asked
     })
     .await;
     let waited = waited - u128::from(STEPS) * 100;
-    assert!(waited <= 2, "{waited} waits");
+    // Eight listings later the server is asked for a few names again.
+    assert!(waited <= 10, "{waited} waits");
     assert!(faulty.calls(Call::Opendir) <= 14, "{} listings", faulty.calls(Call::Opendir));
     // What somebody else makes is seen as soon as ever.
     put(&remote, "d/new", "content");

@@ -4,7 +4,8 @@
 //! What is beyond that waits in a queue somewhere on the way, and whatever is asked meanwhile, an
 //! `ls`, waits behind it: for a second, on a line of 1 MB/s with the usual windows. A queue and a
 //! server that takes its time look the same from here. So it is tried: half as much is let on its
-//! way, and if as much is carried, it was queue.
+//! way, and if as much is carried, it was queue. From time to time it is tried with more, too: a
+//! link may have become faster.
 
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,9 @@ const HALF_FULL: f64 = 0.5;
 /// What is kept of the best rate from one stretch to the next: a link may become slower.
 const FORGETS: f64 = 0.99;
 
+/// By what more has to be carried with more on its way.
+const MORE: f64 = 1.05;
+
 /// Least time of a stretch over which the rate is taken, in time and in fillings of the room.
 const STRETCH: Duration = Duration::from_millis(300);
 const STRETCH_ROOMS: f64 = 8.0;
@@ -48,16 +52,41 @@ pub(crate) struct Filling {
     stretch: Stretch,
     /// What was carried at best, forgotten little by little.
     best_rate: f64,
-    not_before: Option<Instant>,
-    pause: Option<Duration>,
+    fewer: Attempts,
+    more: Attempts,
     /// When there was more to carry than there was room for.
     full_at: Option<Instant>,
 }
 
-/// A look whether half as much carries as much.
+/// Attempts that are not to be made all the time.
+#[derive(Clone, Copy, Default)]
+struct Attempts {
+    not_before: Option<Instant>,
+    pause: Option<Duration>,
+}
+
+impl Attempts {
+    fn may(&self, now: Instant) -> bool {
+        self.not_before.is_none_or(|at| now >= at)
+    }
+
+    fn failed(&mut self, now: Instant) {
+        let pause = self.pause.map_or(FIRST_PAUSE, |pause| (pause * 2).min(LAST_PAUSE));
+        self.pause = Some(pause);
+        self.not_before = Some(now + pause);
+    }
+
+    fn succeeded(&mut self) {
+        *self = Attempts::default();
+    }
+}
+
+/// A look whether half as much carries as much, or more carries more.
 #[derive(Clone, Copy)]
 struct Trial {
     before: Option<u64>,
+    /// What has to be carried for more; `None` for less.
+    more_than: Option<f64>,
     /// The bound was new when the stretch began, and what was on its way was more.
     settles: bool,
 }
@@ -93,7 +122,7 @@ impl Filling {
 
     /// There is no bound for now.
     pub(crate) fn lift(&mut self) {
-        *self = Filling { not_before: self.not_before, pause: self.pause, ..Filling::default() };
+        *self = Filling { fewer: self.fewer, more: self.more, ..Filling::default() };
     }
 
     /// To be called after each look.
@@ -123,42 +152,46 @@ impl Filling {
         let stretch = std::mem::take(&mut self.stretch);
         // Several losses that are too small to see are one that is not.
         self.best_rate = stretch.rate().max(self.best_rate * FORGETS);
-        match self.trial.take() {
-            Some(trial) if stretch.rate() < SAME * self.best_rate => {
-                self.limit_bytes = trial.before;
-                let pause = self.pause.map_or(FIRST_PAUSE, |pause| (pause * 2).min(LAST_PAUSE));
-                self.pause = Some(pause);
-                self.not_before = Some(now + pause);
+        if let Some(Trial { before, more_than, .. }) = self.trial.take() {
+            let least = more_than.unwrap_or(SAME * self.best_rate);
+            let attempts = if more_than.is_some() { &mut self.more } else { &mut self.fewer };
+            if stretch.rate() < least {
+                self.limit_bytes = before;
+                attempts.failed(now);
+                return;
             }
-            _ => self.consider(sample, &stretch, now),
+            attempts.succeeded();
+        }
+        let next = self.less(sample, &stretch, now).or_else(|| self.more(sample, &stretch, now));
+        if let Some((limit_bytes, more_than)) = next {
+            self.trial = Some(Trial { before: self.limit_bytes, more_than, settles: true });
+            self.limit_bytes = limit_bytes;
         }
     }
 
-    /// Tries half as much, if what is on its way takes long; allows more, if a bound empties the
-    /// link.
-    fn consider(&mut self, sample: &Sample, stretch: &Stretch, now: Instant) {
+    /// Half as much, if what is on its way takes long.
+    fn less(&self, sample: &Sample, stretch: &Stretch, now: Instant) -> Option<Next> {
         let beyond = stretch.delay() - sample.round_trip.as_secs_f64();
-        if beyond <= SLACK.as_secs_f64() / 2.0 {
-            let more =
-                self.limit_bytes.map(|limit| (limit + limit / 2).next_multiple_of(REQUEST_BYTES));
-            self.limit_bytes = more.filter(|more| *more < sample.windows());
-            return;
-        }
-        let may_try = self.not_before.is_none_or(|at| now >= at);
-        if beyond <= SLACK.as_secs_f64() * 1.25 || !may_try {
-            return;
+        if beyond <= SLACK.as_secs_f64() * 1.25 || !self.fewer.may(now) {
+            return None;
         }
         // No less than what takes that long: a long way has to be full.
         let least = (stretch.rate() * (sample.round_trip + SLACK).as_secs_f64()) as u64;
         let half = (sample.room() / 2.0) as u64;
         let limit_bytes = half.max(least).next_multiple_of(REQUEST_BYTES);
-        if limit_bytes as f64 >= sample.room() * 0.9 {
-            return;
-        }
-        self.trial = Some(Trial { before: self.limit_bytes, settles: true });
-        self.limit_bytes = Some(limit_bytes);
+        (limit_bytes as f64 <= sample.room() * 0.9).then_some((Some(limit_bytes), None))
+    }
+
+    /// Half as much again, if there is a bound.
+    fn more(&self, sample: &Sample, stretch: &Stretch, now: Instant) -> Option<Next> {
+        let limit_bytes = self.limit_bytes.filter(|_| self.more.may(now))?;
+        let more = (limit_bytes + limit_bytes / 2).next_multiple_of(REQUEST_BYTES);
+        Some((Some(more).filter(|more| *more < sample.windows()), Some(MORE * stretch.rate())))
     }
 }
+
+/// The bound to be tried, and what has to be carried with it if it is more.
+type Next = (Option<u64>, Option<f64>);
 
 #[cfg(test)]
 mod tests {
@@ -182,9 +215,13 @@ mod tests {
             let window_bytes = 1 << 20;
             let room = (self.lanes as u64 * window_bytes).min(limit_bytes.unwrap_or(u64::MAX));
             let base = (self.round_trip + self.service).as_secs_f64();
-            let rate = (room as f64 / base).min(self.rate);
+            // A request alone takes what it needs on the wire, too.
+            let requests = (room / REQUEST_BYTES).max(1) as f64;
+            let on_the_wire = REQUEST_BYTES as f64 / self.rate;
+            let room = (requests * REQUEST_BYTES as f64).min(room as f64);
+            let rate = (room / (base + on_the_wire)).min(self.rate);
             let bytes = (rate * took.as_secs_f64()) as u64;
-            let byte_seconds = room as f64 * took.as_secs_f64();
+            let byte_seconds = room * took.as_secs_f64();
             let carried = Carried { bytes, byte_seconds, slots: Slots::default(), waited: true };
             let round_trip = self.round_trip;
             Sample { carried, took, lanes: self.lanes, window_bytes, limit_bytes, round_trip }
@@ -216,10 +253,13 @@ mod tests {
             assert!(carried > 0.99 * rate, "{rate}: {carried}");
             assert!(under_way / rate < 0.0066, "{rate}: {under_way}");
         }
-        // One request is the least.
+        // One request alone would leave the line empty between two.
         let (carried, under_way) =
             way(MB, 20_000, 0, 4).run(&mut Filling::default(), 200, Instant::now());
-        assert!(carried > 0.99 * MB && under_way <= 128.0 * 1024.0, "{carried} {under_way}");
+        assert!(
+            carried > 0.99 * MB && under_way <= 2.0 * REQUEST_BYTES as f64,
+            "{carried} {under_way}"
+        );
     }
 
     #[test]
@@ -249,15 +289,19 @@ mod tests {
 
     #[test]
     fn a_link_that_becomes_faster_is_filled_again() {
-        let mut filling = Filling::default();
-        let start = Instant::now();
-        way(10.0 * MB, 100_000, 0, 8).run(&mut filling, 60, start);
-        assert!(filling.limit().is_some_and(|limit| limit < 2 << 20));
-        let later = start + Duration::from_secs(60);
-        let fast = way(80.0 * MB, 100_000, 0, 8);
-        fast.run(&mut filling, 20, later);
-        let (carried, _) = fast.run(&mut filling, 20, later + Duration::from_secs(20));
-        assert!(carried > 0.95 * fast.sample(None).rate(), "{carried}");
+        for (slow, fast, round_trip_us) in
+            [(10.0, 80.0, 100_000), (2.0, 12.5, 20_000), (2.0, 37.0, 20_000), (5.0, 125.0, 500)]
+        {
+            let mut filling = Filling::default();
+            let start = Instant::now();
+            way(slow * MB, round_trip_us, 0, 8).run(&mut filling, 60, start);
+            assert!(filling.limit().is_some());
+            let later = start + Duration::from_secs(60);
+            let fast = way(fast * MB, round_trip_us, 0, 8);
+            fast.run(&mut filling, 100, later);
+            let (carried, _) = fast.run(&mut filling, 20, later + Duration::from_secs(100));
+            assert!(carried > 0.9 * fast.sample(None).rate(), "{slow}: {carried}");
+        }
     }
 
     #[test]

@@ -87,7 +87,8 @@ impl Sample {
     fn is_busy(&self) -> bool {
         match self.lanes {
             0 => self.under_way() >= BULK_BYTES && self.carried.bytes >= BULK_CARRIED_BYTES,
-            _ => self.under_way() >= FULL * self.room(),
+            // Where the link is the bound, more sessions carry no more.
+            _ => self.limit_bytes.is_none() && self.under_way() >= FULL * self.windows() as f64,
         }
     }
 

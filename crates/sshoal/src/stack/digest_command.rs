@@ -29,6 +29,9 @@ use crate::report::{Problem, printable};
 /// server about a second to read and to hash; a slow disk takes ten times as long.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// How long a question waits for those before it. Without an answer the files are fetched.
+const TURN_LIMIT: Duration = Duration::from_secs(2);
+
 /// Most bytes of an answer: some hundred lines with names as long as they can be.
 const ANSWER_MAX_BYTES: usize = 4 << 20;
 
@@ -126,7 +129,6 @@ impl DigestCommand {
 
     async fn ask(&self, paths: &[RemotePath]) -> std::result::Result<Vec<u8>, String> {
         let line = line(paths);
-        let _turn = self.turns.acquire().await.map_err(|error| error.to_string())?;
         let kept = self.idle().pop();
         let is_new = kept.is_none();
         let mut shell = match kept {
@@ -188,6 +190,10 @@ impl DigestSource for DigestCommand {
         if paths.is_empty() {
             return Ok(Vec::new());
         }
+        // Who opens a file waits for this, and not for the questions of others as well.
+        let Ok(Ok(_turn)) = tokio::time::timeout(TURN_LIMIT, self.turns.acquire()).await else {
+            return Ok(vec![None; paths.len()]);
+        };
         let asked = tokio::time::timeout(LIMIT, self.ask(paths)).await;
         let answer = asked.unwrap_or_else(|_| Err(format!("no answer in {} s", LIMIT.as_secs())));
         match answer {
@@ -221,9 +227,11 @@ fn script(command: &str, directory: &str) -> String {
     let quoted = |text: &str| text.replace('\'', r"'\''");
     // That of a link may begin with a dash.
     let dashed = if directory.starts_with('/') { directory } else { &format!("./{directory}") };
-    let asked = format!("{command} \"$@\" </dev/null 2>/dev/null");
-    let shell = format!("while IFS= read -r n; do eval \"set -- $n\"; {asked}; echo; echo .; done");
-    format!("cd '{}' && exec env LC_ALL=C /bin/sh -c '{}'", quoted(dashed), quoted(&shell))
+    let asked = format!("{{ {command} \"$@\"; }} </dev/null 2>/dev/null");
+    // Each question is asked where the directory is by then: it may be a link, and lead elsewhere.
+    let asked = format!("( cd -- '{}' && eval \"set -- $n\" && {asked} )", quoted(dashed));
+    let shell = format!("while IFS= read -r n; do {asked}; echo; echo .; done");
+    format!("exec env LC_ALL=C /bin/sh -c '{}'", quoted(&shell))
 }
 
 /// What lines of `sha256sum` tell of `paths`.

@@ -301,7 +301,17 @@ impl Carrier {
         request.source = far.spec.name.clone();
         // The mount point of no mount: a place that contains nothing.
         request.mountpoint = "/proc/self/fdinfo".into();
-        let stack = Stack::build_on(&request, left.map(shell::session)).await?;
+        // Who names the server wants that one.
+        let left = left.filter(|_| request.ssh.sftp_server.is_none()).map(shell::session);
+        let is_left = left.is_some();
+        let stack = match Stack::build_on(&request, left).await {
+            // What was left may have been lost meanwhile.
+            Err(error) if is_left => {
+                tracing::debug!("the login of the stream serves no SFTP: {error}");
+                Stack::build(&request).await?
+            }
+            built => built?,
+        };
         let shell = self.shell(far)?;
         let remote = stack.remote.clone();
         Ok(Reached { _stack: stack, remote, shell, directory: directory.clone() })

@@ -1,26 +1,39 @@
 //! Whether a tree of this machine has large files: the counterpart of the far side's `find`.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use base::{Name, RemotePath};
 
 use super::script::BIG_BLOCKS;
-use crate::filter::Filter;
+use crate::options::Options;
 
 /// More bytes than this, and several sessions together are faster than one stream.
 const BIG_BYTES: u64 = BIG_BLOCKS * 512;
 
-/// Whether such a file is at `path`, or below it. It becomes `name`, which says what is left out. To
-/// be called on a thread that may block.
-pub(super) fn is_in(path: &Path, name: &RemotePath, filter: &Filter) -> bool {
+/// Entries that are looked at, at most: the far side waits meanwhile. A tree of so many has mostly
+/// small files.
+const MAX_ENTRIES: usize = 100_000;
+
+/// Whether such a file is at `path`, or below it, among those that are looked at. It becomes `name`,
+/// which says what is left out. To be called on a thread that may block.
+pub(super) fn is_in(path: &Path, name: &RemotePath, options: &Options) -> bool {
     use std::os::unix::ffi::OsStrExt;
+    let device = path.symlink_metadata().map(|stat| stat.dev()).ok();
+    let mut left = MAX_ENTRIES;
     let mut todo = vec![(path.to_owned(), name.clone())];
     while let Some((path, name)) = todo.pop() {
         // What cannot be looked at is told by who copies it.
         let Ok(stat) = path.symlink_metadata() else { continue };
-        if filter.excludes(&name, stat.is_dir()) {
+        if options.filter.excludes(&name, stat.is_dir())
+            || options.one_file_system && Some(stat.dev()) != device
+        {
             continue;
         }
+        if left == 0 {
+            return false;
+        }
+        left -= 1;
         if stat.is_file() && stat.len() > BIG_BYTES {
             return true;
         }
@@ -53,7 +66,7 @@ mod tests {
         symlink("../large", tree.join("link")).unwrap();
         symlink(".", tree.join("a/circle")).unwrap();
         let top = RemotePath::root();
-        let all = Filter::default();
+        let all = Options::default();
         assert!(!is_in(&tree, &top, &all));
         assert!(is_in(&dir.path().join("large"), &top, &all));
         assert!(!is_in(&dir.path().join("absent"), &top, &all));
@@ -61,6 +74,7 @@ mod tests {
         assert!(is_in(&tree, &top, &all));
         let mut builder = FilterBuilder::default();
         builder.exclude("/a/b/");
-        assert!(!is_in(&tree, &top, &builder.build().unwrap()));
+        let options = Options { filter: builder.build().unwrap(), ..Options::default() };
+        assert!(!is_in(&tree, &top, &options));
     }
 }

@@ -46,15 +46,16 @@ pub(super) const MARK: &[u8] = b".end";
 const TEMPORARY: &str = "[.]sshoal-[0-9a-f]\\{12\\}ff";
 
 /// What all begin with: what compresses, and which tar there is for whoever wants to know it.
-const LOOK: &str = "LC_ALL=C; export LC_ALL; u=$(umask); umask 077; unset TAR_OPTIONS POSIXLY_CORRECT; \
+const LOOK: &str = "d=$(pwd); LC_ALL=C; export LC_ALL; u=$(umask); umask 077; unset TAR_OPTIONS POSIXLY_CORRECT; \
     look() { case $(tar --version 2>&1) in *\"GNU tar\"*) t=gnu;; *bsdtar*) t=bsd;; *) t=none;; esac; }; \
     z=; for c in zstd gzip; do command -v $c >/dev/null 2>&1 && z=\"$z $c\"; done; \
     for f in /usr/lib/openssh /usr/libexec/openssh /usr/lib/ssh /usr/libexec /usr/libexec/ssh; do \
     f=$f/sftp-server; [ -x $f ] && z=\"$z sftp\" && break; done; \
     k=; cd -- \"$1\" 2>/dev/null || k=nodir; n=$2; ";
 
-/// An SFTP server as the login would have had it: with its own rights for what is made, and at home.
-const SERVE: &str = "sftp) umask \"$u\"; cd; exec \"$f\";; ";
+/// An SFTP server as the login would have had it: with its own rights for what is made, and where it
+/// began.
+const SERVE: &str = "sftp) umask \"$u\"; cd -- \"$d\" && exec \"$f\"; exit 1;; ";
 
 /// Makes the directory that is not there, with the rights that the login's directories have.
 const MAKE: &str = "if [ $k ] && ( umask \"$u\"; mkdir -- \"$1\" ) 2>/dev/null; then \

@@ -80,16 +80,13 @@ impl<'a> Route<'a> {
     /// Goes through `dir` from this place on: into its directories, and to its files too if these
     /// are meant. `false` when there is no room or the way is not known.
     fn go(&mut self, dir: &RemotePath, from: usize, files_too: bool) -> bool {
-        for entry in self.entries(dir, from, files_too, true) {
-            let goes_on = match entry {
-                Entry::File(name, bytes) => self.add(dir, &name, bytes),
-                Entry::Directory(name) => self.enter(&dir.join(&name)),
-            };
-            if !goes_on {
-                return false;
-            }
-        }
-        true
+        let most = self.room + 1;
+        let entries = self.entries(dir, from, files_too, true);
+        let is_all = entries.len() < most;
+        entries.into_iter().all(|entry| match entry {
+            Entry::File(name, bytes) => self.add(dir, &name, bytes),
+            Entry::Directory(name) => self.enter(&dir.join(&name)),
+        }) && is_all
     }
 
     fn files_in(&mut self, dir: &RemotePath, from: usize) -> bool {
