@@ -282,32 +282,37 @@ mod tests {
         assert_eq!(parse(answer, DigestKind::Sha256, &paths), [None, None, None, None]);
     }
 
-    #[test]
-    fn a_directory_is_no_option_and_ends_no_quotes() {
-        assert!(script("sha1sum", "/a b").starts_with("cd '/a b' && exec "));
-        assert!(script("x", "-e'; rm").starts_with(r"cd './-e'\''; rm' && "));
-        assert!(script("x", "").starts_with("cd './.' && "));
-    }
-
-    /// Any name is one argument, and each question has its own answer.
+    /// Any name is one argument, and each question has its own answer, from where the directory is
+    /// by then.
     #[tokio::test]
     async fn a_shell_answers_one_question_after_the_other() {
         use std::process::Stdio;
-        let dir = tempfile::tempdir().unwrap();
+        let base = tempfile::tempdir().unwrap();
+        let (dir, other) = (base.path().join("one; $(touch bad)"), base.path().join("other"));
+        let source = base.path().join("-it's a 'link'");
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        std::os::unix::fs::symlink(&dir, &source).unwrap();
+        std::fs::write(other.join("a"), "b").unwrap();
         let names = ["a", "b c", "it's", "$(touch bad)", "-n", "new\nline", "back\\slash", "last"];
         for name in names {
-            std::fs::write(dir.path().join(name), name).unwrap();
+            std::fs::write(dir.join(name), name).unwrap();
         }
         let mut shell = tokio::process::Command::new("/bin/sh")
-            .args(["-c", &script("md5sum", dir.path().to_str().unwrap())])
+            .args(["-c", &script("md5sum", source.to_str().unwrap())])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let (mut writer, mut reader) = (shell.stdin.take().unwrap(), shell.stdout.take().unwrap());
-        let questions = [names[..3].to_vec(), names[3..].to_vec(), vec!["absent"], vec!["a"]];
+        let questions =
+            [names[..3].to_vec(), names[3..].to_vec(), vec!["absent"], vec!["a"], vec!["a"]];
         let mut told = Vec::new();
-        for question in questions {
+        for (number, question) in questions.into_iter().enumerate() {
+            if number == 4 {
+                std::fs::remove_file(&source).unwrap();
+                std::os::unix::fs::symlink(&other, &source).unwrap();
+            }
             let paths: Vec<RemotePath> = question.into_iter().map(path).collect();
             writer.write_all(&line(&paths)).await.unwrap();
             let mut answer = vec![b'\n'];
@@ -319,9 +324,10 @@ mod tests {
         assert_eq!(known[0], [true; 3]);
         // Of a name that is shown otherwise nothing is taken.
         assert_eq!(known[1], [true, true, false, false, true]);
-        assert_eq!(known[2..], [vec![false], vec![true]]);
+        assert_eq!(known[2..], [vec![false], vec![true], vec![true]]);
         assert_eq!(told[3][0], told[0][0]);
-        assert!(!dir.path().join("bad").exists());
+        assert_ne!(told[4][0], told[0][0]);
+        assert!(!dir.join("bad").exists() && !other.join("bad").exists());
         drop(writer);
         assert!(shell.wait().await.unwrap().success());
     }
