@@ -175,6 +175,21 @@ async fn what_is_gathered_is_sent_before_any_name_is_asked_for() {
     assert!(mount.remote.content("g") == mount.expected);
 }
 
+/// A2: so is an append that the kernel may have cut, once its rest would have come.
+#[tokio::test(start_paused = true)]
+async fn what_may_be_cut_is_sent_before_any_name_is_asked_for_a_moment_later() {
+    let append = OpenRequest { append: true, ..request() };
+    let mount = mounted(Config::default(), append).await;
+    let linked = mount.vfs.link(mount.ino, Ino::ROOT, b"g").await.unwrap();
+    mount.vfs.forget(linked.ino, 1);
+    mount.vfs.write(mount.handle, 4090, Bytes::from_static(b"first,")).await.unwrap();
+    mount.vfs.lookup(Ino::ROOT, b"other").await.unwrap();
+    assert_eq!(mount.writes(), 0, "the rest may be to come");
+    tokio::time::advance(Duration::from_millis(20)).await;
+    mount.vfs.lookup(Ino::ROOT, b"third").await.unwrap();
+    assert_eq!((mount.writes(), mount.remote.content("g")), (1, b"first,".to_vec()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_read_through_the_same_handle_waits_for_no_answer_but_its_own() {
     let mut mount = mounted(Config::default(), request()).await;
