@@ -85,6 +85,39 @@ impl Expect {
             && time
     }
 
+    /// In what `attr` differs, in words for the log.
+    pub(crate) fn difference(&self, attr: &Attr) -> String {
+        let differs = |expected: Option<u32>, is: u32| expected.filter(|expected| *expected != is);
+        if attr.kind != self.kind {
+            return format!("it is a {:?}, not a {:?}", attr.kind, self.kind);
+        }
+        if let Some(perm) = differs(self.perm, attr.perm & COMPARED_PERM) {
+            return format!("its mode is {:o}, not {perm:o}", attr.perm & COMPARED_PERM);
+        }
+        if let Some(uid) = differs(self.uid, attr.uid) {
+            return format!("its owner is {}, not {uid}", attr.uid);
+        }
+        if let Some(gid) = differs(self.gid, attr.gid) {
+            return format!("its group is {}, not {gid}", attr.gid);
+        }
+        if !(self.least..=self.most).contains(&attr.size) {
+            let Expect { least, most, .. } = self;
+            return match self.size() {
+                Some(size) => format!("it has {} bytes, not {size}", attr.size),
+                None => format!("it has {} bytes, not {least} to {most}", attr.size),
+            };
+        }
+        match self.mtime {
+            Mtime::Exactly(time) if time != attr.mtime => {
+                format!("it was changed at {}, not at {}", attr.mtime.secs, time.secs)
+            }
+            Mtime::AtLeast(time) if attr.mtime < time => {
+                format!("it was changed at {}, before {}", attr.mtime.secs, time.secs)
+            }
+            _ => "it is the same again".to_owned(),
+        }
+    }
+
     /// Whether a file with these attributes may be the one, longer and newer than it was.
     pub(crate) fn has_grown_to(&self, attr: &Attr) -> bool {
         let grown = Expect { most: u64::MAX, ..*self };
@@ -230,6 +263,8 @@ mod tests {
         {
             assert_eq!(expect.explains(&attr(size, secs)), explained, "{size} {secs}");
         }
+        assert_eq!(expect.difference(&attr(19, 100)), "it has 19 bytes, not 20 to 30");
+        assert_eq!(expect.difference(&attr(20, 99)), "it was changed at 99, before 100");
         expect.appended(5, &past);
         assert!(expect.explains(&attr(25, 100)) && expect.explains(&attr(35, 100)));
         assert!(!expect.explains(&attr(24, 100)) && !expect.explains(&attr(36, 100)));

@@ -186,7 +186,13 @@ impl Body {
             }
             let Some(left) = state.log.end(number, true) else { return false };
             state.ended += 1;
+            let digest = digest.filter(|_| !left.overtaken.content);
+            let looks = state.expect;
             state.happened(number, &left.change, digest, run, core.run.may_be_told(), &ahead);
+            if left.overtaken.looks {
+                state.expect = looks;
+                left.change.may_have_happened(&mut state.expect, &ahead);
+            }
             left
         };
         drop(left);

@@ -1,8 +1,12 @@
 //! What was lately seen of names, for the moment in which the answer to a change of them is lost.
 //!
 //! Nothing is asked for here, and nobody is answered from here: it only says what was there before.
-//! The newest word counts. Both parts are bounded, the oldest is forgotten: a name that is changed
-//! was nearly always looked up just before.
+//! The newest word counts. What was asked for before a change of ours, and answered after it, may be
+//! from before it: it counts as of the moment in which it was asked for, and what the change does is
+//! put on top, which changes nothing if it was there already.
+//!
+//! Both parts are bounded, the oldest is forgotten: a name that is changed was nearly always looked
+//! up just before.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -49,12 +53,14 @@ enum Word {
 #[derive(Debug)]
 struct Note {
     number: u64,
+    place: Place,
     word: Word,
 }
 
 #[derive(Debug)]
 struct Listed {
     number: u64,
+    place: Place,
     dir: RemotePath,
     entries: Vec<DirEntry>,
 }
@@ -71,6 +77,21 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(u64);
 
+/// In the order of what counts: what was seen stands where it was asked for, and a change of ours
+/// where it was answered, which is behind all that was asked for before that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place(u64, bool);
+
+impl Place {
+    fn seen_since(asked: Moment) -> Place {
+        Place(asked.0, false)
+    }
+
+    fn changed(number: u64) -> Place {
+        Place(number, true)
+    }
+}
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Known(Mutex<State>);
@@ -80,37 +101,46 @@ impl Known {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, word: Word) {
+    fn add(&self, word: Word, asked: Option<Moment>) {
         let forgotten = {
             let mut state = self.lock();
             let number = state.next;
             state.next += 1;
-            state.notes.push_back(Note { number, word });
+            let place = asked.map_or(Place::changed(number), Place::seen_since);
+            let before = state.notes.iter().rposition(|note| note.place <= place);
+            state.notes.insert(before.map_or(0, |at| at + 1), Note { number, place, word });
             if state.notes.len() > MAX_NAMES { state.notes.pop_front() } else { None }
         };
         drop(forgotten);
     }
 
+    /// This is what we have made of it.
     pub(crate) fn note(&self, path: &RemotePath, seen: Seen) {
-        self.add(Word::Seen(path.clone(), seen));
+        self.add(Word::Seen(path.clone(), seen), None);
+    }
+
+    /// This was answered to a question of that moment.
+    pub(crate) fn note_seen(&self, path: &RemotePath, seen: Seen, asked: Moment) {
+        self.add(Word::Seen(path.clone(), seen), Some(asked));
     }
 
     /// Attributes of `path` were set.
     pub(crate) fn changed(&self, path: &RemotePath, change: AttrChange) {
-        self.add(Word::Changed(path.clone(), change));
+        self.add(Word::Changed(path.clone(), change), None);
     }
 
     /// `from` is called `to` now, with all that is below it.
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
-        self.add(Word::Renamed(from.clone(), to.clone()));
+        self.add(Word::Renamed(from.clone(), to.clone()), None);
     }
 
     /// `new` is a name of `existing`.
     pub(crate) fn linked(&self, existing: &RemotePath, new: &RemotePath) {
-        self.add(Word::Linked(existing.clone(), new.clone()));
+        self.add(Word::Linked(existing.clone(), new.clone()), None);
     }
 
-    pub(crate) fn note_listing(&self, dir: &RemotePath, entries: &[DirEntry]) {
+    /// Entries of a listing that was begun in that moment.
+    pub(crate) fn note_listing(&self, dir: &RemotePath, entries: &[DirEntry], begun: Moment) {
         let (dir, entries) = (dir.clone(), entries.to_vec());
         let mut forgotten = Vec::new();
         {
@@ -118,7 +148,10 @@ impl Known {
             let number = state.next;
             state.next += 1;
             state.listed += entries.len();
-            state.listings.push_back(Listed { number, dir, entries });
+            let place = Place::seen_since(begun);
+            let before = state.listings.iter().rposition(|listed| listed.place <= place);
+            let listed = Listed { number, place, dir, entries };
+            state.listings.insert(before.map_or(0, |at| at + 1), listed);
             while state.listed > MAX_LISTED
                 && let Some(oldest) = state.listings.pop_front()
             {
@@ -142,7 +175,7 @@ impl Known {
         let mut listings =
             state.listings.iter().rev().filter(|listed| old(listed.number)).peekable();
         for note in state.notes.iter().rev().filter(|note| old(note.number)) {
-            while let Some(listed) = listings.next_if(|listed| listed.number > note.number) {
+            while let Some(listed) = listings.next_if(|listed| listed.place >= note.place) {
                 if let Some(seen) = search.listed(listed) {
                     return Some(seen);
                 }
@@ -248,6 +281,10 @@ mod tests {
         names.iter().map(entry).collect()
     }
 
+    fn list(known: &Known, dir: &RemotePath, entries: &[DirEntry]) {
+        known.note_listing(dir, entries, known.moment());
+    }
+
     fn of(known: &Known, path: &RemotePath) -> Option<Seen> {
         known.before(path, known.moment())
     }
@@ -258,7 +295,7 @@ mod tests {
         known.note(&path("d/a"), Seen::Absent);
         let moment = known.moment();
         known.note(&path("d/a"), Seen::there(&attr(1)));
-        known.note_listing(&path("d"), &listing(&["a", "b"], 2));
+        list(&known, &path("d"), &listing(&["a", "b"], 2));
         assert_eq!(known.before(&path("d/a"), moment), Some(Seen::Absent));
         assert_eq!(known.before(&path("d/b"), moment), None);
         assert_eq!(of(&known, &path("d/a")), Some(Seen::there(&attr(2))));
@@ -269,7 +306,7 @@ mod tests {
         let known = Known::default();
         assert_eq!(of(&known, &path("d/a")), None);
         known.note(&path("d/a"), Seen::there(&attr(1)));
-        known.note_listing(&path("d"), &listing(&["a", "b"], 2));
+        list(&known, &path("d"), &listing(&["a", "b"], 2));
         assert_eq!(of(&known, &path("d/a")), Some(Seen::there(&attr(2))));
         known.note(&path("d/a"), Seen::Absent);
         assert_eq!(of(&known, &path("d/a")), Some(Seen::Absent));
@@ -281,7 +318,7 @@ mod tests {
     fn a_directory_takes_along_what_is_known_below_it() {
         let known = Known::default();
         known.note(&path("d"), Seen::made(FileKind::Directory));
-        known.note_listing(&path("d"), &listing(&["b"], 2));
+        list(&known, &path("d"), &listing(&["b"], 2));
         known.note(&path("d/a"), Seen::there(&attr(1)));
         known.note(&path("e/a"), Seen::there(&attr(3)));
         known.renamed(&path("d"), &path("e"));
@@ -311,11 +348,30 @@ mod tests {
     fn what_a_newer_listing_is_without_is_not_known() {
         let known = Known::default();
         known.note(&path("d/a"), Seen::there(&attr(1)));
-        known.note_listing(&path("d"), &listing(&["b"], 2));
+        list(&known, &path("d"), &listing(&["b"], 2));
         assert_eq!(of(&known, &path("d/a")), None);
         // A listing comes in parts, and only one of them has it.
-        known.note_listing(&path("d"), &listing(&["a"], 3));
-        known.note_listing(&path("d"), &listing(&["c"], 3));
+        list(&known, &path("d"), &listing(&["a"], 3));
+        list(&known, &path("d"), &listing(&["c"], 3));
+        assert_eq!(of(&known, &path("d/a")), Some(Seen::there(&attr(3))));
+    }
+
+    /// The answers come in another order than the questions, and than what happened.
+    #[test]
+    fn an_answer_from_before_a_change_does_not_undo_it() {
+        let known = Known::default();
+        let asked = known.moment();
+        known.note(&path("d/b"), Seen::there(&attr(2)));
+        known.renamed(&path("d/b"), &path("d/a"));
+        known.changed(&path("d/a"), AttrChange { perm: Some(0o600), ..AttrChange::default() });
+        let now = Seen::there(&Attr { perm: 0o600, ..attr(2) });
+        known.note_seen(&path("d/a"), Seen::there(&attr(1)), asked);
+        assert_eq!(of(&known, &path("d/a")), Some(now));
+        known.note_listing(&path("d"), &listing(&["a", "b"], 1), asked);
+        assert_eq!(of(&known, &path("d/a")), Some(now));
+        assert_eq!(of(&known, &path("d/b")), Some(Seen::Absent));
+        // What was asked for since counts.
+        known.note_seen(&path("d/a"), Seen::there(&attr(3)), known.moment());
         assert_eq!(of(&known, &path("d/a")), Some(Seen::there(&attr(3))));
     }
 
@@ -330,7 +386,7 @@ mod tests {
         let names: Vec<String> = (0..100).map(|number| number.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         for number in 0..1000 {
-            known.note_listing(&path(&format!("d{number}")), &listing(&names, 1));
+            list(&known, &path(&format!("d{number}")), &listing(&names, 1));
         }
         assert!(known.lock().listed <= MAX_LISTED);
         assert_eq!(of(&known, &path("d0/5")), None);

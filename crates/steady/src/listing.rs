@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::Core;
 use crate::call::{MAX_STALE, Trouble};
-use crate::known::Seen;
+use crate::known::{Moment, Seen};
 use crate::link::is_loss;
 
 /// Names of one listing that are remembered: 16 MiB, however long they are. A larger directory that
@@ -28,6 +28,9 @@ struct State {
     dh: Dh,
     /// Counts how often it was opened.
     epoch: u64,
+    /// When it was opened, and by which name: what is below may fetch entries at once, and give them
+    /// out later.
+    begun: (Moment, RemotePath),
     /// The name of the directory now; `None` when it was removed.
     path: Option<RemotePath>,
     given: Vec<Mark>,
@@ -85,10 +88,11 @@ impl Listing {
     }
 
     /// Goes on with a directory that was opened anew, unless somebody else has opened it.
-    fn opened_again(&self, dh: Dh, epoch: u64) {
+    fn opened_again(&self, dh: Dh, epoch: u64, begun: (Moment, RemotePath)) {
         let mut state = self.lock();
         let close = if state.epoch == epoch {
             state.epoch += 1;
+            state.begun = begun;
             let given = std::mem::take(&mut state.given);
             state.left_out.extend(given);
             std::mem::replace(&mut state.dh, dh)
@@ -118,10 +122,10 @@ impl Listings {
         Listings { table: Table::default(), inner }
     }
 
-    fn add(&self, dh: Dh, path: &RemotePath) -> Dh {
-        let path = Some(path.clone());
+    fn add(&self, dh: Dh, path: &RemotePath, begun: Moment) -> Dh {
+        let (path, begun) = (Some(path.clone()), (begun, path.clone()));
         let (given, left_out) = (Vec::new(), HashSet::new());
-        let state = State { dh, epoch: 0, path, given, left_out, ended: false };
+        let state = State { dh, epoch: 0, begun, path, given, left_out, ended: false };
         let (state, inner) = (Mutex::new(state), self.inner.clone());
         let seed = RandomState::new().hash_one(0);
         Dh(self.table.add(Listing { state, inner, seed }))
@@ -154,8 +158,9 @@ impl Listings {
 
 impl Core {
     pub(crate) async fn opendir(self: &Arc<Core>, path: &RemotePath) -> Result<Dh> {
+        let begun = self.known.moment();
         let dh = self.repeated(|| self.inner.opendir(path)).await?;
-        Ok(self.listings.add(dh, path))
+        Ok(self.listings.add(dh, path, begun))
     }
 
     pub(crate) async fn readdir(self: &Arc<Core>, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
@@ -186,9 +191,12 @@ impl Core {
             };
             listing.give(&mut batch);
             if !batch.is_empty() {
-                let path = listing.lock().path.clone();
-                if let Some(path) = path {
-                    self.known.note_listing(&path, &batch);
+                let begun = {
+                    let state = listing.lock();
+                    state.path.is_some().then(|| state.begun.clone())
+                };
+                if let Some((begun, path)) = begun {
+                    self.known.note_listing(&path, &batch, begun);
                 }
                 return Ok(Some(batch));
             }
@@ -221,14 +229,15 @@ impl Core {
                 listing.end();
                 return Ok(());
             };
+            let begun = self.known.moment();
             match trouble.within(self.inner.opendir(&path)).await {
                 Ok(dh) => {
-                    listing.opened_again(dh, epoch);
+                    listing.opened_again(dh, epoch, (begun, path));
                     return Ok(());
                 }
                 Err(errno) if trouble.goes_on_after(errno) => lost = Some(errno),
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {
-                    self.known.note(&path, Seen::Absent);
+                    self.known.note_seen(&path, Seen::Absent, begun);
                     return Err(Errno::ESTALE);
                 }
                 Err(errno) => return Err(errno),

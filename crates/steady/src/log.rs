@@ -191,10 +191,22 @@ pub(crate) enum Covered {
     Whole,
 }
 
+/// Answers need not come in the order in which the server has done things: what is newer may have
+/// been acknowledged already, and what that has done stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Overtaken {
+    /// What the file looks like is not simply what this change makes of it.
+    pub(crate) looks: bool,
+    /// Some of its content was written over, or cut off.
+    pub(crate) content: bool,
+}
+
 /// What was taken out of the log by its caller.
 pub(crate) struct Left {
     pub(crate) change: Change,
     pub(crate) may_have_arrived: bool,
+    /// How it stands to what is newer and was acknowledged before it.
+    pub(crate) overtaken: Overtaken,
     /// To be dropped without a lock, since its end may close it.
     _handle: Option<Arc<Handle>>,
 }
@@ -312,10 +324,12 @@ impl Log {
     /// Ends an entry: acknowledged, or taken out.
     pub(crate) fn end(&mut self, number: u64, acknowledged: bool) -> Option<Left> {
         let position = self.position(number)?;
+        let overtaken = self.overtaken(position);
         let entry = self.entries.get_mut(position)?;
         let range = entry.change.range();
         let open = entry.is_unanswered().then(|| entry.change.end());
         let left = Left {
+            overtaken,
             change: std::mem::replace(&mut entry.change, Change::Set(AttrChange::default())),
             may_have_arrived: entry.may_have_arrived,
             _handle: entry.handle.take(),
@@ -331,6 +345,23 @@ impl Log {
             self.is_over(end);
         }
         Some(left)
+    }
+
+    /// How an entry stands to those behind it that have been acknowledged.
+    fn overtaken(&self, position: usize) -> Overtaken {
+        let mut overtaken = Overtaken::default();
+        if self.done == 0 {
+            return overtaken;
+        }
+        let change = &self.entries[position].change;
+        let range = change.range();
+        let is_set = matches!(change, Change::Set(_) | Change::SetByPath(_));
+        for newer in self.entries.iter().skip(position + 1).filter_map(Entry::happened) {
+            let is_cut = newer.end == u64::MAX;
+            overtaken.looks |= is_set || is_cut;
+            overtaken.content |= newer.start < range.end && range.start < newer.end;
+        }
+        overtaken
     }
 
     fn trim(&mut self) {

@@ -21,6 +21,7 @@ impl Core {
         flags: OpenFlags,
     ) -> Result<Opened> {
         let before = self.files.about_to_open(self, path, flags).await?;
+        let asked = self.known.moment();
         let opened = match flags.create {
             Create::Exclusive(perm) => self.open_new(path, flags, perm).await,
             _ => self.repeated(|| self.inner.open(path, flags)).await,
@@ -29,7 +30,7 @@ impl Core {
             Ok(opened) => opened,
             Err(errno) => {
                 if errno == Errno::ENOENT {
-                    self.known.note(path, Seen::Absent);
+                    self.known.note_seen(path, Seen::Absent, asked);
                 }
                 if !is_loss(errno) && errno != Errno::EIO {
                     Files::not_opened(before);
@@ -37,7 +38,11 @@ impl Core {
                 return Err(errno);
             }
         };
-        self.known.note(path, Seen::There(Expect::of(&opened.attr)));
+        let seen = Seen::There(Expect::of(&opened.attr));
+        match flags.create == Create::Never && !flags.truncate {
+            true => self.known.note_seen(path, seen, asked),
+            false => self.known.note(path, seen),
+        }
         let fh = self.files.opened(self, path, flags, &opened, before);
         Ok(Opened { fh, ..opened })
     }

@@ -34,6 +34,9 @@ use crate::log::{Change, Replay};
 /// writes of 128 KiB.
 const AT_ONCE: usize = 64;
 
+/// Why a file is given up that is not what it was.
+const CHANGED: &str = "changed on the server while there was no connection";
+
 /// How an attempt has ended.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
@@ -41,7 +44,7 @@ enum Outcome {
     /// To be tried again.
     Failed(Errno),
     /// It is not the file any more, for this reason.
-    Dead(&'static str),
+    Dead(String),
 }
 
 /// Returns when one attempt to open the file again has ended, which is begun here if none is under
@@ -82,7 +85,7 @@ fn begin(core: &Arc<Core>, body: &Arc<Body>) {
             outcome = open_again(&core, &under_way.body) => under_way.outcome = outcome,
             _ = wanted.changed() => {}
         }
-        if let Outcome::Dead(why) = under_way.outcome {
+        if let Outcome::Dead(why) = &under_way.outcome {
             under_way.body.tell(&core, why);
         }
     });
@@ -170,7 +173,7 @@ enum Found<'a> {
         opened: Vec<(Arc<Handle>, Result<Fresh<'a>>)>,
     },
     /// Another one, or none.
-    NotIt(&'static str),
+    NotIt(String),
     Failed(Errno),
 }
 
@@ -182,7 +185,8 @@ async fn open_again(core: &Arc<Core>, body: &Arc<Body>) -> Outcome {
         let handles: Vec<_> = lost.filter_map(|slot| slot.handle.upgrade()).collect();
         (names, handles, state.ended)
     };
-    let mut outcome = Outcome::Dead("removed while it was open, and lost with the connection");
+    let removed = "removed while it was open, and lost with the connection";
+    let mut outcome = Outcome::Dead(removed.to_owned());
     for name in names {
         match find(core, body, &name, &handles).await {
             Found::It { attr, opened } => {
@@ -211,8 +215,8 @@ async fn find<'a>(
                 match is_it(core, body, name, &opened.attr).await {
                     Ok(true) => {}
                     Ok(false) => {
-                        let why = "changed on the server while there was no connection";
-                        return Found::NotIt(why);
+                        let how = body.expect().difference(&opened.attr);
+                        return Found::NotIt(format!("{CHANGED} ({how})"));
                     }
                     Err(errno) => return Found::Failed(lost_again(errno)),
                 }
@@ -220,10 +224,12 @@ async fn find<'a>(
                 all.push((handle.clone(), Ok(fresh)));
             }
             Err(Errno::ENOENT | Errno::ENOTDIR) => {
-                return Found::NotIt("gone from the server while there was no connection");
+                let why = "gone from the server while there was no connection";
+                return Found::NotIt(why.to_owned());
             }
             Err(Errno::EISDIR | Errno::ELOOP | Errno::ENXIO) => {
-                return Found::NotIt("replaced on the server while there was no connection");
+                let why = "replaced on the server while there was no connection";
+                return Found::NotIt(why.to_owned());
             }
             // It may be that file, but this is not to be had any more.
             Err(errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS | Errno::ETXTBSY)) => {

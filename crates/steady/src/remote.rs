@@ -14,10 +14,13 @@ use crate::known::Seen;
 impl Remote for Steady {
     async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
         let core = &self.core;
+        let asked = core.known.moment();
         let answer = core.repeated(|| core.inner.lstat(path)).await;
         match &answer {
-            Ok(attr) => core.known.note(path, Seen::there(attr)),
-            Err(Errno::ENOENT | Errno::ENOTDIR) => core.known.note(path, Seen::Absent),
+            Ok(attr) => core.known.note_seen(path, Seen::there(attr), asked),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => {
+                core.known.note_seen(path, Seen::Absent, asked);
+            }
             Err(_) => {}
         }
         answer

@@ -375,8 +375,7 @@ async fn ground(stage: &Stage) -> Open {
     open
 }
 
-async fn run(case: &Case, cut: Cut) {
-    let stage = Stage::new();
+async fn run(stage: Stage, case: &Case, cut: Cut) {
     let open = ground(&stage).await;
     stage.server().set_pending(true);
     let call = (case.run)(&stage.steady, open);
@@ -426,7 +425,18 @@ async fn run(case: &Case, cut: Cut) {
 async fn every_operation_survives_a_cut_anywhere() {
     for case in &cases() {
         for cut in CUTS {
-            run(case, cut).await;
+            run(Stage::new(), case, cut).await;
+        }
+    }
+}
+
+/// Over two gateways, of which the other one goes on.
+#[tokio::test(start_paused = true)]
+async fn every_operation_survives_a_cut_of_its_gateway_anywhere() {
+    // Between two gateways nothing is copied: the caller is told so, and copies by himself.
+    for case in cases().iter().filter(|case| case.call != Call::Copy) {
+        for cut in CUTS {
+            run(Stage::pool(), case, cut).await;
         }
     }
 }

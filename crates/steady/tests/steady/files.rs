@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
+use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode, Timestamp};
 use bytes::Bytes;
 use testkit::{Call, path};
 
@@ -312,6 +312,52 @@ async fn what_we_have_changed_ourselves_is_no_change() {
         assert_eq!(stage.read(fh).await.unwrap(), content, "round {round}");
         assert_eq!(stage.read(second).await.unwrap(), content, "round {round}");
     }
+}
+
+/// Answers come in another order than what they are about has happened. (Over several sessions; and
+/// over one, when those who wait for them look in another order.)
+#[tokio::test(start_paused = true)]
+async fn what_was_acknowledged_before_something_older_stands() {
+    let times =
+        |secs| AttrChange { mtime: Some(Timestamp::from_secs(secs)), ..AttrChange::default() };
+    let perm = |perm| AttrChange { perm: Some(perm), ..AttrChange::default() };
+    for older in [times(1_000), size(5), perm(0o600)] {
+        for newer in [None, Some(size(3)), Some(perm(0o640)), Some(times(2_000))] {
+            let stage = Stage::new();
+            let fh = stage.create("f").await;
+            stage.put(fh, 0, "content").await.unwrap();
+            let gate = stage.faulty.hold_answer(Call::Fsetattr, 1);
+            let mut first = stage.steady.fsetattr(fh, older);
+            assert!(poll_once(&mut first).is_pending());
+            match newer {
+                Some(newer) => stage.steady.fsetattr(fh, newer).await.unwrap(),
+                None => stage.put(fh, 4, "e, newer").await.unwrap(),
+            }
+            gate.release();
+            first.await.unwrap();
+            stage.blink();
+            let content = stage.server().content("f");
+            assert_eq!(stage.read(fh).await, Ok(content), "{older:?} {newer:?}");
+            stage.steady.close(fh);
+            stage.nothing_leaked().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_acknowledged_after_a_newer_cut_makes_the_file_no_longer() {
+    let stage = Stage::new();
+    let fh = stage.create("f").await;
+    let gate = stage.faulty.hold_answer(Call::Write, 1);
+    let mut first = stage.steady.write(fh, 0, Bytes::from_static(b"content"));
+    assert!(poll_once(&mut first).is_pending());
+    stage.steady.fsetattr(fh, size(3)).await.unwrap();
+    gate.release();
+    first.await.unwrap();
+    stage.blink();
+    assert_eq!(stage.read(fh).await.unwrap(), b"con");
+    stage.steady.close(fh);
+    stage.nothing_leaked().await;
 }
 
 #[tokio::test(start_paused = true)]

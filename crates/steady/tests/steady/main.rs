@@ -9,4 +9,5 @@ mod random;
 mod real;
 mod runs;
 mod stage;
+mod telling;
 mod waiting;

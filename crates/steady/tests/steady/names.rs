@@ -205,6 +205,51 @@ async fn a_rename_is_answered_by_what_is_at_both_names() {
     }
 }
 
+/// Looks are under way at any time: ahead, or for others. An answer from before a change, which comes
+/// after it, says nothing about what was there when the next change was sent.
+#[tokio::test(start_paused = true)]
+async fn a_look_from_before_a_change_is_not_what_was_there_after_it() {
+    for call in [Call::Lstat, Call::Open, Call::Readdir] {
+        let stage = Stage::new();
+        stage.server().put_file("d/a", "this is replaced");
+        stage.server().set_mtime("d/a", OLD);
+        stage.server().put_file("d/b", "this replaces it");
+        stage.server().set_mtime("d/b", OLD + 1);
+        let (a, b, c) = (path("d/a"), path("d/b"), path("d/c"));
+        for name in [&a, &b, &c] {
+            let _ = stage.steady.lstat(name).await;
+        }
+        let gate = stage.faulty.hold_answer(call, 1);
+        let late = async {
+            match call {
+                Call::Lstat => stage.steady.lstat(&a).await.map(drop),
+                Call::Open => {
+                    let flags = OpenFlags::existing(base::Access::Read);
+                    let opened = stage.steady.open(&a, flags).await?;
+                    stage.steady.close(opened.fh);
+                    Ok(())
+                }
+                _ => {
+                    let dh = stage.steady.opendir(&path("d")).await?;
+                    while stage.steady.readdir(dh).await?.is_some() {}
+                    stage.steady.closedir(dh);
+                    Ok(())
+                }
+            }
+        };
+        let meanwhile = async {
+            gate.arrived().await;
+            stage.steady.rename(&b, &a, RenameMode::Replace).await.unwrap();
+            gate.release();
+        };
+        assert_eq!(tokio::join!(late, meanwhile).0, Ok(()), "{call:?}");
+        stage.faulty.fail_after(Call::Rename, 1, Errno::EHOSTDOWN);
+        assert_eq!(stage.steady.rename(&a, &c, RenameMode::Replace).await, Ok(()), "{call:?}");
+        assert_eq!(stage.content("d/c"), "this replaces it");
+        stage.nothing_leaked().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_link_of_somebody_else_is_not_ours() {
     let stage = Stage::new();

@@ -1,5 +1,6 @@
 //! Random operations with random cuts, against a remote that saw none: the answers and what is there
-//! in the end must be equal.
+//! in the end must be equal. So it is over one link, and over two gateways of one server, each with
+//! a link of its own.
 //!
 //! Left out is what a cut may change by right: files that are open when their name is removed or
 //! replaced, and second names of open files. Links lead nowhere: a path never goes through one.
@@ -13,6 +14,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use replicas::{Gateway, Replicas};
 use steady::Steady;
 use testkit::faulty::Fault;
 use testkit::{FaultyRemote, MemRemote, path};
@@ -342,19 +344,47 @@ impl OpenNames {
     }
 }
 
-async fn compare(ops: &[(Op, Fault)]) -> std::result::Result<(), TestCaseError> {
+type Link = Arc<FaultyRemote<MemRemote>>;
+
+/// An operation, which of the links breaks during it, and how.
+type Step = (Op, prop::sample::Index, Fault);
+
+/// A gateway that does not come back soon, or only in another run, may have lost what was not synced
+/// (L6).
+const LONGEST_OF_A_POOL_SECS: u64 = 2;
+
+/// Within this time a gateway whose link is back is used again.
+const A_POOL_SETTLES: Duration = Duration::from_secs(2);
+
+/// What is reached over these links: itself over one, a pool of gateways over several.
+fn over(links: &[Link]) -> Arc<dyn Remote> {
+    if let [link] = links {
+        return link.clone();
+    }
+    let gateway = |link: &Link| Gateway { name: "gateway".to_owned(), remote: link.clone() };
+    let gateways = links.iter().map(gateway).collect();
+    Arc::new(Replicas::new(gateways, replicas::Config::default()).unwrap())
+}
+
+async fn compare(links: usize, steps: &[Step]) -> std::result::Result<(), TestCaseError> {
     let reference = Arc::new(MemRemote::new());
     let memory = Arc::new(MemRemote::new());
     memory.set_pending(true);
-    let faulty = Arc::new(FaultyRemote::new(memory.clone()));
+    let links: Vec<Link> =
+        (0..links).map(|_| Arc::new(FaultyRemote::new(memory.clone()))).collect();
+    links.iter().for_each(|link| link.set_server_run("the only one"));
     let mut plain = Side::new(reference.clone());
-    let mut steady = Side::new(Steady::new(faulty.clone(), steady::Config::default()));
+    let mut steady = Side::new(Steady::new(over(&links), steady::Config::default()));
     let mut names = OpenNames::default();
     let mut linked: Vec<&str> = Vec::new();
-    for (index, (op, fault)) in ops.iter().enumerate() {
+    for (index, (op, link, fault)) in steps.iter().enumerate() {
         // A file with two names may be changed by one while it is open by the other.
         let touches_linked = |name: &str| linked.contains(&name);
         if names.forbids(op) || matches!(op, Op::Open { name, .. } if touches_linked(name)) {
+            continue;
+        }
+        // Two files may be at two gateways, between which nothing is copied.
+        if links.len() > 1 && matches!(op, Op::Copy { .. }) {
             continue;
         }
         if let Op::Link { from, to } = op {
@@ -365,12 +395,22 @@ async fn compare(ops: &[(Op, Fault)]) -> std::result::Result<(), TestCaseError> 
             let _ = steady.remote.lstat(&path(name)).await;
         }
         let expected = plain.apply(op).await;
-        let breaking = as_of_a_link(*fault, op).happen(&faulty);
+        let fault = match as_of_a_link(*fault, op) {
+            Fault::Cut(turns, secs) if links.len() > 1 => {
+                Fault::Cut(turns, secs.min(LONGEST_OF_A_POOL_SECS))
+            }
+            fault => fault,
+        };
+        let breaking = fault.happen(&links[link.index(links.len())]);
         // The fault is there before the operation begins.
         let both = async { tokio::join!(biased; breaking, steady.apply(op)).1 };
         let in_time = tokio::time::timeout(Duration::from_secs(3600), both).await;
         let got = in_time.map_err(|_| TestCaseError::fail(format!("{index} {op:?} hangs")))?;
-        faulty.clear();
+        links.iter().for_each(|link| link.clear());
+        if links.len() > 1 {
+            // Outages that follow each other at once are one that is long.
+            tokio::time::sleep(A_POOL_SETTLES).await;
+        }
         prop_assert_eq!(&got, &expected, "operation {} {:?} with {:?}", index, op, fault);
         names.follow(op, expected.is_ok());
     }
@@ -395,20 +435,30 @@ fn one_line(text: &str) -> String {
 }
 
 /// `STEADY_CASES` sets how many lists of operations are tried.
-#[test]
-fn cuts_change_nothing() {
+#[track_caller]
+fn agrees(links: usize) {
     let cases = std::env::var("STEADY_CASES").map_or(150, |cases| cases.parse().unwrap());
     let config = Config { cases, failure_persistence: None, ..Config::default() };
-    let ops = prop::collection::vec((op(), fault()), 1..80);
-    let result = TestRunner::new(config).run(&ops, |ops| {
+    let steps = prop::collection::vec((op(), any::<prop::sample::Index>(), fault()), 1..80);
+    let result = TestRunner::new(config).run(&steps, |steps| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .start_paused(true)
             .build()
             .unwrap();
-        runtime.block_on(compare(&ops))
+        runtime.block_on(compare(links, &steps))
     });
     if let Err(why) = result {
         panic!("{}", one_line(&why.to_string()));
     }
+}
+
+#[test]
+fn cuts_change_nothing() {
+    agrees(1);
+}
+
+#[test]
+fn cuts_of_the_links_of_two_gateways_change_nothing() {
+    agrees(2);
 }

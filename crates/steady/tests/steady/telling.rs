@@ -1,0 +1,90 @@
+//! What the log says of an outage.
+
+use std::fmt::{Debug, Write};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base::Remote;
+use testkit::path;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber, span};
+
+use super::stage::Stage;
+
+/// Keeps warnings, each as one line.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            write!(self.0, "{value:?}").unwrap();
+        }
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        self.0.lock().unwrap().push(line.0);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// L10: whoever waits learns why when it takes long, and does not read it again and again.
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_told_after_ten_seconds_once_and_its_end_too() {
+    for (outage_secs, told) in [(9, 0), (11, 1), (3_600, 1)] {
+        let log = Log::default();
+        let _guard = tracing::subscriber::set_default(log.clone());
+        let stage = Stage::new();
+        stage.cut_for(Duration::from_secs(outage_secs));
+        // While nobody asks, nobody is told.
+        assert_eq!(log.lines(), [""; 0]);
+        let root = path("");
+        let waiting = stage.steady.lstat(&root);
+        let ten_seconds = tokio::time::sleep(Duration::from_millis(10_500));
+        tokio::pin!(waiting);
+        tokio::select! {
+            biased;
+            _ = &mut waiting => assert_eq!(told, 0, "it waits"),
+            () = ten_seconds => {
+                let lines = log.lines();
+                assert_eq!(lines.len(), told, "{lines:?}");
+                assert!(lines[0].contains("not responding, still trying"), "{lines:?}");
+                waiting.await.unwrap();
+            }
+        }
+        let lines = log.lines();
+        assert_eq!(lines.len(), 2 * told, "{outage_secs} s: {lines:?}");
+        if let Some(last) = lines.last() {
+            let after = last.split_once("OK, after ").expect("it is told that it is back").1;
+            let secs: u64 = after.trim_end_matches(" s").parse().unwrap();
+            assert!(secs >= outage_secs && secs < outage_secs + 60, "{last}");
+        }
+    }
+}
