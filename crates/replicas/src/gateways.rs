@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base::{Errno, Remote, RemotePath, Result, Window};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::config::{Gateway, MAX_GATEWAYS, Mode};
 use crate::member::{Health, LARGE_BYTES, Member, Weight};
@@ -19,6 +19,10 @@ use crate::status::Why;
 /// How long a request waits for a gateway when all are left out, before it fails. As long as a host
 /// waits for its next attempt to connect.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// While somebody waits, those that are left out are probed so often: what a connection that stands
+/// again is noticed late.
+const WANTED_AGAIN: Duration = Duration::from_millis(250);
 
 /// How long one is waited for that was lost a moment ago and changed what is asked about.
 const GRACE: Duration = Duration::from_secs(1);
@@ -137,8 +141,11 @@ impl Gateways {
         }
         self.count();
         tracing::warn!(gateway = ?member.name, usable = self.usable(), "left out: {why}");
-        if member.health() == Health::Lost && member.unsynced.load(Ordering::SeqCst) > 0 {
-            member.run.doubt();
+        if member.health() == Health::Lost {
+            match member.unsynced.load(Ordering::SeqCst) {
+                0 => member.run.forget(),
+                _ => member.run.doubt(),
+            }
         }
     }
 
@@ -187,8 +194,18 @@ impl Gateways {
     /// The same, with a deadline.
     pub(crate) async fn wait_until(&self, deadline: Instant, enough: impl Fn(usize) -> bool) {
         let mut usable = self.usable.subscribe();
-        self.wanted.send_replace(());
-        let _ = tokio::time::timeout_at(deadline, usable.wait_for(|usable| enough(*usable))).await;
+        let waiting = timeout_at(deadline, usable.wait_for(|usable| enough(*usable)));
+        let wanting = async {
+            loop {
+                self.wanted.send_replace(());
+                sleep(WANTED_AGAIN).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = waiting => {}
+            () = wanting => {}
+        }
     }
 
     /// By the mode, among those that are usable and not in `not`.

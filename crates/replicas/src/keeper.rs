@@ -67,6 +67,7 @@ pub(crate) async fn keep(
                 Trouble::Silent(time) => gateways.leave_out(&member, Why::Silent(time)),
             }
             until_well(&gateways, &member, deadline).await;
+            gateways.learn_run(&member).await;
         }
     };
     tokio::select! {

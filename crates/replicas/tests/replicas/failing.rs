@@ -182,9 +182,14 @@ async fn only_writes_that_were_not_synced_come_into_doubt() {
 /// What becomes of a gateway that was lost with unsynced writes, and whether they count as lost.
 #[tokio::test(start_paused = true)]
 async fn a_gateway_that_is_back_soon_in_its_run_has_lost_nothing() {
-    for (back_after_secs, runs_on, lost) in
-        [(1, true, false), (1, false, true), (20, true, true), (20, false, true)]
-    {
+    for (back_after_secs, runs_on, lost) in [
+        (1, true, false),
+        (1, false, true),
+        (2, true, false),
+        (2, false, true),
+        (20, true, true),
+        (20, false, true),
+    ] {
         let it = Faulty::new(Mode::Failover, 2);
         it.gateways.iter().for_each(|gateway| gateway.set_server_run("its first"));
         let fh = it.create("file").await;
@@ -209,6 +214,54 @@ async fn a_gateway_that_is_back_soon_in_its_run_has_lost_nothing() {
         assert_eq!(it.pool.server_run().await.unwrap(), now);
         it.pool.close(fh);
     }
+}
+
+/// A connection that was lost before its run was known was most likely only lost.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_was_lost_before_it_told_its_run_is_believed() {
+    let it = Faulty::new(Mode::Failover, 2);
+    it.gateways.iter().for_each(|gateway| gateway.set_server_run("the only one"));
+    let fh = it.create("file").await;
+    it.put(fh, 0, b"x").await;
+    it.gateways[0].cut();
+    it.pool.lstat(&path("")).await.unwrap();
+    it.gateways[0].restore_without_handles(Errno::ESTALE);
+    // As a pool says of which nothing was ever lost.
+    let before = Faulty::new(Mode::Failover, 2).pool.server_run().await.unwrap();
+    assert_eq!(it.pool.server_run().await.unwrap(), before);
+    it.pool.close(fh);
+}
+
+/// What was lost with nothing to lose may come back as another run.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_was_restarted_while_nothing_was_written_has_lost_nothing() {
+    let it = Faulty::new(Mode::Failover, 2);
+    it.gateways.iter().for_each(|gateway| gateway.set_server_run("its first"));
+    let before = it.pool.server_run().await.unwrap();
+    for run in ["its second", "its third"] {
+        it.gateways[0].cut();
+        it.pool.lstat(&path("")).await.unwrap();
+        it.until(0, is_left_out).await;
+        it.gateways[0].set_server_run(run);
+        it.gateways[0].restore_without_handles(Errno::ESTALE);
+        it.until(0, |state| !is_left_out(state)).await;
+    }
+    let fh = it.create("file").await;
+    it.put(fh, 0, b"x").await;
+    it.gateways[0].cut();
+    it.pool.lstat(&path("")).await.unwrap();
+    it.gateways[0].restore_without_handles(Errno::ESTALE);
+    assert_eq!(it.pool.server_run().await.unwrap(), before);
+    // But what is restarted with something to lose has lost it.
+    let again = it.create("again").await;
+    it.put(again, 0, b"x").await;
+    it.gateways[0].cut();
+    it.pool.lstat(&path("")).await.unwrap();
+    it.gateways[0].set_server_run("its fourth");
+    it.gateways[0].restore_without_handles(Errno::ESTALE);
+    assert_ne!(it.pool.server_run().await.unwrap(), before);
+    it.pool.close(fh);
+    it.pool.close(again);
 }
 
 #[tokio::test(start_paused = true)]
