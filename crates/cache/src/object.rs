@@ -3,21 +3,21 @@
 //! Invariants:
 //! 1. A file gets its name when all its bytes are written, and is never written to afterwards. So
 //!    it can stand behind a passthrough open or a `sendfile` as it is.
-//! 2. No byte reaches a reader that was not compared with a checksum. A content of one chunk is
-//!    compared with its name, a larger one chunk by chunk with the checksums beside it
-//!    ([`about`]).
+//! 2. No byte reaches a reader that was not compared with a checksum since it was read from the
+//!    disk. A content of one chunk is compared with its name; of a larger one whole chunks with
+//!    the checksums beside it ([`about`]), and parts of chunks block by block with finer ones
+//!    ([`blocks`], [`finer`]).
 //! 3. What does not compare is removed, together with what is known about it. That is the repair:
-//!    it will be fetched again.
-//!
-//! A read of a part of a chunk takes the chunk whole to compare it. The second read of a part of
-//! the same chunk through the same open object reads that part alone, if the file's size and time
-//! of status change are still those of the first; whoever writes to the file changes that time. A
-//! read of whole chunks always compares, since the bytes are at hand anyway.
+//!    it will be fetched again. Finer checksums that are missing or damaged are made again from
+//!    the chunk.
 //!
 //! Removing a file does not disturb those who have it open.
 
 pub(crate) mod about;
+pub(crate) mod blocks;
 mod digests;
+pub(crate) mod finer;
+mod reading;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -34,7 +34,9 @@ use rustix::fs::Stat;
 use self::about::{About, Origin};
 pub(crate) use self::digests::KnownDigests;
 use self::digests::remove_aliases;
-use crate::codec::{CHECKSUM_BYTES, checksum_at};
+use self::finer::Finer;
+use self::reading::{Trouble, Wait};
+use crate::codec::CHECKSUM_BYTES;
 use crate::digest::{Digest, Digests};
 use crate::folder::{Folder, note_use, read_exact_at};
 use crate::store::places::Places;
@@ -43,8 +45,7 @@ use crate::store::shared::{Counters, Shared};
 
 /// The unit in which contents are compared and in which partial ones are kept: the length of the
 /// kernel's usual read. Its checksum is 1/8192 of it. A smaller unit makes more of them to be read
-/// at each open, a larger one makes a small read of a large file costlier: to read and compare
-/// 128 KiB takes some 30 us.
+/// at each open; for reads of a part there are finer ones, which are read when they are needed.
 pub const CHUNK_BYTES: u64 = 128 << 10;
 
 /// Small contents that open objects may keep in memory, of all of them: enough for hundreds of
@@ -85,16 +86,9 @@ enum Body {
     Small,
     Large {
         sums: Vec<[u8; CHECKSUM_BYTES]>,
-        compared: Mutex<Compared>,
+        finer: Finer,
         whole: AtomicBool,
     },
-}
-
-/// Chunks that compared well while the file had this status.
-#[derive(Default)]
-struct Compared {
-    status: Option<Status>,
-    chunks: Vec<u64>,
 }
 
 /// Files of large contents that compared well as a whole, the status that they had, and when. Their
@@ -151,22 +145,32 @@ impl Object {
         self.0.size == 0
     }
 
-    /// Up to `len` bytes from `offset`; fewer only at the end. Reads the disk, a chunk's worth more
-    /// than asked for at most at each end.
+    /// Up to `len` bytes from `offset`; fewer only at the end. Reads the disk, some KiB more than
+    /// asked for at most at each end where the checksums of blocks are known, else a chunk's worth.
     pub fn read(&self, offset: u64, len: usize) -> Result<Bytes, Damaged> {
+        // Whoever waits for the disk has an answer.
+        self.read_as(offset, len, Wait::ForDisk).map(Option::unwrap_or_default)
+    }
+
+    /// As [`Object::read`], without waiting for the disk: `None` where some of it would have to be
+    /// read from there, which the file system has then begun. Where the file system cannot tell,
+    /// the disk is waited for.
+    pub fn read_now(&self, offset: u64, len: usize) -> Result<Option<Bytes>, Damaged> {
+        self.read_as(offset, len, Wait::No)
+    }
+
+    fn read_as(&self, offset: u64, len: usize, wait: Wait) -> Result<Option<Bytes>, Damaged> {
         let end = self.0.size.min(offset.saturating_add(len as u64));
         if offset >= end {
-            return Ok(Bytes::new());
+            return Ok(Some(Bytes::new()));
         }
-        Counters::add(&self.0.shared.counters.read_bytes, end - offset);
-        let read = match &self.0.body {
-            Body::Held(content) => Some(content.slice(offset as usize..end as usize)),
-            Body::Small => {
-                self.0.read_small().map(|content| content.slice(offset as usize..end as usize))
-            }
-            Body::Large { .. } => self.0.read_large(offset, end),
+        let read = match self.0.read(offset, end, wait) {
+            Ok(read) => read,
+            Err(Trouble::WouldWait) => return Ok(None),
+            Err(Trouble::Damaged) => return Err(self.0.thrown_away()),
         };
-        read.ok_or_else(|| self.0.thrown_away())
+        Counters::add(&self.0.shared.counters.read_bytes, end - offset);
+        Ok(Some(read))
     }
 
     /// Reads and compares all of it, the first time that it is called in this process for this
@@ -178,17 +182,28 @@ impl Object {
         if whole.load(Ordering::Acquire) {
             return Ok(());
         }
-        let (key, status) = ((self.0.digest, self.0.ino), self.0.status().flatten());
+        let (key, status) = ((self.0.digest, self.0.ino), self.0.status());
         let verified = &self.0.shared.verified;
         if !status.is_some_and(|status| verified.has(&key, status)) {
-            for chunk in 0..chunk_count(self.0.size) {
-                self.0.read_chunk(chunk).ok_or_else(|| self.0.thrown_away())?;
-            }
+            self.0.read_all(|_, _| ()).map_err(|_| self.0.thrown_away())?;
             // The status is that from before the first byte was read.
             status.into_iter().for_each(|status| verified.note(key, status));
         }
         whole.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Reads and compares all of it, for `each` in turn, and mends the checksums of its blocks.
+    pub(crate) fn verify_with(&self, mut each: impl FnMut(&[u8])) -> Result<(), Damaged> {
+        let mut damaged = 0;
+        let read = self.0.read_all(|chunk, bytes| {
+            damaged += u64::from(self.0.mend_block_sums(chunk, bytes));
+            each(bytes);
+        });
+        if damaged > 0 {
+            self.0.shared.damaged("checksum of a content");
+        }
+        read.map_err(|_| self.0.thrown_away())
     }
 
     /// The file, open for reading only.
@@ -199,92 +214,15 @@ impl Object {
 }
 
 impl Inner {
-    fn read_small(&self) -> Option<Bytes> {
-        let content = self.pread(0, self.size as usize)?;
-        (Digest::of(&content) == self.digest).then(|| content.into())
-    }
-
-    /// The bytes of one chunk, compared.
-    fn read_chunk(&self, chunk: u64) -> Option<Vec<u8>> {
-        let Body::Large { sums, .. } = &self.body else { return None };
-        let offset = chunk * CHUNK_BYTES;
-        let len = CHUNK_BYTES.min(self.size - offset) as usize;
-        let bytes = self.pread(offset, len)?;
-        (checksum_at(&bytes, chunk) == sums[chunk as usize]).then_some(bytes)
-    }
-
-    fn read_large(&self, offset: u64, end: u64) -> Option<Bytes> {
-        let (first, last) = (offset / CHUNK_BYTES, (end - 1) / CHUNK_BYTES);
-        let start = first * CHUNK_BYTES;
-        let is_part = offset > start || end < self.size.min(start + CHUNK_BYTES);
-        if first != last || !is_part {
-            return self.read_chunks(first, last, offset, end);
-        }
-        if self.is_compared(first) {
-            return self.pread(offset, (end - offset) as usize).map(Bytes::from);
-        }
-        let status = self.status()?;
-        let bytes = Bytes::from(self.read_chunk(first)?);
-        self.note_compared(first, status);
-        Some(bytes.slice((offset - start) as usize..(end - start) as usize))
-    }
-
-    /// Several chunks by one system call.
-    fn read_chunks(&self, first: u64, last: u64, offset: u64, end: u64) -> Option<Bytes> {
-        let Body::Large { sums, .. } = &self.body else { return None };
-        let start = first * CHUNK_BYTES;
-        let stop = self.size.min((last + 1) * CHUNK_BYTES);
-        let bytes = self.pread(start, (stop - start) as usize)?;
-        let good = (first..=last)
-            .zip(bytes.chunks(CHUNK_BYTES as usize))
-            .all(|(chunk, bytes)| checksum_at(bytes, chunk) == sums[chunk as usize]);
-        let wanted = (offset - start) as usize..(end - start) as usize;
-        good.then(|| Bytes::from(bytes).slice(wanted))
-    }
-
-    fn pread(&self, offset: u64, len: usize) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; len];
-        let mut filled = 0;
-        while filled < len {
-            let rest = &mut bytes[filled..];
-            match rustix::io::pread(&self.file, rest, offset + filled as u64) {
-                Ok(0) => return None,
-                Ok(count) => filled += count,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return None,
-            }
-        }
-        Some(bytes)
-    }
-
     /// The status of the file, if it is old enough to tell a change.
-    fn status(&self) -> Option<Option<Status>> {
+    fn status(&self) -> Option<Status> {
         let stat = rustix::fs::fstat(&self.file).ok()?;
         let settled = base::Timestamp::now().secs - stat.st_ctime >= SETTLED_SECS;
-        Some(settled.then_some(Status {
+        settled.then_some(Status {
             size: stat.st_size,
             changed_secs: stat.st_ctime,
             changed_nanos: stat.st_ctime_nsec as u64,
-        }))
-    }
-
-    fn is_compared(&self, chunk: u64) -> bool {
-        let Body::Large { compared, .. } = &self.body else { return false };
-        let Some(Some(status)) = self.status() else { return false };
-        let compared = compared.lock().unwrap_or_else(PoisonError::into_inner);
-        let word = compared.chunks.get(chunk as usize / 64).copied().unwrap_or(0);
-        compared.status == Some(status) && word & 1 << (chunk % 64) != 0
-    }
-
-    /// Notes that a chunk compared well when it was read after the file had this status.
-    fn note_compared(&self, chunk: u64, status: Option<Status>) {
-        let (Body::Large { compared, .. }, Some(status)) = (&self.body, status) else { return };
-        let mut compared = compared.lock().unwrap_or_else(PoisonError::into_inner);
-        if compared.status != Some(status) {
-            let words = chunk_count(self.size).div_ceil(64) as usize;
-            *compared = Compared { status: Some(status), chunks: vec![0; words] };
-        }
-        compared.chunks[chunk as usize / 64] |= 1 << (chunk % 64);
+        })
     }
 
     fn thrown_away(&self) -> Damaged {
@@ -296,8 +234,13 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Body::Held(content) = &self.body {
-            self.shared.counters.held_bytes.fetch_sub(content.len() as u64, Ordering::Relaxed);
+        match &self.body {
+            Body::Held(content) => {
+                let held = &self.shared.counters.held_bytes;
+                held.fetch_sub(content.len() as u64, Ordering::Relaxed);
+            }
+            Body::Small => {}
+            Body::Large { finer, .. } => finer.release(&self.shared),
         }
     }
 }
@@ -308,6 +251,8 @@ pub(crate) struct Names {
     pub(crate) folder: Vec<u8>,
     pub(crate) content: Vec<u8>,
     pub(crate) about: Vec<u8>,
+    /// The table of the checksums of its blocks.
+    pub(crate) blocks: Vec<u8>,
 }
 
 impl Names {
@@ -318,6 +263,7 @@ impl Names {
             folder: folder.into(),
             content: content.into(),
             about: format!("{content}.about").into_bytes(),
+            blocks: format!("{content}.blocks").into_bytes(),
         }
     }
 }
@@ -372,11 +318,7 @@ impl Shared {
         let size = stat.st_size as u64;
         let body = if size > CHUNK_BYTES {
             let about = about.filter(|about| about.size == size)?;
-            Body::Large {
-                sums: about.sums,
-                compared: Mutex::default(),
-                whole: AtomicBool::new(false),
-            }
+            Body::Large { sums: about.sums, finer: Finer::default(), whole: AtomicBool::new(false) }
         } else {
             let content = read_exact_at(&file, 0, size as usize).ok()??;
             if Digest::of(&content) != *digest {
@@ -429,14 +371,16 @@ impl Shared {
         {
             remove_aliases(&places, &digests);
         }
-        let about = folder.stat(&names.about).map_or(0, |stat| on_disk(stat.st_size as u64));
+        let room = |name| folder.stat(name).map_or(0, |stat| on_disk(stat.st_size as u64));
+        let beside = room(&names.about) + room(&names.blocks);
         // First the content: what is left after a kill is then no content, and swept up.
         if folder.unlink(&names.content).is_err() {
             return 0;
         }
         let _ = folder.unlink(&names.about);
+        let _ = folder.unlink(&names.blocks);
         self.known_digests.remove(digest);
-        let bytes = on_disk(stat.st_size as u64) + about;
+        let bytes = on_disk(stat.st_size as u64) + beside;
         self.release(bytes);
         bytes
     }

@@ -33,6 +33,7 @@ use self::files::{Files, Names, Subject};
 use crate::codec::{CHECKSUM_BYTES, checksum_at};
 use crate::digest::Digest;
 use crate::known::{KnownFile, SourceId, Validator};
+use crate::object::blocks::{BlockSums, TABLE_FROM_BYTES};
 use crate::object::{Object, chunk_count, read_chunk_of};
 use crate::store::room::on_disk;
 use crate::store::shared::{Counters, Shared};
@@ -81,6 +82,8 @@ struct State {
     files: Option<Arc<Files>>,
     present: ChunkSet,
     sums: Vec<[u8; CHECKSUM_BYTES]>,
+    /// Of the chunks for which there was memory.
+    blocks: HashMap<u64, BlockSums>,
     /// Chunks that somebody writes at this moment.
     writing: HashSet<u64>,
     waiting: HashMap<u64, Fragment>,
@@ -361,7 +364,7 @@ impl State {
 impl Inner {
     fn new(shared: Arc<Shared>, subject: Subject, key: [u8; 32]) -> Inner {
         let size = subject.validator.size;
-        let fits = size <= shared.largest_content_bytes();
+        let fits = shared.fits_at_all(size);
         let mut state = State::default();
         if fits && chunk_count(size) > 1 {
             state.present = ChunkSet::new(chunk_count(size));
@@ -463,6 +466,7 @@ impl Inner {
                 state.present.insert(chunk);
                 drop(state);
                 Counters::add(&self.shared.counters.written_bytes, bytes.len() as u64);
+                self.note_blocks(chunk, &bytes);
                 self.catch_up(&files, Some((chunk, &bytes)));
             }
             Err(error) => {
@@ -569,11 +573,29 @@ impl Inner {
             match at_hand {
                 Some((chunk, bytes)) if chunk == next => hashing.blake3.update(bytes),
                 _ => match self.read_back(files, next) {
-                    Some(bytes) => hashing.blake3.update(&bytes),
+                    Some(bytes) => {
+                        self.note_blocks(next, &bytes);
+                        hashing.blake3.update(&bytes)
+                    }
                     None => return,
                 },
             };
             hashing.next += 1;
+        }
+    }
+
+    /// Notes the checksums of the blocks of a chunk that is there.
+    fn note_blocks(&self, chunk: u64, bytes: &[u8]) {
+        let is_wanted = |state: &State| {
+            matches!(state.stage, Stage::Filling) && !state.blocks.contains_key(&chunk)
+        };
+        if self.size() < TABLE_FROM_BYTES || !is_wanted(&self.lock()) {
+            return;
+        }
+        let sums = BlockSums::of(bytes);
+        let mut state = self.lock();
+        if is_wanted(&state) && self.shared.remember_sums(1) {
+            state.blocks.insert(chunk, sums);
         }
     }
 
@@ -609,6 +631,7 @@ impl Inner {
     /// Gives back what is kept in memory, the files' descriptors and room that is not used.
     fn empty(&self, state: &mut State) {
         state.files = None;
+        self.shared.forget_sums(std::mem::take(&mut state.blocks).len());
         if let Some(content) = state.small.take() {
             self.waits_no_more(content.len() as u64);
         }

@@ -159,6 +159,10 @@ pub struct Status {
     pub damaged: u64,
     /// Bytes evicted.
     pub evicted_bytes: u64,
+    /// Largest content that is kept, in bytes.
+    pub largest_content_bytes: u64,
+    /// Times that a larger one was to be kept, and was not.
+    pub too_large: u64,
 }
 
 /// An open store. Cheap to clone; clones are the same one.
@@ -413,6 +417,8 @@ impl Store {
             written_bytes: counted(&counters.written_bytes),
             damaged: counted(&counters.damaged),
             evicted_bytes: counted(&counters.evicted_bytes),
+            largest_content_bytes: shared.largest_content_bytes(),
+            too_large: counted(&counters.too_large),
         }
     }
 

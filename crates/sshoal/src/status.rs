@@ -226,7 +226,7 @@ mod tests {
         let cache = sorted("inodes listed_names listed_bytes fetched_bytes");
         assert_eq!(keys(&status["cache"]), cache);
         let disk = "dir on why used_bytes limit_bytes hits misses read_here_bytes read_there_bytes \
-            completed changed_meanwhile left_out_bytes damaged missed_offline opened_through";
+            completed changed_meanwhile left_out_bytes too_large damaged missed_offline opened_through";
         assert_eq!(keys(&status["disk"]), sorted(disk));
         let source = &status["sources"][0];
         let fields = sorted(

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use base::{Attr, Data, Errno, Fh, Result};
 use bytes::Bytes;
-use rustix::io::ReadWriteFlags;
+use tokio::sync::oneshot;
 
 use super::files::{Content, File};
 use super::filling::{Filling, Read};
 use super::{Core, count};
 use crate::{CHUNK_BYTES, Damaged, Object, Validator};
 
-/// Longest read that is made in place, in bytes, if it seems to be in the page cache. To copy and
+/// Longest read that is made in place, in bytes, if it is in the page cache. To copy and
 /// to verify it takes some 50 us, in which this thread serves nobody else; to ask another thread
 /// takes 10.
 const IN_PLACE_MAX_BYTES: u32 = 256 << 10;
@@ -114,23 +114,31 @@ async fn read_whole(object: Object, offset: u64, len: u32) -> std::result::Resul
         return Ok(Data::new());
     }
     // One of a single chunk is read when it is opened.
-    let read_already = object.len() <= CHUNK_BYTES;
-    if read_already || len <= IN_PLACE_MAX_BYTES && seems_cached(&object, end - 1) {
+    if object.len() <= CHUNK_BYTES {
         return object.read(offset, len as usize).map(Data::from);
     }
-    let reading = tokio::task::spawn_blocking(move || object.read(offset, len as usize));
+    if len <= IN_PLACE_MAX_BYTES
+        && let Some(bytes) = object.read_now(offset, len as usize)?
+    {
+        return Ok(bytes.into());
+    }
+    let read = waiting_for_disk(move || object.read(offset, len as usize)).await;
     // Without a runtime to read on, nobody gets the answer.
-    reading.await.unwrap_or(Err(Damaged)).map(Data::from)
+    read.unwrap_or(Err(Damaged)).map(Data::from)
 }
 
-/// Whether the byte at `place` is in the page cache, as one that stands for those before it. Where
-/// the file system cannot tell, it is taken to be.
-fn seems_cached(object: &Object, place: u64) -> bool {
-    let mut byte = [0];
-    let file = object.file();
-    let mut bytes = [std::io::IoSliceMut::new(&mut byte)];
-    let read = rustix::io::preadv2(&file, &mut bytes, place, ReadWriteFlags::NOWAIT);
-    read != Err(rustix::io::Errno::AGAIN)
+/// Does `read` on a thread that may wait for the disk, and goes on with the operation there: a
+/// second change of threads would cost as much as the first. `None` if there is no such thread.
+async fn waiting_for_disk<T: Send + 'static>(
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (done, answer) = oneshot::channel();
+    tokio::task::spawn_blocking(move || {
+        let answer = read();
+        // Nobody may want it any more.
+        base::task::batch(|| drop(done.send(answer)));
+    });
+    answer.await.ok()
 }
 
 /// Reads what is there of a content that is not whole; `None` unless it is all there.
@@ -144,8 +152,7 @@ async fn read_part(file: &File, filling: &Arc<Filling>, offset: u64, len: u32) -
         return None;
     }
     let partial = filling.partial.clone();
-    let reading =
-        tokio::task::spawn_blocking(move || partial.read(offset, (end - offset) as usize));
-    let bytes: Option<Bytes> = reading.await.ok()?;
+    let read = waiting_for_disk(move || partial.read(offset, (end - offset) as usize)).await;
+    let bytes: Option<Bytes> = read?;
     bytes.map(Data::from)
 }

@@ -7,9 +7,13 @@ use base::{Attr, Timestamp};
 use super::files::{Names, Subject};
 use super::{Inner, Unfinished};
 use crate::digest::Digest;
+use crate::folder::Folder;
 use crate::known::KnownFile;
 use crate::object;
 use crate::object::about::{About, Origin};
+use crate::object::blocks::TABLE_FROM_BYTES;
+use crate::object::finer::{table_room, write_table};
+use crate::store::places::Places;
 use crate::store::room::on_disk;
 use crate::store::shared::Counters;
 
@@ -66,13 +70,14 @@ impl Inner {
         }
         let about = About::new(*digest, self.size(), self.lock().sums.clone());
         // A little more than what the chunks have reserved; it is not worth to fail for.
-        shared.reserve(on_disk(about.encode().len() as u64));
+        shared.reserve(on_disk(about.encode().len() as u64) + table_room(self.size()));
         let (places, names, own) =
             (shared.places(), object::Names::of(digest), Names::of(&self.key));
         let named = places.objects.make_sub(&names.folder).and_then(|folder| {
             if !shared.put_about(&places, &folder, &names, &about) {
                 return Err(io::ErrorKind::Other.into());
             }
+            self.keep_blocks(&places, &folder, digest);
             places.partial.rename(&own.data, &folder, &names.content)?;
             places.partial.unlink(&own.map)
         });
@@ -83,5 +88,17 @@ impl Inner {
             }
             Unfinished::NotKept
         })
+    }
+
+    /// The checksums of its blocks. It can do without: who reads it makes them.
+    fn keep_blocks(&self, places: &Places, folder: &Folder, digest: &Digest) {
+        if self.size() < TABLE_FROM_BYTES {
+            return;
+        }
+        let blocks = std::mem::take(&mut self.lock().blocks);
+        self.shared.forget_sums(blocks.len());
+        if let Err(error) = write_table(places, folder, digest, self.size(), &blocks) {
+            tracing::debug!("checksums of a content are not kept: {error}");
+        }
     }
 }

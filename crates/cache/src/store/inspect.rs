@@ -11,7 +11,6 @@ use super::shared::Shared;
 use crate::digest::Digest;
 use crate::index::record::Record;
 use crate::known::{KnownFile, SourceId};
-use crate::object::CHUNK_BYTES;
 use crate::object::about::Origin;
 use crate::partial::chunks::chunk_range;
 use crate::partial::files;
@@ -152,13 +151,11 @@ impl Shared {
             return self.object_bytes(digest).is_none().then_some(false);
         };
         let mut hasher = blake3::Hasher::new();
-        let mut offset = 0;
-        while offset < object.len() {
-            let Ok(piece) = object.read(offset, 8 * CHUNK_BYTES as usize) else {
-                return Some(false);
-            };
-            hasher.update(&piece);
-            offset += piece.len() as u64;
+        let verified = object.verify_with(|bytes| {
+            hasher.update(bytes);
+        });
+        if verified.is_err() {
+            return Some(false);
         }
         let same = hasher.finalize().as_bytes() == digest.as_bytes();
         if !same {

@@ -58,7 +58,8 @@ pub(super) fn objects(places: &Places, items: &mut Vec<Item>) {
 fn objects_in(folder: &Folder, first: &[u8], items: &mut Vec<Item>) {
     for (name, _) in folder.names().unwrap_or_default() {
         let Ok(stat) = folder.stat(&name) else { continue };
-        if let Some(content) = name.strip_suffix(b".about") {
+        let beside = name.strip_suffix(b".about").or_else(|| name.strip_suffix(b".blocks"));
+        if let Some(content) = beside {
             if folder.stat(content).is_err() {
                 remove_rubbish(folder, &name, &stat);
             }
@@ -68,12 +69,14 @@ fn objects_in(folder: &Folder, first: &[u8], items: &mut Vec<Item>) {
             remove_rubbish(folder, &name, &stat);
             continue;
         };
-        let about = folder.stat(&[&name, &b".about"[..]].concat());
-        let about = about.map_or(0, |about| on_disk(about.st_size as u64));
+        let room = |suffix: &[u8]| {
+            let beside = folder.stat(&[&name, suffix].concat());
+            beside.map_or(0, |beside| on_disk(beside.st_size as u64))
+        };
         let size = stat.st_size as u64;
         items.push(Item {
             what: What::Object(digest, size),
-            bytes: on_disk(size) + about,
+            bytes: on_disk(size) + room(b".about") + room(b".blocks"),
             used_secs: stat.st_atime,
         });
     }

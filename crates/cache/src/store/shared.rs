@@ -34,10 +34,14 @@ pub(crate) struct Counters {
     pub(crate) written_bytes: AtomicU64,
     pub(crate) damaged: AtomicU64,
     pub(crate) evicted_bytes: AtomicU64,
+    /// Fetches of contents that are larger than what is kept.
+    pub(crate) too_large: AtomicU64,
     /// Bytes that wait in memory until their chunk is whole, of all partial contents.
     pub(crate) waiting_bytes: AtomicU64,
     /// Bytes of small contents that open objects keep in memory.
     pub(crate) held_bytes: AtomicU64,
+    /// Bytes that checksums of blocks take in memory.
+    pub(crate) sums_bytes: AtomicU64,
 }
 
 impl Counters {
@@ -260,6 +264,24 @@ impl Shared {
     /// and still not fit beside the next of its kind.
     pub(crate) fn largest_content_bytes(&self) -> u64 {
         self.limit_bytes.load(Ordering::Relaxed) / 2
+    }
+
+    /// Whether a content of so many bytes is kept at all. The first time that one is not, the user
+    /// is told.
+    pub(crate) fn fits_at_all(&self, bytes: u64) -> bool {
+        let largest = self.largest_content_bytes();
+        if bytes <= largest {
+            return true;
+        }
+        if self.counters.too_large.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(
+                "a file of {} MiB is not kept in the cache, which keeps files of up to {} MiB, half \
+                 of its size; a larger cache_size= keeps it",
+                bytes.div_ceil(1 << 20),
+                largest >> 20
+            );
+        }
+        false
     }
 
     /// Damage was found.

@@ -117,6 +117,10 @@ fn a_content_too_large_for_the_store_is_not_begun() {
     assert_eq!(partial.missing(5..7).first(), Some(&(5..7)));
     assert_eq!(partial.finish(&attr, false), Err(cache::Unfinished::NotKept));
     assert!(store.list().is_empty());
+    let status = store.status();
+    assert_eq!((status.too_large, status.largest_content_bytes), (1, 1 << 19), "which is told");
+    world::put(&store, 2, 1).unwrap();
+    assert_eq!(store.status().too_large, 1);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! Some tests kill, or let compete, processes of their own: this program again, told by its
 //! environment what to do ([`processes::child`]).
 
+mod blocks;
 mod bounds;
 mod contents;
 mod damage;

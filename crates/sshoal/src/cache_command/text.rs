@@ -20,6 +20,8 @@ pub struct Told {
     pub used_bytes: u64,
     /// Most that it may take, as far as this command knows: a mount may have been told otherwise.
     pub limit_bytes: u64,
+    /// Largest file that is kept.
+    pub largest_file_bytes: u64,
     /// Bytes that are free on its disk.
     pub disk_free_bytes: u64,
     /// Bytes that stay free there.
@@ -88,6 +90,7 @@ impl Told {
             dir: printable(&status.dir),
             used_bytes: status.used_bytes,
             limit_bytes: status.limit_bytes,
+            largest_file_bytes: status.largest_content_bytes,
             disk_free_bytes: status.disk_free_bytes,
             keep_free_bytes: status.keep_free_bytes,
             off: status.off.as_deref().map(printable),
@@ -129,6 +132,7 @@ pub fn status(told: &Told) -> String {
     let mut out = format!("{}\n", told.dir);
     let (used, limit) = (bytes(told.used_bytes), bytes(told.limit_bytes));
     let _ = writeln!(out, "  holds      {used} (at most {limit})");
+    let _ = writeln!(out, "  files      of up to {} are kept", bytes(told.largest_file_bytes));
     let (free, keep) = (bytes(told.disk_free_bytes), bytes(told.keep_free_bytes));
     let _ = writeln!(out, "  disk       {free} free ({keep} are left)");
     if let Some(why) = &told.off {
@@ -205,6 +209,7 @@ mod tests {
             dir: "/c".into(),
             used_bytes: 5 << 20,
             limit_bytes: 20 << 30,
+            largest_file_bytes: 10 << 30,
             disk_free_bytes: 1 << 30,
             keep_free_bytes: 1 << 29,
             off: Some("No space left on device".into()),
@@ -212,8 +217,8 @@ mod tests {
         };
         assert_eq!(
             status(&told),
-            "/c\n  holds      5 MiB (at most 20 GiB)\n  disk       1 GiB free (512 MiB are left)\n  \
-             writes     none: No space left on device\n  pinned     src\n"
+            "/c\n  holds      5 MiB (at most 20 GiB)\n  files      of up to 10 GiB are kept\n  \
+             disk       1 GiB free (512 MiB are left)\n  writes     none: No space left on device\n  pinned     src\n"
         );
     }
 

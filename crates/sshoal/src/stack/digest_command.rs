@@ -5,8 +5,11 @@
 //!
 //! A tree has hundreds of directories, each of which is asked for, and to connect costs more than
 //! to hash what is in one. So a connection is kept, on which a shell reads a line for each
-//! question: its names, each in quotes. It ends each answer by a line with a dot, which is no line
-//! of such a command. One that was given up in the middle is closed.
+//! question: a directory, and names in it, as words of the shell. It ends each answer by a line
+//! with a dot, which is no line of such a command. One that was given up in the middle is closed.
+//!
+//! Where little differs these lines are a good part of all that moves. So a directory is named
+//! once, and the connection is compressed: digits take half of their room then.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -112,8 +115,11 @@ impl DigestCommand {
         let directory = std::str::from_utf8(directory).map_err(|_| about())?;
         let script = script(text, directory);
         let dialer = |connector: &Arc<SshConnector>| {
-            let config =
-                ssh::Config { sftp_server: Some(script.clone()), ..connector.config().clone() };
+            let config = ssh::Config {
+                sftp_server: Some(script.clone()),
+                compression: true,
+                ..connector.config().clone()
+            };
             ssh::Dialer::new(config, Arc::new(|_: &[u8]| {}))
                 .map_err(|error| Problem::new("option 'digest_command'", error.to_string()))
         };
@@ -162,22 +168,59 @@ impl DigestCommand {
     }
 }
 
-/// A question: the names as words of the shell. One with a newline, of which no line of the answer
-/// could be read, is left out.
+/// The directory that all of these are in, or the source's own where they are in several.
+fn directory(paths: &[RemotePath]) -> RemotePath {
+    let first = paths.first().and_then(RemotePath::parent).unwrap_or_default();
+    match paths.iter().all(|path| path.parent().as_ref() == Some(&first)) {
+        true => first,
+        false => RemotePath::root(),
+    }
+}
+
+/// A path as it is called in a directory that it is in.
+fn name_in<'a>(directory: &RemotePath, path: &'a RemotePath) -> &'a [u8] {
+    match directory.as_bytes().len() {
+        0 => path.as_bytes(),
+        len => &path.as_bytes()[len + 1..],
+    }
+}
+
+/// A question: the directory and the names as words of the shell. A name with a newline, of which
+/// no line of the answer could be read, is left out.
 fn line(paths: &[RemotePath]) -> Vec<u8> {
+    let directory = directory(paths);
     let mut line = Vec::new();
-    for path in paths.iter().map(RemotePath::as_bytes).filter(|path| !path.contains(&b'\n')) {
-        line.extend_from_slice(b" './");
-        for byte in path {
-            match byte {
-                b'\'' => line.extend_from_slice(br"'\''"),
-                byte => line.push(*byte),
-            }
+    add_word(&mut line, &[b"./", directory.as_bytes()].concat());
+    for name in paths.iter().map(|path| name_in(&directory, path)) {
+        if name.contains(&b'\n') {
+            continue;
         }
-        line.push(b'\'');
+        line.push(b' ');
+        match name.first() {
+            // It would be taken for an option.
+            Some(b'-') => add_word(&mut line, &[b"./", name].concat()),
+            _ => add_word(&mut line, name),
+        }
     }
     line.push(b'\n');
     line
+}
+
+/// Adds a word, in quotes where one of its bytes may mean something to a shell.
+fn add_word(line: &mut Vec<u8>, word: &[u8]) {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+,".contains(byte);
+    if word.iter().all(is_plain) {
+        line.extend_from_slice(word);
+        return;
+    }
+    line.push(b'\'');
+    for byte in word {
+        match byte {
+            b'\'' => line.extend_from_slice(br"'\''"),
+            byte => line.push(*byte),
+        }
+    }
+    line.push(b'\'');
 }
 
 #[async_trait]
@@ -229,7 +272,8 @@ fn script(command: &str, directory: &str) -> String {
     let dashed = if directory.starts_with('/') { directory } else { &format!("./{directory}") };
     let asked = format!("{{ {command} \"$@\"; }} </dev/null 2>/dev/null");
     // Each question is asked where the directory is by then: it may be a link, and lead elsewhere.
-    let asked = format!("( cd -- '{}' && eval \"set -- $n\" && {asked} )", quoted(dashed));
+    let there = "eval \"set -- $n\" && cd -- \"$1\" && shift";
+    let asked = format!("( cd -- '{}' && {there} && {asked} )", quoted(dashed));
     let shell = format!("while IFS= read -r n; do {asked}; echo; echo .; done");
     format!("exec env LC_ALL=C /bin/sh -c '{}'", quoted(&shell))
 }
@@ -247,12 +291,13 @@ fn parse(answer: &[u8], kind: DigestKind, paths: &[RemotePath]) -> Vec<Option<By
     for line in answer.split(|byte| *byte == b'\n') {
         let Some((digits, rest)) = line.split_at_checked(2 * len) else { continue };
         let name = rest.strip_prefix(b"  ").or(rest.strip_prefix(b" *"));
-        let name = name.and_then(|name| name.strip_prefix(b"./"));
+        let name = name.map(|name| name.strip_prefix(b"./").unwrap_or(name));
         if let Some((digest, name)) = unhex(digits).zip(name) {
             told.insert(name, digest);
         }
     }
-    paths.iter().map(|path| told.get(path.as_bytes()).cloned()).collect()
+    let directory = directory(paths);
+    paths.iter().map(|path| told.get(name_in(&directory, path)).cloned()).collect()
 }
 
 fn unhex(digits: &[u8]) -> Option<Bytes> {
@@ -295,7 +340,8 @@ mod tests {
         std::os::unix::fs::symlink(&dir, &source).unwrap();
         std::fs::write(other.join("a"), "b").unwrap();
         let names = ["a", "b c", "it's", "$(touch bad)", "-n", "new\nline", "back\\slash", "last"];
-        for name in names {
+        std::fs::create_dir_all(dir.join("sub dir/-x")).unwrap();
+        for name in names.iter().chain(&["sub dir/-n", "sub dir/-x/a", "sub dir/~"]) {
             std::fs::write(dir.join(name), name).unwrap();
         }
         let mut shell = tokio::process::Command::new("/bin/sh")
@@ -305,13 +351,22 @@ mod tests {
             .spawn()
             .unwrap();
         let (mut writer, mut reader) = (shell.stdin.take().unwrap(), shell.stdout.take().unwrap());
-        let questions =
-            [names[..3].to_vec(), names[3..].to_vec(), vec!["absent"], vec!["a"], vec!["a"]];
+        let questions = [
+            names[..3].to_vec(),
+            names[3..].to_vec(),
+            vec!["absent"],
+            vec!["a"],
+            vec!["a"],
+            vec!["sub dir/-n", "sub dir/~"],
+            vec!["sub dir/-x/a"],
+            vec!["sub dir/~", "a"],
+        ];
         let mut told = Vec::new();
         for (number, question) in questions.into_iter().enumerate() {
-            if number == 4 {
+            if [4, 5].contains(&number) {
                 std::fs::remove_file(&source).unwrap();
-                std::os::unix::fs::symlink(&other, &source).unwrap();
+                let target = if number == 4 { &other } else { &dir };
+                std::os::unix::fs::symlink(target, &source).unwrap();
             }
             let paths: Vec<RemotePath> = question.into_iter().map(path).collect();
             writer.write_all(&line(&paths)).await.unwrap();
@@ -324,7 +379,12 @@ mod tests {
         assert_eq!(known[0], [true; 3]);
         // Of a name that is shown otherwise nothing is taken.
         assert_eq!(known[1], [true, true, false, false, true]);
-        assert_eq!(known[2..], [vec![false], vec![true], vec![true]]);
+        assert_eq!(known[2..5], [vec![false], vec![true], vec![true]]);
+        // Of one directory, of another, and of several at once.
+        assert_eq!(known[5..], [vec![true; 2], vec![true], vec![true; 2]]);
+        let different: std::collections::HashSet<_> = told[5..].iter().flatten().collect();
+        assert_eq!(different.len(), 4);
+        assert_eq!(told[7][1], told[0][0]);
         assert_eq!(told[3][0], told[0][0]);
         assert_ne!(told[4][0], told[0][0]);
         assert!(!dir.join("bad").exists() && !other.join("bad").exists());

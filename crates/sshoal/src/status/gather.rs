@@ -80,6 +80,7 @@ fn disk(stack: &Stack, disk: &Disk) -> DiskStatus {
         used_bytes: store.used_bytes,
         limit_bytes: store.limit_bytes,
         damaged: store.damaged,
+        too_large: store.too_large,
         ..DiskStatus::default()
     };
     for source in stack.sources() {

@@ -209,6 +209,8 @@ pub struct DiskStatus {
     pub changed_meanwhile: u64,
     /// Bytes that were not kept since the disk was too slow.
     pub left_out_bytes: u64,
+    /// Opens of files that are too large to be kept.
+    pub too_large: u64,
     /// Contents and records that were found damaged, and thrown away.
     pub damaged: u64,
     /// Questions that could not be answered offline.

@@ -118,6 +118,9 @@ fn disk(out: &mut String, disk: &DiskStatus) {
     if disk.left_out_bytes > 0 {
         facts.push(format!("{} not kept, the disk being slow", bytes(disk.left_out_bytes)));
     }
+    if disk.too_large > 0 {
+        facts.push(format!("{} of files that are too large for it", count(disk.too_large, "open")));
+    }
     if disk.missed_offline > 0 {
         facts.push(format!("{} offline without an answer", count(disk.missed_offline, "question")));
     }

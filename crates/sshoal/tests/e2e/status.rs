@@ -81,7 +81,7 @@ fn on(mountpoint: &Path, after: usize, words: &[&str]) -> Ended {
 
 /// What `sshoal status --json` tells of the mount.
 #[track_caller]
-fn status(mountpoint: &Path) -> Value {
+pub fn status(mountpoint: &Path) -> Value {
     let ended = run(program().args(["status", "--json"]).arg(mountpoint));
     let told: Value = serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{ended:?}"));
     assert_eq!(told["schema"], 1);
