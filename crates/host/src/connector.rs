@@ -69,4 +69,9 @@ pub struct ConnectError {
 pub trait Connector: Send + Sync + 'static {
     /// Makes a connection. Dropping the future gives the attempt up.
     async fn connect(&self, role: Role) -> Result<Connection, ConnectError>;
+
+    /// Further connections that are there already, and cost no login.
+    fn ready(&self) -> usize {
+        0
+    }
 }

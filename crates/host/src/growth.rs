@@ -109,6 +109,7 @@ impl Growth {
         }
         let (read, write) = pool.gates.take_carried();
         let lanes = pool.active().len();
+        let ready = pool.connector.ready();
         let sample = |carried, limit_bytes| Sample {
             carried,
             took,
@@ -116,6 +117,7 @@ impl Growth {
             window_bytes,
             limit_bytes,
             round_trip,
+            ready,
         };
         let read = sample(read, self.read.limit());
         let write = sample(write, self.write.limit());

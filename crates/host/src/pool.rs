@@ -99,7 +99,7 @@ impl From<Unavailable> for Errno {
 
 /// The sessions of one host.
 pub(crate) struct Pool {
-    connector: Arc<dyn Connector>,
+    pub(crate) connector: Arc<dyn Connector>,
     pub(crate) config: Config,
     places: Vec<Place>,
     /// The user has been let in before, so connecting takes no typing.

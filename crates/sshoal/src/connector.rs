@@ -2,19 +2,56 @@
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use host::{ConnectError, Connection, Connector, Role};
 
 use crate::report::Problem;
 
+/// Sessions that were begun before anybody asked for them: each is given out once.
+#[derive(Clone, Default)]
+pub struct Begun(Arc<Mutex<Waiting>>);
+
+#[derive(Default)]
+struct Waiting {
+    first: Option<Connection>,
+    further: Vec<Connection>,
+}
+
+impl Begun {
+    /// This one is for who asks for the first session.
+    pub fn set_first(&self, first: Connection) {
+        self.lock().first = Some(first);
+    }
+
+    /// This one is for who asks for a further session.
+    pub fn add(&self, further: Connection) {
+        self.lock().further.push(further);
+    }
+
+    fn take(&self, role: Role) -> Option<Connection> {
+        match role {
+            Role::Metadata => self.lock().first.take(),
+            Role::Bulk(_) => self.lock().further.pop(),
+        }
+    }
+
+    fn further(&self) -> usize {
+        self.lock().further.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Starts an ssh for each session.
 pub struct SshConnector {
     dialer: ssh::Dialer,
     may_ask: AtomicBool,
-    /// A connection that is there already, for who asks first.
-    first: Mutex<Option<Connection>>,
+    /// Connections that are there already.
+    begun: Begun,
     /// Why the last ssh ended, as far as its words were asked for.
     last: Arc<Mutex<Option<ssh::Cause>>>,
 }
@@ -33,13 +70,13 @@ impl SshConnector {
                 None => problem,
             }
         })?;
-        let (may_ask, first) = (AtomicBool::new(true), Mutex::default());
-        Ok(SshConnector { dialer, may_ask, first, last: Arc::default() })
+        let (may_ask, begun) = (AtomicBool::new(true), Begun::default());
+        Ok(SshConnector { dialer, may_ask, begun, last: Arc::default() })
     }
 
-    /// Gives `first` to who asks for the first session, before any ssh is started.
-    pub fn beginning_with(mut self, first: Option<Connection>) -> SshConnector {
-        self.first = Mutex::new(first);
+    /// Gives what is `begun` to who asks for a session, before an ssh is started for him.
+    pub fn beginning_with(mut self, begun: Begun) -> SshConnector {
+        self.begun = begun;
         self
     }
 
@@ -82,10 +119,8 @@ impl SshConnector {
 #[async_trait]
 impl Connector for SshConnector {
     async fn connect(&self, role: Role) -> Result<Connection, ConnectError> {
-        if role == Role::Metadata
-            && let Some(first) = self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
-        {
-            return Ok(first);
+        if let Some(begun) = self.begun.take(role) {
+            return Ok(begun);
         }
         let connected = match role {
             Role::Metadata if self.may_ask.load(Ordering::Relaxed) => self.dialer.connect().await,
@@ -100,6 +135,10 @@ impl Connector for SshConnector {
         let last = self.last.clone();
         let explain = move || explain(&diagnosis, &last);
         Ok(Connection::from_halves(reader, writer, Box::new(explain)))
+    }
+
+    fn ready(&self) -> usize {
+        self.begun.further()
     }
 }
 

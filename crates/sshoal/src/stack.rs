@@ -31,7 +31,7 @@ use replicas::{Gateway, Replicas};
 use steady::Steady;
 use union::{Branch, Union};
 
-use crate::connector::SshConnector;
+use crate::connector::{Begun, SshConnector};
 use crate::mount::request::{IdMap, LinkTargets, MountRequest};
 use crate::report::{Problem, printable};
 use crate::sources::{self, Origin, Presence, SourceSpec};
@@ -75,22 +75,20 @@ struct Blueprint {
     password: Option<ssh::Password>,
     /// The cache on disk, if one was asked for.
     disk: Option<Disk>,
-    /// A session that is there already, for the first host that is connected.
-    first: Mutex<Option<host::Connection>>,
+    /// Sessions that are there already, for the first host that is connected.
+    begun: Mutex<Begun>,
 }
 
 impl Stack {
     /// Connects to all hosts, and puts the layers on top of each other. Nothing is left of it when
     /// the future is dropped.
     pub async fn build(request: &MountRequest) -> Result<Stack, Problem> {
-        Stack::build_on(request, None).await
+        Stack::build_on(request, Begun::default()).await
     }
 
-    /// As [`Stack::build`]; the first session of the only host is `first`, if there is one.
-    pub async fn build_on(
-        request: &MountRequest,
-        first: Option<host::Connection>,
-    ) -> Result<Stack, Problem> {
+    /// As [`Stack::build`]; the sessions of the only host are those that are `begun`, before others
+    /// are.
+    pub async fn build_on(request: &MountRequest, begun: Begun) -> Result<Stack, Problem> {
         let has_host = request.sources.iter().any(|source| !source.gateways().is_empty());
         let wants_password = request.ssh.password_stdin && has_host;
         let disk = match request.disk.as_ref().filter(|_| has_host) {
@@ -101,7 +99,7 @@ impl Stack {
             request: request.clone(),
             password: wants_password.then(settings::password).transpose()?,
             disk,
-            first: Mutex::new(first),
+            begun: Mutex::new(begun),
         };
         let sources = blueprint.open(&request.sources, Asking::Terminal).await?;
         if sources.iter().all(|source| source.is_away()) && !request.host.delay_connect {
@@ -398,10 +396,11 @@ impl Blueprint {
                 &spec.ssh_arguments,
                 self.password.clone(),
             )?;
-            let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let begun = &mut *self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+            let begun = std::mem::take(begun);
             targets.push(Target {
                 name: destination.to_string(),
-                connector: Arc::new(SshConnector::new(ssh)?.beginning_with(first)),
+                connector: Arc::new(SshConnector::new(ssh)?.beginning_with(begun)),
                 config: settings::host_config(&self.request, directory.clone()),
             });
         }

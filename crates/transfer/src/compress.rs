@@ -4,11 +4,14 @@
 //! What pays is decided by what was measured: the link's rate, and what comes of the first
 //! megabytes.
 
+mod members;
+
 use std::fmt;
 use std::io::{self, BufRead, Read, Write};
 
-use flate2::bufread::GzDecoder;
-use flate2::write::GzEncoder;
+use flate2::bufread::MultiGzDecoder;
+
+use members::Members;
 
 /// How.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +96,7 @@ pub(crate) fn decoder<'a>(
 ) -> io::Result<Box<dyn Read + 'a>> {
     Ok(match method {
         None => Box::new(input),
-        Some(Method::Gzip) => Box::new(GzDecoder::new(input)),
+        Some(Method::Gzip) => Box::new(MultiGzDecoder::new(input)),
         Some(Method::Zstd) => {
             let decoder = ruzstd::decoding::StreamingDecoder::new(input);
             Box::new(decoder.map_err(|error| io::Error::other(error.to_string()))?)
@@ -104,18 +107,16 @@ pub(crate) fn decoder<'a>(
 /// Compresses what is written, on its way to `W`.
 pub(crate) enum Encoder<W: Write> {
     Plain(W),
-    Gzip(Box<GzEncoder<W>>),
+    Gzip(Box<Members<W>>),
 }
 
 impl<W: Write> Encoder<W> {
-    /// Of [`Method::Gzip`]; there is no fast enough library for the other without C.
-    pub(crate) fn new(compresses: bool, output: W) -> Encoder<W> {
+    /// Of [`Method::Gzip`], for a link of that rate in bytes a second, if it is known; there is no
+    /// fast enough library for the other without C.
+    pub(crate) fn new(compresses: bool, output: W, rate: Option<f64>) -> Encoder<W> {
         match compresses {
             false => Encoder::Plain(output),
-            true => {
-                let encoder = GzEncoder::new(output, flate2::Compression::fast());
-                Encoder::Gzip(Box::new(encoder))
-            }
+            true => Encoder::Gzip(Box::new(Members::new(output, rate))),
         }
     }
 
@@ -123,7 +124,7 @@ impl<W: Write> Encoder<W> {
     pub(crate) fn finish(self) -> io::Result<W> {
         match self {
             Encoder::Plain(output) => Ok(output),
-            Encoder::Gzip(encoder) => encoder.finish(),
+            Encoder::Gzip(members) => members.finish(),
         }
     }
 }
@@ -132,14 +133,14 @@ impl<W: Write> Write for Encoder<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Encoder::Plain(output) => output.write(bytes),
-            Encoder::Gzip(encoder) => encoder.write(bytes),
+            Encoder::Gzip(members) => members.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Encoder::Plain(output) => output.flush(),
-            Encoder::Gzip(encoder) => encoder.flush(),
+            Encoder::Gzip(members) => members.flush(),
         }
     }
 }
@@ -162,7 +163,7 @@ mod tests {
     #[test]
     fn what_gzip_writes_is_read_again() {
         let text = "so and so ".repeat(100_000).into_bytes();
-        let mut encoder = Encoder::new(true, Vec::new());
+        let mut encoder = Encoder::new(true, Vec::new(), None);
         encoder.write_all(&text).unwrap();
         let packed = encoder.finish().unwrap();
         assert!(packed.len() < text.len() / 10);

@@ -48,6 +48,7 @@ use std::time::{Duration, Instant};
 
 use base::{Attr, Errno, Name, RemotePath};
 use rustix::fs::{CWD, Mode, OFlags};
+use tokio::sync::Notify;
 
 use crate::compress::{self, Encoder};
 pub use crate::compress::{Compress, Method};
@@ -64,7 +65,7 @@ use tally::Tally;
 use unpack::{Naming, Unpacker};
 
 /// A round trip from which on one stream is bound by OpenSSH's window of 2 MiB: 400 MB/s.
-const LONG_ROUND_TRIP: Duration = Duration::from_millis(5);
+pub const LONG_ROUND_TRIP: Duration = Duration::from_millis(5);
 
 /// How much of an archive is read at a time.
 const READ_BYTES: usize = 512 << 10;
@@ -90,6 +91,8 @@ pub struct Streaming {
     pub events: Arc<dyn Events>,
     /// Where the login of a stream that has not come about is left; without it, it ends.
     pub spare: Option<Spare>,
+    /// Told once when the far side has answered: the login is over.
+    pub greeted: Arc<Notify>,
 }
 
 /// The login of a stream that has not come about, as an SFTP session which has not begun yet. Only
@@ -189,8 +192,8 @@ pub enum Declined {
         /// As [`Streak::in_doubt`].
         in_doubt: bool,
     },
-    /// Several sessions bring it faster.
-    Slower,
+    /// Several sessions bring it faster, with this time from a request to its answer.
+    Slower(Duration),
     /// The connection was lost before the stream began.
     Lost(String),
 }
@@ -337,7 +340,7 @@ impl Streaming {
         let began = Instant::now();
         let work = tokio::task::spawn_blocking(move || {
             let output = Output { stream: stdin, waiting };
-            let packed = pack(output, method, &options, &mut tally, |packer| {
+            let packed = pack(output, (method, rate), &options, &mut tally, |packer| {
                 packer.pack(parent.as_fd(), &from, stage.as_bytes(), &to)?;
                 Ok([stage.as_bytes(), script::MARK].concat())
             });
@@ -379,6 +382,7 @@ impl Streaming {
     ) -> Result<(Far, Option<Method>), Declined> {
         let talk = async {
             let mut far = Far::greet(&*self.shell, command).await?;
+            self.greeted.notify_one();
             if let Some(declined) = self.unfit(&mut far, to, source).await? {
                 self.leave(far).await;
                 return Ok(Err(declined));
@@ -422,9 +426,12 @@ impl Streaming {
             || only_streams
             || matches!(self.compress, Compress::Always(_))
             || to.is_of_names()
-            || far.measure_round_trip().await? <= LONG_ROUND_TRIP
         {
             return Ok(declined);
+        }
+        let round_trip = far.measure_round_trip().await?;
+        if round_trip <= LONG_ROUND_TRIP {
+            return Ok(None);
         }
         let has_big_files = match source {
             None => far.has_big_files().await?,
@@ -434,7 +441,7 @@ impl Streaming {
                 tokio::task::spawn_blocking(look).await.unwrap_or(false)
             }
         };
-        Ok(has_big_files.then_some(Declined::Slower))
+        Ok(has_big_files.then_some(Declined::Slower(round_trip)))
     }
 
     /// Leaves the login of a far side that is not needed.
@@ -455,12 +462,12 @@ impl Streaming {
 /// Packs what `trees` packs; its value is the path of the mark.
 fn pack(
     output: Output,
-    method: Option<Method>,
+    (method, rate): (Option<Method>, Option<f64>),
     options: &Options,
     tally: &mut Tally,
     trees: impl FnOnce(&mut pack::Packer<'_, Encoder<Output>>) -> io::Result<Vec<u8>>,
 ) -> io::Result<()> {
-    let encoder = Encoder::new(method.is_some(), output);
+    let encoder = Encoder::new(method.is_some(), output, rate);
     let mut packer = pack::Packer::new(encoder, options, tally);
     let mark = trees(&mut packer)?;
     let mut output = packer.finish(&mark)?.finish()?;

@@ -224,7 +224,15 @@ mod tests {
             let byte_seconds = room * took.as_secs_f64();
             let carried = Carried { bytes, byte_seconds, slots: Slots::default(), waited: true };
             let round_trip = self.round_trip;
-            Sample { carried, took, lanes: self.lanes, window_bytes, limit_bytes, round_trip }
+            Sample {
+                carried,
+                took,
+                lanes: self.lanes,
+                window_bytes,
+                limit_bytes,
+                round_trip,
+                ready: 0,
+            }
         }
 
         /// Looks for so long; the rate in the mean, and what is on its way at the end.

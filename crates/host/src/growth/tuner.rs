@@ -61,6 +61,8 @@ pub(crate) struct Sample {
     /// What all together may have on their way, if that is bounded.
     pub(crate) limit_bytes: Option<u64>,
     pub(crate) round_trip: Duration,
+    /// Further sessions that cost no login.
+    pub(crate) ready: usize,
 }
 
 impl Sample {
@@ -167,12 +169,12 @@ impl Tuner {
         }
         // Ten milliseconds are 200 MB/s in a window: more than a session carries.
         let window_bound = !self.measures || round_trip >= Duration::from_millis(10);
-        self.step(lanes, window_bound)
+        self.step(lanes, window_bound, 0)
     }
 
-    fn step(&self, lanes: usize, window_bound: bool) -> usize {
+    fn step(&self, lanes: usize, window_bound: bool, ready: usize) -> usize {
         let (most, step) = match window_bound {
-            true => (self.most, STEP),
+            true => (self.most, STEP.max(ready)),
             false => (self.most.min(self.cores), 1),
         };
         most.saturating_sub(lanes).min(step)
@@ -222,9 +224,11 @@ impl Tuner {
         };
         self.busy_looks += 1;
         let window_bound = !self.measures || sample.is_window_bound();
-        let step = self.step(sample.lanes, window_bound);
+        let step = self.step(sample.lanes, window_bound, sample.ready);
         let too_early = self.not_before.is_some_and(|at| now < at);
-        if self.busy_looks < BUSY_LOOKS || step == 0 || too_early {
+        // A burst is worth what is there.
+        let looks = if window_bound && sample.ready > 0 { 1 } else { BUSY_LOOKS };
+        if self.busy_looks < looks || step == 0 || too_early {
             return Advice::Stay;
         }
         self.phase = Phase::Joining { before: sample.lanes, rate: self.busy_rate, window_bound };
@@ -275,6 +279,8 @@ mod tests {
         wanted_bytes: f64,
         /// Sessions that what is asked for can use.
         usable: usize,
+        /// Sessions that cost no login, in all.
+        ready: usize,
     }
 
     const WINDOW_BYTES: u64 = 2 << 20;
@@ -295,7 +301,15 @@ mod tests {
                 waited: room < self.wanted_bytes,
             };
             let (window_bytes, round_trip) = (WINDOW_BYTES, self.round_trip);
-            Sample { carried, took, lanes, window_bytes, limit_bytes: None, round_trip }
+            Sample {
+                carried,
+                took,
+                lanes,
+                window_bytes,
+                limit_bytes: None,
+                round_trip,
+                ready: self.ready,
+            }
         }
 
         /// Looks for so long, with sessions that join after a second; how many there are then, and
@@ -328,7 +342,7 @@ mod tests {
 
     fn way(rate: f64, session_rate: f64, millis: f64) -> Way {
         let round_trip = Duration::from_secs_f64(millis / 1000.0);
-        Way { rate, session_rate, round_trip, wanted_bytes: 64.0 * MB, usable: 64 }
+        Way { rate, session_rate, round_trip, wanted_bytes: 64.0 * MB, usable: 64, ready: 0 }
     }
 
     #[test]
@@ -338,6 +352,19 @@ mod tests {
             way(125.0 * MB, 400.0 * MB, 100.0).run(&mut tuner, 9, Instant::now());
         assert!((6..=7).contains(&lanes), "{lanes}");
         assert!(largest <= STEP);
+    }
+
+    #[test]
+    fn what_costs_no_login_is_taken_at_once() {
+        let mut tuner = Tuner::new(7, 2, true);
+        let mut far = way(125.0 * MB, 400.0 * MB, 100.0);
+        far.ready = 7;
+        assert_eq!(far.run(&mut tuner, 2, Instant::now()), (7, 7));
+        // One session that carries all is enough.
+        let mut tuner = Tuner::new(7, 2, true);
+        let mut slow = way(12.0 * MB, 400.0 * MB, 100.0);
+        slow.ready = 7;
+        assert_eq!(slow.run(&mut tuner, 60, Instant::now()).0, 1);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod pull;
 mod push;
+mod sessions;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use super::show::Show;
 use crate::mount::request::MountRequest;
 use crate::report::{Problem, printable};
 use crate::stack::{self, Stack};
+use sessions::Sessions;
 
 /// How it ended.
 pub struct Ended {
@@ -54,6 +56,8 @@ pub struct Carrier {
     /// The target was written with a slash at its end: it is a directory.
     target_is_directory: bool,
     show: Arc<Show>,
+    /// Sessions of the only host, begun before they are needed.
+    sessions: Sessions,
 }
 
 /// What of the far side is in use.
@@ -149,6 +153,7 @@ impl Carrier {
             near,
             target_is_directory: target.as_encoded_bytes().ends_with(b"/"),
             show,
+            sessions: Sessions::default(),
         })
     }
 
@@ -259,6 +264,7 @@ impl Carrier {
             progress,
             events: self.show.clone(),
             spare: None,
+            greeted: Arc::default(),
         }
     }
 
@@ -283,6 +289,9 @@ impl Carrier {
             }
             Streamed::Declined(declined) => {
                 let why = words(&declined);
+                if let Declined::Slower(round_trip) = declined {
+                    self.begin_sessions(sessions::needed(round_trip));
+                }
                 // Where there is something already, a run compares, and has a stream by names.
                 if self.way == Way::Pull || declined != Declined::Occupied {
                     self.insist(&why)?;
@@ -304,7 +313,11 @@ impl Carrier {
         // Who names the server wants that one.
         let left = left.filter(|_| request.ssh.sftp_server.is_none()).map(shell::session);
         let is_left = left.is_some();
-        let stack = match Stack::build_on(&request, left).await {
+        let begun = self.sessions.begun();
+        if let Some(left) = left {
+            begun.set_first(left);
+        }
+        let stack = match Stack::build_on(&request, begun).await {
             // What was left may have been lost meanwhile.
             Err(error) if is_left => {
                 tracing::debug!("the login of the stream serves no SFTP: {error}");
@@ -468,7 +481,7 @@ fn words(declined: &Declined) -> String {
         Declined::NoTar => "the server has no tar that can".to_owned(),
         Declined::Absent => "the directory is not there".to_owned(),
         Declined::Occupied => "there is something at the target to compare with".to_owned(),
-        Declined::Slower => "several sessions are faster for large files".to_owned(),
+        Declined::Slower(_) => "several sessions are faster for large files".to_owned(),
         Declined::Staged { .. } => "an earlier copy is gone on with".to_owned(),
         Declined::Lost(why) => why.clone(),
     }

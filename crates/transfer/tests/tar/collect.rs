@@ -30,7 +30,7 @@ fn collector(from: &Path, shell: Arc<LocalShell>, options: &Options, auto: bool)
 }
 
 /// Copies what is in `from` into `to`, by a stream where that can.
-async fn copy(
+pub async fn copy(
     from: &Path,
     to: &Path,
     shell: Arc<LocalShell>,
@@ -48,7 +48,7 @@ fn plain() -> Options {
 }
 
 /// Two directories, the first with a bit of everything.
-fn places() -> (tempfile::TempDir, tempfile::TempDir) {
+pub fn places() -> (tempfile::TempDir, tempfile::TempDir) {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     make(from.path());
     for odd in ["-C", "--null", "a\\nb", "\\101", "*", "a b", " ", "new\nline", "'"] {
@@ -59,7 +59,7 @@ fn places() -> (tempfile::TempDir, tempfile::TempDir) {
 
 /// What both have that a run over SFTP keeps, too: times of directories to the second.
 #[track_caller]
-fn assert_same(one: &Path, other: &Path) {
+pub fn assert_same(one: &Path, other: &Path) {
     let (one, other) = (kept(one), kept(other));
     let names = |tree: &std::collections::BTreeMap<Vec<u8>, _>| {
         tree.keys().map(|name| name.escape_ascii().to_string()).collect::<Vec<_>>()
@@ -198,7 +198,7 @@ async fn a_server_without_tar_costs_nothing_but_the_stream() {
 }
 
 /// Copies what is in `from` into `to`, which is on the other side now.
-async fn push(
+pub async fn push(
     from: &Path,
     to: &Path,
     shell: Arc<LocalShell>,

@@ -5,6 +5,7 @@
 )]
 
 mod archive;
+mod busybox;
 mod collect;
 mod hostile;
 mod interrupted;

@@ -23,7 +23,7 @@ pub fn pull_of(directory: &Path, name: Option<&str>, root: &Path, to: &str) -> P
     }
 }
 
-fn push_of(path: &Path, directory: &Path, name: &str) -> Push {
+pub fn push_of(path: &Path, directory: &Path, name: &str) -> Push {
     use std::os::unix::ffi::OsStrExt;
     Push {
         path: path.to_owned(),
@@ -334,7 +334,7 @@ async fn a_large_file_does_not_wait_for_the_window_of_one_stream() {
     whole(streaming.push(&push_of(&tree, there.path(), "one")).await.unwrap());
     fs::File::create(tree.join("large")).unwrap().set_len(17 << 20).unwrap();
     let told = streaming.push(&push_of(&tree, there.path(), "two")).await.unwrap();
-    assert!(matches!(told, Streamed::Declined(Declined::Slower)), "{told:?}");
+    assert!(matches!(told, Streamed::Declined(Declined::Slower(_))), "{told:?}");
     assert_eq!(fs::read_dir(there.path()).unwrap().count(), 1, "nothing was begun");
     // Over a short way one stream is as fast, and who asks for one has it.
     streaming.only_if_fast = false;

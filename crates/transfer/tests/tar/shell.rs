@@ -88,5 +88,6 @@ pub fn streaming(shell: Arc<LocalShell>, options: Options) -> Streaming {
         progress: Arc::new(Progress::default()),
         events: Arc::new(Silent),
         spare: None,
+        greeted: Arc::default(),
     }
 }

@@ -1,11 +1,12 @@
 //! From other machines to this one.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use base::{Errno, FileKind, Name, RemotePath};
 use local::Local;
-use transfer::tar::Pull;
 use transfer::tar::collect::{Collect, Collector};
+use transfer::tar::{Declined, Pull, Streamed};
 use transfer::{Job, Running, Source, Tree};
 
 use super::{
@@ -22,13 +23,22 @@ impl Carrier {
         let mut target = self.near[0].clone();
         let mut reached: Vec<Option<Reached>> = far.iter().map(|_| None).collect();
         let mut to: Vec<RemotePath> = far.iter().map(|far| becomes(&far.place.name)).collect();
+        let mut slower = None;
         // One file and a new name: it is the file's.
         if let ([only], Some(name)) = (&far[..], &target.name)
             && only.place.name.is_some()
             && !self.target_is_directory
         {
             let connected = self.reach(only, None).await?;
+            let asked_at = Instant::now();
             let attr = connected.remote.lstat(&becomes(&only.place.name)).await;
+            let round_trip = asked_at.elapsed();
+            if let Ok(attr) = attr
+                && attr.kind == FileKind::Regular
+                && self.prefers_sessions(attr.size, round_trip)
+            {
+                slower = Some(round_trip);
+            }
             if attr.is_ok_and(|attr| attr.kind != FileKind::Directory) {
                 to[0] = RemotePath::from_names([name]);
                 target.name = None;
@@ -50,8 +60,13 @@ impl Carrier {
         let (mut rest, mut spares) = (Vec::new(), Vec::new());
         for (index, far) in far.iter_mut().enumerate() {
             let mut spare = None;
-            let done = match self.may_stream(far, &target, &to[index]) {
-                Ok(()) => {
+            let done = match (self.may_stream(far, &target, &to[index]), slower) {
+                (Ok(()), Some(round_trip)) => {
+                    let declined = Streamed::Declined(Declined::Slower(round_trip));
+                    self.taken(declined, &mut progressed)?;
+                    false
+                }
+                (Ok(()), None) => {
                     let pull = Pull {
                         directory: far.place.directory.clone(),
                         name: far.place.name.clone(),
@@ -64,7 +79,7 @@ impl Carrier {
                     spare = left;
                     done
                 }
-                Err(why) => {
+                (Err(why), _) => {
                     if self.may_collect(far).is_err() {
                         self.insist(&why)?;
                     }

@@ -1,6 +1,8 @@
 //! From this machine to another one.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use base::{Attr, AttrChange, Errno, FileKind, Name, RemotePath, RenameMode};
 use transfer::shell::quote;
@@ -47,6 +49,11 @@ async fn keep_beginning(
     tracing::debug!("the beginning of '{file}' is kept: {kept:?}");
 }
 
+/// Of a regular file; of anything else zero.
+fn length(path: &Path) -> u64 {
+    path.symlink_metadata().ok().filter(|it| it.is_file()).map_or(0, |it| it.len())
+}
+
 impl Carrier {
     pub(super) async fn push(self, asked: Asked) -> Result<Ended, Problem> {
         let far = self.far[0].clone();
@@ -56,15 +63,17 @@ impl Carrier {
             [only] => self.list_ahead(&only.directory, becomes(&only.name)),
             _ => None,
         };
-        let mut reached = None;
+        let (mut reached, mut round_trip) = (None, Duration::ZERO);
         // One file and a new name: it is the file's.
         if let ([only], Some(name)) = (&self.near[..], &far.place.name)
             && only.name.is_some()
             && !self.target_is_directory
             && only.path().symlink_metadata().is_ok_and(|it| !it.is_dir())
         {
-            let connected = self.reach(&far, None).await?;
+            let connected = self.patiently(self.reach(&far, None), std::future::pending()).await?;
+            let asked_at = Instant::now();
             let there = connected.remote.lstat(&target).await;
+            round_trip = asked_at.elapsed();
             if !there.is_ok_and(|attr| attr.kind == FileKind::Directory) {
                 to[0] = RemotePath::from_names([name]);
                 target = RemotePath::root();
@@ -77,6 +86,10 @@ impl Carrier {
             let taken = match self.push_place(near, &far, &target, &to[index]) {
                 Ok(_) if self.is_there(&reached, &target, &to[index]).await => {
                     let declined = Streamed::Declined(Declined::Occupied);
+                    (self.taken(declined, &mut progressed)?, None)
+                }
+                Ok(_) if self.prefers_sessions(length(&near.path()), round_trip) => {
+                    let declined = Streamed::Declined(Declined::Slower(round_trip));
                     (self.taken(declined, &mut progressed)?, None)
                 }
                 Ok((directory, name)) => {
@@ -205,7 +218,9 @@ impl Carrier {
     ) -> Result<(Taken, Option<Running>), Problem> {
         let Some(shell) = self.shell(far)? else { return Ok((Taken::Nothing, None)) };
         let (streaming, spare) = self.streaming(shell);
-        match unless_asked(asked, streaming.push(push)).await {
+        let greeted = streaming.greeted.clone();
+        let pushed = self.patiently(streaming.push(push), greeted.notified());
+        match unless_asked(asked, pushed).await {
             None => {
                 progressed.interrupted();
                 Ok((Taken::Whole, None))

@@ -403,7 +403,8 @@ async fn carry_out(
         let core = core.clone();
         tokio::task::spawn_blocking(move || {
             let mut done = leaving::Left::default();
-            let output = Encoder::new(method.is_some(), Output { stream: stdin, waiting });
+            let output = Output { stream: stdin, waiting };
+            let output = Encoder::new(method.is_some(), output, rate);
             let packed = leaving::pack(&core, source, output, &pending, &mut sendings, &mut done);
             (done, packed.and_then(|output| output.finish()?.flush()))
         })
