@@ -65,6 +65,7 @@ want sqlite3 sqlite3 "tests of real work on a mount"
 want sshfs sshfs "what sshoal is compared with"
 want fio fio "measurements"
 want bsdtar libarchive-tools "tests of copies to and from a BSD"
+want busybox busybox "tests of copies to and from a small system"
 want strace strace "tests that count system calls"
 want chromium chromium "the test that looks at the benchmarks' report"
 if [ "$bench" = yes ]; then

@@ -33,6 +33,9 @@ pub use endpoint::Endpoint;
 /// The private server's name in its configuration.
 const ALIAS: &str = "bench-server";
 
+/// The same by a second way: a link of its own.
+const SECOND: &str = "bench-server-2";
+
 /// Where a run's directory on a host is made, unless the user names another one.
 const HOST_DIRECTORY: &str = "/tmp";
 
@@ -57,9 +60,9 @@ pub struct Server {
     link_report: LinkReport,
 }
 
-/// Fields are dropped in their order: the link before the server to which it leads.
+/// Fields are dropped in their order: the links before the server to which they lead.
 enum Machine {
-    Private { _link: Option<Link>, sshd: Box<Sshd> },
+    Private { _links: [Option<Link>; 2], sshd: Box<Sshd> },
     Host { executor: Executor },
 }
 
@@ -86,11 +89,16 @@ impl Server {
         if let Some(forwarder) = &forwarder {
             forwarder.set_target(([127, 0, 0, 1], sshd.port()).into());
         }
-        let port = forwarder.as_ref().map_or(sshd.port(), Link::port);
+        let second = match link.options() {
+            Some(options) => Some(Link::start(([127, 0, 0, 1], sshd.port()).into(), options)?),
+            None => None,
+        };
+        let links = [forwarder, second];
+        let ports = links.each_ref().map(|it| it.as_ref().map_or(sshd.port(), Link::port));
         let config = scratch.join("ssh_config");
-        write_config(&config, &sshd.config_path(), port)?;
+        write_config(&config, &sshd.config_path(), ports)?;
         Ok(Server {
-            machine: Machine::Private { _link: forwarder, sshd: Box::new(sshd) },
+            machine: Machine::Private { _links: links, sshd: Box::new(sshd) },
             destination: ALIAS.to_owned(),
             options: options_with(Some(&config)),
             place: Directory::new("server", root),
@@ -163,6 +171,13 @@ impl Server {
     #[must_use]
     pub fn destination(&self) -> &str {
         &self.destination
+    }
+
+    /// The name of the same machine over a second link that is as fast as the first; `None` for a
+    /// host.
+    #[must_use]
+    pub fn second_destination(&self) -> Option<&str> {
+        self.is_private().then_some(SECOND)
     }
 
     /// The directory on it.
@@ -239,10 +254,13 @@ fn ssh_words(options: &[OsString], destination: &str) -> Vec<OsString> {
     words
 }
 
-/// A configuration that differs from the server's own only in the port: ssh takes the first value
-/// that it sees.
-fn write_config(path: &Path, of_server: &Path, port: u16) -> Result<(), Failure> {
-    let text = format!("Host {ALIAS}\nPort {port}\nInclude \"{}\"\n", of_server.display());
+/// A configuration that differs from the server's own in the ports, of which ssh takes the first that
+/// it sees, and has another name for the second of them.
+fn write_config(path: &Path, of_server: &Path, ports: [u16; 2]) -> Result<(), Failure> {
+    let names = format!("Host {ALIAS} {SECOND}\n");
+    let own = fs::read_to_string(of_server)?.replacen(&format!("Host {ALIAS}\n"), &names, 1);
+    let [first, second] = ports;
+    let text = format!("Host {ALIAS}\nPort {first}\nHost {SECOND}\nPort {second}\n{own}");
     fs::write(path, text).map_err(Failure::from)
 }
 

@@ -71,6 +71,28 @@ fn ciphers_and_links_are_those_asked_for() {
 }
 
 #[test]
+fn the_second_way_leads_to_the_same_machine_over_another_link() {
+    let dir = tempfile::tempdir().unwrap();
+    let link: LinkSpec = "rtt=2ms".parse().unwrap();
+    let server = Server::private(&link, dir.path()).unwrap();
+    let second = server.second_destination().unwrap();
+    let ways = [server.destination(), second].map(|way| {
+        let mut command = Command::new("ssh");
+        command.args(server.ssh_options(None)).arg(way).arg("echo $PPID; echo $SSH_CONNECTION");
+        let port = endpoint::ask(server.ssh_options(None), way, &Executor::new()).unwrap().port;
+        (said(command).lines().count(), port)
+    });
+    assert_eq!((ways[0].0, ways[1].0), (2, 2));
+    assert_ne!(ways[0].1, ways[1].1);
+    let address = |port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let ports = ways.map(|(_, port)| port);
+    drop(server);
+    for port in ports {
+        assert!(std::net::TcpStream::connect(address(port)).is_err(), "{port}");
+    }
+}
+
+#[test]
 fn a_host_gets_a_directory_that_is_gone_afterwards() {
     // A private server stands for a host of the user's.
     let dir = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ use crate::results::LeftOut;
 use crate::server::Server;
 use crate::subject::Subject;
 
-use super::copiers::{SshCopier, Tool};
+use super::copiers::{Manner, SshCopier, Tool};
 use super::floor::{Floor, Kind};
 use super::ftp::Ftp;
 use super::local::Local;
@@ -71,7 +71,7 @@ const fn entry(
 
 const SSHFS_NEEDS: &[&Program] = &[&SSHFS, &FUSERMOUNT, &SSH];
 
-static ENTRIES: [Entry; 20] = [
+static ENTRIES: [Entry; 22] = [
     entry(
         "sshoal",
         "this program; sshoal:OPTION,OPTION with mount options",
@@ -81,19 +81,31 @@ static ENTRIES: [Entry; 20] = [
     entry(
         "sshoal-copy",
         "this program's pull and push",
-        Making::Copier(Tool::Own("auto")),
+        Making::Copier(Tool::Own(Manner::Auto)),
         &[&SSH],
     ),
     entry(
         "sshoal-copy:tar",
         "the same, always in one stream by tar",
-        Making::Copier(Tool::Own("tar")),
+        Making::Copier(Tool::Own(Manner::Tar)),
         &[&SSH, &TAR],
     ),
     entry(
         "sshoal-copy:sftp",
         "the same, always over SFTP",
-        Making::Copier(Tool::Own("sftp")),
+        Making::Copier(Tool::Own(Manner::Sftp)),
+        &[&SSH],
+    ),
+    entry(
+        "sshoal-copy:plain",
+        "the same by its own choice, never compressed",
+        Making::Copier(Tool::Own(Manner::Plain)),
+        &[&SSH],
+    ),
+    entry(
+        "sshoal-copy:two",
+        "the same by its own choice, over two links to the server at once",
+        Making::Copier(Tool::Own(Manner::TwoWays)),
         &[&SSH],
     ),
     entry("sshfs", "sshfs as it is", Making::Sshfs(&[]), SSHFS_NEEDS),
@@ -131,14 +143,18 @@ static ENTRIES: [Entry; 20] = [
 
 /// Names that stand for several.
 const GROUPS: [(&str, &str); 3] = [
-    ("all", "every peer, and the floor"),
+    ("all", "every peer, and the floor; not sshoal-copy:plain and :two"),
     ("tuned", "sshfs as the published tables tune it"),
     ("floor", "ssh-cat and sftp-raw: what ssh itself does"),
 ];
 
 fn members(group: &str) -> Vec<&'static Entry> {
     let wanted = |entry: &&Entry| match group {
-        "all" => entry.making != Making::Sshoal,
+        // What two of its own manners gain is asked on a link that is made for it.
+        "all" => {
+            let manner = |it| entry.making == Making::Copier(Tool::Own(it));
+            entry.making != Making::Sshoal && !manner(Manner::Plain) && !manner(Manner::TwoWays)
+        }
         "tuned" => entry.name.starts_with("sshfs:"),
         "floor" => matches!(entry.making, Making::Floor(_)),
         _ => false,
@@ -358,7 +374,9 @@ mod tests {
         assert_eq!(names("tuned"), ["sshfs:aes", "sshfs:opt1", "sshfs:opt3", "sshfs:opt4"]);
         assert_eq!(names(""), [""; 0]);
         let all = names("all");
-        assert!(all.len() == ENTRIES.len() - 1 && !all.contains(&"sshoal".to_owned()));
+        let left_out = ["sshoal", "sshoal-copy:plain", "sshoal-copy:two"];
+        assert_eq!(all.len(), ENTRIES.len() - left_out.len());
+        assert!(left_out.iter().all(|name| !all.contains(&(*name).to_owned())));
     }
 
     #[test]

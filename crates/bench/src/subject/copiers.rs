@@ -20,6 +20,7 @@ use crate::server::Server;
 use crate::subject::{Access, Copier, Session, Subject, Tuning};
 
 pub(super) use line::Line;
+pub(super) use own::Manner;
 use own::Own;
 use tar::TarPipe;
 
@@ -34,8 +35,8 @@ pub(super) enum Tool {
     Sftp,
     Rsync,
     Tar,
-    /// `sshoal pull` and `sshoal push`, by this engine.
-    Own(&'static str),
+    /// `sshoal pull` and `sshoal push`.
+    Own(Manner),
 }
 
 impl Tool {
@@ -56,16 +57,14 @@ impl Tool {
             Tool::Scp => "scp -r HOST:FROM TO",
             Tool::Sftp => "echo 'get -r FROM TO' | sftp -b - HOST",
             Tool::Rsync => "rsync -a -e ssh HOST:FROM/ TO/",
-            Tool::Own("auto") => "sshoal pull HOST:FROM/ TO",
-            Tool::Own("tar") => "sshoal pull --engine tar HOST:FROM/ TO",
-            Tool::Own(_) => "sshoal pull --engine sftp HOST:FROM/ TO",
+            Tool::Own(manner) => manner.command(),
             Tool::Tar => "ssh HOST tar -C FROM -cf - . | tar -C TO -xf -",
         }
     }
 
     fn copier(self, line: Line, sshoal: &Path) -> Box<dyn Copier> {
         match self {
-            Tool::Own(engine) => Box::new(Own { line, engine, program: sshoal.to_owned() }),
+            Tool::Own(manner) => Box::new(Own { line, manner, program: sshoal.to_owned() }),
             Tool::Scp => Box::new(Scp(line)),
             Tool::Sftp => Box::new(Sftp(line)),
             Tool::Rsync => Box::new(Rsync(line)),
@@ -92,6 +91,13 @@ impl Subject for SshCopier {
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
         for program in self.tool.programs() {
             program.require(&self.name)?;
+        }
+        if self.tool == Tool::Own(Manner::TwoWays) && self.server.second_destination().is_none() {
+            return Err(LeftOut {
+                name: self.name.clone(),
+                why: "only a private server has two ways".to_owned(),
+                remedy: Some("leave --host out".to_owned()),
+            });
         }
         self.seen.version(|| programs::versions(self.tool.programs(), executor));
         Ok(())

@@ -55,6 +55,12 @@ impl Line {
         joined(&[self.destination(), ":".as_ref(), path])
     }
 
+    /// `host,host2:path`, where there is a second way to the server.
+    pub(in crate::subject) fn remote_by_both(&self, path: &OsStr) -> OsString {
+        let second = self.server.second_destination().map_or(String::new(), |it| format!(",{it}"));
+        joined(&[self.destination(), second.as_ref(), ":".as_ref(), path])
+    }
+
     pub(in crate::subject) fn destination(&self) -> &OsStr {
         self.server.destination().as_ref()
     }
