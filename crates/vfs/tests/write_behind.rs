@@ -267,32 +267,34 @@ async fn the_parts_of_an_append_go_together() {
 #[tokio::test(start_paused = true)]
 async fn what_others_do_does_not_part_an_append() {
     let append = OpenRequest { append: true, ..request() };
-    let mount =
-        mounted(Config { open_revalidate: Duration::ZERO, ..Config::default() }, append).await;
-    let (vfs, remote) = (&mount.vfs, &mount.remote);
-    let other = vfs.open(mount.ino, append).await.unwrap().handle;
-    let second = vec![b'2'; 100_000];
-    let asks = async || {
-        vfs.open(mount.ino, request()).await.unwrap();
-        vfs.lookup(Ino::ROOT, b"absent").await.unwrap();
-        vfs.flush(other).await.unwrap();
-        vfs.release(other);
-    };
-    vfs.write(mount.handle, 4090, Bytes::from_static(b"first,")).await.unwrap();
-    let rest = async {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        assert_eq!(remote.content("f"), b"");
-        vfs.write(mount.handle, 4096, second.clone().into()).await.unwrap();
-    };
-    tokio::join!(asks(), rest);
-    vfs.flush(mount.handle).await.unwrap();
-    assert_eq!(mount.writes(), 1);
-    assert!(remote.content("f") == [b"first,", &second[..]].concat());
-    // Who asks waits for a moment, and sees it.
-    vfs.write(mount.handle, 106_484, Bytes::from_static(b"whole ")).await.unwrap();
-    let asked_at = tokio::time::Instant::now();
-    assert_eq!(vfs.getattr(mount.ino).await.unwrap().attr.size, 100_012);
-    assert!(asked_at.elapsed() < Duration::from_millis(30));
+    for others_do in ["open", "look up", "flush", "release"] {
+        let config = Config { open_revalidate: Duration::ZERO, ..Config::default() };
+        let mount = mounted(config, append).await;
+        let (vfs, remote) = (&mount.vfs, &mount.remote);
+        let other = vfs.open(mount.ino, append).await.unwrap().handle;
+        let second = vec![b'2'; 100_000];
+        let asks = async || match others_do {
+            "open" => drop(vfs.open(mount.ino, request()).await.unwrap()),
+            "look up" => drop(vfs.lookup(Ino::ROOT, b"absent").await.unwrap()),
+            "flush" => vfs.flush(other).await.unwrap(),
+            _ => vfs.release(other),
+        };
+        vfs.write(mount.handle, 4090, Bytes::from_static(b"first,")).await.unwrap();
+        let rest = async {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            assert_eq!(remote.content("f"), b"", "{others_do}");
+            vfs.write(mount.handle, 4096, second.clone().into()).await.unwrap();
+        };
+        tokio::join!(asks(), rest);
+        vfs.flush(mount.handle).await.unwrap();
+        assert_eq!(mount.writes(), 1, "{others_do}");
+        assert!(remote.content("f") == [b"first,", &second[..]].concat(), "{others_do}");
+        // Who asks waits for a moment, and sees it.
+        vfs.write(mount.handle, 106_484, Bytes::from_static(b"whole ")).await.unwrap();
+        let asked_at = tokio::time::Instant::now();
+        assert_eq!(vfs.getattr(mount.ino).await.unwrap().attr.size, 100_012, "{others_do}");
+        assert!(asked_at.elapsed() < Duration::from_millis(30), "{others_do}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -84,11 +84,17 @@ impl Line {
     /// The mount may tell of the outages.
     #[track_caller]
     fn mount(&self, options: &[&str]) -> Mount {
+        self.mount_by(&self.fleet.config_path(), options)
+    }
+
+    /// The same, with another configuration for ssh.
+    #[track_caller]
+    fn mount_by(&self, ssh_config: &Path, options: &[&str]) -> Mount {
         let number = self.mounts.fetch_add(1, Ordering::Relaxed);
         let place = self.local(format!("mnt{number}"));
         fs::create_dir(&place).unwrap();
         let mut command = program();
-        command.arg("-F").arg(self.fleet.config_path()).arg("-f");
+        command.arg("-F").arg(ssh_config).arg("-f");
         command.arg(self.fleet.source(HOST)).arg(&place).args(options);
         Mount::start(command, place).with_errors()
     }

@@ -4,6 +4,7 @@
 //! What a union does with each call, in all modes and policies, is tested in its crate.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -215,4 +216,70 @@ fn a_place_that_is_stalled_keeps_nobody_waiting() {
 #[test]
 fn an_optional_branch_that_is_stalled_is_waited_for_once() {
     the_others_are_as_quick(OPTIONAL, ["beta", "gamma"], |fleet| fleet.link("alpha").stall());
+}
+
+/// Who asks for all of a directory gets all of it, or is told that it is not to be had.
+#[test]
+fn a_listing_needs_who_is_required_and_does_without_who_is_not() {
+    let hosts = Hosts::new();
+    for host in HOSTS {
+        hosts.put(host, host);
+    }
+    let words = [("", ""), ("", "=required"), ("", "=optional")];
+    let mount = hosts.mount(words, &["-o", "dir_cache=no,soft=1"]).with_errors();
+    assert_eq!(names(mount.place()), ["alpha", "beta", "gamma"]);
+    for (host, without) in [("gamma", Some(["alpha", "beta"])), ("beta", None)] {
+        let link = hosts.fleet.link(host);
+        link.refuse();
+        link.cut();
+        match without {
+            Some(names_left) => {
+                eventually(LIMIT, "it is left out", || names(mount.place()) == names_left);
+            }
+            None => {
+                let listed =
+                    fs::read_dir(mount.place()).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+                let error = listed.expect_err("a part of the directory").raw_os_error();
+                assert_eq!(error, Some(libc::ETIMEDOUT));
+            }
+        }
+        link.accept();
+        eventually(LIMIT, "it is back", || {
+            let listed = fs::read_dir(mount.place()).map(|dir| dir.flatten().count());
+            listed.is_ok_and(|count| count == HOSTS.len())
+        });
+    }
+    mount.unmount();
+}
+
+/// Also of what is merged, hidden, and put into places.
+#[test]
+fn inode_numbers_are_the_same_after_a_remount() {
+    let hosts = Hosts::new();
+    for host in HOSTS {
+        fs::create_dir(hosts.fleet.directory(host).join("merged")).unwrap();
+        hosts.put(host, &format!("merged/{host}"));
+        hosts.put(host, "hidden");
+    }
+    let words = [("", ""), ("", ""), ("place/deep=", "")];
+    let numbers = |mount: &Mount| {
+        let dirs = ["", "merged", "place", "place/deep", "place/deep/merged"];
+        let entries = dirs.iter().flat_map(|dir| fs::read_dir(mount.at(dir)).unwrap());
+        let mut numbers: Vec<_> = entries
+            .map(|entry| entry.unwrap())
+            .map(|entry| {
+                let name = entry.path().strip_prefix(mount.place()).unwrap().to_owned();
+                (name, entry.metadata().unwrap().ino())
+            })
+            .collect();
+        numbers.sort();
+        numbers
+    };
+    let mount = hosts.mount(words, &[]);
+    let before = numbers(&mount);
+    assert_eq!(before.len(), 9, "{before:?}");
+    mount.unmount();
+    let mount = hosts.mount(words, &[]);
+    assert_eq!(numbers(&mount), before);
+    mount.unmount();
 }

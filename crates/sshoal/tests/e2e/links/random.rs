@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
@@ -18,6 +18,7 @@ use testkit::model::{DirSubject, Runs, ops_by_one_name, run_by_chance};
 use super::{SOON, children, open_below};
 use crate::mount::Mount;
 use crate::process::eventually;
+use crate::status::status;
 use crate::world::{is_big_run, program};
 
 /// Two hundred rounds of up to two thousand, so a thousand on average, each over several outages.
@@ -33,6 +34,9 @@ const MOST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Longest outage: longer than it takes to notice it and to try again.
 const MOST_OUTAGE: Duration = Duration::from_millis(150);
+
+/// After so many lists a run tells how far it is.
+const TOLD_EVERY: u32 = 20;
 
 /// Servers, each behind a link of its own.
 const HOSTS: [&str; 2] = ["alpha", "beta"];
@@ -190,6 +194,11 @@ impl Net {
             sessions.iter().all(|count| *count <= most_sessions)
                 && sessions.iter().sum::<usize>() == children(mount.daemon().pid())
         });
+        eventually(SOON, "no call is under way, and no file open", || {
+            let told = &status(mount.place())["status"];
+            let sources = told["sources"].as_array().unwrap();
+            sources.iter().all(|source| source["waiting_calls"] == 0) && told["open"]["files"] == 0
+        });
         let is_clean = |pid| open_below(pid, self.fleet.dir()).is_empty();
         eventually(SOON, "no file is open at a server", || {
             sshds().flat_map(|sshd| sshd.sftp_server_pids()).all(is_clean)
@@ -236,7 +245,14 @@ fn agrees(sources: Sources, options: &[&str]) {
         let ends = Done(&done);
         // Not promised (A7, L4): files without a name, and with two.
         let ops = ops_by_one_name(runs.most_ops);
-        run_by_chance(runs, &ops, || DirSubject::below(mount.place(), false));
+        let begun = AtomicU32::new(0);
+        run_by_chance(runs, &ops, || {
+            let list = begun.fetch_add(1, Ordering::Relaxed);
+            if list > 0 && list.is_multiple_of(TOLD_EVERY) {
+                eprintln!("{list} of {} lists agree", runs.lists);
+            }
+            DirSubject::below(mount.place(), false)
+        });
         drop(ends);
         let count = breaking.join().unwrap();
         eprintln!("{} lists of operations over {count} outages", runs.lists);

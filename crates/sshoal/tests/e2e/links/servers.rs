@@ -1,9 +1,12 @@
-//! Servers that are not what they were when the link is back, and a mount that was asleep.
+//! Servers that are not what they were, or not where they were, when the link is back, and a mount
+//! that was asleep.
 
 use std::fs::{self, File};
+use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 
 use rustix::process::Signal;
+use testkit::link::{Link, LinkOptions};
 
 use super::{HOST, Line, Outage, SOON, outage_time};
 use crate::process::eventually;
@@ -57,4 +60,37 @@ fn a_mount_that_was_asleep_goes_on() {
     file.write_all_at(b"CON", 0).unwrap();
     file.sync_all().unwrap();
     assert_eq!(fs::read(line.served("file")).unwrap(), b"CONtent");
+}
+
+/// L1: as when a laptop was carried into another network: what was sent over the old connection gets
+/// no answer, not even an error, and the host is reached by another way.
+#[test]
+fn a_mount_that_was_carried_away_goes_on_by_another_way() {
+    let line = Line::new(None);
+    fs::write(line.served("file"), "content").unwrap();
+    let sshd = line.fleet.sshd(HOST);
+    let target = SocketAddr::from(([127, 0, 0, 1], sshd.port()));
+    let new_way = Link::start(target, LinkOptions::default()).unwrap();
+    let ssh_config = line.local("ssh_config");
+    let lead_to = |port: u16| {
+        let own = sshd.config_path();
+        let text = format!("Host {HOST}\nPort {port}\nInclude {}\n", own.display());
+        fs::write(&ssh_config, text).unwrap();
+    };
+    lead_to(line.fleet.link(HOST).port());
+    let mount = line.mount_by(&ssh_config, &["-o", "dir_cache=no,request_timeout=2"]);
+    let file = File::options().read(true).write(true).open(mount.at("file")).unwrap();
+    file.write_all_at(b"C", 0).unwrap();
+    file.sync_all().unwrap();
+    line.break_it(Outage::Stall);
+    lead_to(new_way.port());
+    assert_eq!(fs::metadata(mount.at("file")).unwrap().len(), 7);
+    file.write_all_at(b"T!", 6).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(fs::read(mount.at("file")).unwrap(), b"ContenT!");
+    assert_eq!(fs::read(line.served("file")).unwrap(), b"ContenT!");
+    assert!(new_way.bytes_to_target() > 0);
+    drop(file);
+    mount.unmount();
+    line.mend(Outage::Stall);
 }

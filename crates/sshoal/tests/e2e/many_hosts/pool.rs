@@ -1,11 +1,15 @@
 //! Several gateways to one directory.
 
 use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use testkit::fleet::Plan;
+use testkit::link::LinkOptions;
 
 use super::{Hosts, content};
 use crate::behaviours::pattern;
+use crate::process::{LIMIT, Process, eventually};
 
 const GATEWAYS: [&str; 3] = ["gw1", "gw2", "gw3"];
 
@@ -65,6 +69,36 @@ fn a_gateway_that_dies_is_done_without() {
         }
     }
     assert_eq!(content(hosts.served("gw3", "gw2-19")), "after");
+}
+
+/// Bytes that somebody writes who is on his way when his gateway dies, some seconds' worth.
+const WRITTEN_BYTES: usize = 40 << 20;
+
+/// L1: who writes through a gateway that dies goes on through another one, and all is there.
+#[test]
+fn who_writes_through_a_gateway_that_dies_goes_on() {
+    let link = LinkOptions { rate_bytes_per_s: Some(20 << 20), ..LinkOptions::default() };
+    let plan = |name| Plan::new(name).serving("shared").behind(link);
+    let mut hosts = Hosts::of(["gw1", "gw2"].map(plan));
+    fs::write(hosts.local("source"), pattern(WRITTEN_BYTES)).unwrap();
+    let source = format!("gw1,gw2:{}", hosts.fleet.directory("gw1").display());
+    let mount = hosts.mount(&[source], &[]).with_errors();
+    let carried = |hosts: &Hosts, name| hosts.fleet.link(name).bytes_to_target();
+    let mut command = Command::new("dd");
+    command.arg(format!("if={}", hosts.local("source").display()));
+    command.arg(format!("of={}", mount.at("target").display()));
+    command.args(["bs=128k", "conv=fsync"]).stdin(Stdio::null()).stderr(Stdio::null());
+    let mut dd = Process::spawn(&mut command);
+    let by = |hosts: &Hosts| {
+        ["gw1", "gw2"].into_iter().find(|name| carried(hosts, name) > WRITTEN_BYTES as u64 / 4)
+    };
+    eventually(Duration::from_secs(60), "it is on its way", || by(&hosts).is_some());
+    let dead = by(&hosts).unwrap();
+    hosts.fleet.kill(dead);
+    assert!(dd.wait(LIMIT).success());
+    let same = fs::read(hosts.served("gw1", "target")).unwrap() == pattern(WRITTEN_BYTES);
+    assert!(same, "wrong bytes");
+    mount.unmount();
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! What comes by streams where there is something at the target already, and where there is not.
 
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
+
+use testkit::link::{Link, LinkOptions};
 
 use super::{assert_same, ends, far, make_tree, summary};
 use crate::world::World;
@@ -130,4 +134,30 @@ fn a_copy_of_what_is_there_already_is_one_login() {
     let told = summary(&ends(&world, "push", &[&one, &two, &several, "--json"], 0));
     assert_eq!(told["unchanged"], told["entries"]);
     assert_eq!(logins() - before, 1);
+}
+
+#[test]
+fn a_large_file_over_a_long_way_has_its_sessions_begun_together() {
+    let world = World::new();
+    let source = world.served("source");
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("large"), vec![5; 20 << 20]).unwrap();
+    let server = SocketAddr::from((Ipv4Addr::LOCALHOST, world.sshd().port()));
+    // The rate is one that a single session carries, so that nobody needs others for it.
+    let rate_bytes_per_s = Some(8 << 20);
+    let link =
+        Link::start(server, LinkOptions { rtt: Duration::from_millis(60), rate_bytes_per_s });
+    let link = link.unwrap();
+    let port = link.port().to_string();
+    let connections = || world.sshd().log().matches("Connection from").count();
+    for (conns, most) in [("max_conns=8", 8), ("max_conns=3", 3)] {
+        let (before, target) = (connections(), world.local(conns));
+        let words = [&format!("{}/", far(&world, &source))[..], target.to_str().unwrap()];
+        let options = ["--compress", "never", "-p", &port, "-o", conns];
+        ends(&world, "pull", &[&words[..], &options].concat(), 0);
+        assert_same(&target, &source);
+        let made = connections() - before;
+        // The first and five more: 60 ms at 1 Gbit/s are four windows.
+        assert_eq!(made, most.min(6), "{conns}");
+    }
 }
