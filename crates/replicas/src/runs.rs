@@ -96,11 +96,13 @@ impl Gateways {
         if !self.losses.is_wanted.load(Ordering::SeqCst) || !member.run.is_to_be_asked() {
             return;
         }
-        let run = self.ask_run(member, Instant::now() + RETURN).await;
-        // Whoever looks into a doubt has asked by himself.
-        let mut told = member.run.told();
-        if *told == Told::Nothing {
-            *told = run;
+        while member.is_usable() && member.run.is_to_be_asked() {
+            let run = self.ask_run(member, Instant::now() + RETURN).await;
+            // Whoever looks into a doubt has asked by himself.
+            let mut told = member.run.told();
+            if *told == Told::Nothing {
+                *told = run;
+            }
         }
     }
 

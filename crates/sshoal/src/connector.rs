@@ -16,7 +16,7 @@ pub struct Begun(Arc<Mutex<Waiting>>);
 #[derive(Default)]
 struct Waiting {
     first: Option<Connection>,
-    further: Vec<Connection>,
+    further: Vec<(Connection, ssh::Diagnosis)>,
 }
 
 impl Begun {
@@ -25,20 +25,22 @@ impl Begun {
         self.lock().first = Some(first);
     }
 
-    /// This one is for who asks for a further session.
-    pub fn add(&self, further: Connection) {
-        self.lock().further.push(further);
-    }
-
     fn take(&self, role: Role) -> Option<Connection> {
         match role {
             Role::Metadata => self.lock().first.take(),
-            Role::Bulk(_) => self.lock().further.pop(),
+            Role::Bulk(_) => self.living().further.pop().map(|(connection, _)| connection),
         }
     }
 
     fn further(&self) -> usize {
-        self.lock().further.len()
+        self.living().further.len()
+    }
+
+    /// Those whose ssh has not ended: a login may have been refused, or lost while nobody used it.
+    fn living(&self) -> MutexGuard<'_, Waiting> {
+        let mut waiting = self.lock();
+        waiting.further.retain(|(_, diagnosis)| diagnosis.status().is_none());
+        waiting
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -78,6 +80,29 @@ impl SshConnector {
     pub fn beginning_with(mut self, begun: Begun) -> SshConnector {
         self.begun = begun;
         self
+    }
+
+    /// Begins a further session for who asks for one later.
+    pub async fn begin(&self, slot: usize, begun: &Begun) -> Result<(), ConnectError> {
+        let further = self.dial(Role::Bulk(slot)).await?;
+        begun.lock().further.push(further);
+        Ok(())
+    }
+
+    async fn dial(&self, role: Role) -> Result<(Connection, ssh::Diagnosis), ConnectError> {
+        let connected = match role {
+            Role::Metadata if self.may_ask.load(Ordering::Relaxed) => self.dialer.connect().await,
+            Role::Metadata | Role::Bulk(_) => self.dialer.connect_unasked().await,
+        };
+        let connection = connected.map_err(|error| ConnectError {
+            message: error.to_string(),
+            lasting: !error.is_transient(),
+        })?;
+        let (reader, writer) = connection.stream.into_split();
+        let diagnosis = connection.diagnosis;
+        let (last, told) = (self.last.clone(), diagnosis.clone());
+        let explain = move || explain(&told, &last);
+        Ok((Connection::from_halves(reader, writer, Box::new(explain)), diagnosis))
     }
 
     /// Whether the ssh of a first session may ask for passwords and host keys on the terminal, from
@@ -122,19 +147,7 @@ impl Connector for SshConnector {
         if let Some(begun) = self.begun.take(role) {
             return Ok(begun);
         }
-        let connected = match role {
-            Role::Metadata if self.may_ask.load(Ordering::Relaxed) => self.dialer.connect().await,
-            Role::Metadata | Role::Bulk(_) => self.dialer.connect_unasked().await,
-        };
-        let connection = connected.map_err(|error| ConnectError {
-            message: error.to_string(),
-            lasting: !error.is_transient(),
-        })?;
-        let (reader, writer) = connection.stream.into_split();
-        let diagnosis = connection.diagnosis;
-        let last = self.last.clone();
-        let explain = move || explain(&diagnosis, &last);
-        Ok(Connection::from_halves(reader, writer, Box::new(explain)))
+        self.dial(role).await.map(|(connection, _)| connection)
     }
 
     fn ready(&self) -> usize {

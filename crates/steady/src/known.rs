@@ -170,7 +170,7 @@ impl Known {
     /// The last that was seen of `path` before `moment`. Goes through all that is remembered.
     pub(crate) fn before(&self, path: &RemotePath, moment: Moment) -> Option<Seen> {
         let state = self.lock();
-        let mut search = Search { path: path.clone(), missing: false, changes: Vec::new() };
+        let mut search = Search::of(path);
         let old = |number| number < moment.0;
         let mut listings =
             state.listings.iter().rev().filter(|listed| old(listed.number)).peekable();
@@ -197,10 +197,21 @@ enum Found {
     Unknown,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Renamed {
+    No,
+    /// It, or what it is a name of, was there then.
+    Itself,
+    /// A directory above it.
+    Above,
+}
+
 /// A way back through what was seen.
 struct Search {
     /// What it was called then.
     path: RemotePath,
+    /// By which change of ours it has got the name that it had later.
+    renamed: Renamed,
     /// A newer listing of its directory was without it.
     missing: bool,
     /// What was set since, the newest first.
@@ -208,6 +219,11 @@ struct Search {
 }
 
 impl Search {
+    fn of(path: &RemotePath) -> Search {
+        let (path, renamed) = (path.clone(), Renamed::No);
+        Search { path, renamed, missing: false, changes: Vec::new() }
+    }
+
     fn found(&self, seen: Seen) -> Seen {
         match seen {
             Seen::Absent => Seen::Absent,
@@ -224,14 +240,24 @@ impl Search {
             Word::Seen(path, Seen::There(_)) if *path == self.path && self.missing => {
                 return Found::Unknown;
             }
+            // Asked for before that change was answered: it had happened already, or it could not
+            // have.
+            Word::Seen(path, Seen::Absent)
+                if *path == self.path && self.renamed == Renamed::Itself => {}
+            Word::Seen(path, Seen::Absent)
+                if *path == self.path && self.renamed == Renamed::Above =>
+            {
+                return Found::Unknown;
+            }
             Word::Seen(path, seen) if *path == self.path => return Found::Seen(self.found(*seen)),
             Word::Changed(path, change) if *path == self.path => self.changes.push(*change),
             Word::Linked(existing, new) if *new == self.path => {
-                self.go_on_as(existing.clone());
+                self.go_on_as(existing.clone(), Renamed::Itself);
             }
             Word::Renamed(from, to) => {
                 if let Some(before) = self.path.moved(to, from) {
-                    self.go_on_as(before);
+                    let itself = self.path == *to;
+                    self.go_on_as(before, if itself { Renamed::Itself } else { Renamed::Above });
                 } else if self.path == *from {
                     return Found::Seen(Seen::Absent);
                 } else if self.path.moved(from, to).is_some() {
@@ -243,8 +269,8 @@ impl Search {
         Found::Nothing
     }
 
-    fn go_on_as(&mut self, path: RemotePath) {
-        self.path = path;
+    fn go_on_as(&mut self, path: RemotePath, renamed: Renamed) {
+        (self.path, self.renamed) = (path, renamed);
         self.missing = false;
     }
 
@@ -373,6 +399,21 @@ mod tests {
         // What was asked for since counts.
         known.note_seen(&path("d/a"), Seen::there(&attr(3)), known.moment());
         assert_eq!(of(&known, &path("d/a")), Some(Seen::there(&attr(3))));
+    }
+
+    /// A look at the old name, answered after the rename had happened, tells nothing of before it.
+    #[test]
+    fn what_a_rename_has_taken_away_was_there() {
+        let known = Known::default();
+        known.note(&path("d/a"), Seen::there(&attr(1)));
+        let asked = known.moment();
+        known.note_seen(&path("d/a"), Seen::Absent, asked);
+        known.renamed(&path("d/a"), &path("d/b"));
+        assert_eq!(of(&known, &path("d/b")), Some(Seen::there(&attr(1))));
+        let asked = known.moment();
+        known.note_seen(&path("d/x"), Seen::Absent, asked);
+        known.renamed(&path("d"), &path("e"));
+        assert_eq!(of(&known, &path("e/x")), None, "it may have gone with the directory");
     }
 
     #[test]

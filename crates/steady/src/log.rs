@@ -350,9 +350,6 @@ impl Log {
     /// How an entry stands to those behind it that have been acknowledged.
     fn overtaken(&self, position: usize) -> Overtaken {
         let mut overtaken = Overtaken::default();
-        if self.done == 0 {
-            return overtaken;
-        }
         let change = &self.entries[position].change;
         let range = change.range();
         let is_set = matches!(change, Change::Set(_) | Change::SetByPath(_));

@@ -35,7 +35,6 @@ pub mod engine;
 pub mod events;
 pub mod filter;
 mod flow;
-mod in_place;
 pub mod job;
 pub mod options;
 pub mod outcome;

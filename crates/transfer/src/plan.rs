@@ -20,7 +20,6 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::dir::Dir;
-use crate::in_place::in_place;
 use crate::run::{Core, Group};
 use crate::step::Step;
 pub use ahead::Ahead;
@@ -68,14 +67,11 @@ pub(crate) async fn walk(core: Arc<Core>, top: Top, steps: mpsc::Sender<Vec<Step
     let width = if core.job.options.checksum { PAIRS_BY_DIGEST } else { PAIRS };
     let mut comparing = JoinSet::new();
     loop {
-        // What they ask first goes out together.
-        base::task::batch(|| {
-            while comparing.len() < width
-                && let Some(pair) = stack.pop()
-            {
-                comparing.spawn(in_place(compare::pair(core.clone(), pair)));
-            }
-        });
+        while comparing.len() < width
+            && let Some(pair) = stack.pop()
+        {
+            comparing.spawn(compare::pair(core.clone(), pair));
+        }
         let found = match comparing.join_next().await {
             None => break,
             Some(Ok(found)) => found,

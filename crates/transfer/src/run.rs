@@ -27,7 +27,6 @@ use crate::deletion;
 use crate::digest::AbortOnDrop;
 use crate::dir::Over;
 use crate::events::{Events, Progress};
-use crate::in_place::in_place;
 use crate::job::{Job, JobError};
 use crate::outcome::{Doing, Outcome, Problem, Stop};
 use crate::plan;
@@ -187,10 +186,10 @@ impl Run {
             () = core.stopped() => return,
             room = core.flow.entry() => room,
         };
-        self.tasks.spawn(in_place(async move {
+        self.tasks.spawn(async move {
             carry_out(&core, &step).await;
             drop(room);
-        }));
+        });
     }
 
     /// Waits for all steps under way, deletes, and tells how it went. To be called when
@@ -332,10 +331,10 @@ async fn finish_dirs(core: Arc<Core>, mut overs: mpsc::UnboundedReceiver<Over>) 
         };
         let permit = room.clone().acquire_owned().await.expect("it is never closed");
         let core = core.clone();
-        tasks.spawn(in_place(async move {
+        tasks.spawn(async move {
             finish_dir(&core, &over, change).await;
             drop((over, permit));
-        }));
+        });
     }
     while let Some(over) = tasks.join_next().await {
         over_or_panic(over);

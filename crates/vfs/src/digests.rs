@@ -4,9 +4,12 @@
 //! needs not ask: what the server told of the file lately counts, else it is asked once. A file that
 //! is written to through this mount has none until that is over.
 
-use base::{DigestEffort, DigestKind, Errno, FileKind, Result};
+use std::sync::Arc;
+
+use base::{Attr, DigestEffort, DigestKind, Errno, FileKind, Result};
 use bytes::Bytes;
 
+use crate::inode::Inode;
 use crate::{Ino, Vfs};
 
 impl Vfs {
@@ -24,7 +27,10 @@ impl Vfs {
         }
         inode.writes.drained().await;
         let asked = self.asked();
-        let known = self.validated(&inode.state(), inode.kind);
+        let mut known = self.validated(&inode.state(), inode.kind);
+        if known.is_none() {
+            known = self.validated_by_listing(&inode).await;
+        }
         let attr = match known {
             Some(attr) => attr,
             None => self.fetch_attr(&inode).await?,
@@ -39,5 +45,19 @@ impl Vfs {
         let still =
             inode.state().unchanged_since(asked.tick) && !self.moved_since(&inode, &path, asked);
         Ok(digest.filter(|_| still))
+    }
+    /// The attributes of a file by a listing of its directory: who asks for the digests of many
+    /// files there does not wait for each.
+    async fn validated_by_listing(&self, inode: &Arc<Inode>) -> Option<Attr> {
+        // What is open is told of better by its handle.
+        if inode.state().open.iter().any(|open| open.remote.opened().is_some()) {
+            return None;
+        }
+        let (dir, _) = self.tree().name(inode.ino)?;
+        self.shared.asks_piecemeal(dir);
+        let path = self.tree().path(dir)?;
+        self.await_listing(&path).await;
+        self.listed_attr(inode)?;
+        self.validated(&inode.state(), inode.kind)
     }
 }

@@ -136,6 +136,27 @@ async fn the_server_is_asked_only_when_it_told_nothing_lately() {
     assert_eq!(stage.remote.calls(Call::Lstat), asked + 1);
 }
 
+/// Who asks for the digests of a directory's files does not wait for each of them.
+#[tokio::test(start_paused = true)]
+async fn those_of_a_directory_are_validated_by_its_listing() {
+    let stage = Stage::new();
+    let mut inos = Vec::new();
+    for number in 0..200 {
+        let name = format!("f{number}");
+        stage.remote.inner().put_file(&name, "content");
+        inos.push(stage.look_up(&name).await);
+    }
+    tokio::time::advance(Duration::from_secs(100)).await;
+    stage.remote.inner().put_file("f150", "longer content");
+    let asked = stage.remote.calls(Call::Lstat);
+    for (number, ino) in inos.into_iter().enumerate() {
+        let size = if number == 150 { 14 } else { 7 };
+        assert_eq!(stage.digest(ino).await, Some(size), "{number}");
+    }
+    let asked = stage.remote.calls(Call::Lstat) - asked;
+    assert!(asked < 40, "{asked} questions for 200 files");
+}
+
 #[tokio::test]
 async fn a_file_that_is_written_to_has_none_but_that_of_what_it_becomes() {
     let stage = Stage::new();

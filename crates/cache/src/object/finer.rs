@@ -203,6 +203,10 @@ pub(crate) fn table_room(size: u64) -> u64 {
     }
 }
 
+/// Tables of so many bytes are written as a whole when their content is kept: those of some 60 GiB.
+/// Longer ones come about as parts are read.
+const WHOLE_TABLE_BYTES: usize = 128 << 20;
+
 /// Writes the table of a content that is about to get its name, with what is known of its chunks.
 pub(crate) fn write_table(
     places: &Places,
@@ -211,7 +215,11 @@ pub(crate) fn write_table(
     size: u64,
     known: &HashMap<u64, BlockSums>,
 ) -> std::io::Result<()> {
-    let mut table = vec![0; chunk_count(size) as usize * ENTRY_BYTES];
+    let len = chunk_count(size) as usize * ENTRY_BYTES;
+    if known.is_empty() || len > WHOLE_TABLE_BYTES {
+        return Ok(());
+    }
+    let mut table = vec![0; len];
     for (chunk, entry) in (0..).zip(table.chunks_exact_mut(ENTRY_BYTES)) {
         if let Some(sums) = known.get(&chunk) {
             entry.copy_from_slice(&sums.encode(digest, chunk));

@@ -164,12 +164,13 @@ fn pread_now(file: impl AsFd, offset: u64, len: usize) -> Result<Vec<u8>, Troubl
         let mut rest = [std::io::IoSliceMut::new(&mut bytes[filled..])];
         let at = offset + filled as u64;
         match rustix::io::preadv2(&file, &mut rest, at, ReadWriteFlags::NOWAIT) {
-            Ok(0) => return Err(Trouble::Damaged),
+            // Some kernels say this of what is not in the page cache, too.
+            Ok(0) => return Err(Trouble::WouldWait),
             Ok(count) => filled += count,
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Err(Trouble::WouldWait),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return pread_waiting(file, offset, len),
-            Err(_) => return Err(Trouble::Damaged),
+            // Whether the file is at fault, or such reads are not to be had, a usual read tells.
+            Err(_) => return pread_waiting(file, offset, len),
         }
     }
     Ok(bytes)

@@ -70,14 +70,17 @@ impl Inner {
         }
         let about = About::new(*digest, self.size(), self.lock().sums.clone());
         // A little more than what the chunks have reserved; it is not worth to fail for.
-        shared.reserve(on_disk(about.encode().len() as u64) + table_room(self.size()));
+        shared.reserve(on_disk(about.encode().len() as u64));
+        let has_room = shared.reserve(table_room(self.size()));
         let (places, names, own) =
             (shared.places(), object::Names::of(digest), Names::of(&self.key));
         let named = places.objects.make_sub(&names.folder).and_then(|folder| {
             if !shared.put_about(&places, &folder, &names, &about) {
                 return Err(io::ErrorKind::Other.into());
             }
-            self.keep_blocks(&places, &folder, digest);
+            if has_room {
+                self.keep_blocks(&places, &folder, digest);
+            }
             places.partial.rename(&own.data, &folder, &names.content)?;
             places.partial.unlink(&own.map)
         });

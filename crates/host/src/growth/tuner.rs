@@ -224,10 +224,13 @@ impl Tuner {
         };
         self.busy_looks += 1;
         let window_bound = !self.measures || sample.is_window_bound();
-        let step = self.step(sample.lanes, window_bound, sample.ready);
+        let mut step = self.step(sample.lanes, window_bound, sample.ready);
         let too_early = self.not_before.is_some_and(|at| now < at);
-        // A burst is worth what is there.
-        let looks = if window_bound && sample.ready > 0 { 1 } else { BUSY_LOOKS };
+        let mut looks = BUSY_LOOKS;
+        if window_bound && sample.ready > 0 && self.busy_looks < looks {
+            // A burst is worth what is there, and no login.
+            (looks, step) = (1, step.min(sample.ready));
+        }
         if self.busy_looks < looks || step == 0 || too_early {
             return Advice::Stay;
         }

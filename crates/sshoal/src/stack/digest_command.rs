@@ -133,26 +133,26 @@ impl DigestCommand {
         })
     }
 
-    async fn ask(&self, paths: &[RemotePath]) -> std::result::Result<Vec<u8>, String> {
-        let line = line(paths);
+    async fn ask(&self, line: &[u8]) -> std::result::Result<Vec<u8>, String> {
         let kept = self.idle().pop();
         let is_new = kept.is_none();
         let mut shell = match kept {
             Some(shell) => shell,
             None => self.connect().await?,
         };
-        let mut answer = shell.ask(&line).await;
+        let mut answer = shell.ask(line).await;
         if answer.is_err() && !is_new {
             // It was lost while nobody asked.
             shell = self.connect().await?;
-            answer = shell.ask(&line).await;
+            answer = shell.ask(line).await;
         }
         let answer = answer?;
-        self.idle().push(shell);
         if answer.len() <= b"\n".len() + END.len() {
-            // It has failed for all of them, or was not run.
+            // It has failed for all of them, or was not run. What such a shell says next is not
+            // relied on.
             return Err("it has said nothing".to_owned());
         }
+        self.idle().push(shell);
         Ok(answer)
     }
 
@@ -185,16 +185,16 @@ fn name_in<'a>(directory: &RemotePath, path: &'a RemotePath) -> &'a [u8] {
     }
 }
 
-/// A question: the directory and the names as words of the shell. A name with a newline, of which
-/// no line of the answer could be read, is left out.
-fn line(paths: &[RemotePath]) -> Vec<u8> {
+/// A question: the directory and the names as words of the shell, which reads a line and no more.
+/// So a path with a newline in it is left out; `None` if all are.
+fn line(paths: &[RemotePath]) -> Option<Vec<u8>> {
     let directory = directory(paths);
     let mut line = Vec::new();
     add_word(&mut line, &[b"./", directory.as_bytes()].concat());
-    for name in paths.iter().map(|path| name_in(&directory, path)) {
-        if name.contains(&b'\n') {
-            continue;
-        }
+    let mut is_empty = true;
+    for path in paths.iter().filter(|path| !path.as_bytes().contains(&b'\n')) {
+        let name = name_in(&directory, path);
+        is_empty = false;
         line.push(b' ');
         match name.first() {
             // It would be taken for an option.
@@ -203,7 +203,7 @@ fn line(paths: &[RemotePath]) -> Vec<u8> {
         }
     }
     line.push(b'\n');
-    line
+    (!is_empty).then_some(line)
 }
 
 /// Adds a word, in quotes where one of its bytes may mean something to a shell.
@@ -230,14 +230,12 @@ impl DigestSource for DigestCommand {
     }
 
     async fn digests(&self, paths: &[RemotePath]) -> Result<Vec<Option<Bytes>>> {
-        if paths.is_empty() {
-            return Ok(Vec::new());
-        }
+        let Some(line) = line(paths) else { return Ok(vec![None; paths.len()]) };
         // Who opens a file waits for this, and not for the questions of others as well.
         let Ok(Ok(_turn)) = tokio::time::timeout(TURN_LIMIT, self.turns.acquire()).await else {
             return Ok(vec![None; paths.len()]);
         };
-        let asked = tokio::time::timeout(LIMIT, self.ask(paths)).await;
+        let asked = tokio::time::timeout(LIMIT, self.ask(&line)).await;
         let answer = asked.unwrap_or_else(|_| Err(format!("no answer in {} s", LIMIT.as_secs())));
         match answer {
             Ok(answer) => Ok(parse(&answer, self.kind, paths)),
@@ -369,7 +367,7 @@ mod tests {
                 std::os::unix::fs::symlink(target, &source).unwrap();
             }
             let paths: Vec<RemotePath> = question.into_iter().map(path).collect();
-            writer.write_all(&line(&paths)).await.unwrap();
+            writer.write_all(&line(&paths).unwrap()).await.unwrap();
             let mut answer = vec![b'\n'];
             read_answer(&mut reader, &mut answer).await.unwrap();
             told.push(parse(&answer, DigestKind::Md5, &paths));
@@ -390,6 +388,17 @@ mod tests {
         assert!(!dir.join("bad").exists() && !other.join("bad").exists());
         drop(writer);
         assert!(shell.wait().await.unwrap().success());
+    }
+
+    /// The shell reads a line: what is behind a newline would be another question, or a command.
+    #[test]
+    fn a_question_is_one_line() {
+        let inside = ["x\n$(touch bad) '/a", "x\n$(touch bad) '/b"].map(path);
+        assert_eq!(line(&inside), None);
+        assert_eq!(line(&["d/a\nb"].map(path)), None);
+        let mixed = ["x\ny/a", "x/b", "c\nd", "e f"].map(path);
+        assert_eq!(line(&mixed).unwrap(), b"./ x/b 'e f'\n");
+        assert_eq!(line(&[]), None);
     }
 
     #[test]

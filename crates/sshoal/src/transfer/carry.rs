@@ -27,6 +27,7 @@ use super::arguments::{Arguments, Engine};
 use super::place::{FarPlace, NearPlace, is_far};
 use super::shell;
 use super::show::Show;
+use crate::connector::Begun;
 use crate::mount::request::MountRequest;
 use crate::report::{Problem, printable};
 use crate::stack::{self, Stack};
@@ -313,15 +314,19 @@ impl Carrier {
         // Who names the server wants that one.
         let left = left.filter(|_| request.ssh.sftp_server.is_none()).map(shell::session);
         let is_left = left.is_some();
-        let begun = self.sessions.begun();
+        // Of one host only: sessions do not tell whose they are.
+        let begun = match &self.far[..] {
+            [_] => self.sessions.begun(),
+            _ => Begun::default(),
+        };
         if let Some(left) = left {
             begun.set_first(left);
         }
-        let stack = match Stack::build_on(&request, begun).await {
+        let stack = match Stack::build_on(&request, begun.clone()).await {
             // What was left may have been lost meanwhile.
             Err(error) if is_left => {
                 tracing::debug!("the login of the stream serves no SFTP: {error}");
-                Stack::build(&request).await?
+                Stack::build_on(&request, begun).await?
             }
             built => built?,
         };

@@ -107,7 +107,12 @@ impl<W: Write> Members<W> {
     fn send(&mut self) -> io::Result<()> {
         let most = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
         if self.workers.len() < most && self.sent == self.workers.len() {
-            self.workers.push(Worker::start()?);
+            match Worker::start() {
+                Ok(worker) => self.workers.push(worker),
+                // Those that there are do it, only slower.
+                Err(error) if self.workers.is_empty() => return Err(error),
+                Err(error) => tracing::debug!("no further thread compresses: {error}"),
+            }
         }
         if self.sent - self.taken >= self.workers.len() * BLOCKS_EACH {
             self.take()?;
@@ -203,20 +208,32 @@ fn member(block: &Block) -> io::Result<Member> {
 struct Gain {
     /// So many are stored from now on.
     stored: u32,
+    /// The last of which it is known has not shrunk.
+    in_vain: bool,
 }
 
 impl Gain {
     /// Whether the next one is to be tried.
     fn tries(&mut self) -> bool {
-        let tries = self.stored == 0;
-        self.stored = self.stored.saturating_sub(1);
-        tries
+        if self.stored > 0 {
+            self.stored -= 1;
+            return false;
+        }
+        if self.in_vain {
+            // Until it is known what comes of this one.
+            self.stored = STORED_BLOCKS;
+        }
+        true
     }
 
     /// What came of one that was tried.
     fn came_of(&mut self, raw_bytes: usize, bytes: usize) {
-        if !is_worth(raw_bytes as u64, bytes as u64) {
-            self.stored = STORED_BLOCKS;
+        let was_in_vain =
+            std::mem::replace(&mut self.in_vain, !is_worth(raw_bytes as u64, bytes as u64));
+        match (was_in_vain, self.in_vain) {
+            (false, true) => self.stored = STORED_BLOCKS,
+            (true, false) => self.stored = 0,
+            _ => {}
         }
     }
 }

@@ -88,7 +88,10 @@ impl Carrier {
                     let declined = Streamed::Declined(Declined::Occupied);
                     (self.taken(declined, &mut progressed)?, None)
                 }
-                Ok(_) if self.prefers_sessions(length(&near.path()), round_trip) => {
+                Ok((_, ref name))
+                    if self.prefers_sessions(length(&near.path()), round_trip)
+                        && !self.is_staged(&reached, &target, &to[index], name).await =>
+                {
                     let declined = Streamed::Declined(Declined::Slower(round_trip));
                     (self.taken(declined, &mut progressed)?, None)
                 }
@@ -244,6 +247,23 @@ impl Carrier {
         let names = target.names().chain(to.names()).filter_map(|name| Name::new(name).ok());
         let path = RemotePath::from_names(&names.collect::<Vec<_>>());
         connected.remote.lstat(&path).await.is_ok()
+    }
+
+    /// Whether an earlier stream has left something of `name`, with which one goes on.
+    async fn is_staged(
+        &self,
+        reached: &Option<Reached>,
+        target: &RemotePath,
+        to: &RemotePath,
+        name: &Name,
+    ) -> bool {
+        let Some(connected) = reached else { return false };
+        let parent =
+            if to.is_root() { target.parent().unwrap_or_default() } else { target.clone() };
+        let (Ok(stage), Ok(aside)) = (tar::stage(name), tar::aside(name)) else { return false };
+        let (stage, aside) = (parent.join(&stage), parent.join(&aside));
+        let looks = tokio::join!(connected.remote.lstat(&stage), connected.remote.lstat(&aside));
+        looks.0.is_ok() || looks.1.is_ok()
     }
 
     /// Brings what an interrupted stream has left out, and gives the tree its name.

@@ -10,7 +10,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use host::{Connector, Role};
 use transfer::tar::{Compress, LONG_ROUND_TRIP};
 
 use super::Carrier;
@@ -88,10 +87,9 @@ impl Carrier {
         tracing::debug!("{} further sessions are begun", number - before);
         tokio::spawn(async move {
             for slot in before..number {
-                match connector.connect(Role::Bulk(slot + 1)).await {
-                    Ok(connection) => begun.add(connection),
-                    // Whoever needs it learns of it by himself.
-                    Err(error) => tracing::debug!("no session ahead: {}", error.message),
+                // Whoever needs it learns of it by himself.
+                if let Err(error) = connector.begin(slot + 1, &begun).await {
+                    tracing::debug!("no session ahead: {}", error.message);
                 }
             }
         });

@@ -10,7 +10,6 @@ use tokio::task::JoinSet;
 
 use super::Pending;
 use crate::events::Silent;
-use crate::in_place::in_place;
 use crate::options::Options;
 use crate::run::{Copied, Core};
 use crate::sink::Sink;
@@ -102,40 +101,34 @@ pub(super) async fn place(core: &Arc<Core>, sent: Vec<Sent>) -> Vec<Step> {
     let mut left = Vec::new();
     let mut sent = sent.into_iter();
     loop {
-        // What there is room for at once goes out together.
-        base::task::batch(|| {
-            let room = RENAMES - placing.len();
-            for one in sent.by_ref().take(room) {
-                placing.spawn(in_place(place_one(core.clone(), one)));
-            }
-        });
-        let Some(first) = placing.join_next().await else { return left };
-        let mut placed = Some(first);
-        while let Some(one) = placed {
-            match one {
-                Ok(step) => left.extend(step),
-                Err(error) => {
-                    if let Ok(panic) = error.try_into_panic() {
-                        std::panic::resume_unwind(panic);
+        while placing.len() < RENAMES
+            && let Some(one) = sent.next()
+        {
+            let core = core.clone();
+            placing.spawn(async move {
+                let to = core.job.target.path_of(&one.step.name);
+                let remote = &core.job.target.remote;
+                let placed = remote.rename(&one.temporary, &to, RenameMode::Replace).await;
+                match placed {
+                    Ok(()) => {
+                        core.ended(&one.step, Ok(Copied { bytes: one.bytes, resumed: 0 }));
+                        None
+                    }
+                    Err(errno) => {
+                        tracing::debug!("{}: cannot be given its name: {errno}", one.step.name);
+                        Some(begun(one.step, &one.temporary))
                     }
                 }
+            });
+        }
+        match placing.join_next().await {
+            None => return left,
+            Some(Ok(step)) => left.extend(step),
+            Some(Err(error)) => {
+                if let Ok(panic) = error.try_into_panic() {
+                    std::panic::resume_unwind(panic);
+                }
             }
-            placed = placing.try_join_next();
-        }
-    }
-}
-
-/// Gives one its name, or gives it back.
-async fn place_one(core: Arc<Core>, one: Sent) -> Option<Step> {
-    let to = core.job.target.path_of(&one.step.name);
-    match core.job.target.remote.rename(&one.temporary, &to, RenameMode::Replace).await {
-        Ok(()) => {
-            core.ended(&one.step, Ok(Copied { bytes: one.bytes, resumed: 0 }));
-            None
-        }
-        Err(errno) => {
-            tracing::debug!("{}: cannot be given its name: {errno}", one.step.name);
-            Some(begun(one.step, &one.temporary))
         }
     }
 }
