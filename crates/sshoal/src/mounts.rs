@@ -3,6 +3,7 @@
 //! Reading it asks no file system anything, so it also works when a mount is dead or hangs. For
 //! the same reason a mount point is looked up by its name and never by `stat`.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
@@ -44,6 +45,27 @@ pub struct Mount {
 pub fn all() -> io::Result<Vec<Mount>> {
     let table = fs::read("/proc/self/mountinfo")?;
     Ok(table.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
+}
+
+/// A process in another mount namespace in which the file system of `mount` is mounted, too: a
+/// container, a service with mounts of its own, `unshare -m`. A namespace begins with a copy of all
+/// mounts, and the file system is there until the last of them has gone.
+pub fn elsewhere(mount: &Mount) -> Option<u32> {
+    let own = fs::read_link("/proc/self/ns/mnt").ok()?;
+    let mut looked_at = HashSet::from([own]);
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.find(|pid| {
+        let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt"));
+        if !namespace.is_ok_and(|namespace| looked_at.insert(namespace)) {
+            return false;
+        }
+        let Ok(table) = fs::read(format!("/proc/{pid}/mountinfo")) else { return false };
+        let mut there = table.split(|byte| *byte == b'\n').filter_map(parse_line);
+        there.any(|it| {
+            (it.device, &it.source, &it.kind) == (mount.device, &mount.source, &mount.kind)
+        })
+    })
 }
 
 /// The mount that one sees at `mountpoint`: the last of those that lie on top of each other there.

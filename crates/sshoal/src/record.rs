@@ -267,6 +267,12 @@ impl Found {
         field(&self.text().ok()?, "pid")?.parse().ok()
     }
 
+    /// The same, to be asked while another thread waits for its end.
+    pub fn try_clone(&self) -> io::Result<Found> {
+        let (file, directory) = (self.file.try_clone()?, self.directory.try_clone()?);
+        Ok(Found { file, directory, device: self.device })
+    }
+
     /// Connects to the socket of the daemon. `NotFound` when it has none, `ConnectionRefused` when
     /// nobody listens any more, `WouldBlock` when so many wait to be heard that it cannot be alive
     /// and well. Waits for nothing.

@@ -3,12 +3,15 @@
 //! The second half is what umount(8) and fusermount3 cannot do: the kernel tells a FUSE daemon of
 //! its unmounting and does not wait for it.
 
+use std::io;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use crate::adapter::ending::PATIENCE as PATIENCE_WITH_SERVER;
+use crate::control::client;
+use crate::control::{Reply, Wish};
 use crate::mounts::{self, Mount};
 use crate::record::{self, End, Found};
 use crate::report::{Problem, printable};
@@ -41,7 +44,7 @@ pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
         }
     })?;
     match record {
-        Some(record) if !lazy => wait(record, &what),
+        Some(record) if !lazy => wait(record, &mount, &what),
         Some(_) => Ok(()),
         None => {
             // Cleared, which is what was asked for; that all is well would be a promise too much.
@@ -69,23 +72,40 @@ fn refusal(error: &fuse::Error) -> String {
     }
 }
 
-fn wait(mut record: Found, what: &str) -> Result<(), Problem> {
-    let pid = record.pid();
-    let (done, waited) = mpsc::channel::<()>();
-    let note = format!(
-        "sshoal: {what}: unmounted; waiting for process {} to write what is left. It gives up after \
-         {} s without an answer, or when it is killed",
-        pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string()),
-        PATIENCE_WITH_SERVER.as_secs()
-    );
-    let telling = thread::spawn(move || {
-        if waited.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
-            eprintln!("{note}");
-        }
+fn wait(mut record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
+    let pid = record.pid().map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string());
+    let (told, end) = mpsc::channel();
+    let asked = record.try_clone();
+    thread::spawn(move || {
+        // Nobody may wait any more.
+        let _ = told.send(record.wait_released());
     });
-    let end = record.wait_released();
-    drop(done);
-    let _ = telling.join();
+    let mut has_told = false;
+    let end = loop {
+        match end.recv_timeout(PATIENCE) {
+            Ok(end) => break end,
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => break Err(io::ErrorKind::Other.into()),
+        }
+        let holder = mounts::elsewhere(mount);
+        if let (Some(holder), Ok(asked)) = (holder, &asked)
+            && has_written(asked)
+        {
+            eprintln!(
+                "sshoal: {what}: note: everything is written, and it is unmounted here; process \
+                 {holder} is in a mount namespace in which it is mounted still, so process {pid} \
+                 goes on for that"
+            );
+            return Ok(());
+        }
+        if !std::mem::replace(&mut has_told, true) {
+            let patience = PATIENCE_WITH_SERVER.as_secs();
+            eprintln!(
+                "sshoal: {what}: unmounted; waiting for process {pid} to write what is left. It \
+                 gives up after {patience} s without an answer, or when it is killed"
+            );
+        }
+    };
     match end {
         Ok(End::Complete) => Ok(()),
         Ok(End::Failed(reason)) => {
@@ -97,6 +117,14 @@ fn wait(mut record: Found, what: &str) -> Result<(), Problem> {
         )
         .hint("what was not fsynced or closed may be missing on the server")),
         Err(error) => Err(Problem::new(what, format!("unmounted, but cannot wait: {error}"))),
+    }
+}
+
+/// Whether the daemon says that nothing acknowledged is missing at its servers.
+fn has_written(daemon: &Found) -> bool {
+    match client::ask(daemon, Wish::Status) {
+        Ok(Reply::Status(status)) => status.unwritten.bytes == 0,
+        _ => false,
     }
 }
 

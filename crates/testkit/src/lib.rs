@@ -10,6 +10,7 @@
 //! | [`sshd`] | a private OpenSSH server |
 //! | [`link`] | a delaying, breaking forwarder in front of one |
 //! | [`fleet`] | several servers, each behind a link, and one ssh configuration for all |
+//! | [`namespace`] | programs in a mount namespace of their own |
 //! | [`wire`] | a forwarder that breaks at a given moment of a given SFTP request |
 //! | [`leftover`] | proof that a test left no mount and no process behind |
 //!
@@ -27,6 +28,7 @@ pub mod link;
 pub mod mem;
 #[cfg(feature = "suites")]
 pub mod model;
+pub mod namespace;
 pub mod sftp_servers;
 pub mod sshd;
 pub mod tree;

@@ -33,20 +33,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::namespace;
 use keeper::{Keeper, Started};
 
 /// How often a port is tried that was free a moment ago.
 const PORT_ATTEMPTS: u32 = 5;
-
-/// A new namespace begins with a copy of all mounts. Those of FUSE have to go: with the copy the
-/// file system of another test would live on after that test has unmounted it, and its daemon
-/// would wait for its end. Nothing here looks into them, since they may hang.
-const DROP_FUSE_MOUNTS: &str = r#"
-while read -r _ place kind _; do
-    case $kind in fuse | fuse.*) umount -i -c -l "$place" ;; esac
-done </proc/self/mounts 2>/dev/null
-exec "$@"
-"#;
 
 /// What serves SFTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,8 +138,7 @@ impl Sshd {
         // The kernel ends it with the thread that keeps it.
         command.args(["--pdeathsig", "TERM", "--"]);
         if self.isolated {
-            command.args(["unshare", "-m", "--propagation", "private", "--"]);
-            command.args(["sh", "-c", DROP_FUSE_MOUNTS, "sh"]);
+            command.args(namespace::of_its_own());
         }
         if self.options.password.is_some() {
             let shadow = dir.path().join("shadow");

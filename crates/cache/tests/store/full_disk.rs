@@ -40,8 +40,10 @@ fn again(test: &str, script: &str) -> Option<tempfile::TempDir> {
         return None;
     }
     let dir = tempfile::tempdir().unwrap();
-    let output = Command::new("unshare")
-        .args(["--map-root-user", "--mount", "sh", "-c", script])
+    let [unshare, words @ ..] = &testkit::namespace::of_its_own()[..] else { unreachable!() };
+    let output = Command::new(unshare)
+        .args(words)
+        .args(["sh", "-c", script])
         .arg(dir.path())
         .arg(std::env::current_exe().unwrap())
         .args([&format!("full_disk::{test}"), "--exact", "--nocapture"])

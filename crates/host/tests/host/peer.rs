@@ -40,14 +40,8 @@ impl Servers {
     /// The server runs in a mount namespace of its own, in which `script` may mount; it ends with
     /// `exec "$@"`, in which words may stand before the "$@".
     pub(crate) fn in_namespace(dir: &Path, script: &str) -> Arc<Servers> {
-        let unshare: &[&str] = match rustix::process::getuid().is_root() {
-            true => &["unshare", "--mount", "--propagation", "private"],
-            false => {
-                &["unshare", "--user", "--map-root-user", "--mount", "--propagation", "private"]
-            }
-        };
         let shell = ["sh", "-ec", script, "sh", SFTP_SERVER];
-        Servers::by(dir, &[unshare, &shell].concat())
+        Servers::by(dir, &[&testkit::namespace::of_its_own()[..], &shell].concat())
     }
 
     fn by(dir: &Path, command: &[&str]) -> Arc<Servers> {

@@ -1,6 +1,7 @@
 //! The end of a mount, at a bad moment.
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
@@ -44,6 +45,37 @@ fn other_programs_can_unmount_it_too() {
         assert!(!mount.is_mounted());
         assert!(fs::read(world.served("file")).unwrap() == pattern(1 << 20));
     }
+}
+
+/// A container that was started since has a copy of the mount, and the daemon lives for it.
+#[test]
+fn a_copy_in_another_mount_namespace_is_not_waited_for() {
+    let world = World::new();
+    let mut mount = world.mount(&[]);
+    fs::write(mount.at("file"), pattern(1 << 20)).unwrap();
+    let mut command = std::process::Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.args([
+        "--mount",
+        "--propagation",
+        "private",
+        "--",
+        "sh",
+        "-c",
+        "echo; exec sleep 1000",
+    ]);
+    let mut other = Process::spawn(command.stdout(std::process::Stdio::piped()));
+    let mut begun = [0];
+    other.child().stdout.take().unwrap().read_exact(&mut begun).unwrap();
+    let ended = umount(&[], mount.place());
+    assert!(ended.status.success(), "{ended:?}");
+    assert!(ended.stderr.contains("is in a mount namespace"), "{ended:?}");
+    assert!(!mount.is_mounted());
+    assert!(fs::read(world.served("file")).unwrap() == pattern(1 << 20));
+    other.signal(Signal::KILL);
+    assert_eq!(mount.wait_ended(), Some(0));
 }
 
 /// Everything that was acknowledged is written before the daemon ends.
