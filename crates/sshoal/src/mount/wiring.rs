@@ -127,6 +127,12 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     let end = session.run().await;
     stopping.abort();
     drop(asked);
+    if end.abandoned > 0 {
+        tracing::warn!(
+            "{} calls had not ended when the mount did, and are given up",
+            end.abandoned
+        );
+    }
     // What was read last would be fetched again.
     let _ = tokio::time::timeout(SETTLING_LIMIT, stack.settled()).await;
     drop(stack);
