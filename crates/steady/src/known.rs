@@ -3,7 +3,8 @@
 //! Nothing is asked for here, and nobody is answered from here: it only says what was there before.
 //! The newest word counts. What was asked for before a change of ours, and answered after it, may be
 //! from before it: it counts as of the moment in which it was asked for, and what the change does is
-//! put on top, which changes nothing if it was there already.
+//! put on top, which changes nothing if it was there already. Only that a name was not there, which a
+//! rename has taken away, tells nothing of what was there before it.
 //!
 //! Both parts are bounded, the oldest is forgotten: a name that is changed was nearly always looked
 //! up just before.
@@ -242,14 +243,11 @@ impl Search {
             }
             // Asked for before that change was answered: it had happened already, or it could not
             // have.
-            Word::Seen(path, Seen::Absent)
-                if *path == self.path && self.renamed == Renamed::Itself => {}
-            Word::Seen(path, Seen::Absent)
-                if *path == self.path && self.renamed == Renamed::Above =>
-            {
-                return Found::Unknown;
-            }
-            Word::Seen(path, seen) if *path == self.path => return Found::Seen(self.found(*seen)),
+            Word::Seen(path, seen) if *path == self.path => match (seen, self.renamed) {
+                (Seen::Absent, Renamed::Itself) => {}
+                (Seen::Absent, Renamed::Above) => return Found::Unknown,
+                _ => return Found::Seen(self.found(*seen)),
+            },
             Word::Changed(path, change) if *path == self.path => self.changes.push(*change),
             Word::Linked(existing, new) if *new == self.path => {
                 self.go_on_as(existing.clone(), Renamed::Itself);

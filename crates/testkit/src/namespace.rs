@@ -1,5 +1,7 @@
 //! Programs in a mount namespace of their own.
 
+use std::process::Command;
+
 use rustix::process::geteuid;
 
 /// A new namespace begins with a copy of all mounts. Those of FUSE have to go: with the copy the
@@ -20,4 +22,13 @@ pub fn of_its_own() -> Vec<&'static str> {
     let user: &[&str] = if geteuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
     let mounts = ["--mount", "--propagation", "private", "--", "sh", "-c", DROP_FUSE_MOUNTS, "sh"];
     [&["unshare"], user, &mounts].concat()
+}
+
+/// A command that runs what its arguments say so.
+#[must_use]
+pub fn command() -> Command {
+    let words = of_its_own();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    command
 }

@@ -57,6 +57,7 @@ use crate::options::Options;
 use crate::outcome::{Counts, Outcome};
 use crate::shell::{Running, Shell};
 use crate::sink::Sink;
+pub use large::BIG_BYTES;
 
 use far::{Ended, Far};
 use script::{Kind, State};

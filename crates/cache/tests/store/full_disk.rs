@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,9 +39,7 @@ fn again(test: &str, script: &str) -> Option<tempfile::TempDir> {
         return None;
     }
     let dir = tempfile::tempdir().unwrap();
-    let [unshare, words @ ..] = &testkit::namespace::of_its_own()[..] else { unreachable!() };
-    let output = Command::new(unshare)
-        .args(words)
+    let output = testkit::namespace::command()
         .args(["sh", "-c", script])
         .arg(dir.path())
         .arg(std::env::current_exe().unwrap())

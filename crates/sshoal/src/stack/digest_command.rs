@@ -24,6 +24,7 @@ use cache::DigestSource;
 use ssh::{Diagnosis, Reader, Writer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
+use transfer::shell::quote;
 
 use crate::connector::SshConnector;
 use crate::report::{Problem, printable};
@@ -209,18 +210,10 @@ fn line(paths: &[RemotePath]) -> Option<Vec<u8>> {
 /// Adds a word, in quotes where one of its bytes may mean something to a shell.
 fn add_word(line: &mut Vec<u8>, word: &[u8]) {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+,".contains(byte);
-    if word.iter().all(is_plain) {
-        line.extend_from_slice(word);
-        return;
+    match word.iter().all(is_plain) {
+        true => line.extend_from_slice(word),
+        false => line.extend_from_slice(&quote(word)),
     }
-    line.push(b'\'');
-    for byte in word {
-        match byte {
-            b'\'' => line.extend_from_slice(br"'\''"),
-            byte => line.push(*byte),
-        }
-    }
-    line.push(b'\'');
 }
 
 #[async_trait]

@@ -269,9 +269,8 @@ fn mount_8_finds_it_by_its_type() {
         ssh.replace(' ', "\\040"),
     );
     fs::write(&fstab, line).unwrap();
-    let [unshare, words @ ..] = &testkit::namespace::of_its_own()[..] else { unreachable!() };
-    let mut command = Command::new(unshare);
-    command.args(words).args(["sh", "-uc", IN_FSTAB, "sh"]);
+    let mut command = testkit::namespace::command();
+    command.args(["sh", "-uc", IN_FSTAB, "sh"]);
     command.args([&root, &place, &fstab]).arg(world.source()).arg(&ssh);
     command.env_remove("SSH_AUTH_SOCK").env_remove("XDG_RUNTIME_DIR");
     let ended = run(&mut command);

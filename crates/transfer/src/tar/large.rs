@@ -9,7 +9,7 @@ use super::script::BIG_BLOCKS;
 use crate::options::Options;
 
 /// More bytes than this, and several sessions together are faster than one stream.
-const BIG_BYTES: u64 = BIG_BLOCKS * 512;
+pub const BIG_BYTES: u64 = BIG_BLOCKS * 512;
 
 /// Entries that are looked at, at most: the far side waits meanwhile. A tree of so many has mostly
 /// small files.

@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use transfer::tar::{Compress, LONG_ROUND_TRIP};
+use transfer::tar::{BIG_BYTES, Compress, LONG_ROUND_TRIP};
 
 use super::Carrier;
 use crate::connector::{Begun, SshConnector};
@@ -39,9 +39,6 @@ const LOGINS: usize = 8;
 /// Logins that are begun before the first one is over. Should that be one that asks for a password,
 /// they fail, and a server does not like many of these.
 const BLIND_LOGINS: usize = 3;
-
-/// A file of so many bytes is large: smaller ones come before further logins are over.
-const BIG_BYTES: u64 = 16 << 20;
 
 /// The sessions of one host beside its first.
 #[derive(Default)]

@@ -199,9 +199,8 @@ fn without_room_here_what_fits_is_whole_and_with_room_the_rest_comes() {
         "$@" "$small/copy"; echo $?; cp -a "$small/copy" "$out""#;
     for engine in ["tar", "sftp"] {
         let (out, errors) = (world.local(format!("out-{engine}")), world.local("errors"));
-        let [unshare, words @ ..] = &testkit::namespace::of_its_own()[..] else { unreachable!() };
-        let mut inside = Command::new(unshare);
-        inside.args(words).args(["sh", "-c", script, "sh"]).arg(&place).arg(&out).arg(&errors);
+        let mut inside = testkit::namespace::command();
+        inside.args(["sh", "-c", script, "sh"]).arg(&place).arg(&out).arg(&errors);
         inside.arg(crate::world::program_path()).arg("pull");
         inside.arg("-F").arg(world.sshd().config_path()).arg("-q");
         inside.arg(format!("{}/", far(&world, &source)));
