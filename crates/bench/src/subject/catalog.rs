@@ -1,7 +1,8 @@
 //! All subjects by name: what a user may ask for, what it needs, and what becomes of it.
 //!
 //! A list is parted by commas: `sshfs,rclone,floor`. `sshoal:OPTION,OPTION` is sshoal with mount
-//! options; what follows it and is no subject's name is an option of it too.
+//! options; what follows it and is no subject's name is an option of it too. `scp:ssh_command=PROGRAM`
+//! is a program that copies, by another ssh: HPN-SSH, say.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -130,7 +131,12 @@ static ENTRIES: [Entry; 22] = [
         Making::Rclone("writes"),
         &[&RCLONE, &FUSERMOUNT],
     ),
-    entry("scp", "scp -r", Making::Copier(Tool::Scp), &[&SCP, &SSH]),
+    entry(
+        "scp",
+        "scp -r; scp:ssh_command=PROGRAM by another ssh, as any that copies",
+        Making::Copier(Tool::Scp),
+        &[&SCP, &SSH],
+    ),
     entry("sftp", "sftp's get -r and put -r", Making::Copier(Tool::Sftp), &[&SFTP, &SSH]),
     entry("rsync", "rsync -a over ssh", Making::Copier(Tool::Rsync), &[&RSYNC, &SSH]),
     entry("rsyncd", "rsync -a to its daemon, without ssh", Making::Rsyncd, &[&RSYNC]),
@@ -166,8 +172,20 @@ fn members(group: &str) -> Vec<&'static Entry> {
 #[derive(Clone, Debug)]
 pub struct Spec {
     entry: &'static Entry,
-    /// Of sshoal.
+    /// Of sshoal; of a program that copies, what it has for an ssh.
     options: Vec<String>,
+}
+
+/// The option of programs that copy.
+const SSH_COMMAND: &str = "ssh_command=";
+
+/// A program that copies, and the option behind its name.
+fn copier_by(word: &str) -> Option<Spec> {
+    let (name, option) = word.rsplit_once(':')?;
+    let program = option.strip_prefix(SSH_COMMAND)?;
+    let copies = |entry: &&Entry| entry.name == name && matches!(entry.making, Making::Copier(_));
+    let entry = ENTRIES.iter().find(copies).filter(|_| !program.is_empty())?;
+    Some(Spec { entry, options: vec![option.to_owned()] })
 }
 
 impl PartialEq for Spec {
@@ -216,11 +234,13 @@ pub fn parse(list: &str) -> Result<Vec<Spec>, Unknown> {
             specs.push(Spec { entry, options: Vec::new() });
         } else if let Some(option) = word.strip_prefix("sshoal:").filter(|it| !it.is_empty()) {
             specs.push(Spec { entry: &ENTRIES[0], options: vec![option.to_owned()] });
+        } else if let Some(copier) = copier_by(word) {
+            specs.push(copier);
         } else if GROUPS.iter().any(|(name, _)| *name == word) {
             let of_group = members(word).into_iter();
             specs.extend(of_group.map(|entry| Spec { entry, options: Vec::new() }));
         } else if let Some(Spec { options, .. }) =
-            specs.last_mut().filter(|spec| !spec.options.is_empty())
+            specs.last_mut().filter(|spec| spec.is_sshoal() && !spec.options.is_empty())
         {
             options.push(word.to_owned());
         } else {
@@ -302,7 +322,9 @@ impl Spec {
             Making::Rclone(mode) => Box::new(Rclone { name, mode, server, start_limit, seen }),
             Making::Copier(tool) => {
                 let sshoal = setting.sshoal.clone();
-                Box::new(SshCopier { name, tool, server, sshoal, seen })
+                let option = self.options.iter().find_map(|it| it.strip_prefix(SSH_COMMAND));
+                let ssh_command = option.map(PathBuf::from);
+                Box::new(SshCopier { name, tool, server, sshoal, ssh_command, seen })
             }
             Making::Rsyncd => Box::new(Rsyncd { name, server, seen }),
             Making::Ftp => Box::new(Ftp { name, server, seen }),
@@ -391,6 +413,15 @@ mod tests {
         assert!(
             specs.iter().filter(|spec| spec.is_sshoal()).all(|spec| spec.entry.name == "sshoal")
         );
+    }
+
+    #[test]
+    fn another_ssh_is_for_programs_that_copy() {
+        let list = "scp:ssh_command=/opt/hpnssh,sshoal-copy:tar:ssh_command=hpnssh,rsync";
+        assert_eq!(names(list), list.split(',').collect::<Vec<_>>());
+        for wrong in ["rsyncd:ssh_command=hpnssh", "scp:ssh_command=", "scp:ssh_command=a,ro"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::executor::Executor;
+use crate::executor::{Executor, find_program};
 use crate::failure::Failure;
 use crate::place::Place;
 use crate::results::{LeftOut, SubjectInfo};
@@ -80,6 +80,8 @@ pub(super) struct SshCopier {
     pub server: Arc<Server>,
     /// This program.
     pub sshoal: PathBuf,
+    /// Another ssh than the one that is called so.
+    pub ssh_command: Option<PathBuf>,
     pub seen: Seen,
 }
 
@@ -92,6 +94,13 @@ impl Subject for SshCopier {
         for program in self.tool.programs() {
             program.require(&self.name)?;
         }
+        if let Some(ssh) = self.ssh_command.as_ref().filter(|ssh| find_program(*ssh).is_none()) {
+            return Err(LeftOut {
+                name: self.name.clone(),
+                why: format!("there is no program '{}'", ssh.display()),
+                remedy: Some("give its whole path".to_owned()),
+            });
+        }
         if self.tool == Tool::Own(Manner::TwoWays) && self.server.second_destination().is_none() {
             return Err(LeftOut {
                 name: self.name.clone(),
@@ -99,7 +108,13 @@ impl Subject for SshCopier {
                 remedy: Some("leave --host out".to_owned()),
             });
         }
-        self.seen.version(|| programs::versions(self.tool.programs(), executor));
+        self.seen.version(|| {
+            let versions = programs::versions(self.tool.programs(), executor);
+            match &self.ssh_command {
+                Some(ssh) => format!("{versions}; {}", programs::version(ssh, "-V", executor)),
+                None => versions,
+            }
+        });
         Ok(())
     }
 
@@ -114,7 +129,8 @@ impl Subject for SshCopier {
         executor: &Executor,
     ) -> Result<Box<dyn Session>, Failure> {
         self.seen.cipher(tuning, executor, || self.server.ssh(None));
-        let line = Line::new(&self.server, tuning, scratch, executor)?;
+        let mut line = Line::new(&self.server, tuning, scratch, executor)?;
+        line.ssh_command = self.ssh_command.clone();
         Ok(Box::new(CopySession(self.tool.copier(line, &self.sshoal))))
     }
 }
@@ -143,7 +159,7 @@ struct Scp(Line);
 impl Scp {
     fn command(&self) -> Command {
         let mut command = Command::new("scp");
-        command.arg("-r").args(self.0.options());
+        command.arg("-r").args(self.0.ssh_program()).args(self.0.options());
         command
     }
 }
@@ -174,7 +190,8 @@ impl Sftp {
             joined(&[words[0], " ".as_ref(), words[1], " ".as_ref(), words[2], "\n".as_ref()]);
         std::fs::write(&batch, line.as_encoded_bytes()).ok()?;
         let mut command = Command::new("sftp");
-        command.arg("-b").arg(batch).args(self.0.options()).arg(self.0.destination());
+        command.arg("-b").arg(batch).args(self.0.ssh_program());
+        command.args(self.0.options()).arg(self.0.destination());
         Some(command)
     }
 }
@@ -196,7 +213,7 @@ struct Rsync(Line);
 
 impl Rsync {
     fn command(&self, from: OsString, to: OsString) -> Command {
-        let mut shell = OsString::from("ssh");
+        let mut shell = rsync_word(self.0.ssh_command());
         for option in self.0.options() {
             shell.push(" ");
             shell.push(rsync_word(&option));

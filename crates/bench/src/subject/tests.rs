@@ -57,7 +57,7 @@ impl World {
 
     /// An empty directory.
     fn fresh(&self, name: &str) -> PathBuf {
-        let path = self.dir.path().join(name.replace(':', "-"));
+        let path = self.dir.path().join(name.replace([':', '/'], "-"));
         fs::create_dir(&path).unwrap();
         path
     }
@@ -258,14 +258,15 @@ fn copies(world: &World, subject: &dyn Subject) {
 
     run(copier(&*session).pull(&odd_file, &local.join(ODD)));
     assert_eq!(fs::read(local.join(ODD)).unwrap(), b"odd", "{name}");
-    let pushed = PathBuf::from(format!("{name} {ODD}"));
+    let plain = name.replace([':', '/'], "-");
+    let pushed = PathBuf::from(format!("{plain} {ODD}"));
     run(copier(&*session).push(&local.join(ODD), &pushed));
     assert_eq!(fs::read(world.root().join(&pushed)).unwrap(), b"odd", "{name}");
 
     if !matches!(session.access(), Access::Stream(_)) {
         run(copier(&*session).pull("tree".as_ref(), &local.join("tree")));
         assert_eq!(content(&local.join("tree")), content(&source), "{name} out");
-        let there = PathBuf::from(format!("{name}-tree"));
+        let there = PathBuf::from(format!("{plain}-tree"));
         run(copier(&*session).push(&local.join("tree"), &there));
         assert_eq!(content(&world.root().join(&there)), content(&source), "{name} in");
         fs::write(local.join("tree/sub/added"), "more").unwrap();
@@ -290,6 +291,28 @@ fn copiers_copy_files_and_trees_both_ways() {
     for subject in installed(&world, "scp,sftp,rsync,rsyncd,tar,ftp,ssh-cat") {
         copies(&world, &*subject);
     }
+}
+
+#[test]
+fn programs_that_copy_use_the_ssh_that_is_given() {
+    let world = World::new("loopback");
+    make_tree(&world.root().join("tree"));
+    let log = world.fresh("logs").join("log");
+    let ssh = world.program(&format!("echo used >>{}; exec ssh \"$@\"", log.display()));
+    let option = format!("ssh_command={}", ssh.display());
+    for name in ["scp", "sftp", "rsync", "tar"] {
+        copies(&world, &*world.subjects(&format!("{name}:{option}"))[0]);
+        let used = fs::read_to_string(&log).unwrap_or_default().lines().count();
+        assert!(used >= 5, "{name}: {used}");
+        fs::remove_file(&log).unwrap();
+    }
+    let own = &world.subjects(&format!("sshoal-copy:{option}"))[0];
+    let scratch = world.fresh("own");
+    let session = own.start(&scratch, &Tuning::default(), &world.executor).unwrap();
+    let command = copier(&*session).pull("tree".as_ref(), &scratch.join("to")).unwrap();
+    assert!(command.get_args().any(|word| word == &option[..]), "{command:?}");
+    let absent = &world.subjects("scp:ssh_command=/no/such/ssh")[0];
+    assert!(absent.check(&world.executor).is_err());
 }
 
 #[test]

@@ -21,6 +21,8 @@ const LOOK_LIMIT: Duration = Duration::from_secs(30);
 pub(in crate::subject) struct Line {
     server: Arc<Server>,
     cipher: Option<String>,
+    /// Another ssh than the one that is called so.
+    pub(super) ssh_command: Option<PathBuf>,
     scratch: PathBuf,
     executor: Executor,
     files: AtomicU32,
@@ -38,6 +40,7 @@ impl Line {
         Ok(Line {
             server: server.clone(),
             cipher: tuning.cipher.clone(),
+            ssh_command: None,
             scratch: scratch.canonicalize()?,
             executor: executor.clone(),
             files: AtomicU32::new(0),
@@ -70,6 +73,16 @@ impl Line {
         self.server.ssh_options(self.cipher.as_deref())
     }
 
+    /// The ssh that is used.
+    pub(in crate::subject) fn ssh_command(&self) -> &OsStr {
+        self.ssh_command.as_ref().map_or("ssh".as_ref(), |ssh| ssh.as_os_str())
+    }
+
+    /// The same for scp and sftp, if it is another one.
+    pub(in crate::subject) fn ssh_program(&self) -> Vec<&OsStr> {
+        self.ssh_command.iter().flat_map(|ssh| ["-S".as_ref(), ssh.as_os_str()]).collect()
+    }
+
     /// An ssh that runs one line of shell on the server, of which `%` stands for a path there.
     pub(in crate::subject) fn ssh(&self, script: &str, path: &Path) -> Command {
         let mut line = OsString::new();
@@ -80,8 +93,8 @@ impl Line {
             }
             line.push(part);
         }
-        let mut command = self.server.ssh(self.cipher.as_deref());
-        command.arg(line);
+        let mut command = Command::new(self.ssh_command());
+        command.args(self.options()).arg(self.destination()).arg(line);
         command
     }
 

@@ -56,6 +56,9 @@ impl Own {
     fn command(&self, way: &str, from: OsString, to: OsString) -> Command {
         let mut command = Command::new(&self.program);
         command.args([way, "-q"]).args(self.manner.options()).args(self.line.options());
+        if let Some(ssh) = &self.line.ssh_command {
+            command.args(["-o".as_ref(), &*joined(&["ssh_command=".as_ref(), ssh.as_ref()])]);
+        }
         command.arg("--").arg(from).arg(to);
         command
     }
