@@ -59,20 +59,39 @@ pub(crate) async fn run(pool: Weak<Pool>, handles: Weak<Handles>, mut wanted: wa
     let mut growth = Growth { pool, handles, tuner, read, write, opening: None, looked };
     let mut quiet_looks = QUIET_LOOKS;
     loop {
+        let next_look = growth.pause();
         let pause = async {
             if quiet_looks < QUIET_LOOKS {
-                tokio::time::sleep(growth.pause()).await;
+                tokio::time::sleep(next_look).await;
             } else {
                 let passes = gates.something_passes();
                 let _ = tokio::time::timeout(idle_limit, passes).await;
             }
         };
+        // Sessions that have come are not to wait for a look, which over a long way is rare.
+        let come = opened(&mut growth.opening);
         tokio::select! {
             () = pause => {}
+            come = come => match growth.join(come) {
+                Some(()) => continue,
+                None => return,
+            },
             _ = wanted.changed() => return,
         }
         let Some(carried) = growth.look() else { return };
         quiet_looks = if carried { 0 } else { quiet_looks.saturating_add(1) };
+    }
+}
+
+/// Which of the sessions that are being opened have come, when all have that will.
+async fn opened(opening: &mut Option<oneshot::Receiver<Slots>>) -> Slots {
+    match opening {
+        None => std::future::pending().await,
+        Some(come) => {
+            let come = come.await.unwrap_or_default();
+            *opening = None;
+            come
+        }
     }
 }
 
@@ -102,7 +121,6 @@ impl Growth {
         let round_trip = pool.round_trip().unwrap_or_default();
         self.close_idle(&pool);
         pool.drop_dead();
-        self.join(&pool, round_trip, now);
         let window_bytes = window_for(pool.round_trip());
         if window_bytes != pool.gates.window() {
             pool.gates.set_window(window_bytes);
@@ -149,26 +167,28 @@ impl Growth {
                 tracing::debug!(limit = ?filling.limit(), "what may be on its way");
             }
         }
-        let lanes = pool.active().len();
-        let next = self.tuner.would_try(lanes.max(1), round_trip, now);
-        pool.suggest(suggested(lanes.max(1) + next, window_bytes));
+        self.suggest(&pool, now);
         Some(read.carried.bytes + write.carried.bytes > 0)
     }
 
-    /// Takes the sessions into use that have come.
-    fn join(&mut self, pool: &Arc<Pool>, round_trip: Duration, now: Instant) {
-        let Some(opening) = &mut self.opening else { return };
-        let come = match opening.try_recv() {
-            Ok(come) => come,
-            Err(oneshot::error::TryRecvError::Empty) => return,
-            Err(oneshot::error::TryRecvError::Closed) => Slots::default(),
-        };
-        self.opening = None;
+    /// Takes the sessions into use that have come; `None` when there is no host any more.
+    fn join(&mut self, come: Slots) -> Option<()> {
+        let pool = self.pool.upgrade()?;
         for slot in come.iter() {
             pool.gates.opened(slot);
         }
         pool.set_active(Slots::from_bits(pool.active().bits() | come.bits()));
-        self.tuner.joined(come.len(), round_trip, now);
+        let now = Instant::now();
+        self.tuner.joined(come.len(), pool.round_trip().unwrap_or_default(), now);
+        self.suggest(&pool, now);
+        Some(())
+    }
+
+    /// Says how much is worth having on its way, with the sessions that would be tried next.
+    fn suggest(&self, pool: &Pool, now: Instant) {
+        let (lanes, round_trip) = (pool.active().len().max(1), pool.round_trip());
+        let next = self.tuner.would_try(lanes, round_trip.unwrap_or_default(), now);
+        pool.suggest(suggested(lanes + next, window_for(round_trip)));
     }
 
     /// Closes what nobody has used for long.

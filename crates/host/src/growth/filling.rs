@@ -14,6 +14,9 @@ use super::tuner::Sample;
 /// Content that takes no longer than this beyond the round trip keeps nobody waiting.
 const SLACK: Duration = Duration::from_millis(4);
 
+/// Nor what takes no more than this part of a long round trip.
+const SLACK_PART: u32 = 8;
+
 /// Bounds are multiples of this, a request of most kernels: what is left of a bound fills nothing.
 /// What is larger goes alone.
 const REQUEST_BYTES: u64 = 128 << 10;
@@ -171,12 +174,13 @@ impl Filling {
 
     /// Half as much, if what is on its way takes long.
     fn less(&self, sample: &Sample, stretch: &Stretch, now: Instant) -> Option<Next> {
+        let slack = SLACK.max(sample.round_trip / SLACK_PART);
         let beyond = stretch.delay() - sample.round_trip.as_secs_f64();
-        if beyond <= SLACK.as_secs_f64() * 1.25 || !self.fewer.may(now) {
+        if beyond <= slack.as_secs_f64() * 1.25 || !self.fewer.may(now) {
             return None;
         }
         // No less than what takes that long: a long way has to be full.
-        let least = (stretch.rate() * (sample.round_trip + SLACK).as_secs_f64()) as u64;
+        let least = (stretch.rate() * (sample.round_trip + slack).as_secs_f64()) as u64;
         let half = (sample.room() / 2.0) as u64;
         let limit_bytes = half.max(least).next_multiple_of(REQUEST_BYTES);
         (limit_bytes as f64 <= sample.room() * 0.9).then_some((Some(limit_bytes), None))

@@ -37,8 +37,9 @@ const LONG_LOGIN: Duration = Duration::from_millis(500);
 const LOGINS: usize = 8;
 
 /// Logins that are begun before the first one is over. Should that be one that asks for a password,
-/// they fail, and a server does not like many of these.
-const BLIND_LOGINS: usize = 3;
+/// they fail: for each of these OpenSSH (9.8 and later) turns the address away for five seconds more,
+/// from fifteen on (`PerSourcePenalties`).
+const BLIND_LOGINS: usize = 2;
 
 /// The sessions of one host beside its first.
 #[derive(Default)]
