@@ -143,6 +143,12 @@ impl Filter {
         FilterBuilder::default()
     }
 
+    /// Whether nothing is left out.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Whether `name`, relative to the target, is left out by itself. To be asked of each
     /// directory on the way to it too.
     #[must_use]

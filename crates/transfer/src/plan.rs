@@ -139,8 +139,13 @@ pub(crate) async fn list(remote: &Arc<dyn Remote>, path: &RemotePath) -> Result<
             return Err(Errno::EOVERFLOW);
         }
     }
+    put_in_order(&mut entries);
+    Ok(entries)
+}
+
+/// Puts what a server has listed into the order of names.
+pub(crate) fn put_in_order(entries: &mut Vec<(Name, Attr)>) {
     entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
     // A name that a server lists twice is one.
     entries.dedup_by(|(a, _), (b, _)| a == b);
-    Ok(entries)
 }

@@ -19,6 +19,7 @@
 //! | [`collect`] | the files that a run needs, by their names |
 //! | `unpack`, `pack` | archive to tree, tree to archive |
 //! | `receive` | one member of an archive into a directory |
+//! | [`listing`] | the far side's tree in one answer, before the login serves SFTP |
 //! | `large` | whether a tree has files for which a stream is slow |
 //! | `stream`, `tally` | waiting for the far side on a thread; what was done |
 //!
@@ -30,6 +31,7 @@
 pub mod collect;
 mod far;
 mod large;
+pub mod listing;
 mod member;
 mod pack;
 mod reader;
@@ -60,6 +62,7 @@ use crate::sink::Sink;
 pub use large::BIG_BYTES;
 
 use far::{Ended, Far};
+use listing::Left;
 use script::{Kind, State};
 use stream::{Flow, Input, Output};
 use tally::Tally;
@@ -99,17 +102,27 @@ pub struct Streaming {
 /// The login of a stream that has not come about, as an SFTP session which has not begun yet. Only
 /// where the far side's shell finds the program.
 #[derive(Clone, Default)]
-pub struct Spare(Arc<Mutex<Option<Running>>>);
+pub struct Spare {
+    left: Arc<Mutex<Option<Left>>>,
+    /// What is in the way of a push is listed.
+    lists: bool,
+}
 
 impl Spare {
-    /// The session, once.
+    /// One that has a listing, too, of what a push has found in its place.
     #[must_use]
-    pub fn take(&self) -> Option<Running> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    pub fn with_listing() -> Spare {
+        Spare { lists: true, ..Spare::default() }
     }
 
-    fn keep(&self, running: Running) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+    /// The session, once.
+    #[must_use]
+    pub fn take(&self) -> Option<Left> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn keep(&self, left: Left) {
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
     }
 }
 
@@ -382,10 +395,13 @@ impl Streaming {
         source: Option<(PathBuf, RemotePath)>,
     ) -> Result<(Far, Option<Method>), Declined> {
         let talk = async {
-            let mut far = Far::greet(&*self.shell, command).await?;
+            let lists = to == Use::Push && self.spare.as_ref().is_some_and(|spare| spare.lists);
+            let words = if lists { script::LIST } else { script::HELLO };
+            let mut far = Far::greet(&*self.shell, command, words).await?;
             self.greeted.notify_one();
             if let Some(declined) = self.unfit(&mut far, to, source).await? {
-                self.leave(far).await;
+                let is_listed = lists && declined == Declined::Occupied;
+                self.leave(far, is_listed).await;
                 return Ok(Err(declined));
             }
             // Here only one of them has a fast enough library to compress.
@@ -414,7 +430,7 @@ impl Streaming {
     ) -> Result<Option<Declined>, Ended> {
         let declined = match far.greeting.state {
             State::Ready(_) => None,
-            State::NoTar => Some(Declined::NoTar),
+            State::NoTar | State::Bare => Some(Declined::NoTar),
             State::Absent => Some(Declined::Absent),
             State::There => Some(Declined::Occupied),
             State::Staged(kind) => Some(Declined::Staged { in_doubt: kind == Kind::Bsd }),
@@ -445,13 +461,22 @@ impl Streaming {
         Ok(has_big_files.then_some(Declined::Slower(round_trip)))
     }
 
-    /// Leaves the login of a far side that is not needed.
-    async fn leave(&self, mut far: Far) {
-        if let Some(spare) = &self.spare
-            && far.greeting.has_sftp
-            && far.serve().await.is_ok()
-        {
-            spare.keep(far.running);
+    /// Leaves the login of a far side that is not needed; what is there may be listed before.
+    async fn leave(&self, mut far: Far, is_listed: bool) {
+        let Some(spare) = self.spare.as_ref().filter(|_| far.greeting.has_sftp) else { return };
+        let left = async {
+            far.serve().await?;
+            let listing = match is_listed {
+                true => listing::read(&mut far.running, listing::limit(&self.options)).await?,
+                false => None,
+            };
+            Ok::<_, Ended>(Left { running: far.running, listing })
+        };
+        match left.await {
+            Ok(left) => spare.keep(left),
+            Err(Ended::Refused(why) | Ended::Lost(why)) => {
+                tracing::debug!("the login of the stream is not used: {why}");
+            }
         }
     }
 

@@ -19,8 +19,9 @@ use tokio::sync::watch;
 use transfer::digest::ShellDigester;
 use transfer::plan::Ahead;
 use transfer::tar::collect::Collector;
+use transfer::tar::listing::{self, Left, Listing};
 use transfer::tar::{Compress, Declined, Spare, Streak, Streamed, Streaming};
-use transfer::{Job, Options, Outcome, Progress, Run, Running, Shell, Source, Stop, Tree};
+use transfer::{Job, Options, Outcome, Progress, Run, Shell, Source, Stop, Tree};
 
 use super::Way;
 use super::arguments::{Arguments, Engine};
@@ -68,6 +69,8 @@ struct Reached {
     remote: Arc<dyn Remote>,
     shell: Option<Arc<dyn Shell>>,
     directory: Vec<u8>,
+    /// What its login has listed.
+    listing: Option<Listing>,
 }
 
 /// What the streams have left.
@@ -232,6 +235,28 @@ impl Carrier {
         Ok(())
     }
 
+    /// Whether the far side's `find` tells what its SFTP would.
+    fn may_list(&self) -> bool {
+        let request = &self.request;
+        // What is on other file systems would be listed for nothing, and where `find` leaves it out
+        // it calls it empty.
+        !self.options.one_file_system
+            // Who names the server wants that one.
+            && request.ssh.sftp_server.is_none()
+            && !request.host.follow_symlinks
+            && request.disk.is_none()
+    }
+
+    /// A login that lists the tree at `top`, in the place's directory, before it serves SFTP. Where
+    /// it cannot, the next login is SFTP's own, as it would have been.
+    async fn log_in_listing(&self, far: &FarPlace, top: &RemotePath) -> Option<Left> {
+        if !self.may_list() || far.spec.gateways().len() != 1 || self.may_call().is_err() {
+            return None;
+        }
+        let shell = self.shell(far).ok()??;
+        listing::log_in(&shell, &far.place.directory, top, &self.options).await
+    }
+
     /// Where the user wants a stream and nothing else, its absence is an error.
     fn insist(&self, why: &str) -> Result<(), Problem> {
         tracing::debug!("no stream: {why}");
@@ -251,7 +276,7 @@ impl Carrier {
     fn streaming(&self, shell: Arc<dyn Shell>) -> (Streaming, Spare) {
         let progress = Arc::new(Progress::default());
         self.show.watch(progress.clone());
-        let spare = Spare::default();
+        let spare = if self.may_list() { Spare::with_listing() } else { Spare::default() };
         let streaming = self.streaming_for(shell, progress);
         (Streaming { spare: Some(spare.clone()), ..streaming }, spare)
     }
@@ -303,8 +328,8 @@ impl Carrier {
         }
     }
 
-    /// Connects, with the place's directory as the root; by what a stream has left, if it has.
-    async fn reach(&self, far: &FarPlace, left: Option<Running>) -> Result<Reached, Problem> {
+    /// Connects, with the place's directory as the root; by the login that is left, if one is.
+    async fn reach(&self, far: &FarPlace, left: Option<Left>) -> Result<Reached, Problem> {
         let directory = &far.place.directory;
         let mut request = self.request.clone();
         request.sources = vec![far.spec_at(directory)];
@@ -312,27 +337,31 @@ impl Carrier {
         // The mount point of no mount: a place that contains nothing.
         request.mountpoint = "/proc/self/fdinfo".into();
         // Who names the server wants that one.
-        let left = left.filter(|_| request.ssh.sftp_server.is_none()).map(shell::session);
+        let left = left.filter(|_| request.ssh.sftp_server.is_none());
         let is_left = left.is_some();
+        let mut listing = None;
         // Of one host only: sessions do not tell whose they are.
         let begun = match &self.far[..] {
             [_] => self.sessions.begun(),
             _ => Begun::default(),
         };
         if let Some(left) = left {
-            begun.set_first(left);
+            begun.set_first(shell::session(left.running));
+            listing = left.listing;
         }
         let stack = match Stack::build_on(&request, begun.clone()).await {
             // What was left may have been lost meanwhile.
             Err(error) if is_left => {
                 tracing::debug!("the login of the stream serves no SFTP: {error}");
+                // It may have been another machine's.
+                listing = None;
                 Stack::build_on(&request, begun).await?
             }
             built => built?,
         };
         let shell = self.shell(far)?;
         let remote = stack.remote.clone();
-        Ok(Reached { _stack: stack, remote, shell, directory: directory.clone() })
+        Ok(Reached { _stack: stack, remote, shell, directory: directory.clone(), listing })
     }
 
     /// Runs a job over the remotes, and by streams where the collector has them; how that alone has
@@ -495,6 +524,12 @@ fn words(declined: &Declined) -> String {
 /// What a source becomes, relative to the target.
 fn becomes(name: &Option<Name>) -> RemotePath {
     RemotePath::from_names(name)
+}
+
+/// `below` in `path`.
+fn joined(path: &RemotePath, below: &RemotePath) -> RemotePath {
+    let names = path.names().chain(below.names()).filter_map(|name| Name::new(name).ok());
+    RemotePath::from_names(&names.collect::<Vec<_>>())
 }
 
 /// Whether nothing is there, or a directory without entries.

@@ -47,6 +47,17 @@ fn without_slashes(path: &[u8]) -> &[u8] {
     &path[..end]
 }
 
+/// A path on another machine, relative to the home directory where a shell would take it so: not
+/// all that it is given to is a shell.
+fn in_home(path: &[u8]) -> &[u8] {
+    let below = match path {
+        b"~" => b"",
+        _ => path.strip_prefix(b"~/").unwrap_or(path),
+    };
+    let begin = below.iter().position(|byte| *byte != b'/').unwrap_or(below.len());
+    if below.len() < path.len() { &below[begin..] } else { path }
+}
+
 /// A source or target on other machines.
 #[derive(Clone, Debug)]
 pub struct FarPlace {
@@ -67,7 +78,7 @@ impl FarPlace {
                 .hint("a path with a '=' in it is written with one more at its end: host:a=b="));
         }
         let path = match &spec.origin {
-            Origin::Hosts { directory, .. } => directory.clone(),
+            Origin::Hosts { directory, .. } => in_home(directory).to_vec(),
             // The grammar takes a slash at its end away.
             Origin::Local(path) if word.as_bytes().ends_with(b"/") => {
                 [path.as_os_str().as_bytes(), b"/"].concat()
@@ -142,6 +153,23 @@ impl From<Place> for NearPlace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tilde_is_the_home_directory() {
+        let cases = [
+            ("h:~/src", place("", Some("src"))),
+            ("h:~/a/b", place("a", Some("b"))),
+            ("h:~//a/", place("a/", None)),
+            ("h:~", place("", None)),
+            ("h:~/", place("", None)),
+            ("h:~me/a", place("~me", Some("a"))),
+            ("h:/~/a", place("/~", Some("a"))),
+        ];
+        for (word, wanted) in cases {
+            let far = FarPlace::parse(OsStr::new(word), false).unwrap();
+            assert_eq!(far.place, wanted, "{word}");
+        }
+    }
 
     fn place(directory: &str, name: Option<&str>) -> Place {
         let name = name.map(|name| Name::new(name.as_bytes()).unwrap());

@@ -1,5 +1,5 @@
-//! Listings of a tree of this machine, made before they are asked for: while a login goes on, which
-//! takes longer than to list some thousand entries.
+//! Listings of a tree, made before they are asked for: of a tree of this machine while a login goes
+//! on, which takes longer than to list some thousand entries; of one of the far side by one answer.
 //!
 //! Invariants:
 //! 1. A listing is given out once, and not when it is old: it is what would have been found by who
@@ -38,7 +38,7 @@ type Entries = Vec<(Name, Attr)>;
 /// change: one is given out once, and not when it is old. Dropped, it ends.
 pub struct Ahead {
     listings: Arc<Mutex<Listings>>,
-    _walk: AbortOnDrop<()>,
+    _walk: Option<AbortOnDrop<()>>,
 }
 
 #[derive(Default)]
@@ -60,7 +60,16 @@ impl Ahead {
     pub fn begin(remote: Arc<dyn Remote>, top: RemotePath) -> Ahead {
         let listings: Arc<Mutex<Listings>> = Arc::default();
         let walk = tokio::spawn(walk(remote, top, listings.clone()));
-        Ahead { listings, _walk: AbortOnDrop(walk) }
+        Ahead { listings, _walk: Some(AbortOnDrop(walk)) }
+    }
+
+    /// These listings, each in the order of names, which were made then. Whoever gives them answers
+    /// for how many there are.
+    pub(crate) fn of(when: Instant, made: impl Iterator<Item = (RemotePath, Entries)>) -> Ahead {
+        let made = made.map(|(path, entries)| (path, (when, entries)));
+        let mut listings = Listings { made: made.collect(), over: true, ..Listings::default() };
+        listings.held = listings.made.values().map(|(_, entries)| entries.len()).sum();
+        Ahead { listings: Arc::new(Mutex::new(listings)), _walk: None }
     }
 
     /// The listing of the directory, if there is one. It is not made any more afterwards.
@@ -84,7 +93,7 @@ impl Ahead {
     /// Returns when all is listed that will be.
     #[cfg(test)]
     async fn ended(&mut self) {
-        (&mut self._walk.0).await.unwrap();
+        (&mut self._walk.as_mut().unwrap().0).await.unwrap();
     }
 }
 

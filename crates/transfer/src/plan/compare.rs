@@ -56,7 +56,7 @@ pub(super) async fn pair(core: Arc<Core>, pair: Pair) -> Found {
             false => Ok(Vec::new()),
         }
     };
-    let (listed, at_target) = tokio::join!(listing(source, &pair.from), at_target);
+    let (listed, at_target) = tokio::join!(listing_of_source(source, &pair.from), at_target);
     let failed = |doing, errno| Problem::Failed { name: dir_name.clone(), doing, errno };
     let listed = match listed {
         Ok(listed) => listed,
@@ -107,10 +107,35 @@ pub(super) async fn pair(core: Arc<Core>, pair: Pair) -> Found {
 
 /// The directory as it was listed ahead, or as it is.
 async fn listing(tree: &Tree, path: &RemotePath) -> Result<Vec<(Name, Attr)>> {
-    match tree.ahead.as_ref().and_then(|ahead| ahead.take(path)) {
+    match listed_ahead(tree, path) {
         Some(entries) => Ok(entries),
         None => list(&tree.remote, path).await,
     }
+}
+
+fn listed_ahead(tree: &Tree, path: &RemotePath) -> Option<Vec<(Name, Attr)>> {
+    tree.ahead.as_ref()?.take(path)
+}
+
+/// As [`listing`], of a source: what looks empty is.
+///
+/// OpenSSH's server leaves out what it cannot look at, which is everything in a directory that may
+/// be read and not be entered. To take that for empty is to lack it at the target, and to delete it
+/// there.
+async fn listing_of_source(tree: &Tree, path: &RemotePath) -> Result<Vec<(Name, Attr)>> {
+    if let Some(entries) = listed_ahead(tree, path) {
+        return Ok(entries);
+    }
+    let entries = list(&tree.remote, path).await?;
+    if entries.is_empty() && tree.local.is_none() {
+        let any = Name::new(b"any").expect("it is one");
+        match tree.remote.lstat(&path.join(&any)).await {
+            // What has come meanwhile is for the next run.
+            Ok(_) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(entries)
 }
 
 /// The target's entries by name, and what may be left of an earlier run: nothing that the source

@@ -44,11 +44,16 @@ impl From<ShellError> for Ended {
 }
 
 impl Far {
-    /// Starts the command and greets it.
-    pub(super) async fn greet(shell: &dyn Shell, command: &[u8]) -> Result<Far, Ended> {
+    /// Starts the command and greets it: the first of `words` is the greeting's, and the others are
+    /// those that need not wait for its answer.
+    pub(super) async fn greet(
+        shell: &dyn Shell,
+        command: &[u8],
+        words: &[u8],
+    ) -> Result<Far, Ended> {
         let mut running = shell.start(command).await?;
         // Where nobody reads, the answer tells.
-        let _ = running.stdin.write_all(b"hello\n").await;
+        let _ = running.stdin.write_all(words).await;
         let mut seen = 0;
         let greeting = loop {
             let Ok(line) = line(&mut running).await else { return Err(farewell(running).await) };

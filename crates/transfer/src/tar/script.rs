@@ -7,6 +7,7 @@
 //! | word | answer |
 //! |---|---|
 //! | `hello` | `sshoal-1 STATE [zstd] [gzip] [sftp]`; `STATE` is the kind of tar, or why there is no copy |
+//! | `list` | what is there already, as `listing` describes it; nothing where there is nothing |
 //! | `rate` | [`RATE_BYTES`] that cannot be compressed |
 //! | `big` | how many large files there are: `0`, or more |
 //! | `sample` | how many bytes the first [`SAMPLE_BYTES`] of the archive are, compressed |
@@ -22,6 +23,7 @@
 
 use std::fmt::Write as _;
 
+use super::listing;
 use crate::compress::Method;
 use crate::options::{Options, Owners};
 use crate::shell::quote;
@@ -56,6 +58,56 @@ const LOOK: &str = "d=$(pwd); LC_ALL=C; export LC_ALL; u=$(umask); umask 077; un
 /// An SFTP server as the login would have had it: with its own rights for what is made, and where it
 /// began.
 const SERVE: &str = "sftp) umask \"$u\"; cd -- \"$d\" && exec \"$f\"; exit 1;; ";
+
+/// What is sent first where a listing is wanted, and nothing else but SFTP.
+pub(super) const LIST_AND_SERVE: &[u8] = b"hello\nlist\nsftp\n";
+
+/// What is sent first where a listing is wanted of what is in the way.
+pub(super) const LIST: &[u8] = b"hello\nlist\n";
+
+/// What is sent first else.
+pub(super) const HELLO: &[u8] = b"hello\n";
+
+/// What `find` tells of an entry: `KIND DEPTH MODE SIZE UID GID MTIME ATIME NAME`.
+const FORMAT: &str = "%y %d %m %s %U %G %Ts %As %f\\0";
+
+/// The last record of a listing of which nothing is missing.
+pub(super) const ALL: &str = "=";
+
+/// How long a tree is listed at most, in seconds.
+const LIST_SECONDS: u32 = 2;
+
+/// Lists the tree `$n`, where it is there.
+///
+/// The end is told behind all that was written: nobody has the capture (6) open any more then. It is
+/// `whole` only if `find` has ended well and complained of nothing, and `cut` if it was stopped, and
+/// had complained of nothing before: a directory that cannot be read must not look like an empty one.
+/// So the first line of what it says and how it ended, in that order, decides. Once it complains,
+/// nobody reads its complaints any more, and it ends.
+///
+/// Without a `TZ` the C library looks at `/etc/localtime` for each time that is told, which is most
+/// of what there is to do.
+fn list_word(options: &Options) -> String {
+    let limit = listing::limit(options);
+    format!(
+        "list) case $k in there|bare) {{ e=$(exec 6>&1; {{ {{ \
+         TZ=UTC0 timeout {LIST_SECONDS} find \"$n\" -printf '{FORMAT}' </dev/null 2>&4; r=$?; \
+         [ $r != 0 ] || printf '{ALL}\\000'; echo $r >&4; }} | \
+         head -c {limit} >&3; }} 4>&1 | head -n 1); }} 3>&1; \
+         case $e in 0) e=whole;; 124|141|143) e=cut;; *) e=no;; esac; \
+         printf '\\000\\000%s\\n' $e;; esac;; "
+    )
+}
+
+/// The command that lists `name` in `directory`, and then serves SFTP.
+pub(super) fn tree(directory: &[u8], name: &[u8], options: &Options) -> Vec<u8> {
+    let list = list_word(options);
+    let script = format!(
+        "{LOOK}[ $k ] || k=bare; while IFS= read -r v; do case $v in \
+         hello) echo \"{GREETING}$k$z\";; {list}{SERVE}*) exit 64;; esac; done"
+    );
+    command(&script, &[directory, name])
+}
 
 /// Makes the directory that is not there, with the rights that the login's directories have.
 const MAKE: &str = "if [ $k ] && ( umask \"$u\"; mkdir -- \"$1\" ) 2>/dev/null; then \
@@ -109,6 +161,7 @@ pub(super) fn push(
 ) -> Vec<u8> {
     let [name, stage, aside] = names;
     let mut script = [LOOK, if may_make { MAKE } else { "" }].concat();
+    let list = list_word(options);
     let _ = write!(
         script,
         "s=$3; if [ $k ]; then :; elif [ -e \"$n\" ] || [ -h \"$n\" ]; then k=there; \
@@ -117,7 +170,7 @@ pub(super) fn push(
          while IFS= read -r v; do case $v in \
          hello) echo \"{GREETING}$k$z\";; \
          rate) head -c {RATE_BYTES} /dev/urandom;; \
-         {SERVE}\
+         {list}{SERVE}\
          plain) tar -xf - \"$@\"; t=$?; break;; \
          gzip|zstd) \"$v\" -dc | tar -xf - \"$@\"; t=$?; break;; \
          *) exit 64;; esac; done; \
@@ -157,10 +210,14 @@ pub(super) fn take(directory: &[u8], options: &Options) -> Vec<u8> {
     command(&script, &[directory, b"."])
 }
 
+/// Blocks of 512 bytes that tar reads and writes at once. By itself it takes 20, which costs it
+/// half as much again for what it unpacks, and twice as much for what it packs.
+const RECORD_BLOCKS: usize = 64;
+
 /// Times to the nanosecond, and nothing that is not asked for.
 fn gnu_create(options: &Options) -> String {
-    let mut flags = "--format=posix --pax-option=delete=atime,delete=ctime".to_owned();
-    flags += " --numeric-owner";
+    let mut flags = format!("-b {RECORD_BLOCKS} --format=posix --numeric-owner");
+    flags += " --pax-option=delete=atime,delete=ctime";
     if options.sparse {
         flags += " --sparse --sparse-version=1.0";
     }
@@ -189,7 +246,7 @@ fn bsd_create(options: &Options) -> String {
 
 /// `-P`: links are made at once, and not when all else is done. The names are our own.
 fn gnu_extract(options: &Options) -> String {
-    let mut flags = "-p -P --numeric-owner".to_owned();
+    let mut flags = format!("-b {RECORD_BLOCKS} -p -P --numeric-owner");
     flags += if options.owners == Owners::Leave { " --no-same-owner" } else { "" };
     if options.xattrs {
         flags += " --xattrs --xattrs-include=*";
@@ -245,6 +302,8 @@ pub(super) enum State {
     Absent,
     /// The target's name is taken.
     There,
+    /// The directory is there, and nobody has looked for a tar.
+    Bare,
     /// The tree of an earlier, interrupted copy is there.
     Staged(Kind),
 }
@@ -269,6 +328,7 @@ impl Greeting {
             "none" => State::NoTar,
             "nodir" | "absent" => State::Absent,
             "there" => State::There,
+            "bare" => State::Bare,
             "staged-gnu" => State::Staged(Kind::Gnu),
             "staged-bsd" => State::Staged(Kind::Bsd),
             // With none that can, it is gone on with all the same.

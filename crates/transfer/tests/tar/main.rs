@@ -9,6 +9,7 @@ mod busybox;
 mod collect;
 mod hostile;
 mod interrupted;
+mod listing;
 mod round_trip;
 mod shell;
 mod trees;

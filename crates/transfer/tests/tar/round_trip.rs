@@ -272,7 +272,9 @@ async fn a_login_that_is_not_needed_for_a_stream_serves_sftp() {
     let push = push_of(&dir.path().join("tree"), dir.path(), "taken");
     let told = streaming.push(&push).await.unwrap();
     assert!(matches!(told, Streamed::Declined(Declined::Occupied)), "{told:?}");
-    let mut session = spare.take().expect("there is an SFTP server");
+    let left = spare.take().expect("there is an SFTP server");
+    assert!(left.listing.is_none(), "nobody wanted one");
+    let mut session = left.running;
     assert!(spare.take().is_none());
 
     let made = taken.join("made");

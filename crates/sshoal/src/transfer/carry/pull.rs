@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use base::{Errno, FileKind, Name, RemotePath};
+use base::{Errno, FileKind, RemotePath};
 use local::Local;
 use transfer::tar::collect::{Collect, Collector};
+use transfer::tar::listing::Left;
 use transfer::tar::{Declined, Pull, Streamed};
-use transfer::{Job, Running, Source, Tree};
+use transfer::{Job, Source, Tree};
 
 use super::{
     Asked, Carrier, Ended, Progressed, Reached, Taken, at_target, becomes, digester, is_free,
-    unless_asked,
+    joined, unless_asked,
 };
 use crate::report::{Problem, printable};
 use crate::transfer::arguments::Engine;
@@ -50,16 +51,15 @@ impl Carrier {
         // Not where a stream changes it first.
         let ahead = match &far[..] {
             [only] if self.may_stream(only, &target, &to[0]).is_err() => {
-                let names = target_path.names().chain(to[0].names());
-                let names: Vec<_> = names.filter_map(|name| Name::new(name).ok()).collect();
-                self.list_ahead(&target.directory, RemotePath::from_names(&names))
+                self.list_ahead(&target.directory, joined(&target_path, &to[0]))
             }
             _ => None,
         };
         let mut progressed = Progressed::default();
-        let (mut rest, mut spares) = (Vec::new(), Vec::new());
+        // Those that are left, each with its stream's login; without, whether none was tried.
+        let mut rest = Vec::new();
         for (index, far) in far.iter_mut().enumerate() {
-            let mut spare = None;
+            let (mut spare, mut is_untried) = (None, false);
             let done = match (self.may_stream(far, &target, &to[index]), slower) {
                 (Ok(()), Some(round_trip)) => {
                     let declined = Streamed::Declined(Declined::Slower(round_trip));
@@ -83,24 +83,35 @@ impl Carrier {
                     if self.may_collect(far).is_err() {
                         self.insist(&why)?;
                     }
+                    is_untried = true;
                     false
                 }
             };
             if !done {
-                rest.push(index);
-                spares.push(spare);
+                rest.push((index, spare, is_untried));
             }
         }
         if !rest.is_empty() && progressed.outcome.is_none() {
             let (mut sources, mut streams) = (Vec::new(), Vec::new());
             let mut kept = Vec::new();
-            for (index, spare) in rest.into_iter().zip(spares) {
-                let connected = match reached[index].take() {
+            for (index, spare, is_untried) in rest {
+                let top = becomes(&far[index].place.name);
+                let mut connected = match reached[index].take() {
                     Some(connected) => connected,
+                    None if is_untried => {
+                        let login = self.log_in_listing(&far[index], &top);
+                        let Some(left) = unless_asked(&asked, login).await else {
+                            progressed.interrupted();
+                            return Ok(progressed.ended());
+                        };
+                        self.reach(&far[index], left).await?
+                    }
                     None => self.reach(&far[index], spare).await?,
                 };
                 let mut tree = Tree::far(connected.remote.clone());
-                tree.path = becomes(&far[index].place.name);
+                tree.path = top;
+                let listing = connected.listing.take();
+                tree.ahead = listing.map(|listing| Arc::new(listing.ahead(&tree.path)));
                 tree.digester = digester(&connected);
                 sources.push(Source { tree, to: to[index].clone() });
                 streams.push(self.collect(&far[index], &connected));
@@ -161,7 +172,7 @@ impl Carrier {
         pull: &Pull,
         progressed: &mut Progressed,
         asked: &Asked,
-    ) -> Result<(bool, Option<Running>), Problem> {
+    ) -> Result<(bool, Option<Left>), Problem> {
         let Some(shell) = self.shell(far)? else { return Ok((false, None)) };
         let (streaming, spare) = self.streaming(shell);
         if !pull.target.is_root() && !pull.to.is_root() {

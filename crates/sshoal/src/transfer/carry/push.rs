@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use base::{Attr, AttrChange, Errno, FileKind, Name, RemotePath, RenameMode};
 use transfer::shell::quote;
 use transfer::tar::collect::{Collector, Deliver};
+use transfer::tar::listing::Left;
 use transfer::tar::{self, Declined, Push, Streamed};
-use transfer::{Job, Options, Running, temporary};
+use transfer::{Job, Options, temporary};
 
-use super::{Asked, Carrier, Ended, Progressed, Reached, Taken, becomes, unless_asked};
+use super::{Asked, Carrier, Ended, Progressed, Reached, Taken, becomes, joined, unless_asked};
 use crate::report::{Problem, printable};
 use crate::transfer::arguments::Engine;
 use crate::transfer::place::{FarPlace, NearPlace};
@@ -82,6 +83,8 @@ impl Carrier {
         }
         let mut progressed = Progressed::default();
         let (mut rest, mut staged) = (Vec::new(), Vec::new());
+        // What the first login has listed, of the source of this number.
+        let (mut listed, mut is_untried) = (None, true);
         for (index, near) in self.near.iter().enumerate() {
             let taken = match self.push_place(near, &far, &target, &to[index]) {
                 Ok(_) if self.is_there(&reached, &target, &to[index]).await => {
@@ -104,10 +107,13 @@ impl Carrier {
                         name: name.clone(),
                         to: to[index].clone(),
                     };
+                    is_untried = false;
                     let (taken, left) =
                         self.stream_push(&far, &push, &mut progressed, &asked).await?;
                     if left.is_some() && reached.is_none() {
-                        reached = Some(self.reach(&far, left).await?);
+                        let mut connected = self.reach(&far, left).await?;
+                        listed = connected.listing.take().map(|listing| (index, listing));
+                        reached = Some(connected);
                     }
                     (taken, Some(name))
                 }
@@ -127,9 +133,21 @@ impl Carrier {
             }
         }
         if (!rest.is_empty() || !staged.is_empty()) && progressed.outcome.is_none() {
-            let connected = match reached {
-                Some(connected) => connected,
-                None => self.reach(&far, None).await?,
+            let connected = match (reached, &to[..]) {
+                (Some(connected), _) => connected,
+                // All that is in the directory itself may be much more than is pushed into it.
+                (None, [only]) if is_untried && !(target.is_root() && only.is_root()) => {
+                    let top = joined(&target, only);
+                    let Some(left) = unless_asked(&asked, self.log_in_listing(&far, &top)).await
+                    else {
+                        progressed.interrupted();
+                        return Ok(progressed.ended());
+                    };
+                    let mut connected = self.reach(&far, left).await?;
+                    listed = connected.listing.take().map(|listing| (0, listing));
+                    connected
+                }
+                (None, _) => self.reach(&far, None).await?,
             };
             for staged in staged {
                 let to = &to[staged.index];
@@ -144,11 +162,12 @@ impl Carrier {
                     rest.into_iter().map(|index| self.near_source(index, to[index].clone()));
                 let mut sources = sources.collect::<Result<Vec<_>, _>>()?;
                 sources[0].tree.ahead = ahead;
-                let job = Job {
-                    sources,
-                    target: self.far_tree(&connected, target.clone()),
-                    options: self.options.clone(),
-                };
+                let mut tree = self.far_tree(&connected, target.clone());
+                tree.ahead = listed.map(|(index, listing)| {
+                    // What streams have brought meanwhile has other names.
+                    Arc::new(listing.ahead(&tree.path_of(&to[index])))
+                });
+                let job = Job { sources, target: tree, options: self.options.clone() };
                 self.run(job, collector, &mut progressed, &asked).await?;
             }
         }
@@ -218,7 +237,7 @@ impl Carrier {
         push: &Push,
         progressed: &mut Progressed,
         asked: &Asked,
-    ) -> Result<(Taken, Option<Running>), Problem> {
+    ) -> Result<(Taken, Option<Left>), Problem> {
         let Some(shell) = self.shell(far)? else { return Ok((Taken::Nothing, None)) };
         let (streaming, spare) = self.streaming(shell);
         let greeted = streaming.greeted.clone();
@@ -244,9 +263,7 @@ impl Carrier {
         to: &RemotePath,
     ) -> bool {
         let Some(connected) = reached else { return false };
-        let names = target.names().chain(to.names()).filter_map(|name| Name::new(name).ok());
-        let path = RemotePath::from_names(&names.collect::<Vec<_>>());
-        connected.remote.lstat(&path).await.is_ok()
+        connected.remote.lstat(&joined(target, to)).await.is_ok()
     }
 
     /// Whether an earlier stream has left something of `name`, with which one goes on.

@@ -137,6 +137,53 @@ fn a_copy_of_what_is_there_already_is_one_login() {
 }
 
 #[test]
+fn what_is_there_already_is_listed_by_one_answer() {
+    let world = World::new();
+    let (source, near, far_copy) =
+        (world.served("source"), world.local("near"), world.served("copy"));
+    for directory in 0..300 {
+        let path = source.join(format!("dir{}/sub{directory}", directory % 20));
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("file"), "content").unwrap();
+    }
+    let server = SocketAddr::from((Ipv4Addr::LOCALHOST, world.sshd().port()));
+    let options = LinkOptions { rtt: Duration::from_millis(1), rate_bytes_per_s: None };
+    let link = Link::start(server, options).unwrap();
+    let port = link.port().to_string();
+    let (from, to) = (format!("{}/", far(&world, &source)), far(&world, &far_copy));
+    let here = format!("{}/", source.display());
+    // Bytes to the server, and what is told.
+    let asked = |way: &str, words: &[&str], more: &[&str]| {
+        let before = link.bytes_to_target();
+        let all = [words, &["-p", &port, "--json", "--delete"], more].concat();
+        let told = summary(&ends(&world, way, &all, 0));
+        (link.bytes_to_target() - before, told)
+    };
+    for (way, words) in
+        [("pull", [&from[..], near.to_str().unwrap()]), ("push", [&here[..], &to[..]])]
+    {
+        ends(&world, way, &[&words[..], &["-p", &port]].concat(), 0);
+        let (by_one, told) = asked(way, &words, &[]);
+        assert_eq!(told["unchanged"], told["entries"], "{way}");
+        let (by_sftp, _) = asked(way, &words, &["--engine", "sftp"]);
+        // Three requests for each of 321 directories, some of them in one packet.
+        assert!(by_sftp > 3 * by_one, "{way}: {by_one} and {by_sftp} bytes");
+        // What differs is found all the same.
+        let changed = if way == "pull" { &near } else { &far_copy };
+        fs::remove_file(changed.join("dir3/sub3/file")).unwrap();
+        fs::write(changed.join("dir4/more"), "").unwrap();
+        let (_, told) = asked(way, &words, &[]);
+        assert_eq!((told["files_copied"].clone(), told["deleted"].clone()), (1.into(), 1.into()));
+        assert_same(changed, &source);
+        // And a dry run tells it, without a stream that would have been tried before.
+        fs::remove_file(changed.join("dir3/sub3/file")).unwrap();
+        let (dry, told) = asked(way, &words, &["--dry-run"]);
+        assert_eq!(told["files_copied"], 1, "{way}");
+        assert!(by_sftp > 3 * dry, "{way}: {dry} and {by_sftp} bytes");
+    }
+}
+
+#[test]
 fn a_large_file_over_a_long_way_has_its_sessions_begun_together() {
     let world = World::new();
     let source = world.served("source");

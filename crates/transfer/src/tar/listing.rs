@@ -1,0 +1,220 @@
+//! The far side's tree in one answer: a login that is to serve SFTP lists it first, with its `find`.
+//!
+//! SFTP lists a directory in three round trips, and each level of a tree waits for the one above
+//! it. One command needs none of that, and takes less of both machines' time.
+//!
+//! It does not have to succeed. What it has not told is listed over SFTP by whoever asks for it:
+//! everything, where there is no GNU `find`, or where it had to complain of anything; what is not
+//! complete, where it was stopped. It is stopped after two seconds, which is what a file system
+//! costs that is slow to list (a parallel one, a disk that is asleep) and gives nothing for it.
+//!
+//! The answer to the word `list` is a record for each entry with a NUL behind it, one that tells
+//! that nothing is missing, two NULs more, and a word in a line: how the listing ended. No record is
+//! empty, so that an empty one is the end, also where the last one was cut off. The server of SFTP,
+//! which talks next, says nothing before it is asked.
+//!
+//! Invariants:
+//! 1. A directory is given out when all of it is known, and never otherwise: with `--delete`, what
+//!    is missing in a listing is deleted by it.
+//! 2. Whatever the answer is, memory is bounded; a session in whose answer there is anything behind
+//!    the line, or no end, is not used.
+
+mod records;
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::{Attr, Name, RemotePath};
+use tokio::io::AsyncReadExt;
+
+use crate::job::below;
+use crate::options::Options;
+use crate::plan::Ahead;
+use crate::shell::{Running, Shell};
+
+use super::far::{Ended, Far};
+use super::script::{self, State};
+use records::Records;
+
+/// Longest listing, in bytes: some 150,000 entries.
+pub(super) const BYTES: usize = 8 << 20;
+
+/// As [`BYTES`], where patterns leave something out: it may be most of the tree.
+pub(super) const BYTES_FILTERED: usize = 1 << 20;
+
+/// What has been silent for so long is not waited for: `find` hangs, where no signal ends it.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// How much is read at a time.
+const READ_BYTES: usize = 64 << 10;
+
+/// Longest record: a name, of whatever file system, and its numbers.
+const RECORD_BYTES: usize = 16 << 10;
+
+/// Longest word that tells the end.
+const WORD_BYTES: usize = 16;
+
+/// The directories that are known whole.
+#[derive(Debug)]
+pub struct Listing {
+    /// When the last of it came.
+    when: Instant,
+    /// Relative to the top, each with what is in it.
+    directories: Vec<(RemotePath, Vec<(Name, Attr)>)>,
+}
+
+impl Listing {
+    /// The directories that are known whole, relative to the top, each with what is in it in the
+    /// order of names. Times are as SFTP has them.
+    #[must_use]
+    pub fn directories(&self) -> &[(RemotePath, Vec<(Name, Attr)>)] {
+        &self.directories
+    }
+
+    /// For whoever compares a tree of which `top` is what was listed.
+    #[must_use]
+    pub fn ahead(self, top: &RemotePath) -> Ahead {
+        let directories = self.directories.into_iter();
+        Ahead::of(self.when, directories.map(|(path, entries)| (below(top, &path), entries)))
+    }
+}
+
+/// A login that serves SFTP now, and what it has listed before.
+pub struct Left {
+    /// The session, which has not begun yet.
+    pub running: Running,
+    /// What was listed, if anything was.
+    pub listing: Option<Listing>,
+}
+
+/// How many bytes a listing has at most.
+pub(super) fn limit(options: &Options) -> usize {
+    if options.filter.is_empty() { BYTES } else { BYTES_FILTERED }
+}
+
+/// A login that lists what is at `top`, relative to `directory`, and serves SFTP then. `None` where the
+/// far side runs no commands, or lacks a server to become.
+///
+/// Dropped, it ends the login.
+pub async fn log_in(
+    shell: &Arc<dyn Shell>,
+    directory: &[u8],
+    top: &RemotePath,
+    options: &Options,
+) -> Option<Left> {
+    let directory = script::plain_path(directory);
+    let command = script::tree(&directory, &script::plain_path(top.as_bytes()), options);
+    let talk = async {
+        let mut far = Far::greet(&**shell, &command, script::LIST_AND_SERVE).await?;
+        if !far.greeting.has_sftp {
+            return Err(Ended::Refused("its server of SFTP is not found".to_owned()));
+        }
+        let listing = match far.greeting.state {
+            State::Bare => read(&mut far.running, limit(options)).await?,
+            _ => None,
+        };
+        Ok(Left { running: far.running, listing })
+    };
+    match talk.await {
+        Ok(left) => Some(left),
+        Err(Ended::Refused(why) | Ended::Lost(why)) => {
+            tracing::debug!("no session with a listing: {why}");
+            None
+        }
+    }
+}
+
+/// Reads a listing to its end; `None` where it is not to be used.
+///
+/// # Errors
+/// Where it has no end, after which the session is of no use.
+pub(super) async fn read(running: &mut Running, limit: usize) -> Result<Option<Listing>, Ended> {
+    let mut answer = Answer::new(limit);
+    let mut block = vec![0; READ_BYTES];
+    let lost = |error: io::Error| Ended::Lost(error.to_string());
+    loop {
+        let read = tokio::time::timeout(SILENCE, running.stdout.read(&mut block));
+        let len = match read.await {
+            Ok(read) => read.map_err(lost)?,
+            Err(_) => return Err(Ended::Lost("a listing does not go on".to_owned())),
+        };
+        if len == 0 {
+            return Err(Ended::Lost("a listing has no end".to_owned()));
+        }
+        if answer.take(&block[..len]).map_err(lost)? {
+            return Ok(answer.listing());
+        }
+    }
+}
+
+/// An answer, as far as it has come.
+struct Answer {
+    records: Records,
+    /// The record that has come whole last: the one before the end may be cut off.
+    last: Vec<u8>,
+    /// The one that comes.
+    next: Vec<u8>,
+    /// What tells the end, from when on it comes.
+    word: Option<Vec<u8>>,
+    limit: usize,
+    taken: usize,
+}
+
+impl Answer {
+    fn new(limit: usize) -> Answer {
+        let (last, next) = (Vec::new(), Vec::new());
+        Answer { records: Records::default(), last, next, word: None, limit, taken: 0 }
+    }
+
+    /// Takes what has come; true when it has ended.
+    fn take(&mut self, mut bytes: &[u8]) -> io::Result<bool> {
+        let wrong = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why.to_owned()));
+        while self.word.is_none() {
+            let Some(end) = bytes.iter().position(|byte| *byte == 0) else {
+                self.taken += bytes.len();
+                self.next.extend_from_slice(bytes);
+                break;
+            };
+            self.taken += end + 1;
+            self.next.extend_from_slice(&bytes[..end]);
+            bytes = &bytes[end + 1..];
+            if self.next.is_empty() {
+                self.word = Some(Vec::new());
+            } else {
+                self.records.take(&self.last);
+                std::mem::swap(&mut self.last, &mut self.next);
+                self.next.clear();
+            }
+        }
+        // Two for the end.
+        if self.taken > self.limit + 2 || self.next.len() > RECORD_BYTES {
+            return wrong("a listing is longer than it was to be");
+        }
+        let Some(word) = &mut self.word else { return Ok(false) };
+        // There is one NUL more than two where a record had its own.
+        let line_end = bytes.iter().position(|byte| *byte == b'\n');
+        let line = &bytes[..line_end.unwrap_or(bytes.len())];
+        word.extend(line.iter().filter(|byte| **byte != 0));
+        match line_end {
+            _ if word.len() > WORD_BYTES => wrong("a listing ends with something else"),
+            Some(end) if end + 1 < bytes.len() => wrong("something comes behind a listing"),
+            end => Ok(end.is_some()),
+        }
+    }
+
+    /// What is known by it, when it has ended.
+    fn listing(self) -> Option<Listing> {
+        let directories = match self.word.as_deref() {
+            // However well `find` has ended, something may be missing of what it wrote.
+            Some(b"whole") if self.last == script::ALL.as_bytes() => self.records.whole(),
+            // The last record may be half of one.
+            Some(b"whole" | b"cut") => self.records.cut(),
+            _ => None,
+        };
+        directories.map(|directories| Listing { when: Instant::now(), directories })
+    }
+}
+
+#[cfg(test)]
+mod tests;
