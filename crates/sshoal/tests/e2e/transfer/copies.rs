@@ -16,6 +16,17 @@ fn rsync(from: &Path, to: &Path) {
     succeed(Command::new("rsync").arg("-a").arg(slash(from)).arg(slash(to)));
 }
 
+/// The programs that are ssh to that server.
+fn sshs(world: &World) -> Vec<String> {
+    let config = world.sshd().config_path().display().to_string();
+    let of = |process: fs::DirEntry| {
+        let words = fs::read(process.path().join("cmdline")).ok()?;
+        let words = String::from_utf8_lossy(&words).replace('\0', " ");
+        (words.starts_with("ssh ") && words.contains(&config)).then_some(words)
+    };
+    fs::read_dir("/proc").unwrap().flatten().filter_map(of).collect()
+}
+
 #[test]
 fn a_copy_is_what_rsync_makes_and_the_next_one_does_nothing() {
     let world = World::new();
@@ -33,6 +44,7 @@ fn a_copy_is_what_rsync_makes_and_the_next_one_does_nothing() {
         assert_eq!(first["engines"][0], expected);
         assert_eq!(first["entries"], kept(&source).len());
         assert_eq!(first["files_copied"], 303);
+        assert_eq!(sshs(&world), [""; 0]);
 
         let pushed = world.served(format!("pushed-{engine}"));
         let to = far(&world, &pushed);
@@ -40,6 +52,7 @@ fn a_copy_is_what_rsync_makes_and_the_next_one_does_nothing() {
         let words = [from.as_str(), &to, "--json", "--engine", engine];
         let first = summary(&ends(&world, "push", &words, 0));
         assert_same(&pushed, &reference);
+        assert_eq!(sshs(&world), [""; 0], "{engine}: it would use time for which nobody waits");
         assert_eq!(first["engines"][0], expected);
         assert_eq!(first["entries"], kept(&source).len());
 
