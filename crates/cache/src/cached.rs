@@ -36,6 +36,7 @@ mod config;
 mod digests;
 mod files;
 mod filling;
+mod leftovers;
 mod listing;
 mod names;
 mod offline;
@@ -62,6 +63,7 @@ use changes::Changes;
 use digests::Digesting;
 use files::Files;
 use filling::Filler;
+use leftovers::Leftovers;
 use listing::Listings;
 use offline::Misses;
 use seen::Seen;
@@ -90,7 +92,8 @@ pub struct CachedStatus {
     pub completed: u64,
     /// Files that changed while they were fetched, and were not kept.
     pub changed_meanwhile: u64,
-    /// Bytes that were not kept since the disk was too slow.
+    /// Bytes that were not kept since the disk was too slow, or not at once: they are fetched again
+    /// when nobody reads.
     pub left_out_bytes: u64,
     /// Contents that were open and found damaged.
     pub damaged: u64,
@@ -130,6 +133,10 @@ const MAX_LINKED: usize = 16 << 10;
 /// Directories whose attributes are in doubt, at most: some megabytes. With more, all are.
 const MAX_DOUBTFUL: usize = 16 << 10;
 
+/// How long the end of a mount waits for what was read last: half of what a mount has for all of
+/// its end, since a host that does not answer any more must not keep notes from being written.
+const SETTLING: Duration = Duration::from_secs(5);
+
 /// What all parts share.
 pub(crate) struct Core {
     pub(crate) inner: Arc<dyn Remote>,
@@ -142,6 +149,7 @@ pub(crate) struct Core {
     pub(crate) changes: Changes,
     pub(crate) seen: Seen,
     pub(crate) filler: Filler,
+    pub(crate) leftovers: Leftovers,
     pub(crate) misses: Misses,
     pub(crate) digesting: Digesting,
     pub(crate) counters: Counters,
@@ -171,6 +179,7 @@ impl Cached {
             changes: Changes::default(),
             seen: Seen::new(config.clock_skew, window),
             filler: Filler::new(store.clone(), wanted)?,
+            leftovers: Leftovers::default(),
             misses: Misses::default(),
             digesting: Digesting::default(),
             counters: Counters::default(),
@@ -213,6 +222,19 @@ impl Cached {
     /// store as far as it is kept.
     pub async fn settled(&self) {
         self.core.filler.settled().await;
+    }
+
+    /// For the end of a mount: returns when all that was read until now is in the store as far as
+    /// it is kept, also of files that are still open, and when the store has written what it would
+    /// have written later. Given up in the middle, what is not there by then is fetched again.
+    pub async fn put_away(&self) {
+        if !self.core.inner.is_away() {
+            self.core.files.all().iter().for_each(|file| self.core.filler.closed(file));
+        }
+        let _ = tokio::time::timeout(SETTLING, self.settled()).await;
+        let store = self.core.store.clone();
+        // Without a runtime to wait on there is nobody to wait.
+        let _ = tokio::task::spawn_blocking(move || store.flush()).await;
     }
 }
 

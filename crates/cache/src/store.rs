@@ -363,6 +363,14 @@ impl Store {
         self.0.make_waiting_digests(&goes_on);
     }
 
+    /// Writes what was to be written when nobody reads (where contents were found; not digests), and
+    /// gives back room that was reserved and is not used. The last clone does it when it goes, but
+    /// a process may end before that. Long.
+    pub fn flush(&self) {
+        self.0.write_notes();
+        self.0.release_stock();
+    }
+
     /// Notes what files have which contents, which were kept or found here before.
     pub(crate) fn record_files(&self, files: &[(SourceId, RemotePath, KnownFile)]) {
         self.0.record_files(files);

@@ -138,7 +138,7 @@ impl Stack {
     pub async fn settled(&self) {
         for source in self.sources() {
             if let Some(kept) = &source.cached {
-                kept.layer.settled().await;
+                kept.layer.put_away().await;
             }
         }
     }

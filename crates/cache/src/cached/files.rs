@@ -234,6 +234,11 @@ impl Files {
         Some((file, change))
     }
 
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<File>> {
+        self.of(|_| true)
+    }
+
     fn of(&self, wanted: impl Fn(&File) -> bool) -> Vec<Arc<File>> {
         let mut files = Vec::new();
         self.table.each(|file| {

@@ -66,7 +66,7 @@ impl Cached {
 }
 
 /// Closes a file.
-struct Closing<'a>(&'a Core, Fh);
+pub(crate) struct Closing<'a>(pub(crate) &'a Arc<Core>, pub(crate) Fh);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {

@@ -73,7 +73,7 @@ impl Shared {
             let name = hex(value);
             let folder = self.places().alias.sub(alias_folder(kind)?).ok()?;
             let folder = folder.sub(name.get(..2)?.as_bytes()).ok()?;
-            Digest::from_hex(&folder.readlink(&name.as_bytes()[2..]).ok()?)?
+            decode_text(&folder.readlink(&name.as_bytes()[2..]).ok()?)?
         };
         // The name of the alias is not sealed by anything; what is known about the content is.
         let same = kind == DigestKind::Blake3 || self.digests_of(&digest)?.get(kind) == value;
@@ -92,6 +92,33 @@ fn alias_folder(kind: DigestKind) -> Option<&'static [u8]> {
     }
 }
 
+/// Letters of an alias, each for five bits.
+const LETTERS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+
+/// The text of an alias: the digest in 52 letters. In the 64 of hexadecimal digits it would be too
+/// long for ext4 to keep it in the inode, and take a block.
+fn encode_text(digest: &Digest) -> Vec<u8> {
+    let bit = |at: usize| digest.as_bytes().get(at / 8).map_or(0, |byte| byte >> (at % 8) & 1);
+    let letter = |at: usize| (0..5).fold(0, |value, more| value | bit(5 * at + more) << more);
+    (0..52).map(|at| LETTERS[usize::from(letter(at))]).collect()
+}
+
+/// The digest of an alias, also of one that has hexadecimal digits, as earlier versions of this
+/// program made them.
+fn decode_text(text: &[u8]) -> Option<Digest> {
+    if text.len() == 64 {
+        return Digest::from_hex(text);
+    }
+    let mut bytes = [0; 32];
+    for (at, letter) in text.iter().enumerate() {
+        let value = LETTERS.iter().position(|known| known == letter)?;
+        for bit in (0..5).filter(|bit| value >> bit & 1 == 1) {
+            *bytes.get_mut((5 * at + bit) / 8)? |= 1 << ((5 * at + bit) % 8);
+        }
+    }
+    (text.len() == 52).then(|| Digest::from_bytes(bytes))
+}
+
 /// An alias is a symbolic link that is never followed: its text is the content's name, and it
 /// takes an inode and no block. One that cannot be made is missed by nobody but a new fetch.
 fn add_aliases(places: &Places, digests: &Digests) {
@@ -100,7 +127,7 @@ fn add_aliases(places: &Places, digests: &Digests) {
         let made = || -> io::Result<()> {
             let folder = places.alias.make_sub(alias_folder(kind).unwrap_or_default())?;
             let folder = folder.make_sub(&name.as_bytes()[..2])?;
-            folder.symlink(digests.blake3.to_hex().as_bytes(), &name.as_bytes()[2..])
+            folder.symlink(&encode_text(&digests.blake3), &name.as_bytes()[2..])
         };
         if let Err(error) = made() {
             tracing::trace!("no alias of a digest: {error}");
@@ -138,5 +165,36 @@ impl KnownDigests {
 
     pub(super) fn remove(&self, digest: &Digest) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(digest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_alias_is_read_back(bytes: [u8; 32], other in "[0-9a-w]{0,70}") {
+            let digest = Digest::from_bytes(bytes);
+            let text = encode_text(&digest);
+            // What ext4 keeps in an inode, with the zero at its end.
+            prop_assert!(text.len() < 60);
+            prop_assert_eq!(decode_text(&text), Some(digest));
+            prop_assert_eq!(decode_text(digest.to_hex().as_bytes()), Some(digest));
+            if let Some(decoded) = decode_text(other.as_bytes()) {
+                prop_assert!([52, 64].contains(&other.len()));
+                let same = [encode_text(&decoded), decoded.to_hex().into_bytes()];
+                prop_assert!(same.contains(&other.into_bytes()));
+            }
+        }
+    }
+
+    /// Fails when the format has changed; then it needs a new version (docs/cache-format.md).
+    #[test]
+    fn the_text_of_an_alias_is_that_of_version_1() {
+        let digest = Digest::from_bytes(std::array::from_fn(|at| at as u8));
+        assert_eq!(encode_text(&digest), b"0804g1g05g1e0441ao2og6o1f04219c2k85chb03pg6m1ek3uo70");
     }
 }

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::scan::{self, What};
@@ -44,6 +44,8 @@ struct State {
     undigested: VecDeque<Digest>,
     /// Contents of earlier processes are to be looked through.
     look_through: bool,
+    /// How many are looking through, or at work on a content that is not in `undigested` any more.
+    at_work: usize,
     last_kept: Option<Instant>,
 }
 
@@ -51,6 +53,8 @@ struct State {
 #[derive(Default)]
 pub(crate) struct Later {
     state: Mutex<State>,
+    /// Somebody is at work no more.
+    done: Condvar,
     /// Held while notes are written.
     writing: Mutex<()>,
     /// The thread is at work, or waits until it may be.
@@ -75,8 +79,43 @@ impl Later {
         self.lock().notes.pop_front()
     }
 
-    fn next_undigested(&self) -> Option<Digest> {
-        self.lock().undigested.pop_front()
+    /// The next content, for one who is at work on it from now on.
+    fn next_undigested(&self) -> Option<(Digest, AtWork<'_>)> {
+        let mut state = self.lock();
+        let digest = state.undigested.pop_front()?;
+        state.at_work += 1;
+        Some((digest, AtWork(self)))
+    }
+
+    /// Whether contents are to be looked through, by one who is at work from now on.
+    fn is_to_look_through(&self) -> Option<AtWork<'_>> {
+        let mut state = self.lock();
+        std::mem::take(&mut state.look_through).then(|| {
+            state.at_work += 1;
+            AtWork(self)
+        })
+    }
+
+    /// Returns when nobody is at work any more, or `goes_on` says no.
+    fn until_done(&self, goes_on: &dyn Fn() -> bool) {
+        // Asked from time to time, and without the lock, which it may take.
+        while goes_on() {
+            let state = self.lock();
+            if state.at_work == 0 {
+                return;
+            }
+            drop(self.done.wait_timeout(state, QUIET / 10));
+        }
+    }
+}
+
+/// Somebody is at work as long as this lives.
+struct AtWork<'a>(&'a Later);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.lock().at_work -= 1;
+        self.0.done.notify_all();
     }
 }
 
@@ -116,19 +155,27 @@ impl Shared {
         self.add_to_about(&note.digest, Some(note.origin), None);
     }
 
-    /// Makes the digests that wait now, as long as `goes_on` says so.
+    /// Makes the digests that wait now, as long as `goes_on` says so. Those that others are at are
+    /// waited for.
     pub(crate) fn make_waiting_digests(self: &Arc<Shared>, goes_on: &dyn Fn() -> bool) {
-        let all = std::mem::take(&mut self.later.lock().look_through);
-        if all {
-            let found = self.undigested();
-            self.later.lock().undigested.extend(found);
-        }
-        while goes_on()
-            && let Some(digest) = self.later.next_undigested()
-        {
-            if self.make_digests(&digest, goes_on).is_none() && !goes_on() {
-                // Given up in the middle, perhaps.
-                self.later.lock().undigested.push_front(digest);
+        loop {
+            if let Some(at_work) = self.later.is_to_look_through() {
+                let found = self.undigested();
+                self.later.lock().undigested.extend(found);
+                drop(at_work);
+            }
+            while goes_on()
+                && let Some((digest, _at_work)) = self.later.next_undigested()
+            {
+                if self.make_digests(&digest, goes_on).is_none() && !goes_on() {
+                    // Given up in the middle, perhaps.
+                    self.later.lock().undigested.push_front(digest);
+                }
+            }
+            self.later.until_done(goes_on);
+            // Whoever was at work may have found more, or given up.
+            if !goes_on() || self.later.lock().undigested.is_empty() {
+                return;
             }
         }
     }
@@ -183,4 +230,35 @@ fn work(shared: &Weak<Shared>) {
 /// Lets others have the processor first. If that is not allowed, all goes on as well.
 pub(crate) fn stand_back(niceness: i32) {
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), niceness);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn others_who_are_at_work_are_waited_for_as_long_as_one_goes_on() {
+        let later = Later::default();
+        later.until_done(&|| true);
+        later.lock().undigested.push_back(Digest::of(b"content"));
+        let (_, at_work) = later.next_undigested().unwrap();
+        let looks = Cell::new(0);
+        later.until_done(&|| {
+            looks.set(looks.get() + 1);
+            later.is_quiet() && looks.get() < 3
+        });
+        assert_eq!(looks.get(), 3);
+        std::thread::scope(|scope| {
+            scope.spawn(|| later.until_done(&|| true));
+            drop(at_work);
+        });
+        later.lock().look_through = true;
+        let at_work = later.is_to_look_through().unwrap();
+        assert!(later.is_to_look_through().is_none());
+        later.until_done(&|| false);
+        drop(at_work);
+        later.until_done(&|| true);
+    }
 }

@@ -3,7 +3,7 @@
 use base::{Access, Errno, OpenFlags, Remote};
 use cache::{Mode, Warmed};
 use testkit::faulty::Which;
-use testkit::path;
+use testkit::{Call, path};
 
 use super::stage::{LONG_AGO, Stage, keep, pattern, read};
 
@@ -155,4 +155,113 @@ async fn every_size_is_kept() {
         assert_eq!(cached.status().read_there_bytes, 0, "{len}");
         assert_eq!((cached.status().hits, cached.status().misses), (1, 0), "{len}");
     }
+}
+
+/// Reads `range` of a file as a mount does, which opened it as `fh`.
+async fn read_range(cached: &cache::Cached, fh: base::Fh, range: std::ops::Range<u64>) {
+    for at in range.step_by(128 << 10) {
+        cached.read(fh, at, 128 << 10).await.unwrap();
+    }
+}
+
+/// What came in faster than it could be written is fetched again when nobody reads; what nobody has
+/// read is not.
+#[tokio::test(start_paused = true)]
+async fn what_was_left_out_is_fetched_when_nobody_reads() {
+    const READ: u64 = 68 << 20;
+    let stage = Stage::new();
+    stage.put("f", vec![7; READ as usize + (1 << 20)]);
+    let cached = stage.mount(Mode::CloseToOpen);
+    let opened = cached.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
+    // Nothing goes to the disk until the server has answered.
+    let gate = stage.faulty.hold(Call::Fstat, 1);
+    read_range(&cached, opened.fh, 0..READ).await;
+    cached.close(opened.fh);
+    let left_out = cached.status().left_out_bytes;
+    assert!(left_out > 0);
+    gate.release();
+    cached.settled().await;
+    for _ in 0..1000 {
+        let present = cached.presence(&path("f")).await.unwrap().present;
+        if present == READ {
+            // No more comes, and nothing is open any longer.
+            tokio::time::sleep(std::time::Duration::from_secs(100)).await;
+            cached.settled().await;
+            assert_eq!(cached.presence(&path("f")).await.unwrap().present, READ);
+            assert_eq!(cached.status().read_there_bytes, READ + left_out);
+            assert_eq!(stage.memory.open_handles(), 0);
+            return;
+        }
+        assert!(present < READ);
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        cached.settled().await;
+    }
+    panic!("{:?}", cached.presence(&path("f")).await);
+}
+
+/// The same of a file that has another content by then: nothing of that is fetched.
+#[tokio::test(start_paused = true)]
+async fn what_was_left_out_of_what_is_gone_is_not_fetched() {
+    const LEN: u64 = 68 << 20;
+    let stage = Stage::new();
+    stage.put("f", vec![7; LEN as usize]);
+    let cached = stage.mount(Mode::CloseToOpen);
+    let opened = cached.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
+    let gate = stage.faulty.hold(Call::Fstat, 1);
+    read_range(&cached, opened.fh, 0..LEN).await;
+    cached.close(opened.fh);
+    assert!(cached.status().left_out_bytes > 0);
+    stage.put("f", vec![8; LEN as usize]);
+    stage.memory.set_mtime("f", LONG_AGO + 1);
+    gate.release();
+    cached.settled().await;
+    tokio::time::sleep(std::time::Duration::from_secs(100)).await;
+    cached.settled().await;
+    assert_eq!(cached.status().read_there_bytes, LEN);
+    assert_eq!(cached.presence(&path("f")).await.unwrap().present, 0);
+}
+
+/// Where the note is that says where a content was found.
+fn note_of(stage: &Stage, content: &[u8]) -> std::path::PathBuf {
+    let hex = cache::Digest::of(content).to_hex();
+    stage.dir.path().join("store/v1/objects").join(&hex[..2]).join(format!("{}.about", &hex[2..]))
+}
+
+/// At the end of a mount all that was read is in the store, of files that are still open too, and
+/// what is noted later as a rule is noted; though nobody closes the store.
+#[tokio::test]
+async fn the_end_of_a_mount_puts_everything_away() {
+    let stage = Stage::new();
+    let (small, large) = (pattern(1, 70_000), pattern(2, 1 << 20));
+    stage.put("small", &small);
+    stage.put("large", &large);
+    let cached = stage.mount(Mode::CloseToOpen);
+    assert!(read(&cached, "small").await.unwrap() == small);
+    let opened = cached.open(&path("large"), OpenFlags::existing(Access::Read)).await.unwrap();
+    read_range(&cached, opened.fh, 0..512 << 10).await;
+    cached.put_away().await;
+    let another = stage.mount(Mode::CloseToOpen);
+    assert_eq!(another.presence(&path("large")).await.unwrap().present, 512 << 10);
+    assert!(another.presence(&path("small")).await.unwrap().whole);
+    assert!(note_of(&stage, &small).exists());
+    cached.close(opened.fh);
+}
+
+/// A server that does not answer any more keeps nobody for long, nor what can be written without it.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_mount_does_not_wait_for_a_silent_server() {
+    let stage = Stage::new();
+    let small = pattern(1, 70_000);
+    stage.put("small", &small);
+    stage.put("large", pattern(2, 1 << 20));
+    let cached = stage.mount(Mode::CloseToOpen);
+    assert!(read(&cached, "small").await.unwrap() == small);
+    cached.settled().await;
+    let opened = cached.open(&path("large"), OpenFlags::existing(Access::Read)).await.unwrap();
+    read_range(&cached, opened.fh, 0..512 << 10).await;
+    let _gate = stage.faulty.hold(Call::Fstat, 1);
+    let began = tokio::time::Instant::now();
+    cached.put_away().await;
+    assert!(began.elapsed() < std::time::Duration::from_secs(10));
+    assert!(note_of(&stage, &small).exists());
 }

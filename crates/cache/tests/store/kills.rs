@@ -1,5 +1,6 @@
 //! Processes that are killed at any moment of a fill or an eviction.
 
+use std::path::Path;
 use std::time::Duration;
 
 use crate::processes::{self, LIMIT_BYTES};
@@ -10,7 +11,7 @@ fn a_store_survives_kills_at_any_moment() {
     let rounds = if world::is_big() { 1000 } else { 50 };
     let dir = tempfile::tempdir().unwrap();
     let mut numbers = Numbers::new(11);
-    let mut hits = 0;
+    let (mut hits, mut tables) = (0, 0);
     for round in 0..rounds {
         let mut children: Vec<_> = (0..1 + round % 2)
             .map(|child| {
@@ -25,6 +26,7 @@ fn a_store_survives_kills_at_any_moment() {
             child.wait().unwrap();
         }
         let store = processes::open(dir.path());
+        tables += tables_in(&dir.path().join("v1/objects"));
         hits += processes::check_all(&store);
         let used = world::settled_bytes(&store);
         assert!(used <= LIMIT_BYTES, "{used} bytes in round {round}");
@@ -34,7 +36,17 @@ fn a_store_survives_kills_at_any_moment() {
         assert!(world::check_file(&store, new).content);
     }
     assert!(hits > rounds, "only {hits} contents were found in {rounds} rounds");
+    assert!(tables > rounds / 2, "only {tables} of them had tables of their blocks");
+    println!("{rounds} rounds: {hits} contents, {tables} tables");
     let store = processes::open(dir.path());
     store.verify(|_| {});
     assert!(store.verify(|_| {}).is_clean(), "what was damaged is gone");
+}
+
+/// How many contents have a table of their blocks.
+fn tables_in(objects: &Path) -> u64 {
+    let folders = std::fs::read_dir(objects).unwrap().flatten();
+    let names = folders.flat_map(|folder| std::fs::read_dir(folder.path()).into_iter().flatten());
+    names.flatten().filter(|entry| entry.path().extension() == Some("blocks".as_ref())).count()
+        as u64
 }
