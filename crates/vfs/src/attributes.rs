@@ -1,6 +1,7 @@
 //! getattr, setattr, access.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::{Attr, AttrChange, Errno, FileKind, Result, Timestamp};
 use tokio::time::Instant;
@@ -8,14 +9,26 @@ use tokio::time::Instant;
 use crate::inode::Inode;
 use crate::lookup::MAX_ATTEMPTS;
 use crate::tree::Asked;
-use crate::{Change, Handle, Ino, Stat, Vfs, change_there};
+use crate::{Change, Handle, Ino, SILENCE, Stat, Vfs, change_there};
 
 impl Vfs {
-    /// The attributes of `ino`.
+    /// The attributes of `ino`; of the root the last ones where no answer comes for
+    /// [so long](SILENCE).
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` where there are none, of the root alone.
     pub async fn getattr(&self, ino: Ino) -> Result<Stat> {
         let inode = self.inode(ino)?;
-        let attr = self.attr(&inode).await?;
-        self.stat(&inode, &attr)
+        if ino != Ino::ROOT {
+            let attr = self.attr(&inode).await?;
+            return self.stat(&inode, &attr);
+        }
+        if let Ok(attr) = tokio::time::timeout(SILENCE, self.attr(&inode)).await {
+            return self.stat(&inode, &attr?);
+        }
+        let last = inode.state().last_attr().ok_or(Errno::ETIMEDOUT)?;
+        let stat = self.stat(&inode, &last)?;
+        Ok(Stat { ttl: Duration::ZERO, ..stat })
     }
 
     /// The attributes of `inode`, from the cache while they count.

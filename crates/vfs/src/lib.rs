@@ -111,6 +111,11 @@ pub struct Entry {
     pub ttl: Duration,
 }
 
+/// For how long a server is waited for by who asks what umount(8), `df` and whatever lists the
+/// directory above ask: what the file system and its root are. They are not to hang on one that is
+/// away.
+const SILENCE: Duration = Duration::from_secs(5);
+
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
@@ -184,10 +189,25 @@ impl Vfs {
         self.lost_write.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Figures of the file system that holds `ino`.
+    /// Figures of the file system that holds `ino`: the last ones where no answer comes for
+    /// [so long](SILENCE).
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` where there are none.
     pub async fn statfs(&self, ino: Ino) -> Result<base::StatVfs> {
+        let last = || self.last_statfs.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.tree().path(ino).unwrap_or_default();
-        self.remote.statvfs(&path).await
+        match tokio::time::timeout(SILENCE, self.remote.statvfs(&path)).await {
+            Ok(figures) => {
+                let figures = figures?;
+                *last() = Some((ino, figures));
+                Ok(figures)
+            }
+            Err(_) => {
+                let known = last().filter(|(of, _)| *of == ino);
+                known.map(|(_, figures)| figures).ok_or(Errno::ETIMEDOUT)
+            }
+        }
     }
 
     /// Drops `count` look-ups of `ino`; the inode goes with the last one.

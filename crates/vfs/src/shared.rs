@@ -36,6 +36,8 @@ pub struct Shared {
     /// Permits are bytes; held by each write until the server has it.
     pub(crate) dirty: Arc<Dirty>,
     pub(crate) lost_write: Arc<LostWrite>,
+    /// The figures of a file system that were told last, and of which inode.
+    pub(crate) last_statfs: Mutex<Option<(Ino, base::StatVfs)>>,
     /// Files of which something may be [gathered](crate::writes).
     gathering: Mutex<Vec<Weak<Inode>>>,
     pub(crate) readahead_used: Arc<Used>,
@@ -62,6 +64,7 @@ impl Shared {
             directories: Table::default(),
             dirty: Dirty::new(dirty_bytes),
             lost_write: Arc::default(),
+            last_statfs: Mutex::default(),
             gathering: Mutex::default(),
             readahead_used: Arc::default(),
             background: Background::default(),

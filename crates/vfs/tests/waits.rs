@@ -624,3 +624,31 @@ async fn tolerant(vfs: &Vfs, dir: Ino) -> usize {
     }
     errors
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_umount_asks_is_not_waited_for_long() {
+    const SILENCE: Duration = Duration::from_secs(5);
+    let mount = mounted(config());
+    let silent = mount.faulty.hold(Call::Statvfs, 1);
+    let start = Instant::now();
+    assert_eq!(mount.vfs.statfs(Ino::ROOT).await, Err(Errno::ETIMEDOUT), "nothing is known");
+    assert_eq!(start.elapsed(), SILENCE);
+    drop(silent);
+    let told = mount.vfs.statfs(Ino::ROOT).await;
+    assert!(told.is_ok());
+    let root = mount.vfs.getattr(Ino::ROOT).await.unwrap();
+    // What is made in it changes its times, so that they are asked for.
+    mount.vfs.mkdir(Ino::ROOT, b"made", 0o755).await.unwrap();
+
+    let _silent = [Call::Statvfs, Call::Lstat].map(|call| mount.faulty.hold(call, 1));
+    let start = Instant::now();
+    assert_eq!(mount.vfs.statfs(Ino::ROOT).await, told);
+    assert_eq!(start.elapsed(), SILENCE);
+    let last = mount.vfs.getattr(Ino::ROOT).await.unwrap();
+    assert_eq!(
+        (last.number, last.attr.perm, last.ttl),
+        (root.number, root.attr.perm, Duration::ZERO)
+    );
+    assert_eq!(start.elapsed(), 2 * SILENCE);
+    assert_eq!(mount.faulty.not_reached(), 0);
+}

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use super::{Caller, SECOND};
 use crate::behaviours::pattern;
 use crate::mount::umount;
-use crate::process::{Process, eventually};
+use crate::process::{Process, eventually, run};
 use crate::world::{World, program};
 
 #[test]
@@ -45,6 +45,22 @@ fn other_programs_can_unmount_it_too() {
         assert!(!mount.is_mounted());
         assert!(fs::read(world.served("file")).unwrap() == pattern(1 << 20));
     }
+}
+
+/// umount(8) looks at the file system and its root first.
+#[test]
+fn a_silent_server_does_not_keep_umount() {
+    let world = World::new();
+    let mut mount = world.mount(&[]);
+    fs::write(mount.at("file"), b"content").unwrap();
+    world.sshd().stop();
+    let mut command = std::process::Command::new("timeout");
+    let ended = run(command.args(["-s", "INT", "30", "umount"]).arg(mount.place()));
+    world.sshd().cont();
+    assert!(ended.status.success(), "{ended:?}");
+    assert!(!mount.is_mounted());
+    assert_eq!(mount.wait_ended(), Some(0));
+    assert_eq!(fs::read(world.served("file")).unwrap(), b"content");
 }
 
 /// A container that was started since has a copy of the mount, and the daemon lives for it.
