@@ -36,7 +36,6 @@ mod config;
 mod digests;
 mod files;
 mod filling;
-mod leftovers;
 mod listing;
 mod names;
 mod offline;
@@ -63,7 +62,6 @@ use changes::Changes;
 use digests::Digesting;
 use files::Files;
 use filling::Filler;
-use leftovers::Leftovers;
 use listing::Listings;
 use offline::Misses;
 use seen::Seen;
@@ -92,8 +90,7 @@ pub struct CachedStatus {
     pub completed: u64,
     /// Files that changed while they were fetched, and were not kept.
     pub changed_meanwhile: u64,
-    /// Bytes that were not kept since the disk was too slow, or not at once: they are fetched again
-    /// when nobody reads.
+    /// Bytes that were not kept since the disk was too slow.
     pub left_out_bytes: u64,
     /// Contents that were open and found damaged.
     pub damaged: u64,
@@ -149,7 +146,6 @@ pub(crate) struct Core {
     pub(crate) changes: Changes,
     pub(crate) seen: Seen,
     pub(crate) filler: Filler,
-    pub(crate) leftovers: Leftovers,
     pub(crate) misses: Misses,
     pub(crate) digesting: Digesting,
     pub(crate) counters: Counters,
@@ -179,7 +175,6 @@ impl Cached {
             changes: Changes::default(),
             seen: Seen::new(config.clock_skew, window),
             filler: Filler::new(store.clone(), wanted)?,
-            leftovers: Leftovers::default(),
             misses: Misses::default(),
             digesting: Digesting::default(),
             counters: Counters::default(),

@@ -29,6 +29,7 @@ use host::Host;
 use local::Local;
 use replicas::{Gateway, Replicas};
 use steady::Steady;
+use tokio::task::JoinSet;
 use union::{Branch, Union};
 
 use crate::connector::{Begun, SshConnector};
@@ -136,11 +137,16 @@ impl Stack {
 
     /// Returns when what was read is in the cache on disk, as far as it is kept.
     pub async fn settled(&self) {
+        // Together, so that none waits for another one's host.
+        let mut settling = JoinSet::new();
         for source in self.sources() {
-            if let Some(kept) = &source.cached {
-                kept.layer.put_away().await;
-            }
+            settling.spawn(async move {
+                if let Some(kept) = &source.cached {
+                    kept.layer.put_away().await;
+                }
+            });
         }
+        settling.join_all().await;
     }
 
     /// The sources in the order of their branches.

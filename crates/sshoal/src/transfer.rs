@@ -46,7 +46,7 @@ const EXIT_BROKEN: u8 = 3;
 /// As a shell has it for a program that Ctrl-C has ended.
 const EXIT_INTERRUPTED: u8 = 130;
 
-/// How long is waited at the end for programs that were told to end.
+/// How long is waited at the end for what goes on, and then for programs that were told to end.
 const FAREWELL: Duration = Duration::from_millis(200);
 
 /// Threads beside those that read or write files: one for each direction of a connection.
@@ -107,13 +107,13 @@ pub fn run(way: Way, arguments: &Arguments) -> ExitCode {
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     };
     // Whatever still hangs in a system call must not keep the process.
-    runtime.shutdown_background();
+    runtime.shutdown_timeout(FAREWELL);
     await_children();
     ExitCode::from(code)
 }
 
 /// Waits a little for the programs that were told to end: what they have used counts for this
-/// command where somebody waits for them, as `time` and the bench show it, and none outlives it.
+/// command where somebody waits for them, as `time` and the bench show it. Nobody else waits for them any more.
 fn await_children() {
     let until = Instant::now() + FAREWELL;
     while Instant::now() < until {

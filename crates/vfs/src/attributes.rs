@@ -13,7 +13,7 @@ use crate::{Change, Handle, Ino, SILENCE, Stat, Vfs, change_there};
 
 impl Vfs {
     /// The attributes of `ino`; of the root the last ones where no answer comes for
-    /// [so long](SILENCE).
+    /// five seconds.
     ///
     /// # Errors
     /// `ETIMEDOUT` where there are none, of the root alone.

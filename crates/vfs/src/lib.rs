@@ -189,24 +189,25 @@ impl Vfs {
         self.lost_write.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Figures of the file system that holds `ino`: the last ones where no answer comes for
-    /// [so long](SILENCE).
+    /// Figures of the file system that holds `ino`; of the root the last ones where no answer comes
+    /// for five seconds.
     ///
     /// # Errors
-    /// `ETIMEDOUT` where there are none.
+    /// `ETIMEDOUT` where there are none, of the root alone.
     pub async fn statfs(&self, ino: Ino) -> Result<base::StatVfs> {
-        let last = || self.last_statfs.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.tree().path(ino).unwrap_or_default();
-        match tokio::time::timeout(SILENCE, self.remote.statvfs(&path)).await {
+        let asking = self.remote.statvfs(&path);
+        if ino != Ino::ROOT {
+            return asking.await;
+        }
+        let last = || self.last_statfs.lock().unwrap_or_else(PoisonError::into_inner);
+        match tokio::time::timeout(SILENCE, asking).await {
             Ok(figures) => {
                 let figures = figures?;
-                *last() = Some((ino, figures));
+                *last() = Some(figures);
                 Ok(figures)
             }
-            Err(_) => {
-                let known = last().filter(|(of, _)| *of == ino);
-                known.map(|(_, figures)| figures).ok_or(Errno::ETIMEDOUT)
-            }
+            Err(_) => (*last()).ok_or(Errno::ETIMEDOUT),
         }
     }
 

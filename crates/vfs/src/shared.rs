@@ -36,8 +36,8 @@ pub struct Shared {
     /// Permits are bytes; held by each write until the server has it.
     pub(crate) dirty: Arc<Dirty>,
     pub(crate) lost_write: Arc<LostWrite>,
-    /// The figures of a file system that were told last, and of which inode.
-    pub(crate) last_statfs: Mutex<Option<(Ino, base::StatVfs)>>,
+    /// The figures of the root's file system that were told last.
+    pub(crate) last_statfs: Mutex<Option<base::StatVfs>>,
     /// Files of which something may be [gathered](crate::writes).
     gathering: Mutex<Vec<Weak<Inode>>>,
     pub(crate) readahead_used: Arc<Used>,

@@ -12,8 +12,7 @@
 //! trusted elsewhere.
 //!
 //! A reader never waits for this. Bytes on their way to the disk are bounded; what does not fit is
-//! left out, and fetched by the next who reads it, or when nobody reads
-//! ([`leftovers`](super::leftovers)).
+//! left out, and fetched by the next who reads it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
@@ -23,7 +22,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::changes::{Changes, Tick};
 use super::files::{Content, File};
-use super::leftovers::LeftOut;
 use crate::store::later::stand_back;
 use crate::{KnownFile, Partial, SourceId, Store, Validator};
 
@@ -67,8 +65,6 @@ struct Pending {
     due: bool,
     /// It has told that the file is another one.
     changed: bool,
-    /// What there was no room for.
-    left_out: LeftOut,
 }
 
 /// A content that comes to be here. Shared by nobody: each open file has its own.
@@ -109,11 +105,6 @@ impl Filling {
     /// Returns when nothing of it is on its way to the store any more.
     pub(crate) async fn settled(&self) {
         until_none(&self.under_way).await;
-    }
-
-    /// What there was no room for, told once.
-    pub(crate) fn take_left_out(&self) -> LeftOut {
-        std::mem::take(&mut self.lock().left_out)
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {
@@ -192,11 +183,6 @@ impl Filler {
         Ok(Filler { jobs, room, under_way: watch::Sender::new(0), tally, wanted })
     }
 
-    /// Ends when nobody wants anything any more.
-    pub(crate) fn wanted(&self) -> watch::Receiver<()> {
-        self.wanted.clone()
-    }
-
     /// Returns when nothing is on its way to the store any more.
     pub(crate) async fn settled(&self) {
         until_none(&self.under_way).await;
@@ -231,7 +217,6 @@ impl Filler {
                 }
                 Ok(_) => {}
                 Err(_) => {
-                    pending.left_out.add(offset, data.len() as u64, size);
                     self.tally.left_out_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
                 }
             }

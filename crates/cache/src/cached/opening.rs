@@ -382,10 +382,9 @@ impl Core {
         None
     }
 
-    pub(crate) fn close(self: &Arc<Self>, fh: Fh) {
+    pub(crate) fn close(&self, fh: Fh) {
         let Some((file, change)) = self.files.remove(fh) else { return };
         self.filler.closed(&file);
-        self.finish_later(&file);
         if let Some(change) = change {
             self.end(change);
         }

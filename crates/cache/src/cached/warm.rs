@@ -66,7 +66,7 @@ impl Cached {
 }
 
 /// Closes a file.
-pub(crate) struct Closing<'a>(pub(crate) &'a Arc<Core>, pub(crate) Fh);
+struct Closing<'a>(&'a Core, Fh);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {

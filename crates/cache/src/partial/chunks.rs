@@ -53,12 +53,6 @@ pub(super) fn chunks_of(range: &Range<u64>) -> Range<u64> {
     range.start / CHUNK_BYTES..(range.end - 1) / CHUNK_BYTES + 1
 }
 
-/// The chunks that have bytes of `range`, as a range of a content of `size` bytes.
-pub(crate) fn widened(range: Range<u64>, size: u64) -> Range<u64> {
-    let chunks = chunks_of(&(range.start..range.end.min(size)));
-    chunks.start * CHUNK_BYTES..size.min(chunks.end * CHUNK_BYTES)
-}
-
 /// A chunk of which some bytes have come.
 #[derive(Debug)]
 pub(super) struct Fragment {

@@ -164,63 +164,6 @@ async fn read_range(cached: &cache::Cached, fh: base::Fh, range: std::ops::Range
     }
 }
 
-/// What came in faster than it could be written is fetched again when nobody reads; what nobody has
-/// read is not.
-#[tokio::test(start_paused = true)]
-async fn what_was_left_out_is_fetched_when_nobody_reads() {
-    const READ: u64 = 68 << 20;
-    let stage = Stage::new();
-    stage.put("f", vec![7; READ as usize + (1 << 20)]);
-    let cached = stage.mount(Mode::CloseToOpen);
-    let opened = cached.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
-    // Nothing goes to the disk until the server has answered.
-    let gate = stage.faulty.hold(Call::Fstat, 1);
-    read_range(&cached, opened.fh, 0..READ).await;
-    cached.close(opened.fh);
-    let left_out = cached.status().left_out_bytes;
-    assert!(left_out > 0);
-    gate.release();
-    cached.settled().await;
-    for _ in 0..1000 {
-        let present = cached.presence(&path("f")).await.unwrap().present;
-        if present == READ {
-            // No more comes, and nothing is open any longer.
-            tokio::time::sleep(std::time::Duration::from_secs(100)).await;
-            cached.settled().await;
-            assert_eq!(cached.presence(&path("f")).await.unwrap().present, READ);
-            assert_eq!(cached.status().read_there_bytes, READ + left_out);
-            assert_eq!(stage.memory.open_handles(), 0);
-            return;
-        }
-        assert!(present < READ);
-        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-        cached.settled().await;
-    }
-    panic!("{:?}", cached.presence(&path("f")).await);
-}
-
-/// The same of a file that has another content by then: nothing of that is fetched.
-#[tokio::test(start_paused = true)]
-async fn what_was_left_out_of_what_is_gone_is_not_fetched() {
-    const LEN: u64 = 68 << 20;
-    let stage = Stage::new();
-    stage.put("f", vec![7; LEN as usize]);
-    let cached = stage.mount(Mode::CloseToOpen);
-    let opened = cached.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
-    let gate = stage.faulty.hold(Call::Fstat, 1);
-    read_range(&cached, opened.fh, 0..LEN).await;
-    cached.close(opened.fh);
-    assert!(cached.status().left_out_bytes > 0);
-    stage.put("f", vec![8; LEN as usize]);
-    stage.memory.set_mtime("f", LONG_AGO + 1);
-    gate.release();
-    cached.settled().await;
-    tokio::time::sleep(std::time::Duration::from_secs(100)).await;
-    cached.settled().await;
-    assert_eq!(cached.status().read_there_bytes, LEN);
-    assert_eq!(cached.presence(&path("f")).await.unwrap().present, 0);
-}
-
 /// Where the note is that says where a content was found.
 fn note_of(stage: &Stage, content: &[u8]) -> std::path::PathBuf {
     let hex = cache::Digest::of(content).to_hex();
