@@ -128,9 +128,9 @@ impl Subject for SshCopier {
         tuning: &Tuning,
         executor: &Executor,
     ) -> Result<Box<dyn Session>, Failure> {
-        self.seen.cipher(tuning, executor, || self.server.ssh(None));
         let mut line = Line::new(&self.server, tuning, scratch, executor)?;
         line.ssh_command = self.ssh_command.clone();
+        self.seen.cipher(tuning, executor, || line.login());
         Ok(Box::new(CopySession(self.tool.copier(line, &self.sshoal))))
     }
 }

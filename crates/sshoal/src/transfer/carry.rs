@@ -227,6 +227,10 @@ impl Carrier {
         if self.engine == Engine::Sftp {
             return Err("--engine sftp".to_owned());
         }
+        // SFTP takes `~user` for a home directory, and a shell that is given it in quotes does not.
+        if self.far.iter().any(|far| far.place.directory.starts_with(b"~")) {
+            return Err("a path that begins with '~'".to_owned());
+        }
         if self.request.ssh.password_stdin {
             return Err(
                 "a password is given once, and a stream needs a login of its own".to_owned()
@@ -245,12 +249,13 @@ impl Carrier {
             && request.ssh.sftp_server.is_none()
             && !request.host.follow_symlinks
             && request.disk.is_none()
+            && self.far.iter().all(|far| far.spec.gateways().len() == 1)
     }
 
     /// A login that lists the tree at `top`, in the place's directory, before it serves SFTP. Where
     /// it cannot, the next login is SFTP's own, as it would have been.
     async fn log_in_listing(&self, far: &FarPlace, top: &RemotePath) -> Option<Left> {
-        if !self.may_list() || far.spec.gateways().len() != 1 || self.may_call().is_err() {
+        if !self.may_list() || self.may_call().is_err() {
             return None;
         }
         let shell = self.shell(far).ok()??;

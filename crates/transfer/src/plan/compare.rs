@@ -129,10 +129,8 @@ async fn listing_of_source(tree: &Tree, path: &RemotePath) -> Result<Vec<(Name, 
     let entries = list(&tree.remote, path).await?;
     if entries.is_empty() && tree.local.is_none() {
         let any = Name::new(b"any").expect("it is one");
-        match tree.remote.lstat(&path.join(&any)).await {
-            // What has come meanwhile is for the next run.
-            Ok(_) | Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(errno),
+        if let Err(Errno::EACCES) = tree.remote.lstat(&path.join(&any)).await {
+            return Err(Errno::EACCES);
         }
     }
     Ok(entries)

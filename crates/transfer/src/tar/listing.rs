@@ -52,13 +52,14 @@ const READ_BYTES: usize = 64 << 10;
 /// Longest record: a name, of whatever file system, and its numbers.
 const RECORD_BYTES: usize = 16 << 10;
 
-/// Longest word that tells the end.
+/// Longest word that tells the end, with the NULs before it.
 const WORD_BYTES: usize = 16;
 
 /// The directories that are known whole.
 #[derive(Debug)]
 pub struct Listing {
-    /// When the last of it came.
+    /// When the last of it came. Over a slow link it is older by what it took to come; so is the list
+    /// of files that rsync works by.
     when: Instant,
     /// Relative to the top, each with what is in it.
     directories: Vec<(RemotePath, Vec<(Name, Attr)>)>,
@@ -195,7 +196,7 @@ impl Answer {
         // There is one NUL more than two where a record had its own.
         let line_end = bytes.iter().position(|byte| *byte == b'\n');
         let line = &bytes[..line_end.unwrap_or(bytes.len())];
-        word.extend(line.iter().filter(|byte| **byte != 0));
+        word.extend_from_slice(line);
         match line_end {
             _ if word.len() > WORD_BYTES => wrong("a listing ends with something else"),
             Some(end) if end + 1 < bytes.len() => wrong("something comes behind a listing"),
@@ -205,11 +206,13 @@ impl Answer {
 
     /// What is known by it, when it has ended.
     fn listing(self) -> Option<Listing> {
-        let directories = match self.word.as_deref() {
+        let word = self.word.as_deref().unwrap_or_default();
+        let begin = word.iter().position(|byte| *byte != 0).unwrap_or(word.len());
+        let directories = match &word[begin..] {
             // However well `find` has ended, something may be missing of what it wrote.
-            Some(b"whole") if self.last == script::ALL.as_bytes() => self.records.whole(),
+            b"whole" if self.last == script::ALL.as_bytes() => self.records.whole(),
             // The last record may be half of one.
-            Some(b"whole" | b"cut") => self.records.cut(),
+            b"whole" | b"cut" => self.records.cut(),
             _ => None,
         };
         directories.map(|directories| Listing { when: Instant::now(), directories })

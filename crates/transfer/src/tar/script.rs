@@ -85,12 +85,15 @@ const LIST_SECONDS: u32 = 2;
 /// So the first line of what it says and how it ended, in that order, decides. Once it complains,
 /// nobody reads its complaints any more, and it ends.
 ///
+/// busybox's `timeout`, which knows no `--version`, leaves a watcher behind that keeps what is open for
+/// a second.
+///
 /// Without a `TZ` the C library looks at `/etc/localtime` for each time that is told, which is most
 /// of what there is to do.
 fn list_word(options: &Options) -> String {
     let limit = listing::limit(options);
     format!(
-        "list) case $k in there|bare) {{ e=$(exec 6>&1; {{ {{ \
+        "list) case $k in there|bare) {{ e=no; timeout --version >/dev/null 2>&1 && e=$(exec 6>&1; {{ {{ \
          TZ=UTC0 timeout {LIST_SECONDS} find \"$n\" -printf '{FORMAT}' </dev/null 2>&4; r=$?; \
          [ $r != 0 ] || printf '{ALL}\\000'; echo $r >&4; }} | \
          head -c {limit} >&3; }} 4>&1 | head -n 1); }} 3>&1; \

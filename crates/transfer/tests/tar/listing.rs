@@ -205,7 +205,9 @@ async fn what_find_cannot_tell_is_left_to_sftp() {
     let programs = tempfile::tempdir().unwrap();
     let script = format!("$real {rest} | head -c 1000; exec sleep 60");
     let left = log_in(&with_find(programs.path(), &script), tree.path()).await.unwrap();
-    for (path, entries) in directories(&left.listing.unwrap()) {
+    let told = directories(&left.listing.unwrap());
+    assert!(!told.is_empty(), "1,000 bytes are more than one directory");
+    for (path, entries) in told {
         assert_eq!(entries, all[&path], "{path:?}");
     }
     served(left.running, tree.path()).await;
@@ -252,6 +254,23 @@ async fn a_server_that_answers_otherwise_is_not_used() {
         let shell: Arc<dyn Shell> = LocalShell::instead(&format!("printf '{answer}'"));
         assert!(log_in(&shell, tree.path()).await.is_none(), "{answer}");
     }
+    let endless = LocalShell::instead("echo sshoal-1 bare sftp; exec cat /dev/zero");
+    let shell: Arc<dyn Shell> = endless;
+    assert!(log_in(&shell, tree.path()).await.is_none());
+}
+
+/// busybox's `timeout` leaves a watcher behind that keeps the answer open for a second.
+#[tokio::test]
+async fn a_timeout_that_is_not_gnus_is_not_used() {
+    let (tree, _) = places();
+    let programs = tempfile::tempdir().unwrap();
+    let program = programs.path().join("timeout");
+    fs::write(&program, "#!/bin/sh\n[ \"$1\" != --version ] || exit 1\nexec sleep 60\n").unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let shell = with_find(programs.path(), "exec $real \"$@\"");
+    let left = log_in(&shell, tree.path()).await.unwrap();
+    assert!(left.listing.is_none());
+    served(left.running, tree.path()).await;
 }
 
 #[tokio::test]

@@ -93,8 +93,15 @@ impl Line {
             }
             line.push(part);
         }
+        let mut command = self.login();
+        command.arg(line);
+        command
+    }
+
+    /// An ssh to the server, without what it is to do.
+    pub(in crate::subject) fn login(&self) -> Command {
         let mut command = Command::new(self.ssh_command());
-        command.args(self.options()).arg(self.destination()).arg(line);
+        command.args(self.options()).arg(self.destination());
         command
     }
 
