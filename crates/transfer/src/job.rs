@@ -52,7 +52,8 @@ impl Tree {
 }
 
 /// `name`, relative to `base`, as a path.
-pub(crate) fn below(base: &RemotePath, name: &RemotePath) -> RemotePath {
+#[must_use]
+pub fn below(base: &RemotePath, name: &RemotePath) -> RemotePath {
     if base.is_root() {
         return name.clone();
     }

@@ -48,7 +48,7 @@ pub mod temporary;
 
 pub use events::{Entry, Events, Progress, Silent};
 pub use filter::{Filter, FilterBuilder};
-pub use job::{Job, JobError, Source, Tree};
+pub use job::{Job, JobError, Source, Tree, below};
 pub use options::{Options, Owners};
 pub use outcome::{Counts, Doing, Outcome, Problem, Stop};
 pub use run::{Run, Stopper};

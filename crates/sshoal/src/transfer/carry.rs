@@ -262,6 +262,20 @@ impl Carrier {
         listing::log_in(&shell, &far.place.directory, top, &self.options).await
     }
 
+    /// As [`Carrier::reach`], where nobody has logged in yet: with a listing of the tree at `top`, if
+    /// that can be had. `None` when somebody asks for the end.
+    async fn reach_listing(
+        &self,
+        far: &FarPlace,
+        top: &RemotePath,
+        asked: &Asked,
+    ) -> Result<Option<Reached>, Problem> {
+        match unless_asked(asked, self.log_in_listing(far, top)).await {
+            None => Ok(None),
+            Some(left) => self.reach(far, left).await.map(Some),
+        }
+    }
+
     /// Where the user wants a stream and nothing else, its absence is an error.
     fn insist(&self, why: &str) -> Result<(), Problem> {
         tracing::debug!("no stream: {why}");
@@ -529,12 +543,6 @@ fn words(declined: &Declined) -> String {
 /// What a source becomes, relative to the target.
 fn becomes(name: &Option<Name>) -> RemotePath {
     RemotePath::from_names(name)
-}
-
-/// `below` in `path`.
-fn joined(path: &RemotePath, below: &RemotePath) -> RemotePath {
-    let names = path.names().chain(below.names()).filter_map(|name| Name::new(name).ok());
-    RemotePath::from_names(&names.collect::<Vec<_>>())
 }
 
 /// Whether nothing is there, or a directory without entries.

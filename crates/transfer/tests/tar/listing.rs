@@ -66,6 +66,14 @@ async fn log_in(shell: &Arc<dyn Shell>, top: &Path) -> Option<Left> {
 
 type Directories = BTreeMap<RemotePath, Vec<(Name, Attr)>>;
 
+/// Each directory that was told is told whole.
+#[track_caller]
+fn assert_told(told: Directories, all: &Directories) {
+    for (path, entries) in told {
+        assert_eq!(entries, all[&path], "{path:?}");
+    }
+}
+
 fn directories(listing: &Listing) -> Directories {
     compared(listing.directories().iter().cloned().collect())
 }
@@ -207,9 +215,7 @@ async fn what_find_cannot_tell_is_left_to_sftp() {
     let left = log_in(&with_find(programs.path(), &script), tree.path()).await.unwrap();
     let told = directories(&left.listing.unwrap());
     assert!(!told.is_empty(), "1,000 bytes are more than one directory");
-    for (path, entries) in told {
-        assert_eq!(entries, all[&path], "{path:?}");
-    }
+    assert_told(told, &all);
     served(left.running, tree.path()).await;
 }
 
@@ -232,9 +238,7 @@ async fn a_tree_that_is_too_large_is_listed_as_far_as_it_goes() {
     let left = listing::log_in(&plain(), directory, &RemotePath::root(), &options).await.unwrap();
     let told = directories(&left.listing.unwrap());
     assert!(told.len() < all.len());
-    for (path, entries) in told {
-        assert_eq!(entries, all[&path], "{path:?}");
-    }
+    assert_told(told, &all);
     served(left.running, dir.path()).await;
 }
 

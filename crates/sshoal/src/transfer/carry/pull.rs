@@ -8,11 +8,11 @@ use local::Local;
 use transfer::tar::collect::{Collect, Collector};
 use transfer::tar::listing::Left;
 use transfer::tar::{Declined, Pull, Streamed};
-use transfer::{Job, Source, Tree};
+use transfer::{Job, Source, Tree, below};
 
 use super::{
     Asked, Carrier, Ended, Progressed, Reached, Taken, at_target, becomes, digester, is_free,
-    joined, unless_asked,
+    unless_asked,
 };
 use crate::report::{Problem, printable};
 use crate::transfer::arguments::Engine;
@@ -51,7 +51,7 @@ impl Carrier {
         // Not where a stream changes it first.
         let ahead = match &far[..] {
             [only] if self.may_stream(only, &target, &to[0]).is_err() => {
-                self.list_ahead(&target.directory, joined(&target_path, &to[0]))
+                self.list_ahead(&target.directory, below(&target_path, &to[0]))
             }
             _ => None,
         };
@@ -99,12 +99,13 @@ impl Carrier {
                 let mut connected = match reached[index].take() {
                     Some(connected) => connected,
                     None if is_untried => {
-                        let login = self.log_in_listing(&far[index], &top);
-                        let Some(left) = unless_asked(&asked, login).await else {
-                            progressed.interrupted();
-                            return Ok(progressed.ended());
-                        };
-                        self.reach(&far[index], left).await?
+                        match self.reach_listing(&far[index], &top, &asked).await? {
+                            Some(connected) => connected,
+                            None => {
+                                progressed.interrupted();
+                                return Ok(progressed.ended());
+                            }
+                        }
                     }
                     None => self.reach(&far[index], spare).await?,
                 };

@@ -9,9 +9,9 @@ use transfer::shell::quote;
 use transfer::tar::collect::{Collector, Deliver};
 use transfer::tar::listing::Left;
 use transfer::tar::{self, Declined, Push, Streamed};
-use transfer::{Job, Options, temporary};
+use transfer::{Job, Options, below, temporary};
 
-use super::{Asked, Carrier, Ended, Progressed, Reached, Taken, becomes, joined, unless_asked};
+use super::{Asked, Carrier, Ended, Progressed, Reached, Taken, becomes, unless_asked};
 use crate::report::{Problem, printable};
 use crate::transfer::arguments::Engine;
 use crate::transfer::place::{FarPlace, NearPlace};
@@ -137,13 +137,11 @@ impl Carrier {
                 (Some(connected), _) => connected,
                 // All that is in the directory itself may be much more than is pushed into it.
                 (None, [only]) if is_untried && !(target.is_root() && only.is_root()) => {
-                    let top = joined(&target, only);
-                    let Some(left) = unless_asked(&asked, self.log_in_listing(&far, &top)).await
-                    else {
+                    let top = below(&target, only);
+                    let Some(mut connected) = self.reach_listing(&far, &top, &asked).await? else {
                         progressed.interrupted();
                         return Ok(progressed.ended());
                     };
-                    let mut connected = self.reach(&far, left).await?;
                     listed = connected.listing.take().map(|listing| (0, listing));
                     connected
                 }
@@ -263,7 +261,7 @@ impl Carrier {
         to: &RemotePath,
     ) -> bool {
         let Some(connected) = reached else { return false };
-        connected.remote.lstat(&joined(target, to)).await.is_ok()
+        connected.remote.lstat(&below(target, to)).await.is_ok()
     }
 
     /// Whether an earlier stream has left something of `name`, with which one goes on.
