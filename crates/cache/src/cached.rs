@@ -36,14 +36,18 @@ mod config;
 mod digests;
 mod files;
 mod filling;
+mod fresh;
 mod listing;
+mod lull;
 mod names;
 mod offline;
 mod opening;
 mod reading;
 mod remote;
 mod seen;
+mod under_way;
 mod warm;
+mod writing;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,6 +66,7 @@ use changes::Changes;
 use digests::Digesting;
 use files::Files;
 use filling::Filler;
+use fresh::Fresh;
 use listing::Listings;
 use offline::Misses;
 use seen::Seen;
@@ -143,6 +148,7 @@ pub(crate) struct Core {
     pinned: SourceId,
     pub(crate) files: Files,
     pub(crate) listings: Listings,
+    pub(crate) fresh: Fresh,
     pub(crate) changes: Changes,
     pub(crate) seen: Seen,
     pub(crate) filler: Filler,
@@ -169,12 +175,14 @@ impl Cached {
             Mode::Timeout(window) => window,
             Mode::CloseToOpen | Mode::Immutable => Duration::ZERO,
         };
+        let (fresh, changes) = (Fresh::default(), Changes::default());
         let core = Arc::new(Core {
             files: Files::new(inner.clone()),
             listings: Listings::new(inner.clone()),
-            changes: Changes::default(),
             seen: Seen::new(config.clock_skew, window),
-            filler: Filler::new(store.clone(), wanted)?,
+            filler: Filler::new(store.clone(), fresh.clone(), changes.clone(), wanted)?,
+            fresh,
+            changes,
             misses: Misses::default(),
             digesting: Digesting::default(),
             counters: Counters::default(),

@@ -287,7 +287,7 @@ impl Store {
 
     /// Forgets `path`, all below it, and which names its directory has. When this returns no
     /// process finds them any more; after a power loss the latest of it may be undone. What others
-    /// record at the same time may stay.
+    /// record at the same time, or have read and not recorded yet, may stay.
     pub fn forget(&self, source: &SourceId, path: &RemotePath) {
         self.0.forget_path(source, path);
     }

@@ -42,8 +42,12 @@ impl Core {
             }
         }
         for item in items {
-            if let Item::Names(dir) = item {
-                self.doubt(dir);
+            match item {
+                Item::Tree(path) => self.fresh.forget(path),
+                Item::Names(dir) => {
+                    self.fresh.forget_listing(dir);
+                    self.doubt(dir);
+                }
             }
         }
         for item in items {
@@ -57,7 +61,7 @@ impl Core {
     /// size and, set back by whoever wrote it, the same time.
     fn abandon(&self, source: &SourceId, path: &RemotePath) {
         let of_content = self.store.file(source, path).map(|known| known.validator());
-        let of_name = self.store.attr(source, path).map(|known| Validator::of(&known.attr));
+        let of_name = self.known_attr(source, path).map(|known| Validator::of(&known.attr));
         for validator in of_content.into_iter().chain(of_name.filter(|it| Some(*it) != of_content))
         {
             if self.store.present_bytes(source, path, validator) > 0 {
@@ -78,7 +82,7 @@ impl Core {
         let mut found = Vec::new();
         for name in names {
             for source in self.both_sources() {
-                let known = self.store.attr(source, name);
+                let known = self.known_attr(source, name);
                 if known.is_none_or(|known| known.attr.is_dir()) {
                     found.push((source, *name));
                 }

@@ -181,7 +181,7 @@ impl Core {
     /// Files of `dir` whose contents are not known, by what was told of them. A directory that was
     /// never listed is listed for it; `None` where that fails.
     async fn without_content(&self, dir: &RemotePath) -> Option<Vec<(RemotePath, Validator)>> {
-        let known = || self.store.directory(self.source(dir), dir);
+        let known = || self.known_directory(self.source(dir), dir);
         let listing = match known() {
             Some(listing) => listing,
             None => {

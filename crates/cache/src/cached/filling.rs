@@ -11,49 +11,37 @@
 //! files of which that is not known are not kept, or, where the tree is said never to change, not
 //! trusted elsewhere.
 //!
-//! A reader never waits for this. Bytes on their way to the disk are bounded; what does not fit is
-//! left out, and fetched by the next who reads it.
+//! A reader never waits for this, nor does it take the processor from him if it can wait
+//! ([`lull`](super::lull)): threads write ([`writing`](super::writing)), listings
+//! ([`fresh`](super::fresh)) in the same order. Bytes on their way to the disk are bounded; what does
+//! not fit is left out, and fetched by the next who reads it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
+use base::task::Task;
 use base::{Data, Errno, RemotePath, Result};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 
 use super::changes::{Changes, Tick};
 use super::files::{Content, File};
-use crate::store::later::stand_back;
-use crate::{KnownFile, Partial, SourceId, Store, Validator};
+use super::fresh::{Fresh, Note};
+use super::lull::Lull;
+use super::under_way::UnderWay;
+use super::writing::{Fetched, Holding, Job, Piece, Work, Writer};
+use crate::{Partial, SourceId, Store, Validator};
 
-/// Bytes that were read and are not on the disk yet, for all files together. Room for what comes
-/// in while a large content is being hashed; less leaves more out.
-const MAX_BEHIND_BYTES: usize = 64 << 20;
+/// Bytes that were read and are not on the disk yet, for all files together: so much of the memory
+/// of the machine, within these bounds. Room for what comes in while a large content is being
+/// hashed, where less leaves more out; and half of it for what waits until nobody reads.
+const BEHIND_OF_MEMORY: u64 = 32;
+const BEHIND_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=128 << 20;
 
 /// The unit in which that is counted, so that very many small pieces are bounded, too.
-const UNIT_BYTES: usize = 1 << 10;
+const UNIT_BYTES: u64 = 1 << 10;
 
 /// Bytes of one file for which the server is asked once whether it is still the same.
 const BATCH_BYTES: u64 = 4 << 20;
-
-/// Contents up to this size are completed as they come; larger ones by a thread of their own, which
-/// reads and hashes all of it.
-const SMALL_BYTES: u64 = 1 << 20;
-
-/// Large contents that wait to be completed. More are completed by the thread that writes.
-const MAX_WAITING: usize = 16;
-
-/// Contents that are completed and not recorded, at most: as many as a directory has files.
-const MAX_UNRECORDED: usize = 64;
-
-/// How much the threads stand back when there are others who want the processor.
-const NICENESS: i32 = 10;
-
-/// Bytes that were read, with their place in the budget.
-struct Piece {
-    offset: u64,
-    data: Data,
-    _room: OwnedSemaphorePermit,
-}
 
 #[derive(Default)]
 struct Pending {
@@ -70,12 +58,12 @@ struct Pending {
 /// A content that comes to be here. Shared by nobody: each open file has its own.
 pub(crate) struct Filling {
     pub(crate) partial: Partial,
-    of: Of,
+    pub(crate) of: Of,
     /// It is kept for a tree that is said never to change, and nowhere trusted else.
-    racy: bool,
+    pub(crate) racy: bool,
     pending: Mutex<Pending>,
     /// What of it is on its way to the store.
-    under_way: watch::Sender<u64>,
+    pub(crate) under_way: UnderWay,
 }
 
 /// Whose content it is.
@@ -89,7 +77,7 @@ pub(crate) struct Of {
 
 impl Of {
     /// Whether something was changed here since.
-    fn is_touched(&self) -> bool {
+    pub(crate) fn is_touched(&self) -> bool {
         !self.changes.untouched(&self.path, self.tick)
     }
 }
@@ -98,13 +86,8 @@ impl Filling {
     /// For the content of a file that has just been opened, of which `store` may have a part.
     pub(crate) fn new(store: &Store, of: Of, validator: Validator, racy: bool) -> Arc<Filling> {
         let partial = store.fetch(&of.source, &of.path, validator);
-        let (pending, under_way) = (Mutex::default(), watch::Sender::new(0));
+        let (pending, under_way) = (Mutex::default(), UnderWay::default());
         Arc::new(Filling { partial, of, racy, pending, under_way })
-    }
-
-    /// Returns when nothing of it is on its way to the store any more.
-    pub(crate) async fn settled(&self) {
-        until_none(&self.under_way).await;
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {
@@ -123,39 +106,13 @@ pub(crate) struct Tally {
     pub(crate) left_out_bytes: AtomicU64,
 }
 
-enum Job {
-    Write { filling: Arc<Filling>, pieces: Vec<Piece>, work: Work },
-    Finish { filling: Arc<Filling>, attr: base::Attr, file: Weak<File>, work: Work },
-}
-
-/// Something that is on its way to the store, counted for all and for its content.
-struct Work([watch::Sender<u64>; 2]);
-
-impl Work {
-    fn begin(all: &watch::Sender<u64>, filling: &Filling) -> Work {
-        let counts = [all.clone(), filling.under_way.clone()];
-        counts.iter().for_each(|count| count.send_modify(|count| *count += 1));
-        Work(counts)
-    }
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|count| count.send_modify(|count| *count -= 1));
-    }
-}
-
-async fn until_none(count: &watch::Sender<u64>) {
-    let mut count = count.subscribe();
-    // The sender is there as long as we are.
-    let _ = count.wait_for(|count| *count == 0).await;
-}
-
 /// The way to the store. See the [module](self).
 pub(crate) struct Filler {
     jobs: mpsc::Sender<Job>,
     room: Arc<Semaphore>,
-    under_way: watch::Sender<u64>,
+    units: u32,
+    lull: Arc<Lull>,
+    under_way: UnderWay,
     pub(crate) tally: Arc<Tally>,
     /// Ends when nobody wants anything any more.
     wanted: watch::Receiver<()>,
@@ -163,40 +120,51 @@ pub(crate) struct Filler {
 
 impl Filler {
     /// `wanted` ends with the one for whom all this is done.
-    pub(crate) fn new(store: Store, wanted: watch::Receiver<()>) -> std::io::Result<Filler> {
-        let (jobs, work) = mpsc::channel();
-        let (large, waiting) = mpsc::sync_channel(MAX_WAITING);
+    pub(crate) fn new(
+        store: Store,
+        fresh: Fresh,
+        changes: Changes,
+        wanted: watch::Receiver<()>,
+    ) -> std::io::Result<Filler> {
         let tally = Arc::<Tally>::default();
-        let finisher = Finisher { store: store.clone(), tally: tally.clone(), made: Vec::new() };
-        let other = Finisher { store, tally: tally.clone(), made: Vec::new() };
-        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        thread("cache-finish").spawn(move || {
-            stand_back(NICENESS);
-            other.finish_all(&waiting);
-        })?;
-        thread("cache-write").spawn(move || {
-            stand_back(NICENESS);
-            finisher.take_all(&work, &large);
-        })?;
-        let units = MAX_BEHIND_BYTES / UNIT_BYTES;
-        let room = Arc::new(Semaphore::new(units));
-        Ok(Filler { jobs, room, under_way: watch::Sender::new(0), tally, wanted })
+        let units = units_behind();
+        let room = Arc::new(Semaphore::new(units as usize));
+        let lull = Arc::new(Lull::new());
+        let holding = Holding { lull: lull.clone(), room: room.clone(), much: units as usize / 2 };
+        let jobs = Writer::new(store, fresh, changes, tally.clone()).start(holding)?;
+        Ok(Filler { jobs, room, units, lull, under_way: UnderWay::default(), tally, wanted })
     }
 
     /// Returns when nothing is on its way to the store any more.
     pub(crate) async fn settled(&self) {
-        until_none(&self.under_way).await;
+        let _urging = self.lull.urge();
+        self.under_way.until_none().await;
+    }
+
+    /// Returns when nothing of this content is on its way to the store any more.
+    pub(crate) async fn settled_of(&self, filling: &Filling) {
+        let _urging = self.lull.urge();
+        filling.under_way.until_none().await;
+    }
+
+    /// A directory was listed. Where it counts already it is written when its turn comes.
+    pub(crate) fn listed(&self, note: Arc<Note>) {
+        self.lull.disturb();
+        let work = Work::begin(&self.under_way, None);
+        // The threads are there as long as anybody can send.
+        let _ = self.jobs.send(Job::List(note, work));
     }
 
     /// Returns when there is room for more, or at once for a reader that does not care.
     pub(crate) async fn room_for(&self, bytes: u64) {
-        let units = units(bytes).min(MAX_BEHIND_BYTES as u32 / UNIT_BYTES as u32 / 2);
+        let units = units(bytes).min(self.units / 2);
         // Given back at once: it is taken by whoever reads. Never closed.
         let _ = self.room.acquire_many(units).await;
     }
 
     /// `data` was read from the server, at `offset`, when `asked` bytes were asked for.
     pub(crate) fn took(&self, file: &Arc<File>, filling: &Arc<Filling>, read: Read<'_>) {
+        self.lull.disturb();
         let Validator { size, .. } = file.validator();
         let Read { offset, asked, data } = read;
         let end = offset.saturating_add(data.len() as u64);
@@ -213,7 +181,7 @@ impl Filler {
             match room {
                 Ok(room) if !data.is_empty() => {
                     pending.bytes += data.len() as u64;
-                    pending.pieces.push(Piece { offset, data: data.clone(), _room: room });
+                    pending.pieces.push(Piece { offset, data: data.clone(), room });
                 }
                 Ok(_) => {}
                 Err(_) => {
@@ -263,7 +231,7 @@ impl Filler {
     /// Asks, in the background, whether the file is still the same, and passes on what was read
     /// before that.
     fn confirm(&self, file: Arc<File>, filling: Arc<Filling>) {
-        let work = Work::begin(&self.under_way, &filling);
+        let work = Work::begin(&self.under_way, Some(&filling));
         let confirming = Confirming {
             jobs: self.jobs.clone(),
             under_way: self.under_way.clone(),
@@ -272,7 +240,8 @@ impl Filler {
             filling,
         };
         let mut wanted = self.wanted.clone();
-        tokio::spawn(async move {
+        // Nobody waits for it. The questions of one batch of answers leave together.
+        let _ = Task::start(async move {
             let _work = work;
             tokio::select! {
                 () = confirming.run() => {}
@@ -290,14 +259,28 @@ pub(crate) struct Read<'a> {
     pub(crate) data: &'a Data,
 }
 
+impl Drop for Filler {
+    fn drop(&mut self) {
+        self.lull.end();
+    }
+}
+
 fn units(bytes: u64) -> u32 {
-    u32::try_from(bytes / UNIT_BYTES as u64 + 1).unwrap_or(u32::MAX)
+    u32::try_from(bytes / UNIT_BYTES + 1).unwrap_or(u32::MAX)
+}
+
+/// Of all that may be on its way to the disk.
+fn units_behind() -> u32 {
+    let system = rustix::system::sysinfo();
+    let memory = system.totalram.saturating_mul(u64::from(system.mem_unit));
+    let bytes = (memory / BEHIND_OF_MEMORY).clamp(*BEHIND_BYTES.start(), *BEHIND_BYTES.end());
+    (bytes / UNIT_BYTES) as u32
 }
 
 /// A question whether a file is still the same.
 struct Confirming {
     jobs: mpsc::Sender<Job>,
-    under_way: watch::Sender<u64>,
+    under_way: UnderWay,
     tally: Arc<Tally>,
     file: Arc<File>,
     filling: Arc<Filling>,
@@ -345,128 +328,9 @@ impl Confirming {
 
     fn pass_on(&self, pieces: Vec<Piece>, attr: base::Attr) {
         let filling = self.filling.clone();
-        let work = || Work::begin(&self.under_way, &filling);
+        let work = Work::begin(&self.under_way, Some(&filling));
+        let fetched = Fetched { filling, attr, file: Arc::downgrade(&self.file), work };
         // The threads are there as long as anybody can send.
-        let _ = self.jobs.send(Job::Write { filling: filling.clone(), pieces, work: work() });
-        let file = Arc::downgrade(&self.file);
-        let work = work();
-        let _ = self.jobs.send(Job::Finish { filling, attr, file, work });
+        let _ = self.jobs.send(Job::Write(pieces, fetched));
     }
-}
-
-/// What the threads do.
-struct Finisher {
-    store: Store,
-    tally: Arc<Tally>,
-    /// Contents that are in the store, and are not recorded yet.
-    made: Vec<Made>,
-}
-
-/// A content that was completed, or was before.
-struct Made {
-    filling: Arc<Filling>,
-    known: KnownFile,
-    is_new: bool,
-    file: Weak<File>,
-    work: Work,
-}
-
-impl Finisher {
-    /// Takes what comes. What is completed is recorded when nothing more waits: files that are read
-    /// one after the other are mostly of one directory, whose records are added to by one write.
-    fn take_all(mut self, work: &mpsc::Receiver<Job>, large: &mpsc::SyncSender<Job>) {
-        while let Ok(job) = work.recv() {
-            self.take(job, large);
-            // Not for as long as somebody reads: what is made is waited for.
-            for job in work.try_iter().take(MAX_UNRECORDED) {
-                self.take(job, large);
-            }
-            self.record();
-        }
-    }
-
-    /// Completes what is large.
-    fn finish_all(mut self, waiting: &mpsc::Receiver<Job>) {
-        while let Ok(job) = waiting.recv() {
-            self.finish(job);
-            self.record();
-        }
-    }
-
-    fn take(&mut self, job: Job, large: &mpsc::SyncSender<Job>) {
-        match job {
-            Job::Write { filling, work, .. } | Job::Finish { filling, work, .. }
-                if filling.of.is_touched() =>
-            {
-                filling.partial.abandon();
-                over(filling, work);
-            }
-            Job::Write { filling, pieces, work } => {
-                for Piece { offset, data, _room } in pieces {
-                    let mut at = offset;
-                    for bytes in data.pieces() {
-                        filling.partial.write(at, bytes);
-                        at += bytes.len() as u64;
-                    }
-                }
-                over(filling, work);
-            }
-            Job::Finish { filling, work, .. } if !filling.partial.is_whole() => {
-                over(filling, work);
-            }
-            Job::Finish { ref attr, .. } => {
-                if attr.size <= SMALL_BYTES {
-                    return self.finish(job);
-                }
-                if let Err(back) = large.try_send(job) {
-                    let (mpsc::TrySendError::Full(job) | mpsc::TrySendError::Disconnected(job)) =
-                        back;
-                    self.finish(job);
-                }
-            }
-        }
-    }
-
-    fn finish(&mut self, job: Job) {
-        let Job::Finish { filling, attr, file, work } = job else { return };
-        match filling.partial.finish_unrecorded(&attr, filling.racy) {
-            Ok((known, is_new)) => self.made.push(Made { filling, known, is_new, file, work }),
-            Err(error) => {
-                tracing::debug!(%error, "a fetched content was not completed");
-                over(filling, work);
-            }
-        }
-    }
-
-    /// Records what was completed.
-    fn record(&mut self) {
-        let counts = |made: &&Made| made.is_new && !made.filling.of.is_touched();
-        let new = self.made.iter().filter(counts);
-        let files: Vec<_> = new
-            .map(|made| (made.filling.of.source, made.filling.of.path.clone(), made.known))
-            .collect();
-        self.store.record_files(&files);
-        for Made { filling, known, file, work, .. } in self.made.drain(..) {
-            if filling.of.is_touched() {
-                // A change began meanwhile, and may have forgotten it too early.
-                filling.partial.abandon();
-                self.store.forget(&filling.of.source, &filling.of.path);
-            } else {
-                self.tally.completed.fetch_add(1, Ordering::Relaxed);
-                let file = file.upgrade();
-                if let Some((file, object)) =
-                    file.and_then(|file| Some((file, self.store.object(&known.digest)?)))
-                {
-                    file.is_whole(&filling, object);
-                }
-            }
-            over(filling, work);
-        }
-    }
-}
-
-/// Whoever is told that the work is over finds nobody holding the content any more.
-fn over(filling: Arc<Filling>, work: Work) {
-    drop(filling);
-    drop(work);
 }

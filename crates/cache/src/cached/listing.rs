@@ -1,15 +1,18 @@
 //! Open directories, and what is recorded of them.
 //!
 //! A listing is recorded when it came to its end, unless something was changed here in that
-//! directory since it began. Only such a listing says that a name is absent.
+//! directory since it began. Only such a listing says that a name is absent. It counts at once, and
+//! is written later ([`fresh`](super::fresh)).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::{Dh, DirEntry, Errno, Remote, RemotePath, Result, Table, Timestamp};
 
+use super::fresh::Note;
 use super::names::{Asked, same_but_atime};
+use super::writing::record_listing;
 use super::{Core, Standing};
-use crate::Listing;
+use crate::{Listing, SourceId};
 
 /// Entries given at once of what is known.
 const BATCH: usize = 512;
@@ -91,7 +94,7 @@ impl Core {
 
     fn known_listing(&self, path: &RemotePath, standing: Standing) -> Option<Result<Dh>> {
         for source in self.sources(path, standing) {
-            if let Some(listing) = self.store.directory(source, path) {
+            if let Some(listing) = self.known_directory(source, path) {
                 return Some(Ok(self.listings.add(Open::Here(listing.entries, Mutex::new(0)))));
             }
         }
@@ -142,18 +145,25 @@ impl Core {
     }
 
     fn note_end(&self, there: &There) {
-        let untouched = || self.changes.listing_untouched(&there.path, there.asked.tick);
+        let (path, tick) = (&there.path, there.asked.tick);
+        let untouched = || self.changes.listing_untouched(path, tick);
         let Some(entries) = there.take().filter(|_| untouched()) else { return };
-        let source = self.source(&there.path);
-        let known = self.store.directory(source, &there.path);
-        if known.is_some_and(|known| same_entries(&known.entries, &entries)) {
-            return;
-        }
+        let source = self.source(path);
         let listing = Listing { attr: None, entries: entries.into(), seen_at: there.began };
-        self.store.record_directory(source, &there.path, &listing);
-        if !untouched() {
-            self.store.forget_listing(source, &there.path);
+        let note = Arc::new(Note::new(*source, path.clone(), tick, listing));
+        if !self.fresh.add(note.clone()) {
+            return record_listing(&self.store, &self.changes, (source, path), tick, &note.listing);
         }
+        // Else a change that began meanwhile may have come too early to forget it.
+        match untouched() {
+            true => self.filler.listed(note),
+            false => self.fresh.forget_listing(path),
+        }
+    }
+
+    /// The complete listing of a directory.
+    pub(crate) fn known_directory(&self, source: &SourceId, path: &RemotePath) -> Option<Listing> {
+        self.fresh.listing(source, path).or_else(|| self.store.directory(source, path))
     }
 }
 
@@ -164,7 +174,7 @@ impl There {
     }
 }
 
-fn same_entries(one: &[DirEntry], other: &[DirEntry]) -> bool {
+pub(crate) fn same_entries(one: &[DirEntry], other: &[DirEntry]) -> bool {
     let same = |(one, other): (&DirEntry, &DirEntry)| {
         let attrs = match (&one.attr, &other.attr) {
             (Some(one), Some(other)) => same_but_atime(one, other),

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::changes::Tick;
 use super::{Core, Standing};
-use crate::{KnownAttr, KnownLink};
+use crate::{KnownAttr, KnownLink, SourceId};
 
 /// What is known of a name.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,17 +62,26 @@ impl Core {
     pub(crate) fn told(&self, path: &RemotePath, standing: Standing) -> Option<Told> {
         let doubtful = standing == Standing::Known && self.is_doubtful(path);
         for source in self.sources(path, standing) {
-            if let Some(known) = self.store.attr(source, path) {
+            if let Some(known) = self.known_attr(source, path) {
                 if doubtful {
                     return None;
                 }
                 return Some(Told::Present(known.attr));
             }
-            if !path.is_root() && self.store.is_listed(source, path) == Some(false) {
+            if !path.is_root() && self.is_listed(source, path) == Some(false) {
                 return Some(Told::Absent);
             }
         }
         None
+    }
+
+    /// The attributes that were recorded last, or are about to be.
+    pub(crate) fn known_attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
+        self.fresh.attr(source, path).or_else(|| self.store.attr(source, path))
+    }
+
+    fn is_listed(&self, source: &SourceId, path: &RemotePath) -> Option<bool> {
+        self.fresh.lists(source, path).or_else(|| self.store.is_listed(source, path))
     }
 
     /// The remote told `attr`, which is recorded otherwise, when it was `asked`.
@@ -90,9 +99,13 @@ impl Core {
         self.seen.note(path, attr, asked.at);
         self.trust(path);
         let source = self.source(path);
-        let known = self.store.attr(source, path).map(|known| known.attr);
+        let known = self.known_attr(source, path).map(|known| known.attr);
         if known.is_some_and(|known| same_but_atime(&known, attr)) {
             return;
+        }
+        if let Some(dir) = path.parent() {
+            // What the directory's listing says of it is older, and would be written after it.
+            self.fresh.forget_listing(&dir);
         }
         let known = KnownAttr { attr: *attr, seen_at: Timestamp::now() };
         self.store.record_attr(source, path, &known);
@@ -102,7 +115,8 @@ impl Core {
     /// The remote said that nothing is there.
     fn note_absent(&self, path: &RemotePath) {
         let source = self.source(path);
-        if self.store.attr(source, path).is_some() {
+        if self.known_attr(source, path).is_some() {
+            self.fresh.forget(path);
             self.store.forget(source, path);
         }
         self.seen.forget(path);

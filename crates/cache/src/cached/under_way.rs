@@ -1,0 +1,67 @@
+//! How much is under way, and its end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Notify;
+
+/// A number of things that are under way. Clones are the same. Cheap to change, since each read
+/// does it; waiting for the end is rare.
+#[derive(Clone, Default)]
+pub(crate) struct UnderWay(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    count: AtomicU64,
+    none: Notify,
+}
+
+impl UnderWay {
+    /// One more.
+    pub(crate) fn begin(&self) {
+        self.0.count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One less, for each that has begun.
+    pub(crate) fn end(&self) {
+        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.none.notify_waiters();
+        }
+    }
+
+    /// Returns when there is none, also if others begin right after.
+    pub(crate) async fn until_none(&self) {
+        loop {
+            // Made before the look: what ends after that notifies it.
+            let ended = self.0.none.notified();
+            if self.0.count.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_the_last_is_told() {
+        let under_way = UnderWay::default();
+        under_way.until_none().await;
+        under_way.begin();
+        under_way.begin();
+        let mut waiting = Box::pin(under_way.until_none());
+        let mut is_pending = async || {
+            std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await
+        };
+        assert!(is_pending().await);
+        under_way.end();
+        assert!(is_pending().await);
+        under_way.end();
+        assert!(!is_pending().await);
+    }
+}
