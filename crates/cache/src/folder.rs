@@ -58,8 +58,16 @@ impl Folder {
 
     /// A directory several names below, none of them a link.
     pub(crate) fn below(&self, path: &[u8]) -> io::Result<Folder> {
+        Ok(Folder(self.open_below(path, DIR_FLAGS)?))
+    }
+
+    fn open_below(&self, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        Ok(Folder(rustix::fs::openat2(&self.0, path, DIR_FLAGS, Mode::empty(), resolve)?))
+        match rustix::fs::openat2(&self.0, path, flags, Mode::empty(), resolve) {
+            // Somebody has moved it away while it was looked for.
+            Err(Errno::XDEV) => Err(Errno::NOENT.into()),
+            opened => Ok(opened?),
+        }
     }
 
     /// A new file; fails when the name is taken.
@@ -85,9 +93,7 @@ impl Folder {
     /// A file several names below, none of them a link.
     pub(crate) fn file_below(&self, path: &[u8], flags: OFlags) -> io::Result<(File, Stat)> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let fd = rustix::fs::openat2(&self.0, path, flags, Mode::empty(), resolve)?;
-        checked(fd, flags)
+        checked(self.open_below(path, flags)?, flags)
     }
 
     fn existing(&self, name: &[u8], flags: OFlags) -> io::Result<(File, Stat)> {
@@ -100,6 +106,13 @@ impl Folder {
     /// Of the name itself, if it is a link.
     pub(crate) fn stat(&self, name: &[u8]) -> io::Result<Stat> {
         Ok(rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Whether the name leads to this open file, and not to another one, or to none.
+    pub(crate) fn leads_to(&self, name: &[u8], file: &File) -> bool {
+        let same =
+            |one: Stat, other: Stat| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
+        rustix::fs::fstat(file).is_ok_and(|it| self.stat(name).is_ok_and(|at| same(at, it)))
     }
 
     pub(crate) fn rename(&self, from: &[u8], to_dir: &Folder, to: &[u8]) -> io::Result<()> {

@@ -620,8 +620,9 @@ impl Inner {
     fn remove_files(&self, state: &State) {
         let Some(files) = &state.files else { return };
         let places = self.shared.places();
-        if crate::folder::is_named(&files.data) {
-            let names = Names::of(&self.key);
+        let names = Names::of(&self.key);
+        // Else it was thrown away, and what is there now is another process's.
+        if places.partial.leads_to(&names.data, &files.data) {
             let _ = places.partial.unlink(&names.data);
             let _ = places.partial.unlink(&names.map);
             self.shared.release(state.present.len() * crate::object::CHUNK_BYTES);

@@ -74,6 +74,11 @@ impl Inner {
         let has_room = shared.reserve(table_room(self.size()));
         let (places, names, own) =
             (shared.places(), object::Names::of(digest), Names::of(&self.key));
+        let files = self.lock().files.clone().ok_or(Unfinished::Missing)?;
+        // Where it was thrown away, another process may have begun anew under the same name.
+        if !places.partial.leads_to(&own.data, &files.data) {
+            return Err(Unfinished::NotKept);
+        }
         let named = places.objects.make_sub(&names.folder).and_then(|folder| {
             if !shared.put_about(&places, &folder, &names, &about) {
                 return Err(io::ErrorKind::Other.into());

@@ -170,3 +170,23 @@ fn a_fetch_in_another_process_is_left_to_it() {
     assert_eq!(two.file(&source(), &world::path(7)), Some(known));
     assert!(world::check_file(&two, 7).content);
 }
+
+#[test]
+fn what_was_thrown_away_meanwhile_takes_nobodys_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (world::open(dir.path()), world::open(dir.path()));
+    let (content, attr) = (world::content(7, 1), world::attr(7, 1));
+    let fetch = |store: &Store| store.fetch(&source(), &world::path(7), Validator::of(&attr));
+    let first = fetch(&one);
+    first.write(0, &content);
+    two.clear().unwrap();
+    let second = fetch(&two);
+    second.write(0, &content.slice(..CHUNK_BYTES as usize));
+    assert!(first.finish(&attr, false).is_err(), "its files are gone");
+    assert_eq!(second.present_bytes(), CHUNK_BYTES);
+    second.write(0, &content);
+    let known = second.finish(&attr, false).unwrap();
+    assert_eq!(one.file(&source(), &world::path(7)), Some(known));
+    assert!(world::check_file(&one, 7).content);
+    assert_eq!((one.status().damaged, two.status().damaged), (0, 0));
+}
