@@ -121,6 +121,11 @@ impl Registry {
 }
 
 impl Shared {
+    /// Whether somebody in this process has the partial content of this subject.
+    pub(crate) fn is_fetched(&self, subject: &Subject) -> bool {
+        self.partials.lock().get(&subject.key()).is_some_and(|known| known.strong_count() > 0)
+    }
+
     /// The partial content of this subject: the one that others in this process have, or what an
     /// earlier process left, or an empty one.
     pub(crate) fn partial(self: &Arc<Shared>, subject: Subject) -> Partial {

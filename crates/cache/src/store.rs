@@ -328,6 +328,17 @@ impl Store {
         self.0.partial(Subject { source: *source, path: path.clone(), validator })
     }
 
+    /// Whether somebody in this process fetches this state of a file, or has fetched it and it is
+    /// still on its way to the disk.
+    pub(crate) fn is_fetched(
+        &self,
+        source: &SourceId,
+        path: &RemotePath,
+        validator: Validator,
+    ) -> bool {
+        self.0.is_fetched(&Subject { source: *source, path: path.clone(), validator })
+    }
+
     /// Throws away what was fetched of files below these directories and is not whole. Long where
     /// very many are not.
     pub fn abandon_below(&self, directories: &[(&SourceId, &RemotePath)]) {

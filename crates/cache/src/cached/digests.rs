@@ -43,8 +43,8 @@ const MAX_BYTES: u64 = 512 << 20;
 /// Digests that were told and not used yet, at most.
 const MAX_TOLD: usize = 16 << 10;
 
-/// For how long the first reader of a directory waits for digests of what was kept a moment ago.
-/// They are made at some hundred MB a second.
+/// For how long the first reader of a directory waits for digests of what was kept a moment ago,
+/// and who asks for one for what is being kept. They are made at some hundred MB a second.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
 /// For how long a directory is not asked for again.
@@ -267,13 +267,17 @@ impl Core {
             // Nobody needs to have read it.
             return Ok(Some(Digests::of_nothing().get(kind)));
         }
-        if let Some(content) = self.known_content(path, attr)
-            && let Some(digest) = self.digest_of(content, kind).await
-        {
+        if let Some(digest) = self.digest_here(path, attr, kind).await {
             return Ok(Some(digest));
         }
         if effort == DigestEffort::Known {
-            return Ok(None);
+            // Who has just read the file need not ask twice.
+            if !self.is_under_way(path, attr) {
+                return Ok(None);
+            }
+            let _ = tokio::time::timeout(CATCH_UP, self.filler.settled()).await;
+            let here = self.digest_here(path, attr, kind).await;
+            return Ok(here.filter(|_| self.changes.quiet(path)));
         }
         self.warm(path, &|_| ()).await?;
         let content = self.known_content(path, attr).filter(|_| self.changes.quiet(path));
@@ -281,6 +285,16 @@ impl Core {
             Some(content) => self.digest_of(content, kind).await,
             None => None,
         })
+    }
+
+    async fn digest_here(&self, path: &RemotePath, attr: &Attr, kind: DigestKind) -> Option<Bytes> {
+        self.digest_of(self.known_content(path, attr)?, kind).await
+    }
+
+    /// Whether the content of the file was read, and may be on its way to the store.
+    fn is_under_way(&self, path: &RemotePath, attr: &Attr) -> bool {
+        let validator = Validator::of(attr);
+        self.both_sources().iter().any(|source| self.store.is_fetched(source, path, validator))
     }
 
     /// The digest of a content that is here, made now if it was not before: that moves nothing.

@@ -46,6 +46,20 @@ async fn what_is_known_is_told() {
     assert_eq!(stage.asked(), 0);
 }
 
+/// What was just read is waited for, whoever else reads.
+#[tokio::test]
+async fn what_was_just_read_is_known() {
+    let stage = Stage::new();
+    stage.put("f", "abc");
+    stage.put("g", pattern(1, 300_000));
+    let cached = stage.mount(Mode::CloseToOpen);
+    for at in ["f", "g"] {
+        let content = read(&cached, at).await.unwrap();
+        let told = digest(&cached, at, DigestKind::Blake3, DigestEffort::Known).await;
+        assert_eq!(told, Some(Digest::of(&content).to_hex()));
+    }
+}
+
 /// Nobody reads an empty file, and its digests are known all the same.
 #[tokio::test]
 async fn the_digests_of_nothing_are_known() {
