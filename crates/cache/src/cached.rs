@@ -21,7 +21,7 @@
 //! 2. A content becomes one only if it was read between two answers of the server that agree, and
 //!    where no change can hide from them (`filling`, `seen`).
 //! 3. An answer that was asked for before a change made here is never recorded after it
-//!    (`changes`).
+//!    (`changes`), and does not count if another mount has recorded it (`changed_at`).
 //! 4. What is open here shows one content. Where a change made here concerns it, it is opened at
 //!    the server before that change (`files`).
 //! 5. Damage, a full disk and a store that fails end at the server, never at other bytes.
@@ -30,6 +30,7 @@
 //!
 //! Not here: reading ahead (`vfs`), connections (`steady`), the files of the store (`store`).
 
+mod changed_at;
 mod changes;
 mod changing;
 mod config;
@@ -45,7 +46,6 @@ mod opening;
 mod reading;
 mod remote;
 mod seen;
-mod under_way;
 mod warm;
 mod writing;
 
@@ -62,6 +62,7 @@ pub use digests::DigestSource;
 pub use warm::{Presence, Warmed};
 
 use crate::{SourceId, Store};
+use changed_at::ChangedAt;
 use changes::Changes;
 use digests::Digesting;
 use files::Files;
@@ -150,6 +151,7 @@ pub(crate) struct Core {
     pub(crate) listings: Listings,
     pub(crate) fresh: Fresh,
     pub(crate) changes: Changes,
+    pub(crate) changed_at: ChangedAt,
     pub(crate) seen: Seen,
     pub(crate) filler: Filler,
     pub(crate) misses: Misses,
@@ -183,6 +185,7 @@ impl Cached {
             filler: Filler::new(store.clone(), fresh.clone(), changes.clone(), wanted)?,
             fresh,
             changes,
+            changed_at: ChangedAt::default(),
             misses: Misses::default(),
             digesting: Digesting::default(),
             counters: Counters::default(),

@@ -15,6 +15,7 @@ pub mod known;
 mod object;
 mod partial;
 pub mod store;
+mod under_way;
 
 pub use cached::{
     Cached, CachedConfig, CachedStatus, DigestSource, Mode, Presence, SubTrees, Warmed,

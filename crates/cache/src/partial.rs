@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use base::{Attr, FileKind, RemotePath};
+use base::{Attr, FileKind, RemotePath, Timestamp};
 use bytes::{Bytes, BytesMut};
 
 use self::chunks::{ChunkSet, Fragment, chunk_range, chunks_of};
@@ -37,6 +37,7 @@ use crate::object::blocks::{BlockSums, TABLE_FROM_BYTES};
 use crate::object::{Object, chunk_count, read_chunk_of};
 use crate::store::room::on_disk;
 use crate::store::shared::{Counters, Shared};
+use crate::under_way::UnderWay;
 
 /// Bytes of chunks that are not whole, of all contents together. What does not fit is fetched
 /// again when it is asked for again.
@@ -74,6 +75,8 @@ struct Inner {
     fits: bool,
     state: Mutex<State>,
     hashing: Mutex<Hashing>,
+    /// What of it was read, and is on its way here.
+    under_way: UnderWay,
 }
 
 #[derive(Default)]
@@ -121,9 +124,10 @@ impl Registry {
 }
 
 impl Shared {
-    /// Whether somebody in this process has the partial content of this subject.
-    pub(crate) fn is_fetched(&self, subject: &Subject) -> bool {
-        self.partials.lock().get(&subject.key()).is_some_and(|known| known.strong_count() > 0)
+    /// What of this subject's content was read in this process, and is on its way here.
+    pub(crate) fn under_way(&self, subject: &Subject) -> Option<UnderWay> {
+        let known = self.partials.lock().get(&subject.key()).and_then(Weak::upgrade)?;
+        Some(known.under_way.clone())
     }
 
     /// The partial content of this subject: the one that others in this process have, or what an
@@ -301,7 +305,7 @@ impl Partial {
     /// content is kept, and recorded as one that does not count. Blocks for the disk: what did not
     /// come in order is read again.
     pub fn finish(&self, attr: &Attr, racy: bool) -> Result<KnownFile, Unfinished> {
-        let (known, is_new) = self.finish_unrecorded(attr, racy)?;
+        let (known, is_new) = self.finish_unrecorded(attr, racy, Timestamp::now())?;
         if is_new {
             let Subject { source, path, .. } = &self.0.subject;
             self.0.shared.record_files(&[(*source, path.clone(), known)]);
@@ -315,6 +319,7 @@ impl Partial {
         &self,
         attr: &Attr,
         racy: bool,
+        seen_at: Timestamp,
     ) -> Result<(KnownFile, bool), Unfinished> {
         if attr.kind != FileKind::Regular || Validator::of(attr) != self.0.subject.validator {
             self.abandon();
@@ -333,7 +338,11 @@ impl Partial {
             }
             state.finishing = true;
         }
-        let made = self.0.make_object(attr, racy);
+        let made = self.0.make_object(attr, racy, seen_at);
+        if made.is_err() && self.0.is_thrown_away() {
+            // Whoever fetches it next has files of his own.
+            self.abandon();
+        }
         let mut state = self.0.lock();
         state.finishing = false;
         let known = made?;
@@ -360,6 +369,13 @@ impl Partial {
     }
 }
 
+impl Partial {
+    /// What was read of it, and is on its way here: counted by whoever brings it.
+    pub(crate) fn under_way(&self) -> &UnderWay {
+        &self.0.under_way
+    }
+}
+
 impl State {
     fn has(&self, chunk: u64) -> bool {
         matches!(self.stage, Stage::Whole(..)) || self.small.is_some() || self.present.has(chunk)
@@ -378,7 +394,8 @@ impl Inner {
             state.small = Some(Bytes::new());
         }
         let hashing = Hashing { next: 0, blake3: blake3::Hasher::new() };
-        Inner { shared, subject, key, fits, state: Mutex::new(state), hashing: Mutex::new(hashing) }
+        let (state, hashing) = (Mutex::new(state), Mutex::new(hashing));
+        Inner { shared, subject, key, fits, state, hashing, under_way: UnderWay::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -622,11 +639,17 @@ impl Inner {
     }
 
     /// Removes the files, which nobody needs any more.
+    /// Whether its files lost their names: another process has cleared the store, and what is
+    /// there now, if anything, is another one's.
+    fn is_thrown_away(&self) -> bool {
+        let Some(files) = self.lock().files.clone() else { return false };
+        !self.shared.places().partial.leads_to(&Names::of(&self.key).data, &files.data)
+    }
+
     fn remove_files(&self, state: &State) {
         let Some(files) = &state.files else { return };
         let places = self.shared.places();
         let names = Names::of(&self.key);
-        // Else it was thrown away, and what is there now is another process's.
         if places.partial.leads_to(&names.data, &files.data) {
             let _ = places.partial.unlink(&names.data);
             let _ = places.partial.unlink(&names.map);

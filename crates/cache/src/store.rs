@@ -49,6 +49,7 @@ use crate::object::Object;
 use crate::object::about::Origin;
 use crate::partial::Partial;
 use crate::partial::files::Subject;
+use crate::under_way::UnderWay;
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
@@ -328,15 +329,14 @@ impl Store {
         self.0.partial(Subject { source: *source, path: path.clone(), validator })
     }
 
-    /// Whether somebody in this process fetches this state of a file, or has fetched it and it is
-    /// still on its way to the disk.
-    pub(crate) fn is_fetched(
+    /// What of this state of a file was read in this process, and is on its way to the disk.
+    pub(crate) fn under_way(
         &self,
         source: &SourceId,
         path: &RemotePath,
         validator: Validator,
-    ) -> bool {
-        self.0.is_fetched(&Subject { source: *source, path: path.clone(), validator })
+    ) -> Option<UnderWay> {
+        self.0.under_way(&Subject { source: *source, path: path.clone(), validator })
     }
 
     /// Throws away what was fetched of files below these directories and is not whole. Long where

@@ -140,11 +140,7 @@ impl Stack {
         // Together, so that none waits for another one's host.
         let mut settling = JoinSet::new();
         for source in self.sources() {
-            settling.spawn(async move {
-                if let Some(kept) = &source.cached {
-                    kept.layer.put_away().await;
-                }
-            });
+            settling.spawn(put_away(source));
         }
         settling.join_all().await;
     }
@@ -185,7 +181,9 @@ impl Stack {
     /// who has a file of it open is done.
     pub fn forget(&self, name: &str) {
         let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
-        sources.retain(|source| source.spec.shown() != name);
+        let gone = sources.extract_if(.., |source| source.spec.shown() == name);
+        // Nobody waits for it: what was read last stays here, too.
+        gone.for_each(|source| drop(tokio::spawn(put_away(source))));
     }
 
     /// User and group id of the login, as `vfs` sees owners, if all branches have the same and
@@ -506,4 +504,11 @@ fn own_ids() -> (u32, u32) {
 fn local_user(uid: u32, gid: u32) -> vfs::IdMap {
     let (own_uid, own_gid) = own_ids();
     vfs::IdMap::User { uid: (uid, own_uid), gid: (gid, own_gid) }
+}
+
+/// Has what was read of it in the cache on disk, as far as it is kept.
+async fn put_away(source: Arc<Source>) {
+    if let Some(kept) = &source.cached {
+        kept.layer.put_away().await;
+    }
 }

@@ -41,6 +41,7 @@ impl Core {
                 }
             }
         }
+        self.changed_at.note(items);
         for item in items {
             match item {
                 Item::Tree(path) => self.fresh.forget(path),
@@ -61,7 +62,7 @@ impl Core {
     /// size and, set back by whoever wrote it, the same time.
     fn abandon(&self, source: &SourceId, path: &RemotePath) {
         let of_content = self.store.file(source, path).map(|known| known.validator());
-        let of_name = self.known_attr(source, path).map(|known| Validator::of(&known.attr));
+        let of_name = self.recorded_attr(source, path).map(|known| Validator::of(&known.attr));
         for validator in of_content.into_iter().chain(of_name.filter(|it| Some(*it) != of_content))
         {
             if self.store.present_bytes(source, path, validator) > 0 {
@@ -82,7 +83,7 @@ impl Core {
         let mut found = Vec::new();
         for name in names {
             for source in self.both_sources() {
-                let known = self.known_attr(source, name);
+                let known = self.recorded_attr(source, name);
                 if known.is_none_or(|known| known.attr.is_dir()) {
                     found.push((source, *name));
                 }

@@ -271,11 +271,17 @@ impl Core {
             return Ok(Some(digest));
         }
         if effort == DigestEffort::Known {
-            // Who has just read the file need not ask twice.
-            if !self.is_under_way(path, attr) {
+            if self.standing(path) == Standing::Only {
                 return Ok(None);
             }
-            let _ = tokio::time::timeout(CATCH_UP, self.filler.settled()).await;
+            // Who has just read the file need not ask twice.
+            let validator = Validator::of(attr);
+            let under_way = |source| self.store.under_way(source, path, validator);
+            let content = self.both_sources().into_iter().filter_map(under_way);
+            let Some(content) = content.into_iter().find(|content| content.count() > 0) else {
+                return Ok(None);
+            };
+            let _ = tokio::time::timeout(CATCH_UP, self.filler.settled_of(&content)).await;
             let here = self.digest_here(path, attr, kind).await;
             return Ok(here.filter(|_| self.changes.quiet(path)));
         }
@@ -289,12 +295,6 @@ impl Core {
 
     async fn digest_here(&self, path: &RemotePath, attr: &Attr, kind: DigestKind) -> Option<Bytes> {
         self.digest_of(self.known_content(path, attr)?, kind).await
-    }
-
-    /// Whether the content of the file was read, and may be on its way to the store.
-    fn is_under_way(&self, path: &RemotePath, attr: &Attr) -> bool {
-        let validator = Validator::of(attr);
-        self.both_sources().iter().any(|source| self.store.is_fetched(source, path, validator))
     }
 
     /// The digest of a content that is here, made now if it was not before: that moves nothing.

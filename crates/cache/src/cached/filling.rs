@@ -20,15 +20,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use base::task::Task;
-use base::{Data, Errno, RemotePath, Result};
+use base::{Data, Errno, RemotePath, Result, Timestamp};
+use bytes::Bytes;
 use tokio::sync::{Semaphore, watch};
 
 use super::changes::{Changes, Tick};
 use super::files::{Content, File};
 use super::fresh::{Fresh, Note};
 use super::lull::Lull;
-use super::under_way::UnderWay;
 use super::writing::{Fetched, Holding, Job, Piece, Work, Writer};
+use crate::under_way::UnderWay;
 use crate::{Partial, SourceId, Store, Validator};
 
 /// Bytes that were read and are not on the disk yet, for all files together: so much of the memory
@@ -39,6 +40,13 @@ const BEHIND_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=128 << 20;
 
 /// The unit in which that is counted, so that very many small pieces are bounded, too.
 const UNIT_BYTES: u64 = 1 << 10;
+
+/// Less than this came along with other things, mostly.
+const SHARES_BYTES: usize = 16 << 10;
+
+/// What may be on its way to the store, in number. More is left out: each takes some kilobytes
+/// beside its bytes, and a disk may hang.
+const MAX_UNDER_WAY: u64 = 32 << 10;
 
 /// Bytes of one file for which the server is asked once whether it is still the same.
 const BATCH_BYTES: u64 = 4 << 20;
@@ -62,8 +70,6 @@ pub(crate) struct Filling {
     /// It is kept for a tree that is said never to change, and nowhere trusted else.
     pub(crate) racy: bool,
     pending: Mutex<Pending>,
-    /// What of it is on its way to the store.
-    pub(crate) under_way: UnderWay,
 }
 
 /// Whose content it is.
@@ -86,8 +92,7 @@ impl Filling {
     /// For the content of a file that has just been opened, of which `store` may have a part.
     pub(crate) fn new(store: &Store, of: Of, validator: Validator, racy: bool) -> Arc<Filling> {
         let partial = store.fetch(&of.source, &of.path, validator);
-        let (pending, under_way) = (Mutex::default(), UnderWay::default());
-        Arc::new(Filling { partial, of, racy, pending, under_way })
+        Arc::new(Filling { partial, of, racy, pending: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {
@@ -130,9 +135,16 @@ impl Filler {
         let units = units_behind();
         let room = Arc::new(Semaphore::new(units as usize));
         let lull = Arc::new(Lull::new());
-        let holding = Holding { lull: lull.clone(), room: room.clone(), much: units as usize / 2 };
+        let under_way = UnderWay::default();
+        let holding = Holding {
+            lull: lull.clone(),
+            room: room.clone(),
+            least: units as usize / 2,
+            under_way: under_way.clone(),
+            most: MAX_UNDER_WAY / 2,
+        };
         let jobs = Writer::new(store, fresh, changes, tally.clone()).start(holding)?;
-        Ok(Filler { jobs, room, units, lull, under_way: UnderWay::default(), tally, wanted })
+        Ok(Filler { jobs, room, units, lull, under_way, tally, wanted })
     }
 
     /// Returns when nothing is on its way to the store any more.
@@ -142,9 +154,9 @@ impl Filler {
     }
 
     /// Returns when nothing of this content is on its way to the store any more.
-    pub(crate) async fn settled_of(&self, filling: &Filling) {
+    pub(crate) async fn settled_of(&self, content: &UnderWay) {
         let _urging = self.lull.urge();
-        filling.under_way.until_none().await;
+        content.until_none().await;
     }
 
     /// A directory was listed. Where it counts already it is written when its turn comes.
@@ -181,7 +193,7 @@ impl Filler {
             match room {
                 Ok(room) if !data.is_empty() => {
                     pending.bytes += data.len() as u64;
-                    pending.pieces.push(Piece { offset, data: data.clone(), room });
+                    pending.pieces.push(Piece { offset, data: on_its_own(data), room });
                 }
                 Ok(_) => {}
                 Err(_) => {
@@ -228,9 +240,23 @@ impl Filler {
         file.read_from_server();
     }
 
+    /// What was read so far is not kept.
+    fn leave_out(&self, filling: &Filling) {
+        let (pieces, bytes) = {
+            let mut pending = filling.lock();
+            (pending.confirming, pending.due) = (false, false);
+            (std::mem::take(&mut pending.pieces), std::mem::take(&mut pending.bytes))
+        };
+        drop(pieces);
+        self.tally.left_out_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Asks, in the background, whether the file is still the same, and passes on what was read
     /// before that.
     fn confirm(&self, file: Arc<File>, filling: Arc<Filling>) {
+        if self.under_way.count() >= MAX_UNDER_WAY {
+            return self.leave_out(&filling);
+        }
         let work = Work::begin(&self.under_way, Some(&filling));
         let confirming = Confirming {
             jobs: self.jobs.clone(),
@@ -263,6 +289,11 @@ impl Drop for Filler {
     fn drop(&mut self) {
         self.lull.end();
     }
+}
+
+/// The bytes without what came along with them, which would take memory as long as they do.
+fn on_its_own(data: &Data) -> Data {
+    if data.len() < SHARES_BYTES { Bytes::from(data.to_vec()).into() } else { data.clone() }
 }
 
 fn units(bytes: u64) -> u32 {
@@ -329,7 +360,8 @@ impl Confirming {
     fn pass_on(&self, pieces: Vec<Piece>, attr: base::Attr) {
         let filling = self.filling.clone();
         let work = Work::begin(&self.under_way, Some(&filling));
-        let fetched = Fetched { filling, attr, file: Arc::downgrade(&self.file), work };
+        let (file, seen_at) = (Arc::downgrade(&self.file), Timestamp::now());
+        let fetched = Fetched { filling, attr, seen_at, file, work };
         // The threads are there as long as anybody can send.
         let _ = self.jobs.send(Job::Write(pieces, fetched));
     }

@@ -6,6 +6,7 @@
 //! here any more when its turn comes is not written.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::RemotePath;
@@ -15,7 +16,8 @@ use crate::index::directory::Directory;
 use crate::index::record::Record;
 use crate::{KnownAttr, Listing, SourceId};
 
-/// Entries of all listings here, at most: some 60 MiB. What does not fit is written at once.
+/// Entries of all listings that wait, at most, of those too that were forgotten meanwhile: some
+/// 60 MiB. What does not fit is written at once.
 const MAX_ENTRIES: usize = 200_000;
 
 /// A listing of a directory.
@@ -27,64 +29,75 @@ pub(crate) struct Note {
     pub(crate) listing: Listing,
     /// The same, to be looked into by name.
     directory: Directory,
+    /// What all of them take, of which this has its part as long as it lives.
+    taken: Arc<AtomicUsize>,
 }
 
-impl Note {
-    pub(crate) fn new(source: SourceId, path: RemotePath, tick: Tick, listing: Listing) -> Note {
-        let mut directory = Directory::default();
-        directory.add(Record::Listing(listing.clone()));
-        Note { source, path, tick, listing, directory }
+/// What a listing takes of the bound: as much as some entries if it has none.
+fn weight(listing: &Listing) -> usize {
+    8 + listing.entries.len()
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(weight(&self.listing), Ordering::Relaxed);
     }
-
-    /// What it takes of the bound: a directory without entries takes memory, too.
-    fn weight(&self) -> usize {
-        1 + self.listing.entries.len()
-    }
 }
 
-#[derive(Default)]
-struct State {
-    notes: HashMap<RemotePath, Arc<Note>>,
-    weight: usize,
-}
+type Notes = HashMap<RemotePath, Arc<Note>>;
 
 /// See the [module](self). Clones are the same.
 #[derive(Clone, Default)]
-pub(crate) struct Fresh(Arc<Mutex<State>>);
+pub(crate) struct Fresh {
+    notes: Arc<Mutex<Notes>>,
+    taken: Arc<AtomicUsize>,
+}
 
 impl Fresh {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has it count from now on, in the place of an older one; `false` where there is no room.
-    pub(crate) fn add(&self, note: Arc<Note>) -> bool {
-        let mut state = self.lock();
-        state.remove(&note.path);
-        if state.weight + note.weight() > MAX_ENTRIES {
-            return false;
+    /// Has a listing count from now on, in the place of an older one. Without room nothing of that
+    /// directory does, and the listing is given back.
+    pub(crate) fn add(
+        &self,
+        source: SourceId,
+        path: RemotePath,
+        tick: Tick,
+        listing: Listing,
+    ) -> Result<Arc<Note>, Listing> {
+        let weight = weight(&listing);
+        if self.taken.fetch_add(weight, Ordering::Relaxed) + weight > MAX_ENTRIES {
+            self.taken.fetch_sub(weight, Ordering::Relaxed);
+            self.lock().remove(&path);
+            return Err(listing);
         }
-        state.weight += note.weight();
-        state.notes.insert(note.path.clone(), note);
-        true
+        let mut directory = Directory::default();
+        directory.add(Record::Listing(listing.clone()));
+        let taken = self.taken.clone();
+        let note = Arc::new(Note { source, path, tick, listing, directory, taken });
+        self.lock().insert(note.path.clone(), note.clone());
+        Ok(note)
     }
 
     /// Whether it still counts.
     pub(crate) fn has(&self, note: &Arc<Note>) -> bool {
-        self.lock().notes.get(&note.path).is_some_and(|here| Arc::ptr_eq(here, note))
+        self.lock().get(&note.path).is_some_and(|here| Arc::ptr_eq(here, note))
     }
 
     /// It is in the store: from now on it counts there.
     pub(crate) fn written(&self, note: &Arc<Note>) {
-        let mut state = self.lock();
-        if state.notes.get(&note.path).is_some_and(|here| Arc::ptr_eq(here, note)) {
-            state.remove(&note.path);
+        let mut notes = self.lock();
+        if notes.get(&note.path).is_some_and(|here| Arc::ptr_eq(here, note)) {
+            notes.remove(&note.path);
         }
     }
 
-    /// The attributes that the listing of its directory gives `path`.
-    pub(crate) fn attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
-        self.above(source, path, |directory, name| directory.attr(name))
+    /// What the listing of its directory says of the attributes of `path`, if it is here: it is
+    /// later than all that is recorded of them, also if it does not have the name.
+    pub(crate) fn attr(&self, source: &SourceId, path: &RemotePath) -> Option<Option<KnownAttr>> {
+        self.above(source, path, |directory, name| Some(directory.attr(name)))
     }
 
     /// Whether the listing of its directory has the name of `path`.
@@ -94,8 +107,12 @@ impl Fresh {
 
     /// The listing of the directory `path`.
     pub(crate) fn listing(&self, source: &SourceId, path: &RemotePath) -> Option<Listing> {
-        let note = self.lock().notes.get(path).filter(|note| note.source == *source)?.clone();
-        Some(note.listing.clone())
+        Some(self.of(source, path)?.listing.clone())
+    }
+
+    /// The listing of the directory `path`, to be written.
+    pub(crate) fn of(&self, source: &SourceId, path: &RemotePath) -> Option<Arc<Note>> {
+        self.lock().get(path).filter(|note| note.source == *source).cloned()
     }
 
     fn above<T>(
@@ -105,36 +122,22 @@ impl Fresh {
         look: impl FnOnce(&Directory, &[u8]) -> Option<T>,
     ) -> Option<T> {
         let (parent, name) = (path.parent()?, path.file_name()?);
-        let note = self.lock().notes.get(&parent).filter(|note| note.source == *source)?.clone();
+        let note = self.of(source, &parent)?;
         look(&note.directory, name.as_bytes())
     }
 
     /// Forgets what is said of `path` and of all below it, and which names its directory has.
     pub(crate) fn forget(&self, path: &RemotePath) {
-        let mut state = self.lock();
-        if state.notes.is_empty() {
-            return;
-        }
         let parent = path.parent();
-        let concerned = |at: &&RemotePath| at.is_within(path) || Some(*at) == parent.as_ref();
-        let gone: Vec<_> = state.notes.keys().filter(concerned).cloned().collect();
-        gone.iter().for_each(|path| state.remove(path));
+        self.lock().retain(|at, _| !at.is_within(path) && Some(at) != parent.as_ref());
     }
 
     /// Forgets which names the directory `path` has, and its own attributes.
     pub(crate) fn forget_listing(&self, path: &RemotePath) {
-        let mut state = self.lock();
-        state.remove(path);
+        let mut notes = self.lock();
+        notes.remove(path);
         if let Some(parent) = path.parent() {
-            state.remove(&parent);
-        }
-    }
-}
-
-impl State {
-    fn remove(&mut self, path: &RemotePath) {
-        if let Some(note) = self.notes.remove(path) {
-            self.weight -= note.weight();
+            notes.remove(&parent);
         }
     }
 }
@@ -147,7 +150,7 @@ mod tests {
     use super::super::changes::Changes;
     use super::*;
 
-    fn note(dir: &str, names: &[&str]) -> Arc<Note> {
+    fn listing(names: &[&str]) -> Listing {
         let attr = Attr {
             kind: FileKind::Regular,
             perm: 0o644,
@@ -160,57 +163,57 @@ mod tests {
         let entry =
             |name: &&str| DirEntry { name: Name::new(name.as_bytes()).unwrap(), attr: Some(attr) };
         let entries = names.iter().map(entry).collect::<Vec<_>>().into();
-        let listing = Listing { attr: None, entries, seen_at: Timestamp::now() };
-        Arc::new(Note::new(SourceId::new(b"a"), path(dir), Changes::default().tick(), listing))
+        Listing { attr: None, entries, seen_at: Timestamp::now() }
+    }
+
+    fn add(fresh: &Fresh, dir: &str, names: &[&str]) -> Result<Arc<Note>, Listing> {
+        let tick = Changes::default().tick();
+        fresh.add(SourceId::new(b"a"), path(dir), tick, listing(names))
     }
 
     #[test]
     fn a_listing_counts_until_it_is_written_or_forgotten() {
         let (fresh, source) = (Fresh::default(), SourceId::new(b"a"));
-        let first = note("d", &["f"]);
-        assert!(fresh.add(first.clone()));
-        assert_eq!(fresh.attr(&source, &path("d/f")).unwrap().attr.size, 1);
+        let first = add(&fresh, "d", &["f"]).unwrap();
+        assert_eq!(fresh.attr(&source, &path("d/f")).unwrap().unwrap().attr.size, 1);
+        assert_eq!(fresh.attr(&source, &path("d/g")), Some(None), "it says that there is none");
+        assert_eq!(fresh.attr(&source, &path("e/g")), None);
         assert_eq!(fresh.lists(&source, &path("d/g")), Some(false));
         assert_eq!(fresh.lists(&source, &path("e/g")), None);
         assert_eq!(fresh.lists(&SourceId::new(b"b"), &path("d/g")), None, "of another source");
         assert!(fresh.listing(&source, &path("d")).is_some());
-        let second = note("d", &["f", "g"]);
-        assert!(fresh.add(second.clone()));
+        let second = add(&fresh, "d", &["f", "g"]).unwrap();
         assert!(!fresh.has(&first));
         fresh.written(&first);
         assert_eq!(fresh.lists(&source, &path("d/g")), Some(true), "the later one counts");
         fresh.written(&second);
         assert!(fresh.listing(&source, &path("d")).is_none());
-        assert_eq!(fresh.lock().weight, 0);
     }
 
     #[test]
     fn what_is_forgotten_does_not_count() {
-        let fresh = Fresh::default();
-        let all = ["", "d", "d/e", "d/e/f", "x"].map(|dir| note(dir, &["n"]));
-        let left = |forget: &dyn Fn()| {
-            all.iter().for_each(|note| assert!(fresh.add(note.clone())));
-            forget();
+        let left = |forget: &dyn Fn(&Fresh)| {
+            let fresh = Fresh::default();
+            let all = ["", "d", "d/e", "d/e/f", "x"].map(|dir| add(&fresh, dir, &["n"]).unwrap());
+            forget(&fresh);
             let left = all.iter().filter(|note| fresh.has(note));
-            left.map(|note| note.path.to_string()).collect::<Vec<_>>()
+            left.map(|note| note.path.clone()).collect::<Vec<_>>()
         };
-        let none = [path("").to_string(), path("x").to_string()];
-        assert_eq!(left(&|| fresh.forget(&path("d/e"))), none);
-        let below = [path("d/e/f").to_string(), path("x").to_string(), path("").to_string()];
-        let mut of_names = left(&|| fresh.forget_listing(&path("d/e")));
-        of_names.sort();
-        let mut expected = below.to_vec();
-        expected.sort();
-        assert_eq!(of_names, expected);
+        assert_eq!(left(&|fresh| fresh.forget(&path("d/e"))), [path(""), path("x")]);
+        let left = left(&|fresh| fresh.forget_listing(&path("d/e")));
+        assert_eq!(left, [path(""), path("d/e/f"), path("x")]);
     }
 
     #[test]
-    fn they_are_bounded() {
+    fn those_that_live_are_bounded() {
         let fresh = Fresh::default();
-        let names: Vec<String> = (0..MAX_ENTRIES).map(|number| number.to_string()).collect();
+        let names: Vec<String> = (0..MAX_ENTRIES - 7).map(|number| number.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        assert!(!fresh.add(note("d", &names)));
-        assert!(fresh.add(note("d", &names[1..])));
-        assert!(!fresh.add(note("e", &[])));
+        assert!(add(&fresh, "d", &names).is_err());
+        let first = add(&fresh, "d", &names[1..]).unwrap();
+        assert!(add(&fresh, "d", &[]).is_err(), "the one that it would replace waits");
+        assert!(!fresh.has(&first), "which does not count any more");
+        drop(first);
+        assert!(add(&fresh, "d", &names[1..]).is_ok());
     }
 }

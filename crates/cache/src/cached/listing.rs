@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::{Dh, DirEntry, Errno, Remote, RemotePath, Result, Table, Timestamp};
 
-use super::fresh::Note;
 use super::names::{Asked, same_but_atime};
 use super::writing::record_listing;
 use super::{Core, Standing};
@@ -150,20 +149,20 @@ impl Core {
         let Some(entries) = there.take().filter(|_| untouched()) else { return };
         let source = self.source(path);
         let listing = Listing { attr: None, entries: entries.into(), seen_at: there.began };
-        let note = Arc::new(Note::new(*source, path.clone(), tick, listing));
-        if !self.fresh.add(note.clone()) {
-            return record_listing(&self.store, &self.changes, (source, path), tick, &note.listing);
-        }
-        // Else a change that began meanwhile may have come too early to forget it.
-        match untouched() {
-            true => self.filler.listed(note),
-            false => self.fresh.forget_listing(path),
+        match self.fresh.add(*source, path.clone(), tick, listing) {
+            // A change that began meanwhile may have come too early to forget it.
+            Ok(_) if !untouched() => self.fresh.forget_listing(path),
+            Ok(note) => self.filler.listed(note),
+            Err(listing) => {
+                record_listing(&self.store, &self.changes, (source, path), tick, &listing);
+            }
         }
     }
 
     /// The complete listing of a directory.
     pub(crate) fn known_directory(&self, source: &SourceId, path: &RemotePath) -> Option<Listing> {
-        self.fresh.listing(source, path).or_else(|| self.store.directory(source, path))
+        let known = self.fresh.listing(source, path).or_else(|| self.store.directory(source, path));
+        known.filter(|listing| self.changed_at.lets_count(path, listing.seen_at))
     }
 }
 

@@ -68,7 +68,7 @@ impl Core {
                 }
                 return Some(Told::Present(known.attr));
             }
-            if !path.is_root() && self.is_listed(source, path) == Some(false) {
+            if !path.is_root() && self.is_left_out(source, path) {
                 return Some(Told::Absent);
             }
         }
@@ -76,12 +76,25 @@ impl Core {
     }
 
     /// The attributes that were recorded last, or are about to be.
-    pub(crate) fn known_attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
-        self.fresh.attr(source, path).or_else(|| self.store.attr(source, path))
+    pub(crate) fn recorded_attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
+        self.fresh.attr(source, path).unwrap_or_else(|| self.store.attr(source, path))
     }
 
-    fn is_listed(&self, source: &SourceId, path: &RemotePath) -> Option<bool> {
-        self.fresh.lists(source, path).or_else(|| self.store.is_listed(source, path))
+    /// As [`Core::recorded_attr`], if they were not told before a change made here.
+    fn known_attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
+        let known = self.recorded_attr(source, path)?;
+        self.changed_at.lets_count(path, known.seen_at).then_some(known)
+    }
+
+    /// Whether the listing of its directory leaves the name out.
+    fn is_left_out(&self, source: &SourceId, path: &RemotePath) -> bool {
+        if let Some(listed) = self.fresh.lists(source, path) {
+            return !listed;
+        }
+        let counts =
+            || path.parent().is_some_and(|dir| self.known_directory(source, &dir).is_some());
+        self.store.is_listed(source, path) == Some(false)
+            && (self.changed_at.is_empty() || counts())
     }
 
     /// The remote told `attr`, which is recorded otherwise, when it was `asked`.
@@ -103,9 +116,12 @@ impl Core {
         if known.is_some_and(|known| same_but_atime(&known, attr)) {
             return;
         }
-        if let Some(dir) = path.parent() {
-            // What the directory's listing says of it is older, and would be written after it.
-            self.fresh.forget_listing(&dir);
+        if let Some(dir) = path.parent()
+            && let Some(note) = self.fresh.of(source, &dir)
+        {
+            // What the directory's listing says of it is older: it is written before.
+            note.record(&self.store, &self.changes);
+            self.fresh.written(&note);
         }
         let known = KnownAttr { attr: *attr, seen_at: Timestamp::now() };
         self.store.record_attr(source, path, &known);
@@ -115,7 +131,7 @@ impl Core {
     /// The remote said that nothing is there.
     fn note_absent(&self, path: &RemotePath) {
         let source = self.source(path);
-        if self.known_attr(source, path).is_some() {
+        if self.recorded_attr(source, path).is_some() {
             self.fresh.forget(path);
             self.store.forget(source, path);
         }
@@ -154,7 +170,9 @@ impl Core {
 
     fn known_target(&self, path: &RemotePath, standing: Standing) -> Option<Result<Vec<u8>>> {
         for source in self.sources(path, standing) {
-            if let Some(link) = self.store.link(source, path) {
+            if let Some(link) = self.store.link(source, path)
+                && self.changed_at.lets_count(path, link.seen_at)
+            {
                 return Some(Ok(link.target.to_vec()));
             }
         }

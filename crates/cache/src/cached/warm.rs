@@ -128,7 +128,7 @@ impl Core {
             bytes += taken(reads.join_next().await, fetched)?;
         }
         self.filler.closed(file);
-        self.filler.settled_of(filling).await;
+        self.filler.settled_of(filling.partial.under_way()).await;
         match file.content() {
             Content::Whole(_) => Ok(Warmed::Fetched(bytes)),
             Content::Part(_) | Content::Server => Ok(Warmed::NotKept),

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Instant;
 
-use base::{Data, RemotePath};
+use base::{Data, RemotePath, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::changes::{Changes, Tick};
@@ -18,8 +18,8 @@ use super::filling::{Filling, Tally};
 use super::fresh::{Fresh, Note};
 use super::listing::same_entries;
 use super::lull::Lull;
-use super::under_way::UnderWay;
 use crate::store::later::stand_back;
+use crate::under_way::UnderWay;
 use crate::{KnownFile, Listing, SourceId, Store};
 
 /// Contents up to this size are completed as they come; larger ones by a thread of their own, which
@@ -53,8 +53,9 @@ pub(crate) enum Job {
 /// A content of which something has come.
 pub(crate) struct Fetched {
     pub(crate) filling: Arc<Filling>,
-    /// What the server said of the file when it was asked last.
+    /// What the server said of the file when it was asked last, and when.
     pub(crate) attr: base::Attr,
+    pub(crate) seen_at: Timestamp,
     pub(crate) file: Weak<File>,
     pub(crate) work: Work,
 }
@@ -83,7 +84,8 @@ pub(crate) struct Work {
 
 impl Work {
     pub(crate) fn begin(all: &UnderWay, filling: Option<&Filling>) -> Work {
-        let counts = [Some(all.clone()), filling.map(|filling| filling.under_way.clone())];
+        let counts =
+            [Some(all.clone()), filling.map(|filling| filling.partial.under_way().clone())];
         counts.iter().flatten().for_each(UnderWay::begin);
         Work { counts, since: Instant::now() }
     }
@@ -101,14 +103,19 @@ pub(crate) struct Holding {
     /// For what comes.
     pub(crate) room: Arc<Semaphore>,
     /// With less room than this, too much waits.
-    pub(crate) much: usize,
+    pub(crate) least: usize,
+    /// All that is on its way.
+    pub(crate) under_way: UnderWay,
+    /// With more than this, too much waits.
+    pub(crate) most: u64,
 }
 
 impl Holding {
-    /// Returns when the job is to be done; `false` if it is not any more.
-    fn wait(&self, job: &Job) -> bool {
-        self.lull.wait(job.since(), || self.room.available_permits() < self.much);
-        !self.lull.is_over()
+    /// Returns when the job is to be done.
+    fn wait(&self, job: &Job) {
+        let is_much =
+            || self.room.available_permits() < self.least || self.under_way.count() > self.most;
+        self.lull.wait(job.since(), is_much);
     }
 }
 
@@ -145,10 +152,11 @@ impl Writer {
             tally: self.tally.clone(),
             made: Vec::new(),
         };
+        let lull = holding.lull.clone();
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         thread("cache-finish").spawn(move || {
             stand_back(NICENESS);
-            other.finish_all(&waiting);
+            other.finish_all(&waiting, &lull);
         })?;
         thread("cache-write").spawn(move || {
             stand_back(NICENESS);
@@ -166,24 +174,25 @@ impl Writer {
         holding: &Holding,
     ) {
         while let Ok(job) = work.recv() {
-            if !holding.wait(&job) {
-                // Another mount may be changing by now what this one has read.
-                continue;
-            }
-            self.take(job, large);
+            holding.wait(&job);
             // Not for as long as somebody reads: what is made is waited for.
-            for job in work.try_iter().take(MAX_UNRECORDED) {
-                self.take(job, large);
+            for job in std::iter::once(job).chain(work.try_iter().take(MAX_UNRECORDED)) {
+                // Another mount may be changing by now what one that has ended has read.
+                if !holding.lull.is_over() {
+                    self.take(job, large);
+                }
             }
             self.record();
         }
     }
 
     /// Completes what is large.
-    fn finish_all(mut self, waiting: &mpsc::Receiver<Fetched>) {
+    fn finish_all(mut self, waiting: &mpsc::Receiver<Fetched>, lull: &Lull) {
         while let Ok(fetched) = waiting.recv() {
-            self.finish(fetched);
-            self.record();
+            if !lull.is_over() {
+                self.finish(fetched);
+                self.record();
+            }
         }
     }
 
@@ -224,21 +233,24 @@ impl Writer {
 
     /// Writes a listing, unless it was forgotten meanwhile.
     fn list(&self, note: &Arc<Note>) {
-        let Note { source, path, tick, listing, .. } = &**note;
         if !self.fresh.has(note) {
             return;
         }
-        record_listing(&self.store, &self.changes, (source, path), *tick, listing);
+        note.record(&self.store, &self.changes);
+        if !self.fresh.has(note) {
+            // It was forgotten meanwhile, or overtaken by what was told later.
+            self.store.forget_listing(&note.source, &note.path);
+        }
         self.fresh.written(note);
     }
 
     fn finish(&mut self, fetched: Fetched) {
-        let Fetched { filling, attr, .. } = &fetched;
+        let Fetched { filling, attr, seen_at, .. } = &fetched;
         if filling.of.is_touched() {
             filling.partial.abandon();
             return fetched.over();
         }
-        match filling.partial.finish_unrecorded(attr, filling.racy) {
+        match filling.partial.finish_unrecorded(attr, filling.racy, *seen_at) {
             Ok((known, is_new)) => self.made.push(Made { fetched, known, is_new }),
             Err(error) => {
                 tracing::debug!(%error, "a fetched content was not completed");
@@ -277,6 +289,13 @@ impl Made {
     fn named(&self) -> (SourceId, RemotePath, KnownFile) {
         let of = &self.fetched.filling.of;
         (of.source, of.path.clone(), self.known)
+    }
+}
+
+impl Note {
+    /// Writes the listing.
+    pub(crate) fn record(&self, store: &Store, changes: &Changes) {
+        record_listing(store, changes, (&self.source, &self.path), self.tick, &self.listing);
     }
 }
 

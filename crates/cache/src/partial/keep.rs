@@ -18,9 +18,14 @@ use crate::store::room::on_disk;
 use crate::store::shared::Counters;
 
 impl Inner {
-    pub(super) fn make_object(&self, attr: &Attr, racy: bool) -> Result<KnownFile, Unfinished> {
+    /// The file was seen to have this content at `fetched_at`.
+    pub(super) fn make_object(
+        &self,
+        attr: &Attr,
+        racy: bool,
+        fetched_at: Timestamp,
+    ) -> Result<KnownFile, Unfinished> {
         let digest = self.hash_all().ok_or(Unfinished::Missing)?;
-        let fetched_at = Timestamp::now();
         let known = KnownFile { attr: *attr, digest, racy, fetched_at };
         let Subject { source, path, .. } = &self.subject;
         let origin = Origin { source: *source, path: path.clone(), attr: *attr, fetched_at };
@@ -68,17 +73,16 @@ impl Inner {
             self.remove_files(&self.lock());
             return Ok(());
         }
+        // Where it was thrown away, another process may have begun anew under the same name.
+        if self.is_thrown_away() {
+            return Err(Unfinished::NotKept);
+        }
         let about = About::new(*digest, self.size(), self.lock().sums.clone());
         // A little more than what the chunks have reserved; it is not worth to fail for.
         shared.reserve(on_disk(about.encode().len() as u64));
         let has_room = shared.reserve(table_room(self.size()));
         let (places, names, own) =
             (shared.places(), object::Names::of(digest), Names::of(&self.key));
-        let files = self.lock().files.clone().ok_or(Unfinished::Missing)?;
-        // Where it was thrown away, another process may have begun anew under the same name.
-        if !places.partial.leads_to(&own.data, &files.data) {
-            return Err(Unfinished::NotKept);
-        }
         let named = places.objects.make_sub(&names.folder).and_then(|folder| {
             if !shared.put_about(&places, &folder, &names, &about) {
                 return Err(io::ErrorKind::Other.into());

@@ -177,3 +177,37 @@ async fn a_directory_that_was_changed_here_is_asked_for_after_a_remount() {
     let cached = stage.mount(Mode::Immutable);
     assert_eq!(cached.lstat(&path("f")).await.unwrap().mtime, now.mtime);
 }
+
+/// I7 for each of two mounts of one store: what the other one has listed before a change, and
+/// records after it, does not count.
+#[tokio::test]
+async fn what_is_changed_here_is_not_undone_by_what_another_mount_has_seen() {
+    let stage = Stage::new();
+    stage.put("d/old", "old");
+    stage.put("d/kept", "kept");
+    let (one, other) = (stage.mount(Mode::Immutable), stage.mount(Mode::Immutable));
+    assert_eq!(list(&one, "d").await.unwrap(), ["kept", "old"]);
+    assert_eq!(keep(&other, "d/kept").await, b"kept");
+    other.mkdir(&path("d/new"), 0o755).await.unwrap();
+    other.unlink(&path("d/old")).await.unwrap();
+    // Whatever of its listing waits is recorded by now.
+    one.settled().await;
+    assert!(other.lstat(&path("d/new")).await.unwrap().is_dir());
+    assert_eq!(size(&other, "d/old").await, Err(Errno::ENOENT));
+    assert_eq!(list(&other, "d").await.unwrap(), ["kept", "new"]);
+    assert_eq!(size(&other, "d/kept").await, Ok(4));
+}
+
+/// A listing counts at once, written or not, and what is told later counts more.
+#[tokio::test]
+async fn a_listing_counts_before_it_is_written() {
+    let stage = Stage::new();
+    stage.put("d/f", "f");
+    let cached = stage.mount(Mode::Immutable);
+    list(&cached, "d").await.unwrap();
+    stage.asked();
+    assert_eq!(size(&cached, "d/f").await, Ok(1));
+    assert_eq!(size(&cached, "d/absent").await, Err(Errno::ENOENT));
+    assert_eq!(list(&cached, "d").await.unwrap(), ["f"]);
+    assert_eq!(stage.asked(), 0);
+}

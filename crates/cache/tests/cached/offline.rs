@@ -1,7 +1,7 @@
 //! What is shown where the remote cannot be asked: what is here, and never that something is
 //! absent which is only not known.
 
-use base::{Access, Errno, OpenFlags, Remote};
+use base::{Access, Errno, OpenFlags, Remote, RenameMode};
 use cache::{CachedConfig, Mode};
 use testkit::path;
 
@@ -114,4 +114,29 @@ async fn a_part_is_shown_as_far_as_it_is_here() {
     assert!(cached.read(opened.fh, 3 << 20, 10).await.unwrap().is_empty());
     cached.close(opened.fh);
     assert_eq!(stage.asked(), 0);
+}
+
+/// I8: what was told last counts, whichever of it was written first.
+#[tokio::test]
+async fn what_is_there_again_is_not_absent() {
+    let stage = Stage::new();
+    stage.put("d/x", "x");
+    let cached = stage.mount_with(CachedConfig { stale_ok: true, ..stage.config() });
+    assert_eq!(list(&cached, "d").await.unwrap(), ["x"]);
+    assert_eq!(keep(&cached, "d/x").await, b"x");
+    // Renamed, listed, and renamed back by others.
+    stage.memory.rename(&path("d/x"), &path("d/y"), RenameMode::Replace).await.unwrap();
+    assert_eq!(list(&cached, "d").await.unwrap(), ["y"]);
+    stage.memory.rename(&path("d/y"), &path("d/x"), RenameMode::Replace).await.unwrap();
+    assert_eq!(size(&cached, "d/x").await, Ok(1));
+    cached.settled().await;
+    stage.faulty.cut();
+    assert_eq!(size(&cached, "d/x").await, Ok(1));
+    assert_eq!(read(&cached, "d/x").await.unwrap(), b"x");
+    stage.faulty.restore();
+    // And the other way round: gone, and seen to be.
+    stage.memory.remove("d/x");
+    assert!(list(&cached, "d").await.unwrap().is_empty());
+    stage.faulty.cut();
+    assert_eq!(size(&cached, "d/x").await, Err(Errno::ENOENT));
 }

@@ -196,6 +196,14 @@ impl Walk {
                 _ = tick.tick() => drop(told.send_replace(self.told())),
             }
         }
+        if self.fetches.is_some() {
+            // Listings, too.
+            for source in self.stack.sources() {
+                if let Some(kept) = &source.cached {
+                    kept.layer.settled().await;
+                }
+            }
+        }
         self.told()
     }
 

@@ -29,12 +29,17 @@ impl UnderWay {
         }
     }
 
-    /// Returns when there is none, also if others begin right after.
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.count.load(Ordering::Acquire)
+    }
+
+    /// Returns when there is none.
     pub(crate) async fn until_none(&self) {
         loop {
             // Made before the look: what ends after that notifies it.
             let ended = self.0.none.notified();
-            if self.0.count.load(Ordering::Acquire) == 0 {
+            if self.count() == 0 {
                 return;
             }
             ended.await;
