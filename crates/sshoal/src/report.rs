@@ -19,13 +19,15 @@ pub struct Problem {
     what: String,
     why: String,
     hint: Option<String>,
+    #[serde(default)]
+    speaks_of_source: bool,
 }
 
 impl Problem {
     /// `what` failed or is wrong, and `why`. Neither may hold raw text from outside: see
     /// [`printable`].
     pub fn new(what: impl Into<String>, why: impl Into<String>) -> Problem {
-        Problem { what: what.into(), why: why.into(), hint: None }
+        Problem { what: what.into(), why: why.into(), hint: None, speaks_of_source: false }
     }
 
     /// The same with all of it escaped but the ends of lines in the hint, for one that another
@@ -36,8 +38,21 @@ impl Problem {
             let lines: Vec<String> = text.split('\n').map(printable).collect();
             lines.join("\n")
         };
-        let Problem { what, why, hint } = self;
-        Problem { what: printable(what), why: printable(why), hint: hint.as_ref().map(lines) }
+        let hint = self.hint.as_ref().map(lines);
+        Problem { what: printable(&self.what), why: printable(&self.why), hint, ..*self }
+    }
+
+    /// The same as a host's word against what was asked of it: another login would hear it again.
+    #[must_use]
+    pub fn of_source(mut self) -> Problem {
+        self.speaks_of_source = true;
+        self
+    }
+
+    /// Whether a host that was reached has said so of what was asked of it.
+    #[must_use]
+    pub fn is_of_source(&self) -> bool {
+        self.speaks_of_source
     }
 
     /// Adds what the user can do about it.

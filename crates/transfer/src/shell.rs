@@ -1,10 +1,12 @@
 //! Commands on the far side.
 
 use std::future::Future;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 
 use async_trait::async_trait;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, Empty, ReadHalf};
+use tokio::process::ChildStdout;
 
 /// Why a command could not be started, or its end not be seen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,6 +17,10 @@ pub enum ShellError {
     /// The connection was lost, or could not be made.
     #[error("{0}")]
     Lost(String),
+    /// The login has failed, and another one would fail as well: nobody answers there, or the user
+    /// is not let in.
+    #[error("{0}")]
+    NoLogin(String),
 }
 
 /// How a command ended.
@@ -31,9 +37,31 @@ pub struct Running {
     /// Its standard input; ends with the drop.
     pub stdin: Box<dyn AsyncWrite + Send + Unpin>,
     /// Its standard output.
-    pub stdout: Box<dyn AsyncRead + Send + Unpin>,
+    pub stdout: Box<dyn Source>,
     /// Its end. Dropped before, it ends the command.
     pub exit: Pin<Box<dyn Future<Output = Result<Exit, ShellError>> + Send>>,
+}
+
+/// What a command writes.
+pub trait Source: AsyncRead + Send + Unpin {
+    /// A descriptor of it, for a thread that waits in it by itself: nonblocking, and the next byte
+    /// that is read from it is the one that a read of this would have brought. When it is at its end,
+    /// or fails, this is read again, and tells it. `None` where there is no descriptor.
+    fn lend(&mut self) -> Option<OwnedFd> {
+        None
+    }
+}
+
+impl Source for DuplexStream {}
+
+impl<T: AsyncRead + Send> Source for ReadHalf<T> {}
+
+impl Source for Empty {}
+
+impl Source for ChildStdout {
+    fn lend(&mut self) -> Option<OwnedFd> {
+        self.as_fd().try_clone_to_owned().ok()
+    }
 }
 
 /// The far side's shell.

@@ -61,6 +61,7 @@ use crate::shell::{Running, Shell};
 use crate::sink::Sink;
 pub use large::BIG_BYTES;
 
+pub use far::{ANSWER_LIMIT, LOGIN_LIMIT};
 use far::{Ended, Far};
 use listing::Left;
 use script::{Kind, State};
@@ -139,6 +140,10 @@ pub struct Pull {
     pub target: RemotePath,
     /// What the source becomes, relative to the target.
     pub to: RemotePath,
+    /// Where the far side is to tell what the source is: what it becomes if it is no directory,
+    /// relative to the root, in the place of `target` and `to`. If it is one, the target is made if
+    /// it is not there.
+    pub unless_directory: Option<RemotePath>,
 }
 
 /// From here to there.
@@ -210,6 +215,18 @@ pub enum Declined {
     Slower(Duration),
     /// The connection was lost before the stream began.
     Lost(String),
+    /// Nobody was let in, and another login would fail as well.
+    NoLogin(String),
+}
+
+/// Why nothing can come to this machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {errno}", place.to_string_lossy().escape_debug())]
+pub struct Unable {
+    /// What could not be opened or made here.
+    pub place: PathBuf,
+    /// Why.
+    pub errno: Errno,
 }
 
 /// What a stream has done.
@@ -289,37 +306,53 @@ impl Streaming {
     /// Brings a tree from there. The target should be empty: a file there is replaced.
     ///
     /// # Errors
-    /// The system's, where the target cannot be opened.
-    pub async fn pull(&self, pull: &Pull) -> base::Result<Streamed> {
+    /// Where the target cannot be opened or made.
+    pub async fn pull(&self, pull: &Pull) -> Result<Streamed, Unable> {
         let directory = script::plain_path(&pull.directory);
         let name = match &pull.name {
             Some(name) => script::plain_path(name.as_bytes()),
             None => b".".to_vec(),
         };
-        let sink = Sink::open(&pull.root)?;
+        let unable = |errno| Unable { place: pull.root.clone(), errno };
+        let sink = Sink::open(&pull.root).map_err(unable)?;
         let command = script::pull(&directory, &name, &self.options);
         let (far, method) = match self.prepare(&command, Use::Tree).await {
             Ok(prepared) => prepared,
             Err(declined) => return Ok(Streamed::Declined(declined)),
         };
+        let told = pull.unless_directory.as_ref().map(|path| (path, far.greeting.is_directory));
+        let mut made = None;
+        let (target, to) = match told {
+            Some((path, false)) => (RemotePath::root(), path.clone()),
+            Some((_, true)) => {
+                made = make_directory(&pull.root, &pull.target)?;
+                (pull.target.clone(), pull.to.clone())
+            }
+            None => (pull.target.clone(), pull.to.clone()),
+        };
         let (leash, waiting, flow) = stream::leash();
         let rate = far.rate;
         let Running { stdin, stdout, exit } = far.running;
-        let naming = Naming { top: pull.name.clone(), to: pull.to.clone() };
-        let (options, target) = (self.options.clone(), pull.target.clone());
+        let is_directory = told.map(|(_, is_directory)| is_directory);
+        let naming = Naming { top: pull.name.clone(), to, is_directory };
+        let options = self.options.clone();
         let mut tally = self.tally();
         let began = Instant::now();
         let work = tokio::task::spawn_blocking(move || {
-            let input = BufReader::with_capacity(READ_BYTES, Input { stream: stdout, waiting });
+            let input = BufReader::with_capacity(READ_BYTES, Input::new(stdout, waiting));
             let unpacked = compress::decoder(method, input).and_then(|archive| {
                 let archive = BufReader::with_capacity(READ_BYTES, archive);
                 Unpacker::new(&sink, &target, &naming, &options, &mut tally).run(archive)
             });
             (tally, unpacked)
         });
-        let (tally, unpacked) = joined(work.await)?;
+        let (tally, unpacked) = joined(work.await).map_err(unable)?;
         drop(leash);
         let failed = unpacked.err().map(|error| error.to_string());
+        if let (Some(_), Some(made)) = (&failed, &made) {
+            // Where nothing has come into it: the source may be none that needs it.
+            let _ = std::fs::remove_dir(made);
+        }
         // Its input ends only now: a shell that lost it early would have ended, too.
         drop(stdin);
         let ended = match failed {
@@ -368,9 +401,7 @@ impl Streaming {
         let ended = match packed {
             Err(error) => Some(error.to_string()),
             Ok(()) if said == b"done" => None,
-            Ok(()) => Some(match far::farewell(running).await {
-                Ended::Refused(why) | Ended::Lost(why) => why,
-            }),
+            Ok(()) => Some(far::farewell(running).await.why()),
         };
         Ok(match streamed(tally, ended, (method, rate), &flow, began) {
             Streamed::Partly(streak) => {
@@ -418,6 +449,7 @@ impl Streaming {
             Ok(prepared) => prepared,
             Err(Ended::Refused(why)) => Err(Declined::NoShell(why)),
             Err(Ended::Lost(why)) => Err(Declined::Lost(why)),
+            Err(Ended::NoLogin(why)) => Err(Declined::NoLogin(why)),
         }
     }
 
@@ -446,11 +478,16 @@ impl Streaming {
         {
             return Ok(declined);
         }
+        let is_one_file = to == Use::Tree && !far.greeting.is_directory;
+        if is_one_file && !far.greeting.is_big {
+            return Ok(None);
+        }
         let round_trip = far.measure_round_trip().await?;
         if round_trip <= LONG_ROUND_TRIP {
             return Ok(None);
         }
         let has_big_files = match source {
+            None if is_one_file => true,
             None => far.has_big_files().await?,
             Some((path, name)) => {
                 let options = self.options.clone();
@@ -474,14 +511,27 @@ impl Streaming {
         };
         match left.await {
             Ok(left) => spare.keep(left),
-            Err(Ended::Refused(why) | Ended::Lost(why)) => {
-                tracing::debug!("the login of the stream is not used: {why}");
+            Err(ended) => {
+                tracing::debug!("the login of the stream is not used: {}", ended.why());
             }
         }
     }
 
     fn tally(&self) -> Tally {
         Tally::new(self.progress.clone(), self.events.clone())
+    }
+}
+
+/// Makes a directory that may be there already; its path, if it was not.
+fn make_directory(root: &std::path::Path, path: &RemotePath) -> Result<Option<PathBuf>, Unable> {
+    use std::os::unix::ffi::OsStrExt;
+    let place = root.join(std::ffi::OsStr::from_bytes(path.as_bytes()));
+    match std::fs::create_dir(&place) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(Unable { place, errno: Errno::from(error) })
+        }
+        Err(_) => Ok(None),
+        Ok(()) => Ok(Some(place)),
     }
 }
 

@@ -172,15 +172,28 @@ fn ends_like_a_word(path: &[u8]) -> bool {
         && last.iter().all(|byte| byte.is_ascii_alphabetic() || b",-_".contains(byte))
 }
 
+/// Whether a host has answered so, and not a connection failed.
+fn is_answer(error: &host::Error) -> bool {
+    match error {
+        host::Error::Connect(_) | host::Error::Session { .. } => false,
+        host::Error::Root { source, .. } => !source.ends_connection(),
+        host::Error::RootMissing { .. }
+        | host::Error::RootTooLong
+        | host::Error::RootNotDirectory { .. }
+        | host::Error::RootNotExpanded { .. } => true,
+    }
+}
+
 /// Whether a source can be mounted with what came of its hosts.
 async fn judge(source: &Wanted, tried: Vec<Tried>) -> Result<Reached, Problem> {
     let about = |target: &Target, why: &Missed| match why {
         Missed::Failed { error, .. } => {
             let problem = Problem::new(&target.name, error.to_string());
-            match (error, ends_like_a_word(&target.config.base)) {
+            let problem = match (error, ends_like_a_word(&target.config.base)) {
                 (host::Error::RootMissing { .. }, true) => problem.hint(WORDS),
                 _ => problem,
-            }
+            };
+            if is_answer(error) { problem.of_source() } else { problem }
         }
         Missed::Late => {
             Problem::new(&target.name, format!("no answer within {} s", LIMIT.as_secs()))

@@ -20,6 +20,7 @@ use transfer::digest::ShellDigester;
 use transfer::plan::Ahead;
 use transfer::tar::collect::Collector;
 use transfer::tar::listing::{self, Left, Listing};
+use transfer::tar::{ANSWER_LIMIT, LOGIN_LIMIT};
 use transfer::tar::{Compress, Declined, Spare, Streak, Streamed, Streaming};
 use transfer::{Job, Options, Outcome, Progress, Run, Shell, Source, Stop, Tree};
 
@@ -254,12 +255,17 @@ impl Carrier {
 
     /// A login that lists the tree at `top`, in the place's directory, before it serves SFTP. Where
     /// it cannot, the next login is SFTP's own, as it would have been.
-    async fn log_in_listing(&self, far: &FarPlace, top: &RemotePath) -> Option<Left> {
+    async fn log_in_listing(
+        &self,
+        far: &FarPlace,
+        top: &RemotePath,
+    ) -> Result<Option<Left>, Problem> {
         if !self.may_list() || self.may_call().is_err() {
-            return None;
+            return Ok(None);
         }
-        let shell = self.shell(far).ok()??;
-        listing::log_in(&shell, &far.place.directory, top, &self.options).await
+        let Some(shell) = self.shell(far)? else { return Ok(None) };
+        let left = listing::log_in(&shell, &far.place.directory, top, &self.options).await;
+        left.map_err(|why| no_login(far, why))
     }
 
     /// As [`Carrier::reach`], where nobody has logged in yet: with a listing of the tree at `top`, if
@@ -272,7 +278,7 @@ impl Carrier {
     ) -> Result<Option<Reached>, Problem> {
         match unless_asked(asked, self.log_in_listing(far, top)).await {
             None => Ok(None),
-            Some(left) => self.reach(far, left).await.map(Some),
+            Some(left) => self.reach(far, left?).await.map(Some),
         }
     }
 
@@ -368,13 +374,19 @@ impl Carrier {
             begun.set_first(shell::session(left.running));
             listing = left.listing;
         }
-        let stack = match Stack::build_on(&request, begun.clone()).await {
-            // What was left may have been lost meanwhile.
-            Err(error) if is_left => {
+        // Those of a pool may ask on the terminal one after another.
+        let logins = far.spec.gateways().len().max(1) as u32;
+        let limit = match is_left {
+            true => ANSWER_LIMIT + LOGIN_LIMIT * (logins - 1),
+            false => LOGIN_LIMIT * logins,
+        };
+        let stack = match within(limit, far, Stack::build_on(&request, begun.clone())).await {
+            // What was left may have been lost meanwhile. What it says of the place another one says.
+            Err(error) if is_left && !error.is_of_source() => {
                 tracing::debug!("the login of the stream serves no SFTP: {error}");
                 // It may have been another machine's.
                 listing = None;
-                Stack::build_on(&request, begun).await?
+                within(LOGIN_LIMIT * logins, far, Stack::build_on(&request, begun)).await?
             }
             built => built?,
         };
@@ -527,16 +539,46 @@ fn both(mut one: Outcome, other: Outcome) -> Outcome {
     one
 }
 
-/// Why there was no stream.
+/// Why there was no stream, on one line: hints are for errors.
 fn words(declined: &Declined) -> String {
     match declined {
-        Declined::NoShell(why) => format!("the server runs no commands: {why}"),
+        Declined::NoShell(why) => format!("the server runs no commands: {}", first_line(why)),
         Declined::NoTar => "the server has no tar that can".to_owned(),
         Declined::Absent => "the directory is not there".to_owned(),
         Declined::Occupied => "there is something at the target to compare with".to_owned(),
         Declined::Slower(_) => "several sessions are faster for large files".to_owned(),
         Declined::Staged { .. } => "an earlier copy is gone on with".to_owned(),
-        Declined::Lost(why) => why.clone(),
+        Declined::Lost(why) | Declined::NoLogin(why) => first_line(why).to_owned(),
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+/// As whoever connects for SFTP tells it.
+fn no_login(far: &FarPlace, why: String) -> Problem {
+    Problem::new(host_name(far), why)
+}
+
+fn host_name(far: &FarPlace) -> String {
+    let names: Vec<String> = far.spec.gateways().iter().map(ToString::to_string).collect();
+    names.join(",")
+}
+
+/// What is built there, unless it takes too long.
+async fn within<T>(
+    limit: Duration,
+    far: &FarPlace,
+    built: impl Future<Output = Result<T, Problem>>,
+) -> Result<T, Problem> {
+    match tokio::time::timeout(limit, built).await {
+        Ok(built) => built,
+        Err(_) => {
+            let why = format!("its SFTP server has not answered within {} s", limit.as_secs());
+            Err(Problem::new(host_name(far), why)
+                .hint("does `sftp` of OpenSSH get an answer there?"))
+        }
     }
 }
 

@@ -1,11 +1,13 @@
 //! Commands on the far side, each by an ssh of its own.
 
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use async_trait::async_trait;
-use transfer::shell::Exit;
+use tokio::io::{AsyncRead, ReadBuf};
+use transfer::shell::{Exit, Source};
 use transfer::{Running, Shell, ShellError};
 
 use crate::report::Problem;
@@ -44,13 +46,88 @@ impl Shell for SshShell {
             diagnosis.ended().await;
             let status = diagnosis.status().and_then(|status| status.code());
             match status {
-                Some(SSH_FAILED) => Err(ShellError::Lost(
-                    diagnosis.summary().unwrap_or_else(|| "ssh ended".to_owned()),
-                )),
+                Some(SSH_FAILED) => Err(failed(&diagnosis)),
                 status => Ok(Exit { status, stderr: diagnosis.words().into_bytes() }),
             }
         });
-        Ok(Running { stdin: Box::new(writer), stdout: Box::new(reader), exit })
+        Ok(Running { stdin: Box::new(writer), stdout: Box::new(Output(reader)), exit })
+    }
+}
+
+/// What ssh writes.
+struct Output(ssh::Reader);
+
+impl AsyncRead for Output {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl Source for Output {
+    fn lend(&mut self) -> Option<OwnedFd> {
+        self.0.lend().ok()
+    }
+}
+
+/// Why ssh has failed.
+fn failed(diagnosis: &ssh::Diagnosis) -> ShellError {
+    let summary = diagnosis.summary().unwrap_or_else(|| "ssh ended".to_owned());
+    let words = diagnosis.words();
+    let (cause, _) = ssh::Cause::of(&words, diagnosis.status());
+    match (lets_nobody_in(&words), cause.hint()) {
+        (false, _) => ShellError::Lost(summary),
+        (true, None) => ShellError::NoLogin(summary),
+        (true, Some(hint)) => ShellError::NoLogin(format!("{summary}\n  {hint}")),
+    }
+}
+
+/// How lines of ssh begin that tell no reason, but what comes before or after it: of a control master
+/// that is gone, and of an end that was told already.
+const BESIDE: [&str; 4] =
+    ["Control socket connect(", "ControlSocket ", "Disconnected from ", "Connection reset by "];
+
+/// How lines of ssh begin that tell of the end of a session: there was a login.
+const SESSION_LOST: [&str; 3] = ["Timeout, server ", "Read from remote host ", "client_loop: "];
+
+/// Whether ssh's words say that there was no login, whatever was to run there. Another one would ask
+/// the user the same again, and count as one more that has failed. Its last line decides: what comes
+/// before may be of something that went well in the end.
+fn lets_nobody_in(words: &str) -> bool {
+    use ssh::Cause;
+    let begins = |line: &str, with: &[&str]| with.iter().any(|begin| line.starts_with(begin));
+    let mut lines = words.lines().rev().map(str::trim);
+    let last = lines.find(|line| !line.is_empty() && !begins(line, &BESIDE)).unwrap_or_default();
+    if begins(last, &SESSION_LOST) {
+        return false;
+    }
+    // So ssh tells of a server that is silent while keys are exchanged.
+    if begins(last, &["Connection to "]) && last.ends_with(" timed out") {
+        return true;
+    }
+    match Cause::of(last, None).0 {
+        Cause::UnknownHost
+        | Cause::Refused
+        | Cause::TimedOut
+        | Cause::Unreachable
+        | Cause::ClosedEarly
+        | Cause::PermissionDenied
+        | Cause::TooManyFailures
+        | Cause::HostKeyChanged
+        | Cause::HostKeyUnknown
+        | Cause::NoCommonAlgorithm
+        | Cause::BadConfiguration
+        | Cause::PasswordExpired => true,
+        // What refuses commands may yet serve SFTP.
+        Cause::Lost
+        | Cause::NoSubsystem
+        | Cause::CommandNotFound
+        | Cause::SudoPassword
+        | Cause::NoLogin
+        | Cause::Other => false,
     }
 }
 
@@ -90,4 +167,46 @@ pub fn of(configs: Vec<ssh::Config>) -> Result<Option<Arc<dyn Shell>>, Problem> 
     let config = configs.into_iter().next();
     let config = config.filter(|config| config.transport == ssh::Transport::Ssh);
     Ok(config.map(|config| Arc::new(SshShell::new(config)) as Arc<dyn Shell>))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lets_nobody_in;
+
+    #[test]
+    fn who_was_let_in_is_told_from_who_was_not() {
+        let stale = "Control socket connect(/run/x): Connection refused\n";
+        for words in [
+            "ssh: connect to host h port 22: Connection refused",
+            "ssh: connect to host h port 22: Connection timed out",
+            "Connection to ::1 port 22 timed out",
+            "Connection timed out during banner exchange\nConnection to ::1 port 22 timed out",
+            "kex_exchange_identification: Connection closed by remote host\n\
+             Connection closed by ::1 port 22",
+            "kex_exchange_identification: read: Connection reset by peer\n\
+             Connection reset by ::1 port 22",
+            "channel 0: open failed: connect failed: Connection refused\n\
+             stdio forwarding failed\nConnection closed by UNKNOWN port 65535",
+            "me@h: Permission denied (publickey).\n",
+            "Received disconnect from ::1 port 22:2: Too many authentication failures\n\
+             Disconnected from ::1 port 22",
+            "Host key for h has changed and you have requested strict checking.\n\
+             Host key verification failed.",
+        ] {
+            assert!(lets_nobody_in(words), "{words}");
+            assert!(lets_nobody_in(&format!("{stale}{words}")), "{words}");
+        }
+        for words in [
+            "Timeout, server h not responding.",
+            "Read from remote host h: Connection timed out\n\
+             client_loop: send disconnect: Broken pipe",
+            "client_loop: send disconnect: Connection timed out",
+            "Connection to h closed by remote host.",
+            "subsystem request failed on channel 0",
+            "",
+        ] {
+            assert!(!lets_nobody_in(words), "{words}");
+            assert!(!lets_nobody_in(&format!("{stale}{words}")), "{words}");
+        }
+    }
 }

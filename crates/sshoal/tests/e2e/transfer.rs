@@ -3,6 +3,7 @@
 mod broken;
 mod copies;
 mod hostile;
+mod logins;
 mod streams;
 mod usage;
 

@@ -12,6 +12,21 @@ use super::script::{Greeting, RATE_BYTES, SAMPLE_BYTES};
 /// What a login may print before the greeting.
 const NOISE_LIMIT_BYTES: usize = 64 << 10;
 
+/// How long is waited for a login, and for the first answer behind it. It is not seen when ssh has
+/// logged in and no longer asks its user for anything, so this is more than that takes: a minute
+/// until the server has greeted, through a jump host with a login of its own (`ConnectTimeout`); two
+/// within which sshd wants the login to be over (`LoginGraceTime`), whoever types; and two more for a
+/// server that begins slowly.
+pub const LOGIN_LIMIT: Duration = Duration::from_secs(300);
+
+/// How long is waited for an answer of a command that has greeted, where it only has to say it. A
+/// link that is dead is ssh's to notice, in 45 s.
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+
+/// The same where it has to look through a tree first, on disks that may be slow, or has much to say
+/// for a slow link: without an answer the copy goes on all the same.
+const LONG_ANSWER_LIMIT: Duration = Duration::from_secs(300);
+
 /// Longest line that is an answer.
 const LINE_LIMIT_BYTES: usize = 4096;
 
@@ -32,6 +47,17 @@ pub(super) enum Ended {
     Refused(String),
     /// The connection is lost.
     Lost(String),
+    /// Nobody was let in.
+    NoLogin(String),
+}
+
+impl Ended {
+    /// For a log.
+    pub(super) fn why(self) -> String {
+        match self {
+            Ended::Refused(why) | Ended::Lost(why) | Ended::NoLogin(why) => why,
+        }
+    }
 }
 
 impl From<ShellError> for Ended {
@@ -39,6 +65,7 @@ impl From<ShellError> for Ended {
         match error {
             ShellError::Refused(why) => Ended::Refused(why),
             ShellError::Lost(why) => Ended::Lost(why),
+            ShellError::NoLogin(why) => Ended::NoLogin(why),
         }
     }
 }
@@ -47,6 +74,14 @@ impl Far {
     /// Starts the command and greets it: the first of `words` is the greeting's, and the others are
     /// those that need not wait for its answer.
     pub(super) async fn greet(
+        shell: &dyn Shell,
+        command: &[u8],
+        words: &[u8],
+    ) -> Result<Far, Ended> {
+        within(LOGIN_LIMIT, Far::greet_patiently(shell, command, words)).await
+    }
+
+    async fn greet_patiently(
         shell: &dyn Shell,
         command: &[u8],
         words: &[u8],
@@ -71,7 +106,7 @@ impl Far {
     /// How long an answer takes.
     pub(super) async fn measure_round_trip(&mut self) -> Result<Duration, Ended> {
         let since = Instant::now();
-        self.ask("hello").await?;
+        self.ask("hello", ANSWER_LIMIT).await?;
         let round_trip = since.elapsed();
         self.round_trip = Some(round_trip);
         Ok(round_trip)
@@ -139,24 +174,39 @@ impl Far {
             stdout.read_exact(&mut block[first..]).await?;
             Ok::<_, std::io::Error>((RATE_BYTES - first, since.elapsed()))
         };
-        let (bytes, took) = read.await.map_err(|error| Ended::Lost(error.to_string()))?;
+        let read = async { read.await.map_err(|error| Ended::Lost(error.to_string())) };
+        let (bytes, took) = within(LONG_ANSWER_LIMIT, read).await?;
         Ok(bytes as f64 / took.as_secs_f64().max(1e-6))
     }
 
     async fn number(&mut self, word: &str) -> Result<u64, Ended> {
-        let answer = self.ask(word).await?;
+        let answer = self.ask(word, LONG_ANSWER_LIMIT).await?;
         let text = std::str::from_utf8(&answer).unwrap_or_default().trim();
         text.parse().map_err(|_| Ended::Lost(format!("no answer to {word}")))
     }
 
-    async fn ask(&mut self, word: &str) -> Result<Vec<u8>, Ended> {
-        self.say(word).await?;
-        line(&mut self.running).await.map_err(|error| Ended::Lost(error.to_string()))
+    async fn ask(&mut self, word: &str, limit: Duration) -> Result<Vec<u8>, Ended> {
+        let answer = async {
+            self.say(word).await?;
+            line(&mut self.running).await.map_err(|error| Ended::Lost(error.to_string()))
+        };
+        within(limit, answer).await
     }
 
     async fn say(&mut self, word: &str) -> Result<(), Ended> {
         let sent = self.running.stdin.write_all(format!("{word}\n").as_bytes()).await;
         sent.map_err(|error| Ended::Lost(error.to_string()))
+    }
+}
+
+/// The answer, if it comes in time. Where it does not, the command ends with it.
+async fn within<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, Ended>>,
+) -> Result<T, Ended> {
+    match tokio::time::timeout(limit, answer).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Ended::Lost(format!("no answer within {} s", limit.as_secs()))),
     }
 }
 

@@ -98,12 +98,15 @@ pub(super) fn limit(options: &Options) -> usize {
 /// far side runs no commands, or lacks a server to become.
 ///
 /// Dropped, it ends the login.
+///
+/// # Errors
+/// Why nobody is let in, where that is so: another login would fail as well.
 pub async fn log_in(
     shell: &Arc<dyn Shell>,
     directory: &[u8],
     top: &RemotePath,
     options: &Options,
-) -> Option<Left> {
+) -> Result<Option<Left>, String> {
     let directory = script::plain_path(directory);
     let command = script::tree(&directory, &script::plain_path(top.as_bytes()), options);
     let talk = async {
@@ -118,10 +121,11 @@ pub async fn log_in(
         Ok(Left { running: far.running, listing })
     };
     match talk.await {
-        Ok(left) => Some(left),
-        Err(Ended::Refused(why) | Ended::Lost(why)) => {
-            tracing::debug!("no session with a listing: {why}");
-            None
+        Ok(left) => Ok(Some(left)),
+        Err(Ended::NoLogin(why)) => Err(why),
+        Err(ended) => {
+            tracing::debug!("no session with a listing: {}", ended.why());
+            Ok(None)
         }
     }
 }

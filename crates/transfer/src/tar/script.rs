@@ -6,7 +6,7 @@
 //!
 //! | word | answer |
 //! |---|---|
-//! | `hello` | `sshoal-1 STATE [zstd] [gzip] [sftp]`; `STATE` is the kind of tar, or why there is no copy |
+//! | `hello` | `sshoal-1 STATE [zstd] [gzip] [sftp] [dir] [big]`; `STATE` is the kind of tar, or why there is no copy; what is to come is a directory, or a large file |
 //! | `list` | what is there already, as `listing` describes it; nothing where there is nothing |
 //! | `rate` | [`RATE_BYTES`] that cannot be compressed |
 //! | `big` | how many large files there are: `0`, or more |
@@ -130,12 +130,25 @@ pub(super) fn list(directory: &[u8], name: &[u8], options: &Options) -> Vec<u8> 
     create(directory, name, options, "--null $l --no-recursion -T -")
 }
 
+/// Gives the pipe between sshd and tar, where it is one, the room of what is on its way in an ssh
+/// session (`F_SETPIPE_SZ`, 1 MiB). In the 64 KiB that a pipe has, the two wait for each other twice
+/// as often: with more an archive comes 10 to 20 % faster where processors bound it. Whoever has no
+/// perl goes without. Beside tar, which does not wait for it.
+///
+/// A perl may be somebody's wrapper, or hang: so it is given neither of the two, whose ends it would
+/// keep away, and whose bytes it could take or add to. It opens them by itself when it has come up,
+/// and only where they are pipes still.
+pub(super) const WIDEN: &str = "perl -e 'for (map \"/proc/$ARGV[0]/fd/$_\", 0, 1) \
+    { -p && open(F, \"+<\", $_) && fcntl(F, 1031, 1 << 20) }' $$ </dev/null >/dev/null 2>&1 & ";
+
 /// An archive of what the words `what` mean to tar.
 fn create(directory: &[u8], name: &[u8], options: &Options, what: &str) -> Vec<u8> {
     let mut script = LOOK.to_owned();
     let _ = write!(
         script,
         "look; [ $k ] || k=$t; [ -e \"$n\" ] || [ -h \"$n\" ] || k=absent; l=; \
+         if [ -h \"$n\" ]; then :; elif [ -d \"$n\" ]; then z=\"$z dir\"; \
+         elif [ \"$(find \"$n\" -type f -size +{BIG_BLOCKS} 2>/dev/null)\" ]; then z=\"$z big\"; fi; \
          case $k in gnu) l=--no-unquote; set -- {};; *) set -- {};; esac; \
          while IFS= read -r v; do case $v in \
          hello) echo \"{GREETING}$k$z\";; \
@@ -143,7 +156,7 @@ fn create(directory: &[u8], name: &[u8], options: &Options, what: &str) -> Vec<u
          big) find \"$n\" -type f -size +{BIG_BLOCKS} 2>/dev/null | head -n 1 | wc -l;; \
          sample-*) tar -cf - \"$@\" -- \"$n\" 2>/dev/null | head -c {SAMPLE_BYTES} | \
          \"${{v#sample-}}\" -1 -c | wc -c;; \
-         plain) exec tar -cf - \"$@\" {what};; \
+         plain) {WIDEN}exec tar -cf - \"$@\" {what};; \
          {SERVE}\
          gzip|zstd) exec 4>&1; s=$( {{ {{ tar -cf - \"$@\" {what}; echo $? >&3; }} | \
          \"$v\" -1 -c >&4; }} 3>&1 ); exit $s;; \
@@ -174,7 +187,7 @@ pub(super) fn push(
          hello) echo \"{GREETING}$k$z\";; \
          rate) head -c {RATE_BYTES} /dev/urandom;; \
          {list}{SERVE}\
-         plain) tar -xf - \"$@\"; t=$?; break;; \
+         plain) {WIDEN}tar -xf - \"$@\"; t=$?; break;; \
          gzip|zstd) \"$v\" -dc | tar -xf - \"$@\"; t=$?; break;; \
          *) exit 64;; esac; done; \
          m=$s{}; if [ \"$t\" = 0 ] && [ -e \"$m\" ]; then rm -f -- \"$m\"; \
@@ -204,7 +217,7 @@ pub(super) fn take(directory: &[u8], options: &Options) -> Vec<u8> {
          while IFS= read -r v; do case $v in \
          hello) echo \"{GREETING}$k$z\";; \
          rate) head -c {RATE_BYTES} /dev/urandom;; \
-         plain) l=$(tar -xf - \"$@\"); t=$?; end;; \
+         plain) {WIDEN}l=$(tar -xf - \"$@\"); t=$?; end;; \
          gzip|zstd) l=$(\"$v\" -dc | tar -xf - \"$@\"); t=$?; end;; \
          *) exit 64;; esac; done",
         gnu_extract(options),
@@ -292,6 +305,10 @@ pub(super) struct Greeting {
     pub methods: Vec<Method>,
     /// It has an SFTP server that the shell can become.
     pub has_sftp: bool,
+    /// What is to come from there is a directory.
+    pub is_directory: bool,
+    /// What is to come from there is one large file.
+    pub is_big: bool,
 }
 
 /// What the far side found.
@@ -340,6 +357,8 @@ impl Greeting {
         };
         let words: Vec<&str> = words.collect();
         let methods = words.iter().filter_map(|word| Method::from_name(word)).collect();
-        Some(Greeting { state, methods, has_sftp: words.contains(&"sftp") })
+        let says = |word| words.contains(&word);
+        let (has_sftp, is_directory, is_big) = (says("sftp"), says("dir"), says("big"));
+        Some(Greeting { state, methods, has_sftp, is_directory, is_big })
     }
 }

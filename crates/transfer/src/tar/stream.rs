@@ -1,25 +1,36 @@
 //! A command's streams for code that blocks.
 //!
 //! A thread that unpacks or packs waits in the stream itself, so that a piece that is there already
-//! costs no change of threads. Whoever started it frees it by dropping the [`Leash`].
+//! costs no change of threads; and what it waits for is the descriptor, where it can have that, so
+//! that a piece that comes wakes this thread and no other. Whoever started it frees it by dropping
+//! the [`Leash`].
 
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use crate::shell::Source;
+
 /// Held by whoever waits for a thread: its streams fail when this is dropped.
-pub(super) struct Leash(#[allow(dead_code, reason = "its drop is what counts")] watch::Sender<()>);
+#[allow(dead_code, reason = "its drop is what counts")]
+pub(super) struct Leash(watch::Sender<()>, Option<OwnedFd>);
 
 /// What a stream needs to wait.
 #[derive(Clone)]
 pub(super) struct Waiting {
     runtime: Handle,
     leash: watch::Receiver<()>,
+    /// A pipe that hangs up with the leash.
+    hangup: Option<Arc<OwnedFd>>,
     flow: Arc<Flow>,
 }
 
@@ -51,8 +62,15 @@ impl Flow {
 pub(super) fn leash() -> (Leash, Waiting, Arc<Flow>) {
     let (sender, receiver) = watch::channel(());
     let flow = Arc::new(Flow::default());
-    let waiting = Waiting { runtime: Handle::current(), leash: receiver, flow: flow.clone() };
-    (Leash(sender), waiting, flow)
+    // Without one the runtime waits.
+    let (hangup, held) = pipe_with(PipeFlags::CLOEXEC).ok().unzip();
+    let (runtime, hangup) = (Handle::current(), hangup.map(Arc::new));
+    let waiting = Waiting { runtime, leash: receiver, hangup, flow: flow.clone() };
+    (Leash(sender, held), waiting, flow)
+}
+
+fn given_up() -> io::Error {
+    io::Error::other("given up")
 }
 
 impl Waiting {
@@ -64,23 +82,79 @@ impl Waiting {
             tokio::select! {
                 biased;
                 done = what => done,
-                _ = leash.changed() => Err(io::Error::other("given up")),
+                _ = leash.changed() => Err(given_up()),
             }
         })?;
         self.flow.note(done, since);
         Ok(done)
     }
+
+    /// Reads from what is lent, or waits for it. Nothing, where it has ended or fails.
+    fn read(&self, lent: &Lent, buffer: &mut [u8]) -> io::Result<usize> {
+        let since = Instant::now();
+        loop {
+            if self.leash.has_changed().is_err() {
+                return Err(given_up());
+            }
+            match rustix::io::read(&lent.descriptor, &mut *buffer) {
+                Ok(read) => {
+                    self.flow.note(read, since);
+                    return Ok(read);
+                }
+                Err(Errno::AGAIN) => lent.wait()?,
+                Err(Errno::INTR) => {}
+                Err(_) => return Ok(0),
+            }
+        }
+    }
+}
+
+/// A descriptor that the thread reads by itself.
+struct Lent {
+    /// Does not block.
+    descriptor: OwnedFd,
+    hangup: Arc<OwnedFd>,
+}
+
+impl Lent {
+    /// Until there is something to read, or the leash is gone.
+    fn wait(&self) -> io::Result<()> {
+        let input = PollFd::new(&self.descriptor, PollFlags::IN);
+        let hangup = PollFd::new(&*self.hangup, PollFlags::empty());
+        match poll(&mut [input, hangup], None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 /// A command's output.
 pub(super) struct Input {
-    pub stream: Box<dyn AsyncRead + Send + Unpin>,
-    pub waiting: Waiting,
+    stream: Box<dyn Source>,
+    /// While the thread reads by itself.
+    lent: Option<Lent>,
+    waiting: Waiting,
+}
+
+impl Input {
+    pub(super) fn new(mut stream: Box<dyn Source>, waiting: Waiting) -> Input {
+        let lent = waiting.hangup.clone().and_then(|hangup| {
+            let descriptor = stream.lend()?;
+            Some(Lent { descriptor, hangup })
+        });
+        Input { stream, lent, waiting }
+    }
 }
 
 impl Read for Input {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let Input { stream, waiting } = self;
+        let Input { stream, lent, waiting } = self;
+        if let Some(itself) = lent {
+            match waiting.read(itself, buffer)? {
+                0 if !buffer.is_empty() => *lent = None,
+                read => return Ok(read),
+            }
+        }
         waiting.wait(stream.read(buffer))
     }
 }
@@ -101,5 +175,70 @@ impl Write for Output {
         let Output { stream, waiting } = self;
         let flushed = async { stream.flush().await.map(|()| 0) };
         waiting.wait(flushed).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixStream;
+
+    impl Source for UnixStream {
+        fn lend(&mut self) -> Option<OwnedFd> {
+            self.as_fd().try_clone_to_owned().ok()
+        }
+    }
+
+    fn both() -> [(Box<dyn Source>, Box<dyn AsyncWrite + Unpin + Send>); 2] {
+        let (lends, far) = UnixStream::pair().unwrap();
+        let (lends_not, other) = tokio::io::duplex(1 << 16);
+        [(Box::new(lends), Box::new(far)), (Box::new(lends_not), Box::new(other))]
+    }
+
+    #[tokio::test]
+    async fn a_thread_reads_all_up_to_the_end() {
+        for (near, mut far) in both() {
+            let (_leash, waiting, flow) = leash();
+            let reading = tokio::task::spawn_blocking(move || {
+                let mut read = Vec::new();
+                Input::new(near, waiting).read_to_end(&mut read).map(|_| read)
+            });
+            let sent: Vec<u8> = (0..3_000_000u32).map(|at| (at >> 3) as u8).collect();
+            far.write_all(&sent).await.unwrap();
+            drop(far);
+            assert!(reading.await.unwrap().unwrap() == sent);
+            assert_eq!(flow.bytes(), 3_000_000);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_waits_is_free_without_the_leash() {
+        for (near, mut far) in both() {
+            let (leash, waiting, _) = leash();
+            let (told, begun) = tokio::sync::oneshot::channel();
+            let reading = tokio::task::spawn_blocking(move || {
+                let mut input = Input::new(near, waiting);
+                let first = input.read(&mut [0; 8]).unwrap();
+                told.send(first).unwrap();
+                input.read(&mut [0; 8])
+            });
+            far.write_all(b"a").await.unwrap();
+            assert_eq!(begun.await, Ok(1));
+            drop(leash);
+            assert_eq!(reading.await.unwrap().unwrap_err().to_string(), "given up");
+        }
+    }
+
+    #[tokio::test]
+    async fn without_the_leash_nothing_more_is_read() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let (leash, waiting, _) = leash();
+        let mut input = Input::new(Box::new(near), waiting);
+        far.write_all(b"more").await.unwrap();
+        drop(leash);
+        let read = tokio::task::spawn_blocking(move || input.read(&mut [0; 1]));
+        assert_eq!(read.await.unwrap().unwrap_err().to_string(), "given up");
     }
 }

@@ -250,6 +250,78 @@ fn taken(there: &std::path::Path, archive: &[u8]) -> String {
     String::from_utf8(said.stdout).unwrap()
 }
 
+/// The shells that this machine has.
+fn shells() -> Vec<Vec<&'static str>> {
+    let known = [vec!["/bin/sh"], vec!["/bin/bash"], vec!["/bin/busybox", "sh"]];
+    known.into_iter().filter(|words| std::path::Path::new(words[0]).exists()).collect()
+}
+
+/// A shell whose pipes are made large by the perl that it finds in `path`, and which then reads a word
+/// and says it; before that it waits for the perl, if it `waits`.
+fn widening(shell: &[&str], path: &std::path::Path, waits: bool) -> std::process::Child {
+    use std::process::{Command, Stdio};
+    let wait = if waits { "wait; " } else { "" };
+    let script = format!("{}{wait}read -r word; echo \"$word\"", super::script::WIDEN);
+    Command::new(shell[0])
+        .args(&shell[1..])
+        .args(["-c", &script])
+        .env("PATH", path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Says a word to it, and sees that this is all that comes back; whether both pipes became large.
+fn talk(mut shell: std::process::Child) -> bool {
+    use std::io::Write;
+    let (mut stdin, mut stdout) = (shell.stdin.take().unwrap(), shell.stdout.take().unwrap());
+    stdin.write_all(b"word\n").unwrap();
+    let mut said = String::new();
+    stdout.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "word\n", "nothing is taken from it, or added");
+    let is_large = |size: rustix::io::Result<usize>| size.unwrap() >= 1 << 20;
+    let input = is_large(rustix::pipe::fcntl_getpipe_size(&stdin));
+    let output = is_large(rustix::pipe::fcntl_getpipe_size(&stdout));
+    assert_eq!(input, output);
+    assert_eq!(shell.wait_with_output().unwrap().stderr, b"", "and nothing is said");
+    input
+}
+
+#[test]
+fn the_far_sides_pipes_are_made_large_if_it_can() {
+    use std::path::Path;
+    let path = std::env::var("PATH").unwrap();
+    let has_perl = std::process::Command::new("perl").args(["-e", "1"]).status().is_ok();
+    let without = tempfile::tempdir().unwrap();
+    for shell in shells() {
+        assert_eq!(talk(widening(&shell, Path::new(&path), true)), has_perl, "{shell:?}");
+        assert!(!talk(widening(&shell, without.path(), true)), "{shell:?}");
+    }
+}
+
+#[test]
+fn a_perl_that_hangs_or_has_words_is_in_nobodys_way() {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    let there = tempfile::tempdir().unwrap();
+    let (perl, gate) = (there.path().join("perl"), there.path().join("gate"));
+    rustix::fs::mkfifoat(rustix::fs::CWD, &gate, rustix::fs::Mode::RWXU).unwrap();
+    let is_called = |script: String| {
+        fs::write(&perl, script).unwrap();
+        fs::set_permissions(&perl, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    for shell in shells() {
+        is_called("#!/bin/sh\necho words; echo words >&2; read -r word; echo \"$word\"\n".into());
+        assert!(!talk(widening(&shell, there.path(), true)), "{shell:?}");
+        // It hangs until somebody opens the other end, which waits for it in turn.
+        is_called(format!("#!/bin/sh\nread -r word <'{}'\n", gate.display()));
+        assert!(!talk(widening(&shell, there.path(), false)), "{shell:?}");
+        drop(fs::OpenOptions::new().write(true).open(&gate).unwrap());
+    }
+}
+
 #[test]
 fn of_a_stream_that_is_cut_off_nothing_stays_there() {
     use std::fs;

@@ -33,6 +33,9 @@ pub(super) struct Naming {
     pub top: Option<Name>,
     /// What that becomes, relative to the target.
     pub to: RemotePath,
+    /// Whether it is a directory, where the place was chosen by that: what has become another kind
+    /// meanwhile belongs elsewhere.
+    pub is_directory: Option<bool>,
 }
 
 impl Naming {
@@ -96,12 +99,16 @@ impl<'a> Unpacker<'a> {
     }
 
     fn members<R: BufRead>(&mut self, reader: &mut Reader<R>) -> io::Result<()> {
+        let mut is_directory = self.naming.is_directory;
         while let Some(member) = reader.next()? {
             let Some(place) = self.naming.place(&member.path) else {
                 tracing::warn!("left out \"{}\" of the archive", member.path.escape_ascii());
                 self.tally.missed += 1;
                 continue;
             };
+            if is_directory.take().is_some_and(|is| is != (member.kind == Kind::Directory)) {
+                return Err(io::Error::other("what is copied is of another kind now"));
+            }
             self.leave_directories(Some(&place));
             self.member(reader, member, &place)?;
         }

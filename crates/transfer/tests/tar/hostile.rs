@@ -4,8 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use base::RemotePath;
 use transfer::Options;
-use transfer::tar::Streamed;
+use transfer::tar::{Pull, Streamed};
 
 use super::archive::{CHAR, DIR, FIFO, FILE, HARD, LINK, Member, archive, header};
 use super::round_trip::pull_of;
@@ -13,9 +14,14 @@ use super::shell::{LocalShell, streaming};
 
 /// A shell that answers with these bytes, whatever archive is asked for.
 fn answering(dir: &Path, bytes: &[u8]) -> Arc<LocalShell> {
+    greeting_with("gnu", dir, bytes)
+}
+
+/// The same, with these words about what is to come.
+fn greeting_with(words: &str, dir: &Path, bytes: &[u8]) -> Arc<LocalShell> {
     let file = dir.join("archive");
     fs::write(&file, bytes).unwrap();
-    let script = "read -r hello; echo 'sshoal-1 gnu'; read -r go; exec cat";
+    let script = format!("read -r hello; echo 'sshoal-1 {words}'; read -r go; exec cat");
     LocalShell::instead(&format!("{script} '{}'", file.display()))
 }
 
@@ -154,4 +160,25 @@ async fn what_is_no_archive_leaves_nothing() {
     let told = streaming(shell, Options::default()).pull(&pull).await.unwrap();
     assert!(matches!(told, Streamed::Partly(_)), "{told:?}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn what_has_become_another_kind_is_put_nowhere() {
+    let (file, tree) = ([("top", FILE, "")], [TOP, ("top/x", FILE, "")]);
+    for (words, members, comes) in [
+        ("gnu", &tree[..], false),
+        ("gnu dir", &file[..], false),
+        ("gnu", &file[..], true),
+        ("gnu dir", &tree[..], true),
+    ] {
+        let (dir, apart) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let new = RemotePath::parse(b"new").unwrap();
+        let pull = pull_of(Path::new("/"), Some("top"), dir.path(), "top");
+        let pull = Pull { target: new.clone(), unless_directory: Some(new), ..pull };
+        let shell = greeting_with(words, apart.path(), &archive(members));
+        let told = streaming(shell, Options::default()).pull(&pull).await.unwrap();
+        assert_eq!(matches!(told, Streamed::Whole(_)), comes, "{words}: {told:?}");
+        let count = fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(count, usize::from(comes), "{words}: {told:?}");
+    }
 }

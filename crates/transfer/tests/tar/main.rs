@@ -12,4 +12,5 @@ mod interrupted;
 mod listing;
 mod round_trip;
 mod shell;
+mod silent;
 mod trees;

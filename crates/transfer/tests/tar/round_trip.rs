@@ -20,6 +20,7 @@ pub fn pull_of(directory: &Path, name: Option<&str>, root: &Path, to: &str) -> P
         root: root.to_owned(),
         target: RemotePath::root(),
         to: RemotePath::parse(to.as_bytes()).unwrap(),
+        unless_directory: None,
     }
 }
 
@@ -97,6 +98,30 @@ async fn the_content_of_a_directory_becomes_the_targets_own() {
     let pull = pull_of(&dir.path().join("tree"), None, &dir.path().join("target"), "");
     whole(streaming.pull(&pull).await.unwrap());
     assert_eq!(kept(&dir.path().join("target")), kept(&dir.path().join("tree")));
+}
+
+#[tokio::test]
+async fn the_far_side_tells_whose_a_new_name_is() {
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("tree"));
+    fs::write(dir.path().join("file"), "content").unwrap();
+    std::os::unix::fs::symlink("tree", dir.path().join("link")).unwrap();
+    let streaming = streaming(LocalShell::plain(), all());
+    for name in ["file", "link", "tree"] {
+        let here = tempfile::tempdir().unwrap();
+        let new = RemotePath::parse(b"new").unwrap();
+        let pull = pull_of(dir.path(), Some(name), here.path(), name);
+        let pull = Pull { target: new.clone(), unless_directory: Some(new), ..pull };
+        whole(streaming.pull(&pull).await.unwrap());
+        let came = if name == "tree" { "new/tree" } else { "new" };
+        assert_eq!(kept(&here.path().join(came)), kept(&dir.path().join(name)), "{name}");
+    }
+    // What is told is the place that cannot be made, and not the one above it, which is there.
+    let new = RemotePath::parse(b"new").unwrap();
+    let pull = pull_of(dir.path(), Some("tree"), Path::new("/proc"), "tree");
+    let pull = Pull { target: new.clone(), unless_directory: Some(new), ..pull };
+    let unable = streaming.pull(&pull).await.unwrap_err();
+    assert_eq!(unable.place, Path::new("/proc/new"));
 }
 
 #[tokio::test]

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use base::{Errno, FileKind, RemotePath};
+use base::{Errno, FileKind, Name, RemotePath};
 use local::Local;
 use transfer::tar::collect::{Collect, Collector};
 use transfer::tar::listing::Left;
 use transfer::tar::{Declined, Pull, Streamed};
 use transfer::{Job, Source, Tree, below};
 
+use super::sessions::needed;
 use super::{
     Asked, Carrier, Ended, Progressed, Reached, Taken, at_target, becomes, digester, is_free,
-    unless_asked,
+    no_login, unless_asked,
 };
 use crate::report::{Problem, printable};
 use crate::transfer::arguments::Engine;
@@ -24,21 +25,31 @@ impl Carrier {
         let mut target = self.near[0].clone();
         let mut reached: Vec<Option<Reached>> = far.iter().map(|_| None).collect();
         let mut to: Vec<RemotePath> = far.iter().map(|far| becomes(&far.place.name)).collect();
-        let mut slower = None;
+        let (mut progressed, mut is_tried) = (Progressed::default(), false);
         // One file and a new name: it is the file's.
         if let ([only], Some(name)) = (&far[..], &target.name)
             && only.place.name.is_some()
             && !self.target_is_directory
         {
-            let connected = self.reach(only, None).await?;
+            let mut left = None;
+            if let Some(pull) = self.pull_to_new_name(only, &target, name)? {
+                let (done, spare) = self.stream_pull(only, &pull, &mut progressed, &asked).await?;
+                if done {
+                    return Ok(progressed.ended());
+                }
+                (left, is_tried) = (spare, true);
+            }
+            let connected = self.reach(only, left).await?;
             let asked_at = Instant::now();
             let attr = connected.remote.lstat(&becomes(&only.place.name)).await;
             let round_trip = asked_at.elapsed();
-            if let Ok(attr) = attr
+            // Where there was to be a stream, and none has found that out.
+            if is_tried
+                && let Ok(attr) = &attr
                 && attr.kind == FileKind::Regular
                 && self.prefers_sessions(attr.size, round_trip)
             {
-                slower = Some(round_trip);
+                self.begin_sessions(needed(round_trip));
             }
             if attr.is_ok_and(|attr| attr.kind != FileKind::Directory) {
                 to[0] = RemotePath::from_names([name]);
@@ -55,31 +66,27 @@ impl Carrier {
             }
             _ => None,
         };
-        let mut progressed = Progressed::default();
         // Those that are left, each with its stream's login; without, whether none was tried.
         let mut rest = Vec::new();
         for (index, far) in far.iter_mut().enumerate() {
             let (mut spare, mut is_untried) = (None, false);
-            let done = match (self.may_stream(far, &target, &to[index]), slower) {
-                (Ok(()), Some(round_trip)) => {
-                    let declined = Streamed::Declined(Declined::Slower(round_trip));
-                    self.taken(declined, &mut progressed)?;
-                    false
-                }
-                (Ok(()), None) => {
+            let done = match self.may_stream(far, &target, &to[index]) {
+                _ if is_tried => false,
+                Ok(()) => {
                     let pull = Pull {
                         directory: far.place.directory.clone(),
                         name: far.place.name.clone(),
                         root: target.directory.clone(),
                         target: target_path.clone(),
                         to: to[index].clone(),
+                        unless_directory: None,
                     };
                     let (done, left) =
                         self.stream_pull(far, &pull, &mut progressed, &asked).await?;
                     spare = left;
                     done
                 }
-                (Err(why), _) => {
+                Err(why) => {
                     if self.may_collect(far).is_err() {
                         self.insist(&why)?;
                     }
@@ -166,6 +173,30 @@ impl Carrier {
         }
     }
 
+    /// The stream of a source whose target is a new name, if it may have one. Its login tells whether
+    /// the name is the source's own, or that of the directory above it.
+    fn pull_to_new_name(
+        &self,
+        far: &FarPlace,
+        target: &NearPlace,
+        name: &Name,
+    ) -> Result<Option<Pull>, Problem> {
+        let above = NearPlace { directory: target.directory.clone(), name: None };
+        let own = RemotePath::from_names([name]);
+        if self.may_stream(far, &above, &own).is_err() {
+            return Ok(None);
+        }
+        self.near_root(&above)?;
+        Ok(Some(Pull {
+            directory: far.place.directory.clone(),
+            name: far.place.name.clone(),
+            root: above.directory,
+            target: own.clone(),
+            to: becomes(&far.place.name),
+            unless_directory: Some(own),
+        }))
+    }
+
     /// True when nothing is left to be done; else there may be a session that is left.
     async fn stream_pull(
         &self,
@@ -176,7 +207,7 @@ impl Carrier {
     ) -> Result<(bool, Option<Left>), Problem> {
         let Some(shell) = self.shell(far)? else { return Ok((false, None)) };
         let (streaming, spare) = self.streaming(shell);
-        if !pull.target.is_root() && !pull.to.is_root() {
+        if pull.unless_directory.is_none() && !pull.target.is_root() && !pull.to.is_root() {
             self.make_target(pull)?;
         }
         let streamed = unless_asked(asked, streaming.pull(pull)).await;
@@ -184,7 +215,10 @@ impl Carrier {
             progressed.interrupted();
             return Ok((true, None));
         };
-        let streamed = streamed.map_err(|errno| at_target(&pull.root, errno))?;
+        let streamed = match streamed.map_err(|unable| at_target(&unable.place, unable.errno))? {
+            Streamed::Declined(Declined::NoLogin(why)) => return Err(no_login(far, why)),
+            streamed => streamed,
+        };
         let taken = self.taken(streamed, progressed)?;
         Ok((taken == Taken::Whole, spare.take()))
     }

@@ -8,10 +8,11 @@ use base::{Attr, AttrChange, Errno, FileKind, Name, RemotePath, RenameMode};
 use transfer::shell::quote;
 use transfer::tar::collect::{Collector, Deliver};
 use transfer::tar::listing::Left;
-use transfer::tar::{self, Declined, Push, Streamed};
-use transfer::{Job, Options, below, temporary};
+use transfer::tar::{self, Declined, LOGIN_LIMIT, Push, Spare, Streamed, Streaming};
+use transfer::{Job, Options, Running, below, temporary};
 
-use super::{Asked, Carrier, Ended, Progressed, Reached, Taken, becomes, unless_asked};
+use super::sessions::needed;
+use super::{Asked, Carrier, Ended, Progressed, Reached, Taken, becomes, no_login, unless_asked};
 use crate::report::{Problem, printable};
 use crate::transfer::arguments::Engine;
 use crate::transfer::place::{FarPlace, NearPlace};
@@ -25,6 +26,23 @@ struct Staged {
     /// As in [`tar::Streak`], both.
     in_doubt: bool,
     cut: Option<(RemotePath, Attr)>,
+}
+
+/// What came of a stream to there.
+enum Pushed {
+    Streamed(Box<Streamed>),
+    /// The name has no room for what a stream adds to it.
+    NoRoom,
+    /// Somebody asks for the end.
+    Asked,
+}
+
+/// What the first login of a copy has done.
+#[derive(Default)]
+struct First {
+    /// Of a stream, and the name that the source has got. `None` where what is there decides.
+    taken: Option<(Taken, Option<Name>)>,
+    left: Option<Left>,
 }
 
 /// Gives what has come of a large file the name under which a run goes on with it. The tree is at
@@ -50,9 +68,20 @@ async fn keep_beginning(
     tracing::debug!("the beginning of '{file}' is kept: {kept:?}");
 }
 
+/// Removes the file that a stream has begun beside a directory of that name.
+async fn remove_stage(connected: &Reached, name: &Name) {
+    let Ok(stage) = tar::stage(name) else { return };
+    let removed = connected.remote.unlink(&RemotePath::from_names([&stage])).await;
+    tracing::debug!("'{stage}' is not needed: {removed:?}");
+}
+
 /// Of a regular file; of anything else zero.
 fn length(path: &Path) -> u64 {
     path.symlink_metadata().ok().filter(|it| it.is_file()).map_or(0, |it| it.len())
+}
+
+fn is_file(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|it| it.is_file())
 }
 
 impl Carrier {
@@ -65,40 +94,63 @@ impl Carrier {
             _ => None,
         };
         let (mut reached, mut round_trip) = (None, Duration::ZERO);
+        let (mut progressed, mut tried) = (Progressed::default(), None);
         // One file and a new name: it is the file's.
         if let ([only], Some(name)) = (&self.near[..], &far.place.name)
             && only.name.is_some()
             && !self.target_is_directory
             && only.path().symlink_metadata().is_ok_and(|it| !it.is_dir())
         {
-            let connected = self.patiently(self.reach(&far, None), std::future::pending()).await?;
+            let first = self.push_to_new_name(only, &far, name, &mut progressed, &asked).await?;
+            if matches!(first.taken, Some((Taken::Whole, _))) {
+                return Ok(progressed.ended());
+            }
+            tried = first.taken;
+            let reaching = self.reach(&far, first.left);
+            let connected = self.patiently(reaching, std::future::pending()).await?;
             let asked_at = Instant::now();
             let there = connected.remote.lstat(&target).await;
             round_trip = asked_at.elapsed();
             if !there.is_ok_and(|attr| attr.kind == FileKind::Directory) {
                 to[0] = RemotePath::from_names([name]);
                 target = RemotePath::root();
+            } else if let Some((Taken::Staged { .. }, _)) = tried {
+                // Somebody has made it meanwhile: the file comes into it, and not in its place.
+                remove_stage(&connected, name).await;
+                tried = Some((Taken::Nothing, None));
             }
             reached = Some(connected);
         }
-        let mut progressed = Progressed::default();
         let (mut rest, mut staged) = (Vec::new(), Vec::new());
         // What the first login has listed, of the source of this number.
         let (mut listed, mut is_untried) = (None, true);
         for (index, near) in self.near.iter().enumerate() {
-            let taken = match self.push_place(near, &far, &target, &to[index]) {
-                Ok(_) if self.is_there(&reached, &target, &to[index]).await => {
+            let place = self.push_place(near, &far, &target, &to[index]);
+            let taken = match (tried.take(), place) {
+                (Some(tried), _) => tried,
+                (_, Ok(_)) if self.is_there(&reached, &target, &to[index]).await => {
                     let declined = Streamed::Declined(Declined::Occupied);
                     (self.taken(declined, &mut progressed)?, None)
                 }
-                Ok((_, ref name))
+                // The session that is there is sooner done than another login.
+                (_, Ok((_, ref name)))
+                    if reached.is_some()
+                        && is_file(&near.path())
+                        && self.prefers_session(length(&near.path()), round_trip)
+                        && !self.is_staged(&reached, &target, &to[index], name).await =>
+                {
+                    let note = "no stream by tar: the session that is there is sooner done";
+                    progressed.notes.push(note.to_owned());
+                    (Taken::Nothing, None)
+                }
+                (_, Ok((_, ref name)))
                     if self.prefers_sessions(length(&near.path()), round_trip)
                         && !self.is_staged(&reached, &target, &to[index], name).await =>
                 {
                     let declined = Streamed::Declined(Declined::Slower(round_trip));
                     (self.taken(declined, &mut progressed)?, None)
                 }
-                Ok((directory, name)) => {
+                (_, Ok((directory, name))) => {
                     let push = Push {
                         path: near.path(),
                         directory,
@@ -117,7 +169,7 @@ impl Carrier {
                     }
                     (taken, Some(name))
                 }
-                Err(why) => {
+                (_, Err(why)) => {
                     if self.may_collect(&far).is_err() {
                         self.insist(&why)?;
                     }
@@ -229,6 +281,46 @@ impl Carrier {
         Ok((directory, name))
     }
 
+    /// The stream of a file to what may be a new name, if it may have one: then the login is the only
+    /// one.
+    async fn push_to_new_name(
+        &self,
+        near: &NearPlace,
+        far: &FarPlace,
+        name: &Name,
+        progressed: &mut Progressed,
+        asked: &Asked,
+    ) -> Result<First, Problem> {
+        let to = RemotePath::from_names([name]);
+        let Ok((directory, name)) = self.push_place(near, far, &RemotePath::root(), &to) else {
+            return Ok(First::default());
+        };
+        let push = Push { path: near.path(), directory, may_make: false, name, to };
+        let Some(shell) = self.shell(far)? else { return Ok(First::default()) };
+        // What has the name may be a directory, and all that is in it is nobody's business.
+        let spare = Spare::default();
+        let streaming = Streaming { spare: Some(spare.clone()), ..self.streaming(shell).0 };
+        let taken = match self.pushed(&streaming, far, &push, asked).await? {
+            Pushed::Asked => {
+                progressed.interrupted();
+                Taken::Whole
+            }
+            Pushed::NoRoom => Taken::Nothing,
+            Pushed::Streamed(streamed) => match *streamed {
+                Streamed::Declined(Declined::Occupied) => {
+                    return Ok(First { taken: None, left: spare.take() });
+                }
+                Streamed::Declined(Declined::Slower(round_trip)) => {
+                    self.begin_sessions(needed(round_trip));
+                    return Ok(First { taken: None, left: spare.take() });
+                }
+                streamed => self.taken(streamed, progressed)?,
+            },
+        };
+        let left = spare.take();
+        Ok(First { taken: Some((taken, Some(push.name))), left })
+    }
+
     async fn stream_push(
         &self,
         far: &FarPlace,
@@ -238,18 +330,33 @@ impl Carrier {
     ) -> Result<(Taken, Option<Left>), Problem> {
         let Some(shell) = self.shell(far)? else { return Ok((Taken::Nothing, None)) };
         let (streaming, spare) = self.streaming(shell);
-        let greeted = streaming.greeted.clone();
-        let pushed = self.patiently(streaming.push(push), greeted.notified());
-        match unless_asked(asked, pushed).await {
-            None => {
+        match self.pushed(&streaming, far, push, asked).await? {
+            Pushed::Asked => {
                 progressed.interrupted();
                 Ok((Taken::Whole, None))
             }
-            Some(Err(Errno::ENAMETOOLONG)) => Ok((Taken::Nothing, None)),
+            Pushed::NoRoom => Ok((Taken::Nothing, None)),
+            Pushed::Streamed(streamed) => Ok((self.taken(*streamed, progressed)?, spare.take())),
+        }
+    }
+
+    async fn pushed(
+        &self,
+        streaming: &Streaming,
+        far: &FarPlace,
+        push: &Push,
+        asked: &Asked,
+    ) -> Result<Pushed, Problem> {
+        let greeted = streaming.greeted.clone();
+        let pushed = self.patiently(streaming.push(push), greeted.notified());
+        match unless_asked(asked, pushed).await {
+            None => Ok(Pushed::Asked),
+            Some(Err(Errno::ENAMETOOLONG)) => Ok(Pushed::NoRoom),
             Some(Err(errno)) => {
                 Err(Problem::new(format!("'{}'", printable(&push.path)), errno.to_string()))
             }
-            Some(Ok(streamed)) => Ok((self.taken(streamed, progressed)?, spare.take())),
+            Some(Ok(Streamed::Declined(Declined::NoLogin(why)))) => Err(no_login(far, why)),
+            Some(Ok(streamed)) => Ok(Pushed::Streamed(Box::new(streamed))),
         }
     }
 
@@ -366,9 +473,18 @@ impl Carrier {
         path.extend_from_slice(staged.as_bytes());
         let command = [b"rm -rf -- ".to_vec(), quote(&path)].concat();
         // It is in nobody's way, and is told by its name.
-        match shell.start(&command).await {
-            Ok(running) => drop(running.exit.await),
-            Err(error) => tracing::debug!("'{staged}' is left: {error}"),
+        let removed = async {
+            let Running { stdin, mut stdout, exit } = shell.start(&command).await?;
+            drop(stdin);
+            // The end of both would be the end of the command.
+            let _ = tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await;
+            drop(stdout);
+            exit.await
+        };
+        match tokio::time::timeout(LOGIN_LIMIT, removed).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::debug!("'{staged}' is left: {error}"),
+            Err(_) => tracing::debug!("'{staged}' is left: its removal takes too long"),
         }
     }
 }

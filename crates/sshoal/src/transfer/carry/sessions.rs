@@ -28,6 +28,9 @@ const WANTED_RATE: f64 = 125e6;
 /// session over 100 ms.
 const LARGE_BYTES: u64 = 192 << 20;
 
+/// A file of so many bytes takes two round trips of ssh's window, and a login takes a dozen.
+const SMALL_BYTES: u64 = 4 << 20;
+
 /// A login that takes longer than this goes over a long way: a dozen round trips of 40 ms. Over a
 /// short one it takes a quarter of it.
 const LONG_LOGIN: Duration = Duration::from_millis(500);
@@ -127,6 +130,12 @@ impl Carrier {
     /// takes so long.
     pub(super) fn prefers_sessions(&self, bytes: u64, round_trip: Duration) -> bool {
         self.may_prefer_sessions() && bytes > BIG_BYTES && round_trip > LONG_ROUND_TRIP
+    }
+
+    /// Whether a file of that length is sooner copied by the session that is there than a stream has
+    /// logged in. Over a short way a login is quick, and a stream has the file's time exactly.
+    pub(super) fn prefers_session(&self, bytes: u64, round_trip: Duration) -> bool {
+        self.may_prefer_sessions() && bytes <= SMALL_BYTES && round_trip > LONG_ROUND_TRIP
     }
 
     /// What only streams can do is not asked for.

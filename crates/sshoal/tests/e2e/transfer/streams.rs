@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
@@ -137,6 +137,57 @@ fn a_copy_of_what_is_there_already_is_one_login() {
 }
 
 #[test]
+fn a_copy_to_a_new_name_is_one_login() {
+    let world = World::new();
+    let source = world.served("source");
+    make_tree(&source);
+    fs::write(world.served("file"), "content").unwrap();
+    symlink("nowhere", world.served("link")).unwrap();
+    fs::create_dir(world.served("there")).unwrap();
+    fs::create_dir(world.local("here")).unwrap();
+    let logins = || world.sshd().log().matches("Accepted publickey").count();
+    let copied = |way: &str, from: &str, to: &str, count: usize| {
+        let before = logins();
+        // Where logins take long, others are begun beside the first one, but for this option.
+        let words = [from, to, "--json", "-o", "max_conns=1"];
+        let told = summary(&ends(&world, way, &words, 0));
+        assert_eq!(told["engines"], serde_json::json!(["tar"]), "{way} {from} {to}");
+        assert_eq!(told["notes"], serde_json::json!([]), "{way} {from} {to}");
+        assert_eq!(logins() - before, count, "{way} {from} {to}");
+    };
+    // The name is the file's.
+    let near = world.local("new");
+    copied("pull", &far(&world, &world.served("file")), near.to_str().unwrap(), 1);
+    assert_eq!(fs::read(&near).unwrap(), b"content");
+    let new = world.served("new");
+    copied("push", near.to_str().unwrap(), &far(&world, &new), 1);
+    assert_eq!(fs::read(&new).unwrap(), b"content");
+    // A link's, too, whatever it leads to.
+    let link = world.local("link");
+    copied("pull", &far(&world, &world.served("link")), link.to_str().unwrap(), 1);
+    assert_eq!(fs::read_link(&link).unwrap(), Path::new("nowhere"));
+    // Of a directory it is the one that it comes into, with the rights that directories have.
+    let above = world.local("above");
+    copied("pull", &far(&world, &source), above.to_str().unwrap(), 1);
+    assert_same(&above.join("source"), &source);
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    assert_eq!(mode(&above), mode(&world.local("here")));
+    // What is there may be a directory: then the login that has found it is not lost, though a stream
+    // takes one of its own.
+    let there = far(&world, &world.served("there"));
+    let before = logins();
+    ends(&world, "push", &[near.to_str().unwrap(), &there, "-o", "max_conns=1"], 0);
+    assert!(logins() - before <= 2);
+    assert_eq!(fs::read(world.served("there/new")).unwrap(), b"content");
+    // Or a file, which is replaced by the login that has found it.
+    fs::write(&near, "other content").unwrap();
+    let before = logins();
+    ends(&world, "push", &[near.to_str().unwrap(), &far(&world, &new), "-o", "max_conns=1"], 0);
+    assert_eq!(logins() - before, 1);
+    assert_eq!(fs::read(&new).unwrap(), b"other content");
+}
+
+#[test]
 fn what_is_there_already_is_listed_by_one_answer() {
     let world = World::new();
     let (source, near, far_copy) =
@@ -204,7 +255,31 @@ fn a_large_file_over_a_long_way_has_its_sessions_begun_together() {
         ends(&world, "pull", &[&words[..], &options].concat(), 0);
         assert_same(&target, &source);
         let made = connections() - before;
-        // The first and five more: 60 ms at 1 Gbit/s are four windows.
-        assert_eq!(made, most.min(6), "{conns}");
+        // The first and five more: 60 ms at 1 Gbit/s are four windows. On a busy machine an answer
+        // takes longer than the way, and there are more of them.
+        assert!((most.min(6)..=most).contains(&made), "{conns}: {made}");
+    }
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_found_out_by_one_login() {
+    let world = World::new();
+    let file = world.local("file");
+    fs::write(&file, "content").unwrap();
+    fs::write(world.served("plain"), "content").unwrap();
+    let logins = || world.sshd().log().matches("Accepted publickey").count();
+    let near = world.local("new");
+    let (file, near) = (file.to_str().unwrap(), near.to_str().unwrap());
+    // One that is missing, and one that is no directory.
+    for (path, why) in
+        [("nodir/new", "no such directory on the server"), ("plain/new", "on the server")]
+    {
+        let place = far(&world, &world.served(path));
+        for (way, from, to) in [("push", file, &place[..]), ("pull", &place, near)] {
+            let before = logins();
+            let ended = ends(&world, way, &[from, to, "-o", "max_conns=1"], 3);
+            assert!(ended.stderr.contains(why), "{way} {path}: {ended:?}");
+            assert_eq!(logins() - before, 1, "{way} {path}: {ended:?}");
+        }
     }
 }

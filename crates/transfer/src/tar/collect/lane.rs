@@ -16,7 +16,7 @@ use crate::flow::Side;
 use crate::run::Core;
 use crate::shell::Running;
 use crate::step::{Action, Step};
-use crate::tar::far::{Ended, Far, farewell, line};
+use crate::tar::far::{Far, farewell, line};
 use crate::tar::stream::{self, Input, Output};
 use crate::tar::{Declined, LONG_ROUND_TRIP, READ_BYTES, Streaming, Use, script, unclean};
 use crate::temporary::{self, Partial};
@@ -362,7 +362,7 @@ async fn carry_in(
     let (leash, waiting, flow) = stream::leash();
     let unpacking = tokio::task::spawn_blocking(move || {
         let mut arriving = Arriving::new(&core, &pending);
-        let input = BufReader::with_capacity(READ_BYTES, Input { stream: stdout, waiting });
+        let input = BufReader::with_capacity(READ_BYTES, Input::new(stdout, waiting));
         let unpacked = compress::decoder(method, input)
             .and_then(|archive| arriving.unpack(BufReader::with_capacity(READ_BYTES, archive)));
         (arriving.into_ended(), unpacked)
@@ -425,9 +425,7 @@ async fn carry_out(
             let mut running = Running { stdin, stdout, exit };
             match line(&mut running).await {
                 Ok(status) if status == b"0" => None,
-                Ok(_) | Err(_) => Some(match farewell(running).await {
-                    Ended::Refused(why) | Ended::Lost(why) => why,
-                }),
+                Ok(_) | Err(_) => Some(farewell(running).await.why()),
             }
         }
     };
