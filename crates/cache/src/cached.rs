@@ -71,6 +71,7 @@ use fresh::Fresh;
 use listing::Listings;
 use offline::Misses;
 use seen::Seen;
+use writing::Recorder;
 
 /// A remote whose contents are kept on the disk. See the [module](self).
 ///
@@ -152,6 +153,7 @@ pub(crate) struct Core {
     pub(crate) fresh: Fresh,
     pub(crate) changes: Changes,
     pub(crate) changed_at: ChangedAt,
+    pub(crate) recorder: Recorder,
     pub(crate) seen: Seen,
     pub(crate) filler: Filler,
     pub(crate) misses: Misses,
@@ -177,15 +179,21 @@ impl Cached {
             Mode::Timeout(window) => window,
             Mode::CloseToOpen | Mode::Immutable => Duration::ZERO,
         };
-        let (fresh, changes) = (Fresh::default(), Changes::default());
+        let recorder = Recorder {
+            store: store.clone(),
+            fresh: Fresh::default(),
+            changes: Changes::default(),
+            changed_at: ChangedAt::default(),
+        };
         let core = Arc::new(Core {
             files: Files::new(inner.clone()),
             listings: Listings::new(inner.clone()),
             seen: Seen::new(config.clock_skew, window),
-            filler: Filler::new(store.clone(), fresh.clone(), changes.clone(), wanted)?,
-            fresh,
-            changes,
-            changed_at: ChangedAt::default(),
+            filler: Filler::new(recorder.clone(), wanted)?,
+            fresh: recorder.fresh.clone(),
+            changes: recorder.changes.clone(),
+            changed_at: recorder.changed_at.clone(),
+            recorder,
             misses: Misses::default(),
             digesting: Digesting::default(),
             counters: Counters::default(),

@@ -638,7 +638,6 @@ impl Inner {
         Some(Digest::from_bytes(*hashing.blake3.finalize().as_bytes()))
     }
 
-    /// Removes the files, which nobody needs any more.
     /// Whether its files lost their names: another process has cleared the store, and what is
     /// there now, if anything, is another one's.
     fn is_thrown_away(&self) -> bool {
@@ -646,6 +645,7 @@ impl Inner {
         !self.shared.places().partial.leads_to(&Names::of(&self.key).data, &files.data)
     }
 
+    /// Removes the files, which nobody needs any more.
     fn remove_files(&self, state: &State) {
         let Some(files) = &state.files else { return };
         let places = self.shared.places();

@@ -5,7 +5,7 @@
 //! does not count here.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{RemotePath, Timestamp};
 
@@ -24,9 +24,9 @@ struct State {
     all: Option<Timestamp>,
 }
 
-/// See the [module](self).
-#[derive(Default)]
-pub(crate) struct ChangedAt(Mutex<State>);
+/// See the [module](self). Clones are the same.
+#[derive(Clone, Default)]
+pub(crate) struct ChangedAt(Arc<Mutex<State>>);
 
 impl ChangedAt {
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -26,9 +26,9 @@ use tokio::sync::{Semaphore, watch};
 
 use super::changes::{Changes, Tick};
 use super::files::{Content, File};
-use super::fresh::{Fresh, Note};
+use super::fresh::Note;
 use super::lull::Lull;
-use super::writing::{Fetched, Holding, Job, Piece, Work, Writer};
+use super::writing::{Fetched, Holding, Job, Piece, Recorder, Work, Writer};
 use crate::under_way::UnderWay;
 use crate::{Partial, SourceId, Store, Validator};
 
@@ -125,12 +125,7 @@ pub(crate) struct Filler {
 
 impl Filler {
     /// `wanted` ends with the one for whom all this is done.
-    pub(crate) fn new(
-        store: Store,
-        fresh: Fresh,
-        changes: Changes,
-        wanted: watch::Receiver<()>,
-    ) -> std::io::Result<Filler> {
+    pub(crate) fn new(recorder: Recorder, wanted: watch::Receiver<()>) -> std::io::Result<Filler> {
         let tally = Arc::<Tally>::default();
         let units = units_behind();
         let room = Arc::new(Semaphore::new(units as usize));
@@ -143,7 +138,7 @@ impl Filler {
             under_way: under_way.clone(),
             most: MAX_UNDER_WAY / 2,
         };
-        let jobs = Writer::new(store, fresh, changes, tally.clone()).start(holding)?;
+        let jobs = Writer::new(recorder, tally.clone()).start(holding)?;
         Ok(Filler { jobs, room, units, lull, under_way, tally, wanted })
     }
 

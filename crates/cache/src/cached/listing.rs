@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use base::{Dh, DirEntry, Errno, Remote, RemotePath, Result, Table, Timestamp};
 
 use super::names::{Asked, same_but_atime};
-use super::writing::record_listing;
 use super::{Core, Standing};
 use crate::{Listing, SourceId};
 
@@ -154,7 +153,7 @@ impl Core {
             Ok(_) if !untouched() => self.fresh.forget_listing(path),
             Ok(note) => self.filler.listed(note),
             Err(listing) => {
-                record_listing(&self.store, &self.changes, (source, path), tick, &listing);
+                self.recorder.listing(source, path, tick, &listing);
             }
         }
     }

@@ -120,8 +120,7 @@ impl Core {
             && let Some(note) = self.fresh.of(source, &dir)
         {
             // What the directory's listing says of it is older: it is written before.
-            note.record(&self.store, &self.changes);
-            self.fresh.written(&note);
+            self.recorder.note(&note);
         }
         let known = KnownAttr { attr: *attr, seen_at: Timestamp::now() };
         self.store.record_attr(source, path, &known);
@@ -188,7 +187,10 @@ impl Core {
             return;
         }
         let source = self.source(path);
-        if self.store.link(source, path).is_some_and(|known| *known.target == *target) {
+        let says_the_same = |known: KnownLink| {
+            *known.target == *target && self.changed_at.lets_count(path, known.seen_at)
+        };
+        if self.store.link(source, path).is_some_and(says_the_same) {
             return;
         }
         let link = KnownLink { attr: None, target: target.into(), seen_at: Timestamp::now() };

@@ -12,6 +12,7 @@ use std::time::Instant;
 use base::{Data, RemotePath, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::changed_at::ChangedAt;
 use super::changes::{Changes, Tick};
 use super::files::File;
 use super::filling::{Filling, Tally};
@@ -20,7 +21,7 @@ use super::listing::same_entries;
 use super::lull::Lull;
 use crate::store::later::stand_back;
 use crate::under_way::UnderWay;
-use crate::{KnownFile, Listing, SourceId, Store};
+use crate::{KnownFile, Listing, SourceId, Store, Validator};
 
 /// Contents up to this size are completed as they come; larger ones by a thread of their own, which
 /// reads and hashes all of it.
@@ -122,8 +123,7 @@ impl Holding {
 /// What the threads do.
 pub(crate) struct Writer {
     store: Store,
-    fresh: Fresh,
-    changes: Changes,
+    recorder: Recorder,
     tally: Arc<Tally>,
     /// Contents that are in the store, and are not recorded yet.
     made: Vec<Made>,
@@ -137,21 +137,15 @@ struct Made {
 }
 
 impl Writer {
-    pub(crate) fn new(store: Store, fresh: Fresh, changes: Changes, tally: Arc<Tally>) -> Writer {
-        Writer { store, fresh, changes, tally, made: Vec::new() }
+    pub(crate) fn new(recorder: Recorder, tally: Arc<Tally>) -> Writer {
+        Writer { store: recorder.store.clone(), recorder, tally, made: Vec::new() }
     }
 
     /// Starts the threads, which end when nobody can send jobs any more.
     pub(crate) fn start(self, holding: Holding) -> std::io::Result<mpsc::Sender<Job>> {
         let (jobs, work) = mpsc::channel();
         let (large, waiting) = mpsc::sync_channel(MAX_WAITING);
-        let other = Writer {
-            store: self.store.clone(),
-            fresh: self.fresh.clone(),
-            changes: self.changes.clone(),
-            tally: self.tally.clone(),
-            made: Vec::new(),
-        };
+        let other = Writer::new(self.recorder.clone(), self.tally.clone());
         let lull = holding.lull.clone();
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         thread("cache-finish").spawn(move || {
@@ -199,7 +193,9 @@ impl Writer {
     fn take(&mut self, job: Job, large: &mpsc::SyncSender<Fetched>) {
         match job {
             Job::List(note, work) => {
-                self.list(&note);
+                // What was read before is not to be the last word on its name.
+                self.record();
+                self.recorder.note(&note);
                 drop(work);
             }
             Job::Write(_, fetched) if fetched.filling.of.is_touched() => {
@@ -231,19 +227,6 @@ impl Writer {
         }
     }
 
-    /// Writes a listing, unless it was forgotten meanwhile.
-    fn list(&self, note: &Arc<Note>) {
-        if !self.fresh.has(note) {
-            return;
-        }
-        note.record(&self.store, &self.changes);
-        if !self.fresh.has(note) {
-            // It was forgotten meanwhile, or overtaken by what was told later.
-            self.store.forget_listing(&note.source, &note.path);
-        }
-        self.fresh.written(note);
-    }
-
     fn finish(&mut self, fetched: Fetched) {
         let Fetched { filling, attr, seen_at, .. } = &fetched;
         if filling.of.is_touched() {
@@ -259,9 +242,21 @@ impl Writer {
         }
     }
 
+    /// Whether another state of the file was recorded since it was read.
+    fn is_overtaken(&self, made: &Made) -> bool {
+        let of = &made.fetched.filling.of;
+        self.store.attr(&of.source, &of.path).is_some_and(|known| {
+            known.seen_at > made.fetched.seen_at
+                && Validator::of(&known.attr) != made.known.validator()
+        })
+    }
+
     /// Records what was completed.
     fn record(&mut self) {
-        let counts = |made: &&Made| made.is_new && !made.fetched.filling.of.is_touched();
+        let counts = |made: &&Made| {
+            let of = &made.fetched.filling.of;
+            made.is_new && !of.is_touched() && !self.is_overtaken(made)
+        };
         let files: Vec<_> = self.made.iter().filter(counts).map(Made::named).collect();
         self.store.record_files(&files);
         for Made { fetched, known, .. } in self.made.drain(..) {
@@ -292,28 +287,49 @@ impl Made {
     }
 }
 
-impl Note {
-    /// Writes the listing.
-    pub(crate) fn record(&self, store: &Store, changes: &Changes) {
-        record_listing(store, changes, (&self.source, &self.path), self.tick, &self.listing);
-    }
+/// What writes listings down.
+#[derive(Clone)]
+pub(crate) struct Recorder {
+    pub(crate) store: Store,
+    pub(crate) fresh: Fresh,
+    pub(crate) changes: Changes,
+    pub(crate) changed_at: ChangedAt,
 }
 
-/// Writes a listing that was asked for at `tick`, if it says anything new.
-pub(crate) fn record_listing(
-    store: &Store,
-    changes: &Changes,
-    (source, path): (&SourceId, &RemotePath),
-    tick: Tick,
-    listing: &Listing,
-) {
-    let known = store.directory(source, path);
-    if known.is_some_and(|known| same_entries(&known.entries, &listing.entries)) {
-        return;
+impl Recorder {
+    /// One that waits, unless it was forgotten meanwhile.
+    pub(crate) fn note(&self, note: &Arc<Note>) {
+        if !self.fresh.has(note) {
+            return;
+        }
+        let Note { source, path, tick, listing, .. } = &**note;
+        self.listing(source, path, *tick, listing);
+        if !self.fresh.has(note) {
+            // It was forgotten meanwhile, or overtaken by what was told later.
+            self.store.forget_listing(source, path);
+        }
+        self.fresh.written(note);
     }
-    store.record_directory(source, path, listing);
-    // A change may have begun meanwhile, and have forgotten it too early.
-    if !changes.listing_untouched(path, tick) {
-        store.forget_listing(source, path);
+
+    /// One that was asked for at `tick`, if it says anything new.
+    pub(crate) fn listing(
+        &self,
+        source: &SourceId,
+        path: &RemotePath,
+        tick: Tick,
+        listing: &Listing,
+    ) {
+        let says_the_same = |known: Listing| {
+            self.changed_at.lets_count(path, known.seen_at)
+                && same_entries(&known.entries, &listing.entries)
+        };
+        if self.store.directory(source, path).is_some_and(says_the_same) {
+            return;
+        }
+        self.store.record_directory(source, path, listing);
+        // A change may have begun meanwhile, and have forgotten it too early.
+        if !self.changes.listing_untouched(path, tick) {
+            self.store.forget_listing(source, path);
+        }
     }
 }

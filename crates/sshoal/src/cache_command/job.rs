@@ -21,6 +21,9 @@ use crate::stack::{Source, Stack};
 /// How often a job tells how far it is.
 const TOLD_EVERY: Duration = Duration::from_millis(100);
 
+/// For how long the end of a job waits for listings that are on their way to the disk.
+const SETTLING: Duration = Duration::from_secs(5);
+
 /// Files at a time, at most: each may have some dozen requests on their way.
 const MAX_AT_ONCE: u32 = 256;
 
@@ -200,7 +203,8 @@ impl Walk {
             // Listings, too.
             for source in self.stack.sources() {
                 if let Some(kept) = &source.cached {
-                    kept.layer.settled().await;
+                    // Others may read all the time.
+                    let _ = tokio::time::timeout(SETTLING, kept.layer.settled()).await;
                 }
             }
         }

@@ -278,8 +278,19 @@ impl Carrier {
     ) -> Result<Option<Reached>, Problem> {
         match unless_asked(asked, self.log_in_listing(far, top)).await {
             None => Ok(None),
-            Some(left) => self.reach(far, left?).await.map(Some),
+            Some(left) => self.reach(far, left?, asked).await,
         }
+    }
+
+    /// Connects, with the place's directory as the root; by the login that is left, if one is. `None`
+    /// when somebody asks for the end.
+    async fn reach(
+        &self,
+        far: &FarPlace,
+        left: Option<Left>,
+        asked: &Asked,
+    ) -> Result<Option<Reached>, Problem> {
+        unless_asked(asked, self.connect(far, left)).await.transpose()
     }
 
     /// Where the user wants a stream and nothing else, its absence is an error.
@@ -353,8 +364,7 @@ impl Carrier {
         }
     }
 
-    /// Connects, with the place's directory as the root; by the login that is left, if one is.
-    async fn reach(&self, far: &FarPlace, left: Option<Left>) -> Result<Reached, Problem> {
+    async fn connect(&self, far: &FarPlace, left: Option<Left>) -> Result<Reached, Problem> {
         let directory = &far.place.directory;
         let mut request = self.request.clone();
         request.sources = vec![far.spec_at(directory)];

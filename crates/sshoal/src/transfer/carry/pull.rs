@@ -39,7 +39,10 @@ impl Carrier {
                 }
                 (left, is_tried) = (spare, true);
             }
-            let connected = self.reach(only, left).await?;
+            let Some(connected) = self.reach(only, left, &asked).await? else {
+                progressed.interrupted();
+                return Ok(progressed.ended());
+            };
             let asked_at = Instant::now();
             let attr = connected.remote.lstat(&becomes(&only.place.name)).await;
             let round_trip = asked_at.elapsed();
@@ -105,16 +108,18 @@ impl Carrier {
                 let top = becomes(&far[index].place.name);
                 let mut connected = match reached[index].take() {
                     Some(connected) => connected,
-                    None if is_untried => {
-                        match self.reach_listing(&far[index], &top, &asked).await? {
-                            Some(connected) => connected,
-                            None => {
-                                progressed.interrupted();
-                                return Ok(progressed.ended());
-                            }
-                        }
+                    None => {
+                        let far = &far[index];
+                        let connected = match is_untried {
+                            true => self.reach_listing(far, &top, &asked).await?,
+                            false => self.reach(far, spare, &asked).await?,
+                        };
+                        let Some(connected) = connected else {
+                            progressed.interrupted();
+                            return Ok(progressed.ended());
+                        };
+                        connected
                     }
-                    None => self.reach(&far[index], spare).await?,
                 };
                 let mut tree = Tree::far(connected.remote.clone());
                 tree.path = top;

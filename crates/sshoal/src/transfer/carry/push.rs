@@ -106,8 +106,11 @@ impl Carrier {
                 return Ok(progressed.ended());
             }
             tried = first.taken;
-            let reaching = self.reach(&far, first.left);
-            let connected = self.patiently(reaching, std::future::pending()).await?;
+            let reaching = self.reach(&far, first.left, &asked);
+            let Some(connected) = self.patiently(reaching, std::future::pending()).await? else {
+                progressed.interrupted();
+                return Ok(progressed.ended());
+            };
             let asked_at = Instant::now();
             let there = connected.remote.lstat(&target).await;
             round_trip = asked_at.elapsed();
@@ -163,7 +166,10 @@ impl Carrier {
                     let (taken, left) =
                         self.stream_push(&far, &push, &mut progressed, &asked).await?;
                     if left.is_some() && reached.is_none() {
-                        let mut connected = self.reach(&far, left).await?;
+                        let Some(mut connected) = self.reach(&far, left, &asked).await? else {
+                            progressed.interrupted();
+                            return Ok(progressed.ended());
+                        };
                         listed = connected.listing.take().map(|listing| (index, listing));
                         reached = Some(connected);
                     }
@@ -197,7 +203,13 @@ impl Carrier {
                     listed = connected.listing.take().map(|listing| (0, listing));
                     connected
                 }
-                (None, _) => self.reach(&far, None).await?,
+                (None, _) => {
+                    let Some(connected) = self.reach(&far, None, &asked).await? else {
+                        progressed.interrupted();
+                        return Ok(progressed.ended());
+                    };
+                    connected
+                }
             };
             for staged in staged {
                 let to = &to[staged.index];
@@ -451,11 +463,15 @@ impl Carrier {
             return Ok(());
         }
         let to = parent.join(name);
-        let named = connected.remote.rename(&between, &to, RenameMode::NoReplace).await;
-        named.map_err(|errno| {
+        if let Err(errno) = connected.remote.rename(&between, &to, RenameMode::NoReplace).await {
+            let gone = matches!(connected.remote.lstat(&between).await, Err(Errno::ENOENT));
+            if errno == Errno::ENOENT && gone {
+                // Nothing came of it: it was left out, or its problem is told.
+                return Ok(());
+            }
             let why = format!("cannot be renamed from '{between}': {errno}");
-            Problem::new(format!("'{to}'"), why)
-        })?;
+            return Err(Problem::new(format!("'{to}'"), why));
+        }
         self.remove_leftover(connected, &from).await;
         Ok(())
     }

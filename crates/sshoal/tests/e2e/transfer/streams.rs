@@ -283,3 +283,21 @@ fn a_directory_that_is_not_there_is_found_out_by_one_login() {
         }
     }
 }
+
+/// What is left out leaves nothing, and is no error, with a new name as with any other target.
+#[test]
+fn nothing_comes_of_a_pipe_that_is_left_out() {
+    let world = World::new();
+    let pipe = world.local("pipe");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let place = world.served("new");
+    let to = far(&world, &place);
+    for engine in ["auto", "sftp"] {
+        let words = [pipe.to_str().unwrap(), &to, "--engine", engine, "--json"];
+        let told = summary(&ends(&world, "push", &words, 0));
+        assert_eq!(told["files_copied"], 0, "{engine}: {told}");
+        assert!(!place.exists(), "{engine}");
+        assert_eq!(super::temporaries(place.parent().unwrap()), [""; 0], "{engine}");
+    }
+}
