@@ -19,7 +19,7 @@ pub struct Problem {
     what: String,
     why: String,
     hint: Option<String>,
-    #[serde(default)]
+    #[serde(skip)]
     speaks_of_source: bool,
 }
 

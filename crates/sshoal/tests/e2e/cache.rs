@@ -34,7 +34,8 @@ fn cache_dir(world: &World) -> PathBuf {
 /// The option for a cache of the test's own, with others behind it.
 fn with_cache(world: &World, more: &str) -> String {
     let comma = if more.is_empty() { "" } else { "," };
-    format!("-ocache=disk,cache_dir={}{comma}{more}", cache_dir(world).display())
+    // However full the machine's disk is.
+    format!("-ocache=disk,cache_dir={},cache_free=0{comma}{more}", cache_dir(world).display())
 }
 
 /// A mount with a cache, which can be asked.
