@@ -132,6 +132,18 @@ impl Attr {
     pub fn is_dir(&self) -> bool {
         self.kind == FileKind::Directory
     }
+
+    /// Whether a file that showed `before` earlier and `after` later may have shown this in between,
+    /// while it was written: size and time of change do not decrease, all else but the time of last
+    /// access is equal.
+    #[must_use]
+    pub fn is_between(&self, before: &Attr, after: &Attr) -> bool {
+        let who = |attr: &Attr| (attr.kind, attr.perm, attr.uid, attr.gid);
+        who(self) == who(before)
+            && who(self) == who(after)
+            && (before.size..=after.size).contains(&self.size)
+            && (before.mtime..=after.mtime).contains(&self.mtime)
+    }
 }
 
 /// Attributes to set; what is `None` stays as it is.
@@ -191,6 +203,27 @@ pub struct StatVfs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn between_is_between() {
+        let attr = |size, secs| Attr {
+            kind: FileKind::Regular,
+            perm: 0o644,
+            size,
+            uid: 1,
+            gid: 1,
+            atime: Timestamp::default(),
+            mtime: Timestamp::from_secs(secs),
+        };
+        let (before, after) = (attr(10, 5), attr(20, 6));
+        for (size, secs, expected) in
+            [(10, 5, true), (20, 6, true), (9, 5, false), (21, 6, false), (15, 7, false)]
+        {
+            assert_eq!(attr(size, secs).is_between(&before, &after), expected, "{size} {secs}");
+        }
+        assert!(!Attr { uid: 2, ..attr(15, 5) }.is_between(&before, &after));
+        assert!(!attr(10, 5).is_between(&after, &before), "a file that shrank");
+    }
 
     #[test]
     fn kinds_survive_the_mode() {

@@ -6,14 +6,19 @@
 
 pub mod attr;
 pub mod errno;
+pub mod lent;
 pub mod path;
+pub mod printable;
 pub mod remote;
+pub mod shell;
 pub mod table;
 pub mod task;
 
 pub use attr::{Attr, AttrChange, FileKind, StatVfs, Timestamp};
 pub use errno::{Errno, Result};
+pub use lent::Lent;
 pub use path::{InvalidName, Name, RemotePath};
+pub use printable::printable;
 pub use remote::{
     Access, Create, Data, Dh, DigestEffort, DigestKind, DirEntry, Fh, Location, OpenFlags, Opened,
     Remote, RenameMode, Window,

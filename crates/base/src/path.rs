@@ -7,6 +7,8 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::printable::write_printable;
+
 /// Why bytes cannot be the name of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidName {
@@ -16,6 +18,8 @@ pub enum InvalidName {
     Dots,
     /// It has a `/` or a NUL in it.
     ForbiddenByte,
+    /// It has more than [`Name::MAX_BYTES`].
+    TooLong,
 }
 
 impl fmt::Display for InvalidName {
@@ -24,23 +28,28 @@ impl fmt::Display for InvalidName {
             InvalidName::Empty => "an empty name",
             InvalidName::Dots => "the name \".\" or \"..\"",
             InvalidName::ForbiddenByte => "a name with '/' or NUL in it",
+            InvalidName::TooLong => "a name of more than 1024 bytes",
         })
     }
 }
 
 impl std::error::Error for InvalidName {}
 
-/// The name of a directory entry: not empty, not `.` or `..`, without `/` and NUL.
-///
-/// Its length is not limited here, since the limit is the remote's.
+/// The name of a directory entry: not empty, not `.` or `..`, without `/` and NUL, and not longer
+/// than [`Name::MAX_BYTES`]. Most remotes have a lower limit of their own.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<[u8]>);
 
 impl Name {
+    /// Longest name in bytes: what every kernel shows in a listing (`FUSE_NAME_MAX`), four times
+    /// what file systems take. So a bound for a number of names bounds their bytes.
+    pub const MAX_BYTES: usize = 1024;
+
     /// Checks and takes over `bytes`.
     pub fn new(bytes: &[u8]) -> Result<Name, InvalidName> {
         match bytes {
             b"" => Err(InvalidName::Empty),
+            _ if bytes.len() > Name::MAX_BYTES => Err(InvalidName::TooLong),
             b"." | b".." => Err(InvalidName::Dots),
             _ if bytes.iter().any(|byte| matches!(byte, b'/' | 0)) => {
                 Err(InvalidName::ForbiddenByte)
@@ -71,7 +80,7 @@ impl fmt::Debug for Name {
 /// Escaped, so that it may go to a terminal.
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt_escaped(&self.0, f)
+        write_printable(f, &self.0, &[])
     }
 }
 
@@ -202,23 +211,8 @@ impl fmt::Debug for RemotePath {
 /// Escaped, so that it may go to a terminal.
 impl fmt::Display for RemotePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt_escaped(&self.0, f)
+        write_printable(f, &self.0, &[])
     }
-}
-
-/// UTF-8 text as it is, control characters and stray bytes as escapes.
-fn fmt_escaped(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    for chunk in bytes.utf8_chunks() {
-        for char in chunk.valid().chars() {
-            if char.is_control() {
-                write!(f, "{}", char.escape_default())?;
-            } else {
-                write!(f, "{char}")?;
-            }
-        }
-        write!(f, "{}", chunk.invalid().escape_ascii())?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -267,10 +261,12 @@ mod tests {
             (b"a/b", InvalidName::ForbiddenByte),
             (b"/", InvalidName::ForbiddenByte),
             (b"a\0b", InvalidName::ForbiddenByte),
+            (&[b'x'; Name::MAX_BYTES + 1], InvalidName::TooLong),
         ] {
             assert_eq!(Name::new(bytes), Err(why), "{bytes:?}");
         }
-        for bytes in [&b"..."[..], b".a", b"a.", b" ", b"\n", b"\xff\xfe"] {
+        for bytes in [&b"..."[..], b".a", b"a.", b" ", b"\n", b"\xff\xfe", &[b'x'; Name::MAX_BYTES]]
+        {
             assert_eq!(Name::new(bytes).unwrap().as_bytes(), bytes);
         }
     }

@@ -288,8 +288,15 @@ pub trait Remote: Send + Sync + 'static {
     /// As [`Remote::fsync`], for the entries of a directory.
     async fn fsyncdir(&self, path: &RemotePath) -> Result<()>;
 
-    /// Gives a file handle back. Waits for nothing.
+    /// Gives a file handle back. Waits for nothing, and does not report what the server answers:
+    /// for handles through which nothing was written.
     fn close(&self, fh: Fh);
+
+    /// Gives a file handle back behind all operations that have begun through it, and returns what
+    /// the server answers. Some servers report only here that a write has failed: where a quota is
+    /// exceeded, or where the file is on a network file system. The handle is given back from the
+    /// first poll on, also if the future is dropped then.
+    async fn finish(&self, fh: Fh) -> Result<()>;
 
     /// Changes attributes, of a link itself where the remote can (else `EOPNOTSUPP`).
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()>;
