@@ -42,12 +42,12 @@ use inbox::Inbox;
 use output::Output;
 use pending::{Expect, Pending};
 
-/// Reads and writes of a server that does not tell its limits: what the draft demands of every
-/// server, 32 KiB.
-const DEFAULT_TRANSFER_BYTES: u32 = 32 * 1024;
+/// Least READ and WRITE that a server must take according to the draft, 32 KiB. A server that
+/// announces no limit, or a lower one, gets this.
+const LEAST_TRANSFER_BYTES: u32 = 32 * 1024;
 
 /// Least packet that a server must take according to the draft.
-const DEFAULT_PACKET_BYTES: usize = 34_000;
+const LEAST_PACKET_BYTES: usize = 34_000;
 
 /// Bytes of a WRITE or DATA packet beside its content, at most: type, id, handle, offset, lengths.
 const ENVELOPE_BYTES: usize = 1024;
@@ -80,26 +80,26 @@ impl Default for Options {
 pub struct Server {
     /// The extensions that it offers.
     pub extensions: Extensions,
-    /// Longest READ in bytes, never zero.
+    /// Longest READ in bytes, at least 32 KiB.
     pub max_read: u32,
-    /// Longest WRITE in bytes, never zero.
+    /// Longest WRITE in bytes, at least 32 KiB.
     pub max_write: u32,
-    /// Longest packet in bytes.
+    /// Longest packet in bytes, at least 34,000.
     pub max_packet: usize,
     /// Handles open at once, where it says.
     pub max_handles: Option<u64>,
 }
 
 impl Server {
+    /// Limits below those of the draft are raised to them: with one of a few bytes a request of
+    /// the kernel would become a million of the protocol.
     fn new(extensions: Extensions, limits: Limits, options: &Options) -> Server {
-        let told = |value: u64, default: usize| match value {
-            0 => default,
-            value => usize::try_from(value).unwrap_or(usize::MAX),
-        };
-        let max_packet = told(limits.packet_bytes, DEFAULT_PACKET_BYTES).max(2 * ENVELOPE_BYTES);
+        let packet = usize::try_from(limits.packet_bytes).unwrap_or(usize::MAX);
+        let max_packet = packet.max(LEAST_PACKET_BYTES);
         let transfer = |value: u64, packet: usize| {
-            let most = packet.saturating_sub(ENVELOPE_BYTES).max(1);
-            told(value, DEFAULT_TRANSFER_BYTES as usize).min(most) as u32
+            let most = packet.saturating_sub(ENVELOPE_BYTES);
+            let most = u32::try_from(most).unwrap_or(u32::MAX);
+            u32::try_from(value).unwrap_or(u32::MAX).min(most).max(LEAST_TRANSFER_BYTES)
         };
         Server {
             extensions,
@@ -254,8 +254,24 @@ impl Shared {
         self.ended.notify_waiters();
     }
 
+    /// Ends the connection if the holder panics. Operations of callers run in the reader task: a
+    /// panic of one of them must not leave the others without a reader.
+    fn finished_by_panic(&self) -> FinishOnPanic<'_> {
+        FinishOnPanic(self)
+    }
+
     fn end(&self) -> Option<Error> {
         self.pending().end().cloned()
+    }
+}
+
+struct FinishOnPanic<'a>(&'a Shared);
+
+impl Drop for FinishOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.finish(Error::Disconnected("an operation has panicked".into()));
+        }
     }
 }
 

@@ -23,8 +23,9 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::printable::Pieces;
 use rustix::net::sockopt;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::oneshot;
@@ -33,7 +34,7 @@ use crate::config::Password;
 use crate::diagnosis::{Diagnosis, Record};
 use crate::dialer::StderrHook;
 use crate::error::{Error, Result};
-use crate::password::Terminal;
+use crate::password::{Askers, Terminal, Unanswered};
 use crate::stream::Stream;
 
 /// What is asked of the kernel for each end of the socket pair: OpenSSH's window, so that all that
@@ -53,7 +54,7 @@ const TERMINATION: Duration = Duration::from_secs(1);
 /// Must be called within a tokio runtime.
 pub(crate) fn start(
     words: &[OsString],
-    password: Option<Password>,
+    password: Option<(Password, Askers)>,
     hook: StderrHook,
 ) -> Result<(Stream, Diagnosis)> {
     let local = |what| move |source| Error::Local { what, source };
@@ -62,7 +63,9 @@ pub(crate) fn start(
         enlarge_buffers(end.as_fd());
     }
     let terminal = match password {
-        Some(password) => Some(Terminal::open(password).map_err(local("open a pseudo-terminal"))?),
+        Some((password, askers)) => {
+            Some(Terminal::open(password, askers).map_err(local("open a pseudo-terminal"))?)
+        }
         None => None,
     };
 
@@ -98,7 +101,7 @@ pub(crate) fn start(
     let diagnosis = Diagnosis::of(record.clone());
     let stream = Stream::of_child(ours.into(), hangup, &diagnosis);
     // Even without a stream: the child has to be reaped.
-    let attendant = Attendant { child, terminal, hook, record };
+    let attendant = Attendant { child, terminal, hook, shown: Pieces::default(), record };
     tokio::spawn(attendant.attend(hung_up));
     Ok((stream.map_err(local("watch a socket"))?, diagnosis))
 }
@@ -141,6 +144,8 @@ struct Attendant {
     child: Child,
     terminal: Option<Terminal>,
     hook: StderrHook,
+    /// What of its words was given to the hook.
+    shown: Pieces,
     record: Arc<Record>,
 }
 
@@ -175,7 +180,13 @@ impl Attendant {
                 }
                 unanswered = serve(self.terminal.as_mut()), if self.terminal.is_some() => {
                     match unanswered {
-                        Ok(question) => self.note(format!("not answered: {question}\n").as_bytes()),
+                        Ok(Unanswered { question, is_foreign }) => {
+                            self.note(format!("not answered: {question}\n").as_bytes());
+                            if is_foreign && matches!(stage, Stage::Serving | Stage::Farewell) {
+                                stage = self.end_all();
+                                timer.as_mut().reset(tokio::time::Instant::now() + TERMINATION);
+                            }
+                        }
                         Err(error) => {
                             tracing::debug!("the terminal of ssh: {error}");
                             self.terminal = None;
@@ -194,6 +205,10 @@ impl Attendant {
         };
         if let Some(stderr) = stderr {
             self.note_rest(stderr);
+        }
+        let last = self.shown.last();
+        if !last.is_empty() {
+            (self.hook)(&last);
         }
         match status {
             Ok(status) => {
@@ -221,14 +236,22 @@ impl Attendant {
         Stage::Killed
     }
 
-    fn note(&self, words: &[u8]) {
+    /// Ends the child with all that it has started on the terminal, which has a session of its own.
+    fn end_all(&mut self) -> Stage {
+        let pid = self.child.id().and_then(|pid| Pid::from_raw(pid as i32));
+        // An error means that all are gone already.
+        let _ = pid.map(|pid| kill_process_group(pid, Signal::TERM));
+        Stage::Terminated
+    }
+
+    fn note(&mut self, words: &[u8]) {
         self.record.append(words);
-        (self.hook)(words);
+        (self.hook)(&self.shown.next(words));
     }
 
     /// What the child left in the pipe when it ended. A helper of it (a `ControlPersist` master)
     /// may hold the other end open, so the end of the pipe is not waited for.
-    fn note_rest(&self, stderr: ChildStderr) {
+    fn note_rest(&mut self, stderr: ChildStderr) {
         let Ok(stderr) = stderr.into_owned_fd() else { return };
         let mut buffer = [0; 4096];
         // Bounded by what a pipe holds, in case the helper goes on writing.
@@ -254,7 +277,7 @@ async fn read_words<'a>(
     (read > 0).then(|| &buffer[..read])
 }
 
-async fn serve(terminal: Option<&mut Terminal>) -> io::Result<String> {
+async fn serve(terminal: Option<&mut Terminal>) -> io::Result<Unanswered> {
     match terminal {
         Some(terminal) => terminal.serve().await,
         None => std::future::pending().await,

@@ -13,7 +13,7 @@
 //! | `ServerAliveInterval=15` | the user has none | a dead link is noticed after 45 s (three times), not after hours |
 //! | `ConnectTimeout=15`, or 60 through a proxy | the user has none | a mount that hangs is worse than one that fails |
 //! | `Ciphers=` with aes128-gcm first | the user named none, this processor has AES, ssh knows it | 1.7 times the bytes a second of the default |
-//! | `BatchMode=yes` | for a further session, no password is given | whoever has logged in once is not asked again |
+//! | `BatchMode=yes` | for a further session, and, without an askpass program, for one in the place of a lost one; no password is given | whoever has logged in once is not asked again, and where nobody can be asked ssh sends an empty password |
 //! | `NumberOfPasswordPrompts=1` | a password is given | the same wrong password is not tried again |
 //! | `RemoteCommand=none` and the like | the user's configuration has something else, made for interactive use | the stream must be the SFTP server's alone |
 //!
@@ -24,6 +24,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::time::Duration;
 
 use crate::config::Config;
 use crate::effective::Effective;
@@ -35,10 +36,10 @@ const SERVER_ALIVE_SECONDS: u32 = 15;
 
 /// Seconds for the connection to stand and the server to greet: four SYN packets (at 0, 1, 3 and
 /// 7 s) and some time for the last to be answered.
-const CONNECT_SECONDS: u32 = 15;
+const CONNECT_SECONDS: u64 = 15;
 
 /// The same through a jump host: its login counts too, with a person typing a password.
-const CONNECT_BY_PROXY_SECONDS: u32 = 60;
+const CONNECT_BY_PROXY_SECONDS: u64 = 60;
 
 /// The fastest of OpenSSH's ciphers where the processor has AES instructions (measured; also
 /// all public tables).
@@ -114,11 +115,8 @@ pub fn our_options(
     if !effective.is_some_and(Effective::has_keepalive) {
         options.push(format!("-oServerAliveInterval={SERVER_ALIVE_SECONDS}").into());
     }
-    let timeout = effective.and_then(|settings| settings.get("connecttimeout"));
-    if timeout.is_none_or(|timeout| timeout == "none") {
-        let direct = effective.is_some_and(|settings| !settings.has_proxy());
-        let seconds = if direct { CONNECT_SECONDS } else { CONNECT_BY_PROXY_SECONDS };
-        options.push(format!("-oConnectTimeout={seconds}").into());
+    if users_connect_seconds(effective).is_none() {
+        options.push(format!("-oConnectTimeout={}", our_connect_seconds(effective)).into());
     }
     if config.password.is_some() {
         options.push("-oNumberOfPasswordPrompts=1".into());
@@ -134,6 +132,34 @@ pub fn our_options(
         }
     }
     options
+}
+
+/// For how long ssh waits for a server that does not greet.
+#[must_use]
+pub fn connect_limit(effective: Option<&Effective>) -> Duration {
+    let seconds = users_connect_seconds(effective).and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs(seconds.unwrap_or_else(|| our_connect_seconds(effective)))
+}
+
+/// What the user's configuration says of it, as ssh writes it.
+fn users_connect_seconds(effective: Option<&Effective>) -> Option<&str> {
+    effective?.get("connecttimeout").filter(|seconds| *seconds != "none")
+}
+
+fn our_connect_seconds(effective: Option<&Effective>) -> u64 {
+    let direct = effective.is_some_and(|settings| !settings.has_proxy());
+    if direct { CONNECT_SECONDS } else { CONNECT_BY_PROXY_SECONDS }
+}
+
+/// Whether the user has a program that asks in the place of the terminal, as ssh decides it.
+#[must_use]
+pub fn has_askpass() -> bool {
+    let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    match std::env::var("SSH_ASKPASS_REQUIRE").as_deref() {
+        Ok("never") => false,
+        Ok("force" | "prefer") => true,
+        _ => set("SSH_ASKPASS") && (set("DISPLAY") || set("WAYLAND_DISPLAY")),
+    }
 }
 
 /// `Ciphers` with the fast one in front, unless it is there already or unknown to this ssh.

@@ -2,9 +2,14 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use rustix::termios::{LocalModes, OptionalActions, Termios, isatty, tcgetattr, tcsetattr};
+
 use crate::Destination;
+use crate::secret::Secret;
 
 /// What carries the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,19 +77,102 @@ impl Config {
     }
 }
 
-/// A password, which shows itself to nobody but ssh.
+/// A password, which shows itself to nobody but ssh. It is kept out of swap space and core dumps.
 #[derive(Clone)]
-pub struct Password(Arc<[u8]>);
+pub struct Password(Arc<Secret>);
+
+/// Longest password in bytes: what a terminal takes as a line.
+const PASSWORD_MAX_BYTES: usize = 4095;
+
+/// What the keys send that end, or change, a line on a terminal.
+const INTERRUPT: u8 = 3;
+const END: u8 = 4;
+const ERASE: [u8; 2] = [8, 0x7F];
+const KILL: u8 = 0x15;
 
 impl Password {
     /// Takes over the bytes, which are one line without its end.
+    ///
+    /// # Panics
+    /// When there is no memory for it.
     #[must_use]
     pub fn new(bytes: impl Into<Vec<u8>>) -> Password {
-        Password(bytes.into().into())
+        let mut bytes = bytes.into();
+        let mut secret = Secret::with_room(bytes.len()).expect("there is memory for a page");
+        for byte in bytes.drain(..) {
+            secret.push(byte);
+        }
+        Password(Arc::new(secret))
+    }
+
+    /// Reads one line, from a terminal without showing it; `None` where there is none. Nothing
+    /// behind the line is read.
+    ///
+    /// # Errors
+    /// Those of the descriptor; `Interrupted` for Ctrl-C, and `InvalidData` for a line that is too
+    /// long.
+    pub fn read(input: impl AsFd) -> io::Result<Option<Password>> {
+        let input = input.as_fd();
+        let quiet = Quiet::of(input)?;
+        let mut secret = Secret::with_room(PASSWORD_MAX_BYTES)?;
+        loop {
+            let mut byte = [0];
+            match rustix::io::read(input, &mut byte) {
+                Ok(0) => break,
+                Ok(_) => (),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            match byte[0] {
+                b'\n' => break,
+                INTERRUPT if quiet.is_some() => return Err(io::ErrorKind::Interrupted.into()),
+                END if quiet.is_some() => break,
+                KILL if quiet.is_some() => secret.clear(),
+                // The bytes of one character.
+                erase if quiet.is_some() && ERASE.contains(&erase) => {
+                    while secret.pop().is_some_and(|byte| byte & 0xC0 == 0x80) {}
+                }
+                byte if secret.as_bytes().len() < PASSWORD_MAX_BYTES => {
+                    secret.push(byte);
+                }
+                _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long")),
+            }
+        }
+        Ok((!secret.as_bytes().is_empty()).then(|| Password(Arc::new(secret))))
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.0
+        self.0.as_bytes()
+    }
+}
+
+/// A terminal that shows nothing of what is typed, until this is dropped. It gives each byte as it
+/// comes, Ctrl-C too, so that it is never left in this state by a signal of its own.
+struct Quiet<'a> {
+    terminal: BorrowedFd<'a>,
+    before: Termios,
+}
+
+impl Quiet<'_> {
+    /// `None` where `input` is no terminal.
+    fn of(input: BorrowedFd<'_>) -> io::Result<Option<Quiet<'_>>> {
+        if !isatty(input) {
+            return Ok(None);
+        }
+        let before = tcgetattr(input)?;
+        let mut modes = before.clone();
+        let shows = LocalModes::ECHO | LocalModes::ECHONL;
+        modes.local_modes.remove(shows | LocalModes::ICANON | LocalModes::ISIG);
+        tcsetattr(input, OptionalActions::Flush, &modes)?;
+        Ok(Some(Quiet { terminal: input, before }))
+    }
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        // The end of the line was not shown either.
+        let _ = rustix::io::write(self.terminal, b"\n");
+        let _ = tcsetattr(self.terminal, OptionalActions::Now, &self.before);
     }
 }
 
@@ -104,5 +192,47 @@ mod tests {
         let config =
             Config { password: Some(Password::new("hunter2")), ..Config::new(destination) };
         assert!(!format!("{config:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_password_is_one_line_and_no_more_is_read() {
+        let (from, to) = rustix::pipe::pipe().unwrap();
+        rustix::io::write(&to, b"hunter2\nnext").unwrap();
+        drop(to);
+        assert_eq!(Password::read(&from).unwrap().unwrap().as_bytes(), b"hunter2");
+        assert_eq!(Password::read(&from).unwrap().unwrap().as_bytes(), b"next");
+        assert!(Password::read(&from).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_terminal_does_not_show_a_password() {
+        use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+        let ours = openpt(flags).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let theirs = ioctl_tiocgptpeer(&ours, flags).unwrap();
+        let modes = || tcgetattr(&theirs).unwrap();
+        let shows = |modes: &Termios| modes.local_modes.contains(LocalModes::ECHO);
+        assert!(shows(&modes()));
+        let typed = |bytes: &[u8]| {
+            std::thread::scope(|scope| {
+                let reads = scope.spawn(|| Password::read(&theirs));
+                // What is typed before would be thrown away.
+                while shows(&modes()) {
+                    std::thread::yield_now();
+                }
+                rustix::io::write(&ours, bytes).unwrap();
+                reads.join().unwrap()
+            })
+        };
+        // With all that may be corrected.
+        let password = typed("no\u{15}hunteré\u{7f}3\u{8}2\r".as_bytes()).unwrap().unwrap();
+        assert_eq!(password.as_bytes(), b"hunter2");
+        let mut shown = [0; 64];
+        let read = rustix::io::read(&ours, &mut shown[..]).unwrap();
+        assert_eq!(&shown[..read], b"\r\n", "nothing but the end of the line");
+        assert_eq!(typed(b"x\x03").err().unwrap().kind(), io::ErrorKind::Interrupted);
+        assert!(shows(&modes()), "the terminal is as before");
     }
 }

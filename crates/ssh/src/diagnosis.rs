@@ -10,6 +10,7 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use base::printable::printable_lines;
 use tokio::sync::watch;
 
 use crate::error::Error;
@@ -66,7 +67,7 @@ pub enum Cause {
 
 /// Phrases of ssh, of the usual shells and of sudo, in lower case. Of several that occur the
 /// first in this table counts: the special before the general, the reason before the result.
-const PHRASES: [(&str, Cause); 35] = [
+const PHRASES: [(&str, Cause); 38] = [
     ("has changed and you have requested strict checking", Cause::HostKeyChanged),
     ("remote host identification has changed", Cause::HostKeyChanged),
     ("host key is known for", Cause::HostKeyUnknown),
@@ -75,6 +76,7 @@ const PHRASES: [(&str, Cause); 35] = [
     ("too many authentication failures", Cause::TooManyFailures),
     ("permission denied (", Cause::PermissionDenied),
     ("no more authentication methods", Cause::PermissionDenied),
+    ("not answered: ", Cause::PermissionDenied),
     ("password change required", Cause::PasswordExpired),
     ("your password has expired", Cause::PasswordExpired),
     ("subsystem request failed", Cause::NoSubsystem),
@@ -98,8 +100,11 @@ const PHRASES: [(&str, Cause); 35] = [
     ("operation timed out", Cause::TimedOut),
     ("not responding", Cause::TimedOut),
     ("kex_exchange_identification:", Cause::ClosedEarly),
+    ("exceeded maxstartups", Cause::ClosedEarly),
     ("broken pipe", Cause::Lost),
-    ("connection reset by", Cause::Lost),
+    // With an address behind it, it is of a connection without a login.
+    ("connection reset by peer", Cause::Lost),
+    ("connection reset by", Cause::ClosedEarly),
     ("closed by remote host", Cause::Lost),
     ("connection closed by", Cause::ClosedEarly),
 ];
@@ -278,7 +283,7 @@ impl Diagnosis {
     /// for a connection without ssh.
     #[must_use]
     pub fn words(&self) -> String {
-        self.child.as_ref().map(|record| printable(&record.lock())).unwrap_or_default()
+        self.child.as_ref().map(|record| printable_lines(&record.lock())).unwrap_or_default()
     }
 
     /// How ssh ended; `None` while it runs, and for a connection without ssh.
@@ -324,26 +329,6 @@ impl Diagnosis {
     }
 }
 
-/// Text that a terminal may be given: line ends as they are, other control characters and stray
-/// bytes as escapes.
-fn printable(bytes: &[u8]) -> String {
-    use fmt::Write;
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for char in chunk.valid().chars() {
-            match char {
-                '\r' => (),
-                '\n' | '\t' => text.push(char),
-                _ if char.is_control() => text.extend(char.escape_default()),
-                _ => text.push(char),
-            }
-        }
-        // Writing to a string does not fail.
-        let _ = write!(text, "{}", chunk.invalid().escape_ascii());
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -382,6 +367,14 @@ mod tests {
             ),
             ("subsystem request failed on channel 0", Cause::NoSubsystem),
             ("kex_exchange_identification: Connection closed by remote host", Cause::ClosedEarly),
+            (
+                "kex_exchange_identification: read: Connection reset by peer\n\
+                 Connection reset by ::1 port 22",
+                Cause::ClosedEarly,
+            ),
+            ("Connection reset by ::1 port 22", Cause::ClosedEarly),
+            ("Read from remote host h: Connection reset by peer", Cause::Lost),
+            ("not answered: me@gate's password:", Cause::PermissionDenied),
             ("client_loop: send disconnect: Broken pipe", Cause::Lost),
             ("Connection to h closed by remote host.", Cause::Lost),
             (

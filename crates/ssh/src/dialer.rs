@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
@@ -12,12 +13,14 @@ use crate::config::{Config, Transport};
 use crate::diagnosis::Diagnosis;
 use crate::effective::Effective;
 use crate::error::{Error, Result};
+use crate::password::Askers;
 use crate::stream::Stream;
 use crate::{child, socket};
 
-/// Gets ssh's stderr while it is written, raw: banners, warnings, reasons. Must not block for
-/// long, since nothing else is done for that child meanwhile.
-pub type StderrHook = Arc<dyn Fn(&[u8]) + Send + Sync>;
+/// Gets ssh's stderr while it is written: banners, warnings, reasons. A server can write there, so
+/// it is escaped for a terminal, with its lines as they are. ssh's own questions go to `/dev/tty`
+/// and not here. Must not block for long, since nothing else is done for that child meanwhile.
+pub type StderrHook = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// A stream, and where to learn why it ended.
 #[derive(Debug)]
@@ -61,7 +64,7 @@ impl Dialer {
         &self.config
     }
 
-    /// Makes a connection. Must be called within a tokio runtime, which serves it from then on.
+    /// Makes a connection. ssh may ask on the terminal. Must be called within a tokio runtime, which serves it from then on.
     ///
     /// With ssh this returns when the child is started, before it has logged in, since only the
     /// server's answer to an SFTP message tells that it has: send one, and when the stream ends
@@ -70,7 +73,17 @@ impl Dialer {
     /// # Errors
     /// [`Error::Spawn`], [`Error::Connect`], [`Error::Local`], [`Error::PassiveUsed`].
     pub async fn connect(&self) -> Result<Connection> {
-        self.dial(false).await
+        self.dial(true, true).await
+    }
+
+    /// As [`Dialer::connect`], for a connection in the place of one that was lost: nobody sits at
+    /// the terminal to be asked any more. Without one ssh would answer a question for a password
+    /// by itself, with an empty one, and each time that is a failed login.
+    ///
+    /// # Errors
+    /// As [`Dialer::connect`].
+    pub async fn connect_again(&self) -> Result<Connection> {
+        self.dial(command::has_askpass(), true).await
     }
 
     /// As [`Dialer::connect`], for a connection that is only a convenience: ssh asks nobody
@@ -80,18 +93,20 @@ impl Dialer {
     /// # Errors
     /// As [`Dialer::connect`].
     pub async fn connect_unasked(&self) -> Result<Connection> {
-        self.dial(true).await
+        self.dial(false, false).await
     }
 
-    async fn dial(&self, unasked: bool) -> Result<Connection> {
+    /// ssh asks if it `asks`; the hook hears it if it is `heard`.
+    async fn dial(&self, asks: bool, heard: bool) -> Result<Connection> {
         let stream = match self.config.transport {
             Transport::Ssh => {
-                let words = self.words(unasked).await;
+                let words = self.words(asks).await;
                 tracing::debug!("starting {words:?}");
-                let password = self.config.password.clone();
-                let hook: StderrHook = match unasked {
-                    true => Arc::new(|_: &[u8]| {}),
-                    false => self.hook.clone(),
+                let askers = Askers::by(self.effective().await);
+                let password = self.config.password.clone().map(|password| (password, askers));
+                let hook: StderrHook = match heard {
+                    true => self.hook.clone(),
+                    false => Arc::new(|_: &str| {}),
                 };
                 let (stream, diagnosis) = child::start(&words, password, hook)?;
                 return Ok(Connection { stream, diagnosis });
@@ -105,6 +120,12 @@ impl Dialer {
         Ok(Connection { stream, diagnosis: Diagnosis::default() })
     }
 
+    /// For how long ssh waits for a server that does not greet.
+    pub async fn connect_limit(&self) -> Duration {
+        let effective = self.effective().await;
+        command::connect_limit(effective)
+    }
+
     /// What the user's configuration comes to; `None` where ssh does not tell. Asked for once.
     pub(crate) async fn effective(&self) -> Option<&Effective> {
         let users = users_options(&self.config);
@@ -115,10 +136,10 @@ impl Dialer {
     }
 
     /// The program and all its arguments.
-    async fn words(&self, unasked: bool) -> Vec<OsString> {
+    async fn words(&self, asks: bool) -> Vec<OsString> {
         let mut users = users_options(&self.config);
         let ours = our_options(&self.config, self.effective().await, command::processor_has_aes());
-        if unasked && self.config.password.is_none() {
+        if !asks && self.config.password.is_none() {
             users.push(command::ASK_NOTHING.into());
         }
         [&self.command[..], &users, &ours, &command::target(&self.config)].concat()

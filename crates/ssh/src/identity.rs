@@ -157,7 +157,7 @@ mod tests {
     async fn identity(arguments: &[&str], host: &str) -> String {
         let mut config = Config::new(Destination::new(None, host, None).unwrap());
         config.args = ["-F", "none"].iter().chain(arguments).map(OsString::from).collect();
-        Dialer::new(config, Arc::new(|_: &[u8]| {})).unwrap().identity().await
+        Dialer::new(config, Arc::new(|_: &str| {})).unwrap().identity().await
     }
 
     fn known_hosts(dir: &Path, lines: &str) -> String {
@@ -223,7 +223,7 @@ mod tests {
         let with = async |change: &dyn Fn(&mut Config)| {
             let mut config = Config::new(Destination::new(Some("ann"), "h", None).unwrap());
             change(&mut config);
-            Dialer::new(config, Arc::new(|_: &[u8]| {})).unwrap().identity().await
+            Dialer::new(config, Arc::new(|_: &str| {})).unwrap().identity().await
         };
         let command = with(&|config| config.ssh_command = "/bin/true -x".into()).await;
         assert_eq!(command, "command /bin/true -x\ndestination ann@h\narguments \n");

@@ -11,6 +11,12 @@
 //! Absent on purpose: SFTP, retries (a connection is tried once; the caller decides by
 //! [`Cause::is_transient`]), and any reading of ssh's configuration files (`ssh -G` does that).
 
+#![deny(unsafe_code)]
+
+#[allow(
+    unsafe_code,
+    reason = "what a child does before it becomes a program has no safe interface"
+)]
 mod child;
 pub mod command;
 mod config;
@@ -21,7 +27,11 @@ mod effective;
 mod error;
 mod identity;
 mod password;
+#[allow(unsafe_code, reason = "pages of one's own have no safe interface")]
+mod secret;
+#[allow(unsafe_code, reason = "the addresses of virtual machines have no safe interface")]
 mod socket;
+#[allow(unsafe_code, reason = "reading into memory that is not initialised has no safe interface")]
 mod stream;
 
 pub use config::{Config, Password, Transport};

@@ -3,8 +3,12 @@
 //! ssh never reads a password from stdin; it opens `/dev/tty`. So the child gets a session of its
 //! own with a pseudo-terminal, and whoever reads the terminal's other end types the answer.
 //!
-//! Invariants: the password is written only in answer to a question for one; it is written
-//! [`ANSWERS_MAX`] times at most; the terminal does not echo.
+//! The ssh of a jump host asks on the same terminal, and a server chooses some of the words of its
+//! questions. So where the way leads through another program, only a question that begins with the
+//! destination's own user and host is answered.
+//!
+//! Invariants: the password is written only in answer to a question for one, of the destination; it
+//! is written [`ANSWERS_MAX`] times at most; the terminal does not echo.
 
 use std::fs::File;
 use std::io;
@@ -16,6 +20,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::config::Password;
+use crate::effective::Effective;
 use crate::stream::polled;
 
 /// How often the password is given: once to the method `password`, once to
@@ -24,6 +29,50 @@ const ANSWERS_MAX: u32 = 2;
 
 /// Most bytes of a question that are kept. A server's own may be longer, but its end counts.
 const QUESTION_MAX_BYTES: usize = 512;
+
+/// What is known of who may ask.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Askers {
+    /// How questions of the destination begin; `None` where nobody else can ask, or nothing is known.
+    beginnings: Option<[String; 2]>,
+}
+
+impl Askers {
+    /// By the user's settings, where ssh tells them.
+    pub(crate) fn by(effective: Option<&Effective>) -> Askers {
+        let beginnings = effective.filter(|settings| settings.has_proxy()).map(|settings| {
+            let get = |keyword| settings.get(keyword).filter(|value| *value != "none");
+            let user = get("user").unwrap_or_default();
+            // As ssh chooses it for its questions.
+            let host = match get("hostkeyalias") {
+                Some(alias) => alias.to_owned(),
+                None => get("hostname").unwrap_or_default().to_lowercase(),
+            };
+            // Of the method `password`, and of `keyboard-interactive` since OpenSSH 8.5; an older
+            // one has the server's words alone there.
+            [format!("{user}@{host}'s password:"), format!("({user}@{host}) ")]
+        });
+        Askers { beginnings }
+    }
+
+    /// Whether a question is the destination's, with all that was heard before it.
+    fn is_destination(&self, heard: &str) -> bool {
+        match &self.beginnings {
+            None => true,
+            Some(all) => all.iter().any(|beginning| heard.starts_with(beginning.as_str())),
+        }
+    }
+}
+
+/// A question that was not answered.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    /// The question.
+    pub(crate) question: String,
+    /// It is for the password of another host, for which there is none: whatever is answered is a
+    /// failed login there.
+    pub(crate) is_foreign: bool,
+}
 
 /// A pseudo-terminal that answers.
 pub(crate) struct Terminal {
@@ -35,7 +84,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    pub(crate) fn open(password: Password) -> io::Result<Terminal> {
+    pub(crate) fn open(password: Password, askers: Askers) -> io::Result<Terminal> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = openpt(flags)?;
         grantpt(&ours)?;
@@ -47,7 +96,7 @@ impl Terminal {
         Ok(Terminal {
             ours: polled(ours, Interest::READABLE)?,
             childs,
-            answerer: Answerer::new(password),
+            answerer: Answerer::new(password, askers),
         })
     }
 
@@ -59,7 +108,7 @@ impl Terminal {
     /// Answers what is asked; returns what could not be answered, for the user to see.
     ///
     /// Dropping the future loses nothing.
-    pub(crate) async fn serve(&mut self) -> io::Result<String> {
+    pub(crate) async fn serve(&mut self) -> io::Result<Unanswered> {
         let mut buffer = [0; 1024];
         loop {
             let mut ready = self.ours.readable().await?;
@@ -68,17 +117,20 @@ impl Terminal {
             match self.answerer.hear(&buffer[..read?]) {
                 None => (),
                 Some(Answer::Password) => {
-                    let line = [self.answerer.password.as_bytes(), b"\n"].concat();
                     // A terminal takes a line of 4095 bytes at once, so this is never cut.
-                    rustix::io::write(self.ours.get_ref(), &line)?;
+                    rustix::io::write(self.ours.get_ref(), self.answerer.password.as_bytes())?;
+                    rustix::io::write(self.ours.get_ref(), b"\n")?;
                 }
                 Some(Answer::Nothing { question }) => {
                     rustix::io::write(self.ours.get_ref(), b"\n")?;
-                    return Ok(question);
+                    return Ok(Unanswered { question, is_foreign: false });
                 }
                 Some(Answer::No { question }) => {
                     rustix::io::write(self.ours.get_ref(), b"no\n")?;
-                    return Ok(question);
+                    return Ok(Unanswered { question, is_foreign: false });
+                }
+                Some(Answer::HangUp { question }) => {
+                    return Ok(Unanswered { question, is_foreign: true });
                 }
             }
         }
@@ -100,19 +152,27 @@ enum Answer {
         /// What was asked.
         question: String,
     },
+    /// Nothing at all: ssh is to end.
+    HangUp {
+        /// What was asked.
+        question: String,
+    },
 }
 
 /// Reads what ssh writes to its terminal.
 struct Answerer {
     password: Password,
+    askers: Askers,
     answered: u32,
     /// What was heard since the last answer or line's end.
     heard: Vec<u8>,
+    /// A line of words has ended since the last answer: a question behind it may be part of one.
+    is_inside: bool,
 }
 
 impl Answerer {
-    fn new(password: Password) -> Answerer {
-        Answerer { password, answered: 0, heard: Vec::new() }
+    fn new(password: Password, askers: Askers) -> Answerer {
+        Answerer { password, askers, answered: 0, heard: Vec::new(), is_inside: false }
     }
 
     /// Takes what was written; an answer when it ends in a question.
@@ -120,8 +180,10 @@ impl Answerer {
         self.heard.extend_from_slice(bytes);
         // A question waits at the end of its line; the lines before it are no questions.
         let line = self.heard.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        self.heard.drain(..line);
+        // Behind an answer ssh itself ends the line.
+        self.is_inside |= self.heard.drain(..line).any(|byte| !byte.is_ascii_whitespace());
         let excess = self.heard.len().saturating_sub(QUESTION_MAX_BYTES);
+        self.is_inside |= excess > 0;
         self.heard.drain(..excess);
 
         let heard = String::from_utf8_lossy(&self.heard);
@@ -131,8 +193,12 @@ impl Answerer {
             return None;
         }
         let is_password = lower.contains("passwor");
+        let is_ours = self.askers.is_destination(question)
+            && (self.askers.beginnings.is_none() || !self.is_inside);
         let answer = if lower.contains("(yes/no") || lower.contains("'yes', 'no'") {
             Answer::No { question: question.to_owned() }
+        } else if is_password && !is_ours {
+            Answer::HangUp { question: question.to_owned() }
         } else if is_password && self.answered < ANSWERS_MAX {
             self.answered += 1;
             Answer::Password
@@ -140,6 +206,7 @@ impl Answerer {
             Answer::Nothing { question: question.to_owned() }
         };
         self.heard.clear();
+        self.is_inside = false;
         Some(answer)
     }
 }
@@ -150,7 +217,47 @@ mod tests {
     use std::io::{Read, Write};
 
     fn answerer() -> Answerer {
-        Answerer::new(Password::new("secret"))
+        Answerer::new(Password::new("secret"), Askers::default())
+    }
+
+    /// Through a jump host.
+    fn wary(settings: &str) -> Answerer {
+        let settings = format!("proxyjump gate\nuser me\nhostname Inner.Example\n{settings}");
+        let askers = Askers::by(Some(&Effective::from_answers(&settings, "")));
+        Answerer::new(Password::new("secret"), askers)
+    }
+
+    /// Class of attack: the password of one host is given to another.
+    #[test]
+    fn a_jump_host_does_not_get_the_password_of_the_destination() {
+        for (settings, question) in [
+            ("", "me@inner.example's password: "),
+            ("", "(me@inner.example) Password: "),
+            ("hostkeyalias alias\n", "me@alias's password: "),
+            ("", "\r\nme@inner.example's password: "),
+        ] {
+            let answer = wary(settings).hear(question.as_bytes());
+            assert_eq!(answer, Some(Answer::Password), "{question}");
+        }
+        for question in [
+            "me@gate's password: ",
+            "Password: ",
+            "(me@gate) Password: ",
+            // What the jump host's server chooses stands behind its own name.
+            "(me@gate) me@inner.example's password: ",
+            "(me@gate) \r\nme@inner.example's password: ",
+            "password for x@me@inner.example's password: ",
+        ] {
+            let answer = wary("").hear(question.as_bytes());
+            assert!(matches!(answer, Some(Answer::HangUp { .. })), "{question}: {answer:?}");
+        }
+        // In pieces, and behind what is too long to be kept.
+        let mut answerer = wary("");
+        assert_eq!(answerer.hear(b"(me@gate) "), None);
+        assert_eq!(answerer.hear(&[b'x'; QUESTION_MAX_BYTES]), None);
+        assert_eq!(answerer.hear(b"\r\n"), None);
+        let answer = answerer.hear(b"me@inner.example's password: ");
+        assert!(matches!(answer, Some(Answer::HangUp { .. })), "{answer:?}");
     }
 
     #[test]
@@ -203,7 +310,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_terminal_answers_and_does_not_echo() {
-        let mut terminal = Terminal::open(Password::new("secret")).unwrap();
+        let mut terminal = Terminal::open(Password::new("secret"), Askers::default()).unwrap();
         let childs = terminal.childs_side().try_clone_to_owned().unwrap();
         let child = std::thread::spawn(move || {
             let mut tty = std::fs::File::from(childs);
@@ -214,7 +321,7 @@ mod tests {
             String::from_utf8(line[..read].to_vec()).unwrap()
         });
         // Had the terminal echoed, the question would have the password in it.
-        assert_eq!(terminal.serve().await.unwrap(), "Code:");
+        assert_eq!(terminal.serve().await.unwrap().question, "Code:");
         assert_eq!(child.join().unwrap(), "secret\n");
     }
 }

@@ -64,11 +64,44 @@ async fn the_fast_cipher_is_chosen_only_where_the_user_chose_none() {
     }
 }
 
+fn with_password(alias: &str) -> Sshd {
+    let alias = alias.to_owned();
+    Sshd::start(Options { takes_password: true, alias, ..Options::default() }).unwrap()
+}
+
+/// Class of attack: the password of one host is given to another.
+#[tokio::test]
+async fn a_jump_host_that_asks_for_a_password_gets_none() {
+    let (gate, inner) = (with_password("gate"), with_password("inner"));
+    let through = |gate: &Sshd| {
+        let (config, alias) = (gate.config_path(), gate.alias());
+        let proxy = format!(
+            "-oProxyCommand=ssh -F {} -W 127.0.0.1:{} {alias}",
+            config.display(),
+            inner.port()
+        );
+        let mut config = config_of(&inner);
+        config.args.push(proxy.into());
+        Config { password: Some(Password::new(inner.password())), ..config }
+    };
+    let failure = failure(through(&gate)).await;
+    assert_eq!(failure.cause, Cause::PermissionDenied, "{failure}");
+    let question = format!("not answered: {}@gate's password:", gate.user());
+    assert!(failure.words.contains(&question), "{}", failure.words);
+    assert_eq!(gate.log().matches("Failed password").count(), 0, "{}", gate.log());
+
+    // A gate that knows the key: what is asked then comes from the destination.
+    let gate = Sshd::start(Options { alias: "gate".to_owned(), ..Options::default() }).unwrap();
+    let mut connection = dialer(through(&gate), &Heard::default()).connect().await.unwrap();
+    if let Err(error) = greet(&mut connection.stream).await {
+        panic!("{error}: {}\n{}", connection.diagnosis.words(), inner.log());
+    }
+}
+
 #[tokio::test]
 async fn a_password_answers_each_connection() {
-    let options = Options { password: Some("open sesame".to_owned()), ..Options::default() };
-    let sshd = Sshd::start(options).unwrap();
-    let config = Config { password: Some(Password::new("open sesame")), ..config_of(&sshd) };
+    let sshd = with_password("testhost");
+    let config = Config { password: Some(Password::new(sshd.password())), ..config_of(&sshd) };
     let dialer = dialer(config, &Heard::default());
     let mut streams = Vec::new();
     for _ in 0..3 {
@@ -87,8 +120,7 @@ async fn a_password_answers_each_connection() {
 
 #[tokio::test]
 async fn a_wrong_password_is_tried_once_and_told() {
-    let options = Options { password: Some("open sesame".to_owned()), ..Options::default() };
-    let sshd = Sshd::start(options).unwrap();
+    let sshd = with_password("testhost");
     let config = Config { password: Some(Password::new("wrong")), ..config_of(&sshd) };
     let failure = failure(config).await;
     assert_eq!(failure.cause, Cause::PermissionDenied, "{failure}");
@@ -191,7 +223,7 @@ async fn noise_of_a_shell_comes_through_as_bytes() {
 async fn stderr_is_passed_on_and_remembered() {
     // sshd throws away what a subsystem says on stderr, but not what a command says.
     let sshd = sshd();
-    let loud = "echo disk almost full >&2; exec /usr/lib/openssh/sftp-server\n";
+    let loud = "echo disk almost full >&2; printf '\\033]52;c;eA==\\007\\342\\200\\256\\377\\n' >&2; exec /usr/lib/openssh/sftp-server\n";
     let config = Config { sftp_server: Some(script(sshd.dir(), "loud", loud)), ..config_of(&sshd) };
     let heard = Heard::default();
     let mut connection = dialer(config, &heard).connect().await.unwrap();
@@ -200,6 +232,12 @@ async fn stderr_is_passed_on_and_remembered() {
     connection.diagnosis.ended().await;
     assert!(heard.text().contains("disk almost full\n"), "{}", heard.text());
     assert!(connection.diagnosis.words().contains("disk almost full\n"));
+    // Class of attack: a server's words that the user's terminal obeys.
+    let escaped = "\\u{1b}]52;c;eA==\\u{7}\\u{202e}\\xff\n";
+    for words in [heard.text(), connection.diagnosis.words()] {
+        assert!(words.contains(escaped), "{words:?}");
+        assert!(!words.chars().any(|char| char.is_control() && char != '\n'), "{words:?}");
+    }
 }
 
 #[tokio::test]
@@ -349,6 +387,15 @@ async fn a_further_session_asks_nobody_and_says_nothing_aloud() {
     for (password, batch) in [(None, true), (Some(Password::new("known")), false)] {
         let heard = Heard::default();
         let dialer = dialer(Config { password, ..config.clone() }, &heard);
+        // In the place of a lost one: no question either, but its words are heard.
+        let mut again = dialer.connect_again().await.unwrap();
+        let mut text = String::new();
+        again.stream.read_to_string(&mut text).await.unwrap();
+        again.diagnosis.ended().await;
+        let asks = ssh::command::has_askpass();
+        assert_eq!(text.contains("-oBatchMode=yes"), batch && !asks, "{text}");
+        assert_eq!(std::mem::take(&mut *heard.lock()), b"aloud\n");
+        drop(again);
         let mut connection = dialer.connect_unasked().await.unwrap();
         let mut text = String::new();
         connection.stream.read_to_string(&mut text).await.unwrap();

@@ -210,6 +210,7 @@ impl AtEnd for Shared {
 
 /// The writer task: writes what is queued until the connection ends.
 pub(super) async fn run(shared: Arc<Shared>) {
+    let _guard = shared.finished_by_panic();
     std::future::poll_fn(|context| {
         let mut state = shared.output.lock();
         if state.stream.is_none() {

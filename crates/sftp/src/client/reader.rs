@@ -78,6 +78,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut reader: impl AsyncRead + Unpin,
     let ended = shared.ended.notified();
     tokio::pin!(ended);
     ended.as_mut().enable();
+    let _guard = shared.finished_by_panic();
     if shared.end().is_some() {
         return;
     }

@@ -195,6 +195,32 @@ async fn an_extension_that_is_not_offered_is_not_asked_for() {
 
 #[tokio::test]
 async fn a_limit_that_cannot_be_kept_is_cut() {
+    let server = limited(1, u64::MAX, u64::MAX).await;
+    assert!(server.max_read <= 256 * 1024 && server.max_read >= 32 * 1024);
+    assert_eq!(server.max_write, 34_000 - 1024, "as long as the packet allows");
+    assert_eq!(server.max_handles, None);
+}
+
+/// Class of attack: limits. One request of the kernel would become a million of the protocol.
+#[tokio::test]
+async fn a_limit_below_what_the_draft_demands_is_raised_to_that() {
+    for tiny in [1, 7, 100, 4095] {
+        let server = limited(tiny, tiny, tiny).await;
+        assert_eq!((server.max_read, server.max_write), (32 * 1024, 32 * 1024), "{tiny}");
+        assert_eq!(server.max_packet, 34_000, "{tiny}");
+    }
+}
+
+#[tokio::test]
+async fn a_limit_of_more_than_32_bits_is_not_truncated() {
+    for huge in [1 << 32, (1 << 32) + 1, u64::MAX] {
+        let server = limited(u64::MAX, huge, huge).await;
+        assert!(server.max_write > 1 << 20, "{server:?}");
+    }
+}
+
+/// What a client makes of a server that announces these limits.
+async fn limited(packet_bytes: u64, read_bytes: u64, write_bytes: u64) -> sftp::Server {
     let (ours, theirs) = tokio::io::duplex(4096);
     let mut script = Script::new(theirs);
     let server = async {
@@ -204,19 +230,11 @@ async fn a_limit_that_cannot_be_kept_is_cut() {
         Version { version: 3, extensions }.encode(&mut out);
         script.send_raw(&out).await;
         let id = script.next_id().await;
-        let limits = sftp::Limits {
-            packet_bytes: 1,
-            read_bytes: u64::MAX,
-            write_bytes: u64::MAX,
-            open_handles: 0,
-        };
+        let limits = sftp::Limits { packet_bytes, read_bytes, write_bytes, open_handles: 0 };
         script.send(id, Reply::Extended(limits.encode())).await;
     };
     let (client, ()) = tokio::join!(Client::connect(ours, Options::default()), server);
-    let server = *client.unwrap().server();
-    assert!(server.max_read <= 256 * 1024 && server.max_read > 0);
-    assert!(server.max_write <= 2048 && server.max_write > 0, "{server:?}");
-    assert_eq!(server.max_handles, None);
+    *client.unwrap().server()
 }
 
 #[tokio::test]
@@ -246,4 +264,26 @@ async fn the_silence_of_a_server_is_measured_and_can_be_ended() {
     assert_eq!(second, Err(Error::Stalled(Duration::from_secs(1))));
     assert_eq!(client.closed().await, Error::Stalled(Duration::from_secs(1)));
     assert_eq!(client.activity().in_flight, 0);
+}
+
+/// Operations run in the task that reads the answers.
+#[tokio::test]
+async fn a_panic_of_one_operation_ends_the_session_instead_of_hanging_the_others() {
+    let (client, mut script) = scripted(&[], Options::default()).await;
+    let client = std::sync::Arc::new(client);
+    let panics = client.clone();
+    let _panics = base::task::Task::start(async move {
+        let _ = panics.lstat(b"a").await;
+        panic!("as the test wants it");
+    });
+    let server = async {
+        let id = script.next_id().await;
+        script.next_id().await;
+        script.send(id, Reply::Attrs(FileAttrs::default())).await;
+    };
+    let other = tokio::time::timeout(Duration::from_secs(20), client.lstat(b"b"));
+    let (other, ()) = tokio::join!(other, server);
+    let other = other.expect("the other operation hangs");
+    assert!(matches!(other, Err(Error::Disconnected(_))), "{other:?}");
+    assert!(client.end().is_some());
 }

@@ -18,11 +18,15 @@ pub(crate) struct Heard(Arc<Mutex<Vec<u8>>>);
 impl Heard {
     pub(crate) fn hook(&self) -> StderrHook {
         let heard = self.0.clone();
-        Arc::new(move |words| heard.lock().unwrap().extend_from_slice(words))
+        Arc::new(move |words| heard.lock().unwrap().extend_from_slice(words.as_bytes()))
+    }
+
+    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap()
     }
 
     pub(crate) fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+        String::from_utf8_lossy(&self.lock()).into_owned()
     }
 }
 
