@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use base::task::Task;
 use base::{Access, Create, OpenFlags, Remote, RemotePath};
 use bytes::Bytes;
-use host::{Config, ConnectError, Connection, Connector, Host, Role};
+use host::{Config, ConnectError, Connection, Connector, Explanation, Host, Role};
 use testkit::link::{Link, LinkOptions};
 use testkit::sshd::{Options, Sshd};
 use tokio::sync::oneshot;
@@ -37,7 +37,8 @@ impl Connector for Ssh {
             .map_err(|error| ConnectError { message: error.to_string(), lasting: false })?;
         let (reader, writer) = connection.stream.into_split();
         let diagnosis = connection.diagnosis;
-        Ok(Connection::from_halves(reader, writer, Box::new(move || diagnosis.summary())))
+        let explain = move || diagnosis.summary().map(Explanation::passing);
+        Ok(Connection::from_halves(reader, writer, Box::new(explain)))
     }
 }
 
@@ -82,7 +83,7 @@ async fn run(
         args: vec!["-F".into(), sshd.config_path().into()],
         ..ssh::Config::new(destination)
     };
-    let dialer = ssh::Dialer::new(config, Arc::new(|_: &[u8]| {}))?;
+    let dialer = ssh::Dialer::new(config, Arc::new(|_: &str| {}))?;
     let connector = Arc::new(Ssh { dialer, connected: AtomicUsize::new(0) });
     let base = dir.path().to_str().ok_or("a path")?.as_bytes().to_vec();
     let config = Config { base, max_conns, ..Config::default() };

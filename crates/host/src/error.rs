@@ -1,7 +1,7 @@
 //! Why a host cannot be used, in words for the user. Operations answer with an
 //! [`Errno`](base::Errno) instead, see the module `errno`.
 
-use crate::connector::ConnectError;
+use crate::connector::{Cause, ConnectError, Explanation};
 
 /// Why [`Host::connect`](crate::Host::connect) failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -10,12 +10,23 @@ pub enum Error {
     #[error("cannot connect: {0}")]
     Connect(#[from] ConnectError),
     /// There is one, but at its other end is no usable SFTP server.
-    #[error("{}", session_text(.source, .diagnosis.as_deref()))]
+    #[error("{}", session_text(.source, .diagnosis.as_ref().map(|it| it.text.as_str())))]
     Session {
         /// What went wrong with the protocol.
         source: sftp::Error,
         /// The transport's own words, usually the better explanation.
-        diagnosis: Option<String>,
+        diagnosis: Option<Explanation>,
+    },
+    /// Logins were refused so often that the next one is left to the user.
+    #[error(
+        "{why}\n  the login was refused {times} times and is not repeated now: load the key \
+         (ssh-add), or unmount and mount again"
+    )]
+    Refused {
+        /// What the last attempt has met.
+        why: Box<Error>,
+        /// Attempts.
+        times: u32,
     },
     /// The base does not exist.
     #[error("{path}: no such directory on the server")]
@@ -46,6 +57,18 @@ pub enum Error {
         /// The base, escaped.
         path: String,
     },
+}
+
+impl Error {
+    /// What it means for the next attempt.
+    pub(crate) fn cause(&self) -> Cause {
+        match self {
+            Error::Connect(error) if error.lasting => Cause::Lasting,
+            Error::Session { diagnosis: Some(diagnosis), .. } => diagnosis.cause,
+            Error::Refused { .. } => Cause::Refused,
+            _ => Cause::Passing,
+        }
+    }
 }
 
 fn session_text(source: &sftp::Error, diagnosis: Option<&str>) -> String {

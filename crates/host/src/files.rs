@@ -1,6 +1,8 @@
 //! What goes through the handle of an open file.
 
+use std::future::poll_fn;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 
 use base::{Attr, Data, Errno, Fh, RemotePath, Result};
@@ -12,7 +14,7 @@ use crate::host::Host;
 use crate::order::{EVERYTHING, Turn};
 use crate::piece::{LARGE_BYTES, Piece, Read, Write};
 use crate::probe::Probe;
-use crate::{attr, errno, piece};
+use crate::{attr, errno, gather, piece};
 
 /// Parts of long reads and writes are so many bytes or a multiple: a page.
 const PART_MULTIPLE_BYTES: u32 = 4096;
@@ -21,12 +23,43 @@ impl Host {
     /// The file, if its session lives. If not, a connection is waited for, and the handle is
     /// stale then: it is here that handles would be opened anew.
     pub(crate) async fn live_file(&self, fh: Fh) -> Result<Arc<OpenFile>> {
-        let file = self.handles.file(fh)?;
+        self.living(self.handles.file(fh)?).await
+    }
+
+    async fn living(&self, file: Arc<OpenFile>) -> Result<Arc<OpenFile>> {
         if !file.open.session.is_alive() {
             self.metadata().await?;
             return Err(Errno::ESTALE);
         }
         Ok(file)
+    }
+
+    /// Closes the file, and returns what the server answers if something may have been written
+    /// through one of its handles: CLOSE goes out right behind what was sent through them.
+    pub(crate) async fn finish_file(&self, fh: Fh) -> Result<()> {
+        let file = self.living(self.handles.remove_file(fh)?).await?;
+        if !file.named.may_change() {
+            // Closed behind the last of the reads under way, which keep no order.
+            return Ok(());
+        }
+        let mut turn = Some(file.enter(EVERYTHING, true, Some(file.open.session.slot)));
+        if let Some(turn) = &turn {
+            turn.come().await;
+        }
+        let all = file.all_handles();
+        let mut closing = pin!(gather::all(all.iter().filter_map(|open| open.close())));
+        let answers = poll_fn(|context| {
+            let polled = closing.as_mut().poll(context);
+            // It was sent, and changes nothing that others of this path would wait for.
+            turn = None;
+            polled
+        });
+        for (answer, open) in answers.await.into_iter().zip(&all) {
+            if let Err(error) = answer {
+                return Err(Probe(&open.session).close(&error, file.named.name()).await);
+            }
+        }
+        Ok(())
     }
 
     pub(crate) async fn read_file(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
@@ -35,7 +68,7 @@ impl Host {
         let max_read = file.open.session.max_read;
         let may_change = file.named.may_change();
         if len < LARGE_BYTES && len <= max_read && !may_change {
-            let OpenHandle { session, handle } = &*file.open;
+            let OpenHandle { session, handle, .. } = &*file.open;
             let first = session.client.read(handle, offset, len).await;
             let first = first.map_err(|error| errno::from_handle(&error))?;
             return fill(&file.open, first, offset, len).await.map(|(data, _)| data);
@@ -78,6 +111,7 @@ impl Host {
             false => offset..offset + u64::from(len),
         };
         let turn = Some(file.enter(bytes, true, route.slot()));
+        let at = |part: u32| (!file.flags.append).then(|| offset + u64::from(part));
         let piece = |at: u32, len: u32| {
             let part = data.slice(at as usize..(at + len) as usize);
             let write = Write { offset: offset + u64::from(at), data: part };
@@ -85,12 +119,12 @@ impl Host {
         };
         if len <= max_write {
             let (open, answer) = piece::one(turn.clone(), piece(0, len)).await;
-            return written(&open, answer).await;
+            return written(&open, answer, at(0), len).await;
         }
         let pieces = parts(len, max_write).map(|(at, len)| piece(at, len)).collect();
         let answers = piece::all(turn.clone(), pieces).await;
-        for (open, answer) in answers {
-            written(&open, answer).await?;
+        for ((part, _), (open, answer)) in parts(len, max_write).zip(answers) {
+            written(&open, answer, at(part), len).await?;
         }
         Ok(())
     }
@@ -101,10 +135,9 @@ impl Host {
         let file = self.live_file(fh).await?;
         let open = file.any_lane(self.pool.active());
         let turn = file.enter(EVERYTHING, false, Some(open.session.slot));
-        turn.come().await;
-        match open.session.client.fsync(&open.handle).await {
+        match piece::in_turn(&turn, open.session.client.fsync(&open.handle)).await {
             Ok(()) => Ok(()),
-            Err(error) => Err(Probe(&open.session).handle(&error, &open.handle).await),
+            Err(error) => Err(Probe(&open.session).handle(&error, &open.handle, 0).await),
         }
     }
 
@@ -123,7 +156,7 @@ impl Host {
             Err(error) if crate::open::is_failure(&error) => return Err(Errno::EOPNOTSUPP),
             Err(error) => return Err(Probe(&session).opendir(&error, path).await),
         };
-        let open = OpenHandle { session, handle };
+        let open = OpenHandle::new(session, handle);
         let synced = open.session.client.fsync(&open.handle).await;
         synced.map_err(|error| errno::from_handle(&error))
     }
@@ -131,11 +164,11 @@ impl Host {
     pub(crate) async fn stat_file(&self, fh: Fh) -> Result<Attr> {
         let file = self.live_file(fh).await?;
         let open = &file.open;
-        let turn = file.named.may_change().then(|| file.enter(EVERYTHING, false, Some(0)));
-        if let Some(turn) = &turn {
-            turn.come().await;
-        }
-        let attrs = open.session.client.fstat(&open.handle).await;
+        let look = open.session.client.fstat(&open.handle);
+        let attrs = match file.named.may_change() {
+            true => piece::in_turn(&file.enter(EVERYTHING, false, Some(0)), look).await,
+            false => look.await,
+        };
         attr::from_wire(&attrs.map_err(|error| errno::from_handle(&error))?)
     }
 }
@@ -155,10 +188,19 @@ fn parts(len: u32, most: u32) -> impl Iterator<Item = (u32, u32)> {
     (0..len).step_by(part as usize).map(move |at| (at, part.min(len - at)))
 }
 
-async fn written(open: &OpenHandle, answer: sftp::Result<()>) -> Result<()> {
+/// What became of a write of `len` bytes, or of a part of one that begins at `offset`.
+async fn written(
+    open: &OpenHandle,
+    answer: sftp::Result<()>,
+    offset: Option<u64>,
+    len: u32,
+) -> Result<()> {
     match answer {
         Ok(()) => Ok(()),
-        Err(error) => Err(Probe(&open.session).handle(&error, &open.handle).await),
+        Err(error) => {
+            let probe = Probe(&open.session);
+            Err(probe.write(&error, &open.handle, offset, u64::from(len)).await)
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Dh, Errno, Fh, OpenFlags, RemotePath};
-use sftp::RemoteHandle;
+use sftp::{Call, RemoteHandle};
 
 use crate::gate::Slots;
 use crate::lanes::Lanes;
@@ -16,15 +16,31 @@ use crate::listing::Listing;
 use crate::order::Order;
 use crate::session::Session;
 
-/// A handle on the server; closed there when this is dropped.
+/// A handle on the server; closed there when this is dropped, unless that was asked for before.
 pub(crate) struct OpenHandle {
     pub(crate) session: Arc<Session>,
     pub(crate) handle: RemoteHandle,
+    closing: AtomicBool,
+}
+
+impl OpenHandle {
+    pub(crate) fn new(session: Arc<Session>, handle: RemoteHandle) -> OpenHandle {
+        OpenHandle { session, handle, closing: AtomicBool::new(false) }
+    }
+
+    /// The request that closes it, to be polled at once. What was sent through it is answered all
+    /// the same. `None` when it was asked for before.
+    pub(crate) fn close(&self) -> Option<Call<()>> {
+        let before = self.closing.swap(true, Ordering::SeqCst);
+        (!before).then(|| self.session.client.close(&self.handle))
+    }
 }
 
 impl Drop for OpenHandle {
     fn drop(&mut self) {
-        self.session.client.close_unattended(&self.handle);
+        if !*self.closing.get_mut() {
+            self.session.client.close_unattended(&self.handle);
+        }
     }
 }
 
@@ -189,10 +205,9 @@ impl Handles {
         self.lock().files.get(&fh.0).cloned().ok_or(Errno::EBADF)
     }
 
-    pub(crate) fn remove_file(&self, fh: Fh) {
-        let file = self.lock().files.remove(&fh.0);
-        // Dropped, and so closed, without the lock.
-        drop(file);
+    /// Takes it out of the table. To be dropped, and so closed, without the lock.
+    pub(crate) fn remove_file(&self, fh: Fh) -> Result<Arc<OpenFile>, Errno> {
+        self.lock().files.remove(&fh.0).ok_or(Errno::EBADF)
     }
 
     pub(crate) fn add_dir(&self, listing: Listing) -> Dh {

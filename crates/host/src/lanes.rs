@@ -142,6 +142,12 @@ impl Lanes {
         here.map(|lane| lane.open.clone())
     }
 
+    /// Takes all of them out.
+    fn take(&self) -> Vec<Arc<OpenHandle>> {
+        let lanes = std::mem::take(&mut self.lock().lanes);
+        lanes.into_iter().map(|lane| lane.open).collect()
+    }
+
     /// Gives up the handles on these sessions.
     pub(crate) fn leave(&self, slots: Slots) {
         let mut state = self.lock();
@@ -180,6 +186,13 @@ impl OpenFile {
             }
         }
         self.lanes.route(&self.open, active)
+    }
+
+    /// All its handles, the first one first; to be closed.
+    pub(crate) fn all_handles(&self) -> Vec<Arc<OpenHandle>> {
+        let mut all = vec![self.open.clone()];
+        all.extend(self.lanes.take());
+        all
     }
 
     /// The handle for what concerns all of the content.
@@ -252,7 +265,7 @@ async fn open_again(
         Access::ReadWrite => sftp::OpenFlags::READ | sftp::OpenFlags::WRITE,
     };
     let handle = client.open(&full, access, FileAttrs::default()).await.ok()?;
-    Some(Arc::new(OpenHandle { session, handle }))
+    Some(Arc::new(OpenHandle::new(session, handle)))
 }
 
 /// The attributes of an open file.
@@ -266,15 +279,6 @@ async fn look_at_first(file: &Weak<OpenFile>) -> Option<Attr> {
     look(&first).await
 }
 
-/// Whether `attr` is what a file may show that showed `before` earlier and `after` later.
-fn is_between(attr: &Attr, before: &Attr, after: &Attr) -> bool {
-    let who = |attr: &Attr| (attr.kind, attr.perm, attr.uid, attr.gid);
-    who(attr) == who(before)
-        && who(attr) == who(after)
-        && (before.size..=after.size).contains(&attr.size)
-        && (before.mtime..=after.mtime).contains(&attr.mtime)
-}
-
 /// For a file that is only read here.
 async fn looks_the_same(file: &Weak<OpenFile>, open: &OpenHandle, before: Attr) -> Option<bool> {
     if file.upgrade()?.flags.access == Access::Write {
@@ -282,7 +286,7 @@ async fn looks_the_same(file: &Weak<OpenFile>, open: &OpenHandle, before: Attr) 
     }
     let here = look(open).await?;
     let (after, alike) = tokio::join!(look_at_first(file), reads_alike(file, open, here.size));
-    Some(alike? && is_between(&here, &before, &after?))
+    Some(alike? && here.is_between(&before, &after?))
 }
 
 /// Whether both handles show the same bytes in some places.
@@ -313,7 +317,7 @@ async fn changes_in_step(
     for _ in 0..LOOKS {
         let here = look(open).await?;
         let after = look_at_first(file).await?;
-        if !is_between(&here, &before, &after) {
+        if !here.is_between(&before, &after) {
             return Some(false);
         }
         let now = (here.size, here.mtime);
@@ -325,31 +329,4 @@ async fn changes_in_step(
         before = after;
     }
     Some(false)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use base::Timestamp;
-
-    #[test]
-    fn between_is_between() {
-        let attr = |size, secs| Attr {
-            kind: FileKind::Regular,
-            perm: 0o644,
-            size,
-            uid: 1,
-            gid: 1,
-            atime: Timestamp::default(),
-            mtime: Timestamp::from_secs(secs),
-        };
-        let (before, after) = (attr(10, 5), attr(20, 6));
-        for (size, secs, expected) in
-            [(10, 5, true), (20, 6, true), (9, 5, false), (21, 6, false), (15, 7, false)]
-        {
-            assert_eq!(is_between(&attr(size, secs), &before, &after), expected, "{size} {secs}");
-        }
-        assert!(!is_between(&Attr { uid: 2, ..attr(15, 5) }, &before, &after));
-        assert!(!is_between(&attr(10, 5), &after, &before), "a file that shrank");
-    }
 }

@@ -50,7 +50,10 @@ mod session;
 mod setattr;
 
 pub use config::{AUTOMATIC_CONNS, Config};
-pub use connector::{ConnectError, Connection, Connector, Diagnosis, Role, Stream};
+pub use connector::{
+    Cause, ConnectError, Connection, Connector, DEFAULT_PATIENCE, Diagnosis, Explanation, Role,
+    Stream,
+};
 pub use error::Error;
 pub use host::Host;
 pub use pool::status::{SessionState, SessionStatus, Status};

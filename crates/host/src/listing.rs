@@ -1,4 +1,8 @@
 //! An open directory: parts of its listing are asked for ahead and given out in order.
+//!
+//! OpenSSH's server leaves out of a listing what its `lstat` refuses. In a directory that the login
+//! may read and not search that is everything, `.` and `..` too. So a listing without any entry,
+//! these two included, is empty only if the directory can be searched; else it is `EACCES`.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -6,9 +10,10 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use base::{DirEntry, Errno, FileKind, Name, Result};
-use sftp::{Call, NameEntry};
+use sftp::{Call, NameEntry, StatusCode};
 use tokio::sync::Mutex;
 
+use crate::config::Config;
 use crate::handles::OpenHandle;
 use crate::session::Session;
 use crate::{attr, errno, gather};
@@ -21,17 +26,16 @@ const FIRST_DEPTH: usize = 2;
 /// carries 1,600 entries a round trip.
 const LAST_DEPTH: usize = 16;
 
-/// Names that are no names are logged so often for one listing.
-const LOGGED_NAMES: usize = 3;
-
 /// Parts without one valid name in a row, before it is an error of the server.
 const EMPTY_PARTS: usize = 64;
 
 /// An open directory.
 pub(crate) struct Listing {
     open: OpenHandle,
-    /// The directory's path on the server, when links are to be shown as what they lead to.
-    follow_in: Option<Vec<u8>>,
+    /// The directory's path on the server.
+    path: Vec<u8>,
+    /// Links are to be shown as what they lead to.
+    follows: bool,
     last_depth: usize,
     /// A queue for those who read the same directory at the same time rather than a lock: held
     /// while an answer is awaited, so that each part is given out once and in order. Whoever gives
@@ -46,22 +50,26 @@ struct State {
     ready: Vec<DirEntry>,
     /// How it ended.
     end: Option<std::result::Result<(), Errno>>,
-    invalid_names: usize,
+    /// The server has shown, by an entry or by `.`, that the directory can be searched.
+    searchable: bool,
 }
 
 impl Listing {
     /// Begins to ask at once.
-    pub(crate) fn new(open: OpenHandle, follow_in: Option<Vec<u8>>, pipelined: bool) -> Listing {
+    pub(crate) fn new(open: OpenHandle, path: Vec<u8>, config: &Config) -> Listing {
+        let pipelined = !config.sync_readdir;
         let depth = |pipelined_depth| if pipelined { pipelined_depth } else { 1 };
         let mut state = State {
             asked: VecDeque::new(),
             depth: depth(FIRST_DEPTH),
             ready: Vec::new(),
             end: None,
-            invalid_names: 0,
+            searchable: false,
         };
         state.ask(&open);
-        Listing { open, follow_in, last_depth: depth(LAST_DEPTH), state: Mutex::new(state) }
+        let last_depth = depth(LAST_DEPTH);
+        let follows = config.follow_symlinks;
+        Listing { open, path, follows, last_depth, state: Mutex::new(state) }
     }
 
     pub(crate) fn slot(&self) -> usize {
@@ -77,18 +85,31 @@ impl Listing {
         let mut state = self.state.lock().await;
         for _ in 0..EMPTY_PARTS {
             if !state.ready.is_empty() {
-                if let Some(dir) = &self.follow_in {
-                    self.resolve_links(dir, &mut state.ready).await;
+                if self.follows {
+                    self.resolve_links(&mut state.ready).await;
                 }
                 return Ok(Some(std::mem::take(&mut state.ready)));
             }
             match state.end {
+                Some(Ok(())) if !state.searchable => {
+                    if self.may_not_search().await {
+                        state.end = Some(Err(Errno::EACCES));
+                    }
+                    state.searchable = true;
+                }
                 Some(Ok(())) => return Ok(None),
                 Some(Err(errno)) => return Err(errno),
                 None => self.receive(&mut state).await,
             }
         }
         Err(Errno::EIO)
+    }
+
+    /// Whether the server refuses to look at the directory's own `.`.
+    async fn may_not_search(&self) -> bool {
+        let dot = [&self.path[..], b"/."].concat();
+        let look = self.open.session.client.lstat(&dot).await;
+        look.is_err_and(|error| error.status() == Some(StatusCode::PERMISSION_DENIED))
     }
 
     /// Waits for one answer and takes it into the state.
@@ -118,7 +139,7 @@ impl Listing {
         match answer {
             Ok(Some(names)) => {
                 state.depth = (state.depth + 2).min(self.last_depth);
-                state.take(names);
+                state.take(names, &self.open.session);
             }
             Ok(None) => state.finish(Ok(())),
             Err(error) => state.finish(Err(errno::from_handle(&error))),
@@ -126,13 +147,13 @@ impl Listing {
     }
 
     /// Gives links the attributes of what they lead to, where they lead to something.
-    async fn resolve_links(&self, dir: &[u8], entries: &mut [DirEntry]) {
+    async fn resolve_links(&self, entries: &mut [DirEntry]) {
         let is_link =
             |entry: &&mut DirEntry| entry.attr.is_some_and(|attr| attr.kind == FileKind::Symlink);
         let links: Vec<_> = entries.iter_mut().filter(is_link).collect();
         let calls: Vec<_> = links
             .iter()
-            .map(|entry| [dir, b"/", entry.name.as_bytes()].concat())
+            .map(|entry| [&self.path[..], b"/", entry.name.as_bytes()].concat())
             .map(|path| self.open.session.client.stat(&path))
             .collect();
         for (entry, answer) in links.into_iter().zip(gather::all(calls).await) {
@@ -154,7 +175,8 @@ impl State {
         }
     }
 
-    fn take(&mut self, names: Vec<NameEntry>) {
+    fn take(&mut self, names: Vec<NameEntry>, session: &Session) {
+        self.searchable |= !names.is_empty();
         for entry in names {
             if matches!(&entry.name[..], b"." | b"..") {
                 continue;
@@ -163,13 +185,7 @@ impl State {
                 Ok(name) => {
                     self.ready.push(DirEntry { name, attr: attr::from_wire(&entry.attrs).ok() });
                 }
-                Err(why) => {
-                    if self.invalid_names < LOGGED_NAMES {
-                        let name = entry.name[..entry.name.len().min(300)].escape_ascii();
-                        tracing::warn!("the server listed {why}, left out: \"{name}\"");
-                    }
-                    self.invalid_names += 1;
-                }
+                Err(why) => session.complain_of(why, &entry.name),
             }
         }
     }

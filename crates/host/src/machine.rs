@@ -4,7 +4,7 @@
 //! another. What they share is then a network file system, on which one does not see at once what
 //! another has written. So one file is only used over sessions that are of one machine.
 
-use sftp::{Client, FileAttrs, OpenFlags};
+use std::sync::Arc;
 
 use crate::session::Session;
 
@@ -16,20 +16,16 @@ const BOOT_ID: &[u8] = b"/proc/sys/kernel/random/boot_id";
 const BOOT_ID_BYTES: u32 = 64;
 
 /// Whether nothing says that the two are of different machines.
-pub(crate) async fn same(one: &Session, other: &Session) -> bool {
+pub(crate) async fn same(one: &Arc<Session>, other: &Arc<Session>) -> bool {
     let (one, other) = tokio::join!(of(one), of(other));
     one.is_none() || other.is_none() || one == other
 }
 
 /// What tells this run of its machine from all others, asked once.
-pub(crate) async fn of(session: &Session) -> Option<&[u8]> {
-    let known = session.machine.get_or_init(|| ask(&session.client)).await;
-    known.as_deref()
-}
-
-async fn ask(client: &Client) -> Option<Box<[u8]>> {
-    let handle = client.open(BOOT_ID, OpenFlags::READ, FileAttrs::default()).await.ok()?;
-    let id = client.read(&handle, 0, BOOT_ID_BYTES).await;
-    client.close_unattended(&handle);
-    id.ok()?.map(|id| id.as_ref().into())
+pub(crate) async fn of(session: &Arc<Session>) -> Option<&[u8]> {
+    let ask = async || {
+        let id = session.read_small(BOOT_ID, BOOT_ID_BYTES).await?;
+        (!id.is_empty()).then(|| id.as_ref().into())
+    };
+    session.machine.get_or_init(ask).await.as_deref()
 }

@@ -70,8 +70,7 @@ impl Host {
             Ok(handle) => handle,
             Err(error) => return Err(Probe(&session).opendir(&error, path).await),
         };
-        let follow_in = self.config().follow_symlinks.then_some(full);
-        Ok(Listing::new(OpenHandle { session, handle }, follow_in, !self.config().sync_readdir))
+        Ok(Listing::new(OpenHandle::new(session, handle), full, self.config()))
     }
 
     pub(crate) async fn make_dir(&self, path: &RemotePath, perm: u32) -> Result<()> {

@@ -94,7 +94,7 @@ impl Attempt<'_> {
         let open = self.session.client.open(&full, self.wire_flags(), FileAttrs::default());
         let (look, open) = gather::both(look, open).await;
         let session = self.session.clone();
-        Ok((look, open.map(|handle| OpenHandle { session, handle })))
+        Ok((look, open.map(|handle| OpenHandle::new(session, handle))))
     }
 
     fn probe(&self) -> Probe<'_> {
@@ -130,7 +130,7 @@ impl Attempt<'_> {
         let (cut, after) =
             gather::both(client.fsetstat(&open.handle, empty), client.fstat(&open.handle)).await;
         if let Err(error) = cut.and(after.as_ref().map(|_| ()).map_err(Clone::clone)) {
-            return Err(self.probe().handle(&error, &open.handle).await);
+            return Err(self.probe().handle(&error, &open.handle, 0).await);
         }
         let attr = after.map_err(|_| Errno::EIO).and_then(|attrs| attr::from_wire(&attrs))?;
         Ok((open, attr))
@@ -146,7 +146,7 @@ impl Attempt<'_> {
         let (open, look) = gather::opening(open, look).await;
         match (open, look) {
             (Ok(handle), look) => {
-                let open = OpenHandle { session: self.session.clone(), handle };
+                let open = OpenHandle::new(self.session.clone(), handle);
                 let attr = self.of_new(&open, look, perm).await?;
                 let attr = self.fix_permissions(&open, attr, perm).await?;
                 Ok(Made::New(open, attr))
@@ -154,9 +154,8 @@ impl Attempt<'_> {
             (Err(error), _) if error.ends_connection() => Err(crate::errno::from_sftp(&error)),
             (Err(_), Ok(attrs)) => Ok(Made::Taken(attr::from_wire(&attrs)?)),
             (Err(error), Err(_)) => {
-                let errno = self.probe().create(&error, self.path).await;
-                // All else is explained, so what is left is a server out of handles.
-                Err(if errno == Errno::EPERM { self.failed(&error).await } else { errno })
+                let open_handles = self.host.handles.open_on(self.session.slot);
+                Err(self.probe().create_open(&error, self.path, open_handles).await)
             }
         }
     }

@@ -305,3 +305,12 @@ pub(crate) async fn one<A: Ask>(turn: Option<Arc<Turn>>, mut piece: Piece<A>) ->
     })
     .await
 }
+
+/// Waits for the turn, sends `call`, and waits for the answer. What enters later may follow on the
+/// same session before that.
+pub(crate) async fn in_turn<T>(turn: &Turn, mut call: Call<T>) -> sftp::Result<T> {
+    turn.come().await;
+    poll_fn(|context| call.poll_send(context)).await;
+    turn.sent();
+    call.await
+}

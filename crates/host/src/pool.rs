@@ -11,10 +11,14 @@
 //! - `Down`: the last attempt failed. Before `retry_at` callers are told so at once, or wait when
 //!   that is near; after it → `Connecting`.
 //!
+//! A login that is refused is repeated after a minute, and after the third one in a row it is the
+//! user's turn ([`Refusals`]); that is counted for all places together but the first.
+//!
 //! The lock of a place is never held across an await.
 
 pub(crate) mod status;
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,23 +28,43 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::connector::{Connector, Role};
+use crate::connector::{Cause, Connector, Role};
 use crate::error::Error;
 use crate::gate::{MAX_SLOTS, Slots};
 use crate::gates::Gates;
 use crate::growth;
 use crate::session::Session;
 
-/// Time to the second attempt after a failed one; doubles with each failure.
+/// Time to the next attempt after a failed one; after one that was turned away, it doubles with each
+/// failure. It is the delay with which a link that is back is noticed. OpenSSH has a penalty of 1 s for
+/// each connection that ends before the login (`PerSourcePenalties`), and acts from 15 s on; at this
+/// pace one mount does not reach that.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 
-/// Longest time between attempts: what a link that is back is noticed late. OpenSSH punishes who
-/// comes without logging in (`PerSourcePenalties`), each time for 1 s, and acts from 15 s on; at this
-/// pace that is never reached.
+/// Failures, about those of an outage of one minute, after which attempts are less frequent. Each
+/// attempt starts a process.
+const QUICK_RETRIES: u32 = 60;
+
+/// Longest time between attempts.
 const LAST_RETRY: Duration = Duration::from_secs(4);
 
-/// The time after a failure that lasts. For a failed login OpenSSH's penalty is 5 s.
+/// The time after a failure that lasts.
 const LASTING_RETRY: Duration = Duration::from_secs(30);
+
+/// The time after a login that was refused. Each is a failed login in the server's log, for which
+/// OpenSSH has a penalty of 5 s and others lock the account or the address after a few in minutes.
+const REFUSED_RETRY: Duration = Duration::from_secs(60);
+
+/// Logins that may be refused one after the other before it is the user's turn.
+const REFUSALS: u32 = 3;
+
+/// The time after the last of them. Seldom enough for any lock, and a key that was loaded
+/// meanwhile is used at last.
+const USERS_TURN: Duration = Duration::from_secs(60 * 60);
+
+/// Bounds of the time between attempts that are turned away before the login. They are drawn at
+/// random, so that many that came at once do not come at once again.
+const TURNED_AWAY_PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
 /// An attempt nearer than this is waited for rather than answered with an error.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -97,6 +121,14 @@ impl From<Unavailable> for Errno {
     }
 }
 
+/// Logins that were refused one after the other.
+#[derive(Default)]
+struct Refusals {
+    times: u32,
+    /// There must be no login before this.
+    until: Option<(Instant, Error)>,
+}
+
 /// The sessions of one host.
 pub(crate) struct Pool {
     pub(crate) connector: Arc<dyn Connector>,
@@ -109,6 +141,8 @@ pub(crate) struct Pool {
     pub(crate) gates: Gates,
     /// Why the last attempt to have the first session has failed; `None` once one has gone well.
     trouble: watch::Sender<Option<String>>,
+    /// Logins that were refused: of the first session, and of further ones.
+    refusals: [Mutex<Refusals>; 2],
     /// The sessions that carry content; none as long as the first one does everything.
     active: AtomicU64,
     /// What a caller should have on its way, in bytes.
@@ -136,6 +170,7 @@ impl Pool {
             wanted,
             gates,
             trouble: watch::Sender::new(None),
+            refusals: Default::default(),
             active: AtomicU64::new(0),
             suggested_bytes: AtomicU64::new(growth::suggested(1, growth::window_for(None))),
             request_bytes: AtomicU32::new(0),
@@ -253,6 +288,12 @@ impl Pool {
                 *failures
             }
         };
+        // Of another place of the same kind.
+        if let Some((until, why)) = &self.refusals(slot).until
+            && *until > Instant::now()
+        {
+            return Step::Sleep { until: *until, why: why.clone() };
+        }
         *state = State::Connecting;
         Step::Connect { failures }
     }
@@ -265,10 +306,12 @@ impl Pool {
             // A login that waits for its user must not outlive what it was for.
             _ = wanted.changed() => return,
         };
+        let attempt = attempt.map_err(|why| self.note_refusal(slot, why));
         let place = &self.places[slot];
         let mut state = place.lock();
         *state = match attempt {
             Ok(session) => {
+                *self.refusals(slot) = Refusals::default();
                 let most = session.max_read.min(session.max_write);
                 self.request_bytes.store(most, Ordering::Relaxed);
                 if slot == 0 {
@@ -280,15 +323,40 @@ impl Pool {
                 if slot == 0 {
                     self.failed(&why);
                 }
-                let lasting = matches!(&why, Error::Connect(error) if error.lasting);
                 let doubled = FIRST_RETRY.saturating_mul(1 << failures.min(16));
-                let pause = if lasting { LASTING_RETRY } else { doubled.min(LAST_RETRY) };
+                let pause = match (why.cause(), &why) {
+                    (_, Error::Refused { .. }) => USERS_TURN,
+                    (Cause::Refused, _) => REFUSED_RETRY,
+                    (Cause::Lasting, _) => LASTING_RETRY,
+                    (Cause::Passing, _) if failures < QUICK_RETRIES => FIRST_RETRY,
+                    (Cause::Passing | Cause::TurnedAway, _) => doubled.min(LAST_RETRY),
+                };
                 let failures = failures.saturating_add(1);
                 State::Down { why, failures, retry_at: Instant::now() + pause }
             }
         };
         drop(state);
         place.settled.notify_waiters();
+    }
+
+    fn refusals(&self, slot: usize) -> MutexGuard<'_, Refusals> {
+        self.refusals[slot.min(1)].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a login that was refused; gives what is to be said of it.
+    fn note_refusal(&self, slot: usize, why: Error) -> Error {
+        if why.cause() != Cause::Refused {
+            return why;
+        }
+        let mut refusals = self.refusals(slot);
+        refusals.times = refusals.times.saturating_add(1);
+        let times = refusals.times;
+        let (pause, why) = match times < REFUSALS {
+            true => (REFUSED_RETRY, why),
+            false => (USERS_TURN, Error::Refused { why: Box::new(why), times }),
+        };
+        refusals.until = Some((Instant::now() + pause, why.clone()));
+        why
     }
 
     /// The first session could not be had.
@@ -345,13 +413,15 @@ impl Pool {
     }
 
     async fn attempt(&self, slot: usize) -> Result<Arc<Session>, Error> {
-        let role = if slot == 0 { Role::Metadata } else { Role::Bulk(slot) };
-        let attempt = async {
-            let connection = self.connector.connect(role).await?;
-            Session::begin(connection, slot, &self.config).await
+        let is_first = slot == 0 && !self.connected_once.load(Ordering::Relaxed);
+        let role = match slot {
+            0 if is_first => Role::Metadata,
+            0 => Role::Again,
+            slot => Role::Bulk(slot),
         };
+        let attempt = self.until_let_in(role, slot);
         // The very first one may have to wait for somebody who types a password.
-        if slot == 0 && !self.connected_once.load(Ordering::Relaxed) {
+        if is_first {
             let session = attempt.await?;
             self.connected_once.store(true, Ordering::Relaxed);
             return Ok(session);
@@ -362,4 +432,29 @@ impl Pool {
             Err(_) => Err(Error::Session { source: sftp::Error::Stalled(limit), diagnosis: None }),
         }
     }
+    /// Begins a session, once more for as long as the server turns it away before the login.
+    async fn until_let_in(&self, role: Role, slot: usize) -> Result<Arc<Session>, Error> {
+        let began = Instant::now();
+        let [mut most, last] = TURNED_AWAY_PAUSES;
+        loop {
+            let begun = match self.connector.connect(role).await {
+                Ok(connection) => Session::begin(connection, slot, &self.config).await,
+                Err(error) => Err(error.into()),
+            };
+            let Err(why) = begun else { return begun };
+            let pause = most.mul_f64(0.5 + random());
+            let is_late = began.elapsed() + pause > self.connector.patience().await;
+            if why.cause() != Cause::TurnedAway || is_late {
+                return Err(why);
+            }
+            tracing::debug!(session = slot, "turned away, once more in {pause:?}");
+            tokio::time::sleep(pause).await;
+            most = (most * 2).min(last);
+        }
+    }
+}
+
+/// From 0 to 1, another one in each process and at each call.
+fn random() -> f64 {
+    f64::from(RandomState::new().hash_one(0) as u32) / f64::from(u32::MAX)
 }

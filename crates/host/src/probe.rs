@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use base::{Errno, FileKind, RemotePath};
-use sftp::{Error, FileAttrs, StatVfs, StatusCode};
+use sftp::{Error, FileAttrs, RemoteHandle, StatVfs, StatusCode};
 
 use crate::handles::OpenHandle;
 use crate::session::Session;
@@ -19,6 +19,25 @@ const DEFAULT_NAME_MAX: usize = 255;
 
 /// Handles that OpenSSH's server needs for itself beyond those it counts.
 const SPARE_HANDLES: u64 = 2;
+
+/// A file system with less than this available, in bytes, is full for a request that needs room
+/// and failed for no reason that is told. Block allocators keep the last blocks back: ext4 and XFS
+/// refuse while some are available, and a directory of XFS wants up to 50 blocks at once.
+const SLACK_BYTES: u64 = 1 << 20;
+
+/// The smallest limit of a file's size that is in use today, in bytes: that of vfat. A file system
+/// makes a file longer without allocating anything; so where only that failed, past this size, the
+/// size is the reason.
+const SMALLEST_LIMIT_BYTES: u64 = u32::MAX as u64;
+
+/// What a failed request needed of its file system.
+#[derive(Clone, Copy)]
+enum Need {
+    /// Room for these bytes.
+    Bytes(u64),
+    /// A new inode, and room for it in a directory.
+    Inode,
+}
 
 /// What is at a path now.
 pub(crate) enum There {
@@ -115,7 +134,7 @@ impl Probe<'_> {
         figures.is_some_and(|figures| figures.name_max > 0 && longest as u64 > figures.name_max)
     }
 
-    /// After a failed creation of the name `path`, other than of an open file.
+    /// After a failed creation of the name `path`.
     pub(crate) async fn create(self, error: &Error, path: &RemotePath) -> Errno {
         if path.is_root() {
             return Errno::EEXIST;
@@ -125,23 +144,41 @@ impl Probe<'_> {
                 if self.look(path).await.is_something() {
                     return Errno::EEXIST;
                 }
-                self.full_or_read_only(path).await.unwrap_or_else(|| self.unless_lost(Errno::EPERM))
+                let found = self.full_or_read_only(path, Need::Inode).await;
+                found.unwrap_or_else(|| self.unless_lost(Errno::EPERM))
             }
             _ => self.general(error, path).await,
         }
     }
 
+    /// As [`Probe::create`], of a file that was to be open, where `open_handles` were open.
+    pub(crate) async fn create_open(
+        self,
+        error: &Error,
+        path: &RemotePath,
+        open_handles: usize,
+    ) -> Errno {
+        match error.status() {
+            Some(StatusCode::FAILURE) if self.is_out_of_handles(open_handles) => Errno::EMFILE,
+            _ => self.create(error, path).await,
+        }
+    }
+
+    fn is_out_of_handles(self, open_handles: usize) -> bool {
+        let most = self.0.client.server().max_handles;
+        most.is_some_and(|most| open_handles as u64 + SPARE_HANDLES >= most)
+    }
+
     /// Whether the file system that holds the name `path` is read-only or has no room.
-    async fn full_or_read_only(self, path: &RemotePath) -> Option<Errno> {
-        no_room(&self.figures_of_parent(path).await?)
+    async fn full_or_read_only(self, path: &RemotePath, need: Need) -> Option<Errno> {
+        no_room(&self.figures_of_parent(path).await?, need)
     }
 
     /// After a failed opening of what is there, of which `open_handles` were open.
     pub(crate) async fn open(self, error: &Error, path: &RemotePath, open_handles: usize) -> Errno {
         match error.status() {
             Some(StatusCode::FAILURE) => {
-                let most = self.0.client.server().max_handles;
-                if most.is_some_and(|most| open_handles as u64 + SPARE_HANDLES >= most) {
+                if self.is_out_of_handles(open_handles) {
                     return Errno::EMFILE;
                 }
                 match self.look(path).await {
@@ -212,7 +249,7 @@ impl Probe<'_> {
     async fn has_entries(self, path: &RemotePath) -> bool {
         let Ok(full) = self.0.path(path) else { return false };
         let Ok(handle) = self.0.client.opendir(&full).await else { return false };
-        let open = OpenHandle { session: self.0.clone(), handle };
+        let open = OpenHandle::new(self.0.clone(), handle);
         let is_entry = |name: &[u8]| !matches!(name, b"." | b"..");
         match self.0.client.readdir(&open.handle).await {
             // `.` and `..` are two, and come first or at least in the same part.
@@ -241,7 +278,8 @@ impl Probe<'_> {
                 if self.are_apart(existing, new).await {
                     return Errno::EXDEV;
                 }
-                self.full_or_read_only(new).await.unwrap_or_else(|| self.unless_lost(Errno::EPERM))
+                let found = self.full_or_read_only(new, Need::Bytes(0)).await;
+                found.unwrap_or_else(|| self.unless_lost(Errno::EPERM))
             }
             Some(StatusCode::PERMISSION_DENIED) => match self.look(existing).await {
                 there if there.is_dir() => Errno::EPERM,
@@ -322,50 +360,124 @@ impl Probe<'_> {
         }
         match error.status() {
             Some(StatusCode::FAILURE) => {
-                let found = self.full_or_read_only(to).await;
+                let found = self.full_or_read_only(to, Need::Bytes(0)).await;
                 found.unwrap_or_else(|| self.unless_lost(unexplained))
             }
             _ => self.unless_lost(errno::from_sftp(error)),
         }
     }
 
-    /// After a failed change of attributes by path.
-    pub(crate) async fn setattr(self, error: &Error, path: &RemotePath, resizes: bool) -> Errno {
+    /// After a failed change of attributes by path; of the size to `new_size`, if there is one.
+    pub(crate) async fn setattr(
+        self,
+        error: &Error,
+        path: &RemotePath,
+        new_size: Option<u64>,
+    ) -> Errno {
         match error.status() {
-            Some(StatusCode::FAILURE) => match self.figures(path).await {
-                Some(figures) if is_read_only(&figures) => Errno::EROFS,
-                Some(figures) if resizes && figures.blocks_available == 0 => Errno::ENOSPC,
+            Some(StatusCode::FAILURE) => match (self.figures(path).await, new_size) {
+                (Some(figures), _) if is_read_only(&figures) => Errno::EROFS,
+                (_, Some(size)) if self.is_too_large(size, path).await => Errno::EFBIG,
+                (Some(figures), Some(_)) => {
+                    let found = no_room(&figures, Need::Bytes(0));
+                    found.unwrap_or_else(|| self.unless_lost(Errno::EPERM))
+                }
                 _ => self.unless_lost(Errno::EPERM),
             },
             // Only the owner may, and nothing else stands behind it but for the size.
-            Some(StatusCode::PERMISSION_DENIED) if !resizes => Errno::EPERM,
+            Some(StatusCode::PERMISSION_DENIED) if new_size.is_none() => Errno::EPERM,
             _ => self.general(error, path).await,
         }
     }
 
-    /// After something failed through a handle.
-    pub(crate) async fn handle(self, error: &Error, handle: &sftp::RemoteHandle) -> Errno {
+    /// Whether a file that did not grow to `size` is shorter, and this is more than some file
+    /// systems have.
+    async fn is_too_large(self, size: u64, path: &RemotePath) -> bool {
+        let Ok(full) = self.0.path(path) else { return false };
+        size > SMALLEST_LIMIT_BYTES && is_shorter(self.0.client.stat(&full).await, size)
+    }
+
+    /// After the size of an open file could not be changed to `size`.
+    pub(crate) async fn resize(self, error: &Error, handle: &RemoteHandle, size: u64) -> Errno {
+        match self.handle(error, handle, 0).await {
+            // Where it grows, no room is needed.
+            Errno::EIO | Errno::ENOSPC
+                if error.status() == Some(StatusCode::FAILURE)
+                    && size > SMALLEST_LIMIT_BYTES
+                    && is_shorter(self.0.client.fstat(handle).await, size) =>
+            {
+                Errno::EFBIG
+            }
+            errno => errno,
+        }
+    }
+
+    /// After `bytes` could not be written at `offset`; `None` for the end of the file.
+    ///
+    /// OpenSSH's server seeks before it writes, and Linux refuses a seek past the largest size of a
+    /// file with `EINVAL`, which is BAD_MESSAGE.
+    pub(crate) async fn write(
+        self,
+        error: &Error,
+        handle: &RemoteHandle,
+        offset: Option<u64>,
+        bytes: u64,
+    ) -> Errno {
+        match (error.status(), offset) {
+            (Some(StatusCode::BAD_MESSAGE), Some(offset)) if offset > SMALLEST_LIMIT_BYTES => {
+                Errno::EFBIG
+            }
+            _ => self.handle(error, handle, bytes).await,
+        }
+    }
+
+    /// After a handle of the file that is called `name` was closed, and the server said that
+    /// something had failed. The handle is gone all the same.
+    pub(crate) async fn close(self, error: &Error, name: Option<RemotePath>) -> Errno {
+        match (error.status(), name) {
+            (Some(StatusCode::FAILURE), Some(name)) => {
+                let found = self.full_or_read_only(&name, Need::Bytes(0)).await;
+                found.unwrap_or_else(|| self.unless_lost(Errno::EIO))
+            }
+            _ => errno::from_handle(error),
+        }
+    }
+
+    /// After something failed through a handle that may need room for `bytes`.
+    pub(crate) async fn handle(self, error: &Error, handle: &RemoteHandle, bytes: u64) -> Errno {
         if error.status() != Some(StatusCode::FAILURE) {
             return errno::from_handle(error);
         }
         match self.0.client.fstatvfs(handle).await {
-            Ok(figures) => no_room(&figures).unwrap_or(Errno::EIO),
+            Ok(figures) => no_room(&figures, Need::Bytes(bytes)).unwrap_or(Errno::EIO),
             Err(_) => self.unless_lost(Errno::EIO),
         }
     }
+}
+
+/// Whether a file has less than `size` bytes.
+fn is_shorter(answer: sftp::Result<FileAttrs>, size: u64) -> bool {
+    answer.is_ok_and(|attrs| attrs.size.is_some_and(|now| now < size))
 }
 
 fn is_read_only(figures: &StatVfs) -> bool {
     figures.flags & StatVfs::READ_ONLY != 0
 }
 
-/// `EROFS`, or `ENOSPC` when blocks or inodes have run out. A file system that does not count
-/// inodes tells a total of zero.
-fn no_room(figures: &StatVfs) -> Option<Errno> {
-    let no_inodes = figures.files > 0 && figures.files_available == 0;
+/// `EROFS`, or `ENOSPC` when what the request needed has run out. A file system that does not count
+/// inodes reports a total of zero.
+fn no_room(figures: &StatVfs, need: Need) -> Option<Errno> {
+    let (bytes, inode) = match need {
+        Need::Bytes(bytes) => (bytes, false),
+        Need::Inode => (0, true),
+    };
+    let unit = [figures.fragment_size, figures.block_size, 4096];
+    let unit = unit.into_iter().find(|bytes| *bytes > 0).unwrap_or(1);
+    let available_bytes = figures.blocks_available.saturating_mul(unit);
+    let no_inodes = inode && figures.files > 0 && figures.files_available == 0;
     if is_read_only(figures) {
         Some(Errno::EROFS)
-    } else if figures.blocks_available == 0 || no_inodes {
+    } else if available_bytes < bytes.saturating_add(SLACK_BYTES) || no_inodes {
         Some(Errno::ENOSPC)
     } else {
         None
@@ -377,14 +489,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_room_is_read_only_first() {
-        let room =
-            StatVfs { blocks_available: 1, files: 9, files_available: 1, ..StatVfs::default() };
-        assert_eq!(no_room(&room), None);
-        assert_eq!(no_room(&StatVfs { files: 0, files_available: 0, ..room }), None);
-        assert_eq!(no_room(&StatVfs { files_available: 0, ..room }), Some(Errno::ENOSPC));
-        assert_eq!(no_room(&StatVfs { blocks_available: 0, ..room }), Some(Errno::ENOSPC));
+    fn a_file_system_is_full_a_little_before_its_last_block() {
+        let room = StatVfs {
+            block_size: 1 << 20,
+            fragment_size: 4096,
+            blocks_available: 512,
+            files: 9,
+            files_available: 1,
+            ..StatVfs::default()
+        };
+        let full = Some(Errno::ENOSPC);
+        let blocks = |blocks_available| StatVfs { blocks_available, ..room };
+        for (figures, need, errno) in [
+            (room, Need::Inode, None),
+            (room, Need::Bytes(0), None),
+            (room, Need::Bytes(1 << 20), None),
+            (room, Need::Bytes((1 << 20) + 1), full),
+            (blocks(255), Need::Bytes(0), full),
+            (blocks(255), Need::Inode, full),
+            (blocks(u64::MAX), Need::Bytes(u64::MAX - SLACK_BYTES), None),
+            (StatVfs { files_available: 0, ..room }, Need::Inode, full),
+            // What is written into a file needs no inode.
+            (StatVfs { files_available: 0, ..room }, Need::Bytes(0), None),
+            (StatVfs { files: 0, files_available: 0, ..room }, Need::Inode, None),
+            (StatVfs { fragment_size: 0, ..blocks(1) }, Need::Bytes(0), None),
+        ] {
+            assert_eq!(no_room(&figures, need), errno, "{figures:?}");
+        }
         let read_only = StatVfs { flags: StatVfs::READ_ONLY, ..StatVfs::default() };
-        assert_eq!(no_room(&read_only), Some(Errno::EROFS));
+        assert_eq!(no_room(&read_only, Need::Inode), Some(Errno::EROFS));
     }
 }

@@ -62,7 +62,11 @@ impl Remote for Host {
     }
 
     fn close(&self, fh: Fh) {
-        self.handles.remove_file(fh);
+        drop(self.handles.remove_file(fh));
+    }
+
+    async fn finish(&self, fh: Fh) -> Result<()> {
+        self.finish_file(fh).await
     }
 
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {

@@ -45,7 +45,10 @@ impl Host {
         } else {
             match session.client.rename(&old, &new).await {
                 Err(error) if is_failure(&error) && self.config().rename_workaround => {
-                    rename_around(session, &old, &new).await
+                    // Seen through also when the caller gives up: in the middle of it the target
+                    // has another name.
+                    let around = tokio::spawn(rename_around(session.clone(), old, new));
+                    around.await.unwrap_or(Err(error))
                 }
                 other => other,
             }
@@ -101,10 +104,11 @@ impl Host {
 
 /// Renames `from` to `to` with what is at `to` moved out of the way; moves it back if that fails.
 async fn rename_around(
-    session: &Session,
-    from: &[u8],
-    to: &[u8],
+    session: Arc<Session>,
+    from: Vec<u8>,
+    to: Vec<u8>,
 ) -> std::result::Result<(), Error> {
+    let (from, to) = (from.as_slice(), to.as_slice());
     let aside =
         [to, format!(".sshoal-{:016x}", RandomState::new().hash_one(to)).as_bytes()].concat();
     session.client.rename(to, &aside).await?;

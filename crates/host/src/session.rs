@@ -1,20 +1,26 @@
 //! One SFTP session: its client, where its root is, and the watch over it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use base::{Errno, RemotePath};
-use sftp::{Client, Extension, Options};
+use base::{Errno, InvalidName, RemotePath};
+use bytes::Bytes;
+use sftp::{Client, Extension, FileAttrs, OpenFlags, Options};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::connector::{Connection, Diagnosis};
 use crate::error::Error;
+use crate::handles::OpenHandle;
 
 /// Longest path that is sent, in bytes: Linux's `PATH_MAX` without the NUL. OpenSSH's server would
 /// answer `BAD_MESSAGE`.
 const MAX_PATH_BYTES: usize = 4095;
+
+/// How much of a name that no entry may have is logged, in bytes.
+const SHOWN_NAME_BYTES: usize = 300;
 
 /// How many times the stall limit is allowed while the server does something slow.
 const SLOW_FACTOR: u32 = 10;
@@ -36,6 +42,8 @@ pub(crate) struct Session {
     pub(crate) max_write: u32,
     /// What tells its machine from others, once it was asked for.
     pub(crate) machine: OnceCell<Option<Box<[u8]>>>,
+    /// A name that no entry may have was logged.
+    has_complained: AtomicBool,
 }
 
 impl Session {
@@ -61,6 +69,7 @@ impl Session {
             max_write: cap(client.server().max_write, config.max_write).max(1),
             client,
             machine: OnceCell::new(),
+            has_complained: AtomicBool::new(false),
         });
         tokio::spawn(watch(Arc::downgrade(&session), config.stall_limit));
         Ok(session)
@@ -79,6 +88,25 @@ impl Session {
 
     pub(crate) fn offers(&self, extension: Extension) -> bool {
         self.client.server().extensions.has(extension)
+    }
+
+    /// Logs that the server listed a name that no entry may have. Once for a session: a server
+    /// must not be able to fill the log.
+    pub(crate) fn complain_of(&self, why: InvalidName, name: &[u8]) {
+        if !self.has_complained.swap(true, Ordering::Relaxed) {
+            let name = name[..name.len().min(SHOWN_NAME_BYTES)].escape_ascii();
+            tracing::warn!("the server listed {why}, left out, as are others like it: \"{name}\"");
+        }
+    }
+
+    /// The beginning of a small file anywhere on the server, in one read; `None` where that cannot
+    /// be had.
+    pub(crate) async fn read_small(self: &Arc<Session>, path: &[u8], len: u32) -> Option<Bytes> {
+        let open = self.client.open(path, OpenFlags::READ, FileAttrs::default());
+        let handle = open.await.ok()?;
+        // Closed also when this is given up.
+        let open = OpenHandle::new(self.clone(), handle);
+        Some(self.client.read(&open.handle, 0, len).await.ok()?.unwrap_or_default())
     }
 
     /// The path on the server.
@@ -125,7 +153,7 @@ async fn watch(session: Weak<Session>, stall_limit: Duration) {
         let ended = tokio::time::timeout(look, &mut closed).await;
         let Some(session) = session.upgrade() else { return };
         if let Ok(why) = ended {
-            let words = (session.diagnosis)().unwrap_or_default();
+            let words = (session.diagnosis)().map(|it| it.text).unwrap_or_default();
             tracing::warn!(session = session.slot, "session ended: {why} {words}");
             return;
         }

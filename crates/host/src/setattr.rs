@@ -55,7 +55,7 @@ impl Host {
             // First, since it changes the time of change, which may be set too.
             let resized = FileAttrs { size: Some(size), ..FileAttrs::default() };
             if let Err(error) = session.client.setstat(&full, resized).await {
-                return Err(Probe(&session).setattr(&error, path, true).await);
+                return Err(Probe(&session).setattr(&error, path, Some(size)).await);
             }
         }
         let rest = AttrChange { size: None, ..change };
@@ -72,7 +72,7 @@ impl Host {
         }
         match session.client.setstat(&full, attrs).await {
             Ok(()) => Ok(()),
-            Err(error) => Err(Probe(&session).setattr(&error, path, false).await),
+            Err(error) => Err(Probe(&session).setattr(&error, path, None).await),
         }
     }
 
@@ -81,7 +81,7 @@ impl Host {
             return Ok(());
         }
         let file = self.live_file(fh).await?;
-        let OpenHandle { session, handle } = &*file.open;
+        let OpenHandle { session, handle, .. } = &*file.open;
         if change.size.is_some_and(|size| i64::try_from(size).is_err()) {
             return Err(Errno::EFBIG);
         }
@@ -102,7 +102,10 @@ impl Host {
             Err(error) if error.status() == Some(sftp::StatusCode::PERMISSION_DENIED) => {
                 Err(Errno::EPERM)
             }
-            Err(error) => Err(Probe(session).handle(&error, handle).await),
+            Err(error) => Err(match change.size {
+                Some(size) => Probe(session).resize(&error, handle, size).await,
+                None => Probe(session).handle(&error, handle, 0).await,
+            }),
         }
     }
 }
@@ -126,13 +129,13 @@ async fn change_without_following(
             Some(_) => {
                 return match session.client.setstat(full, attrs).await {
                     Ok(()) => Ok(()),
-                    Err(error) => Err(Probe(session).setattr(&error, path, false).await),
+                    Err(error) => Err(Probe(session).setattr(&error, path, None).await),
                 };
             }
             None => {}
         }
     }
-    Err(Probe(session).setattr(&error, path, false).await)
+    Err(Probe(session).setattr(&error, path, None).await)
 }
 
 /// Whether only one of a pair changes.

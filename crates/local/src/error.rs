@@ -50,15 +50,5 @@ impl Error {
 /// A path as it may go to a terminal.
 fn escaped(path: &std::path::Path) -> String {
     use std::os::unix::ffi::OsStrExt;
-    let mut text = String::new();
-    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
-        for char in chunk.valid().chars() {
-            match char.is_control() {
-                true => text.extend(char.escape_default()),
-                false => text.push(char),
-            }
-        }
-        text.push_str(&chunk.invalid().escape_ascii().to_string());
-    }
-    text
+    base::printable(path.as_os_str().as_bytes())
 }

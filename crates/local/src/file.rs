@@ -68,6 +68,11 @@ impl File {
         File { fd, order: Arc::default(), tells_cached: AtomicBool::new(true) }
     }
 
+    /// The descriptor, for who closes it and wants to know how that ended.
+    pub(crate) fn into_descriptor(mut self) -> Option<OwnedFd> {
+        self.fd.fd.take()
+    }
+
     /// Waits for all earlier operations that change something.
     pub(crate) async fn shared(&self) -> Shared {
         unconstrained(self.order.clone().read_owned()).await

@@ -163,6 +163,20 @@ impl Remote for Local {
         self.files.remove(fh.0);
     }
 
+    async fn finish(&self, fh: Fh) -> Result<()> {
+        let file = self.files.remove(fh.0).ok_or(Errno::EBADF)?;
+        drop(file.alone().await);
+        // A network file system may report a full disk or an exceeded quota only here. Where
+        // another operation still uses it, the last of them closes it.
+        match Arc::into_inner(file).and_then(File::into_descriptor) {
+            None => Ok(()),
+            Some(fd) => {
+                let close = || nix::unistd::close(fd).map_err(|it| Errno::from_raw(it as i32));
+                self.threads.run(close).await
+            }
+        }
+    }
+
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         let path = path.clone();
         self.on_root(move |root| setattr::by_path(root, &path, &change)).await

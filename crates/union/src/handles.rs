@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use base::{Attr, Dh, Fh, OpenFlags, Opened, RemotePath, Result};
+use base::{Attr, Dh, Fh, Lent, OpenFlags, Opened, RemotePath, Result};
 
 use crate::branch::Live;
 
 /// An open file of a branch; closed there when this is dropped.
 pub(crate) struct InnerFile {
     pub(crate) live: Arc<Live>,
-    pub(crate) fh: Fh,
+    pub(crate) lent: Lent,
     /// It was opened for writing, and may be changed whatever its branch is by now.
     writes: bool,
 }
@@ -24,18 +24,17 @@ impl InnerFile {
         flags: OpenFlags,
     ) -> Result<(InnerFile, Attr)> {
         let Opened { fh, attr } = live.remote.open(at, flags).await?;
-        Ok((InnerFile { live: live.clone(), fh, writes: flags.access.writes() }, attr))
+        let lent = Lent::new(live.remote.clone(), fh);
+        Ok((InnerFile { live: live.clone(), lent, writes: flags.access.writes() }, attr))
+    }
+
+    pub(crate) fn fh(&self) -> Fh {
+        self.lent.fh()
     }
 
     /// `EROFS` unless it may be changed.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.writes { Ok(()) } else { self.live.check_writable() }
-    }
-}
-
-impl Drop for InnerFile {
-    fn drop(&mut self) {
-        self.live.remote.close(self.fh);
     }
 }
 

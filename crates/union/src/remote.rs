@@ -43,22 +43,22 @@ impl Remote for Union {
 
     async fn fstat(&self, fh: Fh) -> Result<Attr> {
         let file = self.files.get(fh.0)?;
-        file.live.remote.fstat(file.fh).await
+        file.live.remote.fstat(file.fh()).await
     }
 
     async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
         let file = self.files.get(fh.0)?;
-        file.live.remote.read(file.fh, offset, len).await
+        file.live.remote.read(file.fh(), offset, len).await
     }
 
     async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
         let file = self.files.get(fh.0)?;
-        file.live.remote.write(file.fh, offset, data).await
+        file.live.remote.write(file.fh(), offset, data).await
     }
 
     async fn fsync(&self, fh: Fh) -> Result<()> {
         let file = self.files.get(fh.0)?;
-        file.live.remote.fsync(file.fh).await
+        file.live.remote.fsync(file.fh()).await
     }
 
     async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
@@ -69,6 +69,11 @@ impl Remote for Union {
         self.files.remove(fh.0);
     }
 
+    async fn finish(&self, fh: Fh) -> Result<()> {
+        let file = self.files.remove(fh.0).ok_or(Errno::EBADF)?;
+        file.lent.finish().await
+    }
+
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         change::setattr(&self.tree(), path, change, self.policies.action).await
     }
@@ -76,7 +81,7 @@ impl Remote for Union {
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
         let file = self.files.get(fh.0)?;
         file.check_writable()?;
-        file.live.remote.fsetattr(file.fh, change).await
+        file.live.remote.fsetattr(file.fh(), change).await
     }
 
     async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
@@ -121,7 +126,7 @@ impl Remote for Union {
             return Err(Errno::EOPNOTSUPP);
         }
         let remote = &source.live.remote;
-        remote.copy(source.fh, from_offset, target.fh, to_offset, len).await
+        remote.copy(source.fh(), from_offset, target.fh(), to_offset, len).await
     }
 
     fn suggested_window(&self) -> Window {
@@ -144,7 +149,7 @@ impl Remote for Union {
 
     fn backing(&self, fh: Fh) -> Option<Arc<OwnedFd>> {
         let file = self.files.get(fh.0).ok()?;
-        file.live.remote.backing(file.fh)
+        file.live.remote.backing(file.fh())
     }
 
     fn is_away(&self) -> bool {

@@ -114,7 +114,9 @@ mod spread {
             a_write_changes_its_range_and_nothing_else;
         handles:
             an_unlinked_file_goes_on
-            a_closed_handle_is_an_error;
+            a_closed_handle_is_an_error
+            a_handle_is_finished_behind_its_writes
+            a_dropped_finish_gives_the_handle_back;
         directories:
             a_directory_is_made_and_removed
             a_listing_is_complete_and_without_duplicates
@@ -137,6 +139,7 @@ mod spread {
         attributes:
             each_part_is_set_alone
             an_open_file_is_changed_as_well
+            an_open_file_without_a_name_is_changed_as_well
             permissions_are_kept
             a_link_is_changed_itself
             a_change_is_seen_in_the_times

@@ -1,11 +1,11 @@
 //! Connecting, and where the root is.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base::Remote;
-use host::{Config, ConnectError, Connection, Connector, Error, Host, Role};
+use host::{Cause, Config, ConnectError, Connection, Connector, Error, Explanation, Host, Role};
 use tokio::io::AsyncReadExt;
 
 use super::peer::{Servers, path};
@@ -151,4 +151,68 @@ async fn an_attempt_ends_with_the_host_that_it_is_for() {
     let mut said = Vec::new();
     let end = tokio::time::timeout(Duration::from_secs(10), server.read_to_end(&mut said));
     end.await.expect("the connection is dropped").unwrap();
+}
+
+/// Ends each connection before the server has said a word, from a number of them on answers.
+struct Ends {
+    cause: Cause,
+    attempts: Mutex<Vec<tokio::time::Instant>>,
+}
+
+#[async_trait::async_trait]
+impl Connector for Ends {
+    async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
+        self.attempts.lock().unwrap().push(tokio::time::Instant::now());
+        let (ours, _) = tokio::io::duplex(4096);
+        let explanation = Explanation { text: "no".into(), cause: self.cause };
+        Ok(Connection::new(ours, Box::new(move || Some(explanation.clone()))))
+    }
+}
+
+impl Ends {
+    /// The times between the attempts of a host, of which something is wanted all the time.
+    async fn pauses(cause: Cause, wanted_for: Duration) -> (Vec<Duration>, String) {
+        let ends = Arc::new(Ends { cause, attempts: Mutex::default() });
+        let config = Config { delay_connect: true, ..Config::default() };
+        let host = Host::connect(ends.clone(), config).await.unwrap();
+        let began = tokio::time::Instant::now();
+        while began.elapsed() < wanted_for {
+            assert_eq!(host.lstat(&path("")).await, Err(base::Errno::EHOSTDOWN));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let attempts = ends.attempts.lock().unwrap().clone();
+        let pauses = attempts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        (pauses, host.trouble().unwrap())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_login_is_repeated_once_a_minute_and_twice_at_most() {
+    let minute = Duration::from_secs(60);
+    let (pauses, why) = Ends::pauses(Cause::Refused, 50 * minute).await;
+    assert_eq!(pauses.len(), 2, "{pauses:?}");
+    assert!(pauses.iter().all(|pause| *pause >= minute), "{pauses:?}");
+    // What to do is said.
+    assert!(why.contains("refused 3 times") && why.contains("ssh-add"), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_turns_away_is_asked_again_within_a_limit() {
+    let (pauses, _) = Ends::pauses(Cause::TurnedAway, Duration::from_secs(10)).await;
+    assert!(pauses.len() > 5 && pauses[0] < Duration::from_secs(1), "{pauses:?}");
+    let distinct: std::collections::HashSet<_> = pauses.iter().collect();
+    assert!(distinct.len() > pauses.len() / 2, "not drawn at random: {pauses:?}");
+    let (pauses, _) = Ends::pauses(Cause::Lasting, Duration::from_secs(100)).await;
+    assert!(pauses.len() <= 4, "{pauses:?}");
+}
+
+/// A link that is back after half a minute is noticed within a second or so.
+#[tokio::test(start_paused = true)]
+async fn a_host_that_cannot_be_reached_is_tried_each_second_for_a_minute() {
+    let (pauses, _) = Ends::pauses(Cause::Passing, Duration::from_secs(50)).await;
+    let most = Duration::from_millis(1_200);
+    assert!(pauses.len() >= 40 && pauses.iter().all(|pause| *pause <= most), "{pauses:?}");
+    let (pauses, _) = Ends::pauses(Cause::Passing, Duration::from_secs(300)).await;
+    let last = pauses.last().unwrap();
+    assert!((4..6).contains(&last.as_secs()), "{pauses:?}");
 }

@@ -172,6 +172,63 @@ async fn what_file_systems_refuse_is_told() {
     assert!(!real.host.statvfs(&path("full")).await.unwrap().read_only);
 }
 
+/// Writes until nothing goes in any more, in requests of `len` bytes; gives the error.
+async fn fill(real: &Real, name: &str, len: usize) -> Errno {
+    let fh = real.create(name).await;
+    let mut offset = 0;
+    let errno = loop {
+        match real.host.write(fh, offset, vec![7; len].into()).await {
+            Ok(()) => offset += len as u64,
+            Err(errno) => break errno,
+        }
+    };
+    real.host.close(fh);
+    errno
+}
+
+/// ext4 refuses while some blocks are available; what SFTP says of it is FAILURE.
+#[tokio::test]
+async fn a_disk_with_a_few_blocks_left_is_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    // A loop device needs root, and not every container has them.
+    let script = "mkfs.ext4 -q -m0 -O ^has_journal image && mount -o loop image mnt";
+    std::fs::create_dir(dir.path().join("mnt")).unwrap();
+    let probe = testkit::namespace::command()
+        .current_dir(dir.path())
+        .args(["sh", "-ec", script])
+        .stderr(std::process::Stdio::null())
+        .status();
+    if !probe.unwrap().success() {
+        eprintln!("skipped: a_disk_with_a_few_blocks_left_is_full: no ext4 on a loop device here");
+        return;
+    }
+    let servers = Servers::in_namespace(
+        dir.path(),
+        "mount -o loop image mnt; chmod 777 mnt; cd mnt; exec \"$@\"",
+    );
+    let real = Real::over(dir, servers, Config::default()).await;
+    // To the last block that a file can have, in ever smaller pieces.
+    for (number, len) in [256 << 10, 32 << 10, 4096].into_iter().enumerate() {
+        assert_eq!(fill(&real, &format!("f{number}"), len).await, Errno::ENOSPC, "{len}");
+    }
+    // A symbolic link whose target has no room in the inode needs a block.
+    let long = [b'l'; 200];
+    let mut seen = std::collections::HashSet::new();
+    for number in 0..3000 {
+        let name = path(&format!("{number:0>200}"));
+        for made in [
+            real.host.mkdir(&name, 0o755).await,
+            real.host.symlink(&long, &name).await,
+            run(&real, "create", &format!("{number:0>200}c"), "").await,
+        ] {
+            seen.extend(made.err().filter(|errno| *errno != Errno::EEXIST));
+        }
+    }
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), [Errno::ENOSPC]);
+}
+
 #[tokio::test]
 async fn what_one_may_not_do_is_told() {
     let dir = tempfile::tempdir().unwrap();

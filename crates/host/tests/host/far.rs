@@ -51,7 +51,7 @@ pub(crate) struct FarServers {
 impl Connector for FarServers {
     async fn connect(&self, role: Role) -> Result<Connection, ConnectError> {
         self.attempts.fetch_add(1, Ordering::SeqCst);
-        if role != Role::Metadata && self.refuse.load(Ordering::SeqCst) {
+        if matches!(role, Role::Bulk(_)) && self.refuse.load(Ordering::SeqCst) {
             return Err(ConnectError { message: "refused by the test".into(), lasting: false });
         }
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.link.port())).await.unwrap();

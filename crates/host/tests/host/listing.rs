@@ -1,6 +1,7 @@
 //! Listing directories.
 
 use std::collections::HashSet;
+use std::os::unix::fs::PermissionsExt;
 
 use base::{Dh, Errno, Remote};
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use host::Config;
 use sftp::codec::{NameEntry, Reply, Request};
 use sftp::{FileAttrs, StatusCode};
 
-use super::peer::{Real, path, staged};
+use super::peer::{Real, Servers, path, staged};
 
 async fn names(host: &impl Remote, dh: Dh) -> Vec<Vec<u8>> {
     let mut names = Vec::new();
@@ -108,7 +109,9 @@ async fn names_that_are_none_are_left_out() {
     let server = async {
         let id = actor.expect(Request::Opendir { path: b"d" }).await;
         actor.handle(id, b"h").await;
-        let bad: &[&[u8]] = &[b"", b".", b"..", b"a/b", b"/", b"../x", b"nul\0", b"good", b"\xff"];
+        // The last one is longer than the kernel can show.
+        let bad: &[&[u8]] =
+            &[b"", b".", b"..", b"a/b", b"/", b"../x", b"nul\0", b"good", b"\xff", &[b'n'; 1025]];
         for reply in [
             entries(bad),
             // A part with nothing of use is not the end.
@@ -235,4 +238,68 @@ async fn parts_are_asked_for_ahead_and_no_more_than_needed() {
     assert_eq!(names(&*host, dh).await, [b"a"]);
     host.closedir(dh);
     actor.expect(Request::Close { handle: b"h" }).await;
+}
+
+/// The server of OpenSSH leaves out what it may not look at.
+#[tokio::test]
+async fn a_directory_that_may_be_read_and_not_searched_does_not_look_empty() {
+    let dir = tempfile::tempdir().unwrap();
+    let set = |name: &str, mode| {
+        std::fs::set_permissions(dir.path().join(name), PermissionsExt::from_mode(mode)).unwrap();
+    };
+    for name in ["full", "empty"] {
+        std::fs::create_dir(dir.path().join(name)).unwrap();
+    }
+    std::fs::write(dir.path().join("full/f"), "x").unwrap();
+    set("", 0o755);
+    set("full", 0o444);
+    let servers = match rustix::process::getuid().is_root() {
+        true => Servers::in_namespace(
+            dir.path(),
+            "exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"",
+        ),
+        false => Servers::new(dir.path(), &[]),
+    };
+    let real = Real::over(dir, servers, Config::default()).await;
+    let dh = real.host.opendir(&path("full")).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(real.host.readdir(dh).await, Err(Errno::EACCES));
+    }
+    let dh = real.host.opendir(&path("empty")).await.unwrap();
+    assert_eq!(real.host.readdir(dh).await, Ok(None));
+    std::fs::set_permissions(real.local("full"), PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+#[tokio::test]
+async fn an_empty_directory_costs_no_request_where_the_server_lists_its_dot() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    for (listed, refused) in [(&[&b"."[..], b".."][..], false), (&[], false), (&[], true)] {
+        let server = async {
+            let id = actor.expect(Request::Opendir { path: b"d" }).await;
+            actor.handle(id, b"h").await;
+            let first = actor.expect(Request::Readdir { handle: b"h" }).await;
+            let second = actor.expect(Request::Readdir { handle: b"h" }).await;
+            match listed {
+                [] => actor.fail(first, StatusCode::EOF).await,
+                listed => actor.send(first, entries(listed)).await,
+            }
+            actor.fail(second, StatusCode::EOF).await;
+            if listed.is_empty() {
+                let look = actor.expect(Request::Lstat { path: b"d/." }).await;
+                match refused {
+                    true => actor.fail(look, StatusCode::PERMISSION_DENIED).await,
+                    false => actor.attrs(look, 0o040_755, 0).await,
+                }
+            }
+            actor.expect(Request::Close { handle: b"h" }).await;
+        };
+        let client = async {
+            let dh = host.opendir(&path("d")).await.unwrap();
+            let listed = host.readdir(dh).await;
+            host.closedir(dh);
+            listed
+        };
+        let (listed, ()) = tokio::join!(client, server);
+        assert_eq!(listed, if refused { Err(Errno::EACCES) } else { Ok(None) });
+    }
 }

@@ -12,5 +12,6 @@ mod names;
 mod peer;
 mod pool;
 mod scripted;
+mod sizes;
 mod spread;
 mod status;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base::{Access, Create, Fh, OpenFlags, Remote, RemotePath};
 use bytes::{Bytes, BytesMut};
-use host::{Config, ConnectError, Connection, Connector, Host, Role};
+use host::{Cause, Config, ConnectError, Connection, Connector, Explanation, Host, Role};
 use sftp::codec::{Reply, Request, Version};
 use sftp::{Extension, FileAttrs, StatusCode};
 use tempfile::TempDir;
@@ -30,6 +30,8 @@ pub(crate) struct Servers {
     roles: Mutex<Vec<Role>>,
     /// How many of the next attempts fail.
     pub(crate) refuse: AtomicUsize,
+    /// What the end of a connection is said to be.
+    pub(crate) cause: Mutex<Cause>,
 }
 
 impl Servers {
@@ -49,6 +51,7 @@ impl Servers {
             servers: SftpServers::by(dir, command),
             roles: Mutex::default(),
             refuse: AtomicUsize::new(0),
+            cause: Mutex::new(Cause::Passing),
         })
     }
 
@@ -87,7 +90,9 @@ impl Connector for Servers {
             return Err(ConnectError { message: "refused by the test".into(), lasting: false });
         }
         let (reader, writer) = self.servers.start();
-        let diagnosis = Box::new(|| Some("the test's words".to_owned()));
+        let cause = *self.cause.lock().unwrap();
+        let text = "the test's words".to_owned();
+        let diagnosis = Box::new(move || Some(Explanation { text: text.clone(), cause }));
         Ok(Connection::from_halves(reader, writer, diagnosis))
     }
 }

@@ -1,5 +1,7 @@
 //! What goes over the wire, and servers that lie.
 
+use std::time::Duration;
+
 use base::{Access, Create, Data, Errno, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
 use host::{Config, Host};
@@ -231,6 +233,83 @@ async fn pieces_of_a_write_go_out_in_order_and_all_are_answered_for() {
     assert_eq!(written, Err(Errno::EACCES));
 }
 
+/// Makes `f`, and writes to it; the write is sent and not answered.
+macro_rules! written {
+    ($host:expr, $actor:expr, $fh:ident, $write:ident, $written:ident) => {
+        let serve = async {
+            let (open, look) = takes_make(&mut $actor).await;
+            $actor.handle(open, b"h").await;
+            $actor.attrs(look, 0o100_644, 0).await;
+        };
+        let name = path("f");
+        let (opened, ()) = tokio::join!($host.open(&name, MAKE), serve);
+        let $fh = opened.unwrap().fh;
+        let writer = $host.clone();
+        let data = Bytes::from_static(b"data");
+        let $write = tokio::spawn(async move { writer.write($fh, 0, data).await });
+        let write = Request::Write { handle: b"h", offset: 0, data: b"data" };
+        let $written = $actor.expect(write).await;
+    };
+}
+
+#[tokio::test]
+async fn a_close_goes_out_behind_the_last_write_and_its_answer_is_told() {
+    for (answer, told) in [
+        (StatusCode::OK, Ok(())),
+        (StatusCode::FAILURE, Err(Errno::EIO)),
+        (StatusCode::PERMISSION_DENIED, Err(Errno::EACCES)),
+    ] {
+        let (host, mut actor) = staged(&[], Config::default()).await;
+        written!(host, actor, fh, write, written);
+        let serve = async {
+            // Though the write is not answered yet.
+            let closed = actor.expect(Request::Close { handle: b"h" }).await;
+            actor.fail(written, StatusCode::OK).await;
+            actor.fail(closed, answer).await;
+        };
+        let (finished, ()) = tokio::join!(host.finish(fh), serve);
+        assert_eq!((finished, write.await.unwrap()), (told, Ok(())), "{answer:?}");
+        assert_eq!(host.finish(fh).await, Err(Errno::EBADF));
+    }
+}
+
+#[tokio::test]
+async fn a_close_that_failed_on_a_full_disk_says_so() {
+    let (host, mut actor) = staged(&[Extension::Statvfs], Config::default()).await;
+    written!(host, actor, fh, write, written);
+    let serve = async {
+        let closed = actor.expect(Request::Close { handle: b"h" }).await;
+        actor.fail(written, StatusCode::OK).await;
+        actor.fail(closed, StatusCode::FAILURE).await;
+        let figures = actor.receive(|id, request| {
+            assert!(matches!(request, Request::Statvfs { .. }), "{request:?}");
+            id
+        });
+        let figures = figures.await;
+        // A block size, a fragment size, 100 blocks, and none of them free.
+        let full = [4096, 4096, 100, 0, 0, 0, 0, 0, 0, 0, 255u64];
+        let full: Vec<u8> = full.iter().flat_map(|figure| figure.to_be_bytes()).collect();
+        actor.send(figures, Reply::Extended(full.into())).await;
+    };
+    let (finished, ()) = tokio::join!(host.finish(fh), serve);
+    assert_eq!((finished, write.await.unwrap()), (Err(Errno::ENOSPC), Ok(())));
+}
+
+#[tokio::test]
+async fn a_finish_that_is_given_up_closes_the_handle_once() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    written!(host, actor, fh, write, written);
+    let finisher = host.clone();
+    let finish = tokio::spawn(async move { finisher.finish(fh).await });
+    let closed = actor.expect(Request::Close { handle: b"h" }).await;
+    finish.abort();
+    assert!(finish.await.unwrap_err().is_cancelled());
+    actor.fail(written, StatusCode::OK).await;
+    actor.fail(closed, StatusCode::FAILURE).await;
+    assert_eq!(write.await.unwrap(), Ok(()));
+    actor.expect_nothing().await;
+}
+
 #[tokio::test]
 async fn a_size_that_no_file_has_is_an_error() {
     let (host, mut actor) = staged(&[], Config::default()).await;
@@ -285,4 +364,128 @@ async fn a_plain_rename_looks_before_it_leaps() {
     let (renamed, ()) = tokio::join!(host.rename(&from, &to, RenameMode::NoReplace), serve);
     assert_eq!(renamed, Err(Errno::EEXIST));
     actor.expect_nothing().await;
+}
+
+const WRITE: OpenFlags = OpenFlags { access: Access::ReadWrite, ..READ };
+
+#[tokio::test]
+async fn a_write_does_not_wait_for_the_answer_to_an_earlier_fstat_or_fsync() {
+    let (host, mut actor) = staged(&[Extension::Fsync], Config::default()).await;
+    let path = path("f");
+    let serve = async {
+        let look = actor.expect(Request::Lstat { path: b"f" }).await;
+        let open = actor.receive(|id, _| id).await;
+        actor.attrs(look, 0o100_644, 0).await;
+        actor.handle(open, b"h").await;
+    };
+    let (opened, ()) = tokio::join!(host.open(&path, WRITE), serve);
+    let fh = opened.unwrap().fh;
+    for synced in [false, true] {
+        let first = async {
+            match synced {
+                true => host.fsync(fh).await,
+                false => host.fstat(fh).await.map(|attr| assert_eq!(attr.size, 5)),
+            }
+        };
+        let serve = async {
+            let first = match synced {
+                true => actor.expect(Request::Fsync { handle: b"h" }).await,
+                false => actor.expect(Request::Fstat { handle: b"h" }).await,
+            };
+            let write = Request::Write { handle: b"h", offset: 5, data: b"later" };
+            let write = actor.expect(write).await;
+            match synced {
+                true => actor.fail(first, StatusCode::OK).await,
+                false => actor.attrs(first, 0o100_644, 5).await,
+            }
+            actor.fail(write, StatusCode::OK).await;
+        };
+        let later = host.write(fh, 5, Bytes::from_static(b"later"));
+        let (first, later, ()) = tokio::join!(first, later, serve);
+        first.unwrap();
+        later.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_rename_around_the_target_is_seen_through_when_the_caller_gives_up() {
+    let config = Config { rename_workaround: true, ..Config::default() };
+    let (host, mut actor) = staged(&[], config).await;
+    let call = tokio::spawn({
+        let host = host.clone();
+        async move { host.rename(&path("a"), &path("b"), RenameMode::Replace).await }
+    });
+    let id = actor.expect(Request::Rename { from: b"a", to: b"b" }).await;
+    actor.fail(id, StatusCode::FAILURE).await;
+    let (id, aside) = actor
+        .receive(|id, request| match request {
+            Request::Rename { from: b"b", to } => (id, to.to_vec()),
+            other => panic!("{other:?}"),
+        })
+        .await;
+    call.abort();
+    assert!(call.await.unwrap_err().is_cancelled());
+    actor.fail(id, StatusCode::OK).await;
+    let id = actor.expect(Request::Rename { from: b"a", to: b"b" }).await;
+    actor.fail(id, StatusCode::OK).await;
+    let id = actor.expect(Request::Remove { path: &aside }).await;
+    actor.fail(id, StatusCode::OK).await;
+}
+
+#[tokio::test]
+async fn giving_up_the_question_for_the_machine_leaves_no_handle() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    let call = tokio::spawn({
+        let host = host.clone();
+        async move { host.server_run().await }
+    });
+    let open = actor.receive(|id, request| (id, matches!(request, Request::Open { .. }))).await;
+    assert!(open.1);
+    actor.handle(open.0, b"boot").await;
+    let read = actor.receive(|id, request| (id, matches!(request, Request::Read { .. }))).await;
+    assert!(read.1);
+    call.abort();
+    assert!(call.await.unwrap_err().is_cancelled());
+    actor.expect(Request::Close { handle: b"boot" }).await;
+}
+
+/// Root owns the start directory of whoever is in a chroot.
+#[tokio::test]
+async fn a_login_in_roots_directory_is_not_taken_for_root() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    let owned = |uid| FileAttrs {
+        permissions: Some(0o040_755),
+        owner: Some(sftp::codec::Owner { uid, gid: uid }),
+        ..FileAttrs::default()
+    };
+    let status = b"Name:\tsftp-server\nUid:\t1000\t1000\t1000\t1000\nGid:\t7\t7\t7\t7\n";
+    for (home, status, ids) in [
+        (1000, None, Ok((1000, 1000))),
+        (0, Some(&status[..]), Ok((1000, 7))),
+        (0, None, Err(Errno::EOPNOTSUPP)),
+    ] {
+        let serve = async {
+            let id = actor.expect(Request::Stat { path: b"." }).await;
+            actor.send(id, Reply::Attrs(owned(home))).await;
+            if home != 0 {
+                return;
+            }
+            let id = actor
+                .receive(|id, request| match request {
+                    Request::Open { path: b"/proc/self/status", .. } => id,
+                    other => panic!("{other:?}"),
+                })
+                .await;
+            let Some(status) = status else {
+                return actor.fail(id, StatusCode::NO_SUCH_FILE).await;
+            };
+            actor.handle(id, b"p").await;
+            let id = actor.receive(|id, _| id).await;
+            actor.send(id, Reply::Data(Bytes::from_static(status))).await;
+            actor.expect(Request::Close { handle: b"p" }).await;
+        };
+        let asked = tokio::time::timeout(Duration::from_secs(20), host.login_ids());
+        let (told, ()) = tokio::join!(asked, serve);
+        assert_eq!(told.unwrap(), ids, "{home}");
+    }
 }

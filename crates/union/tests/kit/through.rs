@@ -105,6 +105,10 @@ impl<R: Remote> Remote for Through<R> {
         self.remote.close(fh);
     }
 
+    async fn finish(&self, fh: Fh) -> Result<()> {
+        self.remote.finish(fh).await
+    }
+
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         self.remote.setattr(&self.at(path), change).await
     }
