@@ -61,11 +61,6 @@ impl Ticket {
         Ok(take(&mut body.lock()))
     }
 
-    /// Its number in the log.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
     /// The server has acknowledged it. `false` when its answer does not count any more, since it is
     /// being sent again.
     fn acknowledged(&mut self, core: &Arc<Core>, digest: Option<Digest>) -> bool {

@@ -59,6 +59,11 @@ impl Expect {
         Expect { kind, perm: None, uid: None, gid: None, least: 0, most: u64::MAX, mtime }
     }
 
+    /// What is left of it when the file may have been changed by another of its names.
+    pub(crate) fn by_another_name(self) -> Expect {
+        Expect::made(self.kind)
+    }
+
     /// The size in bytes, if there is only one that it can have.
     pub(crate) fn size(&self) -> Option<u64> {
         (self.least == self.most).then_some(self.most)

@@ -11,17 +11,21 @@
 //!   was lost once more, or another error), or `Dead`.
 //! - `Dead`: it is not the file any more. For ever.
 //!
+//! It is in the table from before the first open is sent, so that all handles of a file share it
+//! (`same`). Until an open has been answered nothing is known of it.
+//!
 //! A [`Handle`] is closed below when nobody uses it any more: the caller has closed it here, and no
 //! call and no entry of the log goes through it.
 
 mod handle;
+mod same;
 mod table;
 mod tail;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use base::{Attr, Errno, Fh, RemotePath};
+use base::{Attr, Errno, Fh, FileKind, RemotePath};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
@@ -65,9 +69,13 @@ pub(crate) struct State {
     pub(crate) why: Option<Errno>,
     /// What it is called; `None` when the name is gone or another file's.
     pub(crate) name: Option<RemotePath>,
-    /// What it may be called as well: a rename was lost.
+    /// What it may be called as well: a rename is under way, or was lost.
     pub(crate) perhaps: Option<RemotePath>,
+    /// How often either has changed.
+    pub(crate) moves: u64,
     pub(crate) expect: Expect,
+    /// An open of it has been answered: it is known what it looks like.
+    pub(crate) is_seen: bool,
     pub(crate) log: Log,
     /// What was read at its end.
     tail: Option<Tail>,
@@ -100,7 +108,7 @@ pub(crate) struct Body {
 }
 
 impl Body {
-    fn new(path: RemotePath, attr: &Attr, core: Weak<Core>) -> Arc<Body> {
+    fn new(path: RemotePath, core: Weak<Core>) -> Arc<Body> {
         let state = State {
             phase: Phase::Open,
             epoch: 0,
@@ -108,7 +116,9 @@ impl Body {
             why: None,
             name: Some(path),
             perhaps: None,
-            expect: Expect::of(attr),
+            moves: 0,
+            expect: Expect::made(FileKind::Regular),
+            is_seen: false,
             log: Log::default(),
             tail: None,
             slots: HashMap::new(),
@@ -146,6 +156,12 @@ impl Body {
         let mut state = self.lock();
         state.name = None;
         state.perhaps = None;
+    }
+
+    /// No name leads to it, as far as this mount has changed it.
+    pub(crate) fn has_no_name(&self) -> bool {
+        let state = self.lock();
+        state.name.is_none() && state.perhaps.is_none()
     }
 
     /// Unanswered entries, their bytes, and whether something is to be synced.
@@ -227,6 +243,18 @@ impl Body {
 }
 
 impl State {
+    /// A rename is about to be sent.
+    pub(crate) fn may_be_called(&mut self, name: RemotePath) {
+        self.moves += 1;
+        self.perhaps = Some(name);
+    }
+
+    /// It was renamed.
+    pub(crate) fn is_called(&mut self, name: RemotePath) {
+        self.moves += 1;
+        (self.name, self.perhaps) = (Some(name), None);
+    }
+
     /// A change has happened at the server.
     pub(crate) fn happened(
         &mut self,
@@ -293,7 +321,7 @@ impl Drop for Body {
     fn drop(&mut self) {
         let Some(core) = self.core.upgrade() else { return };
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let (true, Some(name)) = (state.changed, state.name.take()) {
+        if let (true, Some(name)) = (state.changed && state.is_seen, state.name.take()) {
             core.known.note(&name, Seen::There(state.expect));
         }
     }

@@ -135,6 +135,29 @@ impl Core {
         Ok(())
     }
 
+    /// Gives a handle back, and returns what the server answers. If the connection is lost before
+    /// that, the server has closed the file, and what it said is not known: the file is opened
+    /// again and compared, and that handle is finished. A file without a name cannot be, and what
+    /// is in it is of no use any more.
+    pub(crate) async fn finish(self: &Arc<Core>, fh: Fh) -> Result<()> {
+        let handle = self.files.take(fh)?;
+        let body = &handle.body;
+        self.behind(body).await?;
+        let last = AtomicU64::new(0);
+        let finished = self.through(&handle, |fh| {
+            last.store(fh.0, Ordering::Relaxed);
+            self.inner.finish(fh)
+        });
+        let finished = finished.await;
+        if finished == Err(Errno::ESTALE) && body.has_no_name() {
+            return Ok(());
+        }
+        handle.was_finished(Fh(last.into_inner()));
+        // What was found to be lost when the file was opened again.
+        let kept = body.lock().kept_error.take();
+        finished.and(kept.map_or(Ok(()), Err))
+    }
+
     pub(crate) async fn write(self: &Arc<Core>, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
         let appends = self.files.handle(fh)?.flags.append;
         let change = match appends {

@@ -6,7 +6,10 @@
 //! put on top, which changes nothing if it was there already. Only that a name was not there, which a
 //! rename has taken away, tells nothing of what was there before it.
 //!
-//! Both parts are bounded, the oldest is forgotten: a name that is changed was nearly always looked
+//! What is done to a file by another of its names is not followed. So names that were linked here are
+//! remembered for themselves: of what they lead to only the kind is known.
+//!
+//! All parts are bounded, the oldest is forgotten: a name that is changed was nearly always looked
 //! up just before.
 
 use std::collections::VecDeque;
@@ -20,8 +23,11 @@ use crate::expect::Expect;
 const MAX_NAMES: usize = 1024;
 
 /// Entries of listings that are remembered, for those who list a directory and then remove all that
-/// is in it: about 2 MiB.
-const MAX_LISTED: usize = 16_384;
+/// is in it: so many bytes with their names, some 16,384 entries.
+const MAX_LISTED_BYTES: usize = 16_384 * 160;
+
+/// Names of files with several names that are remembered: about 100 KiB.
+const MAX_LINKED: usize = 1024;
 
 /// What was seen of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +70,7 @@ struct Listed {
     place: Place,
     dir: RemotePath,
     entries: Vec<DirEntry>,
+    bytes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -71,7 +78,29 @@ struct State {
     next: u64,
     notes: VecDeque<Note>,
     listings: VecDeque<Listed>,
-    listed: usize,
+    listed_bytes: usize,
+    /// Names of files that have, or had, several.
+    linked: VecDeque<RemotePath>,
+}
+
+impl State {
+    /// A name of a file that has, or had, several.
+    fn note_linked(&mut self, path: RemotePath) {
+        if self.linked.contains(&path) {
+            return;
+        }
+        self.linked.push_back(path);
+        if self.linked.len() > MAX_LINKED {
+            self.linked.pop_front();
+        }
+    }
+
+    fn linked_renamed(&mut self, from: &RemotePath, to: &RemotePath) {
+        // The old names stay: a rename of one name of a file to another one changes nothing.
+        let moved: Vec<_> = self.linked.iter().filter_map(|path| path.moved(from, to)).collect();
+        self.linked.retain(|path| path.moved(to, from).is_none());
+        moved.into_iter().for_each(|path| self.note_linked(path));
+    }
 }
 
 /// A moment in the order of what was seen.
@@ -117,6 +146,9 @@ impl Known {
 
     /// This is what we have made of it.
     pub(crate) fn note(&self, path: &RemotePath, seen: Seen) {
+        if seen == Seen::Absent {
+            self.lock().linked.retain(|linked| linked != path);
+        }
         self.add(Word::Seen(path.clone(), seen), None);
     }
 
@@ -132,11 +164,17 @@ impl Known {
 
     /// `from` is called `to` now, with all that is below it.
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
+        self.lock().linked_renamed(from, to);
         self.add(Word::Renamed(from.clone(), to.clone()), None);
     }
 
     /// `new` is a name of `existing`.
     pub(crate) fn linked(&self, existing: &RemotePath, new: &RemotePath) {
+        {
+            let mut state = self.lock();
+            state.note_linked(existing.clone());
+            state.note_linked(new.clone());
+        }
         self.add(Word::Linked(existing.clone(), new.clone()), None);
     }
 
@@ -148,19 +186,25 @@ impl Known {
             let mut state = self.lock();
             let number = state.next;
             state.next += 1;
-            state.listed += entries.len();
+            let bytes = entries.iter().map(listed_bytes).sum();
+            state.listed_bytes += bytes;
             let place = Place::seen_since(begun);
             let before = state.listings.iter().rposition(|listed| listed.place <= place);
-            let listed = Listed { number, place, dir, entries };
+            let listed = Listed { number, place, dir, entries, bytes };
             state.listings.insert(before.map_or(0, |at| at + 1), listed);
-            while state.listed > MAX_LISTED
+            while state.listed_bytes > MAX_LISTED_BYTES
                 && let Some(oldest) = state.listings.pop_front()
             {
-                state.listed -= oldest.entries.len();
+                state.listed_bytes -= oldest.bytes;
                 forgotten.push(oldest);
             }
         }
         drop(forgotten);
+    }
+
+    /// Whether `path` leads to a file that has, or had, other names made here.
+    pub(crate) fn is_linked(&self, path: &RemotePath) -> bool {
+        self.lock().linked.contains(path)
     }
 
     /// After all that was seen so far, and before all that will be.
@@ -189,6 +233,11 @@ impl Known {
         }
         listings.find_map(|listed| search.listed(listed))
     }
+}
+
+/// What an entry takes.
+fn listed_bytes(entry: &DirEntry) -> usize {
+    size_of::<DirEntry>() + entry.name.as_bytes().len()
 }
 
 enum Found {
@@ -415,6 +464,21 @@ mod tests {
     }
 
     #[test]
+    fn names_that_were_linked_are_remembered() {
+        let known = Known::default();
+        known.linked(&path("d/a"), &path("d/b"));
+        known.renamed(&path("d"), &path("e"));
+        known.note(&path("e/a"), Seen::Absent);
+        assert!(known.is_linked(&path("e/b")) && !known.is_linked(&path("e/a")));
+        known.renamed(&path("x"), &path("e/b"));
+        assert!(!known.is_linked(&path("e/b")), "another file has its name");
+        for number in 0..MAX_LINKED {
+            known.linked(&path("f"), &path(&format!("n{number}")));
+        }
+        assert_eq!(known.lock().linked.len(), MAX_LINKED);
+    }
+
+    #[test]
     fn both_parts_have_an_end() {
         let known = Known::default();
         for number in 0..MAX_NAMES + 10 {
@@ -427,8 +491,20 @@ mod tests {
         for number in 0..1000 {
             list(&known, &path(&format!("d{number}")), &listing(&names, 1));
         }
-        assert!(known.lock().listed <= MAX_LISTED);
+        assert!(known.lock().listed_bytes <= MAX_LISTED_BYTES);
         assert_eq!(of(&known, &path("d0/5")), None);
         assert!(of(&known, &path("d999/5")).is_some());
+    }
+
+    #[test]
+    fn listings_are_bounded_in_bytes() {
+        let known = Known::default();
+        for number in 0..5_000 {
+            let name = format!("{number:04}{}", "x".repeat(1_000));
+            let name = base::Name::new(name.as_bytes()).unwrap();
+            known.note_listing(&path("d"), &[DirEntry { name, attr: None }], known.moment());
+        }
+        let kept: usize = known.lock().listings.iter().map(|listed| listed.entries.len()).sum();
+        assert!((1_000..=MAX_LISTED_BYTES / 1_000).contains(&kept), "{kept}");
     }
 }

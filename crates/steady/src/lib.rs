@@ -58,7 +58,7 @@ mod unsynced;
 
 use std::sync::Arc;
 
-use base::Remote;
+use base::{Errno, Remote};
 use tokio::sync::watch;
 
 pub use config::{Config, Patience};
@@ -96,6 +96,10 @@ impl Steady {
             run: Run::default(),
             wanted,
         });
+        if core.inner.is_away() {
+            // Whoever can do without it does not wait for two more failures.
+            core.link.lost(&core, Errno::EHOSTDOWN);
+        }
         Arc::new(Steady { core, _wants: wants })
     }
 

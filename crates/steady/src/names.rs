@@ -2,8 +2,10 @@
 //!
 //! Such a request is never blindly sent again. When there is a connection again, the names are looked
 //! at. *Before* is what was last seen of a name through us (`known`) when the request was sent, since
-//! what is seen later may be its work, or what an open file must look like; *fresh* means made between the request and its loss, by the server's clock, or, as long as
-//! that is not known, at the time at which the directory above was last changed.
+//! what is seen later may be its work, or what an open file must look like; of a file that was linked
+//! here it is only the kind, since its other names lead to changes of it, too. *Fresh* means made
+//! between the request and its loss, by the server's clock, or, as long as that is not known, at the
+//! time at which the directory above was last changed.
 //!
 //! | request | what is there now | answer |
 //! |---|---|---|
@@ -17,10 +19,11 @@
 //! | unlink, rmdir, rename | nothing, and nothing was there before | sent again (`ENOENT`) |
 //! | unlink, rmdir | nothing | done |
 //! | unlink | what was there before, or what is older than the request, or a directory | sent again |
+//! | unlink | something, of which nothing was known, not newer than the request | sent again |
 //! | rmdir | a directory not changed since the request, or of the same time as before, or no directory | sent again |
 //! | unlink, rmdir | something newer | unknown |
 //! | rename | not the old name, and at the new one what was at the old one | done |
-//! | rename | not the old name, at the new one something else than before, and the old one was not known | done |
+//! | rename | not the old name, the old one was not known, and the new one is not known to be what it was | done |
 //! | rename | what was at the old name is there | sent again |
 //! | rename | at the old name something, at the new one what was at the old one | done |
 //! | rename | at the old name something not known, at the new one what was there before | sent again |
@@ -67,6 +70,8 @@ pub(crate) enum Verdict {
 struct Request<'a> {
     name: &'static str,
     path: &'a RemotePath,
+    /// The other name that it concerns.
+    other: Option<&'a RemotePath>,
     /// The server's answer when it has been done already.
     done_already: Errno,
 }
@@ -115,6 +120,8 @@ impl Core {
         look: impl Fn(Doubt) -> Asked<'a, Verdict> + Send + Sync,
     ) -> Result<()> {
         self.connected().await?;
+        // What is known of open files stays known, though their last handles are closed meanwhile.
+        let _bodies = [Some(what.path), what.other].map(|path| self.files.body(path?));
         let sent = Sent::now(self);
         match call().await {
             Err(errno) if is_loss(errno) => {
@@ -176,8 +183,12 @@ impl Core {
     pub(crate) async fn mkdir(self: &Arc<Core>, path: &RemotePath, perm: u32) -> Result<()> {
         let call = || self.inner.mkdir(path, perm);
         let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_mkdir(path, perm, doubt)) };
-        self.looked_into(&Request { name: "mkdir", path, done_already: Errno::EEXIST }, call, look)
-            .await?;
+        self.looked_into(
+            &Request { name: "mkdir", path, other: None, done_already: Errno::EEXIST },
+            call,
+            look,
+        )
+        .await?;
         self.known.note(path, Seen::made(FileKind::Directory));
         Ok(())
     }
@@ -185,8 +196,12 @@ impl Core {
     pub(crate) async fn rmdir(self: &Arc<Core>, path: &RemotePath) -> Result<()> {
         let call = || self.inner.rmdir(path);
         let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_rmdir(path, doubt)) };
-        self.looked_into(&Request { name: "rmdir", path, done_already: Errno::ENOENT }, call, look)
-            .await?;
+        self.looked_into(
+            &Request { name: "rmdir", path, other: None, done_already: Errno::ENOENT },
+            call,
+            look,
+        )
+        .await?;
         self.listings.removed(path);
         self.known.note(path, Seen::Absent);
         Ok(())
@@ -196,7 +211,7 @@ impl Core {
         let call = || self.inner.unlink(path);
         let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_unlink(path, doubt)) };
         self.looked_into(
-            &Request { name: "unlink", path, done_already: Errno::ENOENT },
+            &Request { name: "unlink", path, other: None, done_already: Errno::ENOENT },
             call,
             look,
         )
@@ -210,7 +225,7 @@ impl Core {
         let call = || self.inner.symlink(target, path);
         let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_symlink(target, path, doubt)) };
         self.looked_into(
-            &Request { name: "symlink", path, done_already: Errno::EEXIST },
+            &Request { name: "symlink", path, other: None, done_already: Errno::EEXIST },
             call,
             look,
         )
@@ -227,7 +242,12 @@ impl Core {
         let call = || self.inner.link(existing, new);
         let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_link(existing, new, doubt)) };
         self.looked_into(
-            &Request { name: "link", path: new, done_already: Errno::EEXIST },
+            &Request {
+                name: "link",
+                path: new,
+                other: Some(existing),
+                done_already: Errno::EEXIST,
+            },
             call,
             look,
         )
@@ -243,14 +263,17 @@ impl Core {
         mode: RenameMode,
     ) -> Result<()> {
         let call = || self.inner.rename(from, to, mode);
-        let look = |doubt| -> Asked<'_, _> {
-            // What is open may have to be opened again before this is decided.
-            self.files.perhaps_renamed(from, to);
-            Box::pin(self.look_rename(from, to, doubt))
-        };
+        let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_rename(from, to, doubt)) };
+        // What is open may have to be opened again before this is answered.
+        self.files.perhaps_renamed(from, to);
         match self
             .looked_into(
-                &Request { name: "rename", path: from, done_already: Errno::ENOENT },
+                &Request {
+                    name: "rename",
+                    path: from,
+                    other: Some(to),
+                    done_already: Errno::ENOENT,
+                },
                 call,
                 look,
             )
@@ -278,7 +301,7 @@ impl Core {
         path: &RemotePath,
         change: AttrChange,
     ) -> Result<()> {
-        let ticket = match self.files.body(path) {
+        let ticket = match self.files.any_body(path) {
             Some(body) => Some(Ticket::elsewhere(self, &body, Change::SetByPath(change)).await?),
             None => None,
         };

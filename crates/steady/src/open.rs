@@ -43,7 +43,7 @@ impl Core {
             true => self.known.note_seen(path, seen, asked),
             false => self.known.note(path, seen),
         }
-        let fh = self.files.opened(self, path, flags, &opened, before);
+        let fh = self.files.opened(self, path, flags, &opened, before).await;
         Ok(Opened { fh, ..opened })
     }
 

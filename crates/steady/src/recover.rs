@@ -177,26 +177,34 @@ enum Found<'a> {
     Failed(Errno),
 }
 
+/// How often a file is looked for that gets other names meanwhile.
+const MAX_MOVES: u32 = 8;
+
 async fn open_again(core: &Arc<Core>, body: &Arc<Body>) -> Outcome {
-    let (names, handles, ended) = {
-        let state = body.lock();
-        let names: Vec<RemotePath> = state.name.iter().chain(&state.perhaps).cloned().collect();
-        let lost = state.slots.values().filter(|slot| slot.epoch < state.epoch);
-        let handles: Vec<_> = lost.filter_map(|slot| slot.handle.upgrade()).collect();
-        (names, handles, state.ended)
-    };
-    let removed = "removed while it was open, and lost with the connection";
-    let mut outcome = Outcome::Dead(removed.to_owned());
-    for name in names {
-        match find(core, body, &name, &handles).await {
-            Found::It { attr, opened } => {
-                return go_on(core, body, &name, (attr.as_ref(), ended), opened).await;
+    for looks in 1.. {
+        let (names, moves, handles, ended) = {
+            let state = body.lock();
+            let names: Vec<RemotePath> = state.name.iter().chain(&state.perhaps).cloned().collect();
+            let lost = state.slots.values().filter(|slot| slot.epoch < state.epoch);
+            let handles: Vec<_> = lost.filter_map(|slot| slot.handle.upgrade()).collect();
+            (names, state.moves, handles, state.ended)
+        };
+        let mut why = "removed while it was open, and lost with the connection".to_owned();
+        for name in names {
+            match find(core, body, &name, &handles).await {
+                Found::It { attr, opened } => {
+                    let seen = Seen { name: &name, moves, attr: attr.as_ref(), ended };
+                    return go_on(core, body, seen, opened).await;
+                }
+                Found::NotIt(not_it) => why = not_it,
+                Found::Failed(errno) => return Outcome::Failed(errno),
             }
-            Found::NotIt(why) => outcome = Outcome::Dead(why),
-            Found::Failed(errno) => return Outcome::Failed(errno),
+        }
+        if body.lock().moves == moves || looks == MAX_MOVES {
+            return Outcome::Dead(why);
         }
     }
-    outcome
+    unreachable!("the last look returns")
 }
 
 /// Opens what is there for all `handles`, as far as it is the file.
@@ -267,13 +275,21 @@ fn lost_again(errno: Errno) -> Errno {
     if errno == Errno::ESTALE { Errno::EHOSTDOWN } else { errno }
 }
 
-/// The file is there: looks after what is in doubt, takes the handles over, and sends the log. `attr`
-/// was seen when so many changes had `ended`.
+/// What was seen of the file.
+struct Seen<'a> {
+    /// By this name, when its names had changed so often.
+    name: &'a RemotePath,
+    moves: u64,
+    attr: Option<&'a Attr>,
+    /// When so many changes had ended.
+    ended: u64,
+}
+
+/// The file is there: looks after what is in doubt, takes the handles over, and sends the log.
 async fn go_on(
     core: &Arc<Core>,
     body: &Arc<Body>,
-    name: &RemotePath,
-    (attr, ended): (Option<&Attr>, u64),
+    Seen { name, moves, attr, ended }: Seen<'_>,
     opened: Vec<(Arc<Handle>, Result<Fresh<'_>>)>,
 ) -> Outcome {
     if let Some(attr) = attr {
@@ -299,9 +315,12 @@ async fn go_on(
             }
             slot.epoch = epoch;
         }
-        state.name = Some(name.clone());
-        if state.perhaps.as_ref() == Some(name) {
-            state.perhaps = None;
+        // Unless it was renamed since.
+        if state.moves == moves {
+            state.name = Some(name.clone());
+            if state.perhaps.as_ref() == Some(name) {
+                state.perhaps = None;
+            }
         }
         // Unless it was changed since by who had begun before.
         if let Some(attr) = attr.filter(|_| state.ended == ended) {

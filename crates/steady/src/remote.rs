@@ -70,6 +70,10 @@ impl Remote for Steady {
         self.core.files.close(fh);
     }
 
+    async fn finish(&self, fh: Fh) -> Result<()> {
+        self.core.finish(fh).await
+    }
+
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         self.core.setattr(path, change).await
     }

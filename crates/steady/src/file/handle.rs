@@ -42,6 +42,14 @@ impl Handle {
         usable(&self.body.lock(), self.number)
     }
 
+    /// The handle below was given back there; if it is another one by now, that is still open.
+    pub(crate) fn was_finished(&self, fh: Fh) {
+        let mut state = self.body.lock();
+        if state.slots.get(&self.number).is_some_and(|slot| slot.fh == fh) {
+            state.slots.remove(&self.number);
+        }
+    }
+
     /// Whether what was asked through a handle below of this epoch has failed because the file was
     /// lost and opened again meanwhile.
     pub(crate) fn is_newer_than(&self, epoch: u64) -> bool {

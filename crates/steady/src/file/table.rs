@@ -5,13 +5,15 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use base::{AttrChange, Errno, Fh, OpenFlags, Opened, Remote, RemotePath, Result};
+use base::{AttrChange, Create, Errno, Fh, OpenFlags, Opened, Remote, RemotePath, Result};
 
+use super::same::Known;
 use super::{Body, Handle, Slot};
 use crate::Core;
 use crate::change::Ticket;
 use crate::expect::Expect;
 use crate::log::Change;
+use crate::recover::Fresh;
 
 /// Paths before left-overs are looked for the first time.
 const FIRST_SWEEP: usize = 64;
@@ -32,14 +34,25 @@ pub(crate) struct Files {
     core: Weak<Core>,
 }
 
-/// What was known of an open file when its path was about to be opened once more.
+/// What was known of a file when its path was about to be opened.
 pub(crate) struct Before {
     body: Arc<Body>,
-    expect: Expect,
-    /// Number of the next change at that time.
-    next: u64,
+    /// `None` when none of its opens had been answered.
+    expect: Option<Expect>,
+    /// Number of the next change at that time, if nothing was under way.
+    next: Option<u64>,
     /// The cut that the open brings with it.
     cut: Option<Ticket>,
+}
+
+impl Table {
+    fn insert(&mut self, path: &RemotePath, body: &Arc<Body>) {
+        if self.bodies.len() >= self.sweep_at {
+            self.bodies.retain(|_, body| body.strong_count() > 0);
+            self.sweep_at = (2 * self.bodies.len()).max(FIRST_SWEEP);
+        }
+        self.bodies.insert(path.clone(), Arc::downgrade(body));
+    }
 }
 
 impl Files {
@@ -61,54 +74,76 @@ impl Files {
         self.lock().handles.get(&fh.0).cloned().ok_or(Errno::EBADF)
     }
 
-    /// The file that is open by this path.
-    pub(crate) fn body(&self, path: &RemotePath) -> Option<Arc<Body>> {
+    /// The file that is open by this path, or is about to be.
+    pub(crate) fn any_body(&self, path: &RemotePath) -> Option<Arc<Body>> {
         self.lock().bodies.get(path)?.upgrade()
+    }
+
+    /// The file that is open by this path, of which something is known.
+    pub(crate) fn body(&self, path: &RemotePath) -> Option<Arc<Body>> {
+        self.any_body(path).filter(|body| body.lock().is_seen)
     }
 
     pub(crate) fn bodies(&self) -> Vec<Arc<Body>> {
         self.lock().bodies.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// To be called before `path` is opened.
+    /// To be called before `path` is opened. From now on the file is in the table, so that another
+    /// open of it, a change by path, and a rename meet the same body.
     pub(crate) async fn about_to_open(
         &self,
         core: &Arc<Core>,
         path: &RemotePath,
         flags: OpenFlags,
-    ) -> Result<Option<Before>> {
-        let Some(body) = self.body(path) else { return Ok(None) };
+    ) -> Result<Before> {
+        let (body, is_first) = self.body_or_new(path);
         let empty = AttrChange { size: Some(0), ..AttrChange::default() };
-        let cut = match flags.truncate {
+        let cut = match flags.truncate && !is_first {
             true => Some(Ticket::elsewhere(core, &body, Change::SetByPath(empty)).await?),
             false => None,
         };
-        let next = cut.as_ref().map_or_else(|| body.lock().log.next(), Ticket::number);
-        let expect = body.expect();
-        Ok(Some(Before { body, expect, next, cut }))
+        let next = body.lock().quiet_next(u64::from(cut.is_some()));
+        let is_seen = body.lock().is_seen;
+        let expect = is_seen.then(|| body.expect());
+        Ok(Before { body, expect, next, cut })
+    }
+
+    /// The body at `path`, and whether it was made now.
+    fn body_or_new(&self, path: &RemotePath) -> (Arc<Body>, bool) {
+        let mut table = self.lock();
+        match table.bodies.get(path).and_then(Weak::upgrade) {
+            Some(body) => (body, false),
+            None => {
+                let body = Body::new(path.clone(), self.core.clone());
+                table.insert(path, &body);
+                (body, true)
+            }
+        }
     }
 
     /// An open has failed, with an error that says that nothing was cut.
-    pub(crate) fn not_opened(before: Option<Before>) {
-        if let Some(cut) = before.and_then(|before| before.cut) {
+    pub(crate) fn not_opened(before: Before) {
+        if let Some(cut) = before.cut {
             cut.did_not_happen();
         }
     }
 
     /// Takes over what was opened below.
-    pub(crate) fn opened(
+    pub(crate) async fn opened(
         &self,
         core: &Arc<Core>,
         path: &RemotePath,
         flags: OpenFlags,
         opened: &Opened,
-        before: Option<Before>,
+        before: Before,
     ) -> Fh {
+        // Closed if the caller gives up.
+        let fresh = Fresh::new(&*core.inner, opened.fh);
         if flags.access.writes() {
             // Known, most likely, when the first write is acknowledged.
             let _ = core.run.now(core);
         }
-        let body = self.body_of(core, path, opened, before);
+        let body = self.body_of(core, path, flags, opened, before).await;
         let mut table = self.lock();
         let number = table.next;
         table.next += 1;
@@ -117,7 +152,7 @@ impl Files {
             let mut state = handle.body.lock();
             let epoch = state.epoch;
             let weak = Arc::downgrade(&handle);
-            let slot = Slot { handle: weak, fh: opened.fh, epoch, refused: None };
+            let slot = Slot { handle: weak, fh: fresh.take(), epoch, refused: None };
             state.slots.insert(number, slot);
         }
         table.handles.insert(number, handle);
@@ -125,48 +160,56 @@ impl Files {
     }
 
     /// The body of a file that was opened: one that is there, if it is that file.
-    fn body_of(
+    async fn body_of(
         &self,
         core: &Arc<Core>,
         path: &RemotePath,
+        flags: OpenFlags,
         opened: &Opened,
-        before: Option<Before>,
+        before: Before,
     ) -> Arc<Body> {
-        if let Some(Before { body, expect, next, cut }) = before {
-            let may_be = expect.or(body.expect());
-            let was_cut = cut.is_some();
-            if let Some(cut) = cut {
-                cut.happened(core);
-            }
-            let mut state = body.lock();
-            let same_name = state.name.as_ref() == Some(path);
-            if same_name && (was_cut || may_be.explains(&opened.attr)) {
-                let changes = state.log.next() - next;
-                if state.log.is_idle() && changes == u64::from(was_cut) {
-                    state.seen(&opened.attr);
-                }
-                drop(state);
-                return body;
-            }
-            if same_name {
-                // Somebody has put another file in its place.
-                state.name = None;
-            }
+        let Before { body, expect, next, cut } = before;
+        let was_cut = cut.is_some();
+        if let Some(cut) = cut {
+            cut.happened(core);
         }
-        let body = Body::new(path.clone(), &opened.attr, self.core.clone());
+        let name = body.lock().name.clone();
+        let moved = name.filter(|name| name != path);
+        let same_name = body.lock().name.as_ref() == Some(path);
+        // What was renamed meanwhile was opened before that: a later open finds nothing, unless it
+        // makes something new.
+        let followed = moved.is_some() && (flags.create == Create::Never || body.lock().is_seen);
+        let known = Known { expect, next, was_cut };
+        if (same_name || followed) && body.is_file(core, opened, Some(known)).await {
+            return body;
+        }
+        if let Some(other) = self.body(path).filter(|other| !Arc::ptr_eq(other, &body))
+            && other.is_file(core, opened, None).await
+        {
+            return other;
+        }
         let mut table = self.lock();
-        if table.bodies.len() >= table.sweep_at {
-            table.bodies.retain(|_, body| body.strong_count() > 0);
-            table.sweep_at = (2 * table.bodies.len()).max(FIRST_SWEEP);
+        let new = Body::new(path.clone(), self.core.clone());
+        new.lock().first_seen(&opened.attr, true);
+        new.lock().perhaps = moved;
+        let replaced = table.bodies.get(path).and_then(Weak::upgrade);
+        table.insert(path, &new);
+        drop(table);
+        if let Some(replaced) = replaced.filter(|replaced| !Arc::ptr_eq(replaced, &new)) {
+            // Another file has been put in its place.
+            replaced.is_removed();
         }
-        table.bodies.insert(path.clone(), Arc::downgrade(&body));
-        body
+        new
     }
 
     pub(crate) fn close(&self, fh: Fh) {
-        let handle = self.lock().handles.remove(&fh.0);
         // Dropped, and so closed, without the lock.
-        drop(handle);
+        drop(self.take(fh));
+    }
+
+    /// Takes a handle out of the table; it is closed below when its last user is gone.
+    pub(crate) fn take(&self, fh: Fh) -> Result<Arc<Handle>> {
+        self.lock().handles.remove(&fh.0).ok_or(Errno::EBADF)
     }
 
     /// The path leads to no file any more, or to another one.
@@ -179,12 +222,16 @@ impl Files {
 
     /// The path, and all below it, may be called otherwise now.
     pub(crate) fn perhaps_renamed(&self, from: &RemotePath, to: &RemotePath) {
-        let bodies: Vec<_> =
-            self.lock().bodies.iter().map(|(path, body)| (path.clone(), body.clone())).collect();
-        for (path, body) in bodies {
-            if let (Some(moved), Some(body)) = (path.moved(from, to), body.upgrade()) {
-                body.lock().perhaps = Some(moved);
-            }
+        let moved: Vec<_> = {
+            let table = self.lock();
+            let moved = table
+                .bodies
+                .iter()
+                .filter_map(|(path, body)| Some((path.moved(from, to)?, body.upgrade()?)));
+            moved.collect()
+        };
+        for (perhaps, body) in moved {
+            body.lock().may_be_called(perhaps);
         }
     }
 
@@ -218,8 +265,7 @@ impl Files {
                 match path.moved(from, to) {
                     Some(path) => {
                         let mut state = body.lock();
-                        state.name = Some(path.clone());
-                        state.perhaps = None;
+                        state.is_called(path.clone());
                         drop(state);
                         table.bodies.insert(path, weak);
                         // Dropped without the table's lock, as it may be the last share.

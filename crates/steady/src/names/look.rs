@@ -36,7 +36,12 @@ impl Core {
             return seen;
         }
         // What is written changes without being looked at.
-        self.files.body(path).map(|body| Seen::There(body.expect())).or(seen)
+        match self.files.body(path).map(|body| Seen::There(body.expect())).or(seen) {
+            Some(Seen::There(expect)) if self.known.is_linked(path) => {
+                Some(Seen::There(expect.by_another_name()))
+            }
+            seen => seen,
+        }
     }
 
     fn was_there(&self, path: &RemotePath, sent: Moment) -> bool {
@@ -125,10 +130,13 @@ impl Core {
         let Some(attr) = self.there(path).await? else {
             return Ok(self.gone_from(path, doubt.seen));
         };
-        let is_old = self.clock.is_before(attr.mtime, doubt.window) == Some(true);
-        let before = is(self.before(path, doubt.seen), Some(&attr));
+        let is_same = match is(self.before(path, doubt.seen), Some(&attr)) {
+            Some(same) => same || self.clock.is_before(attr.mtime, doubt.window) == Some(true),
+            // Nothing is known of what was there: only its time can say that it is something new.
+            None => self.clock.is_after_start(attr.mtime, doubt.window) != Some(true),
+        };
         // A directory is not removed by an unlink, whoever has made it.
-        if attr.is_dir() || before == Some(true) || is_old {
+        if attr.is_dir() || is_same {
             return Ok(Verdict::NotDone);
         }
         Ok(Verdict::Unknown("what has this name now may be something new"))
@@ -154,13 +162,16 @@ impl Core {
         new: &RemotePath,
         doubt: Doubt,
     ) -> Result<Verdict> {
-        let Some(attr) = self.there(new).await? else { return Ok(Verdict::NotDone) };
-        if self.was_there(new, doubt.seen) {
+        if self.there(new).await?.is_none() || self.was_there(new, doubt.seen) {
             return Ok(Verdict::NotDone);
         }
-        let other = self.there(existing).await?;
-        // The time of the last access may move between the two looks.
-        let ours = other.is_some_and(|other| Attr { atime: attr.atime, ..other } == attr);
+        // The file may be written meanwhile.
+        let before = self.there(existing).await?;
+        let attr = self.there(new).await?;
+        let ours = match (before, attr, self.there(existing).await?) {
+            (Some(before), Some(attr), Some(after)) => attr.is_between(&before, &after),
+            _ => false,
+        };
         Ok(if ours { Verdict::Done } else { Verdict::Failed(Errno::EEXIST) })
     }
 
@@ -179,7 +190,7 @@ impl Core {
             (None, None) => Verdict::Unknown("neither name is there"),
             (None, Some(_)) => match before_from {
                 _ if arrived => Verdict::Done,
-                None if to_changed == Some(true) => Verdict::Done,
+                None if to_changed != Some(false) => Verdict::Done,
                 _ => Verdict::Unknown("the new name is not what had the old one"),
             },
             (Some(old), _) => match is(before_from, Some(old)) {

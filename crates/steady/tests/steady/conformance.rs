@@ -112,7 +112,8 @@ mod blinking {
             a_file_is_cut_and_grown;
         ordering: overlapping_writes_end_as_the_last a_size_change_takes_its_turn
             many_calls_at_once_do_not_mix;
-        handles: a_renamed_file_is_still_open a_closed_handle_is_an_error;
+        handles: a_renamed_file_is_still_open a_closed_handle_is_an_error
+            a_handle_is_finished_behind_its_writes a_dropped_finish_gives_the_handle_back;
         directories: a_directory_is_made_and_removed
             a_listing_is_complete_and_without_duplicates;
         names: names_are_removed_by_their_kind what_is_absent_is_enoent;

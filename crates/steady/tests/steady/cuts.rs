@@ -220,6 +220,19 @@ fn cases() -> Vec<Case> {
             after: "",
         },
         Case {
+            call: Call::Finish,
+            run: |steady, _| {
+                Box::pin(async move {
+                    let fh = steady.open(&at("written"), making()).await?.fh;
+                    steady.write(fh, 0, Bytes::from_static(b"whole")).await?;
+                    done(steady.finish(fh)).await
+                })
+            },
+            look: |stage| stage.content("written"),
+            answer: "done",
+            after: "whole",
+        },
+        Case {
             call: Call::Fsetattr,
             run: |steady, open| {
                 let change = AttrChange { size: Some(3), ..AttrChange::default() };

@@ -423,6 +423,74 @@ async fn a_file_is_found_by_the_name_that_it_may_have() {
     }
 }
 
+/// L4: a file that is renamed while it is opened again keeps its new name for the next loss.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_renamed_while_it_is_opened_again_is_found_the_next_time() {
+    let stage = Stage::new();
+    let fh = stage.create("f").await;
+    stage.put(fh, 0, "content").await.unwrap();
+    stage.faulty.fail(Call::Read, 1, Errno::ESTALE);
+    let opened = stage.faulty.hold_answer(Call::Open, 1);
+    let renaming = async {
+        opened.arrived().await;
+        stage.steady.rename(&path("f"), &path("g"), RenameMode::Replace).await.unwrap();
+        opened.release();
+    };
+    let (read, ()) = tokio::join!(stage.read(fh), renaming);
+    assert_eq!(read.unwrap(), b"content");
+    stage.blink();
+    assert_eq!(stage.read(fh).await.unwrap(), b"content");
+    stage.steady.close(fh);
+    stage.nothing_leaked().await;
+}
+
+/// L4: the server has renamed it, and that answer is still under way when a handle turns out to be
+/// lost; or it gets its old name back while it is looked for by the new one.
+#[tokio::test(start_paused = true)]
+async fn a_file_is_found_while_its_rename_is_under_way() {
+    for back in [false, true] {
+        let stage = Stage::new();
+        stage.server().put_dir("d");
+        let fh = stage.create("d/f").await;
+        stage.put(fh, 0, "content").await.unwrap();
+        let (one, other) = (path("d"), path("e"));
+        let rename = |from, to| stage.steady.rename(from, to, RenameMode::Replace);
+        let renamed = stage.faulty.hold_answer(Call::Rename, 1);
+        let opened = stage.faulty.hold_answer(Call::Open, 1);
+        let renaming = async {
+            let first = rename(&one, &other);
+            let second = async {
+                renamed.arrived().await;
+                // The look by the name that it had.
+                opened.arrived().await;
+                if !back {
+                    opened.release();
+                    others_run().await;
+                }
+                renamed.release();
+            };
+            tokio::join!(first, second).0.unwrap();
+            if back {
+                rename(&other, &one).await.unwrap();
+                // By the name that it had in between.
+                let again = stage.faulty.hold(Call::Open, 1);
+                opened.release();
+                again.arrived().await;
+                again.release();
+            }
+        };
+        let reading = async {
+            renamed.arrived().await;
+            stage.faulty.fail(Call::Read, 1, Errno::ESTALE);
+            stage.read(fh).await
+        };
+        let ((), read) = tokio::join!(renaming, reading);
+        assert_eq!(read.unwrap(), b"content", "back: {back}");
+        stage.steady.close(fh);
+        stage.nothing_leaked().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_file_of_which_the_name_is_gone_is_stale_after_a_loss_only() {
     let stage = Stage::new();
@@ -545,4 +613,35 @@ async fn dropping_everything_closes_everything() {
     drop(steady);
     others_run().await;
     assert_eq!(faulty.inner().open_handles(), 0);
+}
+
+/// The server's answer to a close is the caller's, also when it came over another connection.
+#[tokio::test(start_paused = true)]
+async fn an_error_of_a_close_is_the_answer_of_finish() {
+    for lost_before in [false, true] {
+        let stage = Stage::new();
+        let fh = stage.create("a").await;
+        stage.put(fh, 0, "content").await.unwrap();
+        if lost_before {
+            stage.faulty.fail_after(Call::Finish, 1, Errno::EHOSTDOWN);
+            stage.faulty.fail_after(Call::Finish, 2, Errno::ENOSPC);
+        } else {
+            stage.faulty.fail_after(Call::Finish, 1, Errno::ENOSPC);
+        }
+        assert_eq!(stage.steady.finish(fh).await, Err(Errno::ENOSPC), "{lost_before}");
+        assert_eq!(stage.faulty.not_reached(), 0);
+        stage.nothing_leaked().await;
+    }
+}
+
+/// A file that was removed while it was open has nothing left that a close could lose.
+#[tokio::test(start_paused = true)]
+async fn a_removed_file_is_finished_after_a_loss() {
+    let stage = Stage::new();
+    let fh = stage.create("a").await;
+    stage.put(fh, 0, "content").await.unwrap();
+    stage.steady.unlink(&path("a")).await.unwrap();
+    stage.blink();
+    assert_eq!(stage.steady.finish(fh).await, Ok(()));
+    stage.nothing_leaked().await;
 }

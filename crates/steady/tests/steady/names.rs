@@ -1,9 +1,9 @@
 //! Names that are changed while the answer is lost: what is answered, and what is never done.
 
-use base::{Create, Errno, OpenFlags, Remote, RenameMode};
+use base::{AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
 use testkit::{Call, path};
 
-use super::stage::{Stage, Started, making};
+use super::stage::{Stage, Started, appending, making};
 
 /// A while ago: nothing that was made just now.
 const OLD: i64 = 1_000_000_000;
@@ -148,6 +148,158 @@ async fn a_directory_with_a_time_in_the_future_is_removed_all_the_same() {
         assert_eq!(stage.steady.rmdir(&path("d")).await, Ok(()), "by us: {by_us}");
         assert!(!stage.server().exists("d"));
     }
+}
+
+/// L2: what is known of the file is known until the outcome is, though its last handle is closed
+/// while the request is under way.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_closed_during_its_rename_is_recognized() {
+    for names in [("from", "to"), ("new", "absent")] {
+        let stage = Stage::new();
+        with_clock(&stage).await;
+        stage.server().put_file("to", "before");
+        let (from, to) = (path(names.0), path(names.1));
+        let _ = stage.steady.lstat(&to).await;
+        let fh = stage.create(names.0).await;
+        stage.put(fh, 0, "content").await.unwrap();
+        stage.faulty.fail_after(Call::Rename, 1, Errno::EHOSTDOWN);
+        let gate = stage.faulty.hold(Call::Rename, 1);
+        let mut renaming: Started<'_, _> =
+            Box::pin(stage.steady.rename(&from, &to, RenameMode::Replace));
+        assert!(super::stage::poll_once(&mut renaming).is_pending());
+        gate.arrived().await;
+        stage.steady.close(fh);
+        super::stage::others_run().await;
+        gate.release();
+        assert_eq!(renaming.await, Ok(()), "{names:?}");
+        assert_eq!(stage.content(names.1), "content");
+        stage.nothing_leaked().await;
+    }
+}
+
+/// L1: a file that is changed by one of its names looks otherwise by the others, though nothing was
+/// done by these.
+#[tokio::test(start_paused = true)]
+async fn a_name_of_a_file_that_was_changed_by_another_one_is_removed_and_renamed() {
+    type Prepare = for<'a> fn(&'a Stage) -> Started<'a, ()>;
+    // What was done to the file whose names were "one" and "other".
+    let cases: [(&str, Prepare); 4] = [
+        ("changed by the first name", |stage| {
+            Box::pin(async {
+                stage.steady.lstat(at("other")).await.unwrap();
+                write_to(stage, "one").await;
+            })
+        }),
+        ("changed by the second name", |stage| {
+            Box::pin(async {
+                stage.steady.rename(at("one"), at("x"), RenameMode::Replace).await.unwrap();
+                stage.steady.rename(at("other"), at("one"), RenameMode::Replace).await.unwrap();
+                write_to(stage, "one").await;
+                stage.steady.rename(at("x"), at("other"), RenameMode::Replace).await.unwrap();
+            })
+        }),
+        ("changed by a name that was removed since", |stage| {
+            Box::pin(async {
+                let fh = stage.create("one").await;
+                stage.steady.unlink(at("one")).await.unwrap();
+                stage.put(fh, 0, "longer content").await.unwrap();
+                stage.steady.close(fh);
+            })
+        }),
+        ("with permissions that were set by another name", |stage| {
+            Box::pin(async {
+                stage.steady.lstat(at("other")).await.unwrap();
+                let change = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+                stage.steady.setattr(at("one"), change).await.unwrap();
+            })
+        }),
+    ];
+    for (what, prepare) in cases {
+        for took_effect in [false, true] {
+            for renames in [false, true] {
+                let stage = Stage::new();
+                with_clock(&stage).await;
+                write_to(&stage, "one").await;
+                let _ = stage.steady.lstat(at("new")).await;
+                stage.steady.link(at("one"), at("other")).await.unwrap();
+                prepare(&stage).await;
+                let call = if renames { Call::Rename } else { Call::Unlink };
+                match took_effect {
+                    true => stage.faulty.fail_after(call, 1, Errno::EHOSTDOWN),
+                    false => stage.faulty.fail(call, 1, Errno::EHOSTDOWN),
+                }
+                let (other, new) = (at("other"), at("new"));
+                let answer = match renames {
+                    true => stage.steady.rename(other, new, RenameMode::Replace).await,
+                    false => stage.steady.unlink(other).await,
+                };
+                assert_eq!(answer, Ok(()), "{what}, {call:?}, took effect: {took_effect}");
+                assert!(!stage.server().exists("other"), "{what}");
+                assert_eq!(stage.server().exists("new"), renames, "{what}");
+                stage.nothing_leaked().await;
+            }
+        }
+    }
+}
+
+async fn write_to(stage: &Stage, name: &str) {
+    let fh = stage.open(name, appending()).await;
+    stage.put(fh, 0, "content").await.unwrap();
+    stage.steady.close(fh);
+}
+
+/// Only its time can say that something is new of which nothing was known.
+#[tokio::test(start_paused = true)]
+async fn a_name_that_was_never_looked_at_is_removed() {
+    for took_effect in [false, true] {
+        let stage = Stage::new();
+        with_clock(&stage).await;
+        stage.server().put_file("f", "made just now");
+        stage.server().put_file("g", "made just now");
+        match took_effect {
+            true => stage.faulty.fail_after(Call::Unlink, 1, Errno::EHOSTDOWN),
+            false => stage.faulty.fail(Call::Unlink, 1, Errno::EHOSTDOWN),
+        }
+        assert_eq!(stage.steady.unlink(at("f")).await, Ok(()));
+        match took_effect {
+            true => stage.faulty.fail_after(Call::Rename, 1, Errno::EHOSTDOWN),
+            false => stage.faulty.fail(Call::Rename, 1, Errno::EHOSTDOWN),
+        }
+        assert_eq!(stage.steady.rename(at("g"), at("h"), RenameMode::Replace).await, Ok(()));
+        assert!(!stage.server().exists("f") && stage.server().exists("h"));
+    }
+    let stage = Stage::new();
+    with_clock(&stage).await;
+    stage.server().put_file("f", "newer than the request");
+    stage.server().set_mtime("f", base::Timestamp::now().secs + 60);
+    stage.faulty.fail_after(Call::Unlink, 1, Errno::EHOSTDOWN);
+    let gate = stage.faulty.hold(Call::Lstat, 1);
+    let later = async {
+        gate.arrived().await;
+        stage.server().put_file("f", "newer than the request");
+        stage.server().set_mtime("f", base::Timestamp::now().secs + 60);
+        gate.release();
+    };
+    let (answer, ()) = tokio::join!(stage.steady.unlink(at("f")), later);
+    assert_eq!(answer, Err(Errno::EIO));
+}
+
+/// L2: the file may be written while it gets its second name.
+#[tokio::test(start_paused = true)]
+async fn a_second_name_of_a_file_that_is_written_is_ours() {
+    let stage = Stage::new();
+    let fh = stage.create("file").await;
+    let _ = stage.steady.lstat(at("second")).await;
+    stage.faulty.fail_after(Call::Link, 1, Errno::EHOSTDOWN);
+    let gate = stage.faulty.hold_answer(Call::Lstat, 1);
+    let writing = async {
+        gate.arrived().await;
+        stage.put(fh, 0, "content").await.unwrap();
+        gate.release();
+    };
+    let (answer, ()) = tokio::join!(stage.steady.link(at("file"), at("second")), writing);
+    assert_eq!(answer, Ok(()));
+    stage.steady.close(fh);
 }
 
 #[tokio::test(start_paused = true)]

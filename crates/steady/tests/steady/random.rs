@@ -3,9 +3,10 @@
 //! a link of its own.
 //!
 //! Left out is what a cut may change by right: files that are open when their name is removed or
-//! replaced, and second names of open files. Links lead nowhere: a path never goes through one.
+//! replaced, and changes of open files by their other names. Links lead nowhere: a path never goes
+//! through one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -304,9 +305,9 @@ fn snapshot(memory: &MemRemote, at: &str, into: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Which names the open files have.
+/// Which names the open files have, and which names lead, or may lead, to a file with several.
 #[derive(Default)]
-struct OpenNames([Option<String>; SLOTS]);
+struct OpenNames([Option<String>; SLOTS], BTreeSet<String>);
 
 impl OpenNames {
     fn is_within(name: &str, top: &str) -> bool {
@@ -317,13 +318,22 @@ impl OpenNames {
         self.0.iter().flatten().any(|name| OpenNames::is_within(name, top))
     }
 
+    /// Whether a file may be open by another one of the names of this one, but for this slot.
+    fn is_open_by_another(&self, name: &str, but_for: Option<usize>) -> bool {
+        let others = self.0.iter().enumerate().filter(|(slot, _)| Some(*slot) != but_for);
+        let mut others = others.filter_map(|(_, open)| open.as_ref());
+        self.1.contains(name) && others.any(|open| open != name && self.1.contains(open))
+    }
+
     /// Whether the operation is one that a cut may change by right.
     fn forbids(&self, op: &Op) -> bool {
         match op {
+            Op::Open { slot, name, .. } => self.is_open_by_another(name, Some(*slot)),
+            Op::Chmod { name, .. } => self.is_open_by_another(name, None),
             Op::Unlink { name } => self.any_within(name),
             // Also onto a second name of itself, which changes nothing.
             Op::Rename { from, to, .. } => self.any_within(to) || from == to,
-            Op::Link { from, to } => self.any_within(from) || self.any_within(to),
+            Op::Link { to, .. } => self.any_within(to),
             _ => false,
         }
     }
@@ -332,7 +342,12 @@ impl OpenNames {
         match op {
             Op::Open { slot, name, .. } => self.0[*slot] = went_well.then(|| (*name).to_owned()),
             Op::Close { slot } => self.0[*slot] = None,
+            Op::Link { from, to } => self.1.extend([*from, *to].map(str::to_owned)),
             Op::Rename { from, to, .. } if went_well => {
+                let linked = self.1.iter().filter(|name| OpenNames::is_within(name, from));
+                let moved: Vec<_> =
+                    linked.map(|name| format!("{to}{}", &name[from.len()..])).collect();
+                self.1.extend(moved);
                 for name in self.0.iter_mut().flatten() {
                     if OpenNames::is_within(name, from) {
                         *name = format!("{to}{}", &name[from.len()..]);
@@ -376,19 +391,13 @@ async fn compare(links: usize, steps: &[Step]) -> std::result::Result<(), TestCa
     let mut plain = Side::new(reference.clone());
     let mut steady = Side::new(Steady::new(over(&links), steady::Config::default()));
     let mut names = OpenNames::default();
-    let mut linked: Vec<&str> = Vec::new();
     for (index, (op, link, fault)) in steps.iter().enumerate() {
-        // A file with two names may be changed by one while it is open by the other.
-        let touches_linked = |name: &str| linked.contains(&name);
-        if names.forbids(op) || matches!(op, Op::Open { name, .. } if touches_linked(name)) {
+        if names.forbids(op) {
             continue;
         }
         // Two files may be at two gateways, between which nothing is copied.
         if links.len() > 1 && matches!(op, Op::Copy { .. }) {
             continue;
-        }
-        if let Op::Link { from, to } = op {
-            linked.extend([*from, *to]);
         }
         // As the kernel does, before it changes a name.
         for name in op.names() {

@@ -1,11 +1,12 @@
 //! Waiting for a connection: for ever, for a time, not at all; and giving up.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{AttrChange, Errno, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
-use steady::{Patience, Standing};
-use testkit::{Call, path};
+use steady::{Config, Patience, Standing, Steady};
+use testkit::{Call, FaultyRemote, MemRemote, path};
 use tokio::time::Instant;
 
 use super::stage::{Stage, Started, making, others_run, poll_once};
@@ -31,6 +32,21 @@ async fn a_link_that_is_back_is_noticed_soon_by_those_who_wait() {
     let began = Instant::now();
     stage.steady.lstat(&path("")).await.unwrap();
     assert!(began.elapsed() < HOUR + Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+/// A host that was not reached when it was mounted is known to be away before anything is asked.
+#[tokio::test(start_paused = true)]
+async fn what_is_away_from_the_beginning_is_known_to_be() {
+    let faulty = Arc::new(FaultyRemote::new(Arc::new(MemRemote::new())));
+    faulty.cut();
+    let steady = Steady::new(faulty.clone(), Config::default());
+    assert!(steady.is_away());
+    let began = Instant::now();
+    steady.gone().await;
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    faulty.restore();
+    steady.lstat(&path("")).await.unwrap();
+    assert!(!steady.is_away());
 }
 
 /// Who can do without the server is free long before an attempt to connect has failed.
