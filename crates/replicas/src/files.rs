@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{Access, Attr, Fh, OpenFlags};
+use base::{Access, Attr, Fh, Lent, OpenFlags, Result};
 
 use crate::lanes::Lanes;
 use crate::member::Member;
@@ -16,19 +16,29 @@ use crate::recent::{Extent, Recent};
 /// A handle at a gateway; closed there when this is dropped.
 pub(crate) struct Handle {
     pub(crate) member: Arc<Member>,
-    pub(crate) fh: Fh,
+    lent: Lent,
 }
 
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.member.remote.close(self.fh);
+impl Handle {
+    pub(crate) fn new(member: &Arc<Member>, fh: Fh) -> Handle {
+        Handle { member: member.clone(), lent: Lent::new(member.remote.clone(), fh) }
+    }
+
+    pub(crate) fn fh(&self) -> Fh {
+        self.lent.fh()
+    }
+
+    /// Gives it back, and returns what the gateway answers.
+    pub(crate) async fn finish(&self) -> Result<()> {
+        self.lent.finish().await
     }
 }
 
 struct Home {
     handle: Arc<Handle>,
-    /// The version that it showed last.
+    /// The version that it showed last, and how many changes had begun when it was asked.
     version: Version,
+    changes: u64,
 }
 
 /// Changes through this file that may not be on the server's disk.
@@ -67,7 +77,11 @@ impl File {
             flags,
             lanes: Lanes::default(),
             moving: tokio::sync::Mutex::default(),
-            home: Mutex::new(Home { handle: Arc::new(handle), version: Version::of(attr) }),
+            home: Mutex::new(Home {
+                handle: Arc::new(handle),
+                version: Version::of(attr),
+                changes: 0,
+            }),
             unsynced: Mutex::default(),
             changed: AtomicBool::new(flags.truncate),
             recent: recent.clone(),
@@ -97,11 +111,12 @@ impl File {
         self.lock_home().version
     }
 
-    /// `handle`, if it is still the home, showed these attributes.
-    pub(crate) fn showed(&self, handle: &Arc<Handle>, attr: &Attr) {
+    /// `handle`, if it is still the home, showed these attributes, for which it was asked when so
+    /// many `changes` had begun.
+    pub(crate) fn showed(&self, handle: &Arc<Handle>, attr: &Attr, changes: u64) {
         let mut home = self.lock_home();
         if Arc::ptr_eq(&home.handle, handle) {
-            home.version = Version::of(attr);
+            (home.version, home.changes) = (Version::of(attr), changes);
         }
         drop(home);
         self.named.shown(attr);
@@ -172,7 +187,17 @@ impl Drop for File {
         if self.changed.load(Ordering::SeqCst)
             && let Some(name) = self.named.name()
         {
-            self.recent.note(&name, self.home().member.index, Extent::Inside);
+            let begun = self.lock_unsynced().begun;
+            let home = self.lock_home();
+            let gateway = home.handle.member.index;
+            match self.named.home().filter(|home| *home != gateway) {
+                // It was opened anew there after this one was lost.
+                Some(other) => self.recent.note(&name, other, Extent::Inside),
+                None if home.changes == begun => {
+                    self.recent.note_version(&name, gateway, home.version);
+                }
+                None => self.recent.note(&name, gateway, Extent::Inside),
+            }
         }
     }
 }

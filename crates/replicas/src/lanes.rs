@@ -239,7 +239,7 @@ async fn open_and_compare(
     let open = async {
         let call = member.remote.open(&name, OpenFlags::existing(Access::Read));
         let opened = ground.gateways.ask(member, Weight::Small, call).await?;
-        let handle = Arc::new(Handle { member: member.clone(), fh: opened.fh });
+        let handle = Arc::new(Handle::new(member, opened.fh));
         base::Result::Ok((handle, opened.attr))
     };
     let (opened, before) = tokio::join!(open, look(ground, &home));
@@ -270,7 +270,7 @@ async fn open_and_compare(
 
 /// The attributes of an open file.
 async fn look(ground: &Ground, handle: &Handle) -> base::Result<Attr> {
-    let call = handle.member.remote.fstat(handle.fh);
+    let call = handle.member.remote.fstat(handle.fh());
     ground.gateways.ask(&handle.member, Weight::Small, call).await
 }
 
@@ -279,7 +279,7 @@ async fn reads_alike(ground: &Ground, one: &Handle, other: &Handle, size: u64) -
     let end = size.saturating_sub(u64::from(COMPARED_BYTES));
     for offset in [0, end / 2, end] {
         let read = async |handle: &Handle| {
-            let call = handle.member.remote.read(handle.fh, offset, COMPARED_BYTES);
+            let call = handle.member.remote.read(handle.fh(), offset, COMPARED_BYTES);
             ground.gateways.ask(&handle.member, Weight::Read(COMPARED_BYTES), call).await
         };
         match tokio::join!(read(one), read(other)) {
@@ -294,11 +294,12 @@ async fn reads_alike(ground: &Ground, one: &Handle, other: &Handle, size: u64) -
 async fn look_again(ground: Arc<Ground>, file: Weak<File>) {
     let mut wanted = ground.wanted.clone();
     let looked = async {
-        let (home, changes) = file.upgrade().map(|file| (file.home(), file.named.changes()))?;
+        let (home, changes, begun) =
+            file.upgrade().map(|file| (file.home(), file.named.changes(), file.changes_begun()))?;
         let attr = look(&ground, &home).await.ok()?;
         let lanes = {
             let file = file.upgrade()?;
-            file.showed(&home, &attr);
+            file.showed(&home, &attr, begun);
             file.lanes.usable(changes)
         };
         for lane in lanes {

@@ -2,20 +2,35 @@
 //!
 //! A listing of which nothing was given out yet begins anew at another gateway when its own is
 //! lost. Later its loss is told: which names were given out only the caller knows.
+//!
+//! A gateway may list a directory as it was before a change that was made here through another one,
+//! which is left out by now. Names that were removed are not given out then, and a listing that
+//! lacks a name which was made is not complete: it ends with `EHOSTDOWN`, until the gateway shows
+//! the change or the other one is back.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{Dh, DirEntry, Errno, RemotePath, Result};
+use base::{Dh, DirEntry, Errno, Name, RemotePath, Result};
 
 use crate::gateways::{Set, is_loss};
 use crate::member::{Member, Weight};
+use crate::recent::Made;
 use crate::replicas::Replicas;
 
 /// A handle at a gateway; closed there when this is dropped.
 struct Handle {
     member: Arc<Member>,
     dh: Dh,
+    /// Names that were made through another gateway, and were not listed so far.
+    awaited: Mutex<HashSet<Name>>,
+}
+
+impl Handle {
+    fn awaited(&self) -> MutexGuard<'_, HashSet<Name>> {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for Handle {
@@ -58,12 +73,25 @@ impl Replicas {
         let (target, mut failed) = (self.target_of_look(path), Errno::EHOSTDOWN);
         while let Some(member) = self.gateways.next(path, target, tried).await {
             tried = tried.with(member.index);
+            let made = self.recent.made_in(path, member.index);
             let call = member.remote.opendir(path);
             match self.gateways.ask_while_usable(member, Weight::Small, call).await {
                 Err(errno) if is_loss(errno) => failed = errno,
                 answer => {
-                    let handle = answer.map(|dh| Handle { member: member.clone(), dh });
-                    return self.believed(path, member.index, handle);
+                    let handle = |dh, awaited| {
+                        let awaited = Mutex::new(awaited);
+                        Handle { member: member.clone(), dh, awaited }
+                    };
+                    let handle = answer.map(|dh| match made {
+                        Made::Names(names) => Some(handle(dh, names)),
+                        Made::Any => {
+                            // Closes it.
+                            drop(handle(dh, HashSet::new()));
+                            None
+                        }
+                    });
+                    let handle = self.believed(path, member.index, handle)?;
+                    return handle.ok_or(Errno::EHOSTDOWN);
                 }
             }
         }
@@ -87,22 +115,45 @@ impl Replicas {
                     *listing.lock() = Arc::new(again.map_err(|_| errno)?);
                 }
                 Err(errno) => return Err(errno),
-                Ok(mut entries) => {
+                Ok(None) => {
                     listing.begun.store(true, Ordering::SeqCst);
-                    if let Some(entries) = &mut entries {
-                        self.check(&listing.path, member.index, entries);
-                    }
-                    return Ok(entries);
+                    let lacks = |name: &Name| self.has_made(&listing.path.join(name), member.index);
+                    let is_whole = !handle.awaited().iter().any(lacks);
+                    return if is_whole { Ok(None) } else { Err(Errno::EHOSTDOWN) };
+                }
+                Ok(Some(mut entries)) => {
+                    listing.begun.store(true, Ordering::SeqCst);
+                    self.check(&listing.path, &handle, &mut entries);
+                    return Ok(Some(entries));
                 }
             }
         }
     }
 
-    /// Takes away the attributes that somebody else than `gateway` is to tell: it may show older
-    /// ones than were shown, or newer ones than the content of the open file.
-    fn check(&self, directory: &RemotePath, gateway: usize, entries: &mut [DirEntry]) {
+    /// Whether `path` was made through another gateway than this, and is there still.
+    fn has_made(&self, path: &RemotePath, gateway: usize) -> bool {
+        let changed = self.recent.of(path).filter(|changed| changed.gateway != gateway);
+        changed.is_some_and(|changed| changed.there == Some(true))
+    }
+
+    /// Takes away names that were removed through another gateway, and attributes that another one
+    /// is to tell: this one may show older ones than were shown, or newer ones than the content of
+    /// the open file.
+    fn check(&self, directory: &RemotePath, handle: &Handle, entries: &mut Vec<DirEntry>) {
         if self.names.is_empty() && self.recent.is_empty() {
             return;
+        }
+        let gateway = handle.member.index;
+        entries.retain(|entry| {
+            let changed = self.recent.of(&directory.join(&entry.name));
+            let changed = changed.filter(|changed| changed.gateway != gateway);
+            changed.is_none_or(|changed| changed.there != Some(false))
+        });
+        {
+            let mut awaited = handle.awaited();
+            for entry in entries.iter() {
+                awaited.remove(&entry.name);
+            }
         }
         for entry in entries {
             let Some(attr) = &entry.attr else { continue };
@@ -113,7 +164,8 @@ impl Replicas {
                 let changed = self.recent.of(&path)?.gateway;
                 Some(changed).filter(|gateway| self.gateways.members[*gateway].is_usable())
             });
-            if teller.is_some_and(|teller| teller != gateway) {
+            let is_current = self.is_current(&path, gateway, attr);
+            if !is_current || teller.is_some_and(|teller| teller != gateway) {
                 entry.attr = None;
             } else if let Some(named) = named {
                 named.shown(attr);

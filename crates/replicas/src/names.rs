@@ -20,6 +20,11 @@ impl Version {
     pub(crate) fn of(attr: &Attr) -> Version {
         Version { size: attr.size, mtime: attr.mtime }
     }
+
+    /// Whether a file with these attributes shows this version, or a newer one.
+    pub(crate) fn is_shown_by(self, attr: &Attr) -> bool {
+        attr.mtime > self.mtime || Version::of(attr) == self
+    }
 }
 
 struct State {

@@ -3,8 +3,9 @@
 
 use base::{Attr, AttrChange, Errno, Location, Remote, RemotePath, RenameMode, Result, StatVfs};
 
-use crate::gateways::{Answering, Set, Target};
+use crate::gateways::{Answering, Set, Target, is_loss};
 use crate::member::Weight;
+use crate::names::Version;
 use crate::recent::{Extent, Recent};
 use crate::replicas::Replicas;
 
@@ -18,9 +19,14 @@ pub(crate) struct Noted<'a> {
 }
 
 impl Noted<'_> {
-    /// It has happened, and was this.
-    pub(crate) fn done(mut self, extent: Extent) {
-        self.extent = extent;
+    /// It was asked for with the aim of `extent`, and has ended so.
+    pub(crate) fn ended<T>(mut self, extent: Extent, answer: &Result<T>) {
+        self.extent = match (answer, extent) {
+            (Ok(_), extent) => extent,
+            (Err(errno), Extent::Made) if is_loss(*errno) => Extent::Lost { there: true },
+            (Err(errno), Extent::Gone) if is_loss(*errno) => Extent::Lost { there: false },
+            (Err(_), _) => return,
+        };
     }
 }
 
@@ -64,7 +70,14 @@ impl Replicas {
 
     pub(crate) async fn lstat_path(&self, path: &RemotePath) -> Result<Attr> {
         for _ in 0..=self.gateways.members.len() {
+            let unseen = self.recent.unseen(path);
             let (gateway, attr) = self.look_and_tell(path, |remote| remote.lstat(path)).await?;
+            if let Some(change) = unseen.filter(|change| change.gateway == gateway) {
+                self.recent.saw(path, change, Version::of(&attr));
+            }
+            if !self.is_current(path, gateway, &attr) || self.is_doubtful(path, gateway) {
+                return Err(Errno::EHOSTDOWN);
+            }
             let Some(named) = self.names.get(path) else { return Ok(attr) };
             // If the home is left out, whoever was believed is the home from now on.
             let writing = named.is_written();
@@ -90,7 +103,12 @@ impl Replicas {
     }
 
     pub(crate) async fn fsync_dir(&self, path: &RemotePath) -> Result<()> {
-        self.look(path, |remote| remote.fsyncdir(path)).await
+        // Only the gateway that has made the entries can put them on the server's disk.
+        let changed = self.recent.of(path).map(|changed| changed.gateway);
+        let changed = changed.filter(|gateway| self.stays(*gateway, true));
+        let target = changed.map_or_else(|| self.target_of_look(path), Target::Only);
+        let (_, answer) = self.gateways.look(path, target, |remote| remote.fsyncdir(path)).await?;
+        answer
     }
 
     /// Carries out a change of these paths, which become what stands beside them.
@@ -111,11 +129,11 @@ impl Replicas {
             })
             .collect();
         let call = call(&*member.remote);
-        self.gateways.ask_unless_lost(member, Weight::Small, call).await?;
+        let answer = self.gateways.ask_unless_lost(member, Weight::Small, call).await;
         for (noted, (_, extent)) in noted.into_iter().zip(paths) {
-            noted.done(*extent);
+            noted.ended(*extent, &answer);
         }
-        Ok(())
+        answer
     }
 
     /// As [`Replicas::change`], of one path.

@@ -43,9 +43,7 @@ impl Replicas {
                 let extent = if makes { Extent::Unsure } else { Extent::Inside };
                 let noted = self.note(path, home, extent);
                 let answer = self.gateways.ask_unless_lost(member, Weight::Small, call).await;
-                if makes && answer.is_ok() {
-                    noted.done(Extent::Made);
-                }
+                noted.ended(if makes { Extent::Made } else { Extent::Inside }, &answer);
                 answer
             } else {
                 self.gateways.ask_while_usable(member, Weight::Small, call).await
@@ -54,9 +52,15 @@ impl Replicas {
                 Err(errno) if is_loss(errno) && !changes => failed = errno,
                 answer => {
                     // One that is not believed is closed again.
-                    let opened =
-                        |Opened { fh, attr }| (Handle { member: member.clone(), fh }, attr);
+                    let opened = |Opened { fh, attr }| (Handle::new(member, fh), attr);
                     let (handle, attr) = self.believed(path, home, answer.map(opened))?;
+                    if !self.is_current(path, home, &attr) {
+                        return Err(Errno::EHOSTDOWN);
+                    }
+                    // A gateway looks anew at what is opened.
+                    if self.is_doubtful(path, home) {
+                        self.recent.note_version(path, home, Version::of(&attr));
+                    }
                     named.shown(&attr);
                     let file = File::new(handle, &attr, named, flags, &self.recent);
                     return Ok(Opened { fh: Fh(self.files.add(file)), attr });
@@ -71,7 +75,7 @@ impl Replicas {
         if self.gateways.spreads(len)
             && let Some(lane) = file.lane(&self.ground, len)
         {
-            let call = lane.member.remote.read(lane.fh, offset, len);
+            let call = lane.member.remote.read(lane.fh(), offset, len);
             let weight = Weight::Read(len);
             match self.gateways.ask_while_usable(&lane.member, weight, call).await {
                 Ok(data) if data.len() == len as usize => return Ok(data),
@@ -89,9 +93,10 @@ impl Replicas {
 
     pub(crate) async fn stat_file(&self, fh: Fh) -> Result<Attr> {
         let file = self.files.get(fh.0)?;
+        let changes = file.changes_begun();
         let answer = self.through_home(&file, Weight::Small, |member, fh| member.remote.fstat(fh));
         let (handle, attr) = answer.await?;
-        file.showed(&handle, &attr);
+        file.showed(&handle, &attr, changes);
         Ok(attr)
     }
 
@@ -156,7 +161,7 @@ impl Replicas {
         let answer = match reached {
             Err(errno) => Err(errno),
             Ok(()) => {
-                let call = call(member, handle.fh);
+                let call = call(member, handle.fh());
                 match may_move {
                     true => self.gateways.ask_while_usable(member, weight, call).await,
                     false => self.gateways.ask_unless_lost(member, weight, call).await,
@@ -190,7 +195,7 @@ impl Replicas {
             let call = member.remote.open(&name, OpenFlags::existing(Access::Read));
             let opened = self.gateways.ask_while_usable(member, Weight::Small, call).await;
             let Ok(Opened { fh, attr }) = opened else { continue };
-            let handle = Arc::new(Handle { member: member.clone(), fh });
+            let handle = Arc::new(Handle::new(member, fh));
             if attr.kind == FileKind::Regular && Version::of(&attr) == file.version() {
                 tracing::debug!(gateway = ?member.name, "an open file goes on through another");
                 file.move_to(handle);
@@ -234,6 +239,23 @@ impl Replicas {
         Ok(())
     }
 
+    /// Gives the file back, and returns what its home answers.
+    pub(crate) async fn finish_file(&self, fh: Fh) -> Result<()> {
+        let file = self.files.remove(fh.0).ok_or(Errno::EBADF)?;
+        let handle = file.home();
+        self.ask_home(
+            &file,
+            &handle,
+            Weight::Slow,
+            |_, _| {
+                let handle = handle.clone();
+                Box::pin(async move { handle.finish().await })
+            },
+            false,
+        )
+        .await
+    }
+
     pub(crate) async fn copy_between(
         &self,
         (from, from_offset): (Fh, u64),
@@ -246,7 +268,7 @@ impl Replicas {
             return Err(Errno::EOPNOTSUPP);
         }
         let copied = self.change_file(&target, Weight::Slow, |member, to| {
-            member.remote.copy(from.fh, from_offset, to, to_offset, len)
+            member.remote.copy(from.fh(), from_offset, to, to_offset, len)
         });
         copied.await
     }

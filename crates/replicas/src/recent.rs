@@ -12,17 +12,23 @@
 //! The nearest entry counts: a name's own before one of a directory above it, and of two changes
 //! of one name the later.
 //!
-//! The table is bounded: what is changed below a name that is in it with all below it needs no
-//! entry of its own; a directory with many changed names is entered with all below it; and when it
+//! While that gateway is left out, an answer of another one is refused where it may be older than the
+//! change: one that denies it, and attributes of which it cannot be told. An open is not, since a
+//! gateway looks anew at what it opens.
+//!
+//! The table is bounded: what is made below a name that is in it with all below it needs no entry of
+//! its own; a directory with many changed names is entered with all below it; and when it
 //! is full, what is closest to its end goes first.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::RemotePath;
+use base::{Name, RemotePath};
 use tokio::time::Instant;
+
+use crate::names::Version;
 
 /// Entries at most: some megabytes with long paths.
 const MAX_ENTRIES: usize = 1 << 14;
@@ -38,8 +44,11 @@ const FIRST_SWEEP: usize = 256;
 pub(crate) enum Extent {
     /// Content or attributes of what a name leads to.
     Inside,
-    /// What it leads to is being changed, or may have been.
+    /// A change of it is under way, has failed, or may have happened.
     Unsure,
+    /// The answer was lost to a change after which it has to be there, or must not be. Until the
+    /// gateway is back, or the others have to show it, one that shows it as before proves nothing.
+    Lost { there: bool },
     /// It leads to something now, or to something else.
     Made,
     /// It leads to nothing now.
@@ -53,10 +62,18 @@ struct Entry {
     until: Instant,
     /// Who changed all below it, and until when that counts.
     below: Option<(usize, Instant)>,
-    /// Whether it has to be there.
+    /// Whether it has to be there; or would be, if a change happened whose answer was lost.
     there: Option<bool>,
     /// Names in it that were entered, if it is a directory.
     names: u32,
+    /// What was seen of its content after it was changed.
+    version: Option<Version>,
+    /// It was changed, and nothing was seen of it since.
+    unseen: bool,
+    /// It was made or removed here shortly before that, or may have been.
+    is_renewed: bool,
+    /// The answer to a change of what is renewed was lost.
+    is_open: bool,
 }
 
 /// What is known of a path.
@@ -66,6 +83,56 @@ pub(crate) struct Changed {
     pub(crate) gateway: usize,
     /// Whether it has to be there, where that is known.
     pub(crate) there: Option<bool>,
+    /// What its content was after that, where it is known.
+    pub(crate) version: Option<Version>,
+    /// Nothing was seen of it since it was changed, so older attributes cannot be told from newer.
+    pub(crate) unseen: bool,
+    /// No answer of another gateway shows whether it exists.
+    pub(crate) is_open: bool,
+    /// It may have been made through that gateway, by itself or in a directory that was made, moved or
+    /// much changed.
+    pub(crate) may_be_new: bool,
+}
+
+/// A change of which nothing was seen: through which gateway, and until when it is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unseen {
+    pub(crate) gateway: usize,
+    until: Instant,
+}
+
+/// The names that a listing of a directory must have.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    /// These, beside others.
+    Names(HashSet<Name>),
+    /// It is not known which.
+    Any,
+}
+
+impl Entry {
+    /// That `gateway` has changed something, of which no more is known.
+    fn new(gateway: usize, until: Instant) -> Entry {
+        Entry {
+            gateway,
+            until,
+            below: None,
+            there: None,
+            names: 0,
+            version: None,
+            unseen: false,
+            is_renewed: false,
+            is_open: false,
+        }
+    }
+}
+
+impl Changed {
+    /// That `gateway` has changed something, of which no more is known.
+    fn by(gateway: usize) -> Changed {
+        let (there, version) = (None, None);
+        Changed { gateway, there, version, unseen: false, is_open: false, may_be_new: false }
+    }
 }
 
 #[derive(Default)]
@@ -122,6 +189,39 @@ impl Recent {
         self.last_until_ms.fetch_max(until_ms, Ordering::SeqCst);
     }
 
+    /// Notes that `gateway` has changed the content of `path`, which was this version then.
+    pub(crate) fn note_version(&self, path: &RemotePath, gateway: usize, version: Version) {
+        self.note(path, gateway, Extent::Inside);
+        let (mut table, now) = (self.lock(), Instant::now());
+        let until = now + self.lag;
+        let (there, version) = (Some(true), Some(version));
+        let new = Entry { there, version, ..Entry::new(gateway, until) };
+        // One that is covered by a directory above has none of its own so far.
+        let entry = table.entries.entry(path.clone()).or_insert(new);
+        (entry.there, entry.version, entry.unseen) = (there, version, false);
+        self.count.store(table.entries.len(), Ordering::SeqCst);
+    }
+
+    /// The change of `path` of which nothing was seen. To be taken before the gateway that made it is
+    /// asked, for [`Recent::saw`].
+    pub(crate) fn unseen(&self, path: &RemotePath) -> Option<Unseen> {
+        if self.is_empty() {
+            return None;
+        }
+        let entry = self.lock().live(path, Instant::now()).filter(|entry| entry.unseen)?;
+        Some(Unseen { gateway: entry.gateway, until: entry.until })
+    }
+
+    /// The gateway that has made this change of `path` showed this version, unless there was another
+    /// change since it was asked.
+    pub(crate) fn saw(&self, path: &RemotePath, change: Unseen, version: Version) {
+        if let Some(entry) = self.lock().entries.get_mut(path)
+            && (entry.gateway, entry.until) == (change.gateway, change.until)
+        {
+            (entry.there, entry.version, entry.unseen) = (Some(true), Some(version), false);
+        }
+    }
+
     /// Who changed `path`, or something above it that it came or went with.
     pub(crate) fn of(&self, path: &RemotePath) -> Option<Changed> {
         if self.is_empty() {
@@ -138,8 +238,37 @@ impl Recent {
         let (table, now) = (self.lock(), Instant::now());
         table.find(path, now).or_else(|| {
             let entry = table.live(&path.parent()?, now)?;
-            Some(Changed { gateway: entry.gateway, there: None })
+            let Entry { gateway, .. } = entry;
+            Some(Changed::by(gateway))
         })
+    }
+
+    /// The names in `directory` that were made through other gateways, and that `gateway` may not
+    /// show. None where it was the last to change a name there, since it has looked since.
+    pub(crate) fn made_in(&self, directory: &RemotePath, gateway: usize) -> Made {
+        if self.is_empty() {
+            return Made::Names(HashSet::new());
+        }
+        let (table, now) = (self.lock(), Instant::now());
+        let own = table.live(directory, now);
+        if own.is_some_and(|own| own.gateway == gateway) {
+            return Made::Names(HashSet::new());
+        }
+        let below = own.and_then(|own| own.below).filter(|(_, until)| *until > now);
+        let below = below.map(|(who, _)| who);
+        let above = || table.above(directory, now).map(|(_, who, _)| who);
+        if below.or_else(above).is_some_and(|who| who != gateway) {
+            return Made::Any;
+        }
+        if own.is_none() {
+            return Made::Names(HashSet::new());
+        }
+        let is_made = |entry: &Entry| {
+            entry.until > now && entry.gateway != gateway && entry.there == Some(true)
+        };
+        let made = table.entries.iter().filter(|(_, entry)| is_made(entry));
+        let made = made.filter(|(path, _)| path.parent().as_ref() == Some(directory));
+        Made::Names(made.filter_map(|(path, _)| path.file_name()).collect())
     }
 }
 
@@ -150,11 +279,16 @@ impl Table {
 
     fn find(&self, path: &RemotePath, now: Instant) -> Option<Changed> {
         if let Some(entry) = self.live(path, now) {
-            return Some(Changed { gateway: entry.gateway, there: entry.there });
+            let Entry { gateway, there, version, unseen, is_open, .. } = entry;
+            let may_be_new = entry.is_renewed && there.is_none();
+            let changed = Changed { there, version, unseen, is_open, ..Changed::by(gateway) };
+            return Some(Changed { may_be_new, ..changed });
         }
         let (_, gateway, there) = self.above(path, now)?;
         // Below what is gone nothing can be, and below what is there anything.
-        Some(Changed { gateway, there: there.filter(|there| !there) })
+        let there = there.filter(|there| !there);
+        let may_be_new = there.is_none();
+        Some(Changed { there, may_be_new, ..Changed::by(gateway) })
     }
 
     /// The nearest directory above `path` that is entered with all below it: who changed that, and
@@ -189,17 +323,24 @@ impl Table {
             (entry.until, entry.below) = (until, Some((gateway, until)));
         }
         let own = self.live(path, now);
-        if above.is_some() && own.is_none() && extent != Extent::Gone {
+        if above.is_some() && own.is_none() && matches!(extent, Extent::Made | Extent::Unsure) {
             return;
         }
         let (below, there) = match extent {
             Extent::Inside => (own.and_then(|own| own.below), own.and_then(|own| own.there)),
             Extent::Unsure => (Some((gateway, until)), None),
+            Extent::Lost { there } => (Some((gateway, until)), Some(there)),
             Extent::Made => (Some((gateway, until)), Some(true)),
             Extent::Gone => (Some((gateway, until)), Some(false)),
         };
         let names = own.map_or(0, |own| own.names);
-        self.entries.insert(path.clone(), Entry { gateway, until, below, there, names });
+        let is_renewed =
+            above.is_some() || own.is_some_and(|own| own.is_renewed || own.there.is_some());
+        // What shows the change may be from before the one before it.
+        let is_open = is_renewed && matches!(extent, Extent::Lost { .. });
+        let there = there.filter(|_| !is_open);
+        let new = Entry { below, there, names, ..Entry::new(gateway, until) };
+        self.entries.insert(path.clone(), Entry { unseen: true, is_renewed, is_open, ..new });
         if let Some(parent) = path.parent() {
             self.note_listing(parent, gateway, own.is_none(), now, until);
         }
@@ -223,7 +364,9 @@ impl Table {
             false => own.and_then(|own| own.below),
         };
         let there = own.and_then(|own| own.there);
-        self.entries.insert(directory, Entry { gateway, until, below, there, names });
+        // Its own attributes are not what is asked about it in the first place.
+        let entry = Entry { below, there, names, ..Entry::new(gateway, until) };
+        self.entries.insert(directory, entry);
     }
 
     /// Drops what is over, and when that is not enough, what soon will be.
@@ -319,7 +462,7 @@ mod tests {
     async fn the_table_is_bounded() {
         let recent = Recent::new(LAG);
         for number in 0..10_000 {
-            recent.note(&path(&format!("d/file{number}")), 1, Extent::Inside);
+            recent.note(&path(&format!("d/file{number}")), 1, Extent::Made);
         }
         assert!(recent.len() < 300, "{}", recent.len());
         assert_eq!(who(&recent, "d/file9999"), Some(1));

@@ -59,6 +59,10 @@ impl Remote for Replicas {
         self.files.remove(fh.0);
     }
 
+    async fn finish(&self, fh: Fh) -> Result<()> {
+        self.finish_file(fh).await
+    }
+
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         self.change_path(path, change).await
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{Errno, RemotePath, Result, Table};
+use base::{Attr, Errno, RemotePath, Result, Table};
 use tokio::sync::watch;
 
 use crate::config::{Config, Error, Gateway, MAX_GATEWAYS};
@@ -107,6 +107,21 @@ impl Replicas {
         changed.map_or(Target::Any, |changed| Target::Patiently(changed.gateway))
     }
 
+    /// Whether `gateway` shows with `attr` what another one has written to `path` a short time ago,
+    /// or something newer. If not, nobody can be asked for it while that one is left out.
+    pub(crate) fn is_current(&self, path: &RemotePath, gateway: usize, attr: &Attr) -> bool {
+        let changed = self.recent.of(path).filter(|it| it.gateway != gateway);
+        let version = changed.and_then(|changed| changed.version);
+        version.is_none_or(|version| version.is_shown_by(attr))
+    }
+
+    /// Whether another one than `gateway` has changed `path` a short time ago, and nothing was seen
+    /// of it since: then nothing tells whether `gateway` shows what was before.
+    pub(crate) fn is_doubtful(&self, path: &RemotePath, gateway: usize) -> bool {
+        let changed = self.recent.of(path).filter(|it| it.gateway != gateway);
+        changed.is_some_and(|changed| changed.unseen)
+    }
+
     /// The answer of `gateway` about `path`, unless it denies what another one has done a short
     /// time ago: that one is left out, and nobody can be asked for the truth now. What only cannot
     /// be reached must not look as if it were gone, nor what is gone as if it were back.
@@ -121,6 +136,8 @@ impl Replicas {
         };
         match (changed.there, &answer) {
             (Some(true), Err(Errno::ENOENT)) | (Some(false), Ok(_)) => Err(Errno::EHOSTDOWN),
+            (None, Err(Errno::ENOENT)) if changed.may_be_new => Err(Errno::EHOSTDOWN),
+            (_, Ok(_) | Err(Errno::ENOENT)) if changed.is_open => Err(Errno::EHOSTDOWN),
             _ => answer,
         }
     }

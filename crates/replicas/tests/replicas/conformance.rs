@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use replicas::Mode;
-use testkit::MemRemote;
 use testkit::conformance::Ground;
+use testkit::{Lagging, MemRemote};
 
-use super::lagging::Lagging;
 use super::pool;
 
 async fn ground(mode: Mode, gateways: usize) -> Ground {

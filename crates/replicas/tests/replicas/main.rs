@@ -3,7 +3,6 @@
 
 mod conformance;
 mod failing;
-mod lagging;
 mod pool;
 mod silent;
 mod spreading;

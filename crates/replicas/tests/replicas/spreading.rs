@@ -6,10 +6,9 @@ use std::time::Duration;
 use base::{Access, Fh, OpenFlags, Remote};
 use bytes::Bytes;
 use replicas::{Mode, Replicas};
-use testkit::{Call, FaultyRemote, MemRemote, path};
+use testkit::{Call, FaultyRemote, Lagging, MemRemote, path};
 use tokio::task::JoinSet;
 
-use super::lagging::Lagging;
 use super::pool::{self, Faulty, LAG, pattern};
 
 const BLOCK_BYTES: u32 = 128 << 10;

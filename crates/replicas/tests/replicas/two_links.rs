@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use base::{Access, OpenFlags, Remote};
-use host::{ConnectError, Connection, Connector, Host, Role};
+use host::{ConnectError, Connection, Connector, Explanation, Host, Role};
 use replicas::{Config, Gateway, Mode, Replicas};
 use tempfile::TempDir;
 use testkit::link::{Link, LinkOptions};
@@ -42,7 +42,8 @@ impl Connector for Ssh {
             .map_err(|error| ConnectError { message: error.to_string(), lasting: false })?;
         let (reader, writer) = connection.stream.into_split();
         let diagnosis = connection.diagnosis;
-        Ok(Connection::from_halves(reader, writer, Box::new(move || diagnosis.summary())))
+        let explain = move || diagnosis.summary().map(Explanation::passing);
+        Ok(Connection::from_halves(reader, writer, Box::new(explain)))
     }
 }
 
@@ -68,7 +69,7 @@ impl Server {
             args: vec!["-F".into(), self.sshd.config_path().into()],
             ..ssh::Config::new(destination)
         };
-        let dialer = ssh::Dialer::new(config, Arc::new(|_: &[u8]| {})).unwrap();
+        let dialer = ssh::Dialer::new(config, Arc::new(|_: &str| {})).unwrap();
         let base = dir.to_str().unwrap().as_bytes().to_vec();
         let config = host::Config { base, max_conns: 2, ..host::Config::default() };
         Arc::new(Host::connect(Arc::new(Ssh(dialer)), config).await.unwrap())

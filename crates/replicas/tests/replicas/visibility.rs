@@ -6,9 +6,8 @@ use std::time::Duration;
 use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
 use replicas::{Mode, Replicas};
-use testkit::{Call, FaultyRemote, MemRemote, path};
+use testkit::{Call, FaultyRemote, Lagging, MemRemote, path};
 
-use super::lagging::Lagging;
 use super::pool::{self, LAG};
 
 /// Asked so often, each gateway would be asked.
@@ -209,6 +208,138 @@ async fn what_cannot_be_reached_is_not_gone_and_what_is_gone_is_not_back() {
     tokio::time::advance(LAG).await;
     assert_eq!(it.content("made").await, b"new");
     assert_eq!(it.pool.lstat(&path("removed")).await, Err(Errno::ENOENT));
+    assert_eq!(it.server.open_handles(), 0);
+}
+
+/// A listing from before a change is not shown after it, nor as if it were whole.
+#[tokio::test(start_paused = true)]
+async fn a_listing_that_lacks_what_was_made_is_not_complete() {
+    for mode in MODES {
+        let it = Behind::new(mode);
+        it.server.put_file("d/removed", b"x");
+        it.server.put_file("d/stays", b"x");
+        it.all_see(&["", "d"]).await;
+        it.pool.unlink(&path("d/removed")).await.unwrap();
+        let changed_by = it.gateways.iter().position(|it| it.calls(Call::Unlink) == 1).unwrap();
+        it.gateways[changed_by].cut();
+        assert_eq!(it.names("d").await, ["stays"], "{mode:?}");
+        it.gateways[changed_by].restore();
+        tokio::time::sleep(pool::LONG).await;
+        it.put("d/made", b"new").await;
+        assert_eq!(it.gateways[changed_by].calls(Call::Write), 1, "{mode:?}");
+        it.gateways[changed_by].cut();
+        let listed = async || {
+            let dh = it.pool.opendir(&path("d")).await?;
+            let mut names = Vec::new();
+            let end = loop {
+                match it.pool.readdir(dh).await {
+                    Ok(Some(batch)) => names.extend(batch.into_iter().map(|entry| entry.name)),
+                    Ok(None) => break Ok(names),
+                    Err(errno) => break Err(errno),
+                }
+            };
+            it.pool.closedir(dh);
+            end
+        };
+        assert_eq!(listed().await, Err(Errno::EHOSTDOWN), "{mode:?}");
+        tokio::time::advance(LAG).await;
+        assert_eq!(it.names("d").await, ["made", "stays"], "{mode:?}");
+        assert_eq!(it.server.open_handles(), 0);
+    }
+}
+
+/// Which names are in a directory that was made here a short time ago, only its maker knows.
+#[tokio::test(start_paused = true)]
+async fn what_is_in_a_new_directory_is_not_denied_by_others() {
+    for mode in MODES {
+        let it = Behind::new(mode);
+        it.pool.mkdir(&path("new"), 0o755).await.unwrap();
+        it.all_see(&["new", "new/file", "new/name"]).await;
+        it.put("new/file", b"content").await;
+        it.put("new/renamed", b"content").await;
+        let (from, to) = (path("new/renamed"), path("new/name"));
+        it.pool.rename(&from, &to, RenameMode::Replace).await.unwrap();
+        let fh = it.pool.open(&to, OpenFlags::existing(Access::Write)).await.unwrap().fh;
+        it.pool.write(fh, 0, Bytes::from_static(b"C")).await.unwrap();
+        assert_eq!(it.pool.fstat(fh).await.unwrap().size, 7);
+        it.pool.finish(fh).await.unwrap();
+        let changed_by = it.gateways.iter().position(|it| it.calls(Call::Mkdir) == 1).unwrap();
+        it.gateways[changed_by].cut();
+        for name in ["new/file", "new/name"] {
+            assert_eq!(it.pool.lstat(&path(name)).await, Err(Errno::EHOSTDOWN), "{mode:?}");
+        }
+        assert_eq!(it.pool.opendir(&path("new")).await, Err(Errno::EHOSTDOWN), "{mode:?}");
+        tokio::time::advance(LAG).await;
+        assert_eq!(it.names("new").await, ["file", "name"], "{mode:?}");
+        assert_eq!(it.content("new/file").await, b"content", "{mode:?}");
+    }
+}
+
+/// The answer to a change is lost. Another gateway shows what was before the change, or what it has
+/// seen before the name was made.
+#[tokio::test(start_paused = true)]
+async fn what_may_be_old_proves_nothing_after_a_lost_answer() {
+    for name in ["old", "new"] {
+        let it = Behind::new(Mode::Failover);
+        it.server.put_file("old", b"x");
+        it.all_see(&["", "old", "new"]).await;
+        it.put("new", b"content").await;
+        it.gateways[0].fail(Call::Unlink, 1, Errno::EHOSTDOWN);
+        assert_eq!(it.pool.unlink(&path(name)).await, Err(Errno::EHOSTDOWN));
+        it.gateways[0].cut();
+        // The other gateway has an answer, which is older than the file or than the change.
+        assert_eq!(it.gateways[1].lstat(&path(name)).await.is_ok(), name == "old");
+        assert_eq!(it.pool.lstat(&path(name)).await, Err(Errno::EHOSTDOWN), "{name}");
+        tokio::time::advance(LAG).await;
+        assert!(it.pool.lstat(&path(name)).await.is_ok(), "{name}");
+    }
+}
+
+/// A size that nothing has shown since it was changed cannot be told from an older one.
+#[tokio::test(start_paused = true)]
+async fn a_size_from_before_a_change_is_not_believed() {
+    let it = Behind::new(Mode::Failover);
+    it.server.put_file("file", b"old");
+    it.all_see(&["", "file"]).await;
+    it.put("file", b"newer content").await;
+    it.gateways[0].cut();
+    assert_eq!(it.gateways[1].lstat(&path("file")).await.unwrap().size, 3);
+    assert_eq!(it.pool.lstat(&path("file")).await, Err(Errno::EHOSTDOWN));
+    // It is looked at anew where it is opened.
+    assert_eq!(it.content("file").await, b"newer content");
+    assert_eq!(it.pool.lstat(&path("file")).await.unwrap().size, 13);
+}
+
+/// What was written and closed through a gateway that is away by now is not shown as it was before.
+#[tokio::test(start_paused = true)]
+async fn an_older_size_is_not_believed_while_the_gateway_that_wrote_is_away() {
+    let it = Behind::new(Mode::Failover);
+    it.server.put_file("d/file", b"old");
+    it.all_see(&["d", "d/file"]).await;
+    let at = path("d/file");
+    let read = OpenFlags::existing(Access::Read);
+    let fh = it.pool.open(&at, OpenFlags::existing(Access::Write)).await.unwrap().fh;
+    it.pool.write(fh, 0, bytes::Bytes::from_static(b"new content")).await.unwrap();
+    assert_eq!(it.pool.fstat(fh).await.unwrap().size, 11);
+    it.pool.finish(fh).await.unwrap();
+    it.gateways[0].cut();
+    // The other gateway still shows what it has seen before.
+    assert_eq!(it.gateways[1].lstat(&at).await.unwrap().size, 3);
+    assert_eq!(it.pool.lstat(&at).await, Err(Errno::EHOSTDOWN));
+    let dh = it.pool.opendir(&path("d")).await.unwrap();
+    let entries = it.pool.readdir(dh).await.unwrap().unwrap();
+    assert_eq!(entries[0].attr, None);
+    it.pool.closedir(dh);
+    match it.pool.open(&at, read).await {
+        Ok(opened) => {
+            assert_eq!(opened.attr.size, 11);
+            it.pool.close(opened.fh);
+        }
+        Err(errno) => assert_eq!(errno, Errno::EHOSTDOWN),
+    }
+    // Once it shows the change, it is believed.
+    tokio::time::advance(LAG).await;
+    assert_eq!(it.content("d/file").await, b"new content");
     assert_eq!(it.server.open_handles(), 0);
 }
 
