@@ -287,6 +287,15 @@ impl Core {
         }
     }
 
+    /// `what` of `path` is not in the cache. Offline that is an error. While the remote is away with
+    /// `stale_ok` it is not: the caller sends the request, which waits or fails as without a cache.
+    pub(crate) fn unless_offline(&self, what: &'static str, path: &RemotePath) -> Result<()> {
+        match self.config.offline {
+            true => Err(self.misses.tell(what, path)),
+            false => Ok(()),
+        }
+    }
+
     /// Whether a question that ended so is to be answered by what is known.
     pub(crate) fn falls_back<T>(&self, answer: &Result<T>) -> bool {
         let lost = matches!(answer, Err(base::Errno::EHOSTDOWN | base::Errno::ETIMEDOUT));

@@ -19,20 +19,22 @@
 pub(crate) mod chunks;
 pub(crate) mod files;
 mod keep;
+mod registry;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{Attr, FileKind, RemotePath, Timestamp};
+use base::{Attr, FileKind, Timestamp};
 use bytes::{Bytes, BytesMut};
 
 use self::chunks::{ChunkSet, Fragment, chunk_range, chunks_of};
 use self::files::{Files, Names, Subject};
+pub(crate) use self::registry::Registry;
 use crate::codec::{CHECKSUM_BYTES, checksum_at};
 use crate::digest::Digest;
-use crate::known::{KnownFile, SourceId, Validator};
+use crate::known::{KnownFile, Validator};
 use crate::object::blocks::{BlockSums, TABLE_FROM_BYTES};
 use crate::object::{Object, chunk_count, read_chunk_of};
 use crate::store::room::on_disk;
@@ -111,85 +113,6 @@ enum Stage {
 struct Hashing {
     next: u64,
     blake3: blake3::Hasher,
-}
-
-/// The partial contents of this process.
-#[derive(Default)]
-pub(crate) struct Registry(Mutex<HashMap<[u8; 32], Weak<Inner>>>);
-
-impl Registry {
-    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 32], Weak<Inner>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Shared {
-    /// What of this subject's content was read in this process, and is on its way here.
-    pub(crate) fn under_way(&self, subject: &Subject) -> Option<UnderWay> {
-        let known = self.partials.lock().get(&subject.key()).and_then(Weak::upgrade)?;
-        Some(known.under_way.clone())
-    }
-
-    /// The partial content of this subject: the one that others in this process have, or what an
-    /// earlier process left, or an empty one.
-    pub(crate) fn partial(self: &Arc<Shared>, subject: Subject) -> Partial {
-        let key = subject.key();
-        let mut registry = self.partials.lock();
-        if let Some(known) = registry.get(&key).and_then(Weak::upgrade) {
-            return Partial(known);
-        }
-        let inner = Arc::new(Inner::new(self.clone(), subject, key));
-        registry.insert(key, Arc::downgrade(&inner));
-        // Taken before others can have it: they wait until it is known what is there.
-        let mut state = inner.lock();
-        drop(registry);
-        inner.resume(&mut state);
-        drop(state);
-        Partial(inner)
-    }
-
-    /// Abandons the partial contents of files below these directories.
-    pub(crate) fn abandon_below(self: &Arc<Shared>, directories: &[(&SourceId, &RemotePath)]) {
-        let is_below = |subject: &Subject| {
-            let holds = |(source, dir): &(&SourceId, &RemotePath)| {
-                subject.source == **source && subject.path.is_below(dir)
-            };
-            directories.iter().any(holds)
-        };
-        // Dropped without the lock: the last to have one takes it.
-        let known: Vec<Arc<Inner>> =
-            self.partials.lock().values().filter_map(Weak::upgrade).collect();
-        let mut found: Vec<Subject> = known.iter().map(|it| it.subject.clone()).collect();
-        drop(known);
-        let places = self.places();
-        for (name, _) in places.partial.names().unwrap_or_default() {
-            if name.ends_with(b".map")
-                && let Ok((map, _)) = places.partial.read_only(&name)
-                && let Ok(Some(subject)) = files::subject_of(&map)
-            {
-                found.push(subject);
-            }
-        }
-        for subject in found.into_iter().filter(is_below) {
-            self.partial(subject).abandon();
-        }
-    }
-
-    /// Bytes that an unfinished fetch has left on the disk, or has there now.
-    pub(crate) fn partial_bytes(&self, subject: &Subject) -> u64 {
-        let names = Names::of(&subject.key());
-        let Ok((map, _)) = self.places().partial.read_only(&names.map) else { return 0 };
-        let Ok(Some((known, entries))) = files::read_map(&map) else { return 0 };
-        if known != *subject {
-            return 0;
-        }
-        let chunks: HashSet<u64> = entries.iter().map(|(chunk, _)| *chunk).collect();
-        let len = |chunk: u64| {
-            let range = chunk_range(chunk, subject.validator.size);
-            range.end - range.start
-        };
-        chunks.into_iter().map(len).sum()
-    }
 }
 
 impl Partial {
@@ -359,13 +282,7 @@ impl Partial {
         self.0.empty(&mut state);
         state.stage = Stage::Abandoned;
         drop(state);
-        let mut registry = self.0.shared.partials.lock();
-        let ours = registry
-            .get(&self.0.key)
-            .is_some_and(|weak| std::ptr::eq(weak.as_ptr(), Arc::as_ptr(&self.0)));
-        if ours {
-            registry.remove(&self.0.key);
-        }
+        self.0.shared.partials.remove(&self.0);
     }
 }
 
@@ -679,9 +596,6 @@ impl Drop for Inner {
         let mut state =
             std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
         self.empty(&mut state);
-        let mut registry = self.shared.partials.lock();
-        if registry.get(&self.key).is_some_and(|known| known.strong_count() == 0) {
-            registry.remove(&self.key);
-        }
+        self.shared.partials.remove(self);
     }
 }

@@ -329,6 +329,27 @@ impl Store {
         self.0.partial(Subject { source: *source, path: path.clone(), validator })
     }
 
+    /// As [`Store::fetch`], without what another process has brought: size and time do not prove
+    /// that it is of the same content, and parts of two contents must not be put together.
+    #[must_use]
+    pub fn fetch_own(&self, source: &SourceId, path: &RemotePath, validator: Validator) -> Partial {
+        let subject = Subject { source: *source, path: path.clone(), validator };
+        if self.0.begins(&subject) && self.0.partial_bytes(&subject) > 0 {
+            self.0.partial(subject.clone()).abandon();
+        }
+        self.0.partial(subject)
+    }
+
+    /// Whether [`Store::fetch_own`] has begun this state of a file in this process.
+    pub(crate) fn is_own(
+        &self,
+        source: &SourceId,
+        path: &RemotePath,
+        validator: Validator,
+    ) -> bool {
+        self.0.has_begun(&Subject { source: *source, path: path.clone(), validator })
+    }
+
     /// What of this state of a file was read in this process, and is on its way to the disk.
     pub(crate) fn under_way(
         &self,

@@ -74,17 +74,8 @@ impl State {
         if later(self.all.as_ref(), seen_at) {
             return false;
         }
-        if self.trees.is_empty() {
-            return true;
-        }
-        let mut at = Some(path.clone());
-        while let Some(path) = at {
-            if later(self.trees.get(&path), seen_at) {
-                return false;
-            }
-            at = path.parent();
-        }
-        true
+        let mut above = std::iter::successors(Some(path.clone()), RemotePath::parent);
+        self.trees.is_empty() || above.all(|at| !later(self.trees.get(&at), seen_at))
     }
 }
 

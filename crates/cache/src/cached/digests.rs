@@ -211,7 +211,7 @@ impl Core {
     }
 
     /// Lists a directory, so that it is recorded.
-    async fn list(&self, dir: &RemotePath) -> Option<()> {
+    pub(super) async fn list(&self, dir: &RemotePath) -> Option<()> {
         let listed = Listed(self, self.opendir(dir).await.ok()?);
         while self.readdir(listed.1).await.ok()?.is_some() {}
         Some(())
@@ -277,8 +277,8 @@ impl Core {
             // Who has just read the file need not ask twice.
             let validator = Validator::of(attr);
             let under_way = |source| self.store.under_way(source, path, validator);
-            let content = self.both_sources().into_iter().filter_map(under_way);
-            let Some(content) = content.into_iter().find(|content| content.count() > 0) else {
+            let mut contents = self.both_sources().into_iter().filter_map(under_way);
+            let Some(content) = contents.find(|content| content.count() > 0) else {
                 return Ok(None);
             };
             let _ = tokio::time::timeout(CATCH_UP, self.filler.settled_of(&content)).await;

@@ -186,6 +186,15 @@ impl File {
         Ok(opened.fh)
     }
 
+    /// Gives the handle at the server back, if there is one, and returns what the server answers.
+    pub(crate) async fn finish(&self) -> Result<()> {
+        let fh = self.lock().fh.take();
+        match fh {
+            Some(fh) => self.inner.finish(fh).await,
+            None => Ok(()),
+        }
+    }
+
     /// What was changed through it as long as it was open.
     fn end_change(&self) -> Option<Change> {
         self.lock().change.take()

@@ -88,15 +88,58 @@ impl Of {
     }
 }
 
+/// What becomes of the part of a content that an earlier mount has left.
+#[derive(Clone, Copy)]
+pub(crate) enum Leftovers {
+    /// It is completed: the tree never changes, or nothing is fetched.
+    Used,
+    /// It is thrown away: the file may have another content with the same size and time.
+    Dropped,
+}
+
 impl Filling {
     /// For the content of a file that has just been opened, of which `store` may have a part.
-    pub(crate) fn new(store: &Store, of: Of, validator: Validator, racy: bool) -> Arc<Filling> {
-        let partial = store.fetch(&of.source, &of.path, validator);
+    pub(crate) fn new(
+        store: &Store,
+        of: Of,
+        validator: Validator,
+        racy: bool,
+        leftovers: Leftovers,
+    ) -> Arc<Filling> {
+        let partial = match leftovers {
+            Leftovers::Used => store.fetch(&of.source, &of.path, validator),
+            Leftovers::Dropped => store.fetch_own(&of.source, &of.path, validator),
+        };
         Arc::new(Filling { partial, of, racy, pending: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file is another one by now: nothing of what was read of it counts.
+    fn has_changed(&self, file: &File, tally: &Tally) {
+        let pieces = {
+            let mut pending = self.lock();
+            if !std::mem::replace(&mut pending.changed, true) {
+                tally.changed.fetch_add(1, Ordering::Relaxed);
+            }
+            pending.bytes = 0;
+            std::mem::take(&mut pending.pieces)
+        };
+        drop(pieces);
+        file.read_from_server();
+    }
+
+    /// What was read so far is not kept.
+    fn leave_out(&self, tally: &Tally) {
+        let (pieces, bytes) = {
+            let mut pending = self.lock();
+            (pending.confirming, pending.due) = (false, false);
+            (std::mem::take(&mut pending.pieces), std::mem::take(&mut pending.bytes))
+        };
+        drop(pieces);
+        tally.left_out_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
@@ -177,7 +220,7 @@ impl Filler {
         let end = offset.saturating_add(data.len() as u64);
         let expected = u64::from(asked).min(size.saturating_sub(offset));
         if end > size.max(offset) || (data.len() as u64) < expected {
-            return self.has_changed(file, filling);
+            return filling.has_changed(file, &self.tally);
         }
         let room = self.room.clone().try_acquire_many_owned(units(data.len() as u64));
         let begin = {
@@ -222,35 +265,11 @@ impl Filler {
         self.took(file, filling, Read { offset: 0, asked: 0, data: &Data::new() });
     }
 
-    fn has_changed(&self, file: &Arc<File>, filling: &Filling) {
-        let pieces = {
-            let mut pending = filling.lock();
-            if !std::mem::replace(&mut pending.changed, true) {
-                self.tally.changed.fetch_add(1, Ordering::Relaxed);
-            }
-            pending.bytes = 0;
-            std::mem::take(&mut pending.pieces)
-        };
-        drop(pieces);
-        file.read_from_server();
-    }
-
-    /// What was read so far is not kept.
-    fn leave_out(&self, filling: &Filling) {
-        let (pieces, bytes) = {
-            let mut pending = filling.lock();
-            (pending.confirming, pending.due) = (false, false);
-            (std::mem::take(&mut pending.pieces), std::mem::take(&mut pending.bytes))
-        };
-        drop(pieces);
-        self.tally.left_out_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
     /// Asks, in the background, whether the file is still the same, and passes on what was read
     /// before that.
     fn confirm(&self, file: Arc<File>, filling: Arc<Filling>) {
         if self.under_way.count() >= MAX_UNDER_WAY {
-            return self.leave_out(&filling);
+            return filling.leave_out(&self.tally);
         }
         let work = Work::begin(&self.under_way, Some(&filling));
         let confirming = Confirming {
@@ -324,9 +343,10 @@ impl Confirming {
                 pending.bytes = 0;
                 std::mem::take(&mut pending.pieces)
             };
+            let asked_at = Timestamp::now();
             match self.still_the_same().await {
-                Ok(Some(attr)) => self.pass_on(pieces, attr),
-                Ok(None) => self.has_changed(),
+                Ok(Some(attr)) => self.pass_on(pieces, attr, asked_at),
+                Ok(None) => self.filling.has_changed(&self.file, &self.tally),
                 // Nobody can tell what was read.
                 Err(_) => drop(pieces),
             }
@@ -340,22 +360,10 @@ impl Confirming {
         Ok((Validator::of(&attr) == self.file.validator()).then_some(attr))
     }
 
-    fn has_changed(&self) {
-        let pieces = {
-            let mut pending = self.filling.lock();
-            if !std::mem::replace(&mut pending.changed, true) {
-                self.tally.changed.fetch_add(1, Ordering::Relaxed);
-            }
-            std::mem::take(&mut pending.pieces)
-        };
-        drop(pieces);
-        self.file.read_from_server();
-    }
-
-    fn pass_on(&self, pieces: Vec<Piece>, attr: base::Attr) {
+    fn pass_on(&self, pieces: Vec<Piece>, attr: base::Attr, seen_at: Timestamp) {
         let filling = self.filling.clone();
         let work = Work::begin(&self.under_way, Some(&filling));
-        let (file, seen_at) = (Arc::downgrade(&self.file), Timestamp::now());
+        let file = Arc::downgrade(&self.file);
         let fetched = Fetched { filling, attr, seen_at, file, work };
         // The threads are there as long as anybody can send.
         let _ = self.jobs.send(Job::Write(pieces, fetched));

@@ -75,19 +75,30 @@ impl Core {
             return listed;
         }
         if standing != Standing::Only {
-            let (asked, began) = (self.asked(), Timestamp::now());
-            let answer = self.asking(self.inner.opendir(path)).await;
+            let answer = self.open_there(path, self.asking(self.inner.opendir(path))).await;
             if !self.falls_back(&answer) {
-                let (dh, path, inner) = (answer?, path.clone(), self.listings.inner.clone());
-                let given = Mutex::new(Some(Vec::new()));
-                let there = There { dh, path, asked, began, given, inner };
-                return Ok(self.listings.add(Open::There(there)));
+                return answer;
             }
             if let Some(listed) = self.known_listing(path, Standing::Only) {
                 return listed;
             }
         }
-        Err(self.misses.tell("the listing is", path))
+        self.unless_offline("the listing is", path)?;
+        self.open_there(path, self.inner.opendir(path)).await
+    }
+
+    /// A directory that the remote lists, which `opening` opens.
+    async fn open_there(
+        &self,
+        path: &RemotePath,
+        opening: impl Future<Output = Result<Dh>> + Send,
+    ) -> Result<Dh> {
+        let (asked, began) = (self.asked(), Timestamp::now());
+        let dh = opening.await?;
+        let (path, inner) = (path.clone(), self.listings.inner.clone());
+        let given = Mutex::new(Some(Vec::new()));
+        let there = There { dh, path, asked, began, given, inner };
+        Ok(self.listings.add(Open::There(there)))
     }
 
     fn known_listing(&self, path: &RemotePath, standing: Standing) -> Option<Result<Dh>> {

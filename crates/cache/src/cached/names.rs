@@ -43,13 +43,23 @@ impl Core {
                 return told.into_result();
             }
         }
-        Err(self.misses.tell("the attributes are", path))
+        self.unless_offline("the attributes are", path)?;
+        self.noting_attr(path, self.inner.lstat(path)).await
     }
 
     /// Asks the remote, and records what it says.
     pub(crate) async fn ask_attr(&self, path: &RemotePath) -> Result<Attr> {
+        self.noting_attr(path, self.asking(self.inner.lstat(path))).await
+    }
+
+    /// Records the attributes of `path` that `question` returns.
+    async fn noting_attr(
+        &self,
+        path: &RemotePath,
+        question: impl Future<Output = Result<Attr>> + Send,
+    ) -> Result<Attr> {
         let asked = self.asked();
-        let answer = self.asking(self.inner.lstat(path)).await;
+        let answer = question.await;
         match &answer {
             Ok(attr) => self.note_attr(path, attr, asked),
             Err(Errno::ENOENT) => self.note_absent(path),
@@ -152,11 +162,7 @@ impl Core {
             return target;
         }
         if standing != Standing::Only {
-            let asked = self.asked();
-            let answer = self.asking(self.inner.readlink(path)).await;
-            if let Ok(target) = &answer {
-                self.note_target(path, target, asked);
-            }
+            let answer = self.noting_target(path, self.asking(self.inner.readlink(path))).await;
             if !self.falls_back(&answer) {
                 return answer;
             }
@@ -164,7 +170,22 @@ impl Core {
                 return target;
             }
         }
-        Err(self.misses.tell("the link's target is", path))
+        self.unless_offline("the link's target is", path)?;
+        self.noting_target(path, self.inner.readlink(path)).await
+    }
+
+    /// Records the target of `path` that `question` returns.
+    async fn noting_target(
+        &self,
+        path: &RemotePath,
+        question: impl Future<Output = Result<Vec<u8>>> + Send,
+    ) -> Result<Vec<u8>> {
+        let asked = self.asked();
+        let answer = question.await;
+        if let Ok(target) = &answer {
+            self.note_target(path, target, asked);
+        }
+        answer
     }
 
     fn known_target(&self, path: &RemotePath, standing: Standing) -> Option<Result<Vec<u8>>> {

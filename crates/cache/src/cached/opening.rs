@@ -12,10 +12,19 @@ use tokio::time::Instant;
 
 use super::changes::{Change, Item, Tick};
 use super::files::{Content, Parts};
-use super::filling::{Filling, Of};
+use super::filling::{Filling, Leftovers, Of};
 use super::names::{Asked, Told, same_but_atime};
 use super::{Core, Standing, count};
 use crate::{Object, SourceId, Validator};
+
+/// How long an open waits for the remote.
+enum Patience {
+    /// As long as it is there, where what is known may be shown instead.
+    WhileThere,
+    /// As long as the remote does.
+    OfTheRemote,
+}
+
 impl Core {
     pub(crate) async fn open(
         self: &Arc<Self>,
@@ -37,7 +46,7 @@ impl Core {
             return opened;
         }
         if standing != Standing::Only {
-            let answer = self.open_asking(path, standing, asked, told).await;
+            let answer = self.open_asking(path, standing, asked, told, Patience::WhileThere).await;
             if !self.falls_back(&answer) {
                 return answer;
             }
@@ -47,7 +56,9 @@ impl Core {
                 return opened;
             }
         }
-        Err(self.misses.tell("the content is", path))
+        self.unless_offline("the content is", path)?;
+        let standing = if self.is_immutable(path) { Standing::Known } else { Standing::Ask };
+        self.open_asking(path, standing, self.asked(), None, Patience::OfTheRemote).await
     }
 
     /// What is recorded of `path`, unless it is being changed.
@@ -70,11 +81,11 @@ impl Core {
             return Some(Err(error));
         }
         if let Some(object) = self.here(path, &attr, standing) {
-            return self.open_here(path, attr, object, standing).await.map(Ok);
+            return self.open_here(path, attr, object).await.map(Ok);
         }
         if standing == Standing::Known {
             return match self.named_by_digest(path, &attr, standing).await {
-                Some(object) => self.open_here(path, attr, object, standing).await.map(Ok),
+                Some(object) => self.open_here(path, attr, object).await.map(Ok),
                 None => None,
             };
         }
@@ -104,16 +115,10 @@ impl Core {
     }
 
     /// Opens a content that is here. `None` if it turns out to be damaged.
-    async fn open_here(
-        &self,
-        path: &RemotePath,
-        attr: Attr,
-        object: Object,
-        standing: Standing,
-    ) -> Option<Opened> {
+    async fn open_here(&self, path: &RemotePath, attr: Attr, object: Object) -> Option<Opened> {
         let content = self.proven(object).await?;
         count(&self.counters.hits, 1);
-        Some(self.add(path, attr, None, content, standing == Standing::Only))
+        Some(self.add(path, attr, None, content))
     }
 
     /// Verifies all of the content, where it may be given away.
@@ -132,16 +137,9 @@ impl Core {
         }
     }
 
-    fn add(
-        &self,
-        path: &RemotePath,
-        attr: Attr,
-        fh: Option<Fh>,
-        content: Content,
-        offline: bool,
-    ) -> Opened {
+    fn add(&self, path: &RemotePath, attr: Attr, fh: Option<Fh>, content: Content) -> Opened {
         let (path, access) = (path.clone(), Access::Read);
-        let change = None;
+        let (change, offline) = (None, self.config.offline);
         let parts = Parts { path, attr, access, fh, content, change, offline };
         let (fh, file) = self.files.add(parts);
         if self.config.backing && matches!(file.content(), Content::Whole(_)) {
@@ -153,10 +151,16 @@ impl Core {
     /// Opens a file of which only a part is here, where no more can be had.
     fn open_part(&self, path: &RemotePath, attr: Attr) -> Option<Result<Opened>> {
         let validator = Validator::of(&attr);
-        let has_some = |source: &&SourceId| self.store.present_bytes(source, path, validator) > 0;
+        let is_usable = |source: &SourceId| {
+            let never_changes = self.config.offline || self.is_immutable(path);
+            never_changes || self.store.is_own(source, path, validator)
+        };
+        let has_some = |source: &&SourceId| {
+            is_usable(source) && self.store.present_bytes(source, path, validator) > 0
+        };
         let source = self.sources(path, Standing::Only).into_iter().find(has_some)?;
         let filling = self.filling_under(source, path, validator, self.changes.tick(), true);
-        Some(Ok(self.add(path, attr, None, Content::Part(filling), true)))
+        Some(Ok(self.add(path, attr, None, Content::Part(filling))))
     }
 
     async fn open_asking(
@@ -165,6 +169,7 @@ impl Core {
         standing: Standing,
         asked: Asked,
         told: Option<Told>,
+        patience: Patience,
     ) -> Result<Opened> {
         // Each look into the store costs as much as a system call or ten. What was told has just
         // been compared with what is here.
@@ -178,7 +183,11 @@ impl Core {
         }
         count(&self.counters.misses, 1);
         let flags = OpenFlags::existing(Access::Read);
-        let opened = self.asking(self.inner.open(path, flags)).await?;
+        let opening = self.inner.open(path, flags);
+        let opened = match patience {
+            Patience::WhileThere => self.asking(opening).await?,
+            Patience::OfTheRemote => opening.await?,
+        };
         // In the table at once, so that it is closed whatever comes.
         let told = self.told_before(
             path,
@@ -251,7 +260,7 @@ impl Core {
             here = self.named_by_digest(path, &attr, Standing::Ask).await;
         }
         let content = self.proven(here?).await?;
-        let opened = self.add(path, attr, None, content, false);
+        let opened = self.add(path, attr, None, content);
         if !self.changes.untouched(path, asked.tick) {
             // A change that began meanwhile has not seen it.
             drop(self.files.remove(opened.fh));
@@ -338,8 +347,10 @@ impl Core {
         racy: bool,
     ) -> Arc<Filling> {
         let changes = self.changes.clone();
+        let never_changes = self.config.offline || self.is_immutable(path);
+        let leftovers = if never_changes { Leftovers::Used } else { Leftovers::Dropped };
         let of = Of { source: *source, path: path.clone(), tick, changes };
-        Filling::new(&self.store, of, validator, racy)
+        Filling::new(&self.store, of, validator, racy, leftovers)
     }
 
     /// Opens to write, to make or to cut a file.
@@ -380,6 +391,20 @@ impl Core {
         }
         self.end(change);
         None
+    }
+
+    pub(crate) async fn finish(&self, fh: Fh) -> Result<()> {
+        let (file, change) = self.files.remove(fh).ok_or(Errno::EBADF)?;
+        self.filler.closed(&file);
+        // Only what is written is the server's to answer for.
+        let result = match file.access.writes() {
+            true => file.finish().await,
+            false => Ok(()),
+        };
+        if let Some(change) = change {
+            self.end(change);
+        }
+        result
     }
 
     pub(crate) fn close(&self, fh: Fh) {

@@ -5,12 +5,27 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh, Location, OpenFlags,
+    Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Fh, Location, OpenFlags,
     Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
 };
 use bytes::Bytes;
 
 use super::{Cached, Standing};
+
+/// The figures of the file system where the server is not asked: none.
+const UNKNOWN_FIGURES: StatVfs = StatVfs {
+    block_size: 4096,
+    fragment_size: 4096,
+    blocks: 0,
+    blocks_free: 0,
+    blocks_available: 0,
+    files: 0,
+    files_free: 0,
+    files_available: 0,
+    fsid: 0,
+    name_max: 255,
+    read_only: true,
+};
 
 #[async_trait]
 impl Remote for Cached {
@@ -63,6 +78,10 @@ impl Remote for Cached {
         self.core.close(fh);
     }
 
+    async fn finish(&self, fh: Fh) -> Result<()> {
+        self.core.finish(fh).await
+    }
+
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         self.core.setattr(path, change).await
     }
@@ -97,7 +116,8 @@ impl Remote for Cached {
 
     async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
         if self.core.config.offline {
-            return Err(Errno::EIO);
+            // df(1) shows a file system without figures.
+            return Ok(UNKNOWN_FIGURES);
         }
         self.core.inner.statvfs(path).await
     }

@@ -94,8 +94,19 @@ impl Core {
                 Content::Server if std::mem::take(&mut again) => {}
                 Content::Server => return Ok(Warmed::NotKept),
             }
-            // It was changed a moment ago, most likely. When that is past it can be trusted.
-            tokio::time::sleep(std::time::Duration::from_secs(RACY_SECS as u64)).await;
+            // It was changed a moment ago, most likely. When that is past it can be trusted. A
+            // listing shows what else was changed so lately: one wait does for all files of a
+            // directory.
+            let past = tokio::time::sleep(std::time::Duration::from_secs(RACY_SECS as u64));
+            let listing = async {
+                if let Some(dir) = path.parent() {
+                    self.list(&dir).await;
+                }
+            };
+            tokio::select! {
+                () = past => {}
+                () = async { listing.await; std::future::pending().await } => {}
+            }
         }
     }
 

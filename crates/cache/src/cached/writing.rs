@@ -122,7 +122,6 @@ impl Holding {
 
 /// What the threads do.
 pub(crate) struct Writer {
-    store: Store,
     recorder: Recorder,
     tally: Arc<Tally>,
     /// Contents that are in the store, and are not recorded yet.
@@ -138,7 +137,7 @@ struct Made {
 
 impl Writer {
     pub(crate) fn new(recorder: Recorder, tally: Arc<Tally>) -> Writer {
-        Writer { store: recorder.store.clone(), recorder, tally, made: Vec::new() }
+        Writer { recorder, tally, made: Vec::new() }
     }
 
     /// Starts the threads, which end when nobody can send jobs any more.
@@ -245,7 +244,7 @@ impl Writer {
     /// Whether another state of the file was recorded since it was read.
     fn is_overtaken(&self, made: &Made) -> bool {
         let of = &made.fetched.filling.of;
-        self.store.attr(&of.source, &of.path).is_some_and(|known| {
+        self.recorder.store.attr(&of.source, &of.path).is_some_and(|known| {
             known.seen_at > made.fetched.seen_at
                 && Validator::of(&known.attr) != made.known.validator()
         })
@@ -258,18 +257,18 @@ impl Writer {
             made.is_new && !of.is_touched() && !self.is_overtaken(made)
         };
         let files: Vec<_> = self.made.iter().filter(counts).map(Made::named).collect();
-        self.store.record_files(&files);
+        self.recorder.store.record_files(&files);
         for Made { fetched, known, .. } in self.made.drain(..) {
             let filling = &fetched.filling;
             if filling.of.is_touched() {
                 // A change began meanwhile, and may have forgotten it too early.
                 filling.partial.abandon();
-                self.store.forget(&filling.of.source, &filling.of.path);
+                self.recorder.store.forget(&filling.of.source, &filling.of.path);
             } else {
                 self.tally.completed.fetch_add(1, Ordering::Relaxed);
                 let file = fetched.file.upgrade();
                 if let Some((file, object)) =
-                    file.and_then(|file| Some((file, self.store.object(&known.digest)?)))
+                    file.and_then(|file| Some((file, self.recorder.store.object(&known.digest)?)))
                 {
                     file.is_whole(filling, object);
                 }

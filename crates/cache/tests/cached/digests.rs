@@ -104,6 +104,24 @@ async fn what_is_not_known_is_computed() {
     assert_eq!(told, Ok(None));
 }
 
+/// What was changed a moment ago is waited for, but not each file of a directory by itself.
+#[tokio::test(start_paused = true)]
+async fn many_that_were_changed_a_moment_ago_are_waited_for_once() {
+    let stage = Stage::new();
+    for file in 0..20 {
+        stage.memory.put_file(&format!("d/f{file}"), "abc");
+    }
+    let cached = stage.mount(Mode::CloseToOpen);
+    let begun = tokio::time::Instant::now();
+    for file in 0..20 {
+        let at = format!("d/f{file}");
+        let told = digest(&cached, &at, DigestKind::Md5, DigestEffort::Compute).await;
+        assert_eq!(told.as_deref(), Some("900150983cd24fb0d6963f7d28e17f72"), "{at}");
+    }
+    let took = begun.elapsed();
+    assert!(took < std::time::Duration::from_secs(4), "{took:?}");
+}
+
 /// Computes the digests at the server.
 struct AtServer {
     memory: Arc<MemRemote>,

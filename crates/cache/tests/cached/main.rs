@@ -10,3 +10,4 @@ mod immutable;
 mod model;
 mod offline;
 mod stage;
+mod together;

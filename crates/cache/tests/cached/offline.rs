@@ -21,8 +21,8 @@ async fn filled() -> Stage {
     stage
 }
 
-async fn shows_what_is_here(stage: &Stage, cached: &std::sync::Arc<cache::Cached>) {
-    stage.asked();
+/// What is not here ends with `missing`.
+async fn shows_what_is_here(cached: &std::sync::Arc<cache::Cached>, missing: Errno) {
     assert_eq!(list(cached, "").await.unwrap(), ["d", "unlisted"]);
     assert_eq!(list(cached, "d").await.unwrap(), ["here", "link", "listed"]);
     assert!(read(cached, "d/here").await.unwrap() == pattern(1, 300_000));
@@ -30,22 +30,22 @@ async fn shows_what_is_here(stage: &Stage, cached: &std::sync::Arc<cache::Cached
     assert_eq!(size(cached, "d/listed").await, Ok(6));
     assert_eq!(size(cached, "d/absent").await, Err(Errno::ENOENT));
     // Known to be there, and not here.
-    assert_eq!(read(cached, "d/listed").await, Err(EIO));
-    assert_eq!(list(cached, "unlisted").await, Err(EIO));
-    assert_eq!(size(cached, "unlisted/f").await, Err(EIO));
-    assert_eq!(read(cached, "unlisted/absent").await, Err(EIO));
+    assert_eq!(read(cached, "d/listed").await, Err(missing));
+    assert_eq!(list(cached, "unlisted").await, Err(missing));
+    assert_eq!(size(cached, "unlisted/f").await, Err(missing));
+    assert_eq!(read(cached, "unlisted/absent").await, Err(missing));
     // Not a file.
     assert_eq!(read(cached, "d").await, Err(Errno::EISDIR));
     assert_eq!(list(cached, "d/here").await, Err(Errno::ENOTDIR));
-    assert!(cached.status().missed_offline >= 4);
-    assert_eq!(stage.asked(), 0);
 }
 
 #[tokio::test]
 async fn offline_shows_what_is_here() {
     let stage = filled().await;
     let cached = stage.mount_with(CachedConfig { offline: true, ..stage.config() });
-    shows_what_is_here(&stage, &cached).await;
+    stage.asked();
+    shows_what_is_here(&cached, EIO).await;
+    assert!(cached.status().missed_offline >= 4);
     for changed in [
         cached.mkdir(&path("new"), 0o755).await,
         cached.unlink(&path("d/here")).await,
@@ -53,16 +53,19 @@ async fn offline_shows_what_is_here() {
     ] {
         assert_eq!(changed, Err(Errno::EROFS));
     }
+    assert_eq!(cached.statvfs(&path("")).await.unwrap().blocks, 0);
     assert_eq!(stage.asked(), 0);
 }
 
-/// With `stale_ok` the same is shown while the remote is away, and what is true when it is back.
+/// With `stale_ok` the same is shown while the remote is away, and what is true when it is back. A
+/// call for anything else ends as it does without a cache.
 #[tokio::test]
 async fn stale_shows_what_is_here_while_the_remote_is_away() {
     let stage = filled().await;
     let cached = stage.mount_with(CachedConfig { stale_ok: true, ..stage.config() });
     stage.faulty.cut();
-    shows_what_is_here(&stage, &cached).await;
+    shows_what_is_here(&cached, Errno::EHOSTDOWN).await;
+    assert_eq!(cached.status().missed_offline, 0);
     stage.faulty.restore();
     assert_eq!(read(&cached, "d/listed").await.unwrap(), b"listed");
     assert_eq!(list(&cached, "unlisted").await.unwrap(), ["f"]);
@@ -79,6 +82,36 @@ async fn stale_answers_who_was_waiting() {
     gate.arrived().await;
     stage.faulty.cut();
     assert_eq!(waiting.await.unwrap(), Ok(6));
+}
+
+/// L9: with `stale_ok` a call for what is not here waits for the remote, as without a cache.
+#[tokio::test]
+async fn stale_waits_for_what_is_not_here() {
+    let stage = filled().await;
+    stage.put("unlisted/link", "");
+    stage.memory.remove("unlisted/link");
+    stage.memory.put_symlink("unlisted/link", "f");
+    let cached = stage.mount_with(CachedConfig { stale_ok: true, ..stage.config() });
+    stage.faulty.stall();
+    stage.asked();
+    let (a, b, c, d) = (cached.clone(), cached.clone(), cached.clone(), cached.clone());
+    let listing = tokio::spawn(async move { list(&a, "unlisted").await });
+    let looking = tokio::spawn(async move { size(&b, "unlisted/f").await });
+    let reading = tokio::spawn(async move { read(&c, "d/listed").await });
+    let link = tokio::spawn(async move { d.readlink(&path("unlisted/link")).await });
+    let mut asked = 0;
+    while asked < 4 {
+        tokio::task::yield_now().await;
+        asked += stage.asked();
+    }
+    assert_eq!(read(&cached, "d/here").await.unwrap(), pattern(1, 300_000));
+    assert!(!listing.is_finished() && !looking.is_finished());
+    assert!(!reading.is_finished() && !link.is_finished());
+    stage.faulty.restore();
+    assert_eq!(listing.await.unwrap().unwrap(), ["f", "link"]);
+    assert_eq!(looking.await.unwrap(), Ok(1));
+    assert_eq!(reading.await.unwrap().unwrap(), b"listed");
+    assert_eq!(link.await.unwrap().unwrap(), b"f");
 }
 
 /// Without either a remote that is away is an error of its own.

@@ -78,13 +78,17 @@ fn a_disk_that_others_have_filled_turns_writing_off() {
     assert!((1..6).all(|file| world::put(&store, file, 1).is_some()));
     let open = store.object(&cache::Digest::of(&world::content(2, 1))).unwrap();
     let ballast = std::fs::File::create(dir().join("ballast")).unwrap();
-    // What the store evicts is taken too, until it has nothing more to give.
-    for _ in 0..20 {
+    // What the store evicts is taken too, until it has nothing more to give. Until then there may
+    // be room for a file for a moment.
+    for round in 0.. {
+        assert!(round < 1000, "the store goes on writing");
         while (&ballast).write_all(&[0; 4096]).is_ok() {}
-        assert_eq!(world::put(&store, 8, 1), None);
+        let put = world::put(&store, 8, 1);
         world::settled_bytes(&store);
+        if put.is_none() && store.status().off.is_some() {
+            break;
+        }
     }
-    assert!(store.status().off.is_some());
     assert_eq!(world::put(&store, 9, 1), None);
     // What is forgotten is forgotten, also where there is no room to note it.
     for file in 0..10 {

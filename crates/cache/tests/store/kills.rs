@@ -12,7 +12,12 @@ fn a_store_survives_kills_at_any_moment() {
     let dir = tempfile::tempdir().unwrap();
     let mut numbers = Numbers::new(11);
     let (mut hits, mut tables) = (0, 0);
-    for round in 0..rounds {
+    let enough = |hits: u64, tables: u64| hits > rounds && tables > rounds / 2;
+    for round in 0..10 * rounds {
+        // On a busy machine most of them are killed before they have written anything.
+        if round >= rounds && enough(hits, tables) {
+            break;
+        }
         let mut children: Vec<_> = (0..1 + round % 2)
             .map(|child| {
                 processes::start(dir.path(), 100 + 2 * round + child, Duration::from_secs(60))
@@ -35,9 +40,8 @@ fn a_store_survives_kills_at_any_moment() {
         world::put(&store, new, 0).unwrap();
         assert!(world::check_file(&store, new).content);
     }
-    assert!(hits > rounds, "only {hits} contents were found in {rounds} rounds");
-    assert!(tables > rounds / 2, "only {tables} of them had tables of their blocks");
-    println!("{rounds} rounds: {hits} contents, {tables} tables");
+    assert!(enough(hits, tables), "only {hits} contents were found, and {tables} tables of blocks");
+    println!("{rounds} rounds and more: {hits} contents, {tables} tables");
     let store = processes::open(dir.path());
     store.verify(|_| {});
     assert!(store.verify(|_| {}).is_clean(), "what was damaged is gone");

@@ -1,0 +1,131 @@
+//! The contents that this process fetches, by their subject: all callers share one.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use base::RemotePath;
+
+use super::chunks::chunk_range;
+use super::files::{self, Names, Subject};
+use super::{Inner, Partial};
+use crate::known::SourceId;
+use crate::object::chunk_count;
+use crate::store::shared::Shared;
+use crate::under_way::UnderWay;
+
+/// The partial contents of this process.
+#[derive(Default)]
+pub(crate) struct Registry {
+    open: Mutex<HashMap<[u8; 32], Weak<Inner>>>,
+    /// Contents of several chunks that this process has begun.
+    begun: Mutex<HashSet<[u8; 32]>>,
+}
+
+/// Contents that are remembered to have been begun. When there are more, all of them are forgotten,
+/// and those that are not whole begin anew.
+const MAX_BEGUN: usize = 64 << 10;
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 32], Weak<Inner>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begun(&self) -> MutexGuard<'_, HashSet<[u8; 32]>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a content out, if it is the one that is registered.
+    pub(super) fn remove(&self, inner: &Inner) {
+        let mut open = self.lock();
+        if open.get(&inner.key).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), inner)) {
+            open.remove(&inner.key);
+        }
+    }
+}
+
+impl Shared {
+    /// The number of reads of this subject's content that are under way in this process.
+    pub(crate) fn under_way(&self, subject: &Subject) -> Option<UnderWay> {
+        let known = self.partials.lock().get(&subject.key()).and_then(Weak::upgrade)?;
+        Some(known.under_way.clone())
+    }
+
+    /// Notes that this process begins the content, if it has several chunks. Whether it had not
+    /// before.
+    pub(crate) fn begins(&self, subject: &Subject) -> bool {
+        if chunk_count(subject.validator.size) <= 1 {
+            return false;
+        }
+        let mut begun = self.partials.begun();
+        if begun.len() >= MAX_BEGUN {
+            begun.clear();
+        }
+        begun.insert(subject.key())
+    }
+
+    /// Whether this process has begun the content.
+    pub(crate) fn has_begun(&self, subject: &Subject) -> bool {
+        self.partials.begun().contains(&subject.key())
+    }
+
+    /// The partial content of this subject: the one that others in this process have, or what an
+    /// earlier process left, or an empty one.
+    pub(crate) fn partial(self: &Arc<Shared>, subject: Subject) -> Partial {
+        let key = subject.key();
+        let mut registry = self.partials.lock();
+        if let Some(known) = registry.get(&key).and_then(Weak::upgrade) {
+            return Partial(known);
+        }
+        let inner = Arc::new(Inner::new(self.clone(), subject, key));
+        registry.insert(key, Arc::downgrade(&inner));
+        // Taken before others can have it: they wait until it is known what is there.
+        let mut state = inner.lock();
+        drop(registry);
+        inner.resume(&mut state);
+        drop(state);
+        Partial(inner)
+    }
+
+    /// Abandons the partial contents of files below these directories.
+    pub(crate) fn abandon_below(self: &Arc<Shared>, directories: &[(&SourceId, &RemotePath)]) {
+        let is_below = |subject: &Subject| {
+            let holds = |(source, dir): &(&SourceId, &RemotePath)| {
+                subject.source == **source && subject.path.is_below(dir)
+            };
+            directories.iter().any(holds)
+        };
+        // Dropped without the lock: the last to have one takes it.
+        let known: Vec<Arc<Inner>> =
+            self.partials.lock().values().filter_map(Weak::upgrade).collect();
+        let mut found: Vec<Subject> = known.iter().map(|it| it.subject.clone()).collect();
+        drop(known);
+        let places = self.places();
+        for (name, _) in places.partial.names().unwrap_or_default() {
+            if name.ends_with(b".map")
+                && let Ok((map, _)) = places.partial.read_only(&name)
+                && let Ok(Some(subject)) = files::subject_of(&map)
+            {
+                found.push(subject);
+            }
+        }
+        for subject in found.into_iter().filter(is_below) {
+            self.partial(subject).abandon();
+        }
+    }
+
+    /// Bytes that an unfinished fetch has left on the disk, or has there now.
+    pub(crate) fn partial_bytes(&self, subject: &Subject) -> u64 {
+        let names = Names::of(&subject.key());
+        let Ok((map, _)) = self.places().partial.read_only(&names.map) else { return 0 };
+        let Ok(Some((known, entries))) = files::read_map(&map) else { return 0 };
+        if known != *subject {
+            return 0;
+        }
+        let chunks: HashSet<u64> = entries.iter().map(|(chunk, _)| *chunk).collect();
+        let len = |chunk: u64| {
+            let range = chunk_range(chunk, subject.validator.size);
+            range.end - range.start
+        };
+        chunks.into_iter().map(len).sum()
+    }
+}
