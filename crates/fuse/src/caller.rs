@@ -11,6 +11,8 @@
 //! `statm` is read first, which takes no lock of the process, and `stat` only of one that has no
 //! memory: it is past all that. Both are read on a thread of their own all the same.
 
+pub(crate) mod signals;
+
 use std::io;
 
 use crate::operation::Context;

@@ -8,6 +8,8 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// Whole packets to and from a kernel, or what stands for one.
 pub trait Channel: AsFd + Send + Sync + 'static {
@@ -56,5 +58,16 @@ pub(crate) struct Readiness(pub(crate) std::sync::Arc<dyn Channel>);
 impl AsRawFd for Readiness {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl Readiness {
+    /// Registers a channel with the runtime.
+    pub(crate) fn register(channel: std::sync::Arc<dyn Channel>) -> io::Result<AsyncFd<Readiness>> {
+        let interest = Interest::READABLE | Interest::ERROR;
+        // SAFETY: `Readiness` keeps its channel and so the descriptor open, and always answers
+        // the same one, for as long as the `AsyncFd` has it.
+        let registered = unsafe { AsyncFd::register_with_interest(Readiness(channel), interest) };
+        registered.map_err(io::Error::from)
     }
 }

@@ -76,6 +76,9 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// Another file system is mounted at the place by now.
+    #[error("not unmounting {}: another file system is mounted there by now", .0.display())]
+    Replaced(PathBuf),
     /// Something is still used below the mount point.
     #[error("cannot unmount {}: it is in use", .0.display())]
     Busy(PathBuf),

@@ -2,8 +2,9 @@
 //!
 //! # The contract about cancellation
 //!
-//! When the kernel interrupts a request, the session **drops the future** of the operation and
-//! answers `EINTR`. It also drops the futures that are left when the session has ended. So:
+//! When a signal ends the caller of a request, or requests its end while the server is silent, the
+//! session **drops the future** of the operation and answers `EINTR`; other signals have no effect.
+//! It also drops the futures that are left when the session has ended. So:
 //!
 //! 1. An operation that gives the kernel something which it will give back later (a look-up
 //!    counted by `lookup`, `mkdir`, `mknod`, `symlink`, `link`, `create`, `tmpfile`; a handle of
@@ -13,7 +14,7 @@
 //!    is undone by the session: `forget(ino, 1)` for an entry, `release` or `releasedir` for a
 //!    handle.
 //! 3. An entry pushed to a [`PlusSink`] counts as soon as it is pushed; see there.
-//! 4. `release`, `releasedir` and `forget` are never cancelled by an interrupt.
+//! 4. `release`, `releasedir` and `forget` are never cancelled by a signal.
 //!
 //! # The contract about threads
 //!
@@ -29,6 +30,7 @@
 //! itself, and for extended attributes to `EOPNOTSUPP`. A panic is answered with `EIO`.
 
 use std::future::Future;
+use std::time::Duration;
 
 use base::{Data, Errno, Result};
 use bytes::Bytes;
@@ -65,10 +67,21 @@ pub trait Filesystem: Send + Sync + 'static {
     /// Called once, before the first request is read.
     fn init(&self, started: &Started) {}
 
-    /// Called once, after the last operation has ended. The mount is gone by then; what is still
-    /// to be saved is saved here.
+    /// Called once, after the last operation has ended or was dropped; what is still to be saved is
+    /// saved here. The mount is out of the tree of files by then, unless that failed. Where the
+    /// session was stopped, programs may use it still: `flush`, `fsync`, `release`, `releasedir`,
+    /// `fsyncdir`, `forget` and writes of mapped pages may be called until this returns, and are
+    /// dropped then.
     fn destroy(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
+    }
+
+    /// The time for which what answers the operations has been silent although they wait for it;
+    /// zero while it answers. A caller whose end is only requested by a signal that it handles gets
+    /// `EINTR` after a second of silence. By default it is not known, and the age of the signal
+    /// decides.
+    fn silent_for(&self) -> Duration {
+        Duration::MAX
     }
 
     /// Looks up a name. An absent one is `ENOENT`, or an [`Entry::negative`] that the kernel

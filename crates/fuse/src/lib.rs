@@ -12,9 +12,12 @@
 //! Deliberately not here: inodes and their counts, handles, caches, deadlines, permissions (the
 //! file system's); the kernel's write-back cache; CUSE, DAX, `FUSE_NOTIFY_RETRIEVE`.
 
+#![deny(unsafe_code)]
+
 pub mod abi;
 mod attr;
 mod caller;
+#[allow(unsafe_code, reason = "the runtime cannot see that a channel keeps its descriptor")]
 mod channel;
 mod directory;
 mod error;
@@ -23,6 +26,7 @@ mod mount;
 mod notify;
 mod open;
 mod operation;
+#[allow(unsafe_code, reason = "ioctl(2) has no safe interface")]
 mod passthrough;
 pub mod request;
 mod session;

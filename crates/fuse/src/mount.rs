@@ -4,7 +4,12 @@
 //! a runtime is busy, or on a thread that may block.
 
 mod direct;
+#[allow(
+    unsafe_code,
+    reason = "what a child does before it becomes a program has no safe interface"
+)]
 mod fusermount;
+#[allow(unsafe_code, reason = "a descriptor that is inherited has only its number")]
 mod inherited;
 mod options;
 mod point;
@@ -20,6 +25,7 @@ use rustix::mount::UnmountFlags;
 
 use crate::channel::Device;
 use crate::error::{Error, Result};
+use point::Number;
 use watcher::Watcher;
 
 pub use options::{AccessTime, MountOptions, Visibility};
@@ -29,8 +35,11 @@ pub use options::{AccessTime, MountOptions, Visibility};
 #[derive(Debug)]
 pub struct Mount {
     device: Arc<Device>,
-    /// `None` when another process mounted it.
+    /// `None` when another process mounted it, or it is out of the tree of files.
     path: Option<PathBuf>,
+    /// The number of the file system, where it is known: another one may be mounted at its path by
+    /// the time that it is unmounted.
+    number: Option<Number>,
     only_user: Option<u32>,
     watcher: Option<Watcher>,
 }
@@ -46,7 +55,7 @@ impl Mount {
             .then(|| rustix::process::getuid().as_raw());
         if let Some(number) = inherited::number(path) {
             let device = Arc::new(inherited::take(number)?);
-            return Ok(Mount { device, path: None, only_user, watcher: None });
+            return Ok(Mount { device, path: None, number: None, only_user, watcher: None });
         }
         let point = point::check(path)?;
         let direct = if rustix::process::geteuid().is_root() {
@@ -58,17 +67,18 @@ impl Mount {
             Some(fd) => fd,
             None => fusermount::mount(&point, options)?,
         };
+        let number = point.mounted();
         let device = Device::new(fd).map_err(|error| {
-            let _ = unmount(&point.path, true);
+            let _ = detach(&point.path, number);
             Error::Device(error)
         })?;
         // From here on an error unmounts.
-        let mut mount =
-            Mount { device: Arc::new(device), path: Some(point.path), only_user, watcher: None };
+        let (device, path) = (Arc::new(device), Some(point.path));
+        let mut mount = Mount { device, path, number, only_user, watcher: None };
         if options.auto_unmount
             && let Some(path) = &mount.path
         {
-            mount.watcher = Some(Watcher::start(path).map_err(Error::AutoUnmount)?);
+            mount.watcher = Some(Watcher::start(path, number).map_err(Error::AutoUnmount)?);
         }
         Ok(mount)
     }
@@ -87,6 +97,21 @@ impl Mount {
         self.only_user
     }
 
+    /// Takes it out of the tree of files, unless it is already. What uses it can go on with it.
+    pub(crate) fn detach(&mut self) {
+        let Some(path) = &self.path else { return };
+        if self.is_connected()
+            && let Err(error) = detach(path, self.number)
+        {
+            tracing::warn!("{error}");
+            return;
+        }
+        self.path = None;
+        if let Some(watcher) = self.watcher.take() {
+            watcher.dismiss();
+        }
+    }
+
     /// Whether the kernel still has it. Its path may by now be another file system's.
     fn is_connected(&self) -> bool {
         let mut poll = [PollFd::new(&*self.device, PollFlags::empty())];
@@ -99,12 +124,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if let Some(path) = &self.path
-            && self.is_connected()
-            && let Err(error) = unmount(path, true)
-        {
-            tracing::warn!("{error}");
-        }
+        self.detach();
         if let Some(watcher) = self.watcher.take() {
             watcher.dismiss();
         }
@@ -128,6 +148,23 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<()> {
     }
 }
 
+/// Detaches the file system `number` from `path`, and no other one. Sends no request to it.
+fn detach(path: &Path, number: Option<Number>) -> Result<()> {
+    let (Some(number), true) = (number, rustix::process::geteuid().is_root()) else {
+        return unmount(path, true);
+    };
+    let failed = |errno| Error::Unmount { path: path.to_owned(), source: io::Error::from(errno) };
+    let root = point::open(path).map_err(failed)?;
+    if Number::of(&root) != Some(number) {
+        return Err(Error::Replaced(path.to_owned()));
+    }
+    match rustix::mount::unmount(point::link(&root), UnmountFlags::DETACH) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::PERM) => fusermount::unmount(path, true),
+        Err(errno) => Err(failed(errno)),
+    }
+}
+
 /// Whether a descriptor is one of `/dev/fuse`.
 fn is_fuse_device(fd: impl AsFd) -> bool {
     /// `MISC_MAJOR` and `FUSE_MINOR` of the kernel.
@@ -136,4 +173,68 @@ fn is_fuse_device(fd: impl AsFd) -> bool {
         rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device()
             && (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == FUSE
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mount::{MountFlags, mount};
+
+    /// Whether these tests can mount by themselves.
+    fn is_root(test: &str) -> bool {
+        let is_root = rustix::process::geteuid().is_root();
+        if !is_root {
+            eprintln!("skipped: {test} takes root");
+        }
+        is_root
+    }
+
+    #[test]
+    fn it_is_the_directory_that_was_checked_that_is_mounted_on() {
+        if !is_root("mounting by system call") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (place, moved) = (dir.path().join("place"), dir.path().join("moved"));
+        std::fs::create_dir(&place).unwrap();
+        let point = point::check(&place).unwrap();
+        // Somebody exchanges it.
+        std::fs::rename(&place, &moved).unwrap();
+        std::fs::create_dir(&place).unwrap();
+        let below = Number::of(point::open(&place).unwrap());
+        let Some(fd) = direct::mount(&point, &MountOptions::default()).unwrap() else {
+            return eprintln!("skipped: mount(2) is not permitted");
+        };
+        assert_eq!(Number::of(point::open(&place).unwrap()), below, "the other one is as it was");
+        let number = Number::of(point::open(&moved).unwrap());
+        assert!(number.is_some() && number != below);
+        // It is not where it should be, so it is not known, and nothing else is detached for it.
+        assert_ne!(point.mounted(), number);
+        drop(fd);
+        detach(&moved, number).unwrap();
+        assert_eq!(Number::of(point::open(&moved).unwrap()), below);
+    }
+
+    #[test]
+    fn only_the_own_file_system_is_detached() {
+        if !is_root("mounting something over it") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mut own = Mount::new(dir.path(), &MountOptions::default()).unwrap();
+        let at = || Number::of(point::open(dir.path()).unwrap()).unwrap();
+        let number = at();
+        assert!(own.number.is_none_or(|it| it == number));
+        let Ok(()) = mount(c"tmpfs", dir.path(), c"tmpfs", MountFlags::empty(), None) else {
+            return eprintln!("skipped: mount(2) is not permitted");
+        };
+        let above = at();
+        assert_ne!(above, number);
+        own.detach();
+        assert_eq!(at(), above, "the other one is still there");
+        unmount(dir.path(), false).unwrap();
+        assert_eq!(at(), number);
+        drop(own);
+        assert_ne!(at(), number);
+    }
 }

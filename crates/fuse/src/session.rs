@@ -7,7 +7,7 @@
 //! Invariants:
 //! 1. Each request but FORGET, BATCH_FORGET and INTERRUPT gets exactly one reply, sent by the
 //!    [`Reply`](reply::Reply) that its future owns: at its end, with `EINTR` when it is dropped
-//!    before, with `EIO` when it panics.
+//!    before ([`interrupts`] decides when), with `EIO` when it panics.
 //! 2. A request is in the table of [`pending`] from before its first poll until its reply was
 //!    written and what could not be delivered was undone.
 //! 3. No lock is held while anything is polled, dropped, read or written.
@@ -21,6 +21,7 @@
 mod buffers;
 mod config;
 mod dispatch;
+mod interrupts;
 mod negotiation;
 mod operations;
 mod pending;
@@ -29,8 +30,8 @@ mod reply;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -84,7 +85,8 @@ pub struct End {
 pub struct Stopper(Arc<Notify>);
 
 impl Stopper {
-    /// Lets [`Session::run`] read no more requests, finish those under way, and unmount.
+    /// Lets [`Session::run`] unmount, answer what is new with `ENOTCONN`, and finish what is under
+    /// way. Called again, it does not wait for that any longer.
     pub fn stop(&self) {
         // Leaves a permit when nobody waits yet.
         self.0.notify_one();
@@ -100,6 +102,8 @@ struct Inner<F> {
     runtime: Handle,
     /// With `allow_root`: the only user but root who gets in.
     only_user: Option<u32>,
+    /// The end has begun: new operations are refused.
+    is_ending: AtomicBool,
 }
 
 /// A file system that is mounted and ready to [`run`](Session::run).
@@ -150,15 +154,8 @@ impl<F: Filesystem> Session<F> {
         mount: Option<Mount>,
     ) -> Result<Session<F>> {
         let config = config.effective();
-        // SAFETY: `Readiness` keeps its channel and so the descriptor open, and always answers
-        // the same one, for as long as the `AsyncFd` has it.
-        let readiness = unsafe {
-            AsyncFd::register_with_interest(
-                Readiness(channel.clone()),
-                Interest::READABLE | Interest::ERROR,
-            )
-        };
-        let readiness = readiness.map_err(|error| Error::Session(error.into()))?;
+        let readiness = Readiness::register(channel.clone());
+        let readiness = readiness.map_err(Error::Session)?;
         let buffers = Buffers::new(config.buffer_size());
         let negotiated = negotiation::negotiate(&readiness, &mut buffers.get(), &config).await?;
         let notifier = Notifier::start(&channel, &negotiated).map_err(Error::Session)?;
@@ -172,6 +169,7 @@ impl<F: Filesystem> Session<F> {
             buffers,
             runtime: Handle::current(),
             only_user,
+            is_ending: AtomicBool::new(false),
         });
         let readiness = Arc::new(readiness);
         Ok(Session { inner, readiness, started, stop: Arc::default(), config, mount })
@@ -192,6 +190,10 @@ impl<F: Filesystem> Session<F> {
     /// Serves requests until the file system is unmounted or stopped; then waits for the
     /// operations under way, up to [`Config::drain_limit`], and for [`Filesystem::destroy`].
     ///
+    /// When it is stopped, it is taken out of the tree of files first. Programs that use it still
+    /// are not left waiting: requests are read until the end, so that callers can be freed by
+    /// signals and files be closed, and all that is new is answered with `ENOTCONN`.
+    ///
     /// Dropping this future drops the session, without waiting for either.
     pub async fn run(mut self) -> End {
         let mut readers = JoinSet::new();
@@ -206,17 +208,38 @@ impl<F: Filesystem> Session<F> {
             },
             () = self.stop.notified() => Cause::Stopped,
         };
-        // A reader is only ever suspended between two requests.
-        readers.shutdown().await;
-        let _ = tokio::time::timeout(self.config.drain_limit, self.inner.pending.idle()).await;
+        if matches!(cause, Cause::Stopped) {
+            self.inner.is_ending.store(true, Ordering::Relaxed);
+            self.detach().await;
+        } else {
+            // A reader is only ever suspended between two requests.
+            readers.shutdown().await;
+        }
+        tokio::select! {
+            _ = tokio::time::timeout(self.config.drain_limit, self.inner.pending.idle()) => {}
+            () = self.stop.notified() => {}
+        }
         let abandoned = self.inner.pending.len();
         self.inner.pending.cancel_all();
         self.inner.filesystem.destroy().await;
+        readers.shutdown().await;
+        self.inner.pending.cancel_all();
         if let Some(mount) = self.mount.take() {
             // May run fusermount3, which blocks.
             let _ = tokio::task::spawn_blocking(move || drop(mount)).await;
         }
         End { cause, abandoned }
+    }
+
+    /// Takes the mount out of the tree of files. What uses it can go on with it.
+    async fn detach(&mut self) {
+        let Some(mut mount) = self.mount.take() else { return };
+        // May run fusermount3, which blocks.
+        let detached = tokio::task::spawn_blocking(move || {
+            mount.detach();
+            mount
+        });
+        self.mount = detached.await.ok();
     }
 }
 

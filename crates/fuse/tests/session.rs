@@ -6,14 +6,16 @@ mod memory;
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuse::abi::{self, InHeader, OutHeader, Wire, flags, opcode};
 use fuse::{Cause, Channel, Config, Device, Error, Session, Stopper};
 use memory::{Memory, PATIENCE, ROOT};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
@@ -49,8 +51,33 @@ impl Channel for Refusing {
     }
 }
 
+/// A process that a signal ends as soon as it may run: a caller as the session finds it after
+/// Ctrl-C or SIGKILL, without a mount.
+struct Dying(Child);
+
+impl Dying {
+    fn new() -> Dying {
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let dying = Dying(child);
+        kill_process(pid, Signal::STOP).unwrap();
+        waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT).unwrap();
+        // Of those that end a process by default, one that waits until the process goes on.
+        kill_process(pid, Signal::QUIT).unwrap();
+        dying
+    }
+}
+
+impl Drop for Dying {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
 /// The kernel's end.
 struct Kernel {
+    caller: Dying,
     runtime: Runtime,
     socket: OwnedFd,
     memory: Arc<Memory>,
@@ -87,11 +114,17 @@ fn put(fixed: impl Wire, rest: &[u8]) -> Vec<u8> {
 
 fn header(opcode: u32, unique: u64, nodeid: u64, body: &[u8]) -> InHeader {
     let len = (abi::IN_HEADER_SIZE + body.len()) as u32;
-    InHeader { len, opcode, unique, nodeid, uid: 1, gid: 2, pid: 3, ..InHeader::default() }
+    InHeader { len, opcode, unique, nodeid, uid: 1, gid: 2, ..InHeader::default() }
 }
 
+/// Sends a request of a caller that cannot be seen.
 fn send(socket: &OwnedFd, opcode: u32, unique: u64, nodeid: u64, body: &[u8]) {
-    let packet = put(header(opcode, unique, nodeid, body), body);
+    send_of(0, socket, opcode, unique, nodeid, body);
+}
+
+fn send_of(pid: u32, socket: &OwnedFd, opcode: u32, unique: u64, nodeid: u64, body: &[u8]) {
+    let header = InHeader { pid, ..header(opcode, unique, nodeid, body) };
+    let packet = put(header, body);
     assert_eq!(rustix::io::write(socket, &packet).unwrap(), packet.len());
 }
 
@@ -126,13 +159,14 @@ impl Kernel {
         assert_eq!(answer.body.len(), abi::InitOut::SIZE);
         let stopper = session.stopper();
         let session = runtime.spawn(session.run());
-        Kernel { runtime, socket, memory, refuse, session, stopper, next_unique: 4 }
+        let caller = Dying::new();
+        Kernel { caller, runtime, socket, memory, refuse, session, stopper, next_unique: 4 }
     }
 
     fn send(&mut self, opcode: u32, nodeid: u64, body: &[u8]) -> u64 {
         let unique = self.next_unique;
         self.next_unique += 2;
-        send(&self.socket, opcode, unique, nodeid, body);
+        send_of(self.caller.0.id(), &self.socket, opcode, unique, nodeid, body);
         unique
     }
 
@@ -272,12 +306,11 @@ fn an_interrupt_drops_the_operation_and_answers_eintr() {
 fn an_interrupt_that_comes_before_its_request_counts() {
     let mut kernel = Kernel::new(two_readers());
     kernel.memory.hold("lookup");
-    let unique = kernel.next_unique;
+    let unique = kernel.next_unique + 4;
     kernel.interrupt(unique);
-    kernel.next_unique += 2;
     kernel.nothing_else();
     kernel.nothing_else();
-    send(&kernel.socket, opcode::LOOKUP, unique, ROOT, b"file\0");
+    assert_eq!(kernel.send(opcode::LOOKUP, ROOT, b"file\0"), unique);
     let answer = receive(&kernel.socket);
     assert_eq!((answer.unique, answer.error), (unique, libc::EINTR));
     // The next one of that kind is not meant.
@@ -285,6 +318,24 @@ fn an_interrupt_that_comes_before_its_request_counts() {
     kernel.memory.release_held("lookup");
     let answer = receive(&kernel.socket);
     assert_eq!((answer.unique, answer.error), (held, 0));
+}
+
+/// The caller of another pid namespace has the number 0.
+#[test]
+fn a_caller_that_cannot_be_seen_is_freed_after_a_second() {
+    let mut kernel = Kernel::new(one_reader());
+    kernel.memory.add("file", b"");
+    kernel.memory.hold("lookup");
+    let unique = kernel.next_unique;
+    kernel.next_unique += 2;
+    send(&kernel.socket, opcode::LOOKUP, unique, ROOT, b"file\0");
+    kernel.memory.wait_begun("lookup", 1);
+    let begun = Instant::now();
+    kernel.interrupt(unique);
+    let answer = receive(&kernel.socket);
+    assert_eq!((answer.unique, answer.error), (unique, libc::EINTR));
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
+    kernel.memory.wait_dropped("lookup", 1);
 }
 
 #[test]
@@ -495,6 +546,56 @@ fn a_session_that_is_dropped_drops_what_is_under_way() {
     // The session's end of the channel is closed.
     assert_eq!(rustix::io::read(&kernel.socket, &mut [0; 16]).unwrap(), 0);
     assert!(!kernel.memory.destroyed());
+}
+
+/// Programs that use it are freed by signals, can close their files, and get an error for the rest.
+#[test]
+fn a_session_that_ends_is_served_until_it_has_ended() {
+    let mut kernel = Kernel::new(one_reader());
+    let ino = kernel.memory.add("file", b"");
+    let opened = kernel.ask(opcode::OPEN, ino, &[0; 8]);
+    let fh = abi::OpenOut::take(&mut &opened.body[..]).unwrap().fh;
+    kernel.memory.hold("lookup");
+    let held = kernel.send(opcode::LOOKUP, ROOT, b"file\0");
+    kernel.memory.wait_begun("lookup", 1);
+    kernel.stopper.stop();
+    // Served until it has heard of its end.
+    let begun = Instant::now();
+    while kernel.ask(opcode::STATFS, ROOT, b"").error == 0 {
+        assert!(begun.elapsed() < PATIENCE, "it does not end");
+    }
+    assert_eq!(kernel.ask(opcode::GETATTR, ino, &[0; 16]).error, libc::ENOTCONN);
+    let write = abi::WriteIn { fh, size: 3, ..abi::WriteIn::default() };
+    assert_eq!(kernel.ask(opcode::WRITE, ino, &put(write, b"new")).error, libc::ENOTCONN);
+    let page = abi::WriteIn { write_flags: flags::WRITE_CACHE, ..write };
+    assert_eq!(kernel.ask(opcode::WRITE, ino, &put(page, b"map")).error, 0);
+    let flush = abi::FlushIn { fh, ..abi::FlushIn::default() };
+    assert_eq!(kernel.ask(opcode::FLUSH, ino, &put(flush, b"")).error, 0);
+    let release = abi::ReleaseIn { fh, ..abi::ReleaseIn::default() };
+    assert_eq!(kernel.ask(opcode::RELEASE, ino, &put(release, b"")).error, 0);
+    assert!(!kernel.memory.destroyed());
+    kernel.interrupt(held);
+    let answer = receive(&kernel.socket);
+    assert_eq!((answer.unique, answer.error), (held, libc::EINTR));
+    let Kernel { runtime, session, memory, .. } = kernel;
+    let end = runtime.block_on(session).unwrap();
+    assert!(matches!(end.cause, Cause::Stopped), "{end:?}");
+    assert_eq!((end.abandoned, memory.content(ino)), (0, b"map".to_vec()));
+    memory.wait_balanced();
+}
+
+#[test]
+fn a_second_stop_does_not_wait_for_what_is_under_way() {
+    let mut kernel = Kernel::new(one_reader());
+    kernel.memory.hold("lookup");
+    let held = kernel.send(opcode::LOOKUP, ROOT, b"file\0");
+    kernel.memory.wait_begun("lookup", 1);
+    kernel.stopper.stop();
+    while kernel.ask(opcode::STATFS, ROOT, b"").error == 0 {}
+    kernel.stopper.stop();
+    let answer = receive(&kernel.socket);
+    assert_eq!((answer.unique, answer.error), (held, libc::EINTR));
+    assert_eq!(kernel.runtime.block_on(kernel.session).unwrap().abandoned, 1);
 }
 
 #[test]

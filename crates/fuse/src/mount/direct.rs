@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::options::MountOptions;
-use super::point::MountPoint;
+use super::point::{self, MountPoint};
 use crate::error::{Error, Result};
 
 /// Mounts; `None` when this process may not, although it is root.
@@ -29,7 +29,9 @@ pub(super) fn mount(point: &MountPoint, options: &MountOptions) -> Result<Option
     let data = c_string("context", options.data(fd.as_raw_fd(), root_mode, uid, gid))?;
     let source = c_string("fsname", options.fsname.clone())?;
     let fs_type = c_string("subtype", options.fs_type())?;
-    match rustix::mount::mount(&source, &point.path, &fs_type, options.flags(), Some(&*data)) {
+    // The directory that was checked, also when its path leads elsewhere by now.
+    let place = point::link(&point.directory);
+    match rustix::mount::mount(&source, place, &fs_type, options.flags(), Some(&*data)) {
         Ok(()) => Ok(Some(fd)),
         Err(Errno::PERM) => Ok(None),
         Err(Errno::NODEV) => Err(Error::NoDevice),

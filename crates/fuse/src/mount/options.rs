@@ -12,7 +12,8 @@ pub enum Visibility {
     #[default]
     Owner,
     /// That user and root (`allow_root`). The kernel does not know this one: it lets everybody
-    /// in, and the session turns the others away.
+    /// in, and the session turns the others away. They see names and attributes that the kernel
+    /// has in its cache.
     OwnerAndRoot,
     /// Everybody (`allow_other`).
     Everybody,

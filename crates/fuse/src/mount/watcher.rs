@@ -4,19 +4,25 @@
 //! such a mode itself, but that of libfuse 3.14 looks at the mount before it unmounts, as root,
 //! whom a mount without `allow_other` does not let in; so it never unmounts those.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Waits for the end of its input, and unmounts, unless told that there is nothing to do. The
-/// signals are those that whole process groups get.
+use super::point::Number;
+
+/// Waits for the end of its input, and unmounts, unless told that there is nothing to do, or
+/// another file system has the place by then. The signals are those that whole process groups get.
 const SCRIPT: &str = r#"
 trap '' HUP INT QUIT TERM
 while read -r word; do
     test "$word" = done && exit 0
 done
-exec $2 -- "$1"
+while read -r line; do
+    case $line in *"$3"*) exec $2 -- "$1" ;; esac
+done < /proc/self/mountinfo
 "#;
 
 /// The word that lets it end without unmounting.
@@ -28,14 +34,15 @@ const DONE: &[u8] = b"done\n";
 pub(super) struct Watcher(Child);
 
 impl Watcher {
-    /// Starts one that will unmount `path`, which is absolute.
-    pub(super) fn start(path: &Path) -> io::Result<Watcher> {
+    /// Starts one that will unmount the file system `number` from `path`, which is absolute.
+    pub(super) fn start(path: &Path, number: Option<Number>) -> io::Result<Watcher> {
         let unmount =
             if rustix::process::geteuid().is_root() { "umount -l" } else { "fusermount3 -u -q -z" };
         Command::new("/bin/sh")
             .args(["-c", SCRIPT, "sh"])
             .arg(path)
             .arg(unmount)
+            .arg(entry(path, number))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -54,5 +61,30 @@ impl Watcher {
         }
         // Not this process's child any more, if that has forked since. Then init waits for it.
         let _ = self.0.wait();
+    }
+}
+
+/// What the table of mounts has of a mount, in part: its number if it is known, the directory of it
+/// that is mounted, and the place.
+fn entry(path: &Path, number: Option<Number>) -> OsString {
+    let number = number.map_or_else(String::new, |number| number.to_string());
+    let mut entry = format!("{number} / ").into_bytes();
+    for &byte in path.as_os_str().as_bytes() {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => entry.extend(format!("\\{byte:03o}").into_bytes()),
+            _ => entry.push(byte),
+        }
+    }
+    entry.push(b' ');
+    OsString::from_vec(entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_found_as_the_table_has_it() {
+        assert_eq!(entry(Path::new("/a b\\"), None), " / /a\\040b\\134 ");
     }
 }

@@ -4,20 +4,23 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use base::Errno;
 use base::task::Task;
 
 use super::Inner;
 use super::buffers::Buffer;
+use super::interrupts::Policy;
 use super::reply::Reply;
 use crate::abi::{self, opcode};
 use crate::filesystem::Filesystem;
 use crate::operation::{Context, Operation};
 use crate::request::{Malformed, Request, WRITE_DATA_OFFSET};
 
-/// Requests that go by an open file: who got in once may go on, as in libfuse.
+/// Requests that go by an open file, whose caller was let in when it was opened, as in libfuse. So
+/// with `allow_root` a file system must not answer `open` or `opendir` with `ENOSYS`: the kernel
+/// would open files for any user without a request.
 const BY_HANDLE: &[u32] = &[
     opcode::READ,
     opcode::WRITE,
@@ -28,6 +31,11 @@ const BY_HANDLE: &[u32] = &[
     opcode::FSYNCDIR,
     opcode::RELEASEDIR,
 ];
+
+/// Requests that are served until the end: they close files, and bring what was acknowledged to
+/// where it belongs.
+const UNTIL_THE_END: &[u32] =
+    &[opcode::FLUSH, opcode::FSYNC, opcode::RELEASE, opcode::FSYNCDIR, opcode::RELEASEDIR];
 
 impl<F: Filesystem> Inner<F> {
     /// Starts what the first `len` bytes of `buffer` ask for.
@@ -49,9 +57,10 @@ impl<F: Filesystem> Inner<F> {
             }
         };
         let header = request.header;
-        tracing::trace!(
+        tracing::debug!(
             unique = header.unique,
             ino = header.nodeid,
+            pid = header.pid,
             "{}",
             opcode::name(header.opcode).unwrap_or("unknown")
         );
@@ -64,22 +73,23 @@ impl<F: Filesystem> Inner<F> {
                     self.forget(ino, count);
                 }
             }
-            // Dropping what an operation holds may run foreign code, which may panic.
-            Operation::Interrupt { unique } => {
-                guarded("interrupt", || self.pending.interrupt(unique));
-            }
+            Operation::Interrupt { unique } => self.interrupted(unique),
             Operation::NotifyReply => {}
             Operation::Destroy => drop(self.write(header.unique, 0, &[])),
             Operation::Unknown { .. } => drop(self.write(header.unique, -libc::ENOSYS, &[])),
             // A second one makes no sense.
             Operation::Init(_) => drop(self.write(header.unique, -libc::EIO, &[])),
+            operation if self.is_ending.load(Ordering::Relaxed) && is_new(&operation, &header) => {
+                self.write(header.unique, -libc::ENOTCONN, &[]);
+            }
             _ if self.denies(ctx.uid, header.opcode) => {
                 self.write(header.unique, -libc::EACCES, &[]);
             }
             Operation::Write(write, data) => {
+                let policy = Policy::of(&request.operation);
                 let range = WRITE_DATA_OFFSET..WRITE_DATA_OFFSET + data.len();
                 let data = self.buffers.take(buffer, range);
-                self.run(ctx.unique, true, move |reply| async move {
+                self.run(&ctx, policy, move |reply| async move {
                     let ino = header.nodeid;
                     let result = reply.filesystem().write(&ctx, ino, &write, data).await;
                     reply.wire(result.map(|size| abi::WriteOut { size, padding: 0 }));
@@ -92,17 +102,17 @@ impl<F: Filesystem> Inner<F> {
     /// Enters a request, polls its operation once, and keeps it if it has to wait.
     pub(super) fn run<Fut>(
         self: &Arc<Self>,
-        unique: u64,
-        interruptible: bool,
+        ctx: &Context,
+        policy: Policy,
         operation: impl FnOnce(Reply<F>) -> Fut,
     ) where
         Fut: Future<Output = ()> + Send + 'static,
     {
-        let interrupted_before = !self.pending.starting(unique, interruptible);
-        let reply = Reply::new(self, unique);
-        if interrupted_before {
-            return reply.error(Errno::EINTR);
+        let unique = ctx.unique;
+        if self.pending.starting(unique, ctx.pid, policy) {
+            self.examine_interrupted();
         }
+        let reply = Reply::new(self, unique);
         if let Some(task) = Task::start(caught(operation(reply))) {
             self.pending.started(unique, task);
         }
@@ -119,8 +129,15 @@ impl<F: Filesystem> Inner<F> {
     }
 }
 
+/// Whether a request begins something that the end of the session need not wait for.
+fn is_new(operation: &Operation<'_>, header: &abi::InHeader) -> bool {
+    // Pages of a mapping were written long ago.
+    let is_page = matches!(operation, Operation::Write(write, _) if write.cached);
+    !is_page && !UNTIL_THE_END.contains(&header.opcode)
+}
+
 /// Runs code of the file system that has no reply to tell of a panic.
-fn guarded(what: &str, body: impl FnOnce()) {
+pub(super) fn guarded(what: &str, body: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(body)).is_err() {
         tracing::error!("{what} panicked");
     }

@@ -1,9 +1,12 @@
-//! The requests under way, by number: what an interrupt cancels, and what the end waits for.
+//! The requests under way, by number: which of them are interrupted, and what the end waits for.
 //!
 //! A request is here from before its first poll until its reply was written. So an interrupt that
 //! finds nothing is either late, and then nothing is to be done, or early: with two readers, the
 //! one can read an INTERRUPT before the other has entered the request that it means. Early ones
 //! are remembered and looked for when a request is entered.
+//!
+//! What becomes of an interrupted request is decided in [`interrupts`](super::interrupts); here is
+//! who is examined, and how a request is cancelled in each of its states.
 //!
 //! Who answers is not decided here: the reply belongs to the operation's future, and is sent
 //! either by its end or by its drop, so there is exactly one.
@@ -16,6 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::task::Task;
 use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::interrupts::{Policy, Verdict, decide};
+use crate::caller::signals::Signals;
 
 /// Interrupts remembered whose requests were not known. All but those of the last few
 /// microseconds belong to requests that have been answered, and the kernel sends one for each
@@ -23,19 +30,53 @@ use tokio::sync::Notify;
 /// reader stands still between reading a request and entering it.
 const EARLY: usize = 1024;
 
-/// What is known of a request under way.
-enum Entry {
+/// A request under way.
+struct Entry {
+    policy: Policy,
+    /// The thread that waits for it.
+    tid: u32,
+    state: State,
+}
+
+/// How far a request is.
+enum State {
     /// Being polled for the first time.
-    Starting { interruptible: bool, interrupted: bool },
+    Starting { cancelled: bool },
     /// Waiting as a task.
-    Started { interruptible: bool, task: Arc<Task> },
+    Started(Arc<Task>),
+}
+
+/// What is known of the caller of an interrupted request.
+struct Interrupted {
+    at: Instant,
+    /// When the end of the process was first seen to be requested.
+    terminating: Option<Instant>,
+    examined: bool,
+}
+
+impl Interrupted {
+    fn new() -> Interrupted {
+        Interrupted { at: Instant::now(), terminating: None, examined: false }
+    }
 }
 
 #[derive(Default)]
 struct Table {
     entries: HashMap<u64, Entry>,
+    /// Those of the entries that are interrupted.
+    interrupted: HashMap<u64, Interrupted>,
+    /// There is a task that examines them.
+    has_examiner: bool,
     /// The oldest in front.
     early: VecDeque<u64>,
+}
+
+impl Table {
+    /// Notes an interrupt of an entry; whether an examiner has to be started for it.
+    fn interrupt(&mut self, unique: u64) -> bool {
+        self.interrupted.entry(unique).or_insert_with(Interrupted::new);
+        !std::mem::replace(&mut self.has_examiner, true)
+    }
 }
 
 /// The requests under way.
@@ -43,30 +84,39 @@ pub(super) struct Pending {
     table: Mutex<Table>,
     /// Told whenever the last request has ended.
     idle: Notify,
+    /// Told of each interrupt that is to be examined.
+    another: Arc<Notify>,
     remember_early: bool,
 }
 
 impl Pending {
     /// `remember_early`: there is more than one reader.
     pub(super) fn new(remember_early: bool) -> Pending {
-        Pending { table: Mutex::default(), idle: Notify::new(), remember_early }
+        Pending {
+            table: Mutex::default(),
+            idle: Notify::new(),
+            another: Arc::default(),
+            remember_early,
+        }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a request. `false` when it was interrupted already: then it must be answered with
-    /// `EINTR` at once, and [`Pending::ended`] be called as always.
-    pub(super) fn starting(&self, unique: u64, interruptible: bool) -> bool {
+    /// Enters a request of the thread `tid`. Returns whether an examiner has to be started, as
+    /// [`Pending::interrupt`] does: it may be interrupted already.
+    pub(super) fn starting(&self, unique: u64, tid: u32, policy: Policy) -> bool {
         let mut table = self.table();
-        let mut interrupted = false;
-        if interruptible && let Some(at) = table.early.iter().position(|early| *early == unique) {
+        let state = State::Starting { cancelled: false };
+        table.entries.insert(unique, Entry { policy, tid, state });
+        let mut needs_examiner = false;
+        if let Some(at) = table.early.iter().position(|early| *early == unique) {
             table.early.remove(at);
-            interrupted = true;
+            needs_examiner = table.interrupt(unique);
+            self.another.notify_one();
         }
-        table.entries.insert(unique, Entry::Starting { interruptible, interrupted });
-        !interrupted
+        needs_examiner
     }
 
     /// Tells that the request did not end in its first poll, or that it did but somewhere else
@@ -74,12 +124,13 @@ impl Pending {
     pub(super) fn started(&self, unique: u64, task: Arc<Task>) {
         let mut table = self.table();
         let Some(entry) = table.entries.get_mut(&unique) else { return };
-        let Entry::Starting { interruptible, interrupted } = *entry else { return };
-        if interrupted {
-            drop(table);
-            task.cancel();
-        } else {
-            *entry = Entry::Started { interruptible, task };
+        match entry.state {
+            State::Starting { cancelled: false } => entry.state = State::Started(task),
+            State::Starting { cancelled: true } => {
+                drop(table);
+                task.cancel();
+            }
+            State::Started(_) => {}
         }
     }
 
@@ -87,6 +138,9 @@ impl Pending {
     pub(super) fn ended(&self, unique: u64) {
         let mut table = self.table();
         let entry = table.entries.remove(&unique);
+        if !table.interrupted.is_empty() {
+            table.interrupted.remove(&unique);
+        }
         let idle = table.entries.is_empty();
         drop(table);
         // The entry may hold the last reference to the task, and with it foreign code.
@@ -96,24 +150,68 @@ impl Pending {
         }
     }
 
-    /// Cancels a request, if it is one that can be, now or when it is entered.
-    pub(super) fn interrupt(&self, unique: u64) {
+    /// Notes that a request is interrupted, now or when it is entered. Returns whether an examiner
+    /// has to be started: a task that calls [`Pending::to_examine`] until there is nothing.
+    pub(super) fn interrupt(&self, unique: u64) -> bool {
         let mut table = self.table();
-        match table.entries.get_mut(&unique) {
-            Some(Entry::Starting { interruptible, interrupted }) => *interrupted = *interruptible,
-            Some(Entry::Started { interruptible: true, task }) => {
-                let task = task.clone();
-                drop(table);
-                task.cancel();
+        if table.entries.contains_key(&unique) {
+            let starts = table.interrupt(unique);
+            drop(table);
+            self.another.notify_one();
+            return starts;
+        }
+        if self.remember_early {
+            if table.early.len() == EARLY {
+                table.early.pop_front();
             }
-            Some(Entry::Started { interruptible: false, .. }) => {}
-            None if self.remember_early => {
-                if table.early.len() == EARLY {
-                    table.early.pop_front();
-                }
-                table.early.push_back(unique);
-            }
-            None => {}
+            table.early.push_back(unique);
+        }
+        false
+    }
+
+    /// Notified of each interrupt that is to be examined.
+    pub(super) fn another_interrupt(&self) -> Arc<Notify> {
+        self.another.clone()
+    }
+
+    /// The interrupted requests and the threads that wait for them: `all`, or those that were not
+    /// examined yet. `None` when there are no interrupted requests: the examiner ends then.
+    pub(super) fn to_examine(&self, all: bool) -> Option<Vec<(u64, u32)>> {
+        let mut table = self.table();
+        let Table { entries, interrupted, has_examiner, .. } = &mut *table;
+        if interrupted.is_empty() {
+            *has_examiner = false;
+            return None;
+        }
+        let waiting = interrupted.iter().filter(|(_, it)| all || !it.examined);
+        Some(waiting.filter_map(|(id, _)| Some((*id, entries.get(id)?.tid))).collect())
+    }
+
+    /// Tells which signals the caller of an interrupted request has, and for how long the server
+    /// has been silent. Cancels the request if they require it.
+    pub(super) fn examined(&self, unique: u64, signals: Signals, silent: std::time::Duration) {
+        let mut table = self.table();
+        let Table { entries, interrupted, .. } = &mut *table;
+        let (Some(entry), Some(seen)) = (entries.get_mut(&unique), interrupted.get_mut(&unique))
+        else {
+            return;
+        };
+        seen.examined = true;
+        let now = Instant::now();
+        if signals != Signals::Terminating {
+            seen.terminating = None;
+        }
+        let since = match signals {
+            Signals::Terminating => *seen.terminating.get_or_insert(now),
+            _ => seen.at,
+        };
+        if decide(signals, now.duration_since(since), silent, entry.policy) == Verdict::Wait {
+            return;
+        }
+        let task = cancelled(entry);
+        drop(table);
+        if let Some(task) = task {
+            task.cancel();
         }
     }
 
@@ -138,20 +236,20 @@ impl Pending {
 
     /// Cancels whatever is under way.
     pub(super) fn cancel_all(&self) {
-        let tasks: Vec<_> = self
-            .table()
-            .entries
-            .values_mut()
-            .filter_map(|entry| match entry {
-                Entry::Started { task, .. } => Some(task.clone()),
-                Entry::Starting { interrupted, .. } => {
-                    *interrupted = true;
-                    None
-                }
-            })
-            .collect();
+        let tasks: Vec<_> = self.table().entries.values_mut().filter_map(cancelled).collect();
         for task in tasks {
             task.cancel();
+        }
+    }
+}
+
+/// Marks an entry as cancelled, or gives the task that is to be.
+fn cancelled(entry: &mut Entry) -> Option<Arc<Task>> {
+    match &mut entry.state {
+        State::Started(task) => Some(task.clone()),
+        State::Starting { cancelled } => {
+            *cancelled = true;
+            None
         }
     }
 }
@@ -161,6 +259,7 @@ mod tests {
     use super::*;
     use std::future::pending;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
     /// A task that waits for ever, and whether it was dropped.
     fn waiting() -> (Arc<Task>, Arc<AtomicBool>) {
@@ -179,44 +278,98 @@ mod tests {
         (task.unwrap(), dropped)
     }
 
+    /// Enters the request and lets it wait.
+    fn begin(table: &Pending, unique: u64, policy: Policy) -> Arc<AtomicBool> {
+        table.starting(unique, 7, policy);
+        let (task, dropped) = waiting();
+        table.started(unique, task);
+        dropped
+    }
+
+    fn fatal(table: &Pending, unique: u64) {
+        table.examined(unique, Signals::Fatal, Duration::ZERO);
+    }
+
     #[tokio::test]
     async fn an_interrupt_finds_its_request_in_every_state() {
         let table = Pending::new(true);
         // Before it is entered.
-        table.interrupt(2);
-        assert!(!table.starting(2, true));
-        table.ended(2);
-        assert!(table.starting(2, true), "remembered once only");
-        // During the first poll.
-        table.interrupt(2);
+        assert!(!table.interrupt(2));
+        assert!(table.starting(2, 7, Policy::Changing));
+        assert_eq!(table.to_examine(false), Some(vec![(2, 7)]));
+        // Examined during the first poll.
+        fatal(&table, 2);
         let (task, dropped) = waiting();
         table.started(2, task);
         assert!(dropped.load(Ordering::SeqCst));
         table.ended(2);
-        // While it waits.
-        assert!(table.starting(4, true));
+        assert_eq!(table.to_examine(true), None, "the examiner ends");
+        assert!(!table.starting(2, 7, Policy::Changing), "remembered once only");
+        // During the first poll, and examined while it waits.
+        assert!(table.interrupt(2));
         let (task, dropped) = waiting();
-        table.started(4, task);
+        table.started(2, task);
         assert!(!dropped.load(Ordering::SeqCst));
-        table.interrupt(4);
+        fatal(&table, 2);
+        assert!(dropped.load(Ordering::SeqCst));
+        table.ended(2);
+        // While it waits; the examiner of the one before has not ended.
+        let dropped = begin(&table, 4, Policy::Changing);
+        fatal(&table, 4);
+        assert!(!dropped.load(Ordering::SeqCst), "it is not interrupted");
+        assert!(!table.interrupt(4));
+        fatal(&table, 4);
         assert!(dropped.load(Ordering::SeqCst));
         table.ended(4);
-        assert_eq!(table.len(), 0);
+        assert_eq!((table.len(), table.to_examine(true)), (0, None));
         // With one reader no interrupt is early, so none is remembered.
         let table = Pending::new(false);
-        table.interrupt(2);
-        assert!(table.starting(2, true));
+        assert!(!table.interrupt(2));
+        assert!(!table.starting(2, 7, Policy::Changing));
+        assert_eq!(table.to_examine(true), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_is_examined_again_until_its_caller_is_to_be_freed() {
+        let table = Pending::new(false);
+        let dropped = begin(&table, 2, Policy::Repeatable);
+        let is_dropped = || dropped.load(Ordering::SeqCst);
+        let silent = Duration::from_secs(9);
+        assert!(table.interrupt(2));
+        assert!(!table.interrupt(2), "one examiner");
+        // A timer has expired: that does not begin the time of the signal that follows.
+        assert_eq!(table.to_examine(false), Some(vec![(2, 7)]));
+        table.examined(2, Signals::Other, silent);
+        assert_eq!(table.to_examine(false), Some(vec![]));
+        tokio::time::advance(silent).await;
+        assert_eq!(table.to_examine(true), Some(vec![(2, 7)]));
+        table.examined(2, Signals::Terminating, silent);
+        tokio::time::advance(Duration::from_millis(999)).await;
+        table.examined(2, Signals::Terminating, silent);
+        assert!(!is_dropped());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        table.examined(2, Signals::Terminating, Duration::ZERO);
+        assert!(!is_dropped(), "the server answers");
+        table.examined(2, Signals::Terminating, silent);
+        assert!(is_dropped());
+        table.ended(2);
+        // One that changes something waits for SIGKILL.
+        let dropped = begin(&table, 4, Policy::Changing);
+        assert!(!table.interrupt(4));
+        table.examined(4, Signals::Terminating, silent);
+        tokio::time::advance(silent).await;
+        table.examined(4, Signals::Terminating, silent);
+        assert!(!dropped.load(Ordering::SeqCst));
+        fatal(&table, 4);
+        assert!(dropped.load(Ordering::SeqCst));
     }
 
     #[tokio::test]
     async fn what_must_not_be_interrupted_is_not_but_at_the_end() {
         let table = Pending::new(true);
         table.interrupt(2);
-        assert!(table.starting(2, false));
-        table.interrupt(2);
-        let (task, dropped) = waiting();
-        table.started(2, task);
-        table.interrupt(2);
+        let dropped = begin(&table, 2, Policy::Uninterruptible);
+        fatal(&table, 2);
         assert!(!dropped.load(Ordering::SeqCst));
         table.cancel_all();
         assert!(dropped.load(Ordering::SeqCst));
@@ -225,7 +378,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_that_ended_elsewhere_meanwhile_is_not_kept() {
         let table = Pending::new(false);
-        assert!(table.starting(2, true));
+        table.starting(2, 7, Policy::Changing);
         table.ended(2);
         let (task, dropped) = waiting();
         table.started(2, task);
@@ -240,8 +393,8 @@ mod tests {
         for unique in 0..2 * EARLY as u64 {
             table.interrupt(unique);
         }
-        assert!(table.starting(0, true));
-        assert!(!table.starting(2 * EARLY as u64 - 1, true));
+        assert!(!table.starting(0, 7, Policy::Changing));
+        assert!(table.starting(2 * EARLY as u64 - 1, 7, Policy::Changing));
         assert_eq!(table.table().early.len(), EARLY - 1);
     }
 }

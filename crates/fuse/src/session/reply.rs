@@ -278,7 +278,10 @@ impl<F: Filesystem> Inner<F> {
             }
         };
         match sent {
-            Ok(()) => true,
+            Ok(()) => {
+                tracing::debug!(unique, errno = -error, len, "reply");
+                true
+            }
             Err(failure) => {
                 // ENOENT is usual: the request was given up, or the session is over.
                 if failure.raw_os_error() != Some(libc::ENOENT) {

@@ -1,0 +1,174 @@
+//! Which signals wait for a caller, from `/proc/TID/status`.
+//!
+//! The kernel sends one INTERRUPT for the first signal of any kind, and none for a SIGKILL that
+//! follows. So an INTERRUPT is a reason to check the signals of the caller, and to check them again
+//! for as long as it waits.
+//!
+//! A signal that ends a process is not taken while its thread waits for a reply: it stays pending.
+//! For most of them the kernel also makes SIGKILL pending for each thread of the process; it does
+//! not for those that dump core, nor where a debugger is attached.
+
+/// What the signals of a caller require.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signals {
+    /// One of them ends the process: it never sees what the call returns.
+    Fatal,
+    /// One of them requests the end of the process, which has a handler for it.
+    Terminating,
+    /// None of them, or only signals that programs handle in passing: a child has ended, a timer
+    /// has expired, the window has a new size, the process is to be stopped.
+    Other,
+    /// They cannot be read: the caller is in another pid namespace, or `/proc` hides it.
+    Unreadable,
+}
+
+/// A set of signals as `/proc` has it: signal N is bit N - 1.
+const fn set(signals: &[i32]) -> u64 {
+    let (mut bits, mut at) = (0, 0);
+    while at < signals.len() {
+        bits |= 1 << (signals[at] - 1);
+        at += 1;
+    }
+    bits
+}
+
+const KILL: u64 = set(&[libc::SIGKILL]);
+
+/// Signals by which users and service managers request the end of a process.
+const TERMINATION: u64 = set(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]);
+
+/// Signals that do not end a process by default: they are ignored, or they stop it (signal(7)).
+const HARMLESS: u64 = set(&[
+    libc::SIGCHLD,
+    libc::SIGCONT,
+    libc::SIGURG,
+    libc::SIGWINCH,
+    libc::SIGSTOP,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+]);
+
+impl Signals {
+    /// Those of the thread `tid`. Reads `/proc`, so it is not for a thread that must not block.
+    pub(crate) fn of(tid: u32) -> Signals {
+        if tid == 0 {
+            return Signals::Unreadable;
+        }
+        let status = std::fs::read(format!("/proc/{tid}/status"));
+        status.ok().and_then(|status| Signals::parse(&status)).unwrap_or(Signals::Unreadable)
+    }
+
+    /// Those in the content of a `status` file.
+    fn parse(status: &[u8]) -> Option<Signals> {
+        let (mut pending, mut blocked, mut ignored, mut caught) = (None, None, None, None);
+        let (mut shared, mut tracer) = (None, None);
+        for line in status.split(|byte| *byte == b'\n') {
+            // The name of the program comes first, with its line ends escaped.
+            let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+            let (field, radix) = match &line[..colon] {
+                b"TracerPid" => (&mut tracer, 10),
+                b"SigPnd" => (&mut pending, 16),
+                b"ShdPnd" => (&mut shared, 16),
+                b"SigBlk" => (&mut blocked, 16),
+                b"SigIgn" => (&mut ignored, 16),
+                b"SigCgt" => (&mut caught, 16),
+                _ => continue,
+            };
+            let number = std::str::from_utf8(&line[colon + 1..]).ok()?.trim();
+            *field = Some(u64::from_str_radix(number, radix).ok()?);
+        }
+        let pending = pending? | shared?;
+        if pending & KILL != 0 {
+            return Some(Signals::Fatal);
+        }
+        let (caught, is_traced) = (caught?, tracer? != 0);
+        let taken = pending & !blocked? & !ignored?;
+        let ends = taken & !caught & !HARMLESS != 0;
+        let asks = taken & caught & TERMINATION != 0;
+        Some(match (ends, is_traced, asks) {
+            (true, false, _) => Signals::Fatal,
+            // A debugger decides whether the process gets it.
+            (true, true, _) | (_, _, true) => Signals::Terminating,
+            _ => Signals::Other,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file as the kernel writes it, in part.
+    fn status(pending: u64, shared: u64, blocked: u64, ignored: u64, caught: u64) -> String {
+        format!(
+            "Name:\tSigPnd: ffff\\nx\nState:\tD (disk sleep)\nTgid:\t10\nPid:\t11\nTracerPid:\t0\n\
+             Threads:\t2\nSigQ:\t1/95906\nSigPnd:\t{pending:016x}\nShdPnd:\t{shared:016x}\n\
+             SigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n\
+             CapInh:\t0000000000000000\n"
+        )
+    }
+
+    fn of(pending: u64, shared: u64, blocked: u64, ignored: u64, caught: u64) -> Signals {
+        Signals::parse(status(pending, shared, blocked, ignored, caught).as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn signals_are_classified_by_what_they_do_to_the_caller() {
+        use libc::*;
+        let all = u64::MAX;
+        // SIGKILL, whatever else is there; the kernel has it pending for a fatal SIGINT.
+        assert_eq!(of(KILL, set(&[SIGINT]), 0, 0, 0), Signals::Fatal);
+        assert_eq!(of(0, KILL, all, 0, all), Signals::Fatal);
+        assert_eq!(of(KILL, set(&[SIGALRM]), 0, 0, set(&[SIGALRM])), Signals::Fatal);
+        for signal in 1..=64 {
+            let one = set(&[signal]);
+            if signal == SIGKILL {
+                continue;
+            }
+            // With the default action, for the thread or for the process.
+            let by_default = if HARMLESS & one != 0 { Signals::Other } else { Signals::Fatal };
+            assert_eq!(of(one, 0, 0, 0, 0), by_default, "{signal}");
+            assert_eq!(of(0, one, 0, 0, 0), by_default, "{signal}");
+            // With a handler.
+            let termination = [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(&signal);
+            let caught = if termination { Signals::Terminating } else { Signals::Other };
+            assert_eq!(of(0, one, 0, 0, one), caught, "{signal}");
+            assert_eq!(of(one, set(&[SIGCHLD]), 0, 0, all), caught, "{signal}");
+            // Blocked, or ignored.
+            assert_eq!(of(one, one, one, 0, 0), Signals::Other, "{signal}");
+            assert_eq!(of(one, one, 0, one, 0), Signals::Other, "{signal}");
+        }
+        assert_eq!(of(0, 0, 0, 0, 0), Signals::Other);
+        assert_eq!(of(0, set(&[SIGINT, SIGUSR1]), 0, 0, set(&[SIGINT])), Signals::Fatal);
+    }
+
+    #[test]
+    fn a_debugger_decides_about_signals_but_sigkill() {
+        let traced = |pending| {
+            let status = status(0, pending, 0, 0, 0).replace("TracerPid:\t0", "TracerPid:\t7");
+            Signals::parse(status.as_bytes()).unwrap()
+        };
+        assert_eq!(traced(set(&[libc::SIGINT])), Signals::Terminating);
+        assert_eq!(traced(set(&[libc::SIGTRAP])), Signals::Terminating);
+        assert_eq!(traced(KILL), Signals::Fatal);
+        assert_eq!(traced(set(&[libc::SIGCHLD])), Signals::Other);
+    }
+
+    #[test]
+    fn what_is_not_such_a_file_is_not_guessed_at() {
+        let whole = status(0, KILL, 0, 0, 0);
+        for line in whole.lines().filter(|line| line.starts_with("Sig")) {
+            let (_, value) = line.split_once(':').unwrap();
+            let broken = whole.replace(line, &line.replace(value, "\tzz"));
+            if !line.starts_with("SigQ") {
+                assert_eq!(Signals::parse(broken.as_bytes()), None, "{line}");
+            }
+        }
+        assert_eq!(Signals::parse(b""), None);
+        assert_eq!(Signals::parse(&[0xff; 100]), None);
+        assert_eq!(Signals::of(0), Signals::Unreadable);
+        assert_eq!(Signals::of(u32::MAX), Signals::Unreadable);
+        assert_eq!(Signals::of(std::process::id()), Signals::Other);
+    }
+}

@@ -1,0 +1,228 @@
+//! What becomes of an operation whose caller has got a signal while it waits.
+//!
+//! POSIX programs expect `EINTR` of few calls on files, and ordinary file systems never return it.
+//! But a caller must not wait for a dead server after its end was requested. So an INTERRUPT alone
+//! cancels nothing: [`decide`] does, by what the caller's signals are, at the INTERRUPT and again
+//! every [`LOOK`], since the kernel does not report further signals.
+//!
+//! One task, [`examine`], does this for all interrupted requests that wait. It is started with the
+//! first and ends with the last.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::Inner;
+use super::dispatch::guarded;
+use crate::caller::signals::Signals;
+use crate::filesystem::Filesystem;
+use crate::operation::{LockRequest, Operation};
+
+/// Time between two checks of the same caller. One costs some 20 us; a process that was killed is
+/// to be gone within a second.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// After this time without an answer the server is taken for silent. More than any answer takes
+/// over a link that works; users and programs that wait for the end of a process wait longer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a signal may do to an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Policy {
+    /// Nothing is changed by it, or nothing that the same call once more would not change alike:
+    /// `EINTR` does no harm where the server is silent.
+    Repeatable,
+    /// It may have changed something already, and a caller that gets `EINTR` cannot know.
+    Changing,
+    /// It waits for as long as another process likes: any signal ends it (`F_SETLKW`).
+    Lock,
+    /// The kernel does not expect it to end early.
+    Uninterruptible,
+}
+
+impl Policy {
+    /// That of an operation.
+    pub(super) fn of(operation: &Operation<'_>) -> Policy {
+        match operation {
+            Operation::Setlk(LockRequest { wait: true, .. }) => Policy::Lock,
+            Operation::Release(_) | Operation::Releasedir { .. } => Policy::Uninterruptible,
+            Operation::Open(open) if open.flags & libc::O_TRUNC == 0 && !open.kill_suidgid => {
+                Policy::Repeatable
+            }
+            // The kernel moves the file's offset after the answer, so the same bytes go to the
+            // same place. Pages of a mapping are given up after an error.
+            Operation::Write(write, _) if write.flags & libc::O_APPEND == 0 && !write.cached => {
+                Policy::Repeatable
+            }
+            Operation::Lookup { .. }
+            | Operation::Getattr { .. }
+            | Operation::Statx { .. }
+            | Operation::Readlink
+            | Operation::Read(_)
+            | Operation::Flush { .. }
+            | Operation::Fsync { .. }
+            | Operation::Opendir { .. }
+            | Operation::Readdir(_)
+            | Operation::Readdirplus(_)
+            | Operation::Fsyncdir { .. }
+            | Operation::Syncfs
+            | Operation::Statfs
+            | Operation::Getxattr { .. }
+            | Operation::Listxattr { .. }
+            | Operation::Access { .. }
+            | Operation::Getlk(_)
+            | Operation::Bmap { .. }
+            | Operation::Poll { .. }
+            | Operation::Lseek { .. } => Policy::Repeatable,
+            _ => Policy::Changing,
+        }
+    }
+}
+
+/// What is to be done about an interrupted operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Its caller gets `EINTR`.
+    Cancel,
+    /// It goes on, and is examined again.
+    Wait,
+}
+
+/// Decides about an operation. `pending` is the time since the caller was first seen with such
+/// signals, `silent` the time for which the server has not answered anything.
+pub(super) fn decide(
+    signals: Signals,
+    pending: Duration,
+    silent: Duration,
+    policy: Policy,
+) -> Verdict {
+    let cancel = match (policy, signals) {
+        (Policy::Uninterruptible, _) => false,
+        (Policy::Lock, _) | (_, Signals::Fatal) => true,
+        (_, Signals::Unreadable) => pending >= PATIENCE,
+        (Policy::Repeatable, Signals::Terminating) => pending >= PATIENCE && silent >= PATIENCE,
+        (Policy::Changing, Signals::Terminating) | (_, Signals::Other) => false,
+    };
+    if cancel { Verdict::Cancel } else { Verdict::Wait }
+}
+
+impl<F: Filesystem> Inner<F> {
+    /// The kernel reports that the caller of a request has got a signal.
+    pub(super) fn interrupted(self: &Arc<Self>, unique: u64) {
+        if self.pending.interrupt(unique) {
+            self.examine_interrupted();
+        }
+    }
+
+    /// Starts the examiner.
+    pub(super) fn examine_interrupted(self: &Arc<Self>) {
+        self.runtime.spawn(examine(Arc::downgrade(self)));
+    }
+}
+
+/// Examines the callers of interrupted requests until there are none.
+async fn examine<F: Filesystem>(session: Weak<Inner<F>>) {
+    let mut next = Instant::now();
+    loop {
+        let Some(inner) = session.upgrade() else { return };
+        let is_due = Instant::now() >= next;
+        if is_due {
+            next = Instant::now() + LOOK;
+        }
+        let Some(callers) = inner.pending.to_examine(is_due) else { return };
+        let signals = |(unique, tid)| (unique, Signals::of(tid));
+        let seen = tokio::task::spawn_blocking(move || {
+            callers.into_iter().map(signals).collect::<Vec<_>>()
+        });
+        for (unique, signals) in seen.await.unwrap_or_default() {
+            // Dropping what an operation holds runs foreign code, which may panic.
+            guarded("interrupt", || {
+                inner.pending.examined(unique, signals, inner.filesystem.silent_for());
+            });
+        }
+        let another = inner.pending.another_interrupt();
+        // The session must not be kept alive by this task.
+        drop(inner);
+        let _ = timeout_at(next, another.notified()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::{Create, Lock, LockKind, Open, Release, Write};
+
+    #[test]
+    fn what_a_signal_does_depends_on_the_signal_the_server_and_the_operation() {
+        use Policy::{Changing, Lock, Repeatable, Uninterruptible};
+        use Signals::{Fatal, Other, Terminating, Unreadable};
+        use Verdict::{Cancel, Wait};
+        let ms = Duration::from_millis;
+        for (signals, pending, silent, repeatable, changing) in [
+            (Fatal, 0, 0, Cancel, Cancel),
+            (Terminating, 0, 5_000, Wait, Wait),
+            (Terminating, 999, 999, Wait, Wait),
+            (Terminating, 1_000, 999, Wait, Wait),
+            (Terminating, 1_000, 1_000, Cancel, Wait),
+            (Terminating, 100_000, 0, Wait, Wait),
+            (Terminating, 100_000, 100_000, Cancel, Wait),
+            (Other, 100_000, 100_000, Wait, Wait),
+            (Unreadable, 999, 999, Wait, Wait),
+            (Unreadable, 1_000, 0, Cancel, Cancel),
+        ] {
+            let case = format!("{signals:?} {pending} {silent}");
+            let decide = |policy| decide(signals, ms(pending), ms(silent), policy);
+            assert_eq!(decide(Repeatable), repeatable, "{case}");
+            assert_eq!(decide(Changing), changing, "{case}");
+            assert_eq!(decide(Lock), Cancel, "{case}");
+            assert_eq!(decide(Uninterruptible), Wait, "{case}");
+        }
+    }
+
+    #[test]
+    fn operations_that_change_something_are_not_cut_short() {
+        let open = |flags, kill_suidgid| Policy::of(&Operation::Open(Open { flags, kill_suidgid }));
+        assert_eq!(open(libc::O_RDWR | libc::O_CREAT, false), Policy::Repeatable);
+        assert_eq!(open(libc::O_WRONLY | libc::O_TRUNC, false), Policy::Changing);
+        assert_eq!(open(libc::O_WRONLY, true), Policy::Changing);
+        let write = |flags, cached| {
+            let fields = (0, 0, false, None);
+            let (fh, offset, kill_suidgid, lock_owner) = fields;
+            Policy::of(&Operation::Write(
+                Write { fh, offset, flags, cached, kill_suidgid, lock_owner },
+                b"",
+            ))
+        };
+        assert_eq!(write(libc::O_WRONLY, false), Policy::Repeatable);
+        assert_eq!(write(libc::O_WRONLY | libc::O_APPEND, false), Policy::Changing);
+        assert_eq!(write(libc::O_RDWR, true), Policy::Changing);
+        let lock = |wait| {
+            let lock = Lock { start: 0, end: 1, kind: LockKind::Write, pid: 1 };
+            Policy::of(&Operation::Setlk(LockRequest { fh: 1, owner: 1, lock, flock: false, wait }))
+        };
+        assert_eq!((lock(true), lock(false)), (Policy::Lock, Policy::Changing));
+        let release = Release { fh: 1, flags: 0, flush: false, flock_unlock: false, lock_owner: 0 };
+        let create = Create { flags: libc::O_RDWR, mode: 0, umask: 0, kill_suidgid: false };
+        let name = b"name";
+        for (operation, policy) in [
+            (Operation::Release(release), Policy::Uninterruptible),
+            (Operation::Releasedir { fh: 1, flags: 0 }, Policy::Uninterruptible),
+            (Operation::Create { name, create }, Policy::Changing),
+            (Operation::Mkdir { name, mode: 0, umask: 0 }, Policy::Changing),
+            (Operation::Unlink { name }, Policy::Changing),
+            (Operation::Rmdir { name }, Policy::Changing),
+            (Operation::Rename { name, new_parent: 1, new_name: name, flags: 0 }, Policy::Changing),
+            (Operation::Link { ino: 2, new_name: name }, Policy::Changing),
+            (Operation::Symlink { name, target: name }, Policy::Changing),
+            (Operation::Fallocate { fh: 1, offset: 0, len: 1, mode: 0 }, Policy::Changing),
+            (Operation::Setxattr { name, value: b"", flags: 0 }, Policy::Changing),
+            (Operation::Lookup { name }, Policy::Repeatable),
+            (Operation::Fsync { fh: 1, datasync: false }, Policy::Repeatable),
+            (Operation::Flush { fh: 1, lock_owner: 0 }, Policy::Repeatable),
+            (Operation::Opendir { flags: 0 }, Policy::Repeatable),
+        ] {
+            assert_eq!(Policy::of(&operation), policy, "{operation:?}");
+        }
+    }
+}
