@@ -76,6 +76,10 @@ impl Vfs {
                 self.shared.asks_piecemeal(parent);
             }
             let told = self.remote.lstat(&path).await;
+            let absent = matches!(told, Err(Errno::ENOENT));
+            if absent && self.is_elsewhere(inode, &path, asked) && attempt < MAX_ATTEMPTS {
+                continue;
+            }
             // The path may have led elsewhere when the server saw it.
             let late = inode.state().opened_late_since(asked.tick);
             let moved = self.moved_since(inode, &path, asked);
@@ -105,6 +109,12 @@ impl Vfs {
         None
     }
 
+    /// The present time, for a change that sets it: after all changes made here in this second.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.fractions.now()
+    }
+
     /// Changes attributes, through `handle` where the kernel names one.
     pub async fn setattr(
         &self,
@@ -117,11 +127,14 @@ impl Vfs {
         if change.is_empty() {
             return self.getattr(ino).await;
         }
+        if let Some(mtime) = change.mtime {
+            self.fractions.note(mtime);
+        }
         let change = self.without_present_owner(&inode, change);
         let change = self.with_present_atime(&inode, change);
         if change.size.is_some() || change.mtime.is_some() {
             // What was granted by these is compared with them when it is opened.
-            self.open_granted(&inode).await;
+            self.open_granted([&inode]).await;
         }
         if let Some(done) = self.setattr_behind(&inode, change).await {
             return done;
@@ -132,12 +145,12 @@ impl Vfs {
         }
         if change.perm.is_some() || change.uid.or(change.gid).is_some() {
             // The right to open may be lost by this.
-            self.open_granted(&inode).await;
+            self.open_granted([&inode]).await;
         }
         let mut changing = Change::begin(&inode, &self.ticks);
         if change.size.is_some() {
             let mut state = inode.state();
-            state.forget_pages();
+            state.change_content();
             state.forget_made();
         }
         if changing.foretells(&change) || change.size.is_some() {
@@ -204,20 +217,23 @@ impl Vfs {
             return self.remote.fsetattr(fh, change).await;
         }
         inode.writes.drained().await;
-        let path = self.tree().path(inode.ino);
-        match path {
-            Some(path) => self.remote.setattr(&path, change).await,
-            None => {
-                let writable = |open: &&crate::inode::OpenHandle| open.access.writes();
-                let file = {
-                    let state = inode.state();
-                    let any = state.open.iter().rfind(writable).or(state.open.last());
-                    any.map(|open| open.remote.clone())
-                };
-                let fh = file.ok_or(Errno::ESTALE)?.fh().await?;
-                self.remote.fsetattr(fh, change).await
+        for attempt in 1.. {
+            let asked = self.asked();
+            let Some(path) = self.tree().path(inode.ino) else { break };
+            match self.remote.setattr(&path, change).await {
+                Err(Errno::ENOENT)
+                    if self.is_elsewhere(inode, &path, asked) && attempt < MAX_ATTEMPTS => {}
+                done => return done,
             }
         }
+        let writable = |open: &&crate::inode::OpenHandle| open.access.writes();
+        let file = {
+            let state = inode.state();
+            let any = state.open.iter().rfind(writable).or(state.open.last());
+            any.map(|open| open.remote.clone())
+        };
+        let fh = file.ok_or(Errno::ESTALE)?.fh().await?;
+        self.remote.fsetattr(fh, change).await
     }
 
     /// Whether `ino` may be accessed as `mask` (`R_OK | W_OK | X_OK`) says. Asked by the kernel

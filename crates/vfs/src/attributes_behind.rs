@@ -7,13 +7,19 @@
 //!
 //! Only for a file that this mount has made, while it is open for writing: then its size is known
 //! without asking, which the kernel wants to hear.
+//!
+//! Some servers refuse: those that forbid FSETSTAT, and file systems without modes. Programs take
+//! that from the call itself and not from a close, so after the first refusal each change of the
+//! mount waits for its answer.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base::task::Task;
-use base::{Attr, AttrChange, FileKind, Result};
+use base::{Attr, AttrChange, Errno, FileKind, Result};
 
 use crate::config::Consistency;
+use crate::dirty::DirtyChange;
 use crate::inode::{Inode, State};
 use crate::open::OpenFile;
 use crate::tree::Ticks;
@@ -63,6 +69,7 @@ impl Vfs {
         let allowed = change.size.is_none()
             && change.uid.or(change.gid).is_none()
             && change.perm.is_none_or(|perm| perm & SPECIAL == 0)
+            && !self.refuses_attributes.load(Ordering::Relaxed)
             && !self.config.sync_writes
             && self.config.consistency != Consistency::Strict;
         if !allowed {
@@ -82,6 +89,7 @@ impl Vfs {
             let mut state = inode.state();
             let attr = state.made()?;
             state.apply(&change, false);
+            state.keep_time(&change);
             let attr = Attr {
                 perm: change.perm.unwrap_or(attr.perm),
                 atime: change.atime.unwrap_or(attr.atime),
@@ -96,18 +104,24 @@ impl Vfs {
                 state.begin_change(self.ticks.advance());
                 let number = inode.writes.begin_other(file.number);
                 let ticks = self.ticks.clone();
-                (attr, Some(OnItsWay { file: file.clone(), ticks, number }))
+                let dirty = self.dirty.change();
+                (attr, Some(OnItsWay { file: file.clone(), ticks, number, _dirty: dirty }))
             }
         };
         if let Some(sending) = sending {
             file.note_write();
-            let remote = self.remote.clone();
+            let (shared, number) = (self.shared.clone(), sending.number);
             Task::start(async move {
-                if let Err(error) = remote.fsetattr(fh, change).await {
+                if let Err(error) = shared.remote.fsetattr(fh, change).await {
+                    if is_refusal(error) {
+                        shared.refuses_attributes.store(true, Ordering::Relaxed);
+                    }
                     sending.file.fail(error);
                 }
                 drop(sending);
             });
+            // Polled once, and so sent.
+            inode.writes.sent(number);
         }
         Some(self.stat(inode, &attr))
     }
@@ -127,11 +141,17 @@ impl Vfs {
     }
 }
 
+/// Whether the server would refuse the next change, too.
+fn is_refusal(error: Errno) -> bool {
+    matches!(error, Errno::EPERM | Errno::EACCES | Errno::EOPNOTSUPP | Errno::EINVAL)
+}
+
 /// A change on its way. Ends when dropped.
 struct OnItsWay {
     file: Arc<OpenFile>,
     ticks: Arc<Ticks>,
     number: u64,
+    _dirty: DirtyChange,
 }
 
 impl Drop for OnItsWay {
@@ -142,8 +162,7 @@ impl Drop for OnItsWay {
             state.end_change(self.ticks.advance());
             inode.writes.end(self.number);
         }
-        // What was gathered meanwhile.
-        inode.writes.send(self.file.number);
+        inode.writes.send_after(self.file.number);
     }
 }
 

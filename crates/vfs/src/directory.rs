@@ -8,9 +8,11 @@
 //! than a change made here are left out, since the kernel would take them for newer.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use base::{Attr, Dh, DirEntry, Errno, FileKind, Remote, RemotePath, Result};
+use base::{Attr, Dh, DirEntry, Errno, FileKind, Name, Remote, RemotePath, Result};
 use tokio::time::Instant;
 
 use crate::inode::Validator;
@@ -49,14 +51,20 @@ pub trait Listing {
 pub(crate) struct OpenDirectory {
     ino: Ino,
     remote: Arc<dyn Remote>,
+    opened_at: Instant,
     /// Held by whoever fetches, one at a time, since batches come in order.
     fetching: tokio::sync::Mutex<()>,
     listed: Mutex<Listed>,
+    /// Its files are named alone, unless [one is looked up](crate::names_alone).
+    names_alone: AtomicBool,
 }
 
 struct Listed {
     /// `None` when the listing is from a snapshot.
     dh: Option<Dh>,
+    /// What has come from the remote and is not in `entries` yet, with the time when it came. Kept
+    /// here, since the caller that has fetched it may give up while it asks for attributes.
+    fetched: VecDeque<(DirEntry, Instant)>,
     entries: VecDeque<Found>,
     /// How many entries before these have been let go.
     dropped: usize,
@@ -72,10 +80,15 @@ struct Listed {
 /// offset before them is `EINVAL`: nobody seeks back that far, and a server may list for ever.
 const KEPT: usize = 1 << 17;
 
+/// A directory is read right after it was opened. What was listed by then, by us or by the remote,
+/// is not shown to who begins later; less would cost a round trip where nothing is cached.
+const READ_WITHIN: Duration = Duration::from_secs(1);
+
 impl Listed {
     fn new(dh: Dh, asked: Asked) -> Listed {
         Listed {
             dh: Some(dh),
+            fetched: VecDeque::new(),
             entries: VecDeque::new(),
             dropped: 0,
             complete: false,
@@ -88,8 +101,16 @@ impl Listed {
     /// One that is known already.
     fn known((entries, asked): Whole) -> Listed {
         let first_at = Some(asked.at);
-        let entries = entries.into();
-        Listed { dh: None, entries, dropped: 0, complete: true, begun: false, asked, first_at }
+        Listed {
+            dh: None,
+            fetched: VecDeque::new(),
+            entries: entries.into(),
+            dropped: 0,
+            complete: true,
+            begun: false,
+            asked,
+            first_at,
+        }
     }
 
     /// The listing for the snapshots, when it has come to its end and nothing was let go.
@@ -106,9 +127,33 @@ impl Listed {
         self.dropped + self.entries.len()
     }
 
-    /// Adds what comes next. `wanted` is the first entry that somebody still waits for.
-    fn add(&mut self, found: Vec<Found>, wanted: usize) {
-        self.entries.extend(found);
+    /// Takes over the fetched entries that have attributes, up to the first that has none; returns
+    /// the name of that one. `wanted` is the first entry that a caller still waits for.
+    fn take_known(&mut self, wanted: usize) -> Option<Name> {
+        while let Some((DirEntry { attr: Some(attr), .. }, _)) = self.fetched.front() {
+            let attr = *attr;
+            if let Some((DirEntry { name, .. }, seen_at)) = self.fetched.pop_front() {
+                self.entries.push_back(Found { name, attr, seen_at });
+            }
+        }
+        self.let_go(wanted);
+        self.fetched.front().map(|(entry, _)| entry.name.clone())
+    }
+
+    /// The first of the fetched entries has these attributes, or is gone.
+    fn resolve_first(&mut self, attr: Option<Attr>) {
+        match attr {
+            Some(attr) => {
+                if let Some((entry, _)) = self.fetched.front_mut() {
+                    entry.attr = Some(attr);
+                }
+            }
+            None => drop(self.fetched.pop_front()),
+        }
+    }
+
+    /// Lets go of entries before `wanted` where there are too many.
+    fn let_go(&mut self, wanted: usize) {
         let surplus = self.entries.len().saturating_sub(KEPT);
         let before = wanted.saturating_sub(self.dropped);
         let gone = surplus.min(before);
@@ -153,7 +198,15 @@ impl Vfs {
             Some(whole) => Listed::known(whole),
             None => {
                 let asked = self.asked();
-                let opening = async { Ok(Listed::new(self.remote.opendir(&path).await?, asked)) };
+                let opening = async {
+                    let opened = self.remote.opendir(&path).await;
+                    let dh = opened.inspect_err(|error| {
+                        if *error == Errno::ENOENT {
+                            self.outdate(&inode);
+                        }
+                    })?;
+                    Ok(Listed::new(dh, asked))
+                };
                 let known = || Ok(self.stale_listing(ino).map(Listed::known));
                 self.or_stale(opening, known).await?
             }
@@ -162,8 +215,10 @@ impl Vfs {
         let directory = OpenDirectory {
             ino,
             remote: self.remote.clone(),
+            opened_at: Instant::now(),
             fetching: tokio::sync::Mutex::default(),
             listed: Mutex::new(listed),
+            names_alone: AtomicBool::new(false),
         };
         self.directories.insert(number, Arc::new(directory));
         Ok(DirHandle(number))
@@ -182,7 +237,8 @@ impl Vfs {
     }
 
     /// Lists from `offset` on: 0 for the start, else the `next_offset` of an entry. Nothing pushed
-    /// means the end. With `plus`, entries are looked up too, where the listing tells enough.
+    /// means the end. With `plus`, entries are looked up too, where the listing contains enough for
+    /// that, and where that is worth it (`names_alone.rs`).
     pub async fn readdir(
         &self,
         handle: DirHandle,
@@ -194,6 +250,9 @@ impl Vfs {
         let offset = usize::try_from(offset).map_err(|_| Errno::EINVAL)?;
         if offset == 0 {
             self.rewind(&directory).await?;
+            if plus {
+                self.begin_listing(&directory);
+            }
         }
         self.fetch_past(&directory, offset).await?;
         // From here on nothing waits, since look-ups are being counted.
@@ -211,6 +270,9 @@ impl Vfs {
                 entry: None,
             });
         }
+        let files_alone =
+            self.names_alone.is_active() && directory.names_alone.load(Ordering::Relaxed);
+        let looks_up = |kind| plus && (kind == FileKind::Directory || !files_alone);
         directory.with(|listed| {
             let first = offset.saturating_sub(DOTS.len());
             let skipped = first.checked_sub(listed.dropped).ok_or(Errno::EINVAL)?;
@@ -221,8 +283,8 @@ impl Vfs {
                 if !listing.has_room(name) {
                     break;
                 }
-                let entry = plus.then(|| self.listed_entry(directory.ino, found, listed.asked));
-                let entry = entry.flatten();
+                let look_up = || self.listed_entry(directory.ino, found, listed.asked);
+                let entry = looks_up(found.attr.kind).then(look_up).flatten();
                 let expected = || self.tree().expected_number(directory.ino, &found.name);
                 listing.push(ListedEntry {
                     name,
@@ -236,10 +298,23 @@ impl Vfs {
         })
     }
 
-    /// Begins the listing anew, if it has got anywhere.
+    /// Decides whether the files of `directory` are named alone.
+    fn begin_listing(&self, directory: &OpenDirectory) {
+        let is_full = self.tree().is_full();
+        if is_full {
+            self.names_alone.begin_listing();
+        }
+        let alone = is_full && self.names_alone.is_active();
+        directory.names_alone.store(alone, Ordering::Relaxed);
+    }
+
+    /// Begins the listing anew, unless it has not begun and shows the directory as it is.
     async fn rewind(&self, directory: &OpenDirectory) -> Result<()> {
         let _fetching = directory.fetching.lock().await;
-        if directory.with(|listed| !listed.begun) {
+        let (begun, asked) = directory.with(|listed| (listed.begun, listed.asked));
+        let old = directory.opened_at.elapsed() >= self.config.dirs.min.max(READ_WITHIN);
+        let changed = || self.tree().any_name_changed_since(directory.ino, asked.tick);
+        if !begun && (self.serves_stale() || !old && !changed()) {
             return Ok(());
         }
         let path = self.path(directory.ino)?;
@@ -261,9 +336,15 @@ impl Vfs {
             return Ok(());
         }
         let _fetching = directory.fetching.lock().await;
+        let wanted = offset.saturating_sub(DOTS.len());
         while !directory.with(reached) {
             // A listing without a handle is complete.
             let Some(dh) = directory.with(|listed| listed.dh) else { break };
+            // What an earlier caller has fetched, and was interrupted over.
+            self.resolve_fetched(directory, wanted).await?;
+            if directory.with(reached) {
+                break;
+            }
             let reading = async { self.remote.readdir(dh).await.map(Some) };
             let known = || Ok(self.list_stale(directory).then_some(None));
             let Some(batch) = self.or_stale(reading, known).await? else { break };
@@ -278,8 +359,11 @@ impl Vfs {
                 self.keep_listing(directory.ino, snapshot);
                 break;
             };
-            let found = self.with_attributes(directory.ino, batch).await?;
-            directory.with(|listed| listed.add(found, offset.saturating_sub(DOTS.len())));
+            let seen_at = Instant::now();
+            directory.with(|listed| {
+                listed.fetched.extend(batch.into_iter().map(|entry| (entry, seen_at)));
+            });
+            self.resolve_fetched(directory, wanted).await?;
         }
         Ok(())
     }
@@ -310,31 +394,28 @@ impl Vfs {
         }
     }
 
-    /// The entries with attributes. What a server leaves out is asked for; what is gone by then
-    /// is left out.
-    async fn with_attributes(&self, dir: Ino, batch: Vec<DirEntry>) -> Result<Vec<Found>> {
-        let mut found = Vec::with_capacity(batch.len());
-        let seen_at = Instant::now();
-        for DirEntry { name, attr } in batch {
-            let attr = match attr {
-                Some(attr) => attr,
-                None => match self.remote.lstat(&self.path(dir)?.join(&name)).await {
-                    Ok(attr) => attr,
-                    Err(Errno::ENOENT) => continue,
-                    Err(error) => return Err(error),
-                },
+    /// Makes entries of what was fetched. Attributes that a server leaves out are requested; a name
+    /// that is gone by then is left out. Nothing is lost where this fails or is dropped: the next
+    /// caller goes on with the same name.
+    async fn resolve_fetched(&self, directory: &OpenDirectory, wanted: usize) -> Result<()> {
+        while let Some(name) = directory.with(|listed| listed.take_known(wanted)) {
+            let path = self.path(directory.ino)?.join(&name);
+            let attr = match self.remote.lstat(&path).await {
+                Ok(attr) => Some(attr),
+                Err(Errno::ENOENT) => None,
+                Err(error) => return Err(error),
             };
-            found.push(Found { name, attr, seen_at });
+            directory.with(|listed| listed.resolve_first(attr));
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Looks up a name by what the listing tells of it.
     fn listed_entry(&self, dir: Ino, found: &Found, asked: Asked) -> Option<Entry> {
         let Found { name, attr, seen_at } = found;
-        let inode = self.see_listed(&mut self.tree(), dir, name, attr, *seen_at, asked)?;
+        let (inode, until) = self.see_listed(&mut self.tree(), dir, name, attr, *seen_at, asked)?;
         // An owner with no number here is left to a look-up, which can say so.
-        self.entry(&inode, attr).inspect_err(|_| self.forget(inode.ino, 1)).ok()
+        self.entry_until(&inode, attr, until).inspect_err(|_| self.forget(inode.ino, 1)).ok()
     }
 }
 

@@ -1,5 +1,5 @@
 //! What a mount holds of writes that were acknowledged and are not at the server yet: bounded, and
-//! counted.
+//! counted. Changes of attributes that were acknowledged so are only counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +11,7 @@ pub(crate) struct Dirty {
     room: Semaphore,
     most: u32,
     bytes: AtomicU64,
+    changes: AtomicU64,
     /// Notified when there are less.
     less: Notify,
 }
@@ -19,7 +20,8 @@ impl Dirty {
     /// At most so many at one time; a write of more counts as so many.
     pub(crate) fn new(most: u32) -> Arc<Dirty> {
         let room = Semaphore::new(most as usize);
-        Arc::new(Dirty { room, most, bytes: AtomicU64::new(0), less: Notify::new() })
+        let (bytes, changes) = Default::default();
+        Arc::new(Dirty { room, most, bytes, changes, less: Notify::new() })
     }
 
     /// Room for `bytes`, when there is some.
@@ -38,13 +40,24 @@ impl Dirty {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Waits until there are none.
+    /// Counts one more change of attributes, until what it returns is dropped.
+    pub(crate) fn change(self: &Arc<Dirty>) -> DirtyChange {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        DirtyChange(self.clone())
+    }
+
+    /// How many changes of attributes there are.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// Waits until there are neither bytes nor changes.
     pub(crate) async fn gone(&self) {
         loop {
             let mut less = std::pin::pin!(self.less.notified());
             // Registered before the look, so that nothing in between is missed.
             less.as_mut().enable();
-            if self.bytes() == 0 {
+            if self.bytes() == 0 && self.changes() == 0 {
                 return;
             }
             less.await;
@@ -56,6 +69,16 @@ impl Dirty {
 pub(crate) struct Share {
     dirty: Arc<Dirty>,
     bytes: u32,
+}
+
+/// One change of attributes that was acknowledged and is not at the server yet.
+pub(crate) struct DirtyChange(Arc<Dirty>);
+
+impl Drop for DirtyChange {
+    fn drop(&mut self) {
+        self.0.changes.fetch_sub(1, Ordering::Relaxed);
+        self.0.less.notify_waiters();
+    }
 }
 
 impl Share {

@@ -16,7 +16,9 @@ pub struct Figures {
     pub open_directories: usize,
     /// Bytes that were acknowledged to who wrote them and that the server has not acknowledged.
     pub dirty_bytes: u64,
-    /// The most that may be so at one time.
+    /// Changes of attributes of which that is so.
+    pub dirty_changes: u64,
+    /// The most bytes that may be so at one time.
     pub dirty_limit_bytes: u64,
     /// Files that they belong to.
     pub dirty_files: usize,
@@ -47,6 +49,7 @@ impl Vfs {
             open_files: self.files.len(),
             open_directories: self.directories.len(),
             dirty_bytes: self.dirty.bytes(),
+            dirty_changes: self.dirty.changes(),
             dirty_limit_bytes: self.config.dirty_bytes.into(),
             dirty_files: dirty.len(),
             listed_names,

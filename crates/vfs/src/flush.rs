@@ -98,7 +98,7 @@ impl Vfs {
         if let (Ok(attr), Some(begun)) = (attr, begun) {
             let mut state = inode.state();
             if state.settled_since(begun) {
-                state.learn(attr, Instant::now(), asked_at, self.timeout(inode.kind));
+                self.take_over(&mut state, inode.kind, &attr, Instant::now(), asked_at);
                 state.pages_written(&attr);
             }
         }

@@ -16,7 +16,7 @@
 //!    later could be another file than that of the handle.
 //! 3. Before anything is asked about the inode that could part its name from its file, or take
 //!    away the right to read it (an unlink, a rename, a chmod, an open that asks), handles that
-//!    were granted are opened.
+//!    were granted are opened. While a name of it is being changed, no open is granted.
 //! 4. A late open that finds another content than the one it was granted for fails with `ESTALE`,
 //!    since something of that one has been seen; the kernel drops its pages.
 
@@ -151,6 +151,11 @@ impl Shared {
                 continue;
             }
             let (handle, attr) = match opened {
+                Err(Errno::ENOENT)
+                    if self.is_elsewhere(inode, &path, asked) && attempt < MAX_ATTEMPTS =>
+                {
+                    continue;
+                }
                 // It is gone; nobody can say what was in it.
                 Err(Errno::ENOENT | Errno::ELOOP | Errno::EISDIR | Errno::ENOTDIR) => {
                     self.outdate(inode);
@@ -185,17 +190,22 @@ impl Shared {
         Err(Errno::ESTALE)
     }
 
-    /// Opens the handles that were granted for `inode`, before something happens to its name.
-    pub(crate) async fn open_granted(&self, inode: &Inode) {
-        let granted: Vec<Arc<RemoteFile>> = {
-            let state = inode.state();
-            let late = state.open.iter().filter(|open| open.remote.opened().is_none());
-            // They share one.
-            late.map(|open| open.remote.clone()).take(1).collect()
-        };
-        for file in granted {
-            // Who reads through it is told of the error.
-            let _ = file.fh().await;
+    /// Opens the handles that were granted for `inodes`, before something happens to their names.
+    pub(crate) async fn open_granted(&self, inodes: impl IntoIterator<Item = &Arc<Inode>>) {
+        let mut opening = Vec::new();
+        for inode in inodes {
+            let granted: Option<Arc<RemoteFile>> = {
+                let state = inode.state();
+                // All of an inode share one.
+                let late = state.open.iter().find(|open| open.remote.opened().is_none());
+                late.map(|open| open.remote.clone())
+            };
+            // Begun here, so that all of them are on their way together.
+            opening.extend(granted.map(|file| file.fh()));
+        }
+        for opening in opening {
+            // A reader gets the error.
+            let _ = opening.await;
         }
     }
 
@@ -242,7 +252,30 @@ pub(crate) fn may_read(config: &Config, attr: &Attr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Ino, Looked};
     use base::Timestamp;
+    use testkit::MemRemote;
+
+    /// Invariant 1, where two opens are granted at the same time.
+    #[tokio::test]
+    async fn two_handles_are_never_granted_for_one_inode() {
+        let remote = Arc::new(MemRemote::new());
+        remote.put_file("f", "content");
+        let vfs = Vfs::new(remote, Config { login: Some((0, 0)), ..Config::default() });
+        let Ok(Looked::Found(entry)) = vfs.lookup(Ino::ROOT, b"f").await else {
+            panic!("it is there")
+        };
+        let inode = vfs.inode(entry.ino).unwrap();
+        let (attr, request) = (entry.stat.attr, OpenRequest::plain(Access::Read));
+        let granted = || {
+            let remote = vfs.late(&inode, Validator::of(&attr));
+            vfs.register_granted(vfs.file(&inode, remote, request, None), &attr, request)
+        };
+        let first = granted().expect("nobody else has it open");
+        assert_eq!(granted(), None, "it has a handle of its own");
+        vfs.release(first.handle);
+        assert!(granted().is_some());
+    }
 
     #[test]
     fn bits_tell_who_may_read() {

@@ -13,6 +13,9 @@
 //! inodes have is apart, and made when it is needed ([`More`], [`Rare`], [`Writes`], [`Handles`]),
 //! and points in time are [`Moment`]s.
 
+mod pages;
+mod times;
+
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -28,14 +31,7 @@ use crate::remote_file::RemoteFile;
 use crate::tree::Asked;
 use crate::validate_ahead::turns::Turn;
 use crate::writes::Writes;
-
-/// A content is settled when this much time has gone since its validator was first seen: the
-/// second named by the time stamp, and one for a clock that ticks in between.
-const SETTLING: Duration = Duration::from_secs(2);
-
-/// A time stamp that lies this far back by this machine's clock is settled without waiting.
-/// Bounds how far the clocks of both machines may be apart (Kerberos allows as much).
-const MAX_CLOCK_SKEW: i64 = 300;
+use pages::Pages;
 
 /// For how much longer than it was told to the kernel may take attributes for true: its time runs
 /// from when it takes the reply. Too much costs a round trip at an open of what has changed.
@@ -69,13 +65,6 @@ impl Validator {
     }
 }
 
-/// Which content the kernel's page cache holds, and since when it may have been filled.
-#[derive(Clone, Copy)]
-struct Pages {
-    validator: Validator,
-    settled: bool,
-}
-
 /// What is known of those inodes that are opened or changed.
 #[derive(Default)]
 struct More {
@@ -87,8 +76,14 @@ struct More {
     begun: u64,
     /// Changes on their way.
     changing: u32,
+    /// Changes of its names on their way.
+    renaming: u32,
     pages: Option<Pages>,
     turn: Option<Turn>,
+    /// Something that changes the time of change was done here since the attributes were learned.
+    time_changes: bool,
+    /// Nanoseconds of the time of change last learned, if this mount has made that change; else 0.
+    fraction: u32,
     /// What the file is, if this mount has made it and has done all to it since.
     made: Option<Box<Made>>,
     rare: Option<Box<Rare>>,
@@ -99,6 +94,8 @@ struct More {
 struct Rare {
     /// Until when the kernel is told nothing to take for true.
     doubted_until: Option<Instant>,
+    /// When an open was last sent back to a name that was gone.
+    sent_back_at: Option<Instant>,
     /// Time of the last change of the inode that this mount made.
     ctime: Option<Timestamp>,
     /// Times set here, with the fractions that SFTP cannot carry; they hold as long as the server
@@ -128,6 +125,14 @@ pub(crate) struct OpenHandle {
     pub(crate) access: Access,
     /// Reads through it fill the kernel's pages.
     pub(crate) cached: bool,
+}
+
+/// What is known of a file that another open, or a look at its name, changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Known {
+    /// The number of the file that was opened last, of those that are open.
+    newest: Option<u64>,
+    validator: Option<Validator>,
 }
 
 /// Those who have a file open: nobody, for most files.
@@ -194,6 +199,9 @@ pub(crate) struct State {
     outdated: bool,
     /// The kernel's pages may be of another file, whatever is taken for granted about them.
     doubts_pages: bool,
+    /// Whoever writes the file at present has found it empty. So the kernel's pages hold what was
+    /// written here, and nothing from before that another machine could have changed meanwhile.
+    begun_empty: bool,
 }
 
 impl Inode {
@@ -221,6 +229,7 @@ impl Inode {
                 ahead: Weak::new(),
                 outdated: true,
                 doubts_pages: false,
+                begun_empty: false,
             }),
         }
     }
@@ -253,6 +262,14 @@ impl State {
         instant(self.learned_at)
     }
 
+    /// See [`Known`].
+    pub(crate) fn known(&self) -> Known {
+        Known {
+            newest: self.open.iter().map(|open| open.file).max(),
+            validator: self.last_attr().map(|attr| Validator::of(&attr)),
+        }
+    }
+
     /// The kernel is told `size`, to take it for true for `ttl` at most. Tells for how long.
     pub(crate) fn tell(&mut self, size: u64, ttl: Duration) -> Duration {
         let now = Instant::now();
@@ -277,10 +294,6 @@ impl State {
         self.more.as_ref()?.rare.as_deref()
     }
 
-    fn pages(&self) -> Option<Pages> {
-        self.more.as_ref()?.pages
-    }
-
     /// Whether the kernel is told nothing to take for true.
     fn doubts(&self, now: Instant) -> bool {
         self.known_rare().and_then(|rare| rare.doubted_until).is_some_and(|until| now < until)
@@ -296,6 +309,39 @@ impl State {
             self.rare().doubted_until = Some(now + DOUBT);
         }
         doubts
+    }
+
+    /// An open has found the name gone. Whether it is to be sent back to the name: not if that was
+    /// done a moment ago, and the name was found again since.
+    pub(crate) fn send_back(&mut self) -> bool {
+        let (now, named_at) = (Instant::now(), self.named_at);
+        let rare = self.rare();
+        let before = rare.sent_back_at.filter(|at| now.saturating_duration_since(*at) < DOUBT);
+        let again = before.is_some_and(|at| named_at >= at.into());
+        rare.sent_back_at = (!again).then_some(now);
+        !again
+    }
+
+    /// It was opened.
+    pub(crate) fn opened(&mut self) {
+        if let Some(rare) = self.more.as_mut().and_then(|more| more.rare.as_mut()) {
+            rare.sent_back_at = None;
+        }
+    }
+
+    /// A change of one of its names begins. To be followed by [`State::end_renaming`].
+    pub(crate) fn begin_renaming(&mut self) {
+        self.more().renaming += 1;
+    }
+
+    /// The change of the name is over, however it ended.
+    pub(crate) fn end_renaming(&mut self) {
+        self.more().renaming -= 1;
+    }
+
+    /// Whether one of its names is being changed.
+    pub(crate) fn is_renaming(&self) -> bool {
+        self.more.as_ref().is_some_and(|more| more.renaming > 0)
     }
 
     /// Whether the kernel has been told that the file goes on behind `end`.
@@ -394,11 +440,12 @@ impl State {
     }
 
     /// The attributes, if the server was asked within `window` for them, and whether a name leads
-    /// to this inode, and nothing was changed here since.
+    /// to this inode, and nothing was changed here since, nor is being changed.
     pub(crate) fn validated(&self, now: Instant, window: Duration) -> Option<Attr> {
         let since = self.validated_at()?;
         let young = now.saturating_duration_since(since) < window;
-        let counts = !self.outdated && self.changing() == 0 && young;
+        let quiet = self.more.as_ref().is_none_or(|more| more.changing == 0 && more.renaming == 0);
+        let counts = !self.outdated && quiet && young;
         counts.then_some(self.attr).flatten()
     }
 
@@ -451,7 +498,9 @@ impl State {
     pub(crate) fn learn(&mut self, attr: Attr, now: Instant, asked_at: Instant, timeout: Timeout) {
         let lifetime = self.lifetime(&attr, now, timeout);
         self.lifetime_ms = u32::try_from(lifetime.as_millis()).unwrap_or(u32::MAX);
-        if self.attr.is_none_or(|old| Validator::of(&old) != Validator::of(&attr)) {
+        let changed = self.attr.is_none_or(|old| Validator::of(&old) != Validator::of(&attr));
+        let same_second = self.attr.is_some_and(|old| old.mtime.secs == attr.mtime.secs);
+        if changed {
             self.content += 1;
             self.first_seen = now.into();
         }
@@ -459,6 +508,11 @@ impl State {
             if let Some(rare) = &mut more.rare {
                 rare.set_atime = rare.set_atime.filter(|set| set.secs == attr.atime.secs);
                 rare.set_mtime = rare.set_mtime.filter(|set| set.secs == attr.mtime.secs);
+            }
+            if more.fraction > 0 && changed {
+                // Another machine has changed it after this one, perhaps in the same second.
+                more.time_changes |= same_second;
+                more.fraction = 0;
             }
             // Somebody else has had a hand in it if its size is another one.
             more.made.take_if(|made| made.attr.size != attr.size);
@@ -501,22 +555,6 @@ impl State {
     pub(crate) fn extend(&mut self, until: Instant) {
         self.valid_until = until.into();
         self.outdated = false;
-    }
-
-    /// The inode itself was changed now (links, name), though not its content.
-    pub(crate) fn touch(&mut self) {
-        self.rare().ctime = Some(Timestamp::now());
-    }
-
-    /// Times as applications see them: with the fractions set here, and a time of change.
-    pub(crate) fn times(&self, attr: &Attr) -> (Timestamp, Timestamp, Timestamp) {
-        let exact = |told: Timestamp, set: Option<Timestamp>| {
-            set.filter(|set| set.secs == told.secs).unwrap_or(told)
-        };
-        let Some(rare) = self.known_rare() else { return (attr.atime, attr.mtime, attr.mtime) };
-        let mtime = exact(attr.mtime, rare.set_mtime);
-        let ctime = rare.ctime.map_or(attr.mtime, |own| own.max(attr.mtime));
-        (exact(attr.atime, rare.set_atime), mtime, ctime)
     }
 
     /// What the file is, if this mount has made it and has done all to it since. The time of its
@@ -566,69 +604,10 @@ impl State {
         self.known_rare().map_or((0, None), |rare| rare.failed_writes)
     }
 
-    /// Whether the kernel's pages, if it has any, are of the content that `attr` names.
-    pub(crate) fn has_pages(&self, attr: &Attr, trust_unsettled: bool) -> bool {
-        self.pages().is_some_and(|pages| {
-            pages.validator == Validator::of(attr) && (pages.settled || trust_unsettled)
-        })
-    }
-
-    /// Whether the kernel's pages are of the content that `attr` names. If not, the caller has
-    /// the kernel drop them, and they are filled with that content from now on.
-    ///
-    /// With `trust_unsettled` an equal validator is enough.
-    pub(crate) fn validate_pages(&mut self, attr: &Attr, trust_unsettled: bool) -> bool {
-        let validator = Validator::of(attr);
-        let kept = self.has_pages(attr, trust_unsettled);
-        if !kept {
-            self.content += 1;
-            let age = Timestamp::now().secs.saturating_sub(attr.mtime.secs);
-            let settled = age > MAX_CLOCK_SKEW || instant(self.first_seen).elapsed() >= SETTLING;
-            self.more().pages = Some(Pages { validator, settled });
-        }
-        kept
-    }
-
-    /// Whether what was opened as `attr` may be another file than the one that descriptors which
-    /// are open here fill the kernel's pages from: its validator is the same, but it was first
-    /// seen within the second that it names, and no change made here explains it.
-    pub(crate) fn is_doubtful(&self, attr: &Attr) -> bool {
-        let validator = Validator::of(attr);
-        let unsettled = |pages: Pages| pages.validator == validator && !pages.settled;
-        self.begun() == 0
-            && self.pages().is_some_and(unsettled)
-            && self.open.iter().any(|open| open.cached)
-    }
-
-    /// The kernel's pages are what was just written, and `attr` is what came of it.
-    pub(crate) fn pages_written(&mut self, attr: &Attr) {
-        self.more().pages = Some(Pages { validator: Validator::of(attr), settled: false });
-    }
-
-    /// Which content the kernel's pages are of is not known any longer.
-    pub(crate) fn doubt_pages(&mut self) {
-        self.content += 1;
-        self.doubts_pages = true;
-        if let Some(more) = &mut self.more {
-            more.pages = None;
-        }
-    }
-
-    /// Whether the kernel's pages are trusted where they are not compared with what is known.
-    pub(crate) fn trusts_pages(&self) -> bool {
-        !self.doubts_pages
-    }
-
-    /// The same; the kernel drops them if not, and from then on they are trusted again.
-    pub(crate) fn trust_pages(&mut self) -> bool {
-        !std::mem::take(&mut self.doubts_pages)
-    }
-
-    /// The content is being changed here, so that the pages match no validator seen so far, and
-    /// the kernel knows that the size it was told is not true any longer.
-    pub(crate) fn forget_pages(&mut self) {
-        self.doubt_pages();
-        self.told_until = Moment::NEVER;
+    /// The content is being changed here, and with it the time of change.
+    pub(crate) fn change_content(&mut self) {
+        self.forget_pages();
+        self.change_time();
     }
 
     /// `file` has it open no longer.

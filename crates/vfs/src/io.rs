@@ -3,11 +3,14 @@
 //! How reads are fetched ahead is in [`readahead`](crate::readahead), how writes are gathered and
 //! seen through in [`write_behind`](crate::write_behind).
 
-use base::{Data, Errno, Result};
+use std::sync::Arc;
+
+use base::{Access, Data, Errno, OpenFlags, Result};
 use bytes::Bytes;
 
-use crate::lookup::MAX_LOOKS;
-use crate::open::OpenFile;
+use crate::lookup::{MAX_LOOKS, same_file};
+use crate::open::{OpenFile, OpenRequest};
+use crate::remote_file::RemoteFile;
 use crate::write_behind::Target;
 use crate::{Change, Handle, Vfs};
 
@@ -73,25 +76,67 @@ impl Vfs {
 
     /// Writes all of `data`, at `offset` or, for a file opened with `O_APPEND`, at the end.
     pub async fn write(&self, handle: Handle, offset: u64, data: Bytes) -> Result<()> {
-        self.write_out(handle, offset, data, !self.config.sync_writes).await
+        let file = self.files.get(handle.0)?;
+        self.write_out(file, offset, data, !self.config.sync_writes).await
     }
 
-    /// The same for pages of a shared mapping, through whichever handle. Returns when the server
-    /// has them: nobody waits in a `write` for that, and the kernel reports an error that it gets
-    /// here to all who have the file open, where ours would go to that one handle alone.
+    /// Writes pages of a shared mapping to their place in the file, also through a handle that
+    /// appends. Returns when the server has them: nobody waits in a `write` for that, and the kernel
+    /// reports an error that it gets here to all who have the file open, where ours would go to
+    /// that one handle alone.
+    ///
+    /// # Errors
+    /// `EIO` where the file can be opened no more to write in place.
     pub async fn write_back(&self, handle: Handle, offset: u64, data: Bytes) -> Result<()> {
-        self.write_out(handle, offset, data, false).await
+        let file = self.files.get(handle.0)?;
+        let file = if file.append { self.in_place(&file).await? } else { file };
+        self.write_out(file, offset, data, false).await
+    }
+
+    /// The file that `file` appends to, opened to write in place. One that is open for that
+    /// already, or one of its own for as long as `file` is open.
+    async fn in_place(&self, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>> {
+        let writers: Vec<u64> = {
+            let state = file.inode.state();
+            state.open.iter().filter(|open| open.access.writes()).map(|open| open.file).collect()
+        };
+        let mut writers = writers.into_iter().filter_map(|number| self.files.get(number).ok());
+        match writers.find(|writer| !writer.append) {
+            Some(writer) => Ok(writer),
+            None => file.in_place.get_or_try_init(|| self.open_in_place(file)).await.cloned(),
+        }
+    }
+
+    async fn open_in_place(&self, file: &OpenFile) -> Result<Arc<OpenFile>> {
+        let request = OpenRequest::plain(Access::Write);
+        for _ in 0..MAX_LOOKS {
+            file.inode.writes.drained().await;
+            let Ok(path) = self.path(file.inode.ino) else { break };
+            let fh = file.fh().await?;
+            // Together, so that the file hardly has time to change in between.
+            let opening = async {
+                let opened = self.remote.open(&path, OpenFlags::existing(request.access)).await?;
+                Ok((RemoteFile::open(self.remote.clone(), opened.fh), opened.attr))
+            };
+            let (opened, own) = tokio::join!(opening, self.remote.fstat(fh));
+            let opened: Result<_> = opened;
+            let Ok((remote, attr)) = opened else { break };
+            if own.is_ok_and(|own| same_file(&own, &attr)) {
+                return Ok(self.file(&file.inode, remote, request, None));
+            }
+        }
+        tracing::warn!(ino = file.inode.ino.0, "pages of a mapping cannot be written in place");
+        Err(Errno::EIO)
     }
 
     /// With `acknowledge`, returns when the write is under way.
     async fn write_out(
         &self,
-        handle: Handle,
+        file: Arc<OpenFile>,
         offset: u64,
         data: Bytes,
         acknowledge: bool,
     ) -> Result<()> {
-        let file = self.files.get(handle.0)?;
         if !file.access.writes() {
             return Err(Errno::EBADF);
         }
@@ -104,8 +149,14 @@ impl Vfs {
         };
         file.inode.writes.clear_to_write(file.number, range).await;
         let synchronous = file.syncs_writes();
-        self.write_behind(&file, target, data, acknowledge && !synchronous).await?;
-        if synchronous { self.fsync(handle).await } else { Ok(()) }
+        // The server may refuse the offset, and `write` is the call that should fail then.
+        let far = !file.append && file.is_far(offset);
+        let acknowledge = acknowledge && !synchronous && !far;
+        self.write_behind(&file, target, data, acknowledge).await?;
+        if far {
+            file.note_far_end(end);
+        }
+        if synchronous { self.fsync(Handle(file.number)).await } else { Ok(()) }
     }
 
     /// Copies on the server, without moving the bytes over the network; tells how many.
@@ -130,7 +181,7 @@ impl Vfs {
         let _change = Change::begin(&target.inode, &self.ticks);
         {
             let mut state = target.inode.state();
-            state.forget_pages();
+            state.change_content();
             state.forget_made();
         }
         target.note_write();

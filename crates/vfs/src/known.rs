@@ -51,12 +51,13 @@ impl Vfs {
                 if !self.counts(&tree, parent, name, &attr, seen_at, now) {
                     return Ok(None);
                 }
-                let Some(inode) = self.see_listed(&mut tree, parent, name, &attr, seen_at, asked)
+                let Some((inode, until)) =
+                    self.see_listed(&mut tree, parent, name, &attr, seen_at, asked)
                 else {
                     return Ok(None);
                 };
                 drop(tree);
-                let entry = self.entry(&inode, &attr).inspect_err(|_| {
+                let entry = self.entry_until(&inode, &attr, until).inspect_err(|_| {
                     self.forget(inode.ino, 1);
                 })?;
                 Ok(Some(Looked::Found(entry)))
@@ -74,7 +75,7 @@ impl Vfs {
         if !self.counts(&tree, parent, &name, &attr, seen_at, now) {
             return None;
         }
-        let seen = self.see_listed(&mut tree, parent, &name, &attr, seen_at, asked)?;
+        let (seen, _) = self.see_listed(&mut tree, parent, &name, &attr, seen_at, asked)?;
         // Counted by that; nobody has looked it up.
         tree.forget(seen.ino, 1);
         (seen.ino == inode.ino).then_some(attr)
@@ -99,7 +100,7 @@ impl Vfs {
     }
 
     /// Looks up a name by what a listing tells of it, unless something newer is known. One look-up
-    /// is counted.
+    /// is counted. Returns too until when the name is valid.
     pub(crate) fn see_listed(
         &self,
         tree: &mut Tree,
@@ -108,7 +109,7 @@ impl Vfs {
         attr: &Attr,
         seen_at: Instant,
         asked: Asked,
-    ) -> Option<Arc<Inode>> {
+    ) -> Option<(Arc<Inode>, Instant)> {
         let tick = asked.tick;
         let known = tree.child_since(dir, name);
         let trusted = match &known {
@@ -133,8 +134,9 @@ impl Vfs {
             None => {
                 let inode = tree.see(dir, name, attr, seen_at).inode();
                 self.learn_from(&inode, attr, asked, seen_at);
-                tree.rebind(dir, name, inode.state().valid_until());
-                return Some(inode);
+                let until = inode.state().valid_until();
+                tree.rebind(dir, name, until);
+                return Some((inode, until));
             }
         };
         let newer = {
@@ -144,8 +146,13 @@ impl Vfs {
         if newer {
             self.learn_from(&inode, attr, asked, seen_at);
         }
-        let valid_until = inode.state().valid_until();
-        tree.see_again(&inode, dir, name, valid_until);
-        Some(inode)
+        let until = {
+            let state = inode.state();
+            // Newer attributes do not make the name newer.
+            let lifetime = state.lifetime(attr, seen_at, self.timeout(attr.kind));
+            state.valid_until().min(seen_at + lifetime)
+        };
+        let until = tree.see_again(&inode, dir, name, until);
+        Some((inode, until))
     }
 }

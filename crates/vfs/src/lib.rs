@@ -22,7 +22,10 @@ mod digests;
 mod directory;
 mod dirty;
 mod figures;
+mod finish;
 mod flush;
+mod fractions;
+mod gone;
 mod grant;
 mod idmap;
 mod inode;
@@ -35,6 +38,7 @@ mod lookup;
 mod moment;
 mod name_changes;
 mod names;
+mod names_alone;
 mod numbers;
 mod open;
 mod pulse;
@@ -175,16 +179,23 @@ impl Vfs {
         self.background.end();
     }
 
-    /// Waits until everything written through any handle is at the server.
+    /// Waits until everything written through any handle, and each change of attributes that was
+    /// acknowledged, is at the server.
     pub async fn drain(&self) {
         let mut open = Vec::new();
         self.files.each(|file| open.push(file.clone()));
         open.iter().for_each(|file| file.inode.writes.send_all());
         self.dirty.gone().await;
+        tokio::select! {
+            () = self.closing.none() => {}
+            // All that was written is acknowledged; what else the server has to say comes too late.
+            () = self.remote.gone() => {}
+        }
     }
 
     /// The error of a write whose file was closed before it failed, so that no call could report
-    /// it; the last of them, once. Only pages written through a mapping come so late.
+    /// it; the last of them, once. So late come pages written through a mapping, and what the
+    /// server says only when the file is closed there.
     pub fn take_lost_write(&self) -> Option<Errno> {
         self.lost_write.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -252,6 +263,9 @@ impl<'a> Change<'a> {
         if state.apply(change, counted.is_some()) {
             self.known_until = counted;
         }
+        if alone {
+            state.keep_time(change);
+        }
     }
 
     /// Ends it. Tells when, if no other change was on its way meanwhile.
@@ -282,7 +296,10 @@ impl Drop for Change<'_> {
 
 /// The name that the kernel asks for.
 fn name(bytes: &[u8]) -> Result<Name> {
-    Name::new(bytes).map_err(|_| Errno::EINVAL)
+    Name::new(bytes).map_err(|invalid| match invalid {
+        base::InvalidName::TooLong => Errno::ENAMETOOLONG,
+        _ => Errno::EINVAL,
+    })
 }
 
 /// Translates the owners of `change` to the remote's.

@@ -7,6 +7,7 @@ use base::{Attr, Errno, FileKind, Name, RemotePath, Result};
 use tokio::time::Instant;
 
 use crate::inode::{Inode, Validator};
+use crate::names::lose_link;
 use crate::tree::Asked;
 use crate::{Entry, Ino, Vfs, name};
 
@@ -38,6 +39,16 @@ enum Told {
 impl Vfs {
     /// Finds `name` in the directory `parent`, and counts one look-up of what is found.
     pub async fn lookup(&self, parent: Ino, name_bytes: &[u8]) -> Result<Looked> {
+        let looked = self.look_up(parent, name_bytes).await?;
+        if let Looked::Found(entry) = &looked
+            && entry.stat.attr.kind != FileKind::Directory
+        {
+            self.names_alone.file_looked_up();
+        }
+        Ok(looked)
+    }
+
+    async fn look_up(&self, parent: Ino, name_bytes: &[u8]) -> Result<Looked> {
         let name = name(name_bytes)?;
         if let Some(entry) = self.cached(parent, &name)? {
             return Ok(Looked::Found(entry));
@@ -99,7 +110,7 @@ impl Vfs {
                 }
                 Err(Errno::ENOENT) if unchanged => {
                     tree.correct(parent, &name, None, asked);
-                    tree.unbind(parent, &name);
+                    lose_link(tree.unbind(parent, &name));
                     let ttl = self.config.negative;
                     return Ok(Looked::Absent(
                         self.config.kernel_entry.map_or(ttl, |cap| cap.min(ttl)),
@@ -115,9 +126,9 @@ impl Vfs {
     fn cached(&self, parent: Ino, name: &Name) -> Result<Option<Entry>> {
         let now = Instant::now();
         let mut tree = self.tree();
-        let Some(inode) = tree.fresh_child(parent, name, now) else { return Ok(None) };
+        let Some((inode, until)) = tree.fresh_child(parent, name, now) else { return Ok(None) };
         let Some(attr) = inode.state().fresh_attr(now) else { return Ok(None) };
-        let entry = self.entry(&inode, &attr)?;
+        let entry = self.entry_until(&inode, &attr, until)?;
         tree.count(inode.ino);
         Ok(Some(entry))
     }
@@ -195,6 +206,6 @@ impl Vfs {
 }
 
 /// Whether two names with these attributes can be of one file. To read it changes its `atime`.
-fn same_file(one: &Attr, other: &Attr) -> bool {
+pub(crate) fn same_file(one: &Attr, other: &Attr) -> bool {
     *one == Attr { atime: one.atime, ..*other }
 }

@@ -5,7 +5,8 @@
 //! and itself, the same after FORGET and after a remount. Two things make exceptions:
 //!
 //! - a renamed inode keeps its number, and a second link made here shares it;
-//! - a name whose own number is taken (its former owner was renamed away) gets another one.
+//! - a name whose own number is taken (its former owner was renamed away, or a server has chosen
+//!   names of one number) gets another one, which may be another after a remount.
 //!
 //! Exceptions are remembered by name while the name lives, for [`MAX_EXCEPTIONS`] names at most;
 //! past that the oldest are forgotten, and their numbers may change once the kernel has forgotten
@@ -24,6 +25,13 @@ pub(crate) const ROOT_NUMBER: u64 = 1;
 
 /// Names with a number other than their own hash, at most; about 10 MiB when full.
 const MAX_EXCEPTIONS: usize = 1 << 16;
+
+/// Numbers that are tried for one name. A server that chooses names whose numbers are the same must
+/// not make each of them cost more than the one before. What is past it gets the next free number.
+const MAX_SALTS: u64 = 8;
+
+/// The first of the numbers that are not made from a name.
+const FIRST_UNNAMED: u64 = 1 << 63;
 
 /// What one of them takes.
 const EXCEPTION_BYTES: usize = 160;
@@ -80,38 +88,54 @@ pub(crate) struct Numbers {
     /// Insertion order of the exceptions, for forgetting the oldest.
     order: BTreeMap<u64, Key>,
     next_order: u64,
+    /// How many numbers have been tried that are not made from a name.
+    unnamed: u64,
 }
 
 impl Numbers {
     /// The number for an inode that is now found at `name` below the directory numbered `parent`.
     /// The caller reports its end with [`Numbers::release`].
     pub(crate) fn take(&mut self, parent: u64, name: &Name) -> u64 {
-        let key = (parent, name.clone());
-        if let Some((number, _)) = self.exceptions.get(&key) {
-            let number = *number;
+        if let Some(number) = self.exception(parent, name) {
             // Its only other user may be this exception itself.
             if self.used.count(number) == 1 {
                 self.used.hold(number);
                 return number;
             }
         }
-        for salt in 0.. {
-            let number = hash(parent, name, salt);
+        let salted = (0..MAX_SALTS).map(|salt| hash(parent, name, salt));
+        let free = |number: &u64| *number > ROOT_NUMBER && self.used.count(*number) == 0;
+        let found = salted.enumerate().find(|(_, number)| free(number));
+        let number = found.map_or_else(|| self.next_unnamed(), |(_, number)| number);
+        self.used.hold(number);
+        if found.is_none_or(|(salt, _)| salt > 0) {
+            self.remember((parent, name.clone()), number);
+        }
+        number
+    }
+
+    /// A number that is not made from a name.
+    fn next_unnamed(&mut self) -> u64 {
+        loop {
+            self.unnamed += 1;
+            let number = FIRST_UNNAMED.wrapping_add(self.unnamed);
             if number > ROOT_NUMBER && self.used.count(number) == 0 {
-                self.used.hold(number);
-                if salt > 0 {
-                    self.remember(key, number);
-                }
                 return number;
             }
         }
-        unreachable!("2^64 salts cannot all be taken")
     }
 
     /// The number that `name` would most probably get.
     pub(crate) fn expected(&self, parent: u64, name: &Name) -> u64 {
-        let exception = self.exceptions.get(&(parent, name.clone()));
-        exception.map_or_else(|| hash(parent, name, 0), |(number, _)| *number)
+        self.exception(parent, name).unwrap_or_else(|| hash(parent, name, 0))
+    }
+
+    /// The number of a name that has another one than its own. Most mounts have none.
+    fn exception(&self, parent: u64, name: &Name) -> Option<u64> {
+        if self.exceptions.is_empty() {
+            return None;
+        }
+        self.exceptions.get(&(parent, name.clone())).map(|(number, _)| *number)
     }
 
     /// What exceptions take, in bytes.
@@ -134,6 +158,9 @@ impl Numbers {
 
     /// `name` is gone: whatever takes it next starts anew.
     pub(crate) fn unbind(&mut self, parent: u64, name: &Name) {
+        if self.exceptions.is_empty() {
+            return;
+        }
         if let Some((number, order)) = self.exceptions.remove(&(parent, name.clone())) {
             self.order.remove(&order);
             self.used.drop_one(number);
@@ -225,6 +252,26 @@ mod tests {
         numbers.release(moved);
         assert!(numbers.used.len() == 0 && numbers.exceptions.is_empty());
         assert!(numbers.order.is_empty());
+    }
+
+    #[test]
+    fn names_of_one_number_cost_no_more_the_more_there_are() {
+        let mut numbers = Numbers::default();
+        let hostile = name("a");
+        for salt in 0..MAX_SALTS {
+            numbers.used.hold(hash(1, &hostile, salt));
+        }
+        // As if each of them had that name's number, whatever the salt.
+        let taken: Vec<u64> = (0..1000)
+            .map(|_| {
+                let number = numbers.take(1, &hostile);
+                numbers.exceptions.clear();
+                number
+            })
+            .collect();
+        let different: HashSet<&u64> = taken.iter().collect();
+        assert_eq!(different.len(), taken.len());
+        assert_eq!(numbers.unnamed, 1000, "one try each");
     }
 
     #[test]

@@ -7,17 +7,24 @@
 //!
 //! [`flush`]: crate::flush
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use base::{Access, Attr, Create, Errno, Fh, FileKind, OpenFlags, RemotePath, Result};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::config::{Consistency, PageCache};
 use crate::contents::Attached;
-use crate::inode::{Inode, OpenHandle, State, Validator};
+use crate::finish::Written;
+use crate::inode::{Inode, Known, OpenHandle, State, Validator};
+use crate::lookup::{MAX_ATTEMPTS, MAX_LOOKS};
+use crate::name_changes::Puts;
 use crate::readahead::Readahead;
 use crate::remote_file::RemoteFile;
+use crate::shared::Shared;
 use crate::tree::Asked;
+use crate::validate_ahead::Taken;
 use crate::{Change, Entry, Handle, Ino, Vfs, name};
 
 /// How an application opens a file.
@@ -69,9 +76,16 @@ pub(crate) struct OpenFile {
     pub(crate) fetched: Option<Attached>,
     /// What is fetched ahead for its readers; not set where that is not wanted.
     pub(crate) ahead: OnceLock<Arc<Readahead>>,
+    /// Of a file that appends: what writes pages back in place.
+    pub(crate) in_place: OnceCell<Arc<OpenFile>>,
     state: Mutex<FileState>,
     lost: Arc<LostWrite>,
+    shared: Weak<Shared>,
 }
+
+/// A write is far if it begins this many bytes past the known end of its file. Sparse files of usual
+/// sizes are written without waiting; file systems with a limit have 2 TiB (ext3) or 16 TiB (ext4).
+const FAR_BYTES: u64 = 1 << 40;
 
 /// The error of a write that nobody was left to be told of.
 pub(crate) type LostWrite = Mutex<Option<Errno>>;
@@ -86,6 +100,8 @@ struct FileState {
     written: bool,
     /// Each write is synchronous, and the kernel does not see to that.
     syncs_writes: bool,
+    /// The end of the furthest write whose answer was waited for because it was far.
+    far_end: u64,
     /// What was fetched of it has been read to its end: the kernel has it now.
     read_to_end: bool,
     /// The kernel was told to keep its pages, and has asked for nothing of it so far.
@@ -100,6 +116,18 @@ impl OpenFile {
 
     fn with<T>(&self, body: impl FnOnce(&mut FileState) -> T) -> T {
         body(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether a write at `offset` begins far past the known end of the file: perhaps past the largest
+    /// size that the server's file system allows.
+    pub(crate) fn is_far(&self, offset: u64) -> bool {
+        let Some(near) = offset.checked_sub(FAR_BYTES) else { return false };
+        self.with(|state| state.far_end <= near) && !self.inode.state().told_beyond(near)
+    }
+
+    /// The server has taken a [far](OpenFile::is_far) write that ends at `end`.
+    pub(crate) fn note_far_end(&self, end: u64) {
+        self.with(|state| state.far_end = state.far_end.max(end));
     }
 
     /// A write that was acknowledged has failed. The first error is the one that is reported.
@@ -122,6 +150,7 @@ impl OpenFile {
     }
 
     pub(crate) fn note_write(&self) {
+        self.remote.note_write(|| Written::new(self.shared.clone(), &self.inode));
         self.with(|state| state.written = true);
     }
 
@@ -168,7 +197,7 @@ impl Vfs {
             _ => return Err(Errno::ENXIO),
         }
         let plain = request == OpenRequest::plain(Access::Read);
-        let taken = if plain { self.take_turn(&inode) } else { None };
+        let mut taken = if plain { self.take_turn(&inode) } else { None };
         let granted = self.granted(&inode, request)?;
         // What the kernel has pages of is mostly opened in orders that lead nowhere: a compiler opens
         // its headers more often than anybody else opens anything.
@@ -194,12 +223,48 @@ impl Vfs {
             inode.writes.drained().await;
         }
         // Those that were granted first, so that this one can be compared with them.
-        self.open_granted(&inode).await;
-        let path = self.path(ino)?;
+        self.open_granted([&inode]).await;
+        for _ in 0..MAX_ATTEMPTS {
+            if let Some(opened) = self.open_asked(&inode, request, taken.take()).await? {
+                return Ok(opened);
+            }
+            self.renamed(&inode).await;
+        }
+        // The kernel looks the name up again, and opens what it finds.
+        Err(Errno::ESTALE)
+    }
+
+    /// Returns when no name of `inode` is being changed through this mount.
+    async fn renamed(&self, inode: &Inode) {
+        loop {
+            let mut ended = pin!(self.shared.renamed.notified());
+            // Registered before the look, so that nothing in between is missed.
+            ended.as_mut().enable();
+            if !inode.state().is_renaming() {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// Opens the file by its name at the server. `None` if that may have been another file's, or none,
+    /// while this was done.
+    async fn open_asked(
+        &self,
+        inode: &Arc<Inode>,
+        request: OpenRequest,
+        taken: Option<Taken>,
+    ) -> Result<Option<Opened>> {
+        let ino = inode.ino;
+        let (path, place) = {
+            let tree = self.tree();
+            (tree.path(ino).ok_or(Errno::ESTALE)?, tree.name(ino))
+        };
         let mut asked = self.asked();
+        let begun = asked;
         let change = request.truncate.then(|| {
-            inode.state().forget_pages();
-            Change::begin(&inode, &self.ticks)
+            inode.state().change_content();
+            Change::begin(inode, &self.ticks)
         });
         // Polled, and so sent, before what is asked ahead.
         let opening = self.remote.open(&path, request.flags(Create::Never));
@@ -212,38 +277,95 @@ impl Vfs {
             asked.tick = alone_until;
         }
         let opened = opened.inspect_err(|error| {
-            if matches!(*error, Errno::ENOENT | Errno::ELOOP | Errno::EISDIR | Errno::ENOTDIR) {
-                self.outdate(&inode);
+            if matches!(*error, Errno::ELOOP | Errno::EISDIR | Errno::ENOTDIR) {
+                self.outdate(inode);
             }
         });
-        let opened = match opened {
-            // The path may have led elsewhere when the server saw it.
-            Err(Errno::ENOENT) if !self.tree().paths_unchanged_since(asked.tick) => {
-                Err(Errno::ESTALE)
+        let (remote, attr) = match opened {
+            Err(Errno::ENOENT) => {
+                // A name that another machine has removed is left to the kernel, which may have to
+                // make the file.
+                if self.path_changed_since(inode, &path, begun) {
+                    return Ok(None);
+                }
+                self.is_elsewhere(inode, &path, asked);
+                return Err(self.gone_at_open(inode));
             }
-            opened => opened,
+            opened => opened?,
         };
-        let (remote, attr) = opened?;
-        let file = self.file(&inode, remote, request, None);
-        if !self.is_same(&inode, &path, &attr, asked).await? {
-            self.tree().orphan(ino);
-            return Err(Errno::ESTALE);
-        }
-        if self.config.page_cache != PageCache::Always && inode.state().doubt_other_than(attr.size)
-        {
-            // Reads end where the kernel takes the end of the file to be. To make it ask for the
-            // attributes again, the open is sent back to the name, but not twice: a file may grow
-            // all the time, and an open by `/proc/self/fd` looks no name up.
-            self.learn(&inode, &attr, asked);
-            return Err(Errno::ESTALE);
-        }
-        {
-            let mut tree = self.tree();
-            if let Some((dir, name)) = tree.name(ino) {
-                tree.correct(dir, &name, Some(&attr), asked);
+        let file = self.file(inode, remote, request, None);
+        let led_elsewhere = || {
+            let tree = self.tree();
+            place
+                .as_ref()
+                .is_none_or(|place| tree.led_elsewhere_since(&path, place, ino, begun.tick))
+        };
+        for look in 1..=MAX_LOOKS {
+            let known = inode.state().known();
+            if !self.is_same(inode, &path, &attr, asked).await? {
+                if self.path_changed_since(inode, &path, begun) {
+                    return Ok(None);
+                }
+                self.tree().orphan(ino);
+                return Err(Errno::ESTALE);
+            }
+            if !self.is_named(inode, &path, &file, &attr, asked).await {
+                return Ok(None);
+            }
+            if request.access.writes() && led_elsewhere() {
+                // It may be the file that has the name now, of which the inode that has it by now
+                // has to learn what is written.
+                return Ok(None);
+            }
+            if self.config.page_cache != PageCache::Always
+                && inode.state().doubt_other_than(attr.size)
+            {
+                // Reads end where the kernel takes the end of the file to be. To make it ask for the
+                // attributes again, the open is sent back to the name, but not twice: a file may
+                // grow all the time, and an open by `/proc/self/fd` looks no name up.
+                self.learn(inode, &attr, asked);
+                return Err(Errno::ESTALE);
+            }
+            // What is seen to grow all the time is accepted in the end.
+            let known = (look < MAX_LOOKS).then_some(known);
+            if let Some(opened) = self.register(&file, &attr, asked, request, known) {
+                let mut tree = self.tree();
+                if let Some((dir, name)) = tree.name(ino) {
+                    tree.correct(dir, &name, Some(&attr), asked);
+                }
+                return Ok(Some(opened));
             }
         }
-        Ok(self.register(file, &attr, asked, request))
+        unreachable!("the last look accepts what is known")
+    }
+
+    /// Whether what was opened as `attr` is still called `path`, where the name was seen to lead to
+    /// something else since the open was sent.
+    async fn is_named(
+        &self,
+        inode: &Inode,
+        path: &RemotePath,
+        file: &OpenFile,
+        attr: &Attr,
+        asked: Asked,
+    ) -> bool {
+        let is_overtaken = {
+            let state = inode.state();
+            let differs = |known: Attr| Validator::of(&known) != Validator::of(attr);
+            state.unchanged_since(asked.tick)
+                && state.learned_at() > asked.at
+                && state.last_attr().is_some_and(differs)
+        };
+        let Some(fh) = file.remote.opened().filter(|_| is_overtaken) else { return true };
+        for _ in 0..MAX_LOOKS {
+            match tokio::join!(self.remote.lstat(path), self.remote.fstat(fh)) {
+                (Ok(of_name), Ok(of_handle))
+                    if Validator::of(&of_name) != Validator::of(&of_handle) => {}
+                (Err(Errno::ENOENT), Ok(_)) => return false,
+                _ => return true,
+            }
+        }
+        false
     }
 
     /// Whether the content that was opened under a name of `inode` is of the same file.
@@ -276,15 +398,15 @@ impl Vfs {
         let name = name(name_bytes)?;
         let path = self.path(parent)?.join(&name);
         let create = if exclusive { Create::Exclusive(perm) } else { Create::IfAbsent(perm) };
-        let change = self.change_names(&[(parent, &name)]);
+        let change = self.change_names(&[(parent, &name, Puts::New)]);
         let known = self.tree().child(parent, &name);
         if let Some(known) = &known {
             known.writes.drained().await;
-            self.open_granted(known).await;
         }
+        self.open_granted(change.inodes()).await;
         let asked = self.asked();
         let cut = known.as_ref().filter(|_| request.truncate).map(|known| {
-            known.state().forget_pages();
+            known.state().change_content();
             Change::begin(known, &self.ticks)
         });
         let opened = self.remote.open(&path, request.flags(create)).await?;
@@ -295,6 +417,7 @@ impl Vfs {
             None => false,
         };
         drop(change);
+        let is_new = known.is_none() || replaced;
         let inode = {
             let mut tree = self.tree();
             if let Some(known) = known.filter(|_| replaced) {
@@ -302,10 +425,14 @@ impl Vfs {
             }
             tree.see(parent, &name, &opened.attr, Instant::now()).inode()
         };
+        if is_new {
+            inode.state().change_time();
+        }
         self.learn(&inode, &opened.attr, asked);
         let entry = self.entry(&inode, &opened.attr).inspect_err(|_| self.forget(inode.ino, 1))?;
         let file = self.file(&inode, remote, request, None);
-        let registered = self.register(file, &opened.attr, asked, request);
+        let registered = self.register(&file, &opened.attr, asked, request, None);
+        let registered = registered.expect("it does not depend on what was known");
         if exclusive {
             inode.state().set_made(opened.attr, true);
         }
@@ -344,35 +471,45 @@ impl Vfs {
             append: request.append,
             fetched,
             ahead: OnceLock::new(),
+            in_place: OnceCell::new(),
             state: Mutex::new(FileState {
                 failures_seen: inode.state().failed_writes().0,
                 ..FileState::default()
             }),
             lost: self.lost_write.clone(),
+            shared: Arc::downgrade(&self.shared),
         })
     }
 
-    /// Enters an open file, with what it tells about its inode.
+    /// Enters an open file, with what it tells about its inode. `None` if something else than this is
+    /// `known` of the inode by now: the file may be another one than those that others have opened.
     fn register(
         &self,
-        file: Arc<OpenFile>,
+        file: &Arc<OpenFile>,
         attr: &Attr,
         asked: Asked,
         request: OpenRequest,
-    ) -> Opened {
+        known: Option<Known>,
+    ) -> Option<Opened> {
         let mut state = file.inode.state();
         let quiet = state.unchanged_since(asked.tick);
+        if quiet && known.is_some_and(|known| known != state.known()) {
+            return None;
+        }
         // Two files that cannot be told apart must not share pages, nor be told apart by mistake
         // if they are one. Reads of the second past the pages are right either way.
         let validated = self.config.page_cache == PageCache::Validated;
         let trust = self.config.consistency == Consistency::Timeout;
         let doubtful = quiet && validated && !trust && state.is_doubtful(attr);
         if quiet && !self.counts_for_ever(&state) {
-            state.learn(*attr, Instant::now(), asked.at, self.timeout(file.inode.kind));
+            self.take_over(&mut state, file.inode.kind, attr, Instant::now(), asked.at);
             state.named(asked.at);
         }
-        let keep_cache = doubtful || self.keeps_pages(&mut state, attr, quiet);
-        self.enter(&file, &mut state, attr, request, (keep_cache, doubtful))
+        if request.access.writes() {
+            state.begin_writing(attr);
+        }
+        let keep_cache = doubtful || self.keeps_pages(&mut state, attr, quiet, Instant::now());
+        Some(self.enter(file, &mut state, attr, request, (keep_cache, doubtful)))
     }
 
     /// Enters an open file that was granted by what is known of its inode; `None` if that is not
@@ -386,19 +523,23 @@ impl Vfs {
         let mut state = file.inode.state();
         let still = self.validated(&state, file.inode.kind) == Some(*attr);
         let late = file.remote.opened().is_none();
-        if !still || !late {
+        // Another one may have been granted meanwhile, with a handle of its own.
+        let shared = state.open.iter().all(|open| Arc::ptr_eq(&open.remote, &file.remote));
+        if !still || !late || !shared {
             return None;
         }
-        let keep_cache = self.keeps_pages(&mut state, attr, true);
+        let fetched = file.fetched.as_ref().and_then(Weak::upgrade);
+        let read_from = fetched.map_or_else(Instant::now, |fetched| fetched.asked_at());
+        let keep_cache = self.keeps_pages(&mut state, attr, true, read_from);
         Some(self.enter(&file, &mut state, attr, request, (keep_cache, false)))
     }
 
     /// Whether the kernel's pages are of the content that `attr` names, and nobody writes to it
-    /// (`quiet`). If not, they are dropped.
-    fn keeps_pages(&self, state: &mut State, attr: &Attr, quiet: bool) -> bool {
+    /// (`quiet`). If not, they are dropped, and filled with what is read `read_from` then on.
+    fn keeps_pages(&self, state: &mut State, attr: &Attr, quiet: bool, read_from: Instant) -> bool {
         let same_pages = |state: &mut State, trust| {
             if quiet {
-                return state.validate_pages(attr, trust);
+                return state.validate_pages(attr, trust, read_from);
             }
             // Written here at this moment: what pages hold is named by no validator.
             state.forget_pages();
@@ -433,6 +574,7 @@ impl Vfs {
             file.syncs_writes = request.sync && direct_io;
             file.kept = keep_cache && !direct_io;
         });
+        state.opened();
         state.open.push(OpenHandle {
             file: file.number,
             remote: file.remote.clone(),

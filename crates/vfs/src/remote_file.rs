@@ -9,7 +9,7 @@
 //!    attempt that failed is told to all who wait for it; who comes later tries again.
 //! 2. An open that has begun is seen through, though whoever began it gives up.
 //! 3. A handle that was opened is closed when the last share of the [`RemoteFile`] is gone, also
-//!    if it was opened too late for anybody.
+//!    if it was opened too late for anybody; one that was written through is finished then.
 
 use std::fmt;
 use std::pin::Pin;
@@ -18,6 +18,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use base::task::Task;
 use base::{Errno, Fh, Remote, Result};
 use tokio::sync::watch;
+
+use crate::finish::Written;
 
 /// An open on its way.
 pub(crate) type Opening = Pin<Box<dyn Future<Output = Result<Fh>> + Send>>;
@@ -31,6 +33,8 @@ pub(crate) struct RemoteFile {
     opened: OnceLock<Fh>,
     /// `None` when it was open from the beginning.
     late: Option<Mutex<Late>>,
+    /// Set when the file was written through this.
+    written: OnceLock<Written>,
 }
 
 struct Late {
@@ -42,13 +46,23 @@ struct Late {
 impl RemoteFile {
     /// One that is open already.
     pub(crate) fn open(remote: Arc<dyn Remote>, fh: Fh) -> Arc<RemoteFile> {
-        Arc::new(RemoteFile { remote, opened: OnceLock::from(fh), late: None })
+        Arc::new(RemoteFile {
+            remote,
+            opened: OnceLock::from(fh),
+            late: None,
+            written: OnceLock::new(),
+        })
     }
 
     /// One that `opener` opens when it is needed.
     pub(crate) fn lazy(remote: Arc<dyn Remote>, opener: Opener) -> Arc<RemoteFile> {
         let late = Some(Mutex::new(Late { opener, attempt: None }));
-        Arc::new(RemoteFile { remote, opened: OnceLock::new(), late })
+        Arc::new(RemoteFile { remote, opened: OnceLock::new(), late, written: OnceLock::new() })
+    }
+
+    /// The file is written through this: the answer to its close is of interest.
+    pub(crate) fn note_write(&self, written: impl FnOnce() -> Written) {
+        self.written.get_or_init(written);
     }
 
     /// The handle, if it is open.
@@ -113,8 +127,10 @@ impl fmt::Debug for RemoteFile {
 
 impl Drop for RemoteFile {
     fn drop(&mut self) {
-        if let Some(fh) = self.opened() {
-            self.remote.close(fh);
+        let Some(fh) = self.opened() else { return };
+        match self.written.take() {
+            Some(written) => written.finish(&self.remote, fh),
+            None => self.remote.close(fh),
         }
     }
 }

@@ -4,10 +4,12 @@
 //! in the background has a share too, for as long as it runs; [`Vfs`](crate::Vfs) ends it when it
 //! is dropped.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use base::{Attr, Errno, FileKind, Remote, RemotePath, Result, Table};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::background::Background;
@@ -15,8 +17,11 @@ use crate::config::{Config, Consistency, Timeout};
 use crate::contents::Contents;
 use crate::directory::OpenDirectory;
 use crate::dirty::Dirty;
+use crate::finish::Closing;
+use crate::fractions::Fractions;
 use crate::inode::{Inode, State};
 use crate::invalidate::Invalidate;
+use crate::names_alone::NamesAlone;
 use crate::open::{LostWrite, OpenFile};
 use crate::pulse::Pulse;
 use crate::readahead::Used;
@@ -31,11 +36,16 @@ pub struct Shared {
     pub(crate) config: Config,
     tree: Mutex<Tree>,
     pub(crate) ticks: Arc<Ticks>,
+    pub(crate) fractions: Fractions,
     pub(crate) files: Table<OpenFile>,
     pub(crate) directories: Table<OpenDirectory>,
     /// Permits are bytes; held by each write until the server has it.
     pub(crate) dirty: Arc<Dirty>,
+    /// A change of attributes that had been acknowledged was refused.
+    pub(crate) refuses_attributes: AtomicBool,
     pub(crate) lost_write: Arc<LostWrite>,
+    /// The handles of written files that are being given back.
+    pub(crate) closing: Arc<Closing>,
     /// The figures of the root's file system that were told last.
     pub(crate) last_statfs: Mutex<Option<base::StatVfs>>,
     /// Files of which something may be [gathered](crate::writes).
@@ -45,8 +55,11 @@ pub struct Shared {
     pub(crate) pulse: Pulse,
     pub(crate) walk: Walk,
     pub(crate) contents: Contents,
+    pub(crate) names_alone: NamesAlone,
     pub(crate) validate_ahead: ValidateAhead,
     pub(crate) invalidate: OnceLock<Arc<dyn Invalidate>>,
+    /// Notified when a change of names is over.
+    pub(crate) renamed: Notify,
 }
 
 impl Shared {
@@ -60,10 +73,13 @@ impl Shared {
             config,
             tree: Mutex::new(Tree::new(ticks.clone(), room)),
             ticks,
+            fractions: Fractions::default(),
             files: Table::default(),
             directories: Table::default(),
             dirty: Dirty::new(dirty_bytes),
+            refuses_attributes: AtomicBool::new(false),
             lost_write: Arc::default(),
+            closing: Arc::default(),
             last_statfs: Mutex::default(),
             gathering: Mutex::default(),
             readahead_used: Arc::default(),
@@ -71,8 +87,10 @@ impl Shared {
             pulse: Pulse::default(),
             walk: Walk::default(),
             contents: Contents::default(),
+            names_alone: NamesAlone::default(),
             validate_ahead: ValidateAhead::default(),
             invalidate: OnceLock::new(),
+            renamed: Notify::new(),
         }
     }
 
@@ -112,9 +130,17 @@ impl Shared {
         Ok(Stat { number: inode.number, attr: Attr { atime, mtime, ..attr }, nlink, ctime, ttl })
     }
 
+    /// The entry of a name that was seen to lead to `inode` when the server returned `attr`.
     pub(crate) fn entry(&self, inode: &Inode, attr: &Attr) -> Result<Entry> {
+        let until = inode.state().valid_until();
+        self.entry_until(inode, attr, until)
+    }
+
+    /// The entry of a name that is valid until then; the attributes may be valid for longer.
+    pub(crate) fn entry_until(&self, inode: &Inode, attr: &Attr, until: Instant) -> Result<Entry> {
         let stat = self.stat(inode, attr)?;
-        let left = inode.state().valid_until().saturating_duration_since(Instant::now());
+        let until = until.min(inode.state().valid_until());
+        let left = until.saturating_duration_since(Instant::now());
         let ttl = self.config.kernel_entry.map_or(left, |cap| cap.min(left));
         Ok(Entry { ino: inode.ino, stat, ttl })
     }
@@ -124,6 +150,19 @@ impl Shared {
     pub(crate) fn moved_since(&self, inode: &Inode, path: &RemotePath, asked: Asked) -> bool {
         let tree = self.tree();
         !tree.paths_unchanged_since(asked.tick) || tree.path(inode.ino).as_ref() != Some(path)
+    }
+
+    /// Whether `path`, the path of `inode` when something was asked, may have led elsewhere since, or
+    /// may do so now, by a change made here.
+    pub(crate) fn path_changed_since(
+        &self,
+        inode: &Inode,
+        path: &RemotePath,
+        asked: Asked,
+    ) -> bool {
+        let tree = self.tree();
+        tree.path(inode.ino).as_ref() != Some(path)
+            || !tree.path_unchanged_since(inode.ino, asked.tick)
     }
 
     /// Something of `inode` is gathered.
@@ -173,9 +212,25 @@ impl Shared {
         let mut state = inode.state();
         let learns = state.unchanged_since(asked.tick) && !self.counts_for_ever(&state);
         if learns {
-            state.learn(*attr, told_at, asked.at, self.timeout(inode.kind));
+            self.take_over(&mut state, inode.kind, attr, told_at, asked.at);
         }
         learns
+    }
+
+    /// Takes over the attributes of an inode of this kind, which the server sent at `told_at` and
+    /// was asked for at `asked_at`, after all changes made here.
+    pub(crate) fn take_over(
+        &self,
+        state: &mut State,
+        kind: FileKind,
+        attr: &Attr,
+        told_at: Instant,
+        asked_at: Instant,
+    ) {
+        state.learn(*attr, told_at, asked_at, self.timeout(kind));
+        if state.wants_fraction() {
+            state.set_fraction(self.fractions.next(attr.mtime.secs));
+        }
     }
 
     /// Whether the attributes that are known stay, whatever the server tells by now.

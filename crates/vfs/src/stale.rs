@@ -86,7 +86,7 @@ impl Vfs {
         };
         let seen = self.see_listed(&mut tree, parent, name, &attr, seen_at, asked);
         drop(tree);
-        seen.map(|inode| self.stale_entry(&inode, &attr)).transpose()
+        seen.map(|(inode, _)| self.stale_entry(&inode, &attr)).transpose()
     }
 
     /// An entry of what has been counted.

@@ -33,7 +33,7 @@ use tokio::time::Instant;
 use crate::Ino;
 use crate::inode::Inode;
 use crate::moment::Moment;
-use crate::name_changes::NameChanges;
+use crate::name_changes::{NameChanges, Puts};
 use crate::numbers::{Numbers, ROOT_NUMBER};
 use crate::snapshot::Snapshots;
 use lost::Lost;
@@ -133,6 +133,50 @@ impl Tree {
         Some(RemotePath::from_names(names.into_iter().rev()))
     }
 
+    /// Whether no name on the path of a node was changed through this mount since `tick`, nor is
+    /// being changed. Other directories may have been renamed.
+    pub(crate) fn path_unchanged_since(&self, ino: Ino, tick: u64) -> bool {
+        let mut at = ino;
+        while at != Ino::ROOT {
+            let Some(link) = self.nodes.get(at).and_then(|node| node.links.first()) else {
+                return false;
+            };
+            if !self.name_unchanged_since(link.parent, &link.name, tick) {
+                return false;
+            }
+            at = link.parent;
+        }
+        true
+    }
+
+    /// Whether `path`, which led to `ino` at `tick` by this name in this directory, may have led to
+    /// something else since, or may do so now, by a change made through this mount. To nothing, while
+    /// the file was called otherwise, is not to something else.
+    pub(crate) fn led_elsewhere_since(
+        &self,
+        path: &RemotePath,
+        (dir, name): &(Ino, Name),
+        ino: Ino,
+        tick: u64,
+    ) -> bool {
+        let (mut dir, mut name, mut ino) = (*dir, name, ino);
+        if self.path(dir) != path.parent() {
+            return true;
+        }
+        loop {
+            if self.changes.another_since(dir, name, ino, tick) {
+                return true;
+            }
+            if dir == Ino::ROOT {
+                return false;
+            }
+            let Some(link) = self.nodes.get(dir).and_then(|node| node.links.first()) else {
+                return true;
+            };
+            (dir, name, ino) = (link.parent, &link.name, dir);
+        }
+    }
+
     /// Whether there is exactly one path of a node.
     pub(crate) fn has_one_path(&self, ino: Ino) -> bool {
         let Some(node) = self.nodes.get(ino).filter(|node| node.links.len() == 1) else {
@@ -173,16 +217,28 @@ impl Tree {
         self.nodes.find(parent, name).map(|(node, _)| node.inode.clone())
     }
 
-    /// The same, if it is known to be that still.
-    pub(crate) fn fresh_child(&self, parent: Ino, name: &Name, now: Instant) -> Option<Arc<Inode>> {
+    /// The node that `name` is bound to, if that is valid still, and until when.
+    pub(crate) fn fresh_child(
+        &self,
+        parent: Ino,
+        name: &Name,
+        now: Instant,
+    ) -> Option<(Arc<Inode>, Instant)> {
         let (node, link) = self.nodes.find(parent, name)?;
-        (Moment::from(now) < link.valid_until).then(|| node.inode.clone())
+        let until = link.valid_until.instant()?;
+        (now < until).then(|| (node.inode.clone(), until))
     }
 
     /// Whether `name` in `dir` was not changed through this mount since `tick`, nor is being
     /// changed.
     pub(crate) fn name_unchanged_since(&self, dir: Ino, name: &Name, tick: u64) -> bool {
         self.nodes.contains(dir) && self.changes.unchanged_since(dir, name, tick)
+    }
+
+    /// Whether a name in `dir` may have been changed through this mount since `tick`, or is being
+    /// changed.
+    pub(crate) fn any_name_changed_since(&self, dir: Ino, tick: u64) -> bool {
+        self.changes.any_since(dir, tick)
     }
 
     /// The same, and the tick at which the name was bound to it.
@@ -209,18 +265,22 @@ impl Tree {
     }
 
     /// `name` in `dir` is about to be changed. To be followed by [`Tree::end_name`].
-    pub(crate) fn begin_name(&mut self, dir: Ino, name: &Name) {
-        self.changes.begin(dir, name, self.ticks.advance());
+    pub(crate) fn begin_name(&mut self, dir: Ino, name: &Name, puts: Puts) {
+        self.changes.begin(dir, name, puts, self.ticks.advance());
         self.snapshots.doubt(dir, name);
     }
 
     /// The change is over, however it ended.
-    pub(crate) fn end_name(&mut self, dir: Ino, name: &Name) {
+    pub(crate) fn end_name(&mut self, dir: Ino, name: &Name, puts: Puts) {
         let tick = self.ticks.advance();
-        self.changes.end(dir, name, tick);
+        self.changes.end(dir, name, puts, tick);
         match self.nodes.get(dir) {
             // Its own attributes tell of its names.
-            Some(node) => node.inode.state().changed_at(tick),
+            Some(node) => {
+                let mut state = node.inode.state();
+                state.changed_at(tick);
+                state.change_time();
+            }
             None => self.changes.forget(dir),
         }
     }
@@ -251,20 +311,22 @@ impl Tree {
         Seen::New(inode)
     }
 
-    /// Notes that `name` is `known` still, which it is bound to, until `valid_until`, and counts one
-    /// look-up of it. Needs no search by name.
+    /// Notes that `name` is `known` still, which it is bound to, until `valid_until` at least, and
+    /// counts one look-up of it. Returns until when. Needs no search by name.
     pub(crate) fn see_again(
         &mut self,
         known: &Inode,
         parent: Ino,
         name: &Name,
         valid_until: Instant,
-    ) {
+    ) -> Instant {
         let link = self.nodes.get_mut(known.ino).and_then(|node| node.links.get_mut(parent, name));
-        if let Some(link) = link {
-            link.valid_until = valid_until.into();
-        }
+        let until = link.and_then(|link| {
+            link.valid_until = link.valid_until.max(valid_until.into());
+            link.valid_until.instant()
+        });
         self.count(known.ino);
+        until.unwrap_or(valid_until)
     }
 
     /// Makes `name` a further name of `ino`.
@@ -554,9 +616,9 @@ mod tests {
         let (asked, a) = (tree.ticks.now(), name("a"));
         let unchanged = |tree: &Tree, tick| tree.name_unchanged_since(Ino::ROOT, &a, tick);
         assert!(unchanged(&tree, asked));
-        tree.begin_name(Ino::ROOT, &a);
+        tree.begin_name(Ino::ROOT, &a, Puts::Nothing);
         assert!(!unchanged(&tree, tree.ticks.now()));
-        tree.end_name(Ino::ROOT, &a);
+        tree.end_name(Ino::ROOT, &a, Puts::Nothing);
         assert!(!unchanged(&tree, asked));
         assert!(unchanged(&tree, tree.ticks.now()));
     }

@@ -160,7 +160,6 @@ impl Batch {
             }
             drop(write);
             drop(share);
-            file.inode.writes.send(file.number);
         });
     }
 }
@@ -174,9 +173,13 @@ struct OnItsWay {
 
 impl Drop for OnItsWay {
     fn drop(&mut self) {
-        let mut state = self.file.inode.state();
-        state.end_change(self.ticks.advance());
-        self.file.inode.writes.end(self.number);
+        let inode = &self.file.inode;
+        {
+            let mut state = inode.state();
+            state.end_change(self.ticks.advance());
+            inode.writes.end(self.number);
+        }
+        inode.writes.send_after(self.file.number);
     }
 }
 
@@ -214,7 +217,7 @@ impl Vfs {
         };
         let (number, waits) = {
             let mut state = inode.state();
-            state.forget_pages();
+            state.change_content();
             state.grow_made(offset, u64::from(bytes));
             if small || (acknowledge && load.appends()) {
                 let most = self.remote.suggested_window().request_bytes;

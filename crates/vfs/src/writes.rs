@@ -28,6 +28,7 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
@@ -199,14 +200,23 @@ impl Writes {
     }
 
     /// Something else than a write goes out through `handle`, behind all that was sent. It changes
-    /// no content. To be followed by [`Writes::end`].
+    /// no content. To be followed by [`Writes::sent`], and by [`Writes::end`].
     pub(crate) fn begin_other(&self, handle: u64) -> u64 {
         let mut state = self.begun.get_or_init(Box::default).lock();
         let number = state.next;
         state.next += 1;
-        state.by_number.insert(number, Write { handle, range: 0..0, bytes: 0, sent: true });
+        state.by_number.insert(number, Write { handle, range: 0..0, bytes: 0, sent: false });
         state.lane_or_new(handle).on_their_way += 1;
         number
+    }
+
+    /// It has been given to the remote.
+    pub(crate) fn sent(&self, number: u64) {
+        let Some(begun) = self.begun.get() else { return };
+        if let Some(write) = begun.lock().by_number.get_mut(&number) {
+            write.sent = true;
+        }
+        begun.moved.notify_waiters();
     }
 
     /// Gives what is in the queue of `handle` to the remote. Must be called within a tokio
@@ -226,6 +236,14 @@ impl Writes {
             let sending = Sending { writes: self, handle, number: batch.number };
             batch.send();
             drop(sending);
+        }
+    }
+
+    /// Sends what has waited for one that is [over](Writes::end), however it ended: also when it was
+    /// dropped, unless the runtime is gone with it.
+    pub(crate) fn send_after(&self, handle: u64) {
+        if Handle::try_current().is_ok() {
+            self.send(handle);
         }
     }
 

@@ -65,6 +65,9 @@ impl Remote for Knowing {
     fn close(&self, fh: Fh) {
         self.0.close(fh);
     }
+    async fn finish(&self, fh: Fh) -> Result<()> {
+        self.0.finish(fh).await
+    }
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         self.0.setattr(path, change).await
     }

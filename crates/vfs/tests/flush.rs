@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Access, Errno};
+use base::{Access, AttrChange, Errno};
 use bytes::Bytes;
 use testkit::faulty::Gate;
 use testkit::{Call, FaultyRemote, MemRemote};
@@ -32,7 +32,8 @@ struct Mount {
 async fn mounted() -> Mount {
     let remote = Arc::new(MemRemote::new());
     let faulty = Arc::new(FaultyRemote::new(remote.clone()));
-    let vfs = Vfs::new(faulty.clone(), Config::default());
+    let config = Config { login: Some((0, 0)), ..Config::default() };
+    let vfs = Vfs::new(faulty.clone(), config);
     let request = OpenRequest::plain(Access::ReadWrite);
     let (entry, opened) = vfs.create(Ino::ROOT, b"f", 0o644, true, request).await.unwrap();
     Mount { remote, faulty, vfs, ino: entry.ino, handle: opened.handle }
@@ -185,6 +186,42 @@ async fn what_went_wrong_is_the_next_holders_to_hear() {
     assert_eq!(mount.vfs.take_lost_write(), Some(Errno::EDQUOT));
 }
 
+/// A mode and times are acknowledged as writes are, and the end of a mount waits for them, too.
+#[tokio::test(start_paused = true)]
+async fn the_end_waits_for_changes_of_attributes() {
+    let mount = mounted().await;
+    let gate = mount.faulty.hold(Call::Fsetattr, 1);
+    let chmod = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+    mount.vfs.setattr(mount.ino, chmod, Some(mount.handle)).await.unwrap();
+    assert_eq!(mount.freed(Closer::Killed).await.0, Ok(()));
+    mount.vfs.release(mount.handle);
+    assert_eq!((mount.vfs.figures().dirty_bytes, mount.vfs.figures().dirty_changes), (0, 1));
+    let mut end = Box::pin(mount.vfs.drain());
+    assert!(waits(end.as_mut()).await);
+    assert_eq!(mount.remote.attr("f").perm, 0o644);
+    gate.release();
+    end.await;
+    assert_eq!(mount.remote.attr("f").perm, 0o600);
+    assert_eq!(mount.vfs.figures().dirty_changes, 0);
+}
+
+/// A server that takes no attributes by a handle refuses all of them: after the first refusal, which
+/// the close reports, each call has its own error.
+#[tokio::test(start_paused = true)]
+async fn after_a_refusal_attributes_are_waited_for() {
+    let mount = mounted().await;
+    mount.faulty.fail(Call::Fsetattr, 1, Errno::EPERM);
+    let chmod = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+    mount.vfs.setattr(mount.ino, chmod, Some(mount.handle)).await.unwrap();
+    assert_eq!(mount.flush(Closer::Stays).await, Err(Errno::EPERM));
+    let request = OpenRequest::plain(Access::ReadWrite);
+    let (entry, opened) = mount.vfs.create(Ino::ROOT, b"g", 0o644, true, request).await.unwrap();
+    mount.faulty.fail(Call::Fsetattr, 1, Errno::EPERM);
+    let refused = mount.vfs.setattr(entry.ino, chmod, Some(opened.handle)).await;
+    assert_eq!(refused, Err(Errno::EPERM));
+    assert_eq!(mount.vfs.flush(opened.handle).await, Ok(()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_next_close_learns_what_was_written() {
     let mount = mounted().await;
@@ -196,4 +233,47 @@ async fn the_next_close_learns_what_was_written() {
     assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
     assert_eq!(mount.faulty.calls(Call::Fstat), 1);
     assert_eq!(mount.vfs.getattr(mount.ino).await.unwrap().attr.size, 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_server_says_at_a_close_is_told() {
+    let mount = mounted().await;
+    mount.write(0, "content").await;
+    assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+    let request = OpenRequest::plain(Access::Write);
+    let other = mount.vfs.open(mount.ino, request).await.unwrap().handle;
+    mount.faulty.fail_after(Call::Finish, 1, Errno::EDQUOT);
+    let gate = mount.faulty.hold_answer(Call::Finish, 1);
+    mount.vfs.release(mount.handle);
+    gate.arrived().await;
+    // The end of the mount waits for it.
+    let mut drain = Box::pin(mount.vfs.drain());
+    assert!(timeout(SOON, drain.as_mut()).await.is_err());
+    gate.release();
+    drain.await;
+    assert_eq!(mount.vfs.fsync(other).await, Err(Errno::EDQUOT), "who has it open is told");
+    assert_eq!(mount.vfs.take_lost_write(), Some(Errno::EDQUOT));
+    mount.vfs.release(other);
+    mount.vfs.drain().await;
+    assert_eq!(mount.vfs.take_lost_write(), None);
+    assert_eq!(mount.remote.open_handles(), 0);
+}
+
+/// What was only read is given back without a question, and an answer that is lost with the
+/// connection is no loss of what was acknowledged.
+#[tokio::test(start_paused = true)]
+async fn only_a_file_that_was_written_is_finished() {
+    let mount = mounted().await;
+    mount.write(0, "content").await;
+    assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+    let request = OpenRequest::plain(Access::ReadWrite);
+    let reader = mount.vfs.open(mount.ino, request).await.unwrap().handle;
+    mount.vfs.release(reader);
+    mount.vfs.drain().await;
+    assert_eq!(mount.faulty.calls(Call::Finish), 0);
+    mount.faulty.cut();
+    mount.vfs.release(mount.handle);
+    timeout(SOON, mount.vfs.drain()).await.expect("a link that is away is not waited for");
+    assert_eq!(mount.faulty.calls(Call::Finish), 1);
+    assert_eq!(mount.vfs.take_lost_write(), None);
 }

@@ -42,7 +42,10 @@ struct Kernel {
 
 #[derive(Default)]
 struct Names {
+    /// Those that are looked up.
     entries: Vec<(Vec<u8>, Entry)>,
+    /// All of them, with their numbers.
+    names: Vec<(Vec<u8>, u64)>,
     next: u64,
     full: bool,
 }
@@ -50,11 +53,12 @@ struct Names {
 impl Listing for Names {
     /// As much as the kernel asks for at a time.
     fn has_room(&self, _: &[u8]) -> bool {
-        self.entries.len() < 200
+        self.names.len() < 200
     }
 
     fn push(&mut self, entry: ListedEntry<'_>) {
         self.entries.extend(entry.entry.map(|found| (entry.name.to_vec(), found)));
+        self.names.push((entry.name.to_vec(), entry.number));
         self.next = entry.next_offset;
         self.full = true;
     }
@@ -78,8 +82,13 @@ impl Kernel {
 
     /// The entries of a directory, each looked up by that.
     async fn list(&mut self, dir: Ino) -> Vec<Entry> {
+        self.list_names(dir).await.0
+    }
+
+    /// The same, and all names with their numbers.
+    async fn list_names(&mut self, dir: Ino) -> (Vec<Entry>, Vec<(Vec<u8>, u64)>) {
         let handle = self.vfs.opendir(dir).await.unwrap();
-        let mut all = Vec::new();
+        let (mut all, mut named) = (Vec::new(), Vec::new());
         let mut offset = 0;
         loop {
             let mut names = Names::default();
@@ -88,6 +97,7 @@ impl Kernel {
                 break;
             }
             offset = names.next;
+            named.extend(names.names.into_iter().filter(|(name, _)| !name.starts_with(b".")));
             for (name, entry) in names.entries {
                 if name != b"." && name != b".." {
                     self.count(dir, &entry);
@@ -96,7 +106,7 @@ impl Kernel {
             }
         }
         self.vfs.releasedir(handle);
-        all
+        (all, named)
     }
 
     async fn lookup(&mut self, parent: Ino, name: &str) -> Entry {
@@ -167,7 +177,8 @@ async fn a_walk_over_a_large_tree_leaves_no_more_than_there_is_room_for() {
     for dir in 0..DIRS {
         // It may have been forgotten meanwhile.
         let dir = few.lookup(Ino::ROOT, &format!("dir{dir}")).await;
-        assert_eq!(few.list(dir.ino).await.len(), FILES);
+        assert_eq!(few.list_names(dir.ino).await.1.len(), FILES);
+        few.lookup(dir.ino, "a-file-000123").await;
         most = most.max(few.vfs.inodes());
         few.forget();
     }
@@ -176,4 +187,24 @@ async fn a_walk_over_a_large_tree_leaves_no_more_than_there_is_room_for() {
     let first = few.lookup(Ino::ROOT, "dir0").await;
     let again = few.lookup(first.ino, "a-file-000007").await;
     assert_eq!((again.stat.number, again.stat.attr.kind), (number, FileKind::Regular));
+
+    // A program that looks no file up is given names alone, after a while; the numbers are those
+    // that a look-up finds.
+    let mut looked_up = 0;
+    for number in 0..DIRS {
+        let dir = few.lookup(Ino::ROOT, &format!("dir{number}")).await;
+        let (entries, names) = few.list_names(dir.ino).await;
+        assert_eq!(names.len(), FILES);
+        looked_up += usize::from(!entries.is_empty());
+        few.forget();
+    }
+    assert!(looked_up < DIRS / 2, "{looked_up} of {DIRS} directories");
+    let dir = few.lookup(Ino::ROOT, "dir3").await;
+    let (entries, names) = few.list_names(dir.ino).await;
+    assert!(entries.is_empty());
+    let (name, number) = &names[7];
+    let found = few.lookup(dir.ino, std::str::from_utf8(name).unwrap()).await;
+    assert_eq!(found.stat.number, *number);
+    // From then on all are looked up again.
+    assert_eq!(few.list(dir.ino).await.len(), FILES);
 }

@@ -296,6 +296,30 @@ async fn a10_a_listing_survives_changes_of_its_directory() {
     assert_eq!(again.names[..2], [".", ".."]);
 }
 
+/// A10, C6: the first read of an open directory shows what was made here since it was opened, and,
+/// after the time-out, what was made elsewhere: rewinddir(3) begins a listing, also the first one.
+#[tokio::test(start_paused = true)]
+async fn a10_a_listing_begins_with_its_first_read() {
+    let (remote, vfs) = mounted(Config::default());
+    let dir = vfs.mkdir(Ino::ROOT, b"d", 0o755).await.unwrap().ino;
+    let request = OpenRequest::plain(Access::Write);
+    for (made, name) in ["a", "b"].into_iter().enumerate() {
+        // Of the first listing nothing is asked: the directory was made here.
+        let handle = vfs.opendir(dir).await.unwrap();
+        let (_, opened) = vfs.create(dir, name.as_bytes(), 0o600, true, request).await.unwrap();
+        vfs.release(opened.handle);
+        let names = list(&vfs, handle, 0, 10).await.names;
+        assert_eq!(names.len(), 2 + made + 1, "{names:?}");
+        assert!(names.iter().any(|shown| shown == name), "{names:?}");
+        vfs.releasedir(handle);
+    }
+    let handle = vfs.opendir(dir).await.unwrap();
+    remote.put_file("d/elsewhere", "");
+    tokio::time::advance(Duration::from_secs(21)).await;
+    let names = list(&vfs, handle, 0, 10).await.names;
+    assert!(names.iter().any(|shown| shown == "elsewhere"), "{names:?}");
+}
+
 /// What is kept of a listing is bounded, since a server may list for ever.
 #[tokio::test]
 async fn a_very_long_listing_is_not_kept_whole() {

@@ -261,7 +261,7 @@ async fn a_question_that_fails_is_nobodys_error() {
     mount.faulty.clear();
     mount.remote.remove(&name(1));
     mount.reset();
-    assert_eq!(mount.try_open(1).await, Err(Errno::ENOENT));
+    assert_eq!(mount.try_open(1).await, Err(Errno::ESTALE));
     assert!(mount.open(2).await && mount.open(3).await && mount.open(4).await);
     assert_eq!(mount.asked(), (1, 3), "asked about once more, since somebody had to wait");
 }

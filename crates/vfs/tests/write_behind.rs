@@ -1,6 +1,6 @@
 //! Writes on their way: gathered while others are, in order, bounded, and seen by whoever asks.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -384,4 +384,28 @@ async fn synchronous_writes_past_the_page_cache_are_on_disk_when_they_return() {
             assert_eq!(mount.vfs.flush(mount.handle).await, Ok(()), "told already");
         }
     }
+}
+
+/// The largest size of a file is not known before the server refuses an offset.
+#[tokio::test(start_paused = true)]
+async fn a_write_far_past_the_end_waits_for_its_answer() {
+    let mount = mounted(Config::default(), request()).await;
+    let write = |offset: u64| mount.vfs.write(mount.handle, offset, Bytes::from_static(b"x"));
+    const TIB: u64 = 1 << 40;
+    assert_eq!(write(1 << 62).await, Err(Errno::EFBIG));
+    assert_eq!(mount.vfs.fsync(mount.handle).await, Ok(()), "reported once");
+    write(TIB - 1).await.unwrap();
+    mount.vfs.fsync(mount.handle).await.unwrap();
+    let gate = mount.faulty.hold(Call::Write, 1);
+    let mut far = pin!(write(3 * TIB));
+    assert!(waits(far.as_mut()).await);
+    gate.release();
+    far.await.unwrap();
+    // The end is known now.
+    let gate = mount.faulty.hold(Call::Write, 1);
+    for offset in [0, 3 * TIB + 1, 4 * TIB] {
+        write(offset).await.unwrap();
+    }
+    gate.release();
+    mount.vfs.fsync(mount.handle).await.unwrap();
 }

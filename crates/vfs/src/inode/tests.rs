@@ -1,5 +1,6 @@
 //! Attributes and pages over time.
 
+use super::pages::SETTLING;
 use super::*;
 
 fn attr(size: u64, mtime: i64) -> Attr {
@@ -65,29 +66,38 @@ async fn a_listing_counts_as_long_as_all_that_is_in_it() {
     assert_eq!(inode.state().listing_lifetime(later, now - 105, timeout), secs(1), "elsewhere");
 }
 
+/// Whether the pages are kept by an open whose content is read from now on.
+fn validate(inode: &Inode, attr: &Attr, trust_unsettled: bool) -> bool {
+    inode.state().validate_pages(attr, trust_unsettled, Instant::now())
+}
+
 #[tokio::test(start_paused = true)]
 async fn pages_of_a_fresh_file_are_not_trusted_until_its_second_is_over() {
     let inode = inode();
     let timeout = Timeout::fixed(secs(1));
     let now = Timestamp::now().secs;
     inode.state().learn(attr(1, now), Instant::now(), Instant::now(), timeout);
-    assert!(!inode.state().validate_pages(&attr(1, now), false), "never filled");
-    assert!(!inode.state().validate_pages(&attr(1, now), false), "filled in that second");
-    assert!(inode.state().validate_pages(&attr(1, now), true));
+    assert!(!validate(&inode, &attr(1, now), false), "never filled");
+    assert!(!validate(&inode, &attr(1, now), false), "filled in that second");
+    assert!(validate(&inode, &attr(1, now), true));
     tokio::time::advance(SETTLING).await;
-    assert!(!inode.state().validate_pages(&attr(1, now), false), "filled in that second");
-    assert!(inode.state().validate_pages(&attr(1, now), false), "filled after it");
-    assert!(!inode.state().validate_pages(&attr(2, now), false), "another content");
+    assert!(!validate(&inode, &attr(1, now), false), "filled in that second");
+    assert!(validate(&inode, &attr(1, now), false), "filled after it");
+    assert!(!validate(&inode, &attr(2, now), false), "another content");
+    inode.state().forget_pages();
+    let read_from = Instant::now() - secs(1);
+    assert!(!inode.state().validate_pages(&attr(1, now), false, read_from));
+    assert!(!validate(&inode, &attr(1, now), false), "read in that second, and opened after it");
 }
 
 #[test]
 fn pages_of_an_old_file_are_trusted_at_once() {
     let inode = inode();
     inode.state().learn(attr(1, 1000), Instant::now(), Instant::now(), Timeout::fixed(secs(1)));
-    assert!(!inode.state().validate_pages(&attr(1, 1000), false));
-    assert!(inode.state().validate_pages(&attr(1, 1000), false));
+    assert!(!validate(&inode, &attr(1, 1000), false));
+    assert!(validate(&inode, &attr(1, 1000), false));
     inode.state().forget_pages();
-    assert!(!inode.state().validate_pages(&attr(1, 1000), false));
+    assert!(!validate(&inode, &attr(1, 1000), false));
 }
 
 #[test]

@@ -273,6 +273,7 @@ mod tests {
     use base::Timestamp;
 
     use super::*;
+    use crate::name_changes::Puts;
     use crate::tree::Room;
 
     fn name(text: &str) -> Name {
@@ -289,8 +290,8 @@ mod tests {
         let kind = FileKind::Directory;
         let attr = Attr { kind, perm: 0o755, size: 0, uid: 0, gid: 0, atime: time, mtime: time };
         let dir = tree.see(Ino::ROOT, &name(text), &attr, Instant::now()).inode().ino;
-        tree.begin_name(dir, &name("x"));
-        tree.end_name(dir, &name("x"));
+        tree.begin_name(dir, &name("x"), Puts::Nothing);
+        tree.end_name(dir, &name("x"), Puts::Nothing);
         dir
     }
 

@@ -1,0 +1,106 @@
+//! Fractions of seconds for the times of change that this mount makes.
+//!
+//! SFTP has whole seconds, and `make` rebuilds what is older than its sources: with whole seconds
+//! a source that is edited in the second in which it was compiled is never newer than the object.
+//! So a change made here gets a fraction of the second that the server reports for it. Within one
+//! second fractions grow in the order in which the changes become known, which for changes of which
+//! one follows from the other is their order. They are those of this machine's clock where that
+//! keeps the order, since programs also set times by it.
+//!
+//! The clocks of both machines need not agree: only the order within one second of the server is
+//! promised. Where a fraction is kept is in [`inode`](crate::inode).
+
+use std::sync::{Mutex, PoisonError};
+
+use base::Timestamp;
+
+/// Seconds for which the last fraction is remembered: several servers have several clocks, and a
+/// change may become known a second late.
+const SECONDS: usize = 4;
+
+/// Largest fraction taken from a clock, in nanoseconds. The rest of the second is for those that
+/// only have to be larger than others.
+const FROM_CLOCK: u32 = 900_000_000;
+
+const LARGEST: u32 = 999_999_999;
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct Fractions(Mutex<Given>);
+
+#[derive(Default)]
+struct Given {
+    /// The largest one of each second.
+    last: [Timestamp; SECONDS],
+    /// Which of them is replaced next.
+    next: usize,
+}
+
+impl Fractions {
+    /// The fraction, in nanoseconds, of a change that the server made at `secs`; never zero.
+    pub(crate) fn next(&self, secs: i64) -> u32 {
+        self.next_at(secs, Timestamp::now())
+    }
+
+    /// The present time for a change that sets a time itself.
+    pub(crate) fn now(&self) -> Timestamp {
+        let now = Timestamp::now();
+        Timestamp { nanos: self.next_at(now.secs, now), ..now }
+    }
+
+    /// A program has set this time. Changes of that second which follow come after it.
+    pub(crate) fn note(&self, time: Timestamp) {
+        let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = given.last.iter_mut().find(|last| last.secs == time.secs) {
+            last.nanos = last.nanos.max(time.nanos.min(FROM_CLOCK));
+        }
+    }
+
+    fn next_at(&self, secs: i64, now: Timestamp) -> u32 {
+        let given = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let nanos = now.nanos.clamp(1, FROM_CLOCK);
+        if let Some(last) = given.last.iter_mut().find(|last| last.secs == secs) {
+            last.nanos = nanos.max(last.nanos + 1).min(LARGEST);
+            return last.nanos;
+        }
+        given.last[given.next] = Timestamp { secs, nanos };
+        given.next = (given.next + 1) % SECONDS;
+        nanos
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(secs: i64, nanos: u32) -> Timestamp {
+        Timestamp { secs, nanos }
+    }
+
+    #[test]
+    fn fractions_of_a_second_grow_however_the_clock_goes() {
+        let fractions = Fractions::default();
+        // Of a server whose seconds begin in the middle of ours.
+        assert_eq!(fractions.next_at(100, at(200, 600_000_000)), 600_000_000);
+        assert_eq!(fractions.next_at(100, at(200, 600_000_000)), 600_000_001);
+        assert_eq!(fractions.next_at(100, at(200, 990_000_000)), FROM_CLOCK);
+        assert_eq!(fractions.next_at(100, at(201, 0)), FROM_CLOCK + 1);
+        assert_eq!(fractions.next_at(101, at(201, 0)), 1, "none is zero");
+        assert_eq!(fractions.next_at(100, at(201, 1)), FROM_CLOCK + 2, "known a moment late");
+        assert_eq!(fractions.next_at(101, at(201, 700)), 700);
+    }
+
+    #[test]
+    fn what_a_program_sets_is_older_than_what_follows() {
+        let fractions = Fractions::default();
+        fractions.note(at(100, 5));
+        assert_eq!(fractions.next_at(100, at(0, 7)), 7, "nothing was known of that second");
+        fractions.note(at(100, 800));
+        fractions.note(at(100, 20));
+        assert_eq!(fractions.next_at(100, at(0, 7)), 801);
+        fractions.note(at(100, LARGEST));
+        assert_eq!(fractions.next_at(100, at(0, 7)), FROM_CLOCK + 1, "there is room behind it");
+        let now = fractions.now();
+        assert!(fractions.next(now.secs) > now.nanos);
+    }
+}
