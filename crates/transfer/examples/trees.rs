@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use base::{Remote, RemotePath};
-use host::{ConnectError, Connection, Connector, Host, Role};
+use host::{ConnectError, Connection, Connector, Explanation, Host, Role};
 use local::Local;
 use testkit::link::{Link, LinkOptions};
 use testkit::sshd::{Options, Sshd};
@@ -30,7 +30,8 @@ impl Connector for Ssh {
             .map_err(|error| ConnectError { message: error.to_string(), lasting: false })?;
         let (reader, writer) = connection.stream.into_split();
         let diagnosis = connection.diagnosis;
-        Ok(Connection::from_halves(reader, writer, Box::new(move || diagnosis.summary())))
+        let explain = move || diagnosis.summary().map(Explanation::passing);
+        Ok(Connection::from_halves(reader, writer, Box::new(explain)))
     }
 }
 
@@ -83,7 +84,7 @@ async fn far(sshd: &Sshd, port: u16, conns: usize, dir: &Path) -> Result<Arc<dyn
         args: vec!["-F".into(), sshd.config_path().into()],
         ..ssh::Config::new(destination)
     };
-    let dialer = ssh::Dialer::new(config, Arc::new(|_: &[u8]| {}))?;
+    let dialer = ssh::Dialer::new(config, Arc::new(|_: &str| {}))?;
     let base = dir.to_str().ok_or("a path")?.as_bytes().to_vec();
     let config = host::Config { base, max_conns: conns, ..host::Config::default() };
     Ok(Arc::new(Host::connect(Arc::new(Ssh(dialer)), config).await?))

@@ -5,11 +5,14 @@
 //! where the target is a directory of this machine, one hop to a thread that does all of it
 //! (`sink`). Large ones go in pieces (`pieces`).
 //!
-//! A file that has changed when it was read is copied once more, and then given up.
+//! A file that has changed when it was read is copied once more, and then given up. So is one of
+//! which another run has taken away what was written: over SFTP nothing tells a run that is at work
+//! from one that was killed.
 
 mod large;
 mod links;
 mod pieces;
+mod resume;
 mod small;
 
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use base::{
-    Access, Attr, AttrChange, Create, Data, Errno, Fh, Name, OpenFlags, Remote, RemotePath,
+    Access, Attr, AttrChange, Create, Data, Errno, Lent, Name, OpenFlags, Remote, RemotePath,
     RenameMode,
 };
 use tokio::sync::OwnedSemaphorePermit;
@@ -25,7 +28,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::digest::{self, Held};
 use crate::flow::Side;
 use crate::outcome::{Doing, Problem};
-use crate::run::{Copied, Core, attributes};
+use crate::plan::is_same_second;
+use crate::run::{Copied, Core, attributes, differing};
+use crate::sink::Lock;
 use crate::step::Step;
 pub(crate) use links::{hard_link, symlink};
 pub(crate) use pieces::solid;
@@ -59,6 +64,8 @@ enum Attempt {
     Done(Copied),
     /// The source is not what it was when it was opened.
     Changed,
+    /// Another run has taken what was written.
+    Taken,
 }
 
 type Outcome<T> = Result<T, Problem>;
@@ -74,6 +81,8 @@ struct Copy<'a> {
     to: RemotePath,
     name: Name,
     from: Origin<'a>,
+    /// What is left of an earlier run may be continued.
+    may_resume: bool,
 }
 
 /// Where the content comes from.
@@ -85,9 +94,13 @@ enum Origin<'a> {
 }
 
 /// A file at the target that is not whole.
-struct Temporary<'a> {
+struct Temporary {
     path: RemotePath,
-    file: Held<'a>,
+    file: Lent,
+    /// Its owner at the target.
+    uid: u32,
+    /// Held where the target is a directory of this machine and the file may be continued.
+    lock: Option<Lock>,
 }
 
 /// Copies a regular file. Its directory is there.
@@ -96,10 +109,12 @@ pub(crate) async fn file(core: &Core, step: &Step, left: &Left) -> Outcome<Copie
     let Some(name) = to.file_name() else {
         return Err(failed(step, Doing::Make)(Errno::EISDIR));
     };
-    for _ in 0..ATTEMPTS {
+    let mut problem = Problem::Changed { name: step.name.clone() };
+    for attempt in 0..ATTEMPTS {
+        let may_resume = attempt == 0;
         if let Some((attr, from)) = read_here(core, step).await {
             let (to, name) = (to.clone(), name.clone());
-            let copy = Copy { core, step, left, attr, to, name, from };
+            let copy = Copy { core, step, left, attr, to, name, from, may_resume };
             if let Attempt::Done(copied) = copy.small().await? {
                 remove_stale(core, step).await;
                 return Ok(copied);
@@ -113,17 +128,31 @@ pub(crate) async fn file(core: &Core, step: &Step, left: &Left) -> Outcome<Copie
         };
         let from = Origin::Open(Held { remote, fh: opened.fh });
         let (to, name) = (to.clone(), name.clone());
-        let copy = Copy { core, step, left, attr: opened.attr, to, name, from };
+        let copy = Copy { core, step, left, attr: opened.attr, to, name, from, may_resume };
         let attempt = match opened.attr.size <= core.flow.piece_bytes() {
             true => copy.small().await?,
             false => copy.large().await?,
         };
-        if let Attempt::Done(copied) = attempt {
-            remove_stale(core, step).await;
-            return Ok(copied);
+        match attempt {
+            Attempt::Done(copied) => {
+                remove_stale(core, step).await;
+                return Ok(copied);
+            }
+            Attempt::Changed => problem = Problem::Changed { name: step.name.clone() },
+            Attempt::Taken if copy.is_there().await => {
+                remove_stale(core, step).await;
+                return Ok(Copied::default());
+            }
+            Attempt::Taken => problem = taken(step),
         }
     }
-    Err(Problem::Changed { name: step.name.clone() })
+    Err(problem)
+}
+
+/// Another run takes away what this one writes.
+fn taken(step: &Step) -> Problem {
+    let words = "another copy into the same place is at work; copy again when it has ended";
+    Problem::Other { name: step.name.clone(), words: words.to_owned() }
 }
 
 /// Reads a small file of this machine, on one thread that may block: to open it, look at it and read
@@ -176,36 +205,61 @@ impl<'a> Copy<'a> {
         (now.size, now.mtime) == (self.attr.size, self.attr.mtime)
     }
 
-    /// Makes the temporary file `path`, in the place of what an earlier run has left.
-    async fn make(&self, path: RemotePath, access: Access) -> Outcome<Temporary<'a>> {
+    /// Makes the temporary file `path`.
+    async fn make(&self, path: RemotePath) -> Outcome<Temporary> {
         let remote = self.target();
-        let flags = OpenFlags { create: Create::Exclusive(0o600), ..OpenFlags::existing(access) };
-        let made = match remote.open(&path, flags).await {
-            Err(Errno::EEXIST) => {
-                remote.unlink(&path).await.map_err(self.failed(Doing::Make))?;
-                remote.open(&path, flags).await
-            }
-            made => made,
-        };
-        let opened = made.map_err(self.failed(Doing::Make))?;
-        Ok(Temporary { path, file: Held { remote, fh: opened.fh } })
+        let create = Create::Exclusive(0o600);
+        let flags = OpenFlags { create, ..OpenFlags::existing(Access::Write) };
+        let opened = remote.open(&path, flags).await.map_err(self.failed(Doing::Make))?;
+        let file = Lent::new(remote.clone(), opened.fh);
+        Ok(Temporary { path, file, uid: opened.attr.uid, lock: None })
+    }
+
+    /// Whether the file is at the target as it is to be: another run has brought it.
+    async fn is_there(&self) -> bool {
+        let options = &self.core.job.options;
+        let Ok(there) = self.target().lstat(&self.to).await else { return false };
+        !options.verify
+            && !options.checksum
+            && (there.kind, there.size) == (self.attr.kind, self.attr.size)
+            && is_same_second(there.mtime, self.attr.mtime)
+            && differing(self.core, &self.attr, &there).is_empty()
     }
 
     /// Gives the open file what it is to have, and tells what it has then. Sent behind the writes
-    /// of the file, and takes effect behind them.
-    async fn dress(&self, fh: Fh, size: Option<u64>) -> Outcome<Attr> {
-        let change = AttrChange { size, ..attributes(self.core, &self.attr) };
-        let target = self.target();
-        let set = self.core.with_owners(change, |change| target.fsetattr(fh, change));
-        let (set, now) = tokio::join!(biased; set, target.fstat(fh));
+    /// of the file, and takes effect behind them. The file is closed in the same burst, unless more
+    /// may have to be done with it.
+    async fn dress(&self, file: &Lent, size: Option<u64>) -> Outcome<Attr> {
+        let (core, fh, target) = (self.core, file.fh(), self.target());
+        let change = AttrChange { size, ..attributes(core, &self.attr) };
+        let is_last = change.uid.is_none()
+            && core.set_ids_of(&self.attr).is_none()
+            && !core.job.options.fsync;
+        let get = async || target.fstat(fh).await;
+        let set = |change| target.fsetattr(fh, change);
+        let set = core.set_attributes(&self.attr, change, set, get);
+        let finish = async {
+            match is_last {
+                true => file.finish().await,
+                false => Ok(()),
+            }
+        };
+        let (set, now, finished) = tokio::join!(biased; set, target.fstat(fh), finish);
         set.map_err(self.failed(Doing::SetAttr))?;
-        now.map_err(self.failed(Doing::Verify))
+        let now = now.map_err(self.failed(Doing::Verify))?;
+        finished.map_err(self.failed(Doing::Write))?;
+        Ok(now)
     }
 
-    /// Checks what is at the target, and gives it its name.
-    async fn place(&self, temporary: Temporary<'_>, now: &Attr) -> Outcome<()> {
-        let Temporary { path, file } = temporary;
-        drop(file);
+    /// Checks what is at the target, and gives it its name; `false` where another run has taken it
+    /// away.
+    async fn place(&self, temporary: Temporary, now: &Attr) -> Outcome<bool> {
+        let Temporary { path, file, lock, .. } = temporary;
+        if self.core.job.options.fsync {
+            self.target().fsync(file.fh()).await.map_err(self.failed(Doing::Sync))?;
+        }
+        // Some servers report a full disk or an exceeded quota only here.
+        file.finish().await.map_err(self.failed(Doing::Write))?;
         let differs = |what| Problem::Differs { name: self.step.name.clone(), what };
         if now.size != self.attr.size {
             return Err(differs("size"));
@@ -215,7 +269,11 @@ impl<'a> Copy<'a> {
         }
         self.make_way().await?;
         let renamed = self.target().rename(&path, &self.to, RenameMode::Replace).await;
-        renamed.map_err(self.failed(Doing::Rename))
+        drop(lock);
+        match renamed {
+            Err(Errno::ENOENT) => Ok(false),
+            renamed => renamed.map(|()| true).map_err(self.failed(Doing::Rename)),
+        }
     }
 
     /// Whether the digests of the source and of what is at `path` are equal.
@@ -234,11 +292,20 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// Removes what earlier runs and streams have left of the step's file.
+/// Removes what earlier runs and streams have left of the step's file. What another run is at work on
+/// stays, where that can be told.
 pub(crate) async fn remove_stale(core: &Core, step: &Step) {
     let directory = core.job.target.path_of(&step.name).parent().unwrap_or_default();
     for partial in &step.partials {
-        let _ = core.job.target.remote.unlink(&directory.join(&partial.file)).await;
+        let path = directory.join(&partial.file);
+        // Held until it is removed.
+        let lock = match partial.lasts() {
+            true => resume::lock(core, &path).await,
+            false => Some(None),
+        };
+        if lock.is_some() {
+            let _ = core.job.target.remote.unlink(&path).await;
+        }
     }
 }
 

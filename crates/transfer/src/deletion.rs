@@ -3,10 +3,16 @@
 //! While the run goes on the names are only gathered, each with its directory, whose times are set
 //! when nothing is to be deleted in it any more. What the filter excludes is never deleted, and
 //! neither is a directory that has some of it.
+//!
+//! A listing does not prove that a name is absent: OpenSSH's server leaves out what it cannot look
+//! at, such as the mount point of a file system that has died. So each source is asked once more for
+//! each name, and only `ENOENT` and `ENOTDIR` allow its deletion. Any other answer is a problem, and
+//! with a problem nothing is deleted.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
-use base::{AttrChange, Errno, FileKind, RemotePath, Result};
+use base::{Attr, AttrChange, Errno, FileKind, RemotePath, Result};
+use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
 use crate::dir::Dir;
@@ -18,13 +24,30 @@ use crate::step::Step;
 /// Names that are removed at once.
 const AT_ONCE: usize = 64;
 
+/// Names that the sources are asked for at once.
+const ASKED_AT_ONCE: usize = 256;
+
 /// Something to be deleted, with all below it.
 #[derive(Clone)]
 pub(crate) struct Deletion {
     pub(crate) dir: Arc<Dir>,
     /// Relative to the target.
     pub(crate) name: RemotePath,
-    pub(crate) kind: FileKind,
+    pub(crate) attr: Attr,
+    /// Where a source would have it. `None` where the source has something else of the name.
+    pub(crate) absent: Option<Absent>,
+}
+
+/// A name that a source has not listed.
+#[derive(Clone)]
+pub(crate) struct Absent {
+    /// The number of the source in the job.
+    pub(crate) source: usize,
+    /// In the source's remote.
+    pub(crate) path: RemotePath,
+    /// What the source has listed under this name in another case or form. A source that does not
+    /// tell such names apart answers with it.
+    pub(crate) alias: Option<Attr>,
 }
 
 /// What waits for everything else to be done.
@@ -38,18 +61,24 @@ pub(crate) struct Late {
 /// Deletes, if nothing has failed. Gives the steps that could not be carried out before.
 pub(crate) async fn carry_out(core: &Arc<Core>) -> Vec<Step> {
     let Late { deletions, steps } =
-        std::mem::take(&mut *core.late.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        std::mem::take(&mut *core.late.lock().unwrap_or_else(PoisonError::into_inner));
     if deletions.is_empty() {
         return steps;
     }
-    if core.stop_reason().is_some() || core.has_problems() {
+    let may_go_on = || core.stop_reason().is_none() && !core.has_problems();
+    if may_go_on() {
+        ask_sources(core, &deletions).await;
+    }
+    if !may_go_on() {
         return withhold(core, deletions.len() as u64, steps);
     }
     if let Some(most) = core.job.options.max_delete {
         let mut count = 0;
         for deletion in &deletions {
-            count += count_tree(core, &deletion.name, deletion.kind, most + 1 - count).await;
+            let more = most.saturating_sub(count).saturating_add(1);
+            count += count_tree(core, &deletion.name, deletion.attr.kind, more).await;
             if count > most {
+                core.limit_deletions();
                 return withhold(core, count, steps);
             }
         }
@@ -61,15 +90,44 @@ pub(crate) async fn carry_out(core: &Arc<Core>) -> Vec<Step> {
         }
         let core = core.clone();
         tasks.spawn(async move {
-            tokio::select! {
-                biased;
-                () = core.stopped() => core.withheld(1),
-                () = delete(&core, &deletion) => {}
+            match core.stop_reason() {
+                Some(_) => core.withheld(1),
+                None => delete(&core, &deletion).await,
             }
         });
     }
     while tasks.join_next().await.is_some() {}
     steps
+}
+
+/// Asks the sources for what they did not list, and notes a problem for each name that is not
+/// certainly absent.
+async fn ask_sources(core: &Arc<Core>, deletions: &[Deletion]) {
+    let mut asking = JoinSet::new();
+    for deletion in deletions {
+        let Some(absent) = deletion.absent.clone() else { continue };
+        if asking.len() >= ASKED_AT_ONCE {
+            asking.join_next().await;
+        }
+        let (core, name) = (core.clone(), deletion.name.clone());
+        asking.spawn(async move {
+            let source = &core.job.sources[absent.source].tree.remote;
+            let seen = tokio::select! {
+                biased;
+                () = core.stopped() => return,
+                seen = source.lstat(&absent.path) => seen,
+            };
+            match seen {
+                Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+                Ok(attr) if absent.alias == Some(attr) => {}
+                Ok(_) => core.problem(&Problem::Unlisted { name }),
+                Err(errno) => {
+                    core.problem(&Problem::Failed { name, doing: Doing::LookSource, errno });
+                }
+            }
+        });
+    }
+    while asking.join_next().await.is_some() {}
 }
 
 /// Notes that nothing is deleted, and that what waits for it cannot be done.
@@ -90,12 +148,8 @@ async fn delete(core: &Arc<Core>, deletion: &Deletion) {
         false => deletion.dir.ready_for_change().await,
     };
     match ready {
-        Ok(()) => drop(remove_tree(core, &deletion.name, deletion.kind).await),
-        Err(errno) => {
-            let name = deletion.name.clone();
-            let problem = Problem::Failed { name, doing: Doing::Delete, errno };
-            core.deleted(&deletion.name, deletion.kind, Err(&problem));
-        }
+        Ok(()) => drop(remove_tree(core, &deletion.name, deletion.attr, None).await),
+        Err(errno) => failed(core, &deletion.name, deletion.attr.kind, errno),
     }
 }
 
@@ -110,7 +164,7 @@ async fn count_tree(core: &Core, name: &RemotePath, kind: FileKind, most: u64) -
         let target = &core.job.target;
         for (entry, attr) in list(&target.remote, &target.path_of(&dir)).await.unwrap_or_default() {
             let below = dir.join(&entry);
-            if !core.job.options.filter.excludes(&below, attr.is_dir()) {
+            if !core.job.options.keeps(&below, attr.is_dir()) {
                 count += 1;
                 if attr.is_dir() {
                     dirs.push(below);
@@ -121,18 +175,80 @@ async fn count_tree(core: &Core, name: &RemotePath, kind: FileKind, most: u64) -
     count
 }
 
-/// Removes what is at `name`, from the bottom up; tells whether all of it is gone.
-async fn remove_tree(core: &Arc<Core>, name: &RemotePath, kind: FileKind) -> bool {
-    if kind != FileKind::Directory {
-        return remove(core, name, kind).await;
+/// A directory that is being emptied. Its mode may keep its owner out: then it is changed once, and
+/// is as it was if the directory stays.
+struct Emptied {
+    path: RemotePath,
+    perm: u32,
+    widened: OnceCell<bool>,
+}
+
+impl Emptied {
+    fn new(core: &Core, name: &RemotePath, perm: u32) -> Emptied {
+        Emptied { path: core.job.target.path_of(name), perm, widened: OnceCell::new() }
     }
-    let path = core.job.target.path_of(name);
-    let entries = match list(&core.job.target.remote, &path).await {
+
+    /// Lets the owner in; whether that may help.
+    async fn widen(&self, core: &Core) -> bool {
+        if self.perm & 0o700 == 0o700 || core.job.options.dry_run {
+            return false;
+        }
+        let widen = || async { set_perm(core, &self.path, self.perm | 0o700).await.is_ok() };
+        *self.widened.get_or_init(widen).await
+    }
+
+    /// It stays.
+    async fn restore(&self, core: &Core) {
+        if self.widened.get() == Some(&true) && !core.job.target.remote.is_away() {
+            let restored = set_perm(core, &self.path, self.perm).await;
+            tracing::debug!("{:?}: its mode is {:o} again: {restored:?}", self.path, self.perm);
+        }
+    }
+}
+
+async fn set_perm(core: &Core, path: &RemotePath, perm: u32) -> Result<()> {
+    let change = AttrChange { perm: Some(perm), ..AttrChange::default() };
+    core.job.target.remote.setattr(path, change).await
+}
+
+/// Removes what is at `name`, from the bottom up; tells whether all of it is gone. It is in `parent`,
+/// if that is removed too.
+async fn remove_tree(
+    core: &Arc<Core>,
+    name: &RemotePath,
+    attr: Attr,
+    parent: Option<&Arc<Emptied>>,
+) -> bool {
+    if !attr.is_dir() {
+        return remove(core, name, attr.kind, parent).await;
+    }
+    let own = Arc::new(Emptied::new(core, name, attr.perm));
+    let gone = empty(core, name, &own).await && remove(core, name, attr.kind, parent).await;
+    if !gone {
+        own.restore(core).await;
+    }
+    gone
+}
+
+/// Removes all that is in a directory; whether it is empty then.
+async fn empty(core: &Arc<Core>, name: &RemotePath, own: &Arc<Emptied>) -> bool {
+    let remote = &core.job.target.remote;
+    let listed = async {
+        match list(remote, &own.path).await {
+            Err(Errno::EACCES) if own.widen(core).await => list(remote, &own.path).await,
+            listed => listed,
+        }
+    };
+    let listed = tokio::select! {
+        biased;
+        () = core.stopped() => return false,
+        listed = listed => listed,
+    };
+    let entries = match listed {
         Ok(entries) => entries,
         Err(Errno::ENOENT) => return true,
         Err(errno) => {
-            let problem = Problem::Failed { name: name.clone(), doing: Doing::Delete, errno };
-            core.deleted(name, kind, Err(&problem));
+            failed(core, name, FileKind::Directory, errno);
             return false;
         }
     };
@@ -140,51 +256,62 @@ async fn remove_tree(core: &Arc<Core>, name: &RemotePath, kind: FileKind) -> boo
     let mut tasks = JoinSet::new();
     for (entry, attr) in entries {
         let below = name.join(&entry);
-        if core.job.options.filter.excludes(&below, attr.is_dir()) {
+        if core.job.options.keeps(&below, attr.is_dir()) {
             empty = false;
             continue;
         }
         if attr.is_dir() {
             // One after the other, so that what is open is as much as the tree is deep.
-            empty &= Box::pin(remove_tree(core, &below, attr.kind)).await;
+            empty &= Box::pin(remove_tree(core, &below, attr, Some(own))).await;
             continue;
         }
         if tasks.len() >= AT_ONCE {
             empty &= tasks.join_next().await.is_some_and(|gone| gone.unwrap_or(false));
         }
-        let core = core.clone();
-        tasks.spawn(async move { remove(&core, &below, attr.kind).await });
+        let (core, own) = (core.clone(), own.clone());
+        tasks.spawn(async move { remove(&core, &below, attr.kind, Some(&own)).await });
     }
     while let Some(gone) = tasks.join_next().await {
         empty &= gone.unwrap_or(false);
     }
-    empty && remove(core, name, kind).await
+    empty
 }
 
 /// Removes one entry, a directory only when it is empty.
-async fn remove(core: &Core, name: &RemotePath, kind: FileKind) -> bool {
-    let removed = match core.job.options.dry_run {
-        true => Ok(()),
-        false => remove_at(core, &core.job.target.path_of(name), kind).await,
+async fn remove(
+    core: &Core,
+    name: &RemotePath,
+    kind: FileKind,
+    parent: Option<&Arc<Emptied>>,
+) -> bool {
+    let path = core.job.target.path_of(name);
+    let removed = match (core.stop_reason(), core.job.options.dry_run) {
+        (Some(_), _) => return false,
+        (None, true) => Ok(()),
+        (None, false) => tokio::select! {
+            biased;
+            () = core.stopped() => return false,
+            removed = remove_at(core, &path, kind, parent) => removed,
+        },
     };
     match removed {
         Ok(()) | Err(Errno::ENOENT) => core.deleted(name, kind, Ok(())),
         Err(errno) => {
-            let problem = Problem::Failed { name: name.clone(), doing: Doing::Delete, errno };
-            core.deleted(name, kind, Err(&problem));
+            failed(core, name, kind, errno);
             return false;
         }
     }
     true
 }
 
-async fn remove_at(core: &Core, path: &RemotePath, kind: FileKind) -> Result<()> {
-    match (remove_once(core, path, kind).await, path.parent()) {
-        // Its directory may keep its owner out, and is about to be deleted itself.
-        (Err(Errno::EACCES), Some(parent)) => {
-            let change = AttrChange { perm: Some(0o700), ..AttrChange::default() };
-            let widened = core.job.target.remote.setattr(&parent, change).await;
-            widened.map_err(|_| Errno::EACCES)?;
+async fn remove_at(
+    core: &Core,
+    path: &RemotePath,
+    kind: FileKind,
+    parent: Option<&Arc<Emptied>>,
+) -> Result<()> {
+    match (remove_once(core, path, kind).await, parent) {
+        (Err(Errno::EACCES), Some(parent)) if parent.widen(core).await => {
             remove_once(core, path, kind).await
         }
         (removed, _) => removed,
@@ -197,4 +324,9 @@ async fn remove_once(core: &Core, path: &RemotePath, kind: FileKind) -> Result<(
         FileKind::Directory => target.rmdir(path).await,
         _ => target.unlink(path).await,
     }
+}
+
+fn failed(core: &Core, name: &RemotePath, kind: FileKind, errno: Errno) {
+    let problem = Problem::Failed { name: name.clone(), doing: Doing::Delete, errno };
+    core.deleted(name, kind, Err(&problem));
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use base::shell::quote;
 use base::{Access, DigestEffort, DigestKind, Errno, OpenFlags, Remote, RemotePath, Result};
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -21,6 +22,9 @@ pub trait Digester: Send + Sync + 'static {
     /// The digest of the regular file `path` of the remote; `None` when it could not be made, and
     /// reading is what is left.
     async fn digest(&self, path: &RemotePath) -> Option<Digest>;
+
+    /// As [`Digester::digest`], of the first `len` bytes of the file.
+    async fn digest_of_first(&self, path: &RemotePath, len: u64) -> Option<Digest>;
 }
 
 /// Bytes of a file that are read at a time, and pieces on their way.
@@ -42,7 +46,17 @@ pub(crate) async fn of_file(tree: &Tree, path: &RemotePath) -> Result<Digest> {
     {
         return Ok(digest);
     }
-    by_reading(&tree.remote, path).await
+    by_reading(&tree.remote, path, u64::MAX).await
+}
+
+/// The digest of the first `len` bytes of a file of `tree`, where it is made without moving them;
+/// `None` where that cannot be.
+pub(crate) async fn of_first(tree: &Tree, path: &RemotePath, len: u64) -> Option<Digest> {
+    match (&tree.digester, &tree.local) {
+        (_, Some(_)) => by_reading(&tree.remote, path, len).await.ok(),
+        (Some(digester), None) => digester.digest_of_first(path, len).await,
+        (None, None) => None,
+    }
 }
 
 /// Closes a handle, whatever becomes of its holder.
@@ -57,18 +71,20 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Reads the whole file.
-async fn by_reading(remote: &Arc<dyn Remote>, path: &RemotePath) -> Result<Digest> {
+/// Reads the file, up to `len` bytes.
+async fn by_reading(remote: &Arc<dyn Remote>, path: &RemotePath, len: u64) -> Result<Digest> {
     let opened = remote.open(path, OpenFlags::existing(Access::Read)).await?;
     let held = Held { remote, fh: opened.fh };
     let mut hasher = Sha256::new();
     let mut ahead = std::collections::VecDeque::new();
     let mut next = 0;
+    let end = opened.attr.size.min(len);
     loop {
-        while ahead.len() < READS_AHEAD as usize && (next == 0 || next < opened.attr.size) {
+        while ahead.len() < READS_AHEAD as usize && (next == 0 || next < end) {
             let (remote, fh, offset) = (remote.clone(), held.fh, next);
+            let asked = (len - next).min(u64::from(READ_BYTES)) as u32;
             ahead.push_back(AbortOnDrop(tokio::spawn(async move {
-                remote.read(fh, offset, READ_BYTES).await
+                remote.read(fh, offset, asked).await
             })));
             next += u64::from(READ_BYTES);
         }
@@ -124,6 +140,8 @@ type Wish = (Vec<u8>, oneshot::Sender<Option<Digest>>);
 /// A server without the command, or without commands, answers `None` for all.
 pub struct ShellDigester {
     wishes: mpsc::Sender<Wish>,
+    shell: Arc<dyn Shell>,
+    root: Vec<u8>,
 }
 
 impl ShellDigester {
@@ -134,8 +152,8 @@ impl ShellDigester {
     #[must_use]
     pub fn new(shell: Arc<dyn Shell>, root: Vec<u8>) -> ShellDigester {
         let (wishes, wished) = mpsc::channel(WAITING_FILES);
-        tokio::spawn(serve(shell, root, wished));
-        ShellDigester { wishes }
+        tokio::spawn(serve(shell.clone(), root.clone(), wished));
+        ShellDigester { wishes, shell, root }
     }
 }
 
@@ -145,6 +163,19 @@ impl Digester for ShellDigester {
         let (answer, answered) = oneshot::channel();
         self.wishes.send((path.as_bytes().to_vec(), answer)).await.ok()?;
         answered.await.ok()?
+    }
+
+    async fn digest_of_first(&self, path: &RemotePath, len: u64) -> Option<Digest> {
+        let mut command = enter(&self.root)?;
+        command.extend(format!(" && head -c {len} < ").into_bytes());
+        command.extend(quote(&[b"./", path.as_bytes()].concat())?);
+        command.extend_from_slice(b" 2>/dev/null | sha256sum -b 2>/dev/null; echo");
+        let Running { stdin, stdout, exit } = self.shell.start(&command).await.ok()?;
+        drop(stdin);
+        let mut answer = Vec::new();
+        stdout.take(ANSWER_BYTES).read_to_end(&mut answer).await.ok()?;
+        drop(exit);
+        digits(answer.get(..64)?)
     }
 }
 
@@ -172,13 +203,7 @@ async fn run(
     root: &[u8],
     paths: Vec<Vec<u8>>,
 ) -> std::result::Result<HashMap<Vec<u8>, Digest>, String> {
-    let mut command = b"cd ".to_vec();
-    if root.is_empty() {
-        command.push(b'.');
-    } else {
-        let dots = if root.starts_with(b"/") { &b""[..] } else { b"./" };
-        command.extend(crate::shell::quote(&[dots, root].concat()));
-    }
+    let mut command = enter(root).ok_or("the directory's name has a newline")?;
     // Standard error says why a file is missing; for us it is missing.
     command.extend_from_slice(b" && exec xargs -0 sha256sum -b 2>/dev/null");
     let Running { mut stdin, mut stdout, exit } =
@@ -199,6 +224,19 @@ async fn run(
     Ok(parse(&answer))
 }
 
+/// The command that makes `root` the directory of the next one; `None` where no shell can be given
+/// its name.
+fn enter(root: &[u8]) -> Option<Vec<u8>> {
+    let mut command = b"cd ".to_vec();
+    if root.is_empty() {
+        command.push(b'.');
+    } else {
+        let dots = if root.starts_with(b"/") { &b""[..] } else { b"./" };
+        command.extend(quote(&[dots, root].concat())?);
+    }
+    Some(command)
+}
+
 /// The lines of `sha256sum`, by name.
 fn parse(answer: &[u8]) -> HashMap<Vec<u8>, Digest> {
     answer.split(|byte| *byte == b'\n').filter_map(line).collect()
@@ -210,13 +248,18 @@ fn line(line: &[u8]) -> Option<(Vec<u8>, Digest)> {
         Some(rest) => (true, rest),
         None => (false, line),
     };
-    let (digits, rest) = line.split_at_checked(64)?;
+    let (digest, rest) = line.split_at_checked(64)?;
     let name = rest.strip_prefix(b" *").or(rest.strip_prefix(b"  "))?.strip_prefix(b"./")?;
+    Some((if escaped { unescape(name)? } else { name.to_vec() }, digits(digest)?))
+}
+
+/// 64 hexadecimal digits.
+fn digits(digits: &[u8]) -> Option<Digest> {
     let mut digest = Digest::default();
     for (byte, pair) in digest.iter_mut().zip(digits.chunks(2)) {
         *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
     }
-    Some((if escaped { unescape(name)? } else { name.to_vec() }, digest))
+    Some(digest)
 }
 
 /// `\\`, `\n` and `\r` as what they stand for.
@@ -288,6 +331,13 @@ mod tests {
             assert_eq!(digest, Some(Sha256::digest(name).into()), "{name:?}");
         }
         assert_eq!(digester.digest(&path("absent")).await, None);
+        for name in names {
+            let of_three = Sha256::digest(&name.as_bytes()[..name.len().min(3)]);
+            let digest = digester.digest_of_first(&path(name), 3).await;
+            // Not every login shell can be given a newline.
+            let expected = (!name.contains('\n')).then(|| of_three.into());
+            assert_eq!(digest, expected, "{name:?}");
+        }
     }
 
     #[tokio::test]
@@ -299,6 +349,9 @@ mod tests {
             let tree = Tree::far(remote.clone());
             let digest = of_file(&tree, &path("f")).await.unwrap();
             assert_eq!(digest, Digest::from(Sha256::digest(&content)), "{len} bytes");
+            let first = len / 2 + len.min(1);
+            let digest = by_reading(&tree.remote, &path("f"), first as u64).await.unwrap();
+            assert_eq!(digest, Digest::from(Sha256::digest(&content[..first])), "{len} bytes");
             assert_eq!(remote.open_handles(), 0);
         }
     }

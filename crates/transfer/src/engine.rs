@@ -23,7 +23,7 @@ pub fn check(job: &Job, collector: &Collector) -> Result<(), JobError> {
     if (0..job.sources.len()).all(|source| collector.has(source)) {
         return Ok(());
     }
-    if options.xattrs {
+    if options.xattrs.any() {
         let words = "SFTP carries no extended attributes; leave -X out, or use a server \
                      that runs commands";
         return Err(JobError::Option(words));

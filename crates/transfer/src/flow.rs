@@ -36,7 +36,7 @@ pub(crate) struct Flow {
 }
 
 /// Which side something was waited for.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Source = 0,
     Target = 1,

@@ -8,6 +8,7 @@ use base::{Remote, RemotePath};
 use crate::digest::Digester;
 use crate::options::Options;
 use crate::plan::Ahead;
+use crate::unseen::Unseen;
 
 /// A place in a remote.
 #[derive(Clone)]
@@ -20,6 +21,8 @@ pub struct Tree {
     pub local: Option<PathBuf>,
     /// How digests of its files are made without moving them over the network.
     pub digester: Option<Arc<dyn Digester>>,
+    /// Who tells what its listings leave out. Only of a source.
+    pub unseen: Option<Arc<dyn Unseen>>,
     /// What of it was listed already. Not for a target that something was copied into since.
     pub ahead: Option<Arc<Ahead>>,
 }
@@ -28,14 +31,21 @@ impl Tree {
     /// The root of `remote`, on another machine.
     #[must_use]
     pub fn far(remote: Arc<dyn Remote>) -> Tree {
-        Tree { remote, path: RemotePath::root(), local: None, digester: None, ahead: None }
+        Tree {
+            remote,
+            path: RemotePath::root(),
+            local: None,
+            digester: None,
+            unseen: None,
+            ahead: None,
+        }
     }
 
     /// The root of `remote`, which is the directory `root` of this machine.
     #[must_use]
     pub fn here(remote: Arc<dyn Remote>, root: impl AsRef<Path>) -> Tree {
         let local = Some(root.as_ref().to_owned());
-        Tree { remote, path: RemotePath::root(), local, digester: None, ahead: None }
+        Tree { remote, path: RemotePath::root(), local, digester: None, unseen: None, ahead: None }
     }
 
     /// This tree, from `path` on.
@@ -98,10 +108,10 @@ pub enum JobError {
     )]
     SameName(RemotePath),
     /// The target is something else.
-    #[error("the target is no directory; name one, or one that is to be made")]
+    #[error("is no directory; name one, or one that is to be made")]
     TargetNoDirectory,
     /// The target cannot be looked at.
-    #[error("the target directory cannot be looked at: {0}")]
+    #[error("cannot be examined: {0}")]
     Target(base::Errno),
     /// An option that the engine cannot honour.
     #[error("{0}")]

@@ -12,11 +12,12 @@
 //! | [`tar`] | what is not there yet, in one stream by the far side's `tar` |
 //! | [`sink`] | files written into a local directory by system calls that cannot leave it |
 //! | [`shell`], [`digest`] | commands on the far side, and digests made by them |
+//! | [`unseen`] | what a server cannot look at, and leaves out of its listings |
 //!
 //! Invariants:
 //! 1. Under a final name there is the old file or the new one, whole. What is not whole has a name
-//!    of [`temporary`], can be read by its owner alone, and is continued or overwritten by the next
-//!    run.
+//!    of [`temporary`] that one run alone uses, and can be read by its owner alone. A later run
+//!    renames it to a name of its own before it continues it, or removes it.
 //! 2. Nothing is deleted before everything was copied, and nothing at all if anything failed.
 //! 3. Names come from servers as [`base::Name`], and go down as paths that the target's `Remote`
 //!    must not follow links in; what is in the place of a directory is replaced, never gone through.
@@ -35,21 +36,25 @@ pub mod engine;
 pub mod events;
 pub mod filter;
 mod flow;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod job;
 pub mod options;
 pub mod outcome;
 pub mod plan;
 pub mod run;
+mod setid;
 pub mod shell;
 pub mod sink;
 pub mod step;
 pub mod tar;
 pub mod temporary;
+pub mod unseen;
 
 pub use events::{Entry, Events, Progress, Silent};
 pub use filter::{Filter, FilterBuilder};
 pub use job::{Job, JobError, Source, Tree, below};
-pub use options::{Options, Owners};
+pub use options::{Options, Owners, Xattrs};
 pub use outcome::{Counts, Doing, Outcome, Problem, Stop};
 pub use run::{Run, Stopper};
 pub use shell::{Running, Shell, ShellError};

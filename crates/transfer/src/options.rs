@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use base::RemotePath;
+
 use crate::filter::Filter;
 
 /// Whose the files at the target are to be.
@@ -38,6 +40,37 @@ impl Owners {
     }
 }
 
+/// Which extended attributes are copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Xattrs {
+    /// None.
+    #[default]
+    None,
+    /// Those of users, `user.*`.
+    Users,
+    /// Those of all namespaces. Some of them give rights: `security.capability` to a program, access
+    /// lists to users.
+    All,
+}
+
+impl Xattrs {
+    /// Whether any is.
+    #[must_use]
+    pub fn any(self) -> bool {
+        self != Xattrs::None
+    }
+
+    /// Whether one of that name is.
+    #[must_use]
+    pub fn takes(self, name: &[u8]) -> bool {
+        match self {
+            Xattrs::None => false,
+            Xattrs::Users => name.starts_with(b"user."),
+            Xattrs::All => true,
+        }
+    }
+}
+
 /// What is to be copied, and how. [`Options::default`] copies directories, files and symbolic
 /// links with modes and times, skips what has the same size and time, and deletes nothing.
 #[derive(Clone, Debug)]
@@ -48,8 +81,13 @@ pub struct Options {
     /// Only where the source is a directory of this machine, or an engine sees them by itself: SFTP
     /// does not tell.
     pub hard_links: bool,
+    /// Set-user-ID and set-group-ID bits of files whose owner and group at the target are those of
+    /// the source, or what these are mapped to. Without it no file has them.
+    pub set_ids: bool,
     /// Extended attributes (`-X`). Only by an engine that carries them; SFTP does not.
-    pub xattrs: bool,
+    pub xattrs: Xattrs,
+    /// Each file is on the target's disk before it gets its name, and the name before the run ends.
+    pub fsync: bool,
     /// Blocks of zeros become holes (`-S`).
     pub sparse: bool,
     /// Devices, sockets and pipes. Only by an engine that carries them.
@@ -58,6 +96,9 @@ pub struct Options {
     pub checksum: bool,
     /// What the sources do not have is deleted at the target, after everything was copied.
     pub delete: bool,
+    /// With [`Options::delete`]: what the filter leaves out is deleted at the target, too. For a target
+    /// that only copies are in.
+    pub delete_excluded: bool,
     /// If more entries than this were to be deleted, none is.
     pub max_delete: Option<u64>,
     /// What is left out, at the source and from deletion.
@@ -76,16 +117,34 @@ pub struct Options {
     pub verify: bool,
 }
 
+impl Options {
+    /// Whether an entry of this path, relative to the target, is never deleted.
+    #[must_use]
+    pub fn keeps(&self, name: &RemotePath, is_dir: bool) -> bool {
+        !self.delete_excluded && self.filter.excludes(name, is_dir)
+    }
+
+    /// Owner and group that a file must have at the target to keep set-ID bits; `None` where it keeps
+    /// none.
+    #[must_use]
+    pub fn set_ids_of(&self, uid: u32, gid: u32) -> Option<(u32, u32)> {
+        self.set_ids.then(|| self.owners.of(uid, gid).unwrap_or((uid, gid)))
+    }
+}
+
 impl Default for Options {
     fn default() -> Options {
         Options {
             owners: Owners::default(),
             hard_links: false,
-            xattrs: false,
+            set_ids: false,
+            xattrs: Xattrs::None,
+            fsync: false,
             sparse: false,
             specials: false,
             checksum: false,
             delete: false,
+            delete_excluded: false,
             max_delete: None,
             filter: Filter::default(),
             one_file_system: false,

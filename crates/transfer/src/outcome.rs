@@ -26,6 +26,8 @@ pub enum Doing {
     Write,
     /// Setting mode, times or owner.
     SetAttr,
+    /// Waiting until it is on the target's disk.
+    Sync,
     /// Giving a finished file its name.
     Rename,
     /// Deleting.
@@ -46,6 +48,7 @@ impl fmt::Display for Doing {
             Doing::Make => "cannot make",
             Doing::Write => "cannot write",
             Doing::SetAttr => "cannot set mode and times",
+            Doing::Sync => "cannot be written to the target's disk",
             Doing::Rename => "cannot give the finished file its name",
             Doing::Delete => "cannot delete",
             Doing::Verify => "cannot verify",
@@ -57,7 +60,7 @@ impl fmt::Display for Doing {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// A call failed.
-    #[error("{name}: {doing}: {errno}{}", hint(*.errno))]
+    #[error("{name}: {doing}: {errno}{}", hint(*.doing, *.errno))]
     Failed {
         /// Relative to the target.
         name: RemotePath,
@@ -75,6 +78,14 @@ pub enum Problem {
     /// It went away before it was read.
     #[error("{name}: vanished from the source while the copy went on")]
     Vanished {
+        /// Relative to the target.
+        name: RemotePath,
+    },
+    /// The source has it, and did not list it.
+    #[error(
+        "{name}: is at the source now, and was not in its listing; nothing is deleted, copy again"
+    )]
+    Unlisted {
         /// Relative to the target.
         name: RemotePath,
     },
@@ -113,8 +124,11 @@ pub enum Problem {
 }
 
 /// What helps, where that is known.
-fn hint(errno: Errno) -> &'static str {
+fn hint(doing: Doing, errno: Errno) -> &'static str {
     match errno {
+        Errno::EOPNOTSUPP if doing == Doing::Sync => {
+            "; the server has no fsync@openssh.com, so leave --fsync out"
+        }
         Errno::ENOSPC | Errno::EDQUOT => "; make room at the target and run again",
         Errno::EACCES | Errno::EPERM => "; check the permissions of the file and of its directory",
         Errno::EROFS => "; the target is mounted read-only",
@@ -132,6 +146,7 @@ impl Problem {
             Problem::Failed { name, .. }
             | Problem::Changed { name }
             | Problem::Vanished { name }
+            | Problem::Unlisted { name }
             | Problem::NoDirectory { name }
             | Problem::DirectoryInTheWay { name }
             | Problem::Differs { name, .. }
@@ -222,6 +237,8 @@ pub struct Outcome {
     pub stopped: Option<Stop>,
     /// Deletions that were planned and not done, since something failed or there were too many.
     pub deletions_withheld: u64,
+    /// There were more deletions than `max_delete`.
+    pub deletions_limited: bool,
     /// Owners could not be set, and were left.
     pub owners_refused: bool,
     /// How long it took.

@@ -10,6 +10,7 @@
 mod ahead;
 mod compare;
 mod decide;
+mod folding;
 mod top;
 
 use std::sync::Arc;

@@ -31,6 +31,7 @@ use crate::job::{Job, JobError};
 use crate::outcome::{Doing, Outcome, Problem, Stop};
 use crate::plan;
 use crate::step::{Action, Step};
+use crate::unseen;
 
 /// Bundles of steps that wait to be taken. Enough that the walk goes on while large files are copied,
 /// and one to two megabytes with the 64 steps that a bundle has at most.
@@ -81,6 +82,11 @@ impl Run {
         job.check()?;
         let core = Core::new(job, events);
         let (over, overs) = mpsc::unbounded_channel();
+        if core.job.target.local.is_none() && !core.job.options.dry_run {
+            // Known by the time that a large file needs it.
+            let core = core.clone();
+            tokio::spawn(async move { core.target_run().await });
+        }
         let top = plan::Top::look(&core, over).await?;
         let (sender, steps) = mpsc::channel(BUNDLES_AHEAD);
         let planner = tokio::spawn(plan::walk(core.clone(), top, sender));
@@ -169,7 +175,8 @@ impl Run {
             over_or_panic(over);
         }
         let core = self.core.clone();
-        if core.job.options.dry_run || !step.changes() {
+        let has_left_overs = !step.partials.is_empty();
+        if core.job.options.dry_run || !(step.changes() || has_left_overs) {
             return core.ended(&step, Ok(Copied { bytes: step.bytes(), resumed: 0 }));
         }
         if matches!(step.action, Action::HardLink { .. }) {
@@ -210,6 +217,7 @@ impl Run {
             self.begin(step).await;
         }
         self.settle().await;
+        unseen::report(&self.core, self.core.asked_for_unseen()).await;
         for step in deletion::carry_out(&self.core).await {
             self.apply(step).await;
         }
@@ -261,7 +269,14 @@ async fn carry_out(core: &Arc<Core>, step: &Step) {
 
 async fn act(core: &Arc<Core>, step: &Step, left: &copy::Left) -> Result<Copied, Problem> {
     match &step.action {
-        Action::Nothing | Action::Skip(_) | Action::Delete => Ok(Copied::default()),
+        Action::Nothing => {
+            // A run that still needs what is removed finds that the file is there.
+            if !step.partials.is_empty() && ready(step).await.is_ok() {
+                copy::remove_stale(core, step).await;
+            }
+            Ok(Copied::default())
+        }
+        Action::Skip(_) | Action::Delete => Ok(Copied::default()),
         Action::MakeDir => {
             // How it went is told when it is over.
             if let Some(own) = &step.own {
@@ -273,7 +288,7 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Left) -> Result<Copied,
         Action::SetAttr(change) => {
             set_attributes(core, step, *change).await.map(|()| Copied::default())
         }
-        Action::Copy(_) if core.job.options.xattrs => {
+        Action::Copy(_) if core.job.options.xattrs.any() => {
             copy::remove_stale(core, step).await;
             Err(Problem::Other {
                 name: step.name.clone(),
@@ -305,10 +320,7 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Left) -> Result<Copied,
 /// Sets attributes by name; owners are left where they are refused, and times of links where those
 /// have none.
 async fn set_attributes(core: &Core, step: &Step, change: AttrChange) -> Result<(), Problem> {
-    let path = core.job.target.path_of(&step.name);
-    let set =
-        core.with_owners(change, |change| core.job.target.remote.setattr(&path, change)).await;
-    match set {
+    match core.set_by_name(&core.job.target.path_of(&step.name), &step.attr, change).await {
         Err(Errno::EOPNOTSUPP) if step.attr.kind == FileKind::Symlink => Ok(()),
         Err(errno) => {
             Err(Problem::Failed { name: step.name.clone(), doing: Doing::SetAttr, errno })
@@ -326,8 +338,10 @@ async fn finish_dirs(core: Arc<Core>, mut overs: mpsc::UnboundedReceiver<Over>) 
             over_or_panic(over);
         }
         // What needs no call needs no task.
-        let Some((over, change)) = change_of(&core, over) else {
-            continue;
+        let (over, change) = match change_of(&core, over) {
+            (over, Some(change)) => (over, change),
+            (over, None) if core.job.options.fsync && over.changed => (over, AttrChange::default()),
+            (_, None) => continue,
         };
         let permit = room.clone().acquire_owned().await.expect("it is never closed");
         let core = core.clone();
@@ -342,11 +356,11 @@ async fn finish_dirs(core: Arc<Core>, mut overs: mpsc::UnboundedReceiver<Over>) 
 }
 
 /// What a directory is to get now that all in it is done. Where that is nothing, its end is noted.
-fn change_of(core: &Core, over: Over) -> Option<(Over, AttrChange)> {
-    let last = over.last.as_ref()?;
+fn change_of(core: &Core, over: Over) -> (Over, Option<AttrChange>) {
+    let Some(last) = over.last.as_ref() else { return (over, None) };
     if core.job.options.dry_run {
         core.dir_ended(&over.name, last, Ok(()));
-        return None;
+        return (over, None);
     }
     if let Some(Err(errno)) = over.ready {
         let name = over.name.clone();
@@ -355,11 +369,11 @@ fn change_of(core: &Core, over: Over) -> Option<(Over, AttrChange)> {
             last,
             Err(Problem::Failed { name, doing: Doing::MakeDir, errno }),
         );
-        return None;
+        return (over, None);
     }
     // Not whole: the next run will find that its time differs.
     if core.stop_reason().is_some() {
-        return None;
+        return (over, None);
     }
     let there =
         last.there.as_ref().filter(|there| there.is_dir() && last.action != Action::MakeDir);
@@ -370,20 +384,39 @@ fn change_of(core: &Core, over: Over) -> Option<(Over, AttrChange)> {
     };
     if change.is_empty() {
         core.dir_ended(&over.name, last, Ok(()));
-        return None;
+        return (over, None);
     }
-    Some((over, change))
+    (over, Some(change))
 }
 
 async fn finish_dir(core: &Core, over: &Over, change: AttrChange) {
-    let Some(last) = &over.last else {
-        return;
+    let failed = |doing| {
+        let name = over.name.clone();
+        move |errno| Problem::Failed { name, doing, errno }
     };
-    let set = core.with_owners(change, |change| core.job.target.remote.setattr(&over.path, change));
-    let end = set.await.map_err(|errno| Problem::Failed {
-        name: over.name.clone(),
-        doing: Doing::SetAttr,
-        errno,
-    });
-    core.dir_ended(&over.name, last, end);
+    let last = over.last.as_ref().filter(|_| !change.is_empty());
+    let mut end = Ok(());
+    if let Some(last) = last {
+        let set = core.set_by_name(&over.path, &last.attr, change).await;
+        end = set.map_err(failed(Doing::SetAttr));
+    }
+    if end.is_ok() && core.job.options.fsync && over.changed && core.stop_reason().is_none() {
+        end = sync_dir(core, over).await.map_err(failed(Doing::Sync));
+    }
+    match (last, end) {
+        (Some(last), end) => core.dir_ended(&over.name, last, end),
+        (None, Err(problem)) => core.problem(&problem),
+        (None, Ok(())) => {}
+    }
+}
+
+/// Returns when the names in a directory are on the target's disk, and its own where nothing above it
+/// was changed by this run but for that.
+async fn sync_dir(core: &Core, over: &Over) -> base::Result<()> {
+    let target = &core.job.target.remote;
+    target.fsyncdir(&over.path).await?;
+    match (&over._parent, over.path.parent()) {
+        (None, Some(parent)) => target.fsyncdir(&parent).await,
+        _ => Ok(()),
+    }
 }

@@ -67,33 +67,6 @@ impl Source for ChildStdout {
 /// The far side's shell.
 #[async_trait]
 pub trait Shell: Send + Sync + 'static {
-    /// Starts `command`, which a POSIX shell there reads.
+    /// Starts `command`, which the login's shell there reads, whichever it is.
     async fn start(&self, command: &[u8]) -> Result<Running, ShellError>;
-}
-
-/// `bytes` as one word of a POSIX shell.
-#[must_use]
-pub fn quote(bytes: &[u8]) -> Vec<u8> {
-    let mut word = Vec::with_capacity(bytes.len() + 2);
-    word.push(b'\'');
-    for byte in bytes {
-        match byte {
-            b'\'' => word.extend_from_slice(b"'\\''"),
-            byte => word.push(*byte),
-        }
-    }
-    word.push(b'\'');
-    word
-}
-
-#[cfg(test)]
-mod tests {
-    use super::quote;
-
-    #[test]
-    fn a_quoted_word_is_one_word() {
-        assert_eq!(quote(b"a b"), b"'a b'");
-        assert_eq!(quote(b"it's $x"), b"'it'\\''s $x'");
-        assert_eq!(quote(b""), b"''");
-    }
 }

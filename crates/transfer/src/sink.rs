@@ -7,9 +7,11 @@
 //! Invariants:
 //! 1. Directories on the way are opened by `openat2`, beneath the root and through no link; the
 //!    last name is never followed. A directory that is kept open is the one that was there.
-//! 2. A file is made under a temporary name that must not exist, for its owner alone, and renamed
-//!    when it is whole. Dropped before, it is removed, or kept if it was begun so.
-//! 3. Directories kept open are bounded.
+//! 2. A file is made under a temporary name of its own, for its owner alone, and renamed when it is
+//!    whole, if the name is still that of the file which was written. Dropped before, it is removed,
+//!    or kept if it was begun so.
+//! 3. What may be continued by another run is locked (`flock`) while it is written.
+//! 4. Directories kept open are bounded.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,12 +21,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use base::{Attr, Errno, FileKind, Name, RemotePath, Result};
 use bytes::Bytes;
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, UTIME_OMIT, Uid,
-    XattrFlags, chmod, chownat, fchmod, fchown, fsetxattr, fstat, ftruncate, futimens, linkat,
-    mkdirat, mknodat, openat, openat2, renameat, symlinkat, unlinkat, utimensat,
+    AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps,
+    UTIME_OMIT, Uid, XattrFlags, chmod, chownat, fchmod, fchown, flock, fsetxattr, fstat, fsync,
+    ftruncate, futimens, linkat, mkdirat, mknodat, openat, openat2, renameat, statat, symlinkat,
+    unlinkat, utimensat,
 };
 
-use crate::temporary;
+use crate::setid;
+use crate::temporary::{self, MachineRun};
 
 /// How every path is resolved.
 const CONFINED: ResolveFlags =
@@ -43,8 +47,10 @@ fn errno(error: rustix::io::Errno) -> Errno {
 /// What a finished file is to have.
 #[derive(Clone, Debug, Default)]
 pub struct Finish {
-    /// Permission bits, `0o7777` at most.
+    /// Permission bits, `0o7777` at most. Set-ID bits of a file are left out, but for `set_ids`.
     pub perm: u32,
+    /// The file keeps its set-ID bits if it has this owner and group then.
+    pub set_ids: Option<(u32, u32)>,
     /// Owner and group, set before the permission bits. Refused by the system: they are left.
     pub owner: Option<(u32, u32)>,
     /// Time of last change. Without one it is now.
@@ -53,6 +59,8 @@ pub struct Finish {
     pub size: Option<u64>,
     /// Extended attributes by name.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// It is on the disk when this is done; its name is the business of [`Sink::sync_dir`].
+    pub fsync: bool,
 }
 
 /// How a file was finished.
@@ -80,10 +88,22 @@ pub struct Incoming {
     dir: Arc<OwnedFd>,
     temporary: Name,
     name: Name,
-    file: OwnedFd,
+    /// There until it is closed to be renamed.
+    file: Option<OwnedFd>,
     /// Bytes written by [`Incoming::append`].
     end: u64,
     keep: bool,
+}
+
+/// A file that no other run writes to, as long as this is not dropped.
+#[derive(Debug)]
+pub(crate) struct Lock(OwnedFd);
+
+impl Lock {
+    /// The owner of the file.
+    pub(crate) fn uid(&self) -> Result<u32> {
+        Ok(fstat(&self.0).map_err(errno)?.st_uid)
+    }
 }
 
 impl Sink {
@@ -163,8 +183,7 @@ impl Sink {
         drop(old);
     }
 
-    /// Begins the file `path`, a version of which with `attr` comes. What an earlier run has left
-    /// under the same temporary name is removed first.
+    /// Begins the file `path`, a version of which with `attr` comes.
     ///
     /// # Errors
     /// The system's; `ELOOP` where a link is on the way.
@@ -179,30 +198,78 @@ impl Sink {
     /// As [`Sink::begin`].
     pub fn begin_lasting(&self, path: &RemotePath, attr: &Attr) -> Result<Incoming> {
         let mut incoming = self.begin_named(path, attr, temporary::SPAN_IN_ORDER)?;
+        // Without a lock (not every file system has them) the check of the name is what is left.
+        if let Some(file) = &incoming.file {
+            let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
+        }
         incoming.keep = true;
         Ok(incoming)
     }
 
     fn begin_named(&self, path: &RemotePath, attr: &Attr, span: u8) -> Result<Incoming> {
         let (dir, name) = self.place(path)?;
-        let temporary = temporary::name(&name, attr, span);
+        let temporary = temporary::name(&name, attr, span, MachineRun::here());
         let flags = OFlags::WRONLY
             | OFlags::CREATE
             | OFlags::EXCL
             | OFlags::NOFOLLOW
             | OFlags::NOCTTY
             | OFlags::CLOEXEC;
-        let make = || openat(&dir, temporary.as_bytes(), flags, Mode::RUSR | Mode::WUSR);
-        let file = anew(&dir, &temporary, make)?;
+        let file = openat(&dir, temporary.as_bytes(), flags, Mode::RUSR | Mode::WUSR);
+        let file = Some(file.map_err(errno)?);
         Ok(Incoming { dir, temporary, name, file, end: 0, keep: false })
     }
 
+    /// Locks what another run has left at `path`, or is writing: `None` where it is at work, or where
+    /// this is no file, or one that has further names.
+    ///
+    /// # Errors
+    /// The system's; `ELOOP` where a link is on the way, or has the name.
+    pub(crate) fn lock(&self, path: &RemotePath) -> Result<Option<Lock>> {
+        let (dir, name) = self.place(path)?;
+        // For writing, since NFS locks nothing else. A pipe has nobody at its other end.
+        let flags =
+            OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(&dir, name.as_bytes(), flags, Mode::empty()).map_err(errno)?;
+        // Not every file system has locks: other errors are passed over.
+        let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        if locked == Err(rustix::io::Errno::WOULDBLOCK) {
+            return Ok(None);
+        }
+        let stat = fstat(&file).map_err(errno)?;
+        let is_alone = regular(&stat).is_some() && stat.st_nlink == 1;
+        Ok(is_alone.then_some(Lock(file)))
+    }
+
+    /// Whether `path` is the name of the file that is locked.
+    ///
+    /// # Errors
+    /// The system's, but for a name that is not there.
+    pub(crate) fn names(&self, path: &RemotePath, lock: &Lock) -> Result<bool> {
+        let (dir, name) = self.place(path)?;
+        is_name_of(&dir, &name, &lock.0)
+    }
+
     /// Writes a whole file that has its name when this returns; with `sparse`, with holes in the
-    /// place of blocks of zeros.
+    /// place of blocks of zeros. Where another run takes it away meanwhile, it is written again.
     ///
     /// # Errors
     /// The system's; then there is nothing of it.
     pub fn put(
+        &self,
+        path: &RemotePath,
+        attr: &Attr,
+        pieces: &[bytes::Bytes],
+        finish: &Finish,
+        sparse: bool,
+    ) -> Result<Finished> {
+        match self.put_once(path, attr, pieces, finish, sparse) {
+            Err(Errno::ESTALE) => self.put_once(path, attr, pieces, finish, sparse),
+            end => end,
+        }
+    }
+
+    fn put_once(
         &self,
         path: &RemotePath,
         attr: &Attr,
@@ -252,9 +319,8 @@ impl Sink {
         finish: &Finish,
     ) -> Result<Finished> {
         let (dir, name) = self.place(path)?;
-        let temporary = temporary::name(&name, attr, 0);
-        let make = || symlinkat(target, &dir, temporary.as_bytes());
-        self.replacing(&dir, &temporary, &name, make, |dir, made| dress(dir, made, finish))
+        let make = |temporary: &Name| symlinkat(target, &dir, temporary.as_bytes());
+        self.replacing(&dir, &name, attr, make, |dir, made| dress(dir, made, finish))
     }
 
     /// Makes `path` a further name of `existing`, which must be in the directory too.
@@ -264,14 +330,12 @@ impl Sink {
     pub fn hard_link(&self, existing: &RemotePath, path: &RemotePath, attr: &Attr) -> Result<()> {
         let (from_dir, from) = self.place(existing)?;
         let (dir, name) = self.place(path)?;
-        let temporary = temporary::name(&name, attr, 0);
         // Without `SYMLINK_FOLLOW` a link is not gone through.
         let flags = AtFlags::empty();
-        let make = || linkat(&from_dir, from.as_bytes(), &dir, temporary.as_bytes(), flags);
-        self.replacing(&dir, &temporary, &name, make, |_, _| Ok(Finished::default()))?;
-        // A rename between two names of one file does nothing.
-        let _ = unlinkat(&dir, temporary.as_bytes(), AtFlags::empty());
-        Ok(())
+        let make = |temporary: &Name| {
+            linkat(&from_dir, from.as_bytes(), &dir, temporary.as_bytes(), flags)
+        };
+        self.replacing(&dir, &name, attr, make, |_, _| Ok(Finished::default())).map(drop)
     }
 
     /// Makes a device, a pipe or a socket, with `device` as its number.
@@ -293,34 +357,52 @@ impl Sink {
             FileKind::CharDevice => FileType::CharacterDevice,
             _ => return Err(Errno::EINVAL),
         };
-        let temporary = temporary::name(&name, attr, 0);
         // Nobody's before it has its owner.
-        let make = || mknodat(&dir, temporary.as_bytes(), kind, Mode::empty(), device);
-        self.replacing(&dir, &temporary, &name, make, |dir, made| {
+        let make =
+            |temporary: &Name| mknodat(&dir, temporary.as_bytes(), kind, Mode::empty(), device);
+        self.replacing(&dir, &name, attr, make, |dir, made| {
             let finished = dress(dir, made, finish)?;
             set_perm(dir, made, finish.perm)?;
             Ok(finished)
         })
     }
 
-    /// Makes something under a temporary name and gives it its own.
+    /// Makes something under a temporary name and gives it its own. Where another run takes it away
+    /// meanwhile, it is made again.
     fn replacing(
         &self,
         dir: &OwnedFd,
-        temporary: &Name,
         name: &Name,
-        make: impl Fn() -> rustix::io::Result<()>,
+        attr: &Attr,
+        make: impl Fn(&Name) -> rustix::io::Result<()>,
         prepare: impl Fn(&OwnedFd, &Name) -> Result<Finished>,
     ) -> Result<Finished> {
-        anew(dir, temporary, make)?;
-        let named = prepare(dir, temporary).and_then(|finished| {
-            renameat(dir, temporary.as_bytes(), dir, name.as_bytes()).map_err(errno)?;
-            Ok(finished)
-        });
-        if named.is_err() {
+        let once = || -> Result<Result<Finished>> {
+            let temporary = temporary::name(name, attr, 0, MachineRun::here());
+            make(&temporary).map_err(errno)?;
+            let named = prepare(dir, &temporary).and_then(|finished| {
+                renameat(dir, temporary.as_bytes(), dir, name.as_bytes()).map_err(errno)?;
+                Ok(finished)
+            });
+            // A rename between two names of one file does nothing, and leaves both.
             let _ = unlinkat(dir, temporary.as_bytes(), AtFlags::empty());
+            Ok(named)
+        };
+        match once()? {
+            Err(Errno::ENOENT) => once()?,
+            end => end,
         }
-        named
+    }
+
+    /// Returns when the names in the directory are on the disk.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn sync_dir(&self, path: &RemotePath) -> Result<()> {
+        let from_root = if path.is_root() { &b"."[..] } else { path.as_bytes() };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let dir = openat2(&self.root, from_root, flags, Mode::empty(), CONFINED).map_err(errno)?;
+        fsync(&dir).map_err(errno)
     }
 
     /// Sets what a directory is to have, when everything in it is done.
@@ -350,14 +432,13 @@ fn regular(stat: &rustix::fs::Stat) -> Option<Attr> {
     })
 }
 
-/// Makes what must not exist; what an earlier run has left of the name is removed.
-fn anew<T>(dir: &OwnedFd, temporary: &Name, make: impl Fn() -> rustix::io::Result<T>) -> Result<T> {
-    match make() {
-        Err(rustix::io::Errno::EXIST) => {
-            unlinkat(dir, temporary.as_bytes(), AtFlags::empty()).map_err(errno)?;
-            make().map_err(errno)
-        }
-        made => made.map_err(errno),
+/// Whether the name is that of the open file.
+fn is_name_of(dir: &OwnedFd, name: &Name, file: &OwnedFd) -> Result<bool> {
+    let open = fstat(file).map_err(errno)?;
+    match statat(dir, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(named) => Ok((named.st_dev, named.st_ino) == (open.st_dev, open.st_ino)),
+        Err(rustix::io::Errno::NOENT) => Ok(false),
+        Err(error) => Err(errno(error)),
     }
 }
 
@@ -385,7 +466,7 @@ fn set_perm(dir: &OwnedFd, made: &Name, perm: u32) -> Result<()> {
     let name = format!("/proc/self/fd/{}", held.as_raw_fd());
     match FileType::from_raw_mode(fstat(&held).map_err(errno)?.st_mode) {
         FileType::Symlink => Err(Errno::ELOOP),
-        _ => chmod(name, Mode::from_raw_mode(perm & 0o7777)).map_err(errno),
+        _ => chmod(name, Mode::from_raw_mode(perm & 0o1777)).map_err(errno),
     }
 }
 
@@ -420,11 +501,30 @@ fn apply(file: &OwnedFd, finish: &Finish) -> Result<Finished> {
             finished.xattrs_refused += 1;
         }
     }
-    fchmod(file, Mode::from_raw_mode(finish.perm & 0o7777)).map_err(errno)?;
+    fchmod(file, Mode::from_raw_mode(perm(file, finish)?)).map_err(errno)?;
     if let Some(mtime) = finish.mtime {
         futimens(file, &times(mtime)).map_err(errno)?;
     }
+    if finish.fsync {
+        fsync(file).map_err(errno)?;
+    }
     Ok(finished)
+}
+
+/// The permission bits that an open file, which has its owner by now, may have.
+fn perm(file: &OwnedFd, finish: &Finish) -> Result<u32> {
+    let perm = finish.perm & 0o7777;
+    if perm & setid::BITS == 0 {
+        return Ok(perm);
+    }
+    let stat = fstat(file).map_err(errno)?;
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => return Ok(setid::without(FileKind::Directory, perm)),
+        _ => FileKind::Regular,
+    };
+    let now = (stat.st_uid, stat.st_gid);
+    let kept = finish.set_ids.map_or(0, |owner| setid::kept(perm, owner, now));
+    Ok(setid::without(kind, perm) | kept)
 }
 
 impl Incoming {
@@ -454,9 +554,10 @@ impl Incoming {
     /// # Errors
     /// The system's; any part may be written.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let file = self.file.as_ref().ok_or(Errno::EBADF)?;
         let mut written = 0;
         while written < data.len() {
-            match rustix::io::pwrite(&self.file, &data[written..], offset + written as u64) {
+            match rustix::io::pwrite(file, &data[written..], offset + written as u64) {
                 Ok(0) => return Err(Errno::EIO),
                 Ok(count) => written += count,
                 Err(rustix::io::Errno::INTR) => {}
@@ -474,9 +575,19 @@ impl Incoming {
     /// Gives it what it is to have, and its name.
     ///
     /// # Errors
-    /// The system's; then the old file is untouched. `EISDIR` where a directory has the name.
+    /// The system's; then the old file is untouched. `EISDIR` where a directory has the name, and
+    /// `ESTALE` where another run has taken the file away.
     pub fn finish(mut self, finish: &Finish) -> Result<Finished> {
-        let finished = apply(&self.file, finish)?;
+        let file = self.file.take().ok_or(Errno::EBADF)?;
+        let finished = apply(&file, finish)?;
+        if !is_name_of(&self.dir, &self.temporary, &file)? {
+            self.keep = true;
+            return Err(Errno::ESTALE);
+        }
+        // Keeps the lock until the file has its name.
+        let _locked = file.try_clone()?;
+        // A file system on the network reports a full disk or an exceeded quota only here.
+        nix::unistd::close(file).map_err(|error| Errno::from_raw(error as i32))?;
         renameat(&self.dir, self.temporary.as_bytes(), &self.dir, self.name.as_bytes())
             .map_err(errno)?;
         self.keep = true;
@@ -504,6 +615,7 @@ pub(crate) fn identity(root: &OwnedFd, path: &RemotePath) -> Option<(u64, u64, u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Timestamp;
     use std::fs;
     use std::os::unix::fs::symlink;
     use testkit::path;
@@ -535,5 +647,54 @@ mod tests {
         assert_eq!(read("link", 7), Err(Errno::ELOOP));
         assert!(matches!(read("way/file", 7), Err(Errno::ELOOP | Errno::ENOTDIR)));
         assert_eq!(read("absent", 7), Err(Errno::ENOENT));
+    }
+
+    fn attr(size: u64) -> Attr {
+        let time = Timestamp::from_secs(7);
+        let kind = FileKind::Regular;
+        Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: time, mtime: time }
+    }
+
+    fn temporary_in(dir: &Path) -> RemotePath {
+        let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names = names.filter(|name| name.to_string_lossy().contains(".sshoal-"));
+        path(names.next().unwrap().to_str().unwrap())
+    }
+
+    #[test]
+    fn what_is_being_written_is_locked_until_its_writer_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let sink = Sink::open(dir.path()).unwrap();
+        let mut incoming = sink.begin_lasting(&path("f"), &attr(9)).unwrap();
+        incoming.append(b"begun").unwrap();
+        let left = temporary_in(dir.path());
+        assert!(sink.lock(&left).unwrap().is_none(), "its writer is at work");
+        drop(incoming);
+        let lock = sink.lock(&left).unwrap().unwrap();
+        assert!(sink.lock(&left).unwrap().is_none(), "somebody else has it");
+        assert!(sink.names(&left, &lock).unwrap());
+        fs::rename(dir.path().join(left.to_string()), dir.path().join("claimed")).unwrap();
+        assert!(!sink.names(&left, &lock).unwrap());
+        assert!(sink.names(&path("claimed"), &lock).unwrap());
+        drop(lock);
+        fs::hard_link(dir.path().join("claimed"), dir.path().join("another name")).unwrap();
+        assert!(sink.lock(&path("claimed")).unwrap().is_none(), "it has another name");
+    }
+
+    #[test]
+    fn a_file_that_was_taken_away_does_not_get_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let sink = Sink::open(dir.path()).unwrap();
+        for replaced in [false, true] {
+            let mut incoming = sink.begin(&path("f"), &attr(5)).unwrap();
+            incoming.append(b"right").unwrap();
+            let temporary = dir.path().join(temporary_in(dir.path()).to_string());
+            fs::rename(&temporary, dir.path().join("taken")).unwrap();
+            if replaced {
+                fs::write(&temporary, "wrong").unwrap();
+            }
+            assert_eq!(incoming.finish(&Finish::default()), Err(Errno::ESTALE));
+            assert!(!dir.path().join("f").exists());
+        }
     }
 }

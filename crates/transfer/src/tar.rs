@@ -21,6 +21,7 @@
 //! | `receive` | one member of an archive into a directory |
 //! | [`listing`] | the far side's tree in one answer, before the login serves SFTP |
 //! | `large` | whether a tree has files for which a stream is slow |
+//! | `stage` | what a pushed tree is called until it is whole |
 //! | `stream`, `tally` | waiting for the far side on a thread; what was done |
 //!
 //! Invariants:
@@ -30,6 +31,8 @@
 
 pub mod collect;
 mod far;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod large;
 pub mod listing;
 mod member;
@@ -37,6 +40,7 @@ mod pack;
 mod reader;
 mod receive;
 mod script;
+mod stage;
 mod stream;
 mod tally;
 mod unpack;
@@ -65,6 +69,8 @@ pub use far::{ANSWER_LIMIT, LOGIN_LIMIT};
 use far::{Ended, Far};
 use listing::Left;
 use script::{Kind, State};
+use stage::{begin_of_stages, numbered_stage};
+pub use stage::{stage, suits};
 use stream::{Flow, Input, Output};
 use tally::Tally;
 use unpack::{Naming, Unpacker};
@@ -200,14 +206,18 @@ pub enum Streamed {
 pub enum Declined {
     /// The far side runs no commands; its words.
     NoShell(String),
+    /// A name has a newline, which not every login shell can be given.
+    Unquotable,
     /// It has no tar of GNU's or of libarchive's kind.
     NoTar,
     /// The source is not there, or the directory of the target.
     Absent,
     /// Something has the target's name.
     Occupied,
-    /// An earlier, interrupted copy has left a part under the [`stage`].
+    /// An earlier, interrupted copy has left a part, or another one is at work.
     Staged {
+        /// What it is called, beside the name.
+        stage: Name,
         /// As [`Streak::in_doubt`].
         in_doubt: bool,
     },
@@ -251,37 +261,16 @@ pub struct Streak {
     pub why: Option<String>,
     /// It went there, and not here.
     pub is_push: bool,
-    /// Of a push: the tree has its name, and not that of a [`stage`].
+    /// Of a push: the tree has its name, and not that of the stage.
     pub placed: bool,
+    /// Of a push: the name that the tree has until it is whole.
+    pub stage: Option<Name>,
     /// Of a push that broke: a file in the stage may have size and time of its source, and not all
     /// of its content.
     pub in_doubt: bool,
     /// Of a push that broke: the large file in the midst of which it did, relative to the target, as
     /// it was then. There is a beginning of it, or nothing.
     pub cut: Option<(RemotePath, Attr)>,
-}
-
-/// The name that a pushed tree has until it is whole.
-///
-/// # Errors
-/// `ENAMETOOLONG` for a name that has no room for more.
-pub fn stage(name: &Name) -> base::Result<Name> {
-    let stage = [b".", name.as_bytes(), b".sshoal-new"].concat();
-    match stage.len() + script::MARK.len() <= 255 {
-        true => Name::new(&stage).map_err(|_| Errno::EINVAL),
-        false => Err(Errno::ENAMETOOLONG),
-    }
-}
-
-/// The name under which a run goes on with a [`stage`]. It is another one, since the tar of the
-/// interrupted stream may still be writing what was on its way, by names that begin with the stage.
-///
-/// # Errors
-/// As [`stage`].
-pub fn aside(name: &Name) -> base::Result<Name> {
-    stage(name)?;
-    let aside = [b".", name.as_bytes(), b".sshoal-old"].concat();
-    Name::new(&aside).map_err(|_| Errno::EINVAL)
 }
 
 impl Streaming {
@@ -294,6 +283,18 @@ impl Streaming {
             (options.verify, "--verify"),
         ];
         reasons.into_iter().find(|(is, _)| *is).map(|(_, option)| option)
+    }
+
+    /// As [`Streaming::unsuited`], of a tree that goes there.
+    #[must_use]
+    pub fn unsuited_for_tree_push(options: &Options) -> Option<&'static str> {
+        options.set_ids.then_some("--keep-setid").or(Streaming::unsuited_for_push(options))
+    }
+
+    /// As [`Streaming::unsuited`], of any stream that goes there: the far side's tar unpacks it.
+    #[must_use]
+    pub fn unsuited_for_push(options: &Options) -> Option<&'static str> {
+        options.fsync.then_some("--fsync")
     }
 
     /// As [`Streaming::unsuited`], of a stream by names, where a run has compared before.
@@ -315,7 +316,9 @@ impl Streaming {
         };
         let unable = |errno| Unable { place: pull.root.clone(), errno };
         let sink = Sink::open(&pull.root).map_err(unable)?;
-        let command = script::pull(&directory, &name, &self.options);
+        let Some(command) = script::pull(&directory, &name, &self.options) else {
+            return Ok(Streamed::Declined(Declined::Unquotable));
+        };
         let (far, method) = match self.prepare(&command, Use::Tree).await {
             Ok(prepared) => prepared,
             Err(declined) => return Ok(Streamed::Declined(declined)),
@@ -362,18 +365,20 @@ impl Streaming {
         Ok(streamed(tally, ended, (method, rate), &flow, began))
     }
 
-    /// Brings a tree there. Until it is whole it is called [`stage`].
+    /// Brings a tree there. Until it is whole it has the name of a [`stage`].
     ///
     /// # Errors
     /// The system's, where the source's directory cannot be opened; `ENAMETOOLONG`, see [`stage`].
     pub async fn push(&self, push: &Push) -> base::Result<Streamed> {
-        let stage = stage(&push.name)?;
+        let stage = stage(&push.name, &self.options)?;
         let directory = script::plain_path(&push.directory);
-        let names = [&push.name, &stage, &aside(&push.name)?];
-        let names = names.map(|name| script::plain_path(name.as_bytes()));
-        let command = script::push(&directory, &names, push.may_make, &self.options);
-        let source = Some((push.path.clone(), push.to.clone()));
-        let (far, method) = match self.prepare_for(&command, Use::Push, source).await {
+        let begin = begin_of_stages(&push.name);
+        let names = [push.name.as_bytes(), stage.as_bytes(), &begin].map(script::plain_path);
+        let is_directory = push.path.symlink_metadata().is_ok_and(|it| it.is_dir());
+        let making = script::Making { parent: push.may_make, stage: is_directory };
+        let command = script::push(&directory, &names, making, &self.options);
+        let Some(command) = command else { return Ok(Streamed::Declined(Declined::Unquotable)) };
+        let (far, method) = match self.prepare_for(&command, Use::Push, Some(push)).await {
             Ok(prepared) => prepared,
             Err(declined) => return Ok(Streamed::Declined(declined)),
         };
@@ -382,14 +387,14 @@ impl Streaming {
         let (leash, waiting, flow) = stream::leash();
         let rate = far.rate;
         let Running { stdin, stdout, exit } = far.running;
-        let (options, to) = (self.options.clone(), push.to.clone());
+        let (options, to, top) = (self.options.clone(), push.to.clone(), stage.clone());
         let mut tally = self.tally();
         let began = Instant::now();
         let work = tokio::task::spawn_blocking(move || {
             let output = Output { stream: stdin, waiting };
             let packed = pack(output, (method, rate), &options, &mut tally, |packer| {
-                packer.pack(parent.as_fd(), &from, stage.as_bytes(), &to)?;
-                Ok([stage.as_bytes(), script::MARK].concat())
+                packer.pack(parent.as_fd(), &from, top.as_bytes(), &to)?;
+                Ok([top.as_bytes(), script::MARK].concat())
             });
             (tally, packed)
         });
@@ -406,7 +411,8 @@ impl Streaming {
         Ok(match streamed(tally, ended, (method, rate), &flow, began) {
             Streamed::Partly(streak) => {
                 let in_doubt = in_doubt && !streak.placed;
-                Streamed::Partly(Streak { is_push: true, in_doubt, ..streak })
+                let stage = Some(stage);
+                Streamed::Partly(Streak { is_push: true, in_doubt, stage, ..streak })
             }
             Streamed::Whole(streak) => Streamed::Whole(Streak { is_push: true, ..streak }),
             declined => declined,
@@ -418,19 +424,19 @@ impl Streaming {
         self.prepare_for(command, to, None).await
     }
 
-    /// As [`Streaming::prepare`]; a tree that is to go there is at the path, and becomes the name.
+    /// As [`Streaming::prepare`], perhaps for a tree that is to go there.
     async fn prepare_for(
         &self,
         command: &[u8],
         to: Use,
-        source: Option<(PathBuf, RemotePath)>,
+        push: Option<&Push>,
     ) -> Result<(Far, Option<Method>), Declined> {
         let talk = async {
             let lists = to == Use::Push && self.spare.as_ref().is_some_and(|spare| spare.lists);
             let words = if lists { script::LIST } else { script::HELLO };
             let mut far = Far::greet(&*self.shell, command, words).await?;
             self.greeted.notify_one();
-            if let Some(declined) = self.unfit(&mut far, to, source).await? {
+            if let Some(declined) = self.unfit(&mut far, to, push).await? {
                 let is_listed = lists && declined == Declined::Occupied;
                 self.leave(far, is_listed).await;
                 return Ok(Err(declined));
@@ -458,18 +464,23 @@ impl Streaming {
         &self,
         far: &mut Far,
         to: Use,
-        source: Option<(PathBuf, RemotePath)>,
+        push: Option<&Push>,
     ) -> Result<Option<Declined>, Ended> {
         let declined = match far.greeting.state {
             State::Ready(_) => None,
             State::NoTar | State::Bare => Some(Declined::NoTar),
             State::Absent => Some(Declined::Absent),
             State::There => Some(Declined::Occupied),
-            State::Staged(kind) => Some(Declined::Staged { in_doubt: kind == Kind::Bsd }),
+            State::Staged(kind) => {
+                let stage = push.zip(far.greeting.stage.as_deref());
+                let stage = stage.and_then(|(it, number)| numbered_stage(&it.name, number).ok());
+                let in_doubt = kind == Kind::Bsd;
+                stage.map(|stage| Declined::Staged { stage, in_doubt })
+            }
         };
         // What only streams carry of directories, and what they compress, several sessions do not.
         let together = self.options.hard_links && to == Use::Tree;
-        let only_streams = self.options.xattrs || together;
+        let only_streams = self.options.xattrs.any() || together;
         if declined.is_some()
             || !self.only_if_fast
             || only_streams
@@ -486,10 +497,11 @@ impl Streaming {
         if round_trip <= LONG_ROUND_TRIP {
             return Ok(None);
         }
-        let has_big_files = match source {
+        let has_big_files = match push {
             None if is_one_file => true,
             None => far.has_big_files().await?,
-            Some((path, name)) => {
+            Some(push) => {
+                let (path, name) = (push.path.clone(), push.to.clone());
                 let options = self.options.clone();
                 let look = move || large::is_in(&path, &name, &options);
                 tokio::task::spawn_blocking(look).await.unwrap_or(false)
@@ -603,6 +615,7 @@ fn streamed(
         why,
         is_push: false,
         placed,
+        stage: None,
         in_doubt: false,
         cut: tally.sending.filter(|(_, attr)| attr.size >= LASTING_BYTES),
     };

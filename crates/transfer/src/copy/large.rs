@@ -5,30 +5,26 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Instant;
 
-use base::{Access, AttrChange, Errno, Fh, OpenFlags, Remote};
+use base::{Errno, Fh};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
+use super::resume::Begun;
 use super::{Attempt, Copy, Outcome, Temporary, pieces};
 use crate::digest::Held;
 use crate::events::Progress;
 use crate::flow::Side;
 use crate::outcome::Doing;
 use crate::run::Copied;
-use crate::temporary::{self, Partial};
 
 /// The span in bits of the number of bytes: a quarter of the file, which is what an interruption
 /// costs at most, and 1 to 64 MiB, as wide as the window of a remote gets (`flow`).
 const SPAN_BITS: std::ops::RangeInclusive<u8> = 20..=26;
 
-/// Bytes before the point of continuing that are compared with the source.
-const COMPARED_BYTES: u64 = 64 << 10;
-
-/// Continuing begins at a multiple of this, in bytes.
-const ALIGNMENT_BYTES: u64 = 4096;
+/// Bytes after which it is checked again that no other run has taken the file away.
+const CHECK_BYTES: u64 = 64 << 20;
 
 /// What became of one piece.
 enum Piece {
@@ -40,8 +36,17 @@ enum Piece {
     Short,
 }
 
+/// How sending all pieces ended, if nothing failed.
+enum Carried {
+    Whole,
+    /// The source has less than it had.
+    Short,
+    /// Another run has taken the file away.
+    Taken,
+}
+
 /// How far ahead pieces of a file of this size are sent, in bits of the number of bytes.
-fn span(size: u64) -> u8 {
+pub(super) fn span(size: u64) -> u8 {
     let quarter = (size / 4).max(1).ilog2() as u8;
     quarter.clamp(*SPAN_BITS.start(), *SPAN_BITS.end())
 }
@@ -54,20 +59,21 @@ type Room<'a> = Pin<Box<dyn Future<Output = OwnedSemaphorePermit> + Send + 'a>>;
 impl<'a> Copy<'a> {
     /// Copies the file in pieces, from where an earlier run has come to.
     pub(super) async fn large(&self) -> Outcome<Attempt> {
-        let (made, start, span) = self.begin().await?;
+        let Begun { made, start, span, length } = self.begin().await?;
         let path = made.path.clone();
         if start == 0 {
             self.left.set((!self.core.job.options.partial).then(|| path.clone()));
         }
         Progress::add(&self.core.progress.bytes_done, start);
-        let end = self.transfer(&made, start, 1 << span).await;
+        let end = self.transfer(&made, start, 1 << span, length).await;
         let end = match end {
-            Ok(true) => self.complete(made, start).await,
-            Ok(false) => Ok(Attempt::Changed),
+            Ok(Carried::Whole) => self.complete(made, start).await,
+            Ok(Carried::Short) => Ok(Attempt::Changed),
+            Ok(Carried::Taken) => Ok(Attempt::Taken),
             Err(problem) => Err(problem),
         };
         let worthless = match &end {
-            Ok(Attempt::Done(_)) => false,
+            Ok(Attempt::Done(_) | Attempt::Taken) => false,
             Ok(Attempt::Changed) => true,
             Err(problem) => self.is_worthless(problem),
         };
@@ -86,68 +92,42 @@ impl<'a> Copy<'a> {
     }
 
     /// All was written: the source is looked at again, and the file gets its name.
-    async fn complete(&self, made: Temporary<'_>, start: u64) -> Outcome<Attempt> {
+    async fn complete(&self, made: Temporary, start: u64) -> Outcome<Attempt> {
         let size = self.core.job.options.sparse.then_some(self.attr.size);
         let from = self.source()?;
-        let (now, dressed) =
-            tokio::join!(from.remote.fstat(from.fh), self.dress(made.file.fh, size));
+        let (now, dressed, is_own) = tokio::join!(
+            from.remote.fstat(from.fh),
+            self.dress(&made.file, size),
+            self.is_own(&made)
+        );
+        if !is_own {
+            return Ok(Attempt::Taken);
+        }
         if !self.is_unchanged(&now.map_err(self.failed(Doing::Read))?) {
             return Ok(Attempt::Changed);
         }
-        self.place(made, &dressed?).await?;
+        if !self.place(made, &dressed?).await? {
+            return Ok(Attempt::Taken);
+        }
         let bytes = self.attr.size - start;
         Ok(Attempt::Done(Copied { bytes, resumed: start }))
     }
 
-    /// Opens what an earlier run has left, if it can be relied on, or makes the file anew. Gives
-    /// where to begin, and the span.
-    async fn begin(&self) -> Outcome<(Temporary<'a>, u64, u8)> {
-        let (tag, span) = (temporary::tag(&self.name, &self.attr), span(self.attr.size));
-        let fitting = self.step.partials.iter().filter(|partial| partial.tag == tag);
-        if let Some(partial) = fitting.max_by_key(|partial| partial.reliable())
-            && let Some((made, start)) = self.go_on(partial).await
-        {
-            return Ok((made, start, partial.span));
-        }
-        let path = self.beside(&temporary::name(&self.name, &self.attr, span));
-        Ok((self.make(path, Access::Write).await?, 0, span))
-    }
-
-    /// Opens what an earlier run has left and compares its end with the source. `None` when it is
-    /// not worth it, or not right.
-    async fn go_on(&self, partial: &Partial) -> Option<(Temporary<'a>, u64)> {
-        let start = partial.reliable().min(self.attr.size) / ALIGNMENT_BYTES * ALIGNMENT_BYTES;
-        if start == 0 {
-            return None;
-        }
-        let remote = self.target();
-        let path = self.beside(&partial.file);
-        let flags = OpenFlags::existing(Access::ReadWrite);
-        let opened = remote.open(&path, flags).await.ok()?;
-        let file = Held { remote, fh: opened.fh };
-        let source = self.source().ok()?;
-        let compared = start.min(COMPARED_BYTES);
-        let read = |remote: &'a Arc<dyn Remote>, fh: Fh| {
-            remote.read(fh, start - compared, compared as u32)
-        };
-        let (left, source) = tokio::join!(read(remote, file.fh), read(source.remote, source.fh));
-        let (left, source) = (left.ok()?.to_vec(), source.ok()?.to_vec());
-        if left != source || left.len() as u64 != compared {
-            return None;
-        }
-        // What lies behind may have been written or not; where holes are made it must not show.
-        let cut = AttrChange { size: Some(start), ..AttrChange::default() };
-        remote.fsetattr(file.fh, cut).await.ok()?;
-        Some((Temporary { path, file }, start))
-    }
-
-    /// Brings all from `start` over; `false` when the source has less than it had.
-    async fn transfer(&self, made: &Temporary<'_>, start: u64, span: u64) -> Outcome<bool> {
+    /// Brings all from `start` over. The file at the target has `length` bytes: where there is
+    /// anything, no hole is left for zeros.
+    async fn transfer(
+        &self,
+        made: &Temporary,
+        start: u64,
+        span: u64,
+        length: u64,
+    ) -> Outcome<Carried> {
         let (flow, size) = (&self.core.flow, self.attr.size);
         let from = self.source()?;
         let mut tasks: JoinSet<Result<Piece, Fault>> = JoinSet::new();
         let mut written = Written { all_before: start, further: BTreeMap::new() };
         let mut next = start;
+        let (mut check, mut check_at) = (None, start + CHECK_BYTES);
         let mut room: Option<Room<'_>> = None;
         while written.all_before < size {
             let len = flow.piece_bytes().min(size - next);
@@ -156,27 +136,40 @@ impl<'a> Copy<'a> {
                 room = Some(Box::pin(flow.room(len)));
             }
             let asked = len;
+            if check.is_none() && written.all_before >= check_at {
+                check_at = written.all_before + CHECK_BYTES;
+                check = Some(Box::pin(self.is_own(made)));
+            }
             tokio::select! {
                 biased;
+                is_own = async { check.as_mut().expect("it is under way").await },
+                    if check.is_some() =>
+                {
+                    check = None;
+                    if !is_own {
+                        return Ok(Carried::Taken);
+                    }
+                }
                 Some(over) = tasks.join_next(), if !tasks.is_empty() => match settled(over) {
                     Ok(Piece::Written { offset, len }) => {
                         Progress::add(&self.core.progress.bytes_done, len);
                         written.add(offset, len);
                     }
-                    Ok(Piece::Short) => return Ok(false),
+                    Ok(Piece::Short) => return Ok(Carried::Short),
                     Err((doing, errno)) => return Err(self.failed(doing)(errno)),
                 },
                 permit = async { room.as_mut().expect("it is wanted").await },
                     if wanted =>
                 {
                     room = None;
-                    let piece = self.piece(from, made.file.fh, next, asked, permit);
+                    let sparse = self.core.job.options.sparse && next >= length;
+                    let piece = self.piece(from, made.file.fh(), next, asked, (sparse, permit));
                     tasks.spawn(piece);
                     next += asked;
                 }
             }
         }
-        Ok(true)
+        Ok(Carried::Whole)
     }
 
     /// Reads a piece and writes it.
@@ -186,11 +179,10 @@ impl<'a> Copy<'a> {
         to: Fh,
         offset: u64,
         len: u64,
-        room: OwnedSemaphorePermit,
+        (sparse, room): (bool, OwnedSemaphorePermit),
     ) -> impl Future<Output = Result<Piece, Fault>> + Send + 'static {
         let (source, from) = (from.remote.clone(), from.fh);
         let target = self.target().clone();
-        let sparse = self.core.job.options.sparse;
         let waits = self.core.flow.waits();
         async move {
             let since = Instant::now();

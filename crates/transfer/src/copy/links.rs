@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use base::{Errno, RemotePath, RenameMode};
 
-use super::{Left, Outcome, failed, make_way, remove_stale};
+use super::{ATTEMPTS, Left, Outcome, failed, make_way, remove_stale, taken};
 use crate::outcome::{Doing, Problem};
 use crate::run::{Copied, Core, attributes};
 use crate::step::Step;
-use crate::temporary;
+use crate::temporary::{self, MachineRun};
 
 /// Makes a symbolic link, in the place of what has its name.
 pub(crate) async fn symlink(core: &Core, step: &Step, left: &Left) -> Outcome<()> {
@@ -67,9 +67,8 @@ impl Made {
         if matches!(self, Made::Name { .. }) {
             return Ok(());
         }
-        let target = &core.job.target.remote;
         let change = attributes(core, &step.attr);
-        match core.with_owners(change, |change| target.setattr(path, change)).await {
+        match core.set_by_name(path, &step.attr, change).await {
             // Not every system has times of links.
             Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
             set => set,
@@ -77,16 +76,27 @@ impl Made {
     }
 }
 
-/// Makes something under a temporary name, and gives it its own.
+/// Makes something under a temporary name, and gives it its own. Where another run takes it away
+/// meanwhile, it is made again.
 async fn replacing(core: &Core, step: &Step, left: &Left, made: &Made) -> Outcome<()> {
+    for _ in 0..ATTEMPTS {
+        if replace(core, step, left, made).await? {
+            return Ok(());
+        }
+    }
+    Err(taken(step))
+}
+
+/// `false` where another run has taken it away.
+async fn replace(core: &Core, step: &Step, left: &Left, made: &Made) -> Outcome<bool> {
     let to = core.job.target.path_of(&step.name);
     let (Some(parent), Some(name)) = (to.parent(), to.file_name()) else {
         return Err(failed(step, Doing::Make)(Errno::EEXIST));
     };
-    let path = parent.join(&temporary::name(&name, &step.attr, 0));
+    let path = parent.join(&temporary::name(&name, &step.attr, 0, MachineRun::UNKNOWN));
     left.set(Some(path.clone()));
     let end = put(core, step, made, &path, &to).await;
-    if end.is_err() || matches!(made, Made::Name { .. }) {
+    if !matches!(end, Ok(true)) || matches!(made, Made::Name { .. }) {
         // A rename between two names of one file does nothing, and leaves both.
         left.remove(core).await;
     }
@@ -100,18 +110,16 @@ async fn put(
     made: &Made,
     path: &RemotePath,
     to: &RemotePath,
-) -> Outcome<()> {
+) -> Outcome<bool> {
     let target = &core.job.target.remote;
-    let end = match made.make(core, path).await {
-        // What an earlier run has left.
-        Err(Errno::EEXIST) => {
-            target.unlink(path).await.map_err(failed(step, Doing::Make))?;
-            made.make(core, path).await
-        }
-        end => end,
-    };
-    end.map_err(failed(step, Doing::Make))?;
-    made.dress(core, step, path).await.map_err(failed(step, Doing::SetAttr))?;
+    made.make(core, path).await.map_err(failed(step, Doing::Make))?;
+    match made.dress(core, step, path).await {
+        Err(Errno::ENOENT) => return Ok(false),
+        dressed => dressed.map_err(failed(step, Doing::SetAttr))?,
+    }
     make_way(core, step, to).await?;
-    target.rename(path, to, RenameMode::Replace).await.map_err(failed(step, Doing::Rename))
+    match target.rename(path, to, RenameMode::Replace).await {
+        Err(Errno::ENOENT) => Ok(false),
+        renamed => renamed.map(|()| true).map_err(failed(step, Doing::Rename)),
+    }
 }

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use base::{Access, Data, Errno};
+use base::{Data, Errno};
 
 use super::{Attempt, Copy, Origin, Outcome, Temporary};
+use crate::events::Progress;
 use crate::flow::Side;
 use crate::outcome::{Doing, Problem};
 use crate::run::{Copied, attributes};
 use crate::sink::{Finish, Sink};
-use crate::{events::Progress, temporary};
+use crate::temporary::{self, MachineRun};
 
 impl<'a> Copy<'a> {
     /// Copies the file at once.
@@ -26,12 +27,12 @@ impl<'a> Copy<'a> {
             return self.put(sink.clone(), data).await;
         }
         // Made while the content is on its way.
-        let path = self.beside(&temporary::name(&self.name, &self.attr, 0));
+        let file = temporary::name(&self.name, &self.attr, 0, MachineRun::UNKNOWN);
+        let path = self.beside(&file);
         self.left.set(Some(path.clone()));
-        let (data, made) =
-            tokio::join!(biased; self.read(), self.make(path.clone(), Access::Write));
+        let (data, made) = tokio::join!(biased; self.read(), self.make(path.clone()));
         let end = match (data, made) {
-            (Ok(Some(data)), Ok(made)) => self.fill(data, made).await.map(Attempt::Done),
+            (Ok(Some(data)), Ok(made)) => self.fill(data, made).await,
             (Ok(None), Ok(_)) => Ok(Attempt::Changed),
             (Ok(_), Err(problem)) | (Err(problem), _) => Err(problem),
         };
@@ -66,18 +67,20 @@ impl<'a> Copy<'a> {
     }
 
     /// Writes the content, and gives the file its name.
-    async fn fill(&self, data: Data, made: Temporary<'_>) -> Outcome<Copied> {
+    async fn fill(&self, data: Data, made: Temporary) -> Outcome<Attempt> {
         let since = Instant::now();
         let bytes = data.len() as u64;
         let sparse = self.core.job.options.sparse;
-        let write = self.core.write(made.file.fh, 0, &data);
+        let write = self.core.write(made.file.fh(), 0, &data);
         let size = sparse.then_some(bytes);
-        let (written, now) = tokio::join!(biased; write, self.dress(made.file.fh, size));
+        let (written, now) = tokio::join!(biased; write, self.dress(&made.file, size));
         written.map_err(self.failed(Doing::Write))?;
-        self.place(made, &now?).await?;
+        if !self.place(made, &now?).await? {
+            return Ok(Attempt::Taken);
+        }
         self.core.flow.waited(Side::Target, since);
         Progress::add(&self.core.progress.bytes_done, bytes);
-        Ok(Copied { bytes, resumed: 0 })
+        Ok(Attempt::Done(Copied { bytes, resumed: 0 }))
     }
 
     /// Writes the file by system calls, all of them on one thread.
@@ -87,8 +90,10 @@ impl<'a> Copy<'a> {
         let wanted = attributes(self.core, &self.attr);
         let finish = Finish {
             perm: self.attr.perm,
+            set_ids: self.core.set_ids_of(&self.attr),
             owner: wanted.uid.zip(wanted.gid),
             mtime: Some(self.attr.mtime),
+            fsync: self.core.job.options.fsync,
             ..Finish::default()
         };
         let (path, attr, bytes) = (self.to.clone(), self.attr, data.len() as u64);
@@ -105,6 +110,7 @@ impl<'a> Copy<'a> {
         };
         let finished = finished.map_err(|errno| match errno {
             Errno::EISDIR => Problem::DirectoryInTheWay { name: self.step.name.clone() },
+            Errno::ESTALE => super::taken(self.step),
             errno => self.failed(Doing::Write)(errno),
         })?;
         if finished.owner_refused {

@@ -8,8 +8,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::decide::{Verdict, decide};
+use super::folding::Folding;
 use super::{Found, Pair, list};
-use crate::deletion::Deletion;
+use crate::deletion::{Absent, Deletion};
 use crate::digest;
 use crate::dir::{Dir, Last, Need, Place};
 use crate::job::Tree;
@@ -43,7 +44,6 @@ struct Candidate {
 
 /// Compares the entries of a pair.
 pub(super) async fn pair(core: Arc<Core>, pair: Pair) -> Found {
-    let source = &core.job.sources[pair.source].tree;
     let dir_name = pair.own.name.clone();
     if dir_name.as_bytes().len() > PATH_MAX_BYTES {
         let (name, doing, errno) = (dir_name, Doing::ListSource, Errno::ENAMETOOLONG);
@@ -56,7 +56,8 @@ pub(super) async fn pair(core: Arc<Core>, pair: Pair) -> Found {
             false => Ok(Vec::new()),
         }
     };
-    let (listed, at_target) = tokio::join!(listing_of_source(source, &pair.from), at_target);
+    let (listed, at_target) =
+        tokio::join!(listing_of_source(&core, pair.source, &pair.from), at_target);
     let failed = |doing, errno| Problem::Failed { name: dir_name.clone(), doing, errno };
     let listed = match listed {
         Ok(listed) => listed,
@@ -74,19 +75,27 @@ pub(super) async fn pair(core: Arc<Core>, pair: Pair) -> Found {
         }
     };
     let (mut there, mut partials) = sort_out(at_target, &listed);
+    let surplus = match there.is_empty() {
+        true => Vec::new(),
+        false => surplus(&there, &listed),
+    };
+    let folding = Folding::new(&surplus, &listed);
+    find_folded(&core, &dir_name, &folding, &mut there).await;
     let mut candidates = Vec::new();
     for (entry, attr) in listed {
         let name = dir_name.join(&entry);
         if core.job.options.filter.excludes(&name, attr.is_dir()) {
             // What is excluded is not deleted either.
-            there.remove(&entry);
+            if !core.job.options.delete_excluded {
+                there.remove(&entry);
+            }
             continue;
         }
         candidates.push(Candidate {
             source: pair.source,
             from: pair.from.join(&entry),
             there: there.remove(&entry),
-            partials: partials.remove(temporary::stem(&entry)).unwrap_or_default(),
+            partials: partials.remove(&*temporary::stem(&entry)).unwrap_or_default(),
             name,
             attr,
             identity: None,
@@ -100,9 +109,39 @@ pub(super) async fn pair(core: Arc<Core>, pair: Pair) -> Found {
         enter(&core, &pair.own, pair.file_system, candidate, verdict, &mut found).await;
     }
     if core.job.options.delete {
-        gather_deletions(&core, &pair.own, there, &found.steps);
+        gather_deletions(&core, &pair, there, &folding, &found.steps);
     }
     found
+}
+
+/// The names of the target that the source has not, in the order of names.
+fn surplus(there: &HashMap<Name, Attr>, listed: &[(Name, Attr)]) -> Vec<Name> {
+    let is_surplus = |name: &&Name| listed.binary_search_by(|(it, _)| it.cmp(name)).is_err();
+    let mut surplus: Vec<Name> = there.keys().filter(is_surplus).cloned().collect();
+    surplus.sort_unstable();
+    surplus
+}
+
+/// Takes names of the source for those of the target that differ by case or form alone, where the
+/// target does not tell them apart: it answers for a name that it has not listed.
+async fn find_folded(
+    core: &Core,
+    dir: &RemotePath,
+    folding: &Folding,
+    there: &mut HashMap<Name, Attr>,
+) {
+    for (surplus, name) in folding.pairs() {
+        if there.contains_key(name) {
+            continue;
+        }
+        let seen = core.job.target.remote.lstat(&core.job.target.path_of(&dir.join(name))).await;
+        if let (Ok(seen), Some(listed)) = (seen, there.get(surplus))
+            && seen == *listed
+        {
+            there.remove(surplus);
+            there.insert(name.clone(), seen);
+        }
+    }
 }
 
 /// The directory as it was listed ahead, or as it is.
@@ -117,15 +156,22 @@ fn listed_ahead(tree: &Tree, path: &RemotePath) -> Option<Vec<(Name, Attr)>> {
     tree.ahead.as_ref()?.take(path)
 }
 
-/// As [`listing`], of a source: what looks empty is.
+/// As [`listing`], of a source: what looks empty is. What else it leaves out is asked for beside it
+/// ([`unseen`](crate::unseen)).
 ///
 /// OpenSSH's server leaves out what it cannot look at, which is everything in a directory that may
 /// be read and not be entered. To take that for empty is to lack it at the target, and to delete it
 /// there.
-async fn listing_of_source(tree: &Tree, path: &RemotePath) -> Result<Vec<(Name, Attr)>> {
+async fn listing_of_source(
+    core: &Core,
+    source: usize,
+    path: &RemotePath,
+) -> Result<Vec<(Name, Attr)>> {
+    let tree = &core.job.sources[source].tree;
     if let Some(entries) = listed_ahead(tree, path) {
         return Ok(entries);
     }
+    core.ask_for_unseen(source);
     let entries = list(&tree.remote, path).await?;
     if entries.is_empty() && tree.local.is_none() {
         let any = Name::new(b"any").expect("it is one");
@@ -156,21 +202,42 @@ fn sort_out(
 
 /// What is left over at the target when all of the source's names were taken out. Left-overs of
 /// what is copied now are continued, or removed with that.
-fn gather_deletions(core: &Core, own: &Arc<Dir>, mut there: HashMap<Name, Attr>, steps: &[Step]) {
+fn gather_deletions(
+    core: &Core,
+    pair: &Pair,
+    mut there: HashMap<Name, Attr>,
+    folding: &Folding,
+    steps: &[Step],
+) {
     let copied =
         steps.iter().filter(|step| matches!(step.action, Action::Copy(_) | Action::MakeLink(_)));
     for partial in copied.flat_map(|step| &step.partials) {
         there.remove(&partial.file);
     }
-    let filter = &core.job.options.filter;
+    let own = &pair.own;
     let mut deletions: Vec<Deletion> = there
         .into_iter()
-        .map(|(name, attr)| (own.name.join(&name), attr))
-        .filter(|(name, attr)| !filter.excludes(name, attr.is_dir()))
-        .map(|(name, attr)| Deletion { dir: own.clone(), name, kind: attr.kind })
+        .filter(|(last, attr)| !is_at_work(core, own, last, attr))
+        .map(|(last, attr)| (own.name.join(&last), last, attr))
+        .filter(|(name, _, attr)| !core.job.options.keeps(name, attr.is_dir()))
+        .map(|(name, last, attr)| {
+            // What is left out may be at the source.
+            let is_excluded = core.job.options.filter.excludes(&name, attr.is_dir());
+            let (source, path) = (pair.source, pair.from.join(&last));
+            let absent =
+                (!is_excluded).then(|| Absent { source, path, alias: folding.alias(&last) });
+            Deletion { dir: own.clone(), name, attr, absent }
+        })
         .collect();
     deletions.sort_by(|a, b| a.name.cmp(&b.name));
     core.late.lock().unwrap_or_else(PoisonError::into_inner).deletions.extend(deletions);
+}
+
+/// Whether another run writes to the file, where that can be told.
+fn is_at_work(core: &Core, own: &Dir, name: &Name, attr: &Attr) -> bool {
+    let lasts = Partial::parse(name, attr).is_some_and(|(_, partial)| partial.lasts());
+    let path = core.job.target.path_of(&own.name).join(name);
+    lasts && core.sink.as_ref().is_some_and(|sink| matches!(sink.lock(&path), Ok(None)))
 }
 
 /// Which of the files have other names, where the source can tell.
@@ -267,7 +334,7 @@ pub(super) async fn single(
         (FileKind::Regular, Some(file), true) => {
             let listed = list(&core.job.target.remote, &core.job.target.path_of(&dir.name)).await;
             let (_, mut partials) = sort_out(listed.unwrap_or_default(), &[]);
-            partials.remove(temporary::stem(&file)).unwrap_or_default()
+            partials.remove(&*temporary::stem(&file)).unwrap_or_default()
         }
         _ => Vec::new(),
     };
@@ -305,10 +372,11 @@ async fn enter(
     if attr.is_dir() {
         return enter_dir(core, step, file_system, found).await;
     }
-    let in_the_way = step.changes() && there.is_some_and(|there| there.is_dir());
-    if !in_the_way || is_empty(core, &step).await {
-        return found.steps.push(step);
-    }
+    let in_the_way = there.filter(|there| step.changes() && there.is_dir());
+    let in_the_way = match in_the_way {
+        Some(there) if !is_empty(core, &step).await => there,
+        _ => return found.steps.push(step),
+    };
     if !core.job.options.delete {
         // Found again, and told, when the step is carried out; a dry run would not find it.
         if core.job.options.dry_run {
@@ -319,8 +387,8 @@ async fn enter(
         return found.steps.push(step);
     }
     core.planned(&step);
-    let deletion =
-        Deletion { dir: dir.clone(), name: step.name.clone(), kind: FileKind::Directory };
+    let (name, attr) = (step.name.clone(), in_the_way);
+    let deletion = Deletion { dir: dir.clone(), name, attr, absent: None };
     step.there = None;
     // None of its other names waits for it.
     step.identity = None;

@@ -6,6 +6,7 @@ use base::{Attr, AttrChange, FileKind};
 
 use super::Core;
 use crate::plan::is_same_second;
+use crate::setid;
 
 /// Owner and group at the target, unless they are left.
 fn owner(core: &Core, attr: &Attr) -> Option<(u32, u32)> {
@@ -15,12 +16,15 @@ fn owner(core: &Core, attr: &Attr) -> Option<(u32, u32)> {
     core.job.options.owners.of(attr.uid, attr.gid)
 }
 
-/// All that what has `attr` at the source is to have at the target.
+/// All that what has `attr` at the source is to have at the target. Set-ID bits are what is wished:
+/// [`Core::set_attributes`] decides.
 pub(crate) fn attributes(core: &Core, attr: &Attr) -> AttrChange {
     let owner = owner(core, attr);
+    let wished = core.set_ids_of(attr).map_or(0, |_| attr.perm & setid::BITS);
     AttrChange {
         // A link has no mode of its own.
-        perm: (attr.kind != FileKind::Symlink).then_some(attr.perm),
+        perm: (attr.kind != FileKind::Symlink)
+            .then_some(setid::without(attr.kind, attr.perm) | wished),
         uid: owner.map(|owner| owner.0),
         gid: owner.map(|owner| owner.1),
         size: None,
@@ -34,18 +38,23 @@ pub(crate) fn attributes(core: &Core, attr: &Attr) -> AttrChange {
 /// no more.
 pub(crate) fn differing(core: &Core, attr: &Attr, there: &Attr) -> AttrChange {
     let mut change = attributes(core, attr);
-    if change.perm == Some(there.perm) {
-        change.perm = None;
-    }
     if change.uid == Some(there.uid) && change.gid == Some(there.gid) {
         (change.uid, change.gid) = (None, None);
     }
+    if let Some(owner) = core.set_ids_of(attr) {
+        // Where the owner stays what it is, it may be one that these bits are not for.
+        let now = if change.uid.is_some() { owner } else { (there.uid, there.gid) };
+        let kept = setid::kept(attr.perm, owner, now);
+        change.perm = change.perm.map(|perm| perm & !setid::BITS | kept);
+    }
+    let is_new_owner_of_bits =
+        change.uid.is_some() && change.perm.is_some_and(|perm| perm & setid::BITS != 0);
+    // A change of owner takes these bits away.
+    if change.perm == Some(there.perm) && !is_new_owner_of_bits {
+        change.perm = None;
+    }
     if is_same_second(attr.mtime, there.mtime) {
         (change.atime, change.mtime) = (None, None);
-    }
-    // A change of owner takes set-id bits away.
-    if change.uid.is_some() && attr.perm & 0o6000 != 0 && attr.kind != FileKind::Symlink {
-        change.perm = Some(attr.perm);
     }
     change
 }

@@ -1,22 +1,27 @@
 //! What all parts of a run share, and the books.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use base::{AttrChange, Errno, FileKind, RemotePath, Result};
-use tokio::sync::watch;
+use base::{Attr, AttrChange, Errno, FileKind, RemotePath, Result};
+use tokio::sync::{OnceCell, watch};
 
 use super::Copied;
 use crate::deletion::Late;
+use crate::digest::AbortOnDrop;
 use crate::dir::Last;
 use crate::events::{Entry, Events, Progress};
 use crate::flow::{Flow, Side};
 use crate::job::{Job, Source};
 use crate::outcome::{Counts, Outcome, PROBLEMS_KEPT, Problem, Stop};
+use crate::setid;
 use crate::sink::Sink;
 use crate::step::{Action, Step};
+use crate::temporary::MachineRun;
+use crate::unseen::Asked;
 
 /// What all parts of a run share.
 pub(crate) struct Core {
@@ -30,6 +35,9 @@ pub(crate) struct Core {
     pub(crate) here: Vec<Option<Arc<Sink>>>,
     pub(crate) owners_refused: AtomicBool,
     pub(crate) late: Mutex<Late>,
+    target_run: OnceCell<MachineRun>,
+    /// What is being asked of sources whose directories are listed by their remotes.
+    unseen: Mutex<BTreeMap<usize, Asked>>,
     tally: Mutex<Tally>,
     stop: watch::Sender<Option<Stop>>,
     begun: Instant,
@@ -41,6 +49,7 @@ struct Tally {
     problems: Vec<Problem>,
     problems_total: u64,
     withheld: u64,
+    limited: bool,
 }
 
 /// Whether nothing can go on after this.
@@ -65,10 +74,24 @@ impl Core {
             progress: Arc::default(),
             owners_refused: AtomicBool::new(false),
             late: Mutex::default(),
+            target_run: OnceCell::new(),
+            unseen: Mutex::default(),
             tally: Mutex::default(),
             stop: watch::Sender::new(None),
             begun: Instant::now(),
         })
+    }
+
+    /// The run of the machine that the target is on.
+    pub(crate) async fn target_run(&self) -> MachineRun {
+        let learn = async || match self.job.target.local {
+            Some(_) => MachineRun::here(),
+            None => {
+                let named = self.job.target.remote.server_run().await.ok().flatten();
+                MachineRun::of(named.as_deref())
+            }
+        };
+        *self.target_run.get_or_init(learn).await
     }
 
     fn tally(&self) -> MutexGuard<'_, Tally> {
@@ -101,6 +124,36 @@ impl Core {
     /// Whether anything has failed.
     pub(crate) fn has_problems(&self) -> bool {
         self.tally().problems_total > 0
+    }
+
+    /// Whether it is known of this entry, or of a directory that it is in, that it has failed.
+    pub(crate) fn has_problem_at(&self, name: &RemotePath) -> bool {
+        self.tally().problems.iter().any(|problem| name.is_within(problem.name()))
+    }
+
+    /// How long the run takes already.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Begins to ask a source, once, what its listings leave out. Within a runtime.
+    pub(crate) fn ask_for_unseen(&self, source: usize) {
+        let tree = &self.job.sources[source].tree;
+        let Some(unseen) = &tree.unseen else { return };
+        let mut asked = self.unseen.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.entry(source).or_insert_with(|| {
+            let (unseen, top) = (unseen.clone(), tree.path.clone());
+            let task = tokio::spawn(async move { Ok(unseen.below(&top).await) });
+            // Here, so that it ends with the run, also if nobody waits for it.
+            let task = AbortOnDrop(task);
+            Box::pin(async move { task.join().await.ok().flatten() })
+        });
+    }
+
+    /// What is being asked, once.
+    pub(crate) fn asked_for_unseen(&self) -> Vec<(usize, Asked)> {
+        let mut asked = self.unseen.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *asked).into_iter().collect()
     }
 
     /// An entry of the sources was compared.
@@ -183,6 +236,10 @@ impl Core {
         action: &Action,
         end: std::result::Result<Copied, Problem>,
     ) {
+        let action = match action {
+            Action::SetAttr(change) if end.is_ok() && self.is_left(change) => &Action::Nothing,
+            action => action,
+        };
         let problem = end.as_ref().err();
         let bytes = end.as_ref().map_or(0, |copied| copied.bytes);
         if let Some(problem) = problem {
@@ -232,27 +289,78 @@ impl Core {
         self.tally().withheld += deletions;
     }
 
+    /// There were more deletions than are allowed.
+    pub(crate) fn limit_deletions(&self) {
+        self.tally().limited = true;
+    }
+
     /// Owners are refused: from now on they are left.
     pub(crate) fn refuse_owners(&self) {
         self.owners_refused.store(true, Ordering::Relaxed);
     }
 
-    /// Sets attributes by `set`. Where owners are refused, they are left, from now on for all.
-    pub(crate) async fn with_owners<F: Future<Output = Result<()>>>(
+    /// Owner and group that the file must have for its set-ID bits, where it may keep them and has
+    /// some.
+    pub(crate) fn set_ids_of(&self, attr: &Attr) -> Option<(u32, u32)> {
+        let has_some = attr.kind == FileKind::Regular && attr.perm & setid::BITS != 0;
+        self.job.options.set_ids_of(attr.uid, attr.gid).filter(|_| has_some)
+    }
+
+    /// Sets attributes by `set` of what has `attr` at the source. Where owners are refused, they are
+    /// left, from now on for all. Set-ID bits come last, and only where `get` then tells the owner
+    /// and group that they are meant for.
+    pub(crate) async fn set_attributes<S>(
+        &self,
+        attr: &Attr,
+        change: AttrChange,
+        set: impl Fn(AttrChange) -> S,
+        get: impl AsyncFnOnce() -> Result<Attr>,
+    ) -> Result<()>
+    where
+        S: Future<Output = Result<()>>,
+    {
+        let wished = match attr.kind {
+            FileKind::Directory => 0,
+            _ => change.perm.map_or(0, |perm| perm & setid::BITS),
+        };
+        let perm = change.perm.map(|perm| setid::without(attr.kind, perm));
+        self.with_owners(AttrChange { perm, ..change }, &set).await?;
+        let (Some(owner), 1..) = (self.set_ids_of(attr), wished) else { return Ok(()) };
+        let now = get().await?;
+        match setid::kept(wished, owner, (now.uid, now.gid)) {
+            0 => Ok(()),
+            kept => {
+                let perm = perm.map(|perm| perm | kept);
+                set(AttrChange { perm, ..AttrChange::default() }).await
+            }
+        }
+    }
+
+    /// As [`Core::set_attributes`], of what has that path at the target.
+    pub(crate) async fn set_by_name(
+        &self,
+        path: &RemotePath,
+        attr: &Attr,
+        change: AttrChange,
+    ) -> Result<()> {
+        let target = &self.job.target.remote;
+        let get = async || target.lstat(path).await;
+        self.set_attributes(attr, change, |change| target.setattr(path, change), get).await
+    }
+
+    async fn with_owners<F: Future<Output = Result<()>>>(
         &self,
         mut change: AttrChange,
         set: impl Fn(AttrChange) -> F,
     ) -> Result<()> {
-        if self.owners_refused.load(Ordering::Relaxed) {
-            (change.uid, change.gid) = (None, None);
-        }
-        let set_ids = change.perm.filter(|perm| perm & 0o6000 != 0);
-        let owned = change.uid.is_some() || change.gid.is_some();
-        match set(change).await {
-            // A server may have set the mode first, and the owner takes these bits from it.
-            Ok(()) if owned && set_ids.is_some() => {
-                set(AttrChange { perm: set_ids, ..AttrChange::default() }).await
+        let mut owned = change.uid.is_some() || change.gid.is_some();
+        if owned && self.owners_refused.load(Ordering::Relaxed) {
+            (change.uid, change.gid, owned) = (None, None, false);
+            if change.is_empty() {
+                return Ok(());
             }
+        }
+        match set(change).await {
             Err(Errno::EPERM | Errno::EACCES | Errno::EINVAL) if owned => {
                 (change.uid, change.gid) = (None, None);
                 let set = set(change).await;
@@ -266,6 +374,12 @@ impl Core {
         }
     }
 
+    /// Whether nothing is set by this change, since it is of owners that are left.
+    fn is_left(&self, change: &AttrChange) -> bool {
+        let others = AttrChange { uid: None, gid: None, ..*change };
+        others.is_empty() && self.owners_refused.load(Ordering::Relaxed)
+    }
+
     /// How it went so far.
     pub(crate) fn outcome(&self) -> Outcome {
         let mut tally = self.tally();
@@ -275,6 +389,7 @@ impl Core {
             problems_total: tally.problems_total,
             stopped: self.stop_reason(),
             deletions_withheld: tally.withheld,
+            deletions_limited: tally.limited,
             owners_refused: self.owners_refused.load(Ordering::Relaxed),
             elapsed: self.begun.elapsed(),
             waited_for_source: self.flow.waited_for(Side::Source),

@@ -31,6 +31,7 @@ use tokio::task::JoinSet;
 use super::{Declined, Streaming};
 use crate::compress::Method;
 use crate::copy;
+use crate::flow::Side;
 use crate::outcome::Problem;
 use crate::run::{Core, Run};
 use crate::step::Step;
@@ -172,7 +173,6 @@ impl Collector {
         let core = run.core();
         let source = step.source;
         let Some(Some(lane)) = self.lanes.get_mut(source) else { return vec![step] };
-        let mut step = step;
         let need = lane.need(core, &step);
         if !need.is_wanted() {
             return vec![step];
@@ -184,15 +184,12 @@ impl Collector {
         if !lane.is_open() {
             return vec![step];
         }
-        let partials = std::mem::take(&mut step.partials);
-        let (kept, stale) = partials.into_iter().partition(|it| lane.replaces(&step, it));
-        step.partials = stale;
+        let far_side = lane.far_side();
         let prepared = tokio::select! {
             biased;
             () = core.stopped() => return Vec::new(),
-            prepared = prepare(run, &step) => prepared,
+            prepared = prepare(run, &step, far_side) => prepared,
         };
-        step.partials = kept;
         if let Err(problem) = prepared {
             run.ended(step, Err(problem));
             return Vec::new();
@@ -244,16 +241,19 @@ impl Collector {
     }
 }
 
-/// Makes the step's directory, and removes what earlier runs have left of the step.
-async fn prepare(run: &Run, step: &Step) -> Result<(), Problem> {
+/// Makes the step's directory, and removes what earlier runs have left of the step. At another machine
+/// that is done when the file has its name, since here it would cost a round trip for each.
+async fn prepare(run: &Run, step: &Step, far_side: Side) -> Result<(), Problem> {
     run.ready(step).await?;
-    copy::remove_stale(run.core(), step).await;
+    if far_side == Side::Source {
+        copy::remove_stale(run.core(), step).await;
+    }
     Ok(())
 }
 
 /// Whether a file that has come may be replaced by one that the run copies, with nothing lost.
 fn can_come_again(core: &Core) -> bool {
-    !core.job.options.xattrs && !core.job.options.hard_links
+    !core.job.options.xattrs.any() && !core.job.options.hard_links
 }
 
 fn seconds(time: SystemTime) -> i64 {

@@ -109,6 +109,7 @@ pub async fn log_in(
 ) -> Result<Option<Left>, String> {
     let directory = script::plain_path(directory);
     let command = script::tree(&directory, &script::plain_path(top.as_bytes()), options);
+    let Some(command) = command else { return Ok(None) };
     let talk = async {
         let mut far = Far::greet(&**shell, &command, script::LIST_AND_SERVE).await?;
         if !far.greeting.has_sftp {
@@ -154,7 +155,7 @@ pub(super) async fn read(running: &mut Running, limit: usize) -> Result<Option<L
 }
 
 /// An answer, as far as it has come.
-struct Answer {
+pub(super) struct Answer {
     records: Records,
     /// The record that has come whole last: the one before the end may be cut off.
     last: Vec<u8>,
@@ -167,13 +168,13 @@ struct Answer {
 }
 
 impl Answer {
-    fn new(limit: usize) -> Answer {
+    pub(super) fn new(limit: usize) -> Answer {
         let (last, next) = (Vec::new(), Vec::new());
         Answer { records: Records::default(), last, next, word: None, limit, taken: 0 }
     }
 
     /// Takes what has come; true when it has ended.
-    fn take(&mut self, mut bytes: &[u8]) -> io::Result<bool> {
+    pub(super) fn take(&mut self, mut bytes: &[u8]) -> io::Result<bool> {
         let wrong = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why.to_owned()));
         while self.word.is_none() {
             let Some(end) = bytes.iter().position(|byte| *byte == 0) else {
@@ -209,7 +210,7 @@ impl Answer {
     }
 
     /// What is known by it, when it has ended.
-    fn listing(self) -> Option<Listing> {
+    pub(super) fn listing(self) -> Option<Listing> {
         let word = self.word.as_deref().unwrap_or_default();
         let begin = word.iter().position(|byte| *byte != 0).unwrap_or(word.len());
         let directories = match &word[begin..] {

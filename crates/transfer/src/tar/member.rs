@@ -17,6 +17,18 @@ pub(super) enum Kind {
     Other(u8),
 }
 
+impl Kind {
+    /// As the system has it; a further name is of a regular file.
+    pub(super) fn file_kind(self) -> FileKind {
+        match self {
+            Kind::File | Kind::HardLink => FileKind::Regular,
+            Kind::Symlink => FileKind::Symlink,
+            Kind::Directory => FileKind::Directory,
+            Kind::Other(letter) => special(letter).unwrap_or(FileKind::Socket),
+        }
+    }
+}
+
 /// A member, without its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Member {

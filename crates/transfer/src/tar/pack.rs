@@ -15,6 +15,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
 
 use crate::options::Options;
 use crate::outcome::Doing;
+use crate::setid;
 
 use super::member::{Kind, Member};
 use super::reader::Piece;
@@ -391,7 +392,8 @@ impl<'a, W: Write> Packer<'a, W> {
             path: place.path.clone(),
             kind,
             link: Vec::new(),
-            perm: stat.st_mode & 0o7777,
+            // The far side's tar would give set-ID bits to files of any owner.
+            perm: setid::without(kind.file_kind(), stat.st_mode & 0o7777),
             uid,
             gid,
             mtime: Timestamp { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
@@ -404,7 +406,7 @@ impl<'a, W: Write> Packer<'a, W> {
 
     fn xattrs(&self, file: &OwnedFd) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut xattrs = Vec::new();
-        if !self.options.xattrs {
+        if !self.options.xattrs.any() {
             return xattrs;
         }
         let mut names = vec![0; XATTR_BYTES];
@@ -412,7 +414,8 @@ impl<'a, W: Write> Packer<'a, W> {
         for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
             let mut value = vec![0; XATTR_BYTES];
             // What the kernel makes up by itself is not the file's.
-            if !name.starts_with(b"system.")
+            if self.options.xattrs.takes(name)
+                && !name.starts_with(b"system.")
                 && let Ok(len) = rustix::fs::fgetxattr(file, name, &mut value[..])
             {
                 value.truncate(len);

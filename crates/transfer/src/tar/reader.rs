@@ -1,8 +1,9 @@
 //! From the bytes of an archive to members: `ustar`, with the extensions of pax and of GNU tar.
 //!
-//! Of our own, since the bytes come from a server that need not be friendly: no length of theirs
-//! makes us take more memory than [`EXTENSION_LIMIT_BYTES`], values of extended attributes may
-//! hold any byte, and sparse files come in the one form that today's tars write (pax 1.0).
+//! Of our own, since the bytes come from a server that need not be friendly: all headers before a
+//! member take no more memory than [`EXTENSION_LIMIT_BYTES`] together, and there are no more than
+//! [`EXTENSION_LIMIT`]; values of extended attributes may hold any byte, and are kept where they are
+//! wanted; sparse files come in the one form that today's tars write (pax 1.0).
 //!
 //! Names are not checked here: see `ground`.
 
@@ -10,11 +11,19 @@ use std::io::{self, BufRead, Read};
 
 use base::Timestamp;
 
+use crate::options::Xattrs;
+
 use super::member::{BLOCK_BYTES, Kind, Member, checksum, padding};
 
-/// Longest header of extensions: a path, a link's target and some extended attributes, of at
-/// most 64 KiB each on Linux.
-const EXTENSION_LIMIT_BYTES: u64 = 1 << 20;
+/// Bytes of all headers of extensions before one member: a path, a link's target and some extended
+/// attributes, of at most 64 KiB each on Linux.
+pub(super) const EXTENSION_LIMIT_BYTES: u64 = 1 << 20;
+
+/// How many of these headers there may be: today's tars write one of pax, or two of GNU's.
+pub(super) const EXTENSION_LIMIT: usize = 16;
+
+/// Extended attributes of one member. On Linux a file has names for 64 KiB at most.
+const XATTR_LIMIT: usize = 1 << 12;
 
 /// Most pieces of a sparse file. One with more is refused; it takes 16 bytes for each.
 const SPARSE_LIMIT_PIECES: usize = 1 << 18;
@@ -25,6 +34,7 @@ pub(super) type Piece = (u64, u64);
 /// Reads members one after another.
 pub(super) struct Reader<R> {
     input: R,
+    xattrs: Xattrs,
     /// Of the current member's data, not read yet.
     left_bytes: u64,
     padding_bytes: usize,
@@ -50,8 +60,9 @@ fn broken(why: &'static str) -> io::Error {
 }
 
 impl<R: BufRead> Reader<R> {
-    pub(super) fn new(input: R) -> Reader<R> {
-        Reader { input, left_bytes: 0, padding_bytes: 0 }
+    /// Reads `input`, and these extended attributes of it.
+    pub(super) fn new(input: R, xattrs: Xattrs) -> Reader<R> {
+        Reader { input, xattrs, left_bytes: 0, padding_bytes: 0 }
     }
 
     /// The next member; what was not read of the one before is passed over. `None` behind the
@@ -62,6 +73,7 @@ impl<R: BufRead> Reader<R> {
     pub(super) fn next(&mut self) -> io::Result<Option<Member>> {
         self.pass_over()?;
         let mut extensions = Extensions::default();
+        let (mut count, mut left) = (0, EXTENSION_LIMIT_BYTES);
         loop {
             let header = self.block()?;
             if header.iter().all(|byte| *byte == 0) {
@@ -71,13 +83,24 @@ impl<R: BufRead> Reader<R> {
                 return Err(broken("not an archive: a checksum is wrong"));
             }
             let size = number(&header[124..136]).ok_or_else(|| broken("a size is no number"))?;
-            match header[156] {
-                b'x' => extensions.take(&self.extension(size)?)?,
-                // Of the whole archive: nothing that counts here.
-                b'g' => drop(self.extension(size)?),
-                b'L' => extensions.path = Some(without_nul(self.extension(size)?)),
-                b'K' => extensions.link = Some(without_nul(self.extension(size)?)),
-                _ => return self.member(&header, size, extensions).map(Some),
+            let letter = header[156];
+            if !matches!(letter, b'x' | b'g' | b'L' | b'K') {
+                return self.member(&header, size, extensions).map(Some);
+            }
+            let Some(rest) = left.checked_sub(size) else {
+                return Err(broken("a header is longer than any that makes sense"));
+            };
+            (count, left) = (count + 1, rest);
+            if count > EXTENSION_LIMIT {
+                return Err(broken("a file has more headers than any that makes sense"));
+            }
+            let bytes = self.extension(size)?;
+            match letter {
+                b'x' => extensions.take(&bytes, self.xattrs)?,
+                b'L' => extensions.path = Some(without_nul(bytes)),
+                b'K' => extensions.link = Some(without_nul(bytes)),
+                // Of the whole archive: nothing of it is used.
+                _ => {}
             }
         }
     }
@@ -134,10 +157,8 @@ impl<R: BufRead> Reader<R> {
         Ok(block)
     }
 
+    /// A header's data, of a length that was checked.
     fn extension(&mut self, size: u64) -> io::Result<Vec<u8>> {
-        if size > EXTENSION_LIMIT_BYTES {
-            return Err(broken("a header is longer than any that makes sense"));
-        }
         let mut bytes = vec![0; size as usize];
         self.input.read_exact(&mut bytes)?;
         self.input.read_exact(&mut [0; BLOCK_BYTES][..padding(size)])?;
@@ -225,7 +246,7 @@ impl<R: BufRead> BufRead for Data<'_, R> {
 
 impl Extensions {
     /// Reads the records `LENGTH KEY=VALUE\n`.
-    fn take(&mut self, mut records: &[u8]) -> io::Result<()> {
+    fn take(&mut self, mut records: &[u8], wanted: Xattrs) -> io::Result<()> {
         let bad = || broken("an extended header is wrong");
         while !records.is_empty() {
             let blank = records.iter().take(20).position(|byte| *byte == b' ').ok_or_else(bad)?;
@@ -234,14 +255,14 @@ impl Extensions {
             let (record, rest) = records.split_at(len.ok_or_else(bad)?);
             let record = record[blank + 1..].strip_suffix(b"\n").ok_or_else(bad)?;
             let equals = record.iter().position(|byte| *byte == b'=').ok_or_else(bad)?;
-            self.record(&record[..equals], &record[equals + 1..]).ok_or_else(bad)?;
+            self.record(&record[..equals], &record[equals + 1..], wanted).ok_or_else(bad)?;
             records = rest;
         }
         Ok(())
     }
 
     /// `None` when a value that counts makes no sense.
-    fn record(&mut self, key: &[u8], value: &[u8]) -> Option<()> {
+    fn record(&mut self, key: &[u8], value: &[u8], wanted: Xattrs) -> Option<()> {
         match key {
             b"path" => self.path = Some(value.to_vec()),
             b"linkpath" => self.link = Some(value.to_vec()),
@@ -254,7 +275,11 @@ impl Extensions {
             b"GNU.sparse.name" => self.sparse_path = Some(value.to_vec()),
             b"GNU.sparse.realsize" => self.sparse_bytes = Some(decimal(value)?),
             _ => {
-                if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
+                let name = key.strip_prefix(b"SCHILY.xattr.");
+                if let Some(name) = name.filter(|name| wanted.takes(name)) {
+                    if self.xattrs.len() == XATTR_LIMIT {
+                        return None;
+                    }
                     self.xattrs.push((name.to_vec(), value.to_vec()));
                 }
             }

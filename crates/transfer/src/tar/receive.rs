@@ -88,15 +88,16 @@ impl Receiver<'_> {
     /// What the member is to have when it is whole.
     pub(super) fn finish(&self, member: Member) -> Finish {
         let finish = self.finish_plain(&member);
-        let xattrs = if self.options.xattrs { member.xattrs } else { Vec::new() };
-        Finish { xattrs, ..finish }
+        Finish { xattrs: member.xattrs, ..finish }
     }
 
     fn finish_plain(&self, member: &Member) -> Finish {
         Finish {
             perm: member.perm,
+            set_ids: self.options.set_ids_of(member.uid, member.gid),
             owner: self.options.owners.of(member.uid, member.gid),
             mtime: Some(member.mtime),
+            fsync: self.options.fsync,
             ..Finish::default()
         }
     }

@@ -6,7 +6,7 @@
 //!
 //! | word | answer |
 //! |---|---|
-//! | `hello` | `sshoal-1 STATE [zstd] [gzip] [sftp] [dir] [big]`; `STATE` is the kind of tar, or why there is no copy; what is to come is a directory, or a large file |
+//! | `hello` | `sshoal-1 STATE [zstd] [gzip] [sftp] [dir] [big] [stage=NUMBER]`; `STATE` is the kind of tar, or why there is no copy; what is to come is a directory, or a large file; the stage of another run |
 //! | `list` | what is there already, as `listing` describes it; nothing where there is nothing |
 //! | `rate` | [`RATE_BYTES`] that cannot be compressed |
 //! | `big` | how many large files there are: `0`, or more |
@@ -17,16 +17,18 @@
 //! The first word is sent before anything was answered: a server that runs something else than a
 //! shell (an SFTP server that is forced on the user) ends by it, and is not waited for.
 //!
-//! A pushed tree goes into a directory beside its place, under a temporary name. The last member
-//! of the archive is a mark: only where it was unpacked the archive was whole, and the tree gets
-//! its name. (tar takes an archive that ends between two members for a whole one.)
+//! A pushed tree goes into a directory beside its place, the stage, whose name no other run uses. The
+//! last member of the archive is a mark: only where it was unpacked the archive was whole, and the
+//! tree gets its name. (tar takes an archive that ends between two members for a whole one.) Another
+//! run may rename the stage, to go on with it: then tar makes what follows anew under the old name,
+//! and that is removed. So the inode of the stage is compared before it gets its name.
 
 use std::fmt::Write as _;
 
 use super::listing;
 use crate::compress::Method;
-use crate::options::{Options, Owners};
-use crate::shell::quote;
+use crate::options::{Options, Owners, Xattrs};
+use base::shell::quote;
 
 /// Answered to `rate`: 13 ms at 20 MB/s.
 pub(super) const RATE_BYTES: usize = 256 << 10;
@@ -41,14 +43,15 @@ pub(super) const BIG_BLOCKS: u64 = 32 << 10;
 /// Begins the answer to `hello`, and no line that a login prints by itself.
 pub(super) const GREETING: &str = "sshoal-1 ";
 
-/// Added to the temporary name of a pushed tree: the mark that its archive was whole.
-pub(super) const MARK: &[u8] = b".end";
+/// Added to the name of a stage: the mark that its archive was whole.
+pub(super) const MARK: &[u8] = MARK_TEXT.as_bytes();
+const MARK_TEXT: &str = ".end";
 
 /// The end of the names that files of a stream have at first; a pattern of `grep`.
-const TEMPORARY: &str = "[.]sshoal-[0-9a-f]\\{12\\}ff";
+const TEMPORARY: &str = "[.]sshoal-[0-9a-f]\\{12\\}ff[0-9a-f]\\{18\\}";
 
 /// What all begin with: what compresses, and which tar there is for whoever wants to know it.
-const LOOK: &str = "d=$(pwd); LC_ALL=C; export LC_ALL; u=$(umask); umask 077; unset TAR_OPTIONS POSIXLY_CORRECT; \
+const LOOK: &str = "d=$(pwd); LC_ALL=C; export LC_ALL; set -f; u=$(umask); umask 077; unset TAR_OPTIONS POSIXLY_CORRECT; \
     look() { case $(tar --version 2>&1) in *\"GNU tar\"*) t=gnu;; *bsdtar*) t=bsd;; *) t=none;; esac; }; \
     z=; for c in zstd gzip; do command -v $c >/dev/null 2>&1 && z=\"$z $c\"; done; \
     for f in /usr/lib/openssh /usr/libexec/openssh /usr/lib/ssh /usr/libexec /usr/libexec/ssh; do \
@@ -103,7 +106,7 @@ fn list_word(options: &Options) -> String {
 }
 
 /// The command that lists `name` in `directory`, and then serves SFTP.
-pub(super) fn tree(directory: &[u8], name: &[u8], options: &Options) -> Vec<u8> {
+pub(super) fn tree(directory: &[u8], name: &[u8], options: &Options) -> Option<Vec<u8>> {
     let list = list_word(options);
     let script = format!(
         "{LOOK}[ $k ] || k=bare; while IFS= read -r v; do case $v in \
@@ -117,7 +120,7 @@ const MAKE: &str = "if [ $k ] && ( umask \"$u\"; mkdir -- \"$1\" ) 2>/dev/null; 
     k=; cd -- \"$1\" || k=nodir; fi; ";
 
 /// The command whose output is an archive of `name` in `directory`.
-pub(super) fn pull(directory: &[u8], name: &[u8], options: &Options) -> Vec<u8> {
+pub(super) fn pull(directory: &[u8], name: &[u8], options: &Options) -> Option<Vec<u8>> {
     create(directory, name, options, "-- \"$n\" </dev/null")
 }
 
@@ -126,7 +129,7 @@ pub(super) fn pull(directory: &[u8], name: &[u8], options: &Options) -> Vec<u8> 
 ///
 /// The names begin with `./`, so that none of them is an option, or a line that means something
 /// else to a tar; and neither of them takes a backslash for the beginning of another character.
-pub(super) fn list(directory: &[u8], name: &[u8], options: &Options) -> Vec<u8> {
+pub(super) fn list(directory: &[u8], name: &[u8], options: &Options) -> Option<Vec<u8>> {
     create(directory, name, options, "--null $l --no-recursion -T -")
 }
 
@@ -142,7 +145,7 @@ pub(super) const WIDEN: &str = "perl -e 'for (map \"/proc/$ARGV[0]/fd/$_\", 0, 1
     { -p && open(F, \"+<\", $_) && fcntl(F, 1031, 1 << 20) }' $$ </dev/null >/dev/null 2>&1 & ";
 
 /// An archive of what the words `what` mean to tar.
-fn create(directory: &[u8], name: &[u8], options: &Options, what: &str) -> Vec<u8> {
+fn create(directory: &[u8], name: &[u8], options: &Options, what: &str) -> Option<Vec<u8>> {
     let mut script = LOOK.to_owned();
     let _ = write!(
         script,
@@ -167,45 +170,61 @@ fn create(directory: &[u8], name: &[u8], options: &Options, what: &str) -> Vec<u
     command(&script, &[directory, name])
 }
 
+/// Which directories a push makes.
+#[derive(Clone, Copy)]
+pub(super) struct Making {
+    /// The one that the tree comes into, if it is not there.
+    pub(super) parent: bool,
+    /// The stage: it is a directory that is pushed.
+    pub(super) stage: bool,
+}
+
 /// The command that unpacks an archive in `directory`. The names are the tree's own, that of the
-/// stage, which is in the archive, and that under which a run goes on with it.
+/// stage, which is in the archive, and what those of all stages begin with.
+///
+/// `mv` moves into a directory that has got the name since it was looked at; that is taken back.
 pub(super) fn push(
     directory: &[u8],
     names: &[Vec<u8>; 3],
-    may_make: bool,
+    making: Making,
     options: &Options,
-) -> Vec<u8> {
-    let [name, stage, aside] = names;
-    let mut script = [LOOK, if may_make { MAKE } else { "" }].concat();
+) -> Option<Vec<u8>> {
+    let [name, stage, begin] = names;
+    let mut script = [LOOK, if making.parent { MAKE } else { "" }].concat();
+    let make = if making.stage { "mkdir -- \"$s\" && i=$(ls -di -- \"$s\");" } else { "" };
     let list = list_word(options);
     let _ = write!(
         script,
-        "s=$3; if [ $k ]; then :; elif [ -e \"$n\" ] || [ -h \"$n\" ]; then k=there; \
-         else look; k=$t; if [ -e \"$s\" ] || [ -h \"$s\" ] || [ -e \"$4\" ]; then k=staged-$t; fi; fi; \
+        "s=$3; i=; x=; if [ $k ]; then :; elif [ -e \"$n\" ] || [ -h \"$n\" ]; then k=there; \
+         else look; k=$t; set +f; for e in \"$4\"*; do case $e in *{MARK_TEXT}) ;; *) \
+         if [ -e \"$e\" ] || [ -h \"$e\" ]; then k=staged-$t; x=\" stage=${{e#\"$4\"}}\"; fi;; esac; \
+         done; set -f; z=$z$x; fi; \
          case $k in gnu) set -- {};; *) set -- {};; esac; \
          while IFS= read -r v; do case $v in \
          hello) echo \"{GREETING}$k$z\";; \
          rate) head -c {RATE_BYTES} /dev/urandom;; \
          {list}{SERVE}\
-         plain) {WIDEN}tar -xf - \"$@\"; t=$?; break;; \
-         gzip|zstd) \"$v\" -dc | tar -xf - \"$@\"; t=$?; break;; \
+         plain) {make} {WIDEN}tar -xf - \"$@\"; t=$?; break;; \
+         gzip|zstd) {make} \"$v\" -dc | tar -xf - \"$@\"; t=$?; break;; \
          *) exit 64;; esac; done; \
-         m=$s{}; if [ \"$t\" = 0 ] && [ -e \"$m\" ]; then rm -f -- \"$m\"; \
-         if [ -e \"$n\" ] || [ -h \"$n\" ]; then echo kept; \
-         else mv -- \"$s\" \"$n\" && echo done; fi; \
-         else rm -f -- \"$m\"; echo kept; fi",
+         m=$s{MARK_TEXT}; [ -e \"$m\" ] || t=1; rm -f -- \"$m\"; b=${{s##*/}}; \
+         if [ \"$i\" ] && [ \"$i\" != \"$(ls -di -- \"$s\" 2>/dev/null)\" ]; then \
+         rm -rf -- \"$s\"; echo kept; \
+         elif [ \"$t\" != 0 ] || [ -e \"$n\" ] || [ -h \"$n\" ]; then echo kept; \
+         elif ! mv -- \"$s\" \"$n\"; then echo kept; \
+         elif [ -e \"$n/$b\" ]; then mv -- \"$n/$b\" \"$s\"; echo kept; \
+         else echo done; fi",
         gnu_extract(options),
         bsd_extract(options),
-        String::from_utf8_lossy(MARK),
     );
-    command(&script, &[directory, name, stage, aside])
+    command(&script, &[directory, name, stage, begin])
 }
 
 /// The command that unpacks an archive in `directory`, with the names that it has, which are
 /// temporary ones. It answers with tar's exit status when the archive has ended. Where that is not a
 /// good one, perhaps nobody is there any more to remove what has come, so it is removed before. GNU's
 /// tar tells the names; what is not called as such files are is not touched.
-pub(super) fn take(directory: &[u8], options: &Options) -> Vec<u8> {
+pub(super) fn take(directory: &[u8], options: &Options) -> Option<Vec<u8>> {
     let mut script = LOOK.to_owned();
     let _ = write!(
         script,
@@ -237,9 +256,7 @@ fn gnu_create(options: &Options) -> String {
     if options.sparse {
         flags += " --sparse --sparse-version=1.0";
     }
-    if options.xattrs {
-        flags += " --xattrs --xattrs-include=*";
-    }
+    flags += xattrs(options);
     if options.one_file_system {
         flags += " --one-file-system";
     }
@@ -249,9 +266,18 @@ fn gnu_create(options: &Options) -> String {
     flags
 }
 
+/// `set -f` keeps the shell from looking for files of these names.
+fn xattrs(options: &Options) -> &'static str {
+    match options.xattrs {
+        Xattrs::None => "",
+        Xattrs::Users => " --xattrs --xattrs-include=user.*",
+        Xattrs::All => " --xattrs --xattrs-include=*",
+    }
+}
+
 fn bsd_create(options: &Options) -> String {
     let mut flags = "--format=pax --no-acls --no-fflags".to_owned();
-    if !options.xattrs {
+    if !options.xattrs.any() {
         flags += " --no-xattrs";
     }
     if options.one_file_system {
@@ -264,31 +290,30 @@ fn bsd_create(options: &Options) -> String {
 fn gnu_extract(options: &Options) -> String {
     let mut flags = format!("-b {RECORD_BLOCKS} -p -P --numeric-owner");
     flags += if options.owners == Owners::Leave { " --no-same-owner" } else { "" };
-    if options.xattrs {
-        flags += " --xattrs --xattrs-include=*";
-    }
+    flags += xattrs(options);
     flags
 }
 
 fn bsd_extract(options: &Options) -> String {
     let mut flags = "-p -P --numeric-owner --no-acls --no-fflags".to_owned();
     flags += if options.owners == Owners::Leave { " --no-same-owner" } else { "" };
-    if !options.xattrs {
+    if !options.xattrs.any() {
         flags += " --no-xattrs";
     }
     flags
 }
 
-/// Whatever the login's shell is, `sh` reads the script.
-fn command(script: &str, arguments: &[&[u8]]) -> Vec<u8> {
+/// Whatever the login's shell is, `sh` reads the script. `None` where not every login shell can be
+/// given the arguments.
+fn command(script: &str, arguments: &[&[u8]]) -> Option<Vec<u8>> {
     let mut command = b"exec /bin/sh -c ".to_vec();
-    command.extend(quote(script.as_bytes()));
+    command.extend(quote(script.as_bytes())?);
     command.extend(b" sshoal");
     for argument in arguments {
         command.push(b' ');
-        command.extend(quote(argument));
+        command.extend(quote(argument)?);
     }
-    command
+    Some(command)
 }
 
 /// A path that is no option, no `-`, and found in no `CDPATH`.
@@ -309,6 +334,8 @@ pub(super) struct Greeting {
     pub is_directory: bool,
     /// What is to come from there is one large file.
     pub is_big: bool,
+    /// The number of a stage that is there: 12 hexadecimal digits.
+    pub stage: Option<String>,
 }
 
 /// What the far side found.
@@ -359,6 +386,9 @@ impl Greeting {
         let methods = words.iter().filter_map(|word| Method::from_name(word)).collect();
         let says = |word| words.contains(&word);
         let (has_sftp, is_directory, is_big) = (says("sftp"), says("dir"), says("big"));
-        Some(Greeting { state, methods, has_sftp, is_directory, is_big })
+        let is_number = |it: &&str| it.len() == 12 && it.bytes().all(|it| it.is_ascii_hexdigit());
+        let stage = words.iter().find_map(|word| word.strip_prefix("stage=").filter(is_number));
+        let stage = stage.map(str::to_owned);
+        Some(Greeting { state, methods, has_sftp, is_directory, is_big, stage })
     }
 }

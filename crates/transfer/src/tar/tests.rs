@@ -6,8 +6,9 @@ use base::Timestamp;
 use proptest::prelude::*;
 
 use super::member::{Kind, Member};
-use super::reader::Reader;
+use super::reader::{self, Reader};
 use super::writer;
+use crate::options::Xattrs;
 
 fn archive(members: &[(Member, Vec<u8>)]) -> Vec<u8> {
     let mut archive = Vec::new();
@@ -21,7 +22,7 @@ fn archive(members: &[(Member, Vec<u8>)]) -> Vec<u8> {
 }
 
 fn members(archive: &[u8]) -> io::Result<Vec<(Member, Vec<u8>)>> {
-    let mut reader = Reader::new(archive);
+    let mut reader = Reader::new(archive, Xattrs::All);
     let mut members = Vec::new();
     while let Some(member) = reader.next()? {
         let mut content = Vec::new();
@@ -143,7 +144,7 @@ fn numbers_that_do_not_fit_have_another_place() {
     };
     let mut headers = Vec::new();
     writer::append(&mut headers, &member);
-    assert_eq!(Reader::new(&headers[..]).next().unwrap().unwrap(), member);
+    assert_eq!(Reader::new(&headers[..], Xattrs::All).next().unwrap().unwrap(), member);
 }
 
 #[test]
@@ -169,7 +170,7 @@ fn a_sparse_file_is_a_map_and_its_pieces() {
     archive.extend_from_slice(b"abcdefgh");
     writer::append_padding(&mut archive, member.stored_bytes);
     writer::append_end(&mut archive);
-    let mut reader = Reader::new(&archive[..]);
+    let mut reader = Reader::new(&archive[..], Xattrs::All);
     let read = reader.next().unwrap().unwrap();
     assert_eq!(read, member);
     assert_eq!(reader.sparse_map(read.file_bytes()).unwrap(), pieces);
@@ -180,7 +181,7 @@ fn a_sparse_file_is_a_map_and_its_pieces() {
 }
 
 #[test]
-fn maps_that_lie_are_refused() {
+fn cve_2018_20482_sparse_maps_that_lie_are_refused() {
     for pieces in [&[(10, 5), (12, 5)][..], &[(0, 9)], &[(0, 7)], &[(90, 20)], &[(u64::MAX, 8)]] {
         let map = writer::sparse_map(pieces);
         let mut archive = Vec::new();
@@ -201,7 +202,7 @@ fn maps_that_lie_are_refused() {
         archive.extend_from_slice(&map);
         archive.extend_from_slice(b"abcdefgh");
         writer::append_padding(&mut archive, member.stored_bytes);
-        let mut reader = Reader::new(&archive[..]);
+        let mut reader = Reader::new(&archive[..], Xattrs::All);
         reader.next().unwrap();
         assert!(reader.sparse_map(100).is_err(), "{pieces:?}");
     }
@@ -222,7 +223,7 @@ fn binary_numbers_are_read() {
         let header: [u8; 512] = archive[..512].try_into().unwrap();
         let sum = format!("{:06o}\0 ", super::member::checksum(&header));
         archive[148..156].copy_from_slice(sum.as_bytes());
-        let read = Reader::new(&archive[..]).next().unwrap().unwrap();
+        let read = Reader::new(&archive[..], Xattrs::All).next().unwrap().unwrap();
         assert_eq!((read.mtime, read.uid), (Timestamp::from_secs(secs), u32::MAX - 1));
     }
 }
@@ -233,7 +234,7 @@ fn taken(there: &std::path::Path, archive: &[u8]) -> String {
     use std::os::unix::ffi::OsStrExt;
     use std::process::{Command, Stdio};
     let options = crate::Options::default();
-    let command = super::script::take(there.as_os_str().as_bytes(), &options);
+    let command = super::script::take(there.as_os_str().as_bytes(), &options).unwrap();
     let mut shell = Command::new("sh")
         .arg("-c")
         .arg(std::ffi::OsStr::from_bytes(&command))
@@ -325,7 +326,7 @@ fn a_perl_that_hangs_or_has_words_is_in_nobodys_way() {
 #[test]
 fn of_a_stream_that_is_cut_off_nothing_stays_there() {
     use std::fs;
-    let temporary = |name: &str| format!("./{name}.sshoal-0123456789abff");
+    let temporary = |name: &str| format!("./{name}.sshoal-0123456789abff000000000000000001");
     let odd = [".a b", ".-n", ".\\", "sub/.*", "sub/.\u{e9}"].map(temporary);
     let file = |path: &str, stored_bytes| Member {
         perm: 0o600,
@@ -337,7 +338,10 @@ fn of_a_stream_that_is_cut_off_nothing_stays_there() {
         .iter()
         .map(|path| (file(path, 1000), content.clone()))
         // What this could be taken for is the user's: a file and, on a line of its own, another.
-        .chain([(file("./.kept\n./.kept too.sshoal-0123456789ab14", 0), Vec::new())])
+        .chain([(
+            file("./.kept\n./.kept too.sshoal-0123456789ab14000000000000000001", 0),
+            Vec::new(),
+        )])
         .chain([(file(&temporary(".last"), 1000), content.clone())])
         .collect();
     let whole = archive(&files);
@@ -345,7 +349,11 @@ fn of_a_stream_that_is_cut_off_nothing_stays_there() {
         let there = tempfile::tempdir().unwrap();
         fs::create_dir_all(there.path().join(".kept\n")).unwrap();
         fs::create_dir(there.path().join("sub")).unwrap();
-        for name in [".kept", ".kept too.sshoal-0123456789ab14", "sub/.x.sshoal-0123456789abff"] {
+        for name in [
+            ".kept",
+            ".kept too.sshoal-0123456789ab14000000000000000001",
+            "sub/.x.sshoal-0123456789abff000000000000000001",
+        ] {
             fs::write(there.path().join(name), "kept").unwrap();
         }
         there
@@ -365,7 +373,70 @@ fn of_a_stream_that_is_cut_off_nothing_stays_there() {
     let said = taken(there.path(), &whole[..whole.len() - 2000]);
     assert_ne!(said, "0\n");
     assert_eq!(names(there.path()), 3, "what is not of the stream stays");
-    for name in [".kept", ".kept too.sshoal-0123456789ab14", "sub/.x.sshoal-0123456789abff"] {
+    for name in [
+        ".kept",
+        ".kept too.sshoal-0123456789ab14000000000000000001",
+        "sub/.x.sshoal-0123456789abff000000000000000001",
+    ] {
         assert_eq!(fs::read(there.path().join(name)).unwrap(), b"kept", "{name}");
     }
+}
+
+/// A header of extensions, with these data.
+fn extension(letter: u8, data: &[u8]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    let stored_bytes = data.len() as u64;
+    let member = Member { stored_bytes, ..Member::bare(b"x", Kind::Other(letter)) };
+    writer::append(&mut archive, &member);
+    archive.extend_from_slice(data);
+    writer::append_padding(&mut archive, stored_bytes);
+    archive
+}
+
+/// A record of a pax header.
+fn record(key: &str, value: &[u8]) -> Vec<u8> {
+    let rest = key.len() + value.len() + 3;
+    let digits = (1..9).find(|digits| (rest + digits).to_string().len() == *digits).unwrap();
+    [format!("{} {key}=", rest + digits).as_bytes(), value, b"\n"].concat()
+}
+
+fn ends_with(archive: &[u8], xattrs: Xattrs) -> io::Result<Option<Member>> {
+    let mut file = Vec::new();
+    writer::append(&mut file, &Member::bare(b"f", Kind::File));
+    writer::append_end(&mut file);
+    Reader::new(&[archive, &file[..]].concat()[..], xattrs).next()
+}
+
+#[test]
+fn cve_2023_39804_headers_before_a_member_are_bounded_together() {
+    let half = vec![b'v'; reader::EXTENSION_LIMIT_BYTES as usize / 2];
+    for letter in [b'x', b'g', b'L', b'K'] {
+        let data = match letter {
+            b'x' => record("comment", &half),
+            _ => half.clone(),
+        };
+        let one = extension(letter, &data);
+        assert!(ends_with(&one, Xattrs::None).is_ok(), "{letter}");
+        let long = [&one[..], &one, &one].concat();
+        assert!(ends_with(&long, Xattrs::None).is_err(), "{letter}: too many bytes");
+        let none = extension(letter, b"");
+        let usual = none.repeat(reader::EXTENSION_LIMIT);
+        assert!(ends_with(&usual, Xattrs::None).is_ok(), "{letter}");
+        let many = none.repeat(reader::EXTENSION_LIMIT + 1);
+        assert!(ends_with(&many, Xattrs::None).is_err(), "{letter}: too many headers");
+    }
+}
+
+#[test]
+fn only_extended_attributes_that_are_wanted_are_kept() {
+    let names = ["user.a", "security.capability", "trusted.b", "system.posix_acl_access"];
+    let records: Vec<u8> =
+        names.iter().flat_map(|name| record(&format!("SCHILY.xattr.{name}"), b"value")).collect();
+    for (wanted, count) in [(Xattrs::None, 0), (Xattrs::Users, 1), (Xattrs::All, 4)] {
+        let member = ends_with(&extension(b'x', &records), wanted).unwrap().unwrap();
+        assert_eq!(member.xattrs.len(), count, "{wanted:?}");
+    }
+    let many: Vec<u8> =
+        (0..5000).flat_map(|number| record(&format!("SCHILY.xattr.user.{number}"), b"")).collect();
+    assert!(ends_with(&extension(b'x', &many), Xattrs::Users).is_err());
 }

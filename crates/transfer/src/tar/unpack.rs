@@ -21,6 +21,13 @@ use super::tally::{Tally, is_full};
 /// What is behind an archive's end: zeros up to a whole record, of 10 KiB with all known tars.
 const TRAILER_LIMIT_BYTES: u64 = 1 << 20;
 
+/// Extended attributes of all directories together in which more is to come.
+const KEPT_LIMIT_BYTES: usize = 16 << 20;
+
+fn xattr_bytes(finish: &Finish) -> usize {
+    finish.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum()
+}
+
 /// Reads what is behind an archive's end: who writes it should not find that nobody reads.
 pub(super) fn pass_trailer<R: BufRead>(reader: Reader<R>) -> io::Result<()> {
     io::copy(&mut reader.into_rest().take(TRAILER_LIMIT_BYTES), &mut io::sink()).map(drop)
@@ -68,6 +75,8 @@ pub(super) struct Unpacker<'a> {
     tally: &'a mut Tally,
     /// Directories whose last member has not come, outermost first.
     open: Vec<(RemotePath, Finish)>,
+    /// Bytes of the extended attributes that these are to get.
+    kept_bytes: usize,
     count: Box<dyn Fn(u64) + Send + 'a>,
 }
 
@@ -81,7 +90,7 @@ impl<'a> Unpacker<'a> {
     ) -> Unpacker<'a> {
         let progress = tally.progress();
         let count = Box::new(move |bytes| progress.bytes(bytes));
-        Unpacker { sink, target, naming, options, tally, open: Vec::new(), count }
+        Unpacker { sink, target, naming, options, tally, open: Vec::new(), kept_bytes: 0, count }
     }
 
     /// All of it, to the end of the stream.
@@ -90,11 +99,18 @@ impl<'a> Unpacker<'a> {
     /// Where the stream breaks, is no archive, or there is no room for it here. What was unpacked
     /// stays.
     pub(super) fn run(mut self, input: impl BufRead) -> io::Result<()> {
-        let mut reader = Reader::new(input);
+        let mut reader = Reader::new(input, self.options.xattrs);
         let unpacked = self.members(&mut reader);
         // Of a broken archive too: what has its time already need not be copied again.
         self.leave_directories(None);
         unpacked?;
+        if self.options.fsync {
+            // The names of what was asked for, and of the target where it is new.
+            for above in [self.target, &RemotePath::root()] {
+                let synced = self.sink.sync_dir(above);
+                synced.map_err(|errno| io::Error::from_raw_os_error(errno.raw()))?;
+            }
+        }
         pass_trailer(reader)
     }
 
@@ -174,9 +190,16 @@ impl<'a> Unpacker<'a> {
             self.sink.make_dir(&path)?;
         }
         self.tally.directory(name);
-        let finish = self.receiver().finish(member);
+        let mut finish = self.receiver().finish(member);
+        let bytes = xattr_bytes(&finish);
+        let is_kept = self.kept_bytes + bytes <= KEPT_LIMIT_BYTES;
+        if is_kept {
+            self.kept_bytes += bytes;
+        } else {
+            finish.xattrs = Vec::new();
+        }
         self.open.push((name.clone(), finish));
-        Ok(())
+        if is_kept { Ok(()) } else { Err(Errno::E2BIG) }
     }
 
     fn hard_link(&mut self, member: &Member, name: &RemotePath) -> Result<(), Errno> {
@@ -221,6 +244,7 @@ impl<'a> Unpacker<'a> {
                 Ok(finished) => self.tally.refused(finished),
                 Err(errno) => self.tally.missed(path, Doing::SetAttr, errno),
             }
+            self.kept_bytes -= xattr_bytes(finish);
             self.open.pop();
         }
     }

@@ -61,7 +61,7 @@ async fn planted(members: &[Member<'_>]) -> (Streamed, Vec<String>) {
 const TOP: Member<'_> = ("top", DIR, "");
 
 #[tokio::test]
-async fn nothing_leaves_the_target() {
+async fn cve_2016_6321_2025_45582_nothing_leaves_the_target() {
     let file = |name| (name, FILE, "");
     let cases: &[(&[Member<'_>], &[&str])] = &[
         (&[file("../x"), TOP, file("top/../../x"), file("top/ok")], &["target/top/ok"]),
@@ -138,7 +138,7 @@ async fn an_archive_that_is_cut_off_leaves_only_whole_files() {
 }
 
 #[tokio::test]
-async fn lengths_that_nobody_has_are_refused() {
+async fn cve_2022_48303_lengths_that_nobody_has_are_refused() {
     for kind in [b'x', b'g', b'L', b'K'] {
         let dir = tempfile::tempdir().unwrap();
         let mut bytes = header("top", kind, "", 4 << 30);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::{Name, RemotePath};
-use transfer::tar::{Compress, Declined, Method, Pull, Push, Spare, Streak, Streamed};
+use transfer::tar::{Compress, Declined, Method, Pull, Push, Spare, Streak, Streamed, Streaming};
 use transfer::{Options, Owners};
 
 use super::shell::{LocalShell, streaming};
@@ -179,11 +179,16 @@ async fn a_target_that_is_taken_is_declined() {
     let dir = tempfile::tempdir().unwrap();
     make(&dir.path().join("tree"));
     fs::create_dir(dir.path().join("taken")).unwrap();
-    fs::create_dir(dir.path().join(".begun.sshoal-new")).unwrap();
+    let stage = ".begun.sshoal-new-0123456789ab";
+    fs::create_dir(dir.path().join(stage)).unwrap();
+    // A mark, and what only begins alike.
+    fs::write(dir.path().join(".new.sshoal-new-0123456789ab.end"), "").unwrap();
+    fs::write(dir.path().join(".new.sshoal-new-"), "").unwrap();
+    let stage = base::Name::new(stage.as_bytes()).unwrap();
     let streaming = streaming(LocalShell::plain(), all());
     for (name, into, why) in [
         ("taken", dir.path().to_owned(), Declined::Occupied),
-        ("begun", dir.path().to_owned(), Declined::Staged { in_doubt: false }),
+        ("begun", dir.path().to_owned(), Declined::Staged { stage, in_doubt: false }),
         ("new", dir.path().join("missing"), Declined::Absent),
     ] {
         let push = push_of(&dir.path().join("tree"), &into, name);
@@ -274,7 +279,75 @@ async fn what_cannot_be_read_is_missed_and_the_rest_comes() {
         other => panic!("{other:?}"),
     }
     assert!(!dir.path().join("pushed").exists());
-    assert!(dir.path().join(".pushed.sshoal-new").exists());
+    assert_eq!(stages(dir.path()).len(), 1);
+}
+
+/// The stages in a directory.
+fn stages(directory: &Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|it| it.to_string_lossy().contains(".sshoal-new-")).collect()
+}
+
+#[tokio::test]
+async fn a_stage_that_another_run_has_taken_does_not_get_the_name() {
+    // tar itself finds nothing wrong: what it makes after that is a whole archive to it.
+    for again in ["", "mkdir \"$s\" && touch \"$s/late\";"] {
+        let programs = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        make(&dir.path().join("tree"));
+        let script = format!(
+            "$real \"$@\"; for s in .pushed.sshoal-new-????????????; do mv \"$s\" taken; {again} done; exit 0"
+        );
+        let shell = LocalShell::with_tar(programs.path(), &script);
+        let push = push_of(&dir.path().join("tree"), dir.path(), "pushed");
+        match streaming(shell, all()).push(&push).await.unwrap() {
+            Streamed::Partly(streak) => assert!(!streak.placed && streak.stage.is_some()),
+            other => panic!("{other:?}"),
+        }
+        assert!(!dir.path().join("pushed").exists());
+        assert_eq!(kept(&dir.path().join("taken")), kept(&dir.path().join("tree")));
+        assert_eq!(
+            stages(dir.path()),
+            [""; 0].map(std::path::PathBuf::from),
+            "what came later stays"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_is_taken_at_the_last_moment_keeps_what_it_has() {
+    let programs = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("tree"));
+    // Another push has given its tree the name since this one has looked.
+    let script = "#!/bin/sh\nmkdir -p pushed && touch pushed/another\nexec /bin/mv \"$@\"\n";
+    let mv = programs.path().join("mv");
+    fs::write(&mv, script).unwrap();
+    fs::set_permissions(&mv, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let shell =
+        LocalShell { programs: Some(programs.path().to_owned()), instead: None, umask: None };
+    let push = push_of(&dir.path().join("tree"), dir.path(), "pushed");
+    match streaming(Arc::new(shell), all()).push(&push).await.unwrap() {
+        Streamed::Partly(streak) => assert!(!streak.placed),
+        other => panic!("{other:?}"),
+    }
+    let names = fs::read_dir(dir.path().join("pushed")).unwrap();
+    assert_eq!(names.map(|it| it.unwrap().file_name()).collect::<Vec<_>>(), ["another"]);
+    let [stage] = &stages(dir.path())[..] else { panic!("{:?}", stages(dir.path())) };
+    assert_eq!(kept(stage), kept(&dir.path().join("tree")));
+}
+
+#[test]
+fn a_stage_is_gone_on_with_only_for_the_same_kind_of_copy() {
+    let name = base::Name::new(b"tree").unwrap();
+    let stage = |options: &Options| transfer::tar::stage(&name, options).unwrap();
+    let plain = Options::default();
+    assert_ne!(stage(&plain), stage(&plain));
+    let suits = |options: &Options| transfer::tar::suits(&stage(&plain), &name, options);
+    assert!(suits(&Options { checksum: true, partial: false, ..plain.clone() }));
+    assert!(!suits(&Options { hard_links: true, ..plain.clone() }));
+    assert!(!suits(&Options { owners: transfer::Owners::Numbers, ..plain.clone() }));
+    assert!(!suits(&Options { one_file_system: true, ..plain.clone() }));
 }
 
 /// A message of SFTP, without its length: its kind, what comes before its string, and that.
@@ -369,4 +442,59 @@ async fn a_large_file_does_not_wait_for_the_window_of_one_stream() {
     streaming.only_if_fast = true;
     streaming.shell = LocalShell::plain();
     whole(streaming.push(&push_of(&tree, there.path(), "three")).await.unwrap());
+}
+
+/// A tree with a file that has the bits, and its mode at the target after `copy`.
+fn with_set_ids() -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("tree/shared")).unwrap();
+    fs::write(dir.path().join("tree/program"), "program").unwrap();
+    for (name, mode) in [("tree/program", 0o6755), ("tree/shared", 0o2775)] {
+        fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    dir
+}
+
+fn modes(tree: &Path) -> [u32; 2] {
+    ["program", "shared"].map(|name| fs::metadata(tree.join(name)).unwrap().mode() & 0o7777)
+}
+
+#[tokio::test]
+async fn cve_a_stream_brings_set_id_bits_only_where_they_are_asked_for() {
+    let from = with_set_ids();
+    for set_ids in [false, true] {
+        let options = Options { set_ids, ..all() };
+        let to = tempfile::tempdir().unwrap();
+        let pull = pull_of(from.path(), Some("tree"), to.path(), "tree");
+        whole(streaming(LocalShell::plain(), options.clone()).pull(&pull).await.unwrap());
+        let wanted = if set_ids { 0o6755 } else { 0o755 };
+        assert_eq!(modes(&to.path().join("tree")), [wanted, 0o2775]);
+    }
+    // The far side's tar is not trusted with them.
+    let to = tempfile::tempdir().unwrap();
+    let push = push_of(&from.path().join("tree"), to.path(), "tree");
+    whole(streaming(LocalShell::plain(), all()).push(&push).await.unwrap());
+    assert_eq!(modes(&to.path().join("tree")), [0o755, 0o2775]);
+    let kept = Options { set_ids: true, ..Options::default() };
+    assert_eq!(Streaming::unsuited_for_tree_push(&kept), Some("--keep-setid"));
+}
+
+#[tokio::test]
+async fn cve_streams_by_names_bring_set_id_bits_only_where_they_are_asked_for() {
+    let from = with_set_ids();
+    for set_ids in [false, true] {
+        let options = Options { set_ids, ..all() };
+        let wanted = if set_ids { 0o6755 } else { 0o755 };
+        for is_push in [true, false] {
+            let (to, tree) = (tempfile::tempdir().unwrap(), from.path().join("tree"));
+            let shell = LocalShell::plain();
+            let (outcome, _) = match is_push {
+                true => super::collect::push(&tree, to.path(), shell, &options).await,
+                false => super::collect::copy(&tree, to.path(), shell, &options).await,
+            };
+            assert!(outcome.is_complete(), "{outcome:#?}");
+            assert_eq!(modes(to.path()), [wanted, 0o2775], "{is_push} {set_ids}");
+        }
+    }
 }

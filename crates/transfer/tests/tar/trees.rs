@@ -73,7 +73,7 @@ pub fn make(top: &Path) {
     let files = [
         (top.join("a"), 0o644, 0),
         (top.join("sub/b"), 0o600, 1),
-        (top.join("sub/deep/er/c"), 0o4755, 123_456_789),
+        (top.join("sub/deep/er/c"), 0o1755, 123_456_789),
         (top.join(&long), 0o444, 999_999_999),
         (top.join("sub/deep").join(&long), 0o640, 5),
         (top.join(odd), 0o640, 5_000),

@@ -3,13 +3,34 @@
 use std::sync::Arc;
 
 use base::{Errno, Remote};
-use testkit::{Call, FaultyRemote, path};
-use transfer::{Filter, Options};
+use testkit::{Call, FaultyRemote, MemRemote, path};
+use transfer::{Doing, Filter, Options, Problem};
 
 use crate::kit::{copy_with, mem, names, read};
 
 fn delete() -> Options {
     Options { delete: true, ..Options::default() }
+}
+
+#[tokio::test]
+async fn what_is_excluded_is_deleted_only_if_that_is_asked_for() {
+    let source = mem(|remote| {
+        remote.put_file("kept", "1");
+        remote.put_file("secret/key", "2");
+    });
+    for delete_excluded in [false, true] {
+        let target = mem(|remote| {
+            remote.put_file("secret/key", "2");
+            remote.put_file("gone/secret/key", "2");
+        });
+        let filter = Filter::builder().exclude("secret").build().unwrap();
+        let options = Options { delete: true, delete_excluded, filter, ..Options::default() };
+        let outcome = copy_with(&source, &target, options).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert_eq!(target.exists("secret/key"), !delete_excluded);
+        assert_eq!(target.exists("gone"), !delete_excluded);
+        assert!(target.exists("kept"));
+    }
 }
 
 #[tokio::test]
@@ -95,4 +116,165 @@ async fn a_full_directory_in_a_files_place_goes_with_delete_only() {
     assert!(outcome.is_complete(), "{outcome:#?}");
     assert_eq!((outcome.counts.deleted, outcome.counts.files_copied), (2, 1));
     assert_eq!(read(&*target, &path("d")).await, b"file");
+}
+
+#[tokio::test]
+async fn what_the_server_cannot_look_at_is_not_deleted() {
+    for errno in [Errno::EIO, Errno::EACCES, Errno::ESTALE] {
+        for dry_run in [true, false] {
+            let source = mem(|remote| {
+                remote.put_file("f", "content");
+                remote.put_file("d/mnt/g", "content");
+                remote.set_unseen("d/mnt", errno);
+            });
+            let target = mem(|remote| {
+                remote.put_file("d/mnt/g", "precious");
+                remote.put_file("old", "old");
+            });
+            let outcome = copy_with(&source, &target, Options { dry_run, ..delete() }).await;
+            let (name, doing) = (path("d/mnt"), Doing::LookSource);
+            assert_eq!(outcome.problems, [Problem::Failed { name, doing, errno }]);
+            assert_eq!((outcome.deletions_withheld, outcome.counts.deleted), (2, 0));
+            assert_eq!(read(&*target, &path("d/mnt/g")).await, b"precious");
+            assert!(target.exists("old"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_came_to_the_source_meanwhile_is_not_deleted() {
+    let source = mem(|remote| remote.put_file("f", "content"));
+    let target = mem(|remote| remote.put_file("g", "precious"));
+    let faulty = Arc::new(FaultyRemote::new(source.clone()));
+    let gate = faulty.hold(Call::Open, 1);
+    let copying = {
+        let (faulty, target) = (faulty.clone(), target.clone());
+        tokio::spawn(async move { copy_with(&faulty, &target, delete()).await })
+    };
+    gate.arrived().await;
+    source.put_file("g", "new");
+    gate.release();
+    let outcome = copying.await.unwrap();
+    let unlisted = Problem::Unlisted { name: path("g") };
+    assert_eq!((outcome.problems, outcome.deletions_withheld), (vec![unlisted], 1));
+    assert_eq!(read(&*target, &path("g")).await, b"precious");
+}
+
+#[tokio::test]
+async fn a_source_that_is_a_file_by_now_lacks_what_was_below_it() {
+    let source = mem(|remote| remote.put_file("d/f", "content"));
+    let target = mem(|remote| remote.put_file("d/old", "old"));
+    let faulty = Arc::new(FaultyRemote::new(source.clone()));
+    // The target, the source, and what is asked of `d/old` at the end.
+    faulty.fail(Call::Lstat, 2, Errno::ENOTDIR);
+    let outcome = copy_with(&faulty, &target, delete()).await;
+    assert_eq!(faulty.not_reached(), 0);
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert!(!target.exists("d/old"));
+}
+
+#[tokio::test]
+async fn a_limit_of_deletions_may_be_any_number() {
+    let source = mem(|remote| remote.put_file("f", "content"));
+    let target = mem(|remote| remote.put_file("old", ""));
+    let options = Options { max_delete: Some(u64::MAX), ..delete() };
+    let outcome = copy_with(&source, &target, options).await;
+    assert_eq!((outcome.counts.deleted, outcome.is_complete()), (1, true));
+}
+
+/// A target that finds names whatever their case.
+fn folding(fill: impl FnOnce(&MemRemote)) -> Arc<MemRemote> {
+    let limits = testkit::tree::Limits { folds_case: true, ..testkit::tree::Limits::default() };
+    let options = testkit::mem::Options { limits, ..testkit::mem::Options::default() };
+    let remote = MemRemote::with(options);
+    fill(&remote);
+    Arc::new(remote)
+}
+
+#[tokio::test]
+async fn a_name_of_another_case_is_the_copy_where_the_target_folds_case() {
+    for delete in [true, false] {
+        let source = mem(|remote| {
+            remote.put_file("readme", "new content");
+            remote.put_file("dir/file", "new content");
+        });
+        let target = folding(|remote| {
+            remote.put_file("README", "old");
+            remote.put_file("Dir/File", "old");
+            remote.put_file("Dir/Surplus", "old");
+        });
+        for copied in [2, 0] {
+            let outcome = copy_with(&source, &target, Options { delete, ..self::delete() }).await;
+            assert!(outcome.is_complete(), "{outcome:#?}");
+            assert_eq!(outcome.counts.files_copied, copied, "{outcome:#?}");
+            assert_eq!(read(&*target, &path("readme")).await, b"new content");
+            assert_eq!(read(&*target, &path("dir/file")).await, b"new content");
+            assert_eq!(target.exists("dir/surplus"), !delete);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_name_of_another_case_is_another_file_else() {
+    let source = mem(|remote| remote.put_file("readme", "content"));
+    let target = mem(|remote| remote.put_file("README", "content"));
+    let outcome = copy_with(&source, &target, delete()).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_eq!(names(&*target).await, ["\"readme\""]);
+}
+
+#[tokio::test]
+async fn a_source_that_folds_case_has_no_name_of_another_case() {
+    let source = folding(|remote| remote.put_file("readme", "content"));
+    let target = mem(|remote| remote.put_file("README", "content"));
+    let outcome = copy_with(&source, &target, delete()).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_eq!(names(&*target).await, ["\"readme\""]);
+}
+
+#[tokio::test]
+async fn a_directory_that_keeps_its_owner_out_is_emptied_and_as_it_was_if_it_stays() {
+    // Excluded: the directory stays. Else it goes.
+    for excluded in [true, false] {
+        let source = mem(|remote| remote.put_file("f", "content"));
+        let target = mem(|remote| {
+            remote.put_file("gone/keep.o", "");
+            remote.put_file("gone/old", "");
+            remote.set_perm("gone", 0o550);
+        });
+        let faulty = Arc::new(FaultyRemote::new(target.clone()));
+        faulty.fail(Call::Unlink, 1, Errno::EACCES);
+        let mut rules = Filter::builder();
+        let pattern = if excluded { "*.o" } else { "nothing" };
+        let filter = rules.exclude(pattern).build().unwrap();
+        let outcome = copy_with(&source, &faulty, Options { filter, ..delete() }).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert!(!target.exists("gone/old"));
+        assert_eq!(target.exists("gone"), excluded);
+        if excluded {
+            assert_eq!(target.attr("gone").perm, 0o550);
+        }
+    }
+}
+
+#[tokio::test]
+async fn rights_that_do_not_help_are_not_touched() {
+    for name in ["old", "gone/old"] {
+        let source = mem(|remote| remote.put_file("f", "content"));
+        let target = mem(|remote| {
+            remote.put_file(name, "");
+            remote.set_perm("", 0o755);
+        });
+        source.set_perm("", 0o755);
+        let faulty = Arc::new(FaultyRemote::new(target.clone()));
+        faulty.fail_always(Call::Unlink, Errno::EACCES);
+        let outcome = copy_with(&source, &faulty, delete()).await;
+        let (name, doing, errno) = (path(name), Doing::Delete, Errno::EACCES);
+        assert_eq!(outcome.problems, [Problem::Failed { name: name.clone(), doing, errno }]);
+        let parent = if name == path("old") { "" } else { "gone" };
+        assert_eq!(target.attr(parent).perm, 0o755);
+        // The root's own times.
+        let before = faulty.calls(Call::Setattr);
+        assert!(before <= 1, "{before} changes of attributes");
+    }
 }

@@ -89,6 +89,10 @@ impl Remote for Liar {
 
     fn close(&self, _fh: Fh) {}
 
+    async fn finish(&self, _fh: Fh) -> Result<()> {
+        Ok(())
+    }
+
     async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
         self.inner.write(fh, offset, data).await
     }
@@ -131,7 +135,7 @@ impl Remote for Liar {
 }
 
 #[tokio::test]
-async fn a_name_that_is_listed_as_a_link_and_as_a_directory_leads_nowhere() {
+async fn cve_2024_12087_a_name_that_is_listed_as_a_link_and_as_a_directory_leads_nowhere() {
     let outside = tempfile::tempdir().unwrap();
     let elsewhere = outside.path().to_str().unwrap().as_bytes().to_vec();
     let liar = Liar::new(elsewhere);
@@ -151,7 +155,7 @@ async fn a_name_that_is_listed_as_a_link_and_as_a_directory_leads_nowhere() {
 }
 
 #[tokio::test]
-async fn a_directory_that_is_in_itself_has_an_end() {
+async fn cve_limits_a_directory_that_is_in_itself_has_an_end() {
     let source = Tree::far(Liar::new(Vec::new())).at(path("deep"));
     let job = Job {
         sources: vec![Source { tree: source, to: path("deep") }],
@@ -178,7 +182,7 @@ async fn a_link_in_the_place_of_a_directory_is_replaced() {
 
 /// A link that is planted while the copy goes on, in the place of a directory that was there.
 #[tokio::test]
-async fn a_link_that_is_planted_meanwhile_is_not_gone_through() {
+async fn cve_2024_12747_a_link_that_is_planted_meanwhile_is_not_gone_through() {
     for (by_sink, len) in [(true, 10), (false, 10), (true, 1 << 20)] {
         let inner = mem(|remote| remote.put_file("d/f", vec![1; len]));
         let source = Arc::new(FaultyRemote::new(inner));
@@ -205,7 +209,7 @@ async fn a_link_that_is_planted_meanwhile_is_not_gone_through() {
 }
 
 #[test]
-fn the_sink_goes_through_no_link_and_upwards_nowhere() {
+fn cve_2018_20685_the_sink_goes_through_no_link_and_upwards_nowhere() {
     let outside = tempfile::tempdir().unwrap();
     let to = tempfile::tempdir().unwrap();
     std::fs::write(outside.path().join("f"), "precious").unwrap();

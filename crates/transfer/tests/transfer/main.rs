@@ -2,6 +2,7 @@
 
 mod choice;
 mod deletion;
+mod durable;
 mod faults;
 mod hostile;
 mod kit;
@@ -11,3 +12,6 @@ mod resume;
 mod roundtrip;
 mod rsync;
 mod seeing;
+mod setid;
+mod together;
+mod unseen;

@@ -103,7 +103,7 @@ async fn set_times(local: &Local, root: &Path) {
 
 fn job(source: Tree, target: Tree) -> Job {
     let source = Source { tree: source, to: path("") };
-    Job { sources: vec![source], target, options: Options::default() }
+    Job { sources: vec![source], target, options: Options { set_ids: true, ..Options::default() } }
 }
 
 async fn there_and_back(killed: bool) {

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use base::{Errno, Remote};
+use base::{AttrChange, Errno, Remote};
+use sha2::Digest as _;
 use testkit::{Call, FaultyRemote, MemRemote, path};
+use transfer::digest::{Digest, Digester};
 use transfer::{Options, Outcome};
 
 use crate::kit::{
-    assert_equal, content, copy, copy_well, copy_with, mem, read, set_time, snapshot, temporaries,
+    assert_equal, content, copy, copy_well, copy_with, job, local_dir, mem, read, run, set_time,
+    snapshot, temporaries,
 };
 
 const MIB: usize = 1 << 20;
@@ -18,9 +21,14 @@ async fn source(seed: u32) -> Arc<MemRemote> {
     source
 }
 
+/// A server that tells its run.
+fn target() -> Arc<MemRemote> {
+    mem(|remote| remote.set_server_run("a first run of this machine"))
+}
+
 /// Copies until the `nth` write fails; what is left is for the next run.
 async fn interrupted(source: &Arc<MemRemote>, nth: u64) -> Arc<MemRemote> {
-    let target = Arc::new(MemRemote::new());
+    let target = target();
     let faulty = Arc::new(FaultyRemote::new(target.clone()));
     faulty.fail(Call::Write, nth, Errno::EHOSTDOWN);
     let outcome = copy(source, &faulty).await;
@@ -69,7 +77,7 @@ async fn holes_of_an_interrupted_copy_are_filled() {
     let target = interrupted(&source, 150).await;
     let names = snapshot(&*target).await;
     let left = path(temporaries(&names)[0].trim_matches('"'));
-    let span = u32::from_str_radix(&left.to_string()[left.to_string().len() - 2..], 16).unwrap();
+    let span = span_of(&left);
     let size = target.lstat(&left).await.unwrap().size;
     target.edit(|tree| {
         let ino = tree.lookup(&left, testkit::tree::Follow::No).unwrap();
@@ -77,13 +85,146 @@ async fn holes_of_an_interrupted_copy_are_filled() {
         tree.write(ino, size - (1 << span), &garbage).unwrap();
     });
     for sparse in [false, true] {
-        let copied = mem(|_| {});
+        let copied = self::target();
         copy_well(&target, &copied).await;
         let options = Options { sparse, ..Options::default() };
         let outcome = copy_with(&source, &copied, options).await;
         assert!(outcome.is_complete(), "{outcome:#?}");
         assert!(outcome.counts.bytes_resumed > 0);
         assert_eq!(read(&*copied, &path("f")).await, content(24 * MIB, 1));
+    }
+}
+
+/// The span in the name of a left-over, in bits.
+fn span_of(left: &base::RemotePath) -> u32 {
+    let name = left.to_string();
+    let (_, digits) = name.rsplit_once(".sshoal-").unwrap();
+    u32::from_str_radix(&digits[12..14], 16).unwrap()
+}
+
+/// The name of what is left.
+async fn left_over(target: &Arc<MemRemote>) -> base::RemotePath {
+    path(temporaries(&snapshot(&**target).await)[0].trim_matches('"'))
+}
+
+fn overwrite(target: &MemRemote, left: &base::RemotePath, offset: u64, bytes: &[u8]) {
+    target.edit(|tree| {
+        let ino = tree.lookup(left, testkit::tree::Follow::No).unwrap();
+        tree.write(ino, offset, bytes).unwrap();
+    });
+}
+
+#[tokio::test]
+async fn another_content_is_found_far_from_the_end() {
+    let source = source(1).await;
+    let target = interrupted(&source, 150).await;
+    let left = left_over(&target).await;
+    overwrite(&target, &left, 0, &content(2 * MIB, 9));
+    let outcome = go_on(&source, &target).await;
+    assert_eq!(outcome.counts.bytes_resumed, 0);
+}
+
+#[tokio::test]
+async fn after_a_restart_of_the_server_a_hole_is_found() {
+    let source = source(1).await;
+    for (run, resumed) in [("a first run of this machine", true), ("its second run, later", false)]
+    {
+        let target = interrupted(&source, 150).await;
+        // No sample is taken of these bytes, and no length shows them.
+        overwrite(&target, &left_over(&target).await, 100_000, &[0; 4096]);
+        target.set_server_run(run);
+        let outcome = copy_well(&source, &target).await;
+        assert_eq!(outcome.counts.bytes_resumed > 0, resumed, "{run}");
+        if !resumed {
+            assert_equal(&*source, &*target).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn after_a_restart_of_the_server_digests_decide() {
+    let source = source(1).await;
+    for hole in [false, true] {
+        let target = interrupted(&source, 150).await;
+        target.set_server_run("its second run, later");
+        if hole {
+            overwrite(&target, &left_over(&target).await, 100_000, &[0; 4096]);
+        }
+        let mut job = job(source.clone(), target.clone(), Options::default());
+        for tree in [&mut job.sources[0].tree, &mut job.target] {
+            tree.digester = Some(Arc::new(Reading(tree.remote.clone())));
+        }
+        let outcome = run(job).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert_equal(&*source, &*target).await;
+        assert_eq!(outcome.counts.bytes_resumed == 0, hole);
+    }
+}
+
+/// Digests as a command at the server makes them.
+struct Reading(Arc<dyn Remote>);
+
+#[async_trait::async_trait]
+impl Digester for Reading {
+    async fn digest(&self, path: &base::RemotePath) -> Option<Digest> {
+        self.digest_of_first(path, u64::MAX).await
+    }
+
+    async fn digest_of_first(&self, path: &base::RemotePath, len: u64) -> Option<Digest> {
+        let content = read(&*self.0, path).await;
+        let len = content.len().min(usize::try_from(len).unwrap());
+        Some(sha2::Sha256::digest(&content[..len]).into())
+    }
+}
+
+#[tokio::test]
+async fn what_somebody_else_has_planted_is_not_continued() {
+    let source = source(1).await;
+    for (what, change) in [
+        ("owner", AttrChange { uid: Some(4711), gid: Some(4711), ..AttrChange::default() }),
+        ("mode", AttrChange { perm: Some(0o666), ..AttrChange::default() }),
+    ] {
+        let target = interrupted(&source, 150).await;
+        target.setattr(&left_over(&target).await, change).await.unwrap();
+        let outcome = go_on(&source, &target).await;
+        assert_eq!(outcome.counts.bytes_resumed, 0, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn here_what_has_another_name_or_a_writer_is_not_continued() {
+    let source = source(1).await;
+    for busy in [false, true] {
+        let (dir, local) = local_dir();
+        let faulty = Arc::new(FaultyRemote::new(local.clone()));
+        faulty.fail(Call::Write, 150, Errno::EHOSTDOWN);
+        let mut job = job(source.clone(), faulty, Options::default());
+        job.target.local = Some(dir.path().to_owned());
+        let outcome = transfer::engine::copy(job, Arc::new(transfer::Silent)).await.unwrap();
+        assert!(outcome.stopped.is_some());
+        let left = dir.path().join(temporaries(&snapshot(&*local).await)[0].trim_matches('"'));
+        let writer = std::fs::OpenOptions::new().write(true).open(&left).unwrap();
+        match busy {
+            true => writer.lock().unwrap(),
+            false => std::fs::hard_link(&left, dir.path().join("another name")).unwrap(),
+        }
+        let mut job = self::job(source.clone(), local.clone(), Options::default());
+        job.target.local = Some(dir.path().to_owned());
+        let outcome = run(job).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert_eq!(outcome.counts.bytes_resumed, 0, "{busy}");
+        assert_eq!(read(&*local, &path("f")).await, content(24 * MIB, 1));
+        assert!(left.exists(), "it is not this run's to remove");
+        // Its writer is gone, and it is alone.
+        drop(writer);
+        let _ = std::fs::remove_file(dir.path().join("another name"));
+        std::fs::remove_file(dir.path().join("f")).unwrap();
+        let mut job = self::job(source.clone(), local.clone(), Options::default());
+        job.target.local = Some(dir.path().to_owned());
+        let outcome = run(job).await;
+        assert!(outcome.counts.bytes_resumed > 0, "{busy}");
+        assert_eq!(read(&*local, &path("f")).await, content(24 * MIB, 1));
+        assert_eq!(temporaries(&snapshot(&*local).await), Vec::<&String>::new());
     }
 }
 
@@ -102,15 +243,27 @@ async fn without_partial_nothing_is_left() {
 #[tokio::test]
 async fn what_is_left_of_other_versions_goes_with_the_next_copy() {
     let source = mem(|remote| remote.put_file("f", "content"));
-    let stale = ".f.sshoal-0123456789ab14";
+    let stale = ".f.sshoal-0123456789ab14000000000000000001";
     let target = mem(|remote| remote.put_file(stale, "of another version"));
     copy_well(&source, &target).await;
     assert_eq!(temporaries(&snapshot(&*target).await).len(), 0);
 }
 
 #[tokio::test]
+async fn what_is_left_of_a_file_that_is_right_by_now_is_removed() {
+    let source = source(1).await;
+    let target = interrupted(&source, 150).await;
+    // Another run has brought it.
+    target.put_file("f", content(24 * MIB, 1));
+    set_time(&*target, "f", 100).await;
+    let outcome = copy_well(&source, &target).await;
+    assert_eq!(outcome.counts.files_copied, 0);
+    assert_equal(&*source, &*target).await;
+}
+
+#[tokio::test]
 async fn a_users_file_that_looks_like_a_left_over_stays() {
-    let name = ".f.sshoal-0123456789ab14";
+    let name = ".f.sshoal-0123456789ab14000000000000000001";
     let source = mem(|remote| {
         remote.put_file("f", "content");
         remote.put_file(name, "a user's");

@@ -112,7 +112,7 @@ impl<'a> Arriving<'a> {
     /// # Errors
     /// Where the stream breaks, is no archive, or there is no room for it here.
     pub(super) fn unpack(&mut self, input: impl BufRead) -> io::Result<()> {
-        let mut reader = Reader::new(input);
+        let mut reader = Reader::new(input, self.options.xattrs);
         while let Some(member) = reader.next()? {
             match self.step_of(&member.path) {
                 Some(step) => self.member(&mut reader, member, step)?,

@@ -19,7 +19,6 @@ use crate::step::{Action, Step};
 use crate::tar::far::{Far, farewell, line};
 use crate::tar::stream::{self, Input, Output};
 use crate::tar::{Declined, LONG_ROUND_TRIP, READ_BYTES, Streaming, Use, script, unclean};
-use crate::temporary::{self, Partial};
 
 /// Files of a source from which on a stream is worth its login. 100 ms and more go into one, in
 /// which a server opens this many at least.
@@ -155,16 +154,19 @@ impl Lane {
         // What is in its way is for the run, and so is what can be gone on with, unless it cannot
         // come by the run at all.
         let is_begun = step.partials.iter().any(|partial| partial.reliable() > 0);
+        // The far side's tar would give set-ID bits to files of any owner.
+        let sets_ids = matches!(self.way, Way::Out(..)) && core.set_ids_of(&step.attr).is_some();
         if !self.way.can(core)
+            || sets_ids
             || step.there.is_some_and(|there| there.is_dir())
-            || (is_begun && !options.xattrs && !together)
+            || (is_begun && !options.xattrs.any() && !together)
         {
             return Need::None;
         }
         let usual = if forced { Need::This } else { Need::Many };
         match (&step.action, step.attr.kind) {
             (Action::MakeLink(_), _) => usual,
-            (Action::Copy(_), FileKind::Regular) if options.xattrs || together => Need::This,
+            (Action::Copy(_), FileKind::Regular) if options.xattrs.any() || together => Need::This,
             (Action::Copy(_), FileKind::Regular)
                 if forced || step.attr.size <= self.small_bytes =>
             {
@@ -174,17 +176,6 @@ impl Lane {
             (Action::Copy(_), _) => Need::This,
             _ => Need::None,
         }
-    }
-
-    /// Whether what is left of an earlier run is in the place of what the stream makes of the step:
-    /// tar removes it, and a call for it would cost a round trip.
-    pub(super) fn replaces(&self, step: &Step, partial: &Partial) -> bool {
-        matches!(self.way, Way::Out(..))
-            && partial.span == temporary::SPAN_OF_STREAM
-            && step
-                .name
-                .file_name()
-                .is_some_and(|name| partial.tag == temporary::tag(&name, &step.attr))
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -296,9 +287,8 @@ async fn call(way: Way) -> Called {
         Way::Out(deliver, _) => {
             let directory = script::plain_path(&deliver.directory);
             let streaming = &deliver.streaming;
-            return streaming
-                .prepare(&script::take(&directory, &streaming.options), Use::Files)
-                .await;
+            let command = script::take(&directory, &streaming.options);
+            return streaming.prepare(&command.ok_or(Declined::Unquotable)?, Use::Files).await;
         }
     };
     let directory = script::plain_path(&collect.directory);
@@ -307,7 +297,8 @@ async fn call(way: Way) -> Called {
         None => b".".to_vec(),
     };
     let streaming = &collect.streaming;
-    streaming.prepare(&script::list(&directory, &name, &streaming.options), Use::Names).await
+    let command = script::list(&directory, &name, &streaming.options);
+    streaming.prepare(&command.ok_or(Declined::Unquotable)?, Use::Names).await
 }
 
 impl Stream {

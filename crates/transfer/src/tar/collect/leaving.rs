@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::Pending;
+use crate::copy;
 use crate::events::Silent;
 use crate::options::Options;
 use crate::run::{Copied, Core};
@@ -16,7 +17,7 @@ use crate::sink::Sink;
 use crate::step::Step;
 use crate::tar::pack::Packer;
 use crate::tar::tally::Tally;
-use crate::temporary::{self, Partial};
+use crate::temporary::{self, MachineRun, Partial};
 
 /// Renames that are under way at once.
 const RENAMES: usize = 64;
@@ -91,7 +92,8 @@ pub(super) fn pack<W: Write>(
 
 fn temporary_path(core: &Core, step: &Step) -> Option<RemotePath> {
     let to = core.job.target.path_of(&step.name);
-    let name = temporary::name(&to.file_name()?, &step.attr, temporary::SPAN_OF_STREAM);
+    let span = temporary::SPAN_OF_STREAM;
+    let name = temporary::name(&to.file_name()?, &step.attr, span, MachineRun::UNKNOWN);
     Some(to.parent()?.join(&name))
 }
 
@@ -111,6 +113,7 @@ pub(super) async fn place(core: &Arc<Core>, sent: Vec<Sent>) -> Vec<Step> {
                 let placed = remote.rename(&one.temporary, &to, RenameMode::Replace).await;
                 match placed {
                     Ok(()) => {
+                        copy::remove_stale(&core, &one.step).await;
                         core.ended(&one.step, Ok(Copied { bytes: one.bytes, resumed: 0 }));
                         None
                     }

@@ -1,0 +1,270 @@
+//! What a server's listings leave out since it cannot look at it.
+//!
+//! OpenSSH's server lists what `lstat` tells of a directory's entries, and leaves out those for which
+//! it fails: the mount point of a FUSE file system that has died or is another user's, a stale handle
+//! of NFS, a bad inode. SFTP gives no sign of that. A `find` of the server, which looks at each entry
+//! too, complains of them. So where a shell is there, a source whose directories are listed over SFTP
+//! is gone through by one more command, and what that complains of is a problem of the run.
+//!
+//! It does not have to succeed: without it, nothing is known, and `deletion` asks
+//! for each name by itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base::shell::quote;
+use base::{Errno, RemotePath};
+use tokio::io::AsyncReadExt;
+
+use crate::job::below;
+use crate::outcome::Problem;
+use crate::run::Core;
+use crate::shell::{Running, Shell};
+
+/// Longest answer that is read, in bytes: some thousand complaints.
+const ANSWER_BYTES: u64 = 256 << 10;
+
+/// How long is waited for the command when the run has nothing else to do, at least.
+const SHORT_WAIT: Duration = Duration::from_secs(10);
+
+/// The same, at most. In between it is as long as the run has taken.
+const LONG_WAIT: Duration = Duration::from_secs(300);
+
+/// Something of which the server has complained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// In the remote; `None` where the words do not tell.
+    pub path: Option<RemotePath>,
+    /// Why, or all that was said.
+    pub words: String,
+}
+
+/// Who can tell what of a tree cannot be looked at.
+#[async_trait]
+pub trait Unseen: Send + Sync + 'static {
+    /// What there is below `top`; `None` where nothing is known.
+    async fn below(&self, top: &RemotePath) -> Option<Vec<Complaint>>;
+}
+
+/// By a `find` of the far side.
+pub struct ShellFind {
+    shell: Arc<dyn Shell>,
+    root: Vec<u8>,
+    one_file_system: bool,
+}
+
+impl ShellFind {
+    /// For a remote whose root is the directory `root` of the far side's shell: absolute, or relative
+    /// to where its commands begin.
+    #[must_use]
+    pub fn new(shell: Arc<dyn Shell>, root: Vec<u8>, one_file_system: bool) -> ShellFind {
+        ShellFind { shell, root, one_file_system }
+    }
+
+    async fn complaints(&self, top: &RemotePath) -> Result<Vec<Complaint>, String> {
+        let dots = if self.root.starts_with(b"/") { &b""[..] } else { b"./" };
+        let (root, top) = ([dots, &self.root].concat(), [b"./", top.as_bytes()].concat());
+        let stay = if self.one_file_system { "-xdev " } else { "" };
+        // No file is shorter than nothing; to know that, each is looked at.
+        let script = format!(
+            "cd -- \"$1\" || exit 3; LC_ALL=C; export LC_ALL; \
+             find \"$2\" {stay}-size -0c 2>&1 >/dev/null </dev/null; echo \"end $?\""
+        );
+        let unquotable = || "a name has a newline".to_owned();
+        let words = [script.as_bytes(), b"sshoal", &root, &top];
+        let words: Option<Vec<Vec<u8>>> = words.into_iter().map(quote).collect();
+        let command = [b"exec /bin/sh -c ".to_vec(), words.ok_or_else(unquotable)?.join(&b' ')];
+        let started = self.shell.start(&command.concat()).await;
+        let Running { stdin, mut stdout, exit } = started.map_err(|error| error.to_string())?;
+        let mut answer = Vec::new();
+        let read = (&mut stdout).take(ANSWER_BYTES).read_to_end(&mut answer).await;
+        drop((stdin, stdout, exit));
+        read.map_err(|error| error.to_string())?;
+        parse(&answer, &top).ok_or_else(|| String::from_utf8_lossy(&answer).into_owned())
+    }
+}
+
+#[async_trait]
+impl Unseen for ShellFind {
+    async fn below(&self, top: &RemotePath) -> Option<Vec<Complaint>> {
+        match self.complaints(top).await {
+            Ok(complaints) => Some(complaints),
+            Err(why) => {
+                tracing::debug!("what the server cannot look at is not known: {why}");
+                None
+            }
+        }
+    }
+}
+
+/// The lines of `find`, whose names begin with `top`, and how it ended; `None` where there was no
+/// `find`, or where it did not come to its end.
+fn parse(answer: &[u8], top: &[u8]) -> Option<Vec<Complaint>> {
+    let mut lines: Vec<&[u8]> = answer.split(|byte| *byte == b'\n').collect();
+    // Behind the last newline is nothing, unless the answer was cut off.
+    let is_whole = lines.pop()?.is_empty();
+    let end = lines.pop_if(|line| is_whole && line.starts_with(b"end "));
+    match end {
+        Some(b"end 127" | b"end 126") => return None,
+        None if is_whole => return None,
+        _ => {}
+    }
+    Some(
+        lines
+            .into_iter()
+            .filter(|line| !line.is_empty())
+            .map(|line| complaint(line, top))
+            .collect(),
+    )
+}
+
+/// One line: `find: 'NAME': REASON` of GNU's, with escapes in the name; of others without quotes.
+fn complaint(line: &[u8], top: &[u8]) -> Complaint {
+    let told = || {
+        let rest = line.strip_prefix(b"find: ")?;
+        let colon = rest.windows(2).rposition(|it| it == b": ")?;
+        let (name, reason) = (&rest[..colon], &rest[colon + 2..]);
+        let quoted = name.strip_prefix(b"'").and_then(|name| name.strip_suffix(b"'"));
+        let name = match quoted {
+            Some(name) => unescape(name)?,
+            None => name.to_vec(),
+        };
+        let path = if name == top { &b""[..] } else { name.strip_prefix(top)? };
+        let path = path.strip_prefix(b"/").unwrap_or(path);
+        let top = RemotePath::parse(top.strip_prefix(b"./")?).ok()?;
+        Some((below(&top, &RemotePath::parse(path).ok()?), reason.escape_ascii().to_string()))
+    };
+    match told() {
+        Some((path, words)) => Complaint { path: Some(path), words },
+        None => Complaint { path: None, words: line.escape_ascii().to_string() },
+    }
+}
+
+/// The name that GNU's quoting of the C locale stands for.
+fn unescape(name: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = name.iter().copied().peekable();
+    let mut plain = Vec::with_capacity(name.len());
+    while let Some(byte) = bytes.next() {
+        if byte != b'\\' {
+            plain.push(byte);
+            continue;
+        }
+        plain.push(match bytes.next()? {
+            b'a' => 7,
+            b'b' => 8,
+            b't' => b'\t',
+            b'n' => b'\n',
+            b'v' => 11,
+            b'f' => 12,
+            b'r' => b'\r',
+            first @ b'0'..=b'3' => {
+                let mut value = first - b'0';
+                for _ in 0..2 {
+                    let digit = bytes.next_if(|byte| (b'0'..=b'7').contains(byte))?;
+                    value = value << 3 | (digit - b'0');
+                }
+                value
+            }
+            byte => byte,
+        });
+    }
+    Some(plain)
+}
+
+/// Notes as problems what the sources could not look at, as far as that is known and nothing else has
+/// told of it. `asked`: by the number of a source, what is being asked of it.
+pub(crate) async fn report(core: &Arc<Core>, asked: Vec<(usize, Asked)>) {
+    let wait = core.elapsed().clamp(SHORT_WAIT, LONG_WAIT);
+    for (source, asked) in asked {
+        let answered = tokio::select! {
+            biased;
+            () = core.stopped() => return,
+            answered = tokio::time::timeout(wait, asked) => answered,
+        };
+        let Ok(Some(complaints)) = answered else {
+            tracing::debug!("what source {source} cannot look at is not known");
+            continue;
+        };
+        for complaint in complaints {
+            tokio::select! {
+                biased;
+                () = core.stopped() => return,
+                () = note(core, source, complaint) => {}
+            }
+        }
+    }
+}
+
+/// What is being asked of a source.
+pub(crate) type Asked = std::pin::Pin<Box<dyn Future<Output = Option<Vec<Complaint>>> + Send>>;
+
+async fn note(core: &Core, source: usize, complaint: Complaint) {
+    let Complaint { path, words } = complaint;
+    let source = &core.job.sources[source];
+    let Some(path) = path else {
+        let words = format!("the server could not look at all of it: {words}");
+        return core.problem(&Problem::Other { name: source.to.clone(), words });
+    };
+    let below_top = path.names().skip(source.tree.path.names().count());
+    let mut name = source.to.clone();
+    for last in below_top {
+        if core.job.options.filter.excludes(&name, true) {
+            return;
+        }
+        let Ok(last) = base::Name::new(last) else { return };
+        name.push(&last);
+    }
+    let filter = &core.job.options.filter;
+    if filter.excludes(&name, true) || filter.excludes(&name, false) || core.has_problem_at(&name) {
+        return;
+    }
+    match source.tree.remote.lstat(&path).await {
+        // It was listed, or is gone.
+        Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+        Err(_) => {
+            let words = format!("the server cannot look at it, and leaves it out: {words}");
+            core.problem(&Problem::Other { name, words });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::path;
+
+    #[test]
+    fn complaints_are_read_whoever_writes_them() {
+        let answer = b"find: './a/x': Transport endpoint is not connected\n\
+            find: './a/odd\\n\\'name\\303\\244': Permission denied\n\
+            find: ./a/b: c: Stale file handle\n\
+            find: './a': Input/output error\n\
+            find: File system loop detected\n\
+            end 1\n";
+        let found = parse(answer, b"./a").unwrap();
+        let told: Vec<_> = found.iter().map(|it| (it.path.clone(), it.words.as_str())).collect();
+        assert_eq!(
+            told,
+            [
+                (Some(path("a/x")), "Transport endpoint is not connected"),
+                (Some(path("a/odd\n'name\u{e4}")), "Permission denied"),
+                (Some(path("a/b: c")), "Stale file handle"),
+                (Some(path("a")), "Input/output error"),
+                (None, "find: File system loop detected"),
+            ]
+        );
+        let whole = parse(b"find: './x': Permission denied\nend 1\n", b"./").unwrap();
+        assert_eq!(whole[0].path, Some(path("x")));
+    }
+
+    #[test]
+    fn without_a_find_nothing_is_known() {
+        assert_eq!(parse(b"end 0\n", b"./a"), Some(Vec::new()));
+        assert_eq!(parse(b"sh: find: not found\nend 127\n", b"./a"), None);
+        assert_eq!(parse(b"", b"./a"), None);
+        assert_eq!(parse(b"This account is not available.\n", b"./a"), None);
+        // As much as is read of very many.
+        assert_eq!(parse(b"find: ./a/x: bad\nfind: ./a", b"./a").unwrap().len(), 1);
+    }
+}
