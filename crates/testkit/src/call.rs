@@ -19,12 +19,12 @@ macro_rules! calls {
 }
 
 calls! {
-    Lstat Readlink Opendir Readdir Closedir Open Fstat Read Write Fsync Fsyncdir Close Setattr
+    Lstat Readlink Opendir Readdir Closedir Open Fstat Read Write Fsync Fsyncdir Close Finish Setattr
     Fsetattr Mkdir Rmdir Unlink Symlink Link Rename Statvfs Copy
 }
 
 impl Call {
-    /// Whether it costs a round trip; giving a handle back does not, since nobody waits for it.
+    /// Whether it costs a round trip. `Close` and `Closedir` do not: no caller waits for them.
     #[must_use]
     pub fn is_round_trip(self) -> bool {
         !matches!(self, Call::Close | Call::Closedir)

@@ -126,7 +126,9 @@ rules! { $
         an_unlinked_file_goes_on
         a_replaced_file_goes_on
         a_renamed_file_is_still_open
-        a_closed_handle_is_an_error;
+        a_closed_handle_is_an_error
+        a_handle_is_finished_behind_its_writes
+        a_dropped_finish_gives_the_handle_back;
     directories:
         a_directory_is_made_and_removed
         a_listing_is_complete_and_without_duplicates
@@ -158,6 +160,7 @@ rules! { $
     attributes:
         each_part_is_set_alone
         an_open_file_is_changed_as_well
+        an_open_file_without_a_name_is_changed_as_well
         times_are_kept
         permissions_are_kept
         a_link_is_changed_itself

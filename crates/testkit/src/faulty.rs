@@ -1,15 +1,18 @@
 //! A [`Remote`] around a [`Remote`] whose calls fail, wait and get lost when a test says so.
 //!
-//! Three instruments:
+//! Four instruments:
 //!
 //! - [`fail`](FaultyRemote::fail) and its kin: the Nth call from now fails, before it reached the
 //!   remote or after it took effect there (the answer was lost).
 //! - [`hold`](FaultyRemote::hold): the Nth call from now stops at a [`Gate`], before it reached the
 //!   remote or with its answer in hand. The test waits until it is there, does what it wants to
 //!   race with it, and lets it go.
+//! - [`hold_each`](FaultyRemote::hold_each): every call from now on stops, before it reaches the
+//!   remote and with its answer in hand, until a [`Turnstile`] lets it go. `interleave` builds on it.
 //! - [`cut`](FaultyRemote::cut): the link is down. All calls under way and all further ones fail
 //!   with `EHOSTDOWN` until [`restore`](FaultyRemote::restore). Meanwhile it [is
-//!   away](Remote::is_away).
+//!   away](Remote::is_away). [`stall`](FaultyRemote::stall) is the same of a remote that waits for
+//!   its link: further calls wait and do not fail.
 //!
 //! Invariants:
 //! 1. Without instructions it does what the inner remote does, in the same poll.
@@ -25,19 +28,21 @@ mod fault;
 mod gate;
 mod plan;
 mod remote;
+mod turnstile;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Dh, Errno, Fh, Remote};
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::call::{Call, Counters};
 pub use fault::Fault;
 pub use gate::Gate;
 pub use plan::Which;
 use plan::{Moment, Plan};
+pub use turnstile::Turnstile;
 
 /// A remote with faults. See the [module](self).
 #[derive(Debug)]
@@ -59,6 +64,7 @@ struct State {
     /// alone, since that one may give up while those before it still wait.
     queues: HashMap<Handle, Vec<watch::Receiver<()>>>,
     server_run: Option<Bytes>,
+    turnstile: Option<Turnstile>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,8 +77,16 @@ enum Handle {
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
     down: bool,
+    /// Further calls wait until it is not.
+    stalled: bool,
     /// How often it was cut, so that a call under way sees a cut that is over already.
     cuts: u64,
+}
+
+impl Link {
+    fn is_away(&self) -> bool {
+        self.down || self.stalled
+    }
 }
 
 impl<R: Remote + ?Sized> FaultyRemote<R> {
@@ -124,6 +138,22 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         self.state().plan.hold(which.into(), nth, Moment::After)
     }
 
+    /// Stops every call from now on that costs a round trip, before it reaches the remote and again
+    /// with its answer in hand. Only one turnstile can be in force: a second one opens the first.
+    pub fn hold_each(&self) -> Turnstile {
+        self.hold_each_with(Arc::default())
+    }
+
+    /// As [`FaultyRemote::hold_each`]; `bell` is notified when a call comes to a stop.
+    pub(crate) fn hold_each_with(&self, bell: Arc<Notify>) -> Turnstile {
+        let turnstile = Turnstile::new(bell);
+        let before = self.state().turnstile.replace(turnstile.clone());
+        if let Some(before) = before {
+            before.open();
+        }
+        turnstile
+    }
+
     /// Forgets all faults and gates that no call has reached.
     pub fn clear(&self) {
         self.state().plan = Plan::default();
@@ -145,10 +175,30 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         });
     }
 
-    /// Ends a [`FaultyRemote::cut`]. Handles from before it are good again, as with a remote that
-    /// reopens them.
+    /// As [`FaultyRemote::cut`], and the remote closes all handles, as a server does at the end of a
+    /// session.
+    pub fn end_session(&self) {
+        self.cut();
+        for handle in self.state().handles.drain().collect::<Vec<_>>() {
+            match handle {
+                Handle::File(fh) => self.inner.close(fh),
+                Handle::Directory(dh) => self.inner.closedir(dh),
+            }
+        }
+    }
+
+    /// The remote is away, and every further call waits for it.
+    pub fn stall(&self) {
+        self.link.send_modify(|link| link.stalled = true);
+    }
+
+    /// Ends a [`FaultyRemote::cut`] or a [`FaultyRemote::stall`]. Handles from before it are good
+    /// again, as with a remote that reopens them.
     pub fn restore(&self) {
-        self.link.send_modify(|link| link.down = false);
+        self.link.send_modify(|link| {
+            link.down = false;
+            link.stalled = false;
+        });
     }
 
     /// Ends a [`FaultyRemote::cut`]. Handles from before it answer `errno` for good, as with a

@@ -91,7 +91,7 @@ impl Fleet {
     /// # Errors
     /// As [`Sshd::start`] and [`Link::start`], and when directories or files cannot be made.
     pub fn start(plans: impl IntoIterator<Item = Plan>) -> io::Result<Fleet> {
-        let dir = tempfile::Builder::new().prefix("fleet-").tempdir()?;
+        let dir = crate::private_dir("fleet-")?;
         let mut members = Vec::new();
         for Plan { name, directory, link, options } in plans {
             let directory = dir.path().join(directory);

@@ -18,11 +18,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::{Access, Dh, Errno, Fh, Name, Remote, Result};
+use base::{Access, Dh, Errno, Fh, Name, Remote, RemotePath, Result};
+use bytes::Bytes;
 
 use crate::call::{Call, Counters};
 use crate::clock::Clock;
-use crate::tree::{Ino, Limits, Tree};
+use crate::tree::{Follow, Ino, Limits, Tree};
 
 /// How a [`MemRemote`] is made.
 #[derive(Clone, Debug)]
@@ -67,6 +68,7 @@ pub struct MemRemote {
     options: Options,
     state: Mutex<State>,
     pace: Mutex<Pace>,
+    server_run: Mutex<Option<Bytes>>,
     calls: Counters,
 }
 
@@ -76,6 +78,8 @@ struct State {
     next_handle: u64,
     files: HashMap<u64, OpenFile>,
     listings: HashMap<u64, Listing>,
+    /// What `lstat` fails for, and with what.
+    unseen: HashMap<Ino, Errno>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -116,11 +120,13 @@ impl MemRemote {
     #[must_use]
     pub fn with(options: Options) -> MemRemote {
         let tree = Tree::new(options.clock.clone(), options.limits.clone());
-        let state = State { tree, next_handle: 1, files: HashMap::new(), listings: HashMap::new() };
+        let (files, listings, unseen) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let state = State { tree, next_handle: 1, files, listings, unseen };
         MemRemote {
             options,
             state: Mutex::new(state),
             pace: Mutex::default(),
+            server_run: Mutex::default(),
             calls: Counters::default(),
         }
     }
@@ -143,6 +149,12 @@ impl MemRemote {
     /// is first polled. Needs a tokio runtime around the calls.
     pub fn set_pending(&self, pending: bool) {
         self.pace().pending = pending;
+    }
+
+    /// What [`Remote::server_run`] names from now on; at first there is none.
+    pub fn set_server_run(&self, run: impl Into<Bytes>) {
+        let mut named = self.server_run.lock().unwrap_or_else(PoisonError::into_inner);
+        *named = Some(run.into());
     }
 
     /// How often `call` was made.
@@ -198,6 +210,12 @@ impl MemRemote {
 }
 
 impl State {
+    /// What `path` names, unless it cannot be looked at.
+    fn seen(&self, path: &RemotePath) -> Result<Ino> {
+        let ino = self.tree.lookup(path, Follow::No)?;
+        self.unseen.get(&ino).map_or(Ok(ino), |errno| Err(*errno))
+    }
+
     fn file(&self, fh: Fh) -> Result<OpenFile> {
         self.files.get(&fh.0).copied().ok_or(Errno::EBADF)
     }

@@ -17,6 +17,8 @@
 mod check;
 mod dir;
 mod generate;
+mod journal;
+mod killed;
 mod op;
 mod reference;
 mod snapshot;
@@ -25,7 +27,8 @@ use base::{FileKind, OpenFlags, RenameMode, Result};
 
 pub use check::{Divergence, check};
 pub use dir::DirSubject;
-pub use generate::{Runs, ops, ops_by_one_name, run, run_by_chance};
+pub use generate::{Lists, Runs, ops, ops_by_one_name, run, run_by_chance, story};
+pub use killed::{Aftermath, Loss, check_until_killed};
 pub use op::Op;
 pub use reference::Reference;
 

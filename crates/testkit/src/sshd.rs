@@ -33,7 +33,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::namespace;
+use crate::{namespace, private_dir};
 use keeper::{Keeper, Started};
 
 /// How often a port is tried that was free a moment ago.
@@ -62,9 +62,9 @@ pub struct Options {
     pub settings: Vec<String>,
     /// The name by which the client's configuration knows the server.
     pub alias: String,
-    /// Allows the user to log in with this password, and with no key. Only as root: the server's
-    /// namespace gets an `/etc/shadow` of its own.
-    pub password: Option<String>,
+    /// Allows the user to log in with a password made for this server ([`Sshd::password`]), and with
+    /// no key, for SFTP alone. Only as root: the server's namespace gets an `/etc/shadow` of its own.
+    pub takes_password: bool,
 }
 
 impl Default for Options {
@@ -74,7 +74,7 @@ impl Default for Options {
             sftp_server: SftpServer::External("/usr/lib/openssh/sftp-server".into()),
             settings: Vec::new(),
             alias: "testhost".to_owned(),
-            password: None,
+            takes_password: false,
         }
     }
 }
@@ -84,6 +84,7 @@ impl Default for Options {
 pub struct Sshd {
     options: Options,
     user: String,
+    password: String,
     port: u16,
     isolated: bool,
     keeper: Option<Keeper>,
@@ -101,9 +102,9 @@ impl Sshd {
     /// When a program is missing, when sshd refuses its settings (its words are in the error), or
     /// when no port is to be had.
     pub fn start(options: Options) -> io::Result<Sshd> {
-        let dir = tempfile::Builder::new().prefix("sshd-").tempdir()?;
+        let dir = private_dir("sshd-")?;
         let isolated = is_root() && can_unshare();
-        if options.password.is_some() && !isolated {
+        if options.takes_password && !isolated {
             return Err(io::Error::other("a password needs root and a mount namespace"));
         }
         if is_root() {
@@ -112,11 +113,14 @@ impl Sshd {
         }
         let user = files::user_name()?;
         files::write_keys(dir.path(), &options.alias)?;
-        if let Some(password) = &options.password {
-            files::write_shadow(dir.path(), &user, password)?;
+        let mut password = String::new();
+        if options.takes_password {
+            password = files::random_word()?;
+            files::write_shadow(dir.path(), &user, &password)?;
         }
         let stopped = Mutex::default();
-        let mut sshd = Sshd { options, user, port: 0, isolated, keeper: None, stopped, dir };
+        let mut sshd =
+            Sshd { options, user, password, port: 0, isolated, keeper: None, stopped, dir };
         for attempt in 1.. {
             sshd.port = free_port()?;
             match sshd.run() {
@@ -140,7 +144,7 @@ impl Sshd {
         if self.isolated {
             command.args(namespace::of_its_own());
         }
-        if self.options.password.is_some() {
+        if self.options.takes_password {
             let shadow = dir.path().join("shadow");
             let script = "mount --bind \"$1\" /etc/shadow && shift && exec \"$@\"";
             command.args(["sh", "-c", script, "sh"]).arg(shadow);
@@ -175,6 +179,12 @@ impl Sshd {
     #[must_use]
     pub fn user(&self) -> &str {
         &self.user
+    }
+
+    /// The password of the user, empty where none is taken.
+    #[must_use]
+    pub fn password(&self) -> &str {
+        &self.password
     }
 
     /// The port on 127.0.0.1. The host's key is known by the alias, so that a

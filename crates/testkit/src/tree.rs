@@ -51,12 +51,14 @@ pub struct Limits {
     pub uid: u32,
     /// Group of what is made.
     pub gid: u32,
+    /// Names are found whatever the case of their ASCII letters, and listed as they were made.
+    pub folds_case: bool,
 }
 
 impl Default for Limits {
     /// No limit of content, a million inodes (which bounds a test that runs wild), owner 1000.
     fn default() -> Limits {
-        Limits { capacity_bytes: None, inodes: 1 << 20, uid: 1000, gid: 1000 }
+        Limits { capacity_bytes: None, inodes: 1 << 20, uid: 1000, gid: 1000, folds_case: false }
     }
 }
 

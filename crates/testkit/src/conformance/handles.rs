@@ -1,8 +1,10 @@
 //! A handle is a file's, not a name's.
 
-use base::{Access, OpenFlags, RenameMode};
+use std::task::Poll;
 
-use super::ground::{Ground, ok, pattern, size_change};
+use base::{Access, Errno, OpenFlags, RenameMode};
+
+use super::ground::{Ground, ok, pattern, poll_once, size_change};
 use crate::path;
 
 /// Reads, writes and changes go on after the last name is gone.
@@ -72,4 +74,51 @@ pub async fn a_closed_handle_is_an_error(ground: &Ground) {
     assert_eq!(ground.bytes(again, 0, 10).await, b"another");
     ground.close(again);
     assert_eq!(ground.get("a").await, b"content");
+}
+
+/// What was begun through a handle comes before the handle is given back, also when none of it is
+/// answered yet; after that it is nothing.
+pub async fn a_handle_is_finished_behind_its_writes(ground: &Ground) {
+    for (round, len) in [1, 70_000, 700_000].into_iter().enumerate() {
+        let content = pattern(round as u8, len);
+        let fh = ground.open_rw("a").await;
+        let mut write = ground.write(fh, 0, content.clone().into());
+        let written_at_once = poll_once(&mut write);
+        let write = async move {
+            match written_at_once {
+                Poll::Ready(result) => result,
+                Poll::Pending => write.await,
+            }
+        };
+        let (written, finished) = tokio::join!(write, ground.finish(fh));
+        ok("write", len, written);
+        ok("finish", len, finished);
+        assert!(ground.get("a").await[..len] == content);
+        assert!(ground.read(fh, 0, 10).await.is_err());
+        assert_eq!(ground.finish(fh).await, Err(Errno::EBADF));
+        ground.close(fh);
+    }
+    let fh = ground.handle("a", OpenFlags::existing(Access::Read)).await;
+    assert_eq!(ground.bytes(fh, 0, 10).await.len(), 10);
+    ok("finish", "a", ground.finish(fh).await);
+    assert!(ground.read(fh, 0, 10).await.is_err());
+}
+
+/// The handle is given back from the first poll on, also when the answer is not waited for.
+pub async fn a_dropped_finish_gives_the_handle_back(ground: &Ground) {
+    for polls in 1..5 {
+        let fh = ground.open_rw("a").await;
+        let mut write = ground.write(fh, 0, pattern(1, 300_000).into());
+        let _ = poll_once(&mut write);
+        let mut finish = ground.finish(fh);
+        for _ in 0..polls {
+            if poll_once(&mut finish).is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(finish);
+        drop(write);
+        assert!(ground.read(fh, 0, 10).await.is_err(), "after {polls} polls");
+    }
 }

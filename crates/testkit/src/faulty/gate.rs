@@ -1,6 +1,8 @@
 //! Where a call waits until the test lets it go.
 
-use tokio::sync::watch;
+use std::sync::Arc;
+
+use tokio::sync::{Notify, watch};
 
 /// How far the call has come for which a gate waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,12 +27,21 @@ pub struct Gate {
 pub(super) struct Barrier {
     phase: watch::Sender<Phase>,
     release: watch::Receiver<bool>,
+    /// Notified when the call arrives.
+    bell: Option<Arc<Notify>>,
 }
 
 pub(super) fn gate() -> (Gate, Barrier) {
     let (phase, seen_phase) = watch::channel(Phase::Expected);
     let (release, seen_release) = watch::channel(false);
-    (Gate { phase: seen_phase, release }, Barrier { phase, release: seen_release })
+    (Gate { phase: seen_phase, release }, Barrier { phase, release: seen_release, bell: None })
+}
+
+/// As [`gate`]; `bell` is notified when the call arrives.
+pub(super) fn gate_with(bell: Arc<Notify>) -> (Gate, Barrier) {
+    let (gate, mut barrier) = gate();
+    barrier.bell = Some(bell);
+    (gate, barrier)
 }
 
 impl Gate {
@@ -54,6 +65,16 @@ impl Gate {
         *self.phase.borrow() == Phase::Arrived
     }
 
+    /// Whether the call stands at the gate and was not released.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.has_arrived() && self.phase.has_changed().is_ok() && !*self.release.borrow()
+    }
+
+    /// Whether the call is over, or will never come.
+    pub(super) fn is_over(&self) -> bool {
+        self.phase.has_changed().is_err() || *self.phase.borrow() == Phase::Over
+    }
+
     /// Lets the call go on.
     pub fn release(&self) {
         self.release.send_replace(true);
@@ -71,6 +92,9 @@ impl Barrier {
     /// Stands at the gate until the test lets go.
     pub(super) async fn pass(&self) {
         self.phase.send_replace(Phase::Arrived);
+        if let Some(bell) = &self.bell {
+            bell.notify_one();
+        }
         let mut release = self.release.clone();
         // An error says that the test has dropped the gate.
         let _ = release.wait_for(|released| *released).await;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::plan::{Order, Orders};
-use super::{FaultyRemote, Handle, State};
+use super::{FaultyRemote, Handle, Link, State};
 use crate::call::Call;
 
 /// A call's place in the queues of its handles; leaving it lets the next one go.
@@ -87,10 +87,15 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     ) -> Result<T> {
         self.calls.count(call);
         let mut link = self.link.subscribe();
+        // Its sender is a part of this remote.
+        let _ = link.wait_for(|link| !link.stalled).await;
         let at_start = *link.borrow_and_update();
         let (orders, turn) = {
             let mut state = self.state();
-            let orders = state.plan.orders(call);
+            let mut orders = state.plan.orders(call);
+            if let Some(turnstile) = &state.turnstile {
+                turnstile.stop(call, &mut orders);
+            }
             let stale = handles.iter().find_map(|handle| state.stale.get(handle).copied());
             if at_start.down {
                 return Err(Errno::EHOSTDOWN);
@@ -135,6 +140,13 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         self.pass(call, handles, operation, drop).await
     }
 
+    fn forget(&self, handle: Handle) {
+        let mut state = self.state();
+        state.handles.remove(&handle);
+        state.stale.remove(&handle);
+        state.queues.remove(&handle);
+    }
+
     /// Runs `close` when the calls that queue on `handle` have gone through.
     fn pass_close(&self, handle: Handle, close: impl FnOnce(&R) + Send + 'static) {
         let behind = {
@@ -151,6 +163,28 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
             all_gone(behind).await;
             close(&inner);
         });
+    }
+}
+
+/// A handle that is being finished; closed if the inner remote is never asked to.
+struct Finished<'a, R: Remote + ?Sized> {
+    remote: &'a FaultyRemote<R>,
+    fh: Option<Fh>,
+}
+
+impl<R: Remote + ?Sized> Finished<'_, R> {
+    fn over(mut self) {
+        if let Some(fh) = self.fh.take() {
+            self.remote.forget(Handle::File(fh));
+        }
+    }
+}
+
+impl<R: Remote + ?Sized> Drop for Finished<'_, R> {
+    fn drop(&mut self) {
+        if let Some(fh) = self.fh {
+            self.remote.pass_close(Handle::File(fh), move |inner| inner.close(fh));
+        }
     }
 }
 
@@ -254,6 +288,17 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         self.pass_close(Handle::File(fh), move |inner| inner.close(fh));
     }
 
+    async fn finish(&self, fh: Fh) -> Result<()> {
+        let handle = Handle::File(fh);
+        let finished = Finished { remote: self, fh: Some(fh) };
+        let operation = async move {
+            let call = self.inner.finish(fh);
+            finished.over();
+            call.await
+        };
+        self.pass_plain(Call::Finish, &[handle], operation).await
+    }
+
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         self.pass_plain(Call::Setattr, &[], self.inner.setattr(path, change)).await
     }
@@ -313,13 +358,13 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
     }
 
     fn is_away(&self) -> bool {
-        self.link.borrow().down || self.inner.is_away()
+        self.link.borrow().is_away() || self.inner.is_away()
     }
 
     async fn gone(&self) {
         let mut link = self.link.subscribe();
         tokio::select! {
-            _ = link.wait_for(|link| link.down) => {}
+            _ = link.wait_for(Link::is_away) => {}
             () = self.inner.gone() => {}
         }
     }

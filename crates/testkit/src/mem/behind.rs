@@ -4,7 +4,7 @@
 //! they panic instead of answering with an errno. What they do not offer is one
 //! [`MemRemote::edit`] away.
 
-use base::{Attr, AttrChange, RenameMode, Timestamp};
+use base::{Attr, AttrChange, Errno, RenameMode, Timestamp};
 
 use super::MemRemote;
 use crate::path;
@@ -88,6 +88,14 @@ impl MemRemote {
     pub fn set_mtime(&self, at: &str, secs: i64) {
         let mtime = Some(Timestamp::from_secs(secs));
         self.change(at, AttrChange { mtime, ..AttrChange::default() });
+    }
+
+    /// Makes `at` something that cannot be looked at, such as a mount point of a file system that
+    /// has died: `lstat` fails with `errno`, and listings leave it out, as OpenSSH's server does.
+    #[track_caller]
+    pub fn set_unseen(&self, at: &str, errno: Errno) {
+        let ino = done("set_unseen", at, self.edit(|tree| tree.lookup(&path(at), Follow::No)));
+        self.state().unseen.insert(ino, errno);
     }
 
     #[track_caller]

@@ -15,7 +15,7 @@ use crate::tree::Follow;
 impl Remote for MemRemote {
     async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
         self.call(Call::Lstat, |state, _| {
-            let ino = state.tree.lookup(path, Follow::No)?;
+            let ino = state.seen(path)?;
             Ok(state.tree.attr(ino))
         })
         .await
@@ -108,6 +108,15 @@ impl Remote for MemRemote {
         self.state().close(fh);
     }
 
+    async fn finish(&self, fh: Fh) -> Result<()> {
+        self.call(Call::Finish, |state, _| {
+            state.file(fh)?;
+            state.close(fh);
+            Ok(())
+        })
+        .await
+    }
+
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         self.call(Call::Setattr, |state, _| {
             let ino = state.tree.lookup(path, Follow::No)?;
@@ -159,6 +168,10 @@ impl Remote for MemRemote {
         .await
     }
 
+    async fn server_run(&self) -> Result<Option<Bytes>> {
+        Ok(self.server_run.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone())
+    }
+
     async fn copy(
         &self,
         from: Fh,
@@ -205,7 +218,7 @@ impl State {
 
     fn opendir(&mut self, path: &RemotePath, options: &Options) -> Result<Dh> {
         let dh = self.new_handle(options)?;
-        let ino = self.tree.lookup(path, Follow::No)?;
+        let ino = self.seen(path)?;
         let mut entries = self.tree.list(ino)?;
         // In an order that nobody takes for sorted, as a hashed directory's.
         entries.sort_by_key(|(name, _)| scramble(name.as_bytes()));
@@ -223,7 +236,9 @@ impl State {
             let Some(name) = listing.names.pop_front() else {
                 break;
             };
-            if let Some(ino) = self.tree.child(listing.ino, &name) {
+            if let Some(ino) = self.tree.child(listing.ino, &name)
+                && !self.unseen.contains_key(&ino)
+            {
                 let attr = options.listing_attrs.then(|| self.tree.attr(ino));
                 batch.push(DirEntry { name, attr });
             }

@@ -4,10 +4,12 @@ use std::fmt;
 
 use base::{FileKind, Result, Timestamp};
 
+use super::journal::Journal;
+use super::killed::{Aftermath, check_until_killed, is_of_killed, is_part};
 use super::op::Answer;
-use super::reference::{RECENT, UNKNOWN};
+use super::reference::{RECENT, Reference, UNKNOWN};
 use super::snapshot::snapshot;
-use super::{FDS, Features, Op, Reference, Stat, Subject};
+use super::{FDS, Features, Op, Stat, Subject};
 
 /// How far the subject's clock may be from ours, in seconds: the kernel stamps files with its
 /// time of the last tick, and a server cuts that to whole seconds.
@@ -43,57 +45,151 @@ impl std::error::Error for Divergence {}
 /// Opening into a slot that is in use closes it first; an operation on an empty slot is left out.
 /// At the end everything is closed.
 pub fn check(ops: &[Op], subject: &mut impl Subject) -> std::result::Result<(), Divergence> {
-    let features = subject.features();
-    let mut reference = Reference::new(features.umask);
-    let rules = Rules { features, started_secs: Timestamp::now().secs };
-    for (index, op) in ops.iter().enumerate() {
-        if let Op::Open { fd, .. } = *op
-            && reference.is_open(fd)
-        {
-            rules.step(Some(index), &Op::Close { fd }, &mut reference, subject)?;
-        }
-        if op.needs().all(|fd| reference.is_open(fd)) {
-            rules.step(Some(index), op, &mut reference, subject)?;
+    check_until_killed(ops, subject, || false).map(drop)
+}
+
+/// How a step ended.
+enum Step {
+    Done,
+    /// The subject was killed; what was in flight.
+    Killed(Option<Op>),
+}
+
+/// A list of operations under way.
+pub(super) struct Trial {
+    reference: Reference,
+    journal: Journal,
+    rules: Rules,
+    operations: u64,
+}
+
+impl Trial {
+    pub(super) fn new(features: Features) -> Trial {
+        Trial {
+            reference: Reference::new(features.umask),
+            journal: Journal::default(),
+            rules: Rules { features, started_secs: Timestamp::now().secs },
+            operations: 0,
         }
     }
-    rules.compare_trees("with files open", &mut reference, subject)?;
-    for fd in (0..FDS).filter(|fd| reference.is_open(*fd)).collect::<Vec<_>>() {
-        rules.step(None, &Op::Close { fd }, &mut reference, subject)?;
+
+    pub(super) fn run(
+        mut self,
+        ops: &[Op],
+        subject: &mut impl Subject,
+        is_killed: &dyn Fn() -> bool,
+    ) -> std::result::Result<Aftermath, Divergence> {
+        for (index, op) in ops.iter().enumerate() {
+            let close = match *op {
+                Op::Open { fd, .. } if self.reference.is_open(fd) => Some(Op::Close { fd }),
+                _ => None,
+            };
+            for op in close.iter().chain([op]) {
+                if op.needs().all(|fd| self.reference.is_open(fd))
+                    && let Step::Killed(op) = self.step(Some(index), op, subject, is_killed)?
+                {
+                    return Ok(self.killed(op));
+                }
+            }
+        }
+        let compared = self.compare_trees("with files open", subject);
+        if compared.is_err() && is_killed() {
+            return Ok(self.killed(None));
+        }
+        compared?;
+        for fd in (0..FDS).filter(|fd| self.reference.is_open(*fd)).collect::<Vec<_>>() {
+            let step = self.step(None, &Op::Close { fd }, subject, is_killed)?;
+            if let Step::Killed(op) = step {
+                return Ok(self.killed(op));
+            }
+        }
+        let compared = self.compare_trees("after all is closed", subject);
+        if compared.is_err() && is_killed() {
+            return Ok(self.killed(None));
+        }
+        compared?;
+        let Trial { mut reference, journal, rules, operations } = self;
+        Ok(Aftermath::finished(&mut reference, journal, rules, operations))
     }
-    rules.compare_trees("after all is closed", &mut reference, subject)
+
+    fn killed(self, in_flight: Option<Op>) -> Aftermath {
+        let Trial { reference, journal, rules, operations } = self;
+        Aftermath::killed(reference, journal, rules, operations, in_flight)
+    }
+
+    fn step(
+        &mut self,
+        index: Option<usize>,
+        op: &Op,
+        subject: &mut impl Subject,
+        is_killed: &dyn Fn() -> bool,
+    ) -> std::result::Result<Step, Divergence> {
+        self.operations += 1;
+        let Trial { reference, journal, rules, .. } = self;
+        let got = op.apply(subject);
+        if is_of_killed(&got) && is_killed() {
+            return Ok(Step::Killed(Some(op.clone())));
+        }
+        let effect = reference.effect(op);
+        let before = effect.as_ref().map(|effect| match journal.has(effect.ino) {
+            true => Vec::new(),
+            false => reference.content(effect.ino),
+        });
+        let closing = reference.closing(op);
+        let expected = op.apply(reference);
+        let in_part = is_part(&expected, &got) && is_killed();
+        if !in_part && !rules.same(&expected, &got) {
+            return Err(diverged(index, op, &expected, &got));
+        }
+        if expected.is_ok() {
+            if let (Some(effect), Some(before)) = (effect, before) {
+                journal.change(effect, || before, in_part);
+            }
+            reference.note_changed(op, journal);
+            match (op, closing) {
+                (Op::Close { fd }, Some(ino)) => journal.closed(ino, *fd),
+                (Op::Fsync { .. }, Some(ino)) => journal.synced(ino),
+                _ => {}
+            }
+        }
+        Ok(if in_part { Step::Killed(None) } else { Step::Done })
+    }
+
+    fn compare_trees(
+        &mut self,
+        when: &str,
+        subject: &mut impl Subject,
+    ) -> std::result::Result<(), Divergence> {
+        self.rules.compare_trees(when, &mut self.reference, subject)
+    }
+}
+
+fn diverged(
+    index: Option<usize>,
+    op: &Op,
+    expected: &Result<Answer>,
+    got: &Result<Answer>,
+) -> Divergence {
+    let first_difference = match (expected, got) {
+        (Ok(Answer::Bytes(expected)), Ok(Answer::Bytes(got))) => difference(expected, got),
+        _ => String::new(),
+    };
+    Divergence {
+        index,
+        what: format!("{op:?}"),
+        expected: format!("{expected:?}"),
+        got: format!("{got:?}{first_difference}"),
+    }
 }
 
 /// What counts as the same.
-struct Rules {
+#[derive(Debug)]
+pub(super) struct Rules {
     features: Features,
     started_secs: i64,
 }
 
 impl Rules {
-    fn step(
-        &self,
-        index: Option<usize>,
-        op: &Op,
-        reference: &mut Reference,
-        subject: &mut impl Subject,
-    ) -> std::result::Result<(), Divergence> {
-        let expected = op.apply(reference);
-        let got = op.apply(subject);
-        if self.same(&expected, &got) {
-            return Ok(());
-        }
-        let first_difference = match (&expected, &got) {
-            (Ok(Answer::Bytes(expected)), Ok(Answer::Bytes(got))) => difference(expected, got),
-            _ => String::new(),
-        };
-        Err(Divergence {
-            index,
-            what: format!("{op:?}"),
-            expected: format!("{expected:?}"),
-            got: format!("{got:?}{first_difference}"),
-        })
-    }
-
     fn compare_trees(
         &self,
         when: &str,
@@ -139,7 +235,7 @@ impl Rules {
         }
     }
 
-    fn same_stat(&self, expected: &Stat, got: &Stat) -> bool {
+    pub(super) fn same_stat(&self, expected: &Stat, got: &Stat) -> bool {
         let recent = || {
             let now = Timestamp::now().secs;
             let since = self.started_secs - CLOCK_SLACK_SECS;

@@ -15,10 +15,11 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, Timespec, Timestamps};
 
 use super::{Entry, FDS, Features, Stat, Subject};
 
-/// A directory under test; removed with all that is in it when dropped.
+/// A directory under test; removed with all that is in it when dropped, unless it was made before.
 #[derive(Debug)]
 pub struct DirSubject {
     root: PathBuf,
+    is_removed: bool,
     features: Features,
     open: [Option<OwnedFd>; FDS + 1],
 }
@@ -40,7 +41,19 @@ impl DirSubject {
         let root = parent.join(format!("subject-{}-{number}", std::process::id()));
         fs::create_dir(&root).unwrap_or_else(|why| panic!("making {}: {why}", root.display()));
         let features = Features { link_counts, umask: umask() };
-        DirSubject { root, features, open: [const { None }; FDS + 1] }
+        DirSubject { root, is_removed: true, features, open: [const { None }; FDS + 1] }
+    }
+
+    /// A directory that is there, and stays. `link_counts`: see [`Features`].
+    ///
+    /// # Panics
+    ///
+    /// When `/proc` does not tell this process's umask.
+    #[must_use]
+    pub fn existing(root: &Path, link_counts: bool) -> DirSubject {
+        let features = Features { link_counts, umask: umask() };
+        let open = [const { None }; FDS + 1];
+        DirSubject { root: root.to_owned(), is_removed: false, features, open }
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -55,6 +68,9 @@ impl DirSubject {
 impl Drop for DirSubject {
     fn drop(&mut self) {
         self.open = [const { None }; FDS + 1];
+        if !self.is_removed {
+            return;
+        }
         let removed = fs::remove_dir_all(&self.root);
         // While a test fails already, its own message is the one to see.
         if !std::thread::panicking() {

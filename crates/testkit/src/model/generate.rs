@@ -6,7 +6,8 @@ use base::{Access, Create, OpenFlags, RenameMode};
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::sample::select;
-use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use super::{Divergence, FDS, Op, Subject, check};
 
@@ -154,6 +155,46 @@ pub fn ops_by_one_name(most: usize) -> impl Strategy<Value = Vec<Op>> {
     })
 }
 
+/// Lists of operations one after the other, the same for the same seed.
+pub struct Lists {
+    runner: TestRunner,
+    most: usize,
+    by_one_name: bool,
+}
+
+impl Lists {
+    /// As [`ops`] makes them.
+    #[must_use]
+    pub fn any(seed: u64, most: usize) -> Lists {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        let random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+        let runner = TestRunner::new_with_rng(Config::default(), random);
+        Lists { runner, most, by_one_name: false }
+    }
+
+    /// As [`ops_by_one_name`] makes them.
+    #[must_use]
+    pub fn by_one_name(seed: u64, most: usize) -> Lists {
+        Lists { by_one_name: true, ..Lists::any(seed, most) }
+    }
+
+    /// The next one.
+    ///
+    /// # Panics
+    ///
+    /// Never: nothing of a list is rejected.
+    #[expect(clippy::should_implement_trait, reason = "there is always a next one")]
+    pub fn next(&mut self) -> Vec<Op> {
+        let Lists { runner, most, by_one_name } = self;
+        let list = match by_one_name {
+            true => ops_by_one_name(*most).new_tree(runner).map(|tree| tree.current()),
+            false => ops(*most).new_tree(runner).map(|tree| tree.current()),
+        };
+        list.expect("nothing is rejected")
+    }
+}
+
 /// How much [`run`] does.
 #[derive(Clone, Copy, Debug)]
 pub struct Runs {
@@ -216,8 +257,9 @@ pub fn run_by_chance<S: Subject>(
 /// Operations that are shown of a list that has failed by chance.
 const STORY_OPS: usize = 60;
 
-/// What was done last, before `why`.
-fn story(ops: &[Op], why: &Divergence) -> String {
+/// What was done last, before `why`, a line each.
+#[must_use]
+pub fn story(ops: &[Op], why: &Divergence) -> String {
     let end = why.index.map_or(ops.len(), |index| index + 1);
     let first = end.saturating_sub(STORY_OPS);
     let lines = ops[first..end].iter().zip(first..).map(|(op, index)| format!("{index} {op:?}\n"));

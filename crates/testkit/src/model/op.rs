@@ -135,6 +135,15 @@ impl fmt::Debug for Answer {
     }
 }
 
+impl Answer {
+    /// In how many bytes two contents differ, one of which may be longer; 1 for other answers.
+    pub(super) fn differing_bytes(&self, other: &Answer) -> u64 {
+        let (Answer::Bytes(one), Answer::Bytes(other)) = (self, other) else { return 1 };
+        let differ = one.iter().zip(other).filter(|(one, other)| one != other).count();
+        (differ + one.len().abs_diff(other.len())) as u64
+    }
+}
+
 impl Op {
     /// The slots that must be open for it to happen.
     pub(super) fn needs(&self) -> impl Iterator<Item = usize> {
@@ -192,7 +201,7 @@ impl Op {
 
 /// `len` bytes that differ by position and by `fill`, never zero, so that a hole, a block in the
 /// wrong place and an older write are all told from them.
-fn pattern(fill: u8, len: usize) -> Vec<u8> {
+pub(super) fn pattern(fill: u8, len: usize) -> Vec<u8> {
     let byte = |at: usize| (at.wrapping_mul(31) ^ (at >> 8) ^ usize::from(fill)) as u8 | 1;
     (0..len).map(byte).collect()
 }

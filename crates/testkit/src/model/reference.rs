@@ -6,9 +6,11 @@
 //! Times: a change made by an operation gets [`RECENT`], which [`check`](super::check) compares
 //! with the time of the run; [`UNKNOWN`] where POSIX leaves open whether it changes.
 
-use base::{Access, AttrChange, Create, Errno, OpenFlags, RenameMode, Result, Timestamp};
+use base::{Access, AttrChange, Create, Errno, FileKind, OpenFlags, RenameMode, Result, Timestamp};
 
-use super::{Entry, FDS, Features, Stat, Subject};
+use super::journal::{Change, Effect, Journal};
+use super::op::pattern;
+use super::{Entry, FDS, Features, Op, Stat, Subject};
 use crate::clock::ManualClock;
 use crate::path;
 use crate::tree::{Follow, Ino, Limits, Tree};
@@ -66,6 +68,71 @@ impl Reference {
 
     fn find(&self, at: &str, follow: Follow) -> Result<Ino> {
         self.tree.lookup(&path(at), follow)
+    }
+
+    /// The inode of a path that is there, without following a link at its end.
+    pub(super) fn ino(&self, at: &str) -> Ino {
+        self.find(at, Follow::No).expect("a path of this tree")
+    }
+
+    /// All bytes of a file.
+    pub(super) fn content(&self, ino: Ino) -> Vec<u8> {
+        self.tree.read(ino, 0, self.tree.attr(ino).size).expect("a file")
+    }
+
+    /// The file of which an operation ends an open file, or makes changes binding.
+    pub(super) fn closing(&self, op: &Op) -> Option<Ino> {
+        match *op {
+            Op::Close { fd } | Op::Fsync { fd } => self.file(fd).ok().map(|file| file.ino),
+            _ => None,
+        }
+    }
+
+    /// The change of content that an operation makes if it succeeds.
+    pub(super) fn effect(&self, op: &Op) -> Option<Effect> {
+        let (ino, slot, change) = match *op {
+            Op::Pwrite { fd, offset, len, fill } => {
+                let file = self.to_write(fd).ok()?;
+                let end = self.tree.attr(file.ino).size;
+                let offset = if file.append { end } else { offset };
+                (file.ino, Some(fd), Change::Bytes(offset, pattern(fill, len)))
+            }
+            Op::CopyRange { from, from_offset, to, to_offset, len } => {
+                let (source, target) = (self.to_read(from).ok()?, self.to_write(to).ok()?);
+                let data = self.tree.read(source.ino, from_offset, len as u64).ok()?;
+                (target.ino, Some(to), Change::Bytes(to_offset, data))
+            }
+            Op::Ftruncate { fd, size } => {
+                (self.to_write(fd).ok()?.ino, Some(fd), Change::Size(size))
+            }
+            Op::Truncate { path, size } => {
+                (self.find(path, Follow::Yes).ok()?, None, Change::Size(size))
+            }
+            Op::Open { fd, path, flags } if flags.truncate => {
+                (self.find(path, Follow::Yes).ok()?, Some(fd), Change::Size(0))
+            }
+            _ => return None,
+        };
+        // Where there is nothing to write, the file does not grow to the offset.
+        let is_nothing = matches!(&change, Change::Bytes(_, bytes) if bytes.is_empty());
+        let is_file = self.tree.attr(ino).kind == FileKind::Regular;
+        (is_file && !is_nothing).then_some(Effect { ino, slot, change })
+    }
+
+    /// Notes the file that an operation has changed through a slot.
+    pub(super) fn note_changed(&self, op: &Op, journal: &mut Journal) {
+        let slot = match *op {
+            Op::Open { fd, flags, .. } if flags.truncate || flags.create != Create::Never => fd,
+            Op::Pwrite { fd, .. }
+            | Op::Ftruncate { fd, .. }
+            | Op::Fchmod { fd, .. }
+            | Op::Futimens { fd, .. }
+            | Op::CopyRange { to: fd, .. } => fd,
+            _ => return,
+        };
+        if let Ok(file) = self.file(slot) {
+            journal.changed(file.ino, slot);
+        }
     }
 
     fn stat_of(&self, ino: Ino) -> Stat {

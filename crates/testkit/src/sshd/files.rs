@@ -1,8 +1,9 @@
 //! Keys and configuration files of a private server and its clients.
 
-use std::fmt::Write;
-use std::fs;
-use std::io;
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -43,23 +44,28 @@ pub(super) fn generate_key(path: &Path) -> io::Result<()> {
     run(Command::new("ssh-keygen").args(args).arg(path)).map(drop)
 }
 
-/// A copy of `/etc/shadow` in which `user` has `password`.
+/// A word that nobody can guess.
+pub(super) fn random_word() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().fold(String::new(), |word, byte| word + &format!("{byte:02x}")))
+}
+
+/// An `/etc/shadow` in which there is nobody but `user`, with `password`.
 pub(super) fn write_shadow(dir: &Path, user: &str, password: &str) -> io::Result<()> {
     // perl-base is on every Debian; openssl's command need not be. The password must not be seen
-    // by ps, though it guards nothing.
+    // by ps.
     let script = r#"print crypt($ENV{PASSWORD}, '$6$testkit$')"#;
     let output = run(Command::new("perl").args(["-e", script]).env("PASSWORD", password))?;
     let hash = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut shadow = String::new();
-    for line in fs::read_to_string("/etc/shadow")?.lines() {
-        let mut fields: Vec<&str> = line.split(':').collect();
-        if fields.len() > 1 && fields[0] == user {
-            fields[1] = &hash;
-        }
-        let _ = writeln!(shadow, "{}", fields.join(":"));
-    }
-    let path = dir.join("shadow");
-    fs::write(&path, shadow)
+    write_private(&dir.join("shadow"), &format!("{user}:{hash}:1::::::\n"))
+}
+
+/// Writes a file that only its owner may read.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path)?.write_all(text.as_bytes())
 }
 
 /// Writes `ssh_config`.
@@ -70,8 +76,8 @@ pub(super) fn write_client_config(
     port: u16,
 ) -> io::Result<()> {
     let at = |name: &str| dir.join(name).display().to_string();
-    let Options { alias, password, .. } = options;
-    let (pubkey, batch) = if password.is_some() { ("no", "no") } else { ("yes", "yes") };
+    let Options { alias, takes_password, .. } = options;
+    let (pubkey, batch) = if *takes_password { ("no", "no") } else { ("yes", "yes") };
     let text = format!(
         "Host {alias}\n\
          HostName 127.0.0.1\n\
@@ -92,7 +98,7 @@ pub(super) fn write_client_config(
         key = at(USER_KEY),
         known = at("known_hosts"),
     );
-    fs::write(dir.join(CLIENT_CONFIG), text)
+    write_private(&dir.join(CLIENT_CONFIG), &text)
 }
 
 /// Writes `sshd_config` and lets sshd check it.
@@ -109,6 +115,7 @@ pub(super) fn write_server_config(
     for line in &options.settings {
         let _ = writeln!(text, "{line}");
     }
+    // Directories for temporary files are open to all, which `StrictModes` does not take.
     // With that level bash takes itself for a shell in a shell, and does not run the user's own
     // `.bashrc` at each login, which may take seconds and is no part of a test.
     let _ = write!(
@@ -132,23 +139,27 @@ pub(super) fn write_server_config(
          SetEnv SHLVL=2\n",
         host_key = at(HOST_KEY),
         authorized = at("authorized_keys"),
-        password = if options.password.is_some() { "yes" } else { "no" },
+        password = if options.takes_password { "yes" } else { "no" },
     );
+    // Whoever learns the password gets no shell.
+    if options.takes_password {
+        text += "ForceCommand internal-sftp\n";
+    }
     let _ = match &options.sftp_server {
         SftpServer::External(program) => writeln!(text, "Subsystem sftp {}", program.display()),
         SftpServer::Internal => writeln!(text, "Subsystem sftp internal-sftp"),
         SftpServer::Command(command) => {
             // sshd takes quotes away before a shell sees them, so the command gets a file.
-            fs::write(dir.join("sftp_command"), command)?;
+            write_private(&dir.join("sftp_command"), command)?;
             writeln!(text, "Subsystem sftp sh {}", at("sftp_command"))
         }
         SftpServer::Disabled => Ok(()),
     };
     // Since 9.8 an address with failed logins is kept out for a while, which a test that fails
     // to log in on purpose does not want. Older ones do not know the keyword.
-    fs::write(&path, format!("{text}PerSourcePenalties no\n"))?;
+    write_private(&path, &format!("{text}PerSourcePenalties no\n"))?;
     if check(&path).is_err() {
-        fs::write(&path, text)?;
+        write_private(&path, &text)?;
         check(&path)?;
     }
     Ok(path)

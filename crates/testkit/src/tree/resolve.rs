@@ -58,7 +58,13 @@ impl Tree {
             let last = todo.is_empty();
             // A component comes from a path or a target split at `/`, so only NUL can be wrong.
             let name = Name::new(&component).map_err(|_| Errno::EINVAL)?;
-            let Some(&found) = entries.get(&name) else {
+            let folded = || {
+                let is_same = |other: &[u8]| other.eq_ignore_ascii_case(&component);
+                let folds = self.limits.folds_case;
+                folds.then(|| entries.iter().find(|(other, _)| is_same(other.as_bytes()))).flatten()
+            };
+            let there = entries.get_key_value(&name).or_else(folded);
+            let Some((name, found)) = there.map(|(name, ino)| (name.clone(), *ino)) else {
                 let absent = Place { parent: current, name: Some(name), node: None };
                 return if last { Ok(absent) } else { Err(Errno::ENOENT) };
             };

@@ -1,0 +1,76 @@
+//! Random choices that a seed repeats.
+
+use std::time::Duration;
+
+/// Numbers that look random, the same for the same seed. (xorshift64)
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// Those of this seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Dice {
+        // Spread over all bits, so that neighbouring seeds have nothing in common; 0 has no next.
+        Dice(mixed(seed) | 1 << 40)
+    }
+
+    /// Dice for a part of a run, independent of those for other parts.
+    #[must_use]
+    pub fn of_part(seed: u64, part: &str, number: u64) -> Dice {
+        let of_name =
+            part.bytes().fold(mixed(seed ^ number), |hash, byte| mixed(hash ^ u64::from(byte)));
+        Dice::new(of_name)
+    }
+
+    /// Any number.
+    pub fn any(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// A number from 0 to `bound` - 1.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.any() % bound
+    }
+
+    /// A time shorter than `most`.
+    pub fn time(&mut self, most: Duration) -> Duration {
+        Duration::from_micros(self.below(most.as_micros() as u64))
+    }
+
+    /// True in `percent` of 100 cases.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of several.
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}
+
+/// The last step of splitmix64.
+fn mixed(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_repeats_its_choices_and_parts_differ() {
+        let rolls = |mut dice: Dice| (0..8).map(|_| dice.below(1_000_000)).collect::<Vec<_>>();
+        assert_eq!(rolls(Dice::new(7)), rolls(Dice::new(7)));
+        assert_ne!(rolls(Dice::new(7)), rolls(Dice::new(8)));
+        assert_ne!(rolls(Dice::of_part(7, "cuts", 0)), rolls(Dice::of_part(7, "cuts", 1)));
+        assert_ne!(rolls(Dice::of_part(7, "cuts", 0)), rolls(Dice::of_part(7, "kills", 0)));
+        let mut dice = Dice::new(0);
+        assert!((0..1000).filter(|_| dice.chance(25)).count().abs_diff(250) < 60);
+    }
+}

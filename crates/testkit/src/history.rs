@@ -1,0 +1,162 @@
+//! What the files of a server in memory have been, and when: so that a test can say of an answer
+//! that it was true at some moment of its call.
+//!
+//! A moment is a number, which [`History::look`] makes one larger. To be called at each stop of an
+//! [`Interleave`](crate::interleave::Interleave), between which one call of one client takes effect.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::Timestamp;
+
+use crate::mem::Options;
+use crate::tree::{Follow, Ino};
+use crate::{Clock, ManualClock, MemRemote, path};
+
+/// What a name has led to, each from a moment on.
+type Names = BTreeMap<&'static str, Vec<(u64, Option<Ino>)>>;
+
+/// When a file was changed last, and what it has had in it, each from a moment on.
+type Contents = BTreeMap<Ino, (Option<Timestamp>, Vec<(u64, Arc<Vec<u8>>)>)>;
+
+/// A content, or that there is no file.
+pub type Version = Option<Arc<Vec<u8>>>;
+
+#[derive(Default)]
+struct Past {
+    moment: u64,
+    names: Names,
+    contents: Contents,
+    versions: u32,
+}
+
+/// A server and its past. See the [module](self).
+pub struct History {
+    server: Arc<MemRemote>,
+    /// Set forward at each look.
+    clock: Option<ManualClock>,
+    past: Mutex<Past>,
+}
+
+/// Those from `since` on, with the one that was in force then.
+fn from<T>(states: &[(u64, T)], since: u64) -> impl Iterator<Item = &T> {
+    let first = states.iter().rposition(|(at, _)| *at <= since).unwrap_or(0);
+    states[first..].iter().map(|(_, state)| state)
+}
+
+impl History {
+    /// An empty server of which these names of files are watched, with the machine's clock.
+    #[must_use]
+    pub fn new(names: &[&'static str]) -> Arc<History> {
+        History::with(names, None)
+    }
+
+    /// As [`History::new`], with a clock that begins here and goes on by a second with each moment: so
+    /// any two states of a file differ in their time of change.
+    #[must_use]
+    pub fn with_seconds_from(names: &[&'static str], first: i64) -> Arc<History> {
+        History::with(names, Some(ManualClock::at(first)))
+    }
+
+    fn with(names: &[&'static str], clock: Option<ManualClock>) -> Arc<History> {
+        let of_server = clock.clone().map_or(Clock::System, Clock::from);
+        let options = Options { clock: of_server, ..Options::default() };
+        let names = names.iter().map(|name| (*name, Vec::new())).collect();
+        let past = Mutex::new(Past { names, ..Past::default() });
+        let server = Arc::new(MemRemote::with(options));
+        let history = History { server, clock, past };
+        history.look();
+        Arc::new(history)
+    }
+
+    fn past(&self) -> MutexGuard<'_, Past> {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server.
+    #[must_use]
+    pub fn server(&self) -> &Arc<MemRemote> {
+        &self.server
+    }
+
+    /// Notes what is there now, and begins the next moment.
+    pub fn look(&self) {
+        let mut past = self.past();
+        let Past { moment, names, contents, .. } = &mut *past;
+        *moment += 1;
+        self.server.edit(|tree| {
+            for (name, states) in names {
+                let ino = tree.lookup(&path(name), Follow::No).ok();
+                if states.last().is_none_or(|(_, last)| *last != ino) {
+                    states.push((*moment, ino));
+                }
+                if let Some(ino) = ino
+                    && !contents.contains_key(&ino)
+                {
+                    // A file without a name may be open.
+                    tree.hold(ino);
+                    contents.insert(ino, (None, Vec::new()));
+                }
+            }
+            for (ino, (changed_at, states)) in contents {
+                let mtime = tree.attr(*ino).mtime;
+                if changed_at.replace(mtime) == Some(mtime) && self.clock.is_some() {
+                    continue;
+                }
+                let content = tree.read(*ino, 0, u64::MAX).unwrap_or_default();
+                if states.last().is_none_or(|(_, last)| **last != content) {
+                    states.push((*moment, Arc::new(content)));
+                }
+            }
+        });
+        if let Some(clock) = &self.clock {
+            clock.advance(1);
+        }
+    }
+
+    /// The moment that is now.
+    #[must_use]
+    pub fn moment(&self) -> u64 {
+        self.past().moment
+    }
+
+    /// All that can be read from a file that was opened as `name` since that moment: what the files
+    /// that had the name have had in them, also without it.
+    ///
+    /// # Panics
+    ///
+    /// When the name is not watched.
+    #[must_use]
+    pub fn since(&self, name: &str, moment: u64) -> Vec<Version> {
+        self.look();
+        let past = self.past();
+        let files = from(&past.names[name], moment);
+        let versions = files.flat_map(|ino| match ino {
+            None => vec![None],
+            Some(ino) => from(&past.contents[ino].1, moment).cloned().map(Some).collect(),
+        });
+        versions.collect()
+    }
+
+    /// A content that no other version has, and each word of which tells its place.
+    #[must_use]
+    pub fn version(&self, words: u32) -> Vec<u8> {
+        let mut past = self.past();
+        past.versions += 1;
+        let number = past.versions.to_le_bytes();
+        (0..words).flat_map(|at| [number, at.to_le_bytes()].concat()).collect()
+    }
+}
+
+/// A version in a failure's message: its length, and the numbers of the versions that its first and
+/// its last word are of.
+#[must_use]
+pub fn shown(version: Option<&[u8]>) -> String {
+    let Some(content) = version else { return "absent".to_owned() };
+    let number = |at: usize| {
+        let bytes = content.get(at..at + 4)?.try_into().ok()?;
+        Some(u32::from_le_bytes(bytes))
+    };
+    let (first, last) = (number(0), number(content.len().saturating_sub(8)));
+    format!("{} bytes of {first:?} to {last:?}", content.len())
+}

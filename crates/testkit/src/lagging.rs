@@ -1,0 +1,320 @@
+//! A gateway with the caches of a machine that has mounted a network file system: for some time it
+//! shows names, attributes, listings and pages as it has seen them, whatever others do. What is
+//! changed through it, it shows at once; and a file that is opened is looked at anew.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use crate::MemRemote;
+use crate::tree::{Follow, Ino};
+use async_trait::async_trait;
+use base::{
+    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, OpenFlags, Opened, Remote, RemotePath,
+    RenameMode, Result, StatVfs,
+};
+use bytes::Bytes;
+use tokio::time::Instant;
+
+/// What was seen, and until when that is believed.
+struct Seen<K, V>(HashMap<K, (Instant, V)>);
+
+impl<K: Hash + Eq, V: Clone> Seen<K, V> {
+    fn get(&self, key: &K) -> Option<V> {
+        let (until, value) = self.0.get(key)?;
+        (*until > Instant::now()).then(|| value.clone())
+    }
+}
+
+struct Caches {
+    /// What a name leads to, `None` for nothing.
+    names: Seen<RemotePath, Option<Ino>>,
+    attrs: Seen<Ino, Attr>,
+    listings: Seen<Ino, Vec<DirEntry>>,
+    pages: Seen<Ino, Arc<Vec<u8>>>,
+    files: HashMap<Fh, Ino>,
+    open_listings: HashMap<Dh, VecDeque<DirEntry>>,
+}
+
+/// A gateway that lags behind what other gateways to `server` do.
+pub struct Lagging {
+    server: Arc<MemRemote>,
+    lag: Duration,
+    caches: Mutex<Caches>,
+}
+
+impl Lagging {
+    /// A gateway to `server`, which shows what it has seen for `lag`.
+    #[must_use]
+    pub fn new(server: Arc<MemRemote>, lag: Duration) -> Lagging {
+        let caches = Caches {
+            names: Seen(HashMap::new()),
+            attrs: Seen(HashMap::new()),
+            listings: Seen(HashMap::new()),
+            pages: Seen(HashMap::new()),
+            files: HashMap::new(),
+            open_listings: HashMap::new(),
+        };
+        Lagging { server, lag, caches: Mutex::new(caches) }
+    }
+
+    fn caches(&self) -> MutexGuard<'_, Caches> {
+        self.caches.lock().unwrap()
+    }
+
+    fn until(&self) -> Instant {
+        Instant::now() + self.lag
+    }
+
+    fn now_at(&self, path: &RemotePath) -> Option<Ino> {
+        self.server.edit(|tree| tree.lookup(path, Follow::No)).ok()
+    }
+
+    /// What the name leads to, as far as it is seen from here.
+    fn resolve(&self, path: &RemotePath) -> Option<Ino> {
+        if let Some(seen) = self.caches().names.get(path) {
+            return seen;
+        }
+        // What it leads to is shown after it was removed, too.
+        let found = self.server.edit(|tree| {
+            let ino = tree.lookup(path, Follow::No)?;
+            tree.hold(ino);
+            Ok(ino)
+        });
+        if matches!(found, Ok(_) | Err(Errno::ENOENT)) {
+            self.caches().names.0.insert(path.clone(), (self.until(), found.ok()));
+        }
+        found.ok()
+    }
+
+    fn attr(&self, ino: Ino) -> Attr {
+        if let Some(attr) = self.caches().attrs.get(&ino) {
+            return attr;
+        }
+        let attr = self.server.edit(|tree| tree.attr(ino));
+        self.caches().attrs.0.insert(ino, (self.until(), attr));
+        attr
+    }
+
+    /// Fails where the name is known to lead to nothing.
+    fn check(&self, path: &RemotePath) -> Result<()> {
+        match self.caches().names.get(path) {
+            Some(None) => Err(Errno::ENOENT),
+            _ => Ok(()),
+        }
+    }
+
+    fn forget_ino(&self, ino: Option<Ino>) {
+        let mut caches = self.caches();
+        if let Some(ino) = ino {
+            caches.attrs.0.remove(&ino);
+            caches.pages.0.remove(&ino);
+            caches.listings.0.remove(&ino);
+        }
+    }
+
+    /// Something was changed through this gateway: the name, what it led to, its directory, and
+    /// the names below it.
+    fn changed(&self, path: &RemotePath, before: Option<Ino>) {
+        self.forget_ino(before);
+        self.forget_ino(self.now_at(path));
+        if let Some(parent) = path.parent() {
+            self.forget_ino(self.now_at(&parent));
+        }
+        let below = [path.as_bytes(), b"/"].concat();
+        let mut caches = self.caches();
+        caches.names.0.retain(|name, _| name != path && !name.as_bytes().starts_with(&below));
+    }
+
+    fn ino_of(&self, fh: Fh) -> Option<Ino> {
+        self.caches().files.get(&fh).copied()
+    }
+
+    /// The content as it is seen from here.
+    fn page(&self, ino: Ino) -> Arc<Vec<u8>> {
+        if let Some(page) = self.caches().pages.get(&ino) {
+            return page;
+        }
+        let page = self.server.edit(|tree| tree.read(ino, 0, u64::MAX)).unwrap();
+        let page = Arc::new(page);
+        self.caches().pages.0.insert(ino, (self.until(), page.clone()));
+        page
+    }
+}
+
+/// Carries out a change of one path, and forgets what is known of it.
+macro_rules! change {
+    ($self:ident, $path:ident, $call:expr) => {{
+        let before = $self.now_at($path);
+        let result = $call.await;
+        $self.changed($path, before);
+        result
+    }};
+}
+
+#[async_trait]
+impl Remote for Lagging {
+    async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
+        let Some(ino) = self.resolve(path) else {
+            // For the true error.
+            return self.server.lstat(path).await.and(Err(Errno::ENOENT));
+        };
+        Ok(self.attr(ino))
+    }
+
+    async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
+        self.check(path)?;
+        self.server.readlink(path).await
+    }
+
+    async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
+        self.check(path)?;
+        let dh = self.server.opendir(path).await?;
+        let ino = self.now_at(path).ok_or(Errno::ENOENT)?;
+        let seen = self.caches().listings.get(&ino);
+        let entries = match seen {
+            Some(entries) => entries,
+            None => {
+                let mut entries = Vec::new();
+                while let Some(batch) = self.server.readdir(dh).await? {
+                    entries.extend(batch);
+                }
+                self.caches().listings.0.insert(ino, (self.until(), entries.clone()));
+                entries
+            }
+        };
+        self.caches().open_listings.insert(dh, entries.into());
+        Ok(dh)
+    }
+
+    async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
+        let mut caches = self.caches();
+        let entries = caches.open_listings.get_mut(&dh).ok_or(Errno::EBADF)?;
+        let batch = entries.drain(..entries.len().min(100)).collect::<Vec<_>>();
+        Ok((!batch.is_empty()).then_some(batch))
+    }
+
+    fn closedir(&self, dh: Dh) {
+        self.caches().open_listings.remove(&dh);
+        self.server.closedir(dh);
+    }
+
+    async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
+        if flags.create == base::Create::Never {
+            self.check(path)?;
+        }
+        let before = self.now_at(path);
+        let opened = self.server.open(path, flags).await?;
+        let ino = self.now_at(path).unwrap();
+        if flags.truncate || before != Some(ino) {
+            self.changed(path, before);
+        }
+        // Close-to-open: whatever was seen of it is looked at anew.
+        self.forget_ino(Some(ino));
+        let attr = self.attr(ino);
+        self.caches().files.insert(opened.fh, ino);
+        Ok(Opened { attr, ..opened })
+    }
+
+    async fn fstat(&self, fh: Fh) -> Result<Attr> {
+        self.server.fstat(fh).await?;
+        Ok(self.attr(self.ino_of(fh).ok_or(Errno::EBADF)?))
+    }
+
+    async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
+        let page = self.ino_of(fh).map(|ino| self.page(ino));
+        self.server.read(fh, offset, len).await?;
+        let page = page.ok_or(Errno::EBADF)?;
+        let start = page.len().min(offset as usize);
+        let end = page.len().min(start + len as usize);
+        Ok(Bytes::copy_from_slice(&page[start..end]).into())
+    }
+
+    async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
+        // Forgotten before and after: a read at the same time may remember what it sees between.
+        self.forget_ino(self.ino_of(fh));
+        let call = self.server.write(fh, offset, data);
+        let result = call.await;
+        self.forget_ino(self.ino_of(fh));
+        result
+    }
+
+    async fn fsync(&self, fh: Fh) -> Result<()> {
+        self.server.fsync(fh).await
+    }
+
+    async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
+        self.server.fsyncdir(path).await
+    }
+
+    fn close(&self, fh: Fh) {
+        self.caches().files.remove(&fh);
+        self.server.close(fh);
+    }
+
+    async fn finish(&self, fh: Fh) -> Result<()> {
+        self.caches().files.remove(&fh);
+        self.server.finish(fh).await
+    }
+
+    async fn setattr(&self, path: &RemotePath, attrs: AttrChange) -> Result<()> {
+        self.check(path)?;
+        change!(self, path, self.server.setattr(path, attrs))
+    }
+
+    async fn fsetattr(&self, fh: Fh, attrs: AttrChange) -> Result<()> {
+        let result = self.server.fsetattr(fh, attrs).await;
+        self.forget_ino(self.ino_of(fh));
+        result
+    }
+
+    async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
+        change!(self, path, self.server.mkdir(path, perm))
+    }
+
+    async fn rmdir(&self, path: &RemotePath) -> Result<()> {
+        self.check(path)?;
+        change!(self, path, self.server.rmdir(path))
+    }
+
+    async fn unlink(&self, path: &RemotePath) -> Result<()> {
+        self.check(path)?;
+        change!(self, path, self.server.unlink(path))
+    }
+
+    async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
+        change!(self, path, self.server.symlink(target, path))
+    }
+
+    async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
+        self.check(existing)?;
+        change!(self, new, self.server.link(existing, new))
+    }
+
+    async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
+        self.check(from)?;
+        let replaced = self.now_at(to);
+        let result = change!(self, from, self.server.rename(from, to, mode));
+        self.changed(to, replaced);
+        result
+    }
+
+    async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
+        self.check(path)?;
+        self.server.statvfs(path).await
+    }
+
+    async fn copy(
+        &self,
+        from: Fh,
+        from_offset: u64,
+        to: Fh,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let result = self.server.copy(from, from_offset, to, to_offset, len).await;
+        self.forget_ino(self.ino_of(to));
+        result
+    }
+}

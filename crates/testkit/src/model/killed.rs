@@ -1,0 +1,226 @@
+//! A subject that may be killed at any moment: what must be there afterwards.
+//!
+//! [`check_until_killed`] is [`check`](super::check) that knows of a kill. The list ends there,
+//! and its [`Aftermath`] says what the tree may be: as it was before the operation that was in
+//! flight or as it is after it, but for what the files may have lost (see the journal).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use base::{Errno, FileKind, RenameMode, Result};
+
+use super::check::{Rules, Trial};
+use super::journal::Journal;
+use super::op::Answer;
+use super::reference::Reference;
+use super::snapshot::{Node, snapshot};
+use super::{Divergence, Op, Subject};
+use crate::tree::Ino;
+
+/// Does `ops` to a new [`Reference`] and to `subject`, which must be empty, and compares, as
+/// [`check`](super::check) does. `is_killed` says whether the subject was killed: it must do so
+/// before the first operation fails for it.
+pub fn check_until_killed(
+    ops: &[Op],
+    subject: &mut impl Subject,
+    is_killed: impl Fn() -> bool,
+) -> std::result::Result<Aftermath, Divergence> {
+    Trial::new(subject.features()).run(ops, subject, &is_killed)
+}
+
+/// Whether an answer is that of a file system that was killed.
+pub(super) fn is_of_killed(answer: &Result<Answer>) -> bool {
+    // The kernel's for requests in flight, for later ones, and for pages that do not come.
+    matches!(answer, Err(Errno::ECONNABORTED | Errno::ENOTCONN | Errno::EIO))
+}
+
+/// Whether an answer may be a part of the expected one, as the last one of a file system that was
+/// killed is: the kernel makes several requests of one call.
+pub(super) fn is_part(expected: &Result<Answer>, got: &Result<Answer>) -> bool {
+    match (expected, got) {
+        (Ok(Answer::Bytes(expected)), Ok(Answer::Bytes(got))) => expected.starts_with(got),
+        (Ok(Answer::Count(expected)), Ok(Answer::Count(got))) => got < expected,
+        _ => false,
+    }
+}
+
+/// What is at each path, and which inode that is.
+type State = BTreeMap<String, (Ino, Node)>;
+
+/// What must be there after a list of operations.
+#[derive(Debug)]
+pub struct Aftermath {
+    /// One state, or after a kill the two between which the subject may be.
+    states: Vec<State>,
+    in_flight: Option<Op>,
+    killed: bool,
+    journal: Journal,
+    rules: Rules,
+    operations: u64,
+}
+
+/// Something that must be there and is not.
+#[derive(Clone, Debug)]
+pub struct Loss {
+    /// What.
+    pub divergence: Divergence,
+    /// Bytes of files that nothing explains; 0 where it is not about bytes.
+    pub bytes: u64,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.bytes > 0 {
+            write!(f, "{} bytes lost: ", self.bytes)?;
+        }
+        self.divergence.fmt(f)
+    }
+}
+
+impl Aftermath {
+    pub(super) fn finished(
+        reference: &mut Reference,
+        journal: Journal,
+        rules: Rules,
+        operations: u64,
+    ) -> Aftermath {
+        let states = vec![state(reference)];
+        Aftermath { states, in_flight: None, killed: false, journal, rules, operations }
+    }
+
+    pub(super) fn killed(
+        mut reference: Reference,
+        mut journal: Journal,
+        rules: Rules,
+        operations: u64,
+        in_flight: Option<Op>,
+    ) -> Aftermath {
+        let mut states = vec![state(&mut reference)];
+        if let Some(op) = &in_flight {
+            let effect = reference.effect(op);
+            let before = effect.as_ref().map(|effect| reference.content(effect.ino));
+            if op.apply(&mut reference).is_ok() {
+                if let (Some(effect), Some(before)) = (effect, before) {
+                    journal.change(effect, || before, true);
+                }
+                reference.note_changed(op, &mut journal);
+            }
+            states.push(state(&mut reference));
+        }
+        Aftermath { states, in_flight, killed: true, journal, rules, operations }
+    }
+
+    /// Whether the list ended with a kill.
+    #[must_use]
+    pub fn was_killed(&self) -> bool {
+        self.killed
+    }
+
+    /// How many operations were done.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        self.operations
+    }
+
+    /// Compares with a subject that has the same files, such as the next mount, or the directory
+    /// that is mounted.
+    pub fn inspect(&self, when: &str, subject: &mut impl Subject) -> std::result::Result<(), Loss> {
+        let found = snapshot(subject)
+            .map_err(|errno| loss(format!("{when}, reading the tree"), &"no error", &errno))?;
+        let mut first = None;
+        for state in &self.states {
+            match self.compare(when, state, &found) {
+                Ok(()) => return Ok(()),
+                Err(loss) => first = first.or(Some(loss)),
+            }
+        }
+        if self.is_half_renamed(when, &found) {
+            return Ok(());
+        }
+        let mut loss = first.expect("there is a state");
+        if let Some(op) = &self.in_flight {
+            loss.divergence.expected += &format!(", or what it is after {op:?}");
+        }
+        Err(loss)
+    }
+
+    /// Whether a rename that must not replace was half done: servers make a second name and remove
+    /// the first.
+    fn is_half_renamed(&self, when: &str, found: &BTreeMap<String, Node>) -> bool {
+        let Some(Op::Rename { mode: RenameMode::NoReplace, .. }) = self.in_flight else {
+            return false;
+        };
+        let [before, after] = &self.states[..] else { return false };
+        let both: State =
+            before.iter().chain(after).map(|(path, node)| (path.clone(), node.clone())).collect();
+        self.compare(when, &both, found).is_ok()
+    }
+
+    fn compare(
+        &self,
+        when: &str,
+        state: &State,
+        found: &BTreeMap<String, Node>,
+    ) -> std::result::Result<(), Loss> {
+        let (names, seen): (Vec<_>, Vec<_>) = (state.keys().collect(), found.keys().collect());
+        if names != seen {
+            return Err(loss(format!("{when}, all names"), &names, &seen));
+        }
+        let loose = self.loose_paths();
+        for ((path, (ino, (stat, answer))), (seen_stat, seen_answer)) in
+            state.iter().zip(found.values())
+        {
+            let mut stat = *stat;
+            if loose.contains(path.as_str()) || self.journal.is_changed(*ino) {
+                (stat.mtime, stat.perm) = (seen_stat.mtime, seen_stat.perm);
+            }
+            let unexplained = match seen_answer {
+                Answer::Bytes(bytes) if seen_stat.kind == FileKind::Regular => {
+                    self.journal.unexplained(*ino, bytes)
+                }
+                _ => None,
+            };
+            if unexplained.is_some() {
+                stat.size = seen_stat.size;
+            }
+            if !self.rules.same_stat(&stat, seen_stat) {
+                return Err(loss(format!("{when}, attributes of {path:?}"), &stat, seen_stat));
+            }
+            let bytes = match unexplained {
+                Some(bytes) => bytes,
+                None if answer == seen_answer => 0,
+                None => answer.differing_bytes(seen_answer),
+            };
+            if bytes > 0 {
+                let what = format!("{when}, content of {path:?}");
+                return Err(Loss { bytes, ..loss(what, answer, seen_answer) });
+            }
+        }
+        Ok(())
+    }
+
+    /// Paths of what the operation in flight changes, and the directories that they are in.
+    fn loose_paths(&self) -> BTreeSet<&str> {
+        let [before, after] = &self.states[..] else { return BTreeSet::new() };
+        let differs = |path: &&String| before.get(*path) != after.get(*path);
+        let paths = before.keys().chain(after.keys()).filter(differs);
+        paths
+            .flat_map(|path| [path.as_str(), path.rsplit_once('/').map_or("", |(dir, _)| dir)])
+            .collect()
+    }
+}
+
+fn loss(what: String, expected: &dyn fmt::Debug, got: &dyn fmt::Debug) -> Loss {
+    let (expected, got) = (format!("{expected:?}"), format!("{got:?}"));
+    Loss { divergence: Divergence { index: None, what, expected, got }, bytes: 0 }
+}
+
+/// Everything in the reference.
+fn state(reference: &mut Reference) -> State {
+    let nodes = snapshot(reference).expect("the reference can be read");
+    let with_ino = |(path, node): (String, Node)| {
+        let ino = reference.ino(&path);
+        (path, (ino, node))
+    };
+    nodes.into_iter().map(with_ino).collect()
+}
