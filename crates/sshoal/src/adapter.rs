@@ -10,8 +10,9 @@ mod unopened;
 mod ways;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use base::{Access, AttrChange, Data, Errno, FileKind, Name, RenameMode, Result, Timestamp};
+use base::{Access, AttrChange, Data, Errno, FileKind, Name, RenameMode, Result};
 use bytes::Bytes;
 use fuse::{Caller, Context, Create, DirSink, Open, PlusSink, SetTime};
 use vfs::{
@@ -41,6 +42,7 @@ pub struct Adapter {
     /// The same of directories; not used where that is `None`.
     unasked: Unasked,
     ending: Ending,
+    silence: Option<Box<dyn Fn() -> Duration + Send + Sync>>,
 }
 
 impl Adapter {
@@ -51,7 +53,8 @@ impl Adapter {
     pub fn new(vfs: Arc<Vfs>, attributes: Attributes) -> Adapter {
         let (ways, unopened, unasked) = (OnceLock::new(), None, Unasked::default());
         let ending = Ending::default();
-        Adapter { vfs, attributes, read_only: false, ways, unopened, unasked, ending }
+        let silence = None;
+        Adapter { vfs, attributes, read_only: false, ways, unopened, unasked, ending, silence }
     }
 
     /// How the end of the mount gets on.
@@ -71,6 +74,13 @@ impl Adapter {
     #[must_use]
     pub fn unasked_opens(mut self, unasked: bool) -> Adapter {
         self.unopened = unasked.then(Unopened::default);
+        self
+    }
+
+    /// `silence` returns for how long a server has been silent that calls wait for.
+    #[must_use]
+    pub fn silence(mut self, silence: impl Fn() -> Duration + Send + Sync + 'static) -> Adapter {
+        self.silence = Some(Box::new(silence));
         self
     }
 
@@ -139,27 +149,20 @@ fn entry(entry: &vfs::Entry) -> fuse::Entry {
     }
 }
 
-fn open_request(flags: i32) -> Result<OpenRequest> {
+fn open_request(flags: i32) -> OpenRequest {
     let access = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => Access::Read,
         libc::O_WRONLY => Access::Write,
-        libc::O_RDWR => Access::ReadWrite,
-        _ => return Err(Errno::EINVAL),
+        // 3 is Linux's own: for ioctl(2) alone, to who may both read and write.
+        _ => Access::ReadWrite,
     };
-    Ok(OpenRequest {
+    OpenRequest {
         access,
         append: flags & libc::O_APPEND != 0,
         truncate: flags & libc::O_TRUNC != 0,
         direct: flags & libc::O_DIRECT != 0,
         // Has the bit of O_DSYNC in it.
         sync: flags & libc::O_SYNC != 0,
-    })
-}
-
-fn set_time(time: SetTime) -> Timestamp {
-    match time {
-        SetTime::Now => Timestamp::now(),
-        SetTime::At(time) => time,
     }
 }
 
@@ -206,34 +209,43 @@ const ATTRIBUTES_ONLY: i64 = -1;
 const UNHEARD: &str = "too many changes at once for the kernel to hear of all";
 
 /// Tells the kernel what is not true any longer.
-struct Kernel(fuse::Notifier);
+struct Kernel {
+    notifier: fuse::Notifier,
+    /// It reports each open, so that what is open is known to be in use.
+    reports_opens: bool,
+}
 
 impl vfs::Invalidate for Kernel {
     fn content(&self, ino: Ino) {
-        if !self.0.inval_inode(ino.0, 0, 0) {
+        if !self.notifier.inval_inode(ino.0, 0, 0) {
             tracing::warn!("{UNHEARD}");
         }
     }
 
     fn names(&self, in_root: &[Name]) {
-        let name = |all: bool, name: &Name| self.0.inval_entry(Ino::ROOT.0, name.as_bytes()) && all;
-        let told = self.0.expire_all_names() || in_root.iter().fold(true, name);
-        if !self.0.inval_inode(Ino::ROOT.0, ATTRIBUTES_ONLY, 0) || !told {
+        let drop_name = |name: &Name| self.notifier.inval_entry(Ino::ROOT.0, name.as_bytes());
+        let name = |all: bool, name: &Name| drop_name(name) && all;
+        let told = self.notifier.expire_all_names() || in_root.iter().fold(true, name);
+        if !self.notifier.inval_inode(Ino::ROOT.0, ATTRIBUTES_ONLY, 0) || !told {
             tracing::warn!("{UNHEARD}");
         }
     }
 
     fn surplus(&self, inodes: Vec<Surplus>) {
-        if self.0.prunes() {
+        if self.notifier.prunes() {
             let inos: Vec<u64> = inodes.iter().map(|inode| inode.ino.0).collect();
             // It is asked again for what it does not hear of.
-            let _ = self.0.prune(&inos);
+            let _ = self.notifier.prune(&inos);
+            return;
+        }
+        if !self.reports_opens {
+            // A program that runs, or a library that is loaded, would be shown as deleted.
             return;
         }
         // A directory may be somebody's working directory, which has to keep its name.
         let files = inodes.iter().filter(|inode| inode.kind != FileKind::Directory);
         for file in files {
-            if !self.0.inval_entry(file.parent.0, file.name.as_bytes()) {
+            if !self.notifier.inval_entry(file.parent.0, file.name.as_bytes()) {
                 break;
             }
         }
@@ -242,7 +254,8 @@ impl vfs::Invalidate for Kernel {
 
 impl fuse::Filesystem for Adapter {
     fn init(&self, started: &fuse::Started) {
-        self.vfs.set_invalidate(Arc::new(Kernel(started.notifier.clone())));
+        let (notifier, reports_opens) = (started.notifier.clone(), self.unopened.is_none());
+        self.vfs.set_invalidate(Arc::new(Kernel { notifier, reports_opens }));
         if let Some(passthrough) = &started.passthrough {
             // Called once.
             let _ = self.ways.set(Ways::new(passthrough.clone()));
@@ -256,6 +269,10 @@ impl fuse::Filesystem for Adapter {
         }
         self.unasked.clear();
         self.ending.drain(&self.vfs).await;
+    }
+
+    fn silent_for(&self) -> Duration {
+        self.silence.as_ref().map_or(Duration::MAX, |silence| silence())
     }
 
     async fn lookup(&self, _: &Context, parent: u64, name: &[u8]) -> Result<fuse::Entry> {
@@ -288,6 +305,10 @@ impl fuse::Filesystem for Adapter {
             self.vfs.drop_set_ids(Ino(ino)).await?;
         }
         let handle = change.fh.map(Handle);
+        let set_time = |time| match time {
+            SetTime::Now => self.vfs.now(),
+            SetTime::At(time) => time,
+        };
         let change = AttrChange {
             perm: change.mode.map(|mode| mode & 0o7777),
             uid: change.uid,
@@ -383,7 +404,7 @@ impl fuse::Filesystem for Adapter {
         if open.kill_suidgid {
             self.vfs.drop_set_ids(Ino(ino)).await?;
         }
-        let request = open_request(open.flags)?;
+        let request = open_request(open.flags);
         let mut opened = self.opened(ino, self.vfs.open(Ino(ino), request).await?)?;
         // Who has written nothing through it waits for nothing, and is told nothing.
         opened.flags.noflush |= request.access == Access::Read;
@@ -397,7 +418,7 @@ impl fuse::Filesystem for Adapter {
         name: &[u8],
         create: &Create,
     ) -> Result<(fuse::Entry, fuse::Opened)> {
-        let request = open_request(create.flags)?;
+        let request = open_request(create.flags);
         let exclusive = create.flags & libc::O_EXCL != 0;
         let perm = create.mode & 0o7777;
         let (made, file) = self.vfs.create(Ino(parent), name, perm, exclusive, request).await?;

@@ -168,11 +168,14 @@ fn inherited_pipe() -> Option<OwnedFd> {
     Some(pipe)
 }
 
+/// A link is not followed: in a directory for all it could be another user's, who chooses by it what
+/// is appended to.
 fn open_log(path: &Path) -> Result<File, Problem> {
     OpenOptions::new()
         .create(true)
         .append(true)
         .mode(0o600)
+        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
         .open(path)
         .map_err(|error| Problem::new(format!("log file '{}'", printable(path)), error.to_string()))
 }
@@ -341,5 +344,15 @@ mod tests {
         assert_eq!(crashed.code, EXIT_FAILURE);
         let said = crashed.text.unwrap();
         assert_eq!(said, "the background process was killed by signal 6");
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_the_log_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, target) = (dir.path().join("log"), dir.path().join("target"));
+        open_log(&target).unwrap();
+        std::os::unix::fs::symlink(&target, &log).unwrap();
+        let refused = open_log(&log).unwrap_err().to_string();
+        assert!(refused.contains("log file"), "{refused}");
     }
 }

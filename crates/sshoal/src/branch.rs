@@ -26,6 +26,9 @@ enum What {
     List {
         /// Where it is mounted.
         mountpoint: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Add a branch behind the others. Its host is connected to without asking for a password.
     Add {
@@ -55,7 +58,7 @@ enum What {
 /// Does what the words ask for.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let (mountpoint, change) = match arguments.what {
-        What::List { mountpoint } => return list(&mountpoint),
+        What::List { mountpoint, json } => return list(&mountpoint, json),
         What::Add { mountpoint, source } => (mountpoint, Change::Add { source: text(source)? }),
         What::Rm { mountpoint, source } => {
             (mountpoint, Change::Remove { source: printable(source) })
@@ -70,8 +73,11 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn list(mountpoint: &Path) -> anyhow::Result<ExitCode> {
+fn list(mountpoint: &Path, json: bool) -> anyhow::Result<ExitCode> {
     match client::ask_mount(mountpoint, Wish::Status, &mut |_| {})? {
+        Reply::Status(status) if json => {
+            crate::print(&(serde_json::to_string_pretty(&status.sources)? + "\n"))
+        }
         Reply::Status(status) => crate::print(&status::branch_list(&status)),
         _ => Err(client::unasked(mountpoint, status::silence(&Silence::Garbled)).into()),
     }

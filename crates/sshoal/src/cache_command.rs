@@ -124,13 +124,14 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             store.clear().map_err(|error| Problem::new("cache", error.to_string()))?;
             print(json, &text::Told::of(&store), text::status)
         }
-        What::Pin { paths } => job(&paths, |paths| CacheJob::Pin { paths }).map(|_| done()),
+        What::Pin { paths } => {
+            warn(&job(&paths, |paths| CacheJob::Pin { paths })?);
+            Ok(done())
+        }
         What::Unpin { paths } => job(&paths, |paths| CacheJob::Unpin { paths }).map(|_| done()),
         What::Check { paths } => {
             let tally = job(&paths, |paths| CacheJob::Check { paths })?;
-            for problem in &tally.problems {
-                eprintln!("sshoal: {}", printable(problem));
-            }
+            warn(&tally);
             print(json, &tally, text::presence)?;
             Ok(ExitCode::from(if tally.failed == 0 { EXIT_OK } else { EXIT_FAILURE }))
         }
@@ -141,6 +142,12 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 fn as_mounts_have_it(dir: PathBuf) -> StoreConfig {
     let (size_bytes, free_bytes) = Store::bounds(&dir);
     StoreConfig { size_bytes, free_bytes, ..StoreConfig::new(dir) }
+}
+
+fn warn(tally: &Tally) {
+    for problem in &tally.problems {
+        eprintln!("sshoal: {}", printable(problem));
+    }
 }
 
 fn done() -> ExitCode {
@@ -168,7 +175,7 @@ fn print<T: Serialize>(
     text: impl Fn(&T) -> String,
 ) -> anyhow::Result<ExitCode> {
     match json {
-        true => crate::print(&(serde_json::to_string_pretty(told)? + "\n")),
+        true => crate::print(&crate::report::json(told)?),
         false => crate::print(&text(told)),
     }
 }

@@ -13,7 +13,7 @@ use crate::cache_command;
 use crate::config_file;
 use crate::demo;
 use crate::mount;
-use crate::mount::help;
+use crate::mount::{help, suggestion};
 use crate::program::Program;
 use crate::report::{EXIT_OK, Problem};
 use crate::status;
@@ -74,6 +74,9 @@ enum Command {
     /// Does one piece of work for `bench`, in a process of its own.
     #[command(name = "bench-worker", hide = true)]
     BenchWorker,
+    /// Asks the file system on a mount point for attributes, in a process that may hang.
+    #[command(hide = true)]
+    Probe { place: PathBuf },
     /// Show help.
     Help {
         /// `options` for all options, the name of an option, or a command.
@@ -107,8 +110,27 @@ pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCod
                 Err(error) => explain(error),
             }
         }
-        _ => mount::run(program, words, false),
+        word => {
+            let meant = word.and_then(command_meant);
+            let ended = mount::run(program, words, false);
+            ended.map_err(|error| match (error.downcast::<Problem>(), meant) {
+                (Ok(problem), Some(meant)) => {
+                    problem.hint_too(&format!("did you mean the command '{meant}'?")).into()
+                }
+                (Ok(problem), None) => problem.into(),
+                (Err(error), _) => error,
+            })
+        }
     }
+}
+
+/// The command that a first word most likely stands for, if it can be no source.
+fn command_meant(word: &str) -> Option<String> {
+    use clap::CommandFactory;
+    let commands = Commands::command();
+    let names = commands.get_subcommands().map(clap::Command::get_name).chain(["mount"]);
+    let plain = !word.contains(|char: char| !char.is_ascii_alphabetic());
+    plain.then(|| suggestion::nearest(word, names)).flatten().map(str::to_owned)
 }
 
 fn is_command(name: &str) -> bool {
@@ -140,6 +162,7 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Bench(arguments) => bench::run(*arguments),
         Command::BenchWorker => Ok(::bench::worker::main()),
+        Command::Probe { place } => Ok(mount::probe(&place)),
         Command::Help { topic } => match topic.as_deref() {
             None | Some("mount") => crate::print(&help::short(program)),
             Some("options") => crate::print(&help::full()),
@@ -177,4 +200,33 @@ fn explain(error: clap::Error) -> anyhow::Result<ExitCode> {
         Some(usage) => problem.hint(format!("usage: {usage}")).into(),
         None => problem.into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_help_and_the_page_of_options_name_every_command() {
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/options.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let help = help::short(Program { name: "sshoal", helper: false });
+        let commands = Commands::command();
+        for command in commands.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let name = command.get_name();
+            assert!(help.split_whitespace().any(|word| word == name), "{name}");
+            assert!(page.contains(&format!("sshoal {name} ")), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_misspelled_command_is_recognized_and_a_source_is_none() {
+        assert_eq!(command_meant("umout").as_deref(), Some("umount"));
+        assert_eq!(command_meant("unmount").as_deref(), Some("umount"));
+        assert_eq!(command_meant("puhs").as_deref(), Some("push"));
+        for word in ["host:", "-p", "/mnt", "umou/t", "server"] {
+            assert_eq!(command_meant(word), None, "{word}");
+        }
+    }
 }

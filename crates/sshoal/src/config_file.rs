@@ -174,6 +174,35 @@ impl Configuration {
     }
 }
 
+/// Body of a fuzz target: any text as a configuration file. Each mistake is shown at a line of it,
+/// and each mount is found, or refused with a reason.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn fuzz(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let document = document::read(Path::new("/c"), &text, Some(Path::new("/home/ann")));
+    let lines = text.split('\n').count();
+    for fault in &document.faults {
+        let shown = fault.problem.to_string();
+        let line = shown.strip_prefix("/c:").and_then(|rest| rest.split(':').next());
+        let line: usize = line.and_then(|line| line.parse().ok()).expect("a place");
+        assert!((1..=lines).contains(&line), "{shown}");
+    }
+    let places = Places { system: "/c".into(), user: None, home: Some("/home/ann".into()) };
+    let configuration = Configuration { documents: vec![document], places };
+    for name in configuration.names() {
+        let found = configuration.find(OsStr::new(name));
+        assert!(found.is_ok_and(|mount| mount.name == *name) || !configuration.is_sound());
+    }
+}
+
+#[cfg(any(test, feature = "fuzzing"))]
+impl Configuration {
+    /// Whether there is no mistake in it.
+    fn is_sound(&self) -> bool {
+        self.documents.iter().all(|document| document.faults.is_empty())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -343,5 +372,14 @@ mod tests {
         // What is wrong in the defaults is wrong everywhere.
         let files = self::files("[defaults]\noptions = ['idmap=users']", text);
         assert!(request(&files, &["a", "/m"]).unwrap_err().contains("idmap=users"));
+    }
+
+    #[test]
+    fn changed_files_are_read_or_refused() {
+        let whole = "[defaults]\noptions = ['reconnect', 'soft=20']\n[mount.'work']\n\
+            sources = ['h:/a=ro', {host = 'h', dir = '/x y'}]\nmountpoint = '~/w'\n\
+            options = ['-F', 'conf', 'cache=disk']\n[mount.b]\nsources = \"gw1,u@gw2:~/d\"\n";
+        let seeds = [SYSTEM_FILE.as_bytes(), whole.as_bytes(), b"[mount.\"\\u0007\"]\n\xff"];
+        testkit::mutated::each(&seeds, Duration::from_secs(1), fuzz);
     }
 }

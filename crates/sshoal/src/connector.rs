@@ -3,9 +3,10 @@
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use host::{ConnectError, Connection, Connector, Role};
+use host::{ConnectError, Connection, Connector, Explanation, Role};
 
 use crate::report::Problem;
 
@@ -27,7 +28,7 @@ impl Begun {
 
     fn take(&self, role: Role) -> Option<Connection> {
         match role {
-            Role::Metadata => self.lock().first.take(),
+            Role::Metadata | Role::Again => self.lock().first.take(),
             Role::Bulk(_) => self.living().further.pop().map(|(connection, _)| connection),
         }
     }
@@ -62,8 +63,8 @@ impl SshConnector {
     /// What ssh says goes to standard error as it comes: to the terminal while the mount is being
     /// made, to the log afterwards.
     pub fn new(config: ssh::Config) -> Result<SshConnector, Problem> {
-        let hook = Arc::new(|words: &[u8]| {
-            let _ = std::io::stderr().write_all(words);
+        let hook = Arc::new(|words: &str| {
+            let _ = std::io::stderr().write_all(words.as_bytes());
         });
         let dialer = ssh::Dialer::new(config, hook).map_err(|error| {
             let problem = Problem::new("ssh", error.to_string());
@@ -92,6 +93,7 @@ impl SshConnector {
     async fn dial(&self, role: Role) -> Result<(Connection, ssh::Diagnosis), ConnectError> {
         let connected = match role {
             Role::Metadata if self.may_ask.load(Ordering::Relaxed) => self.dialer.connect().await,
+            Role::Again => self.dialer.connect_again().await,
             Role::Metadata | Role::Bulk(_) => self.dialer.connect_unasked().await,
         };
         let connection = connected.map_err(|error| ConnectError {
@@ -153,15 +155,35 @@ impl Connector for SshConnector {
     fn ready(&self) -> usize {
         self.begun.further()
     }
+
+    async fn patience(&self) -> Duration {
+        self.dialer.connect_limit().await
+    }
 }
 
 /// ssh's words about its end, and what the user can do about it. Its cause is kept in `last`.
-fn explain(diagnosis: &ssh::Diagnosis, last: &Mutex<Option<ssh::Cause>>) -> Option<String> {
+fn explain(diagnosis: &ssh::Diagnosis, last: &Mutex<Option<ssh::Cause>>) -> Option<Explanation> {
     let summary = diagnosis.summary()?;
     let (cause, _) = ssh::Cause::of(&diagnosis.words(), diagnosis.status());
     *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(cause);
-    Some(match cause.hint() {
+    let text = match cause.hint() {
         Some(hint) => format!("{summary}\n  {hint}"),
         None => summary,
-    })
+    };
+    Some(Explanation { text, cause: for_the_next_attempt(cause) })
 }
+
+fn for_the_next_attempt(cause: ssh::Cause) -> host::Cause {
+    use ssh::Cause;
+    match cause {
+        Cause::ClosedEarly => host::Cause::TurnedAway,
+        Cause::PermissionDenied | Cause::TooManyFailures | Cause::PasswordExpired => {
+            host::Cause::Refused
+        }
+        cause if cause.is_transient() => host::Cause::Passing,
+        _ => host::Cause::Lasting,
+    }
+}
+
+#[cfg(test)]
+mod tests;

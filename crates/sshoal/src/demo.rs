@@ -80,7 +80,7 @@ impl Scene {
                 .hint("it needs openssh-server and openssh-client")
         })?;
         let prepare = || {
-            let dir = tempfile::Builder::new().prefix("sshoal-demo-").tempdir()?;
+            let dir = testkit::private_dir("sshoal-demo-")?;
             for name in MOUNTS.into_iter().chain(["server", "bin"]) {
                 fs::create_dir(dir.path().join(name))?;
             }

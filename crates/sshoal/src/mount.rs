@@ -7,6 +7,7 @@ mod flag_table;
 pub mod help;
 mod idmap;
 mod kernel_readahead;
+mod occupied;
 pub mod option_string;
 mod option_table;
 pub mod request;
@@ -25,6 +26,8 @@ mod source_tests;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+pub use occupied::probe;
 
 use crate::background::{self, Side};
 use crate::config_file::{Configuration, Places};
@@ -57,6 +60,11 @@ fn mount(
     mut request: MountRequest,
     notes: &[String],
 ) -> anyhow::Result<ExitCode> {
+    if !request.run.fake && !is_open_descriptor(&request.mountpoint) {
+        let what = mount_point(&request.mountpoint);
+        let note = |text: &str| tell(program, &[text.to_owned()]);
+        occupied::clear(&request.mountpoint, request.run.nonempty, &what, note)?;
+    }
     resolve_mountpoint(&mut request)?;
     idmap::load(&mut request.idmap)?;
     if request.run.fake {
@@ -93,7 +101,7 @@ fn resolve_mountpoint(request: &mut MountRequest) -> Result<(), Problem> {
     if is_open_descriptor(typed) {
         return Ok(());
     }
-    let what = || format!("mount point '{}'", printable(typed));
+    let what = || mount_point(typed);
     let resolved = typed.canonicalize().and_then(|path| Ok((path.metadata()?, path)));
     let (metadata, path) = resolved.map_err(|error| {
         let errno = base::Errno::from(error);
@@ -117,12 +125,17 @@ fn resolve_mountpoint(request: &mut MountRequest) -> Result<(), Problem> {
     Ok(())
 }
 
+/// How a mount point is named in messages.
+fn mount_point(path: &Path) -> String {
+    format!("mount point '{}'", printable(path))
+}
+
 /// The innermost FUSE mount in which `path` lies, and what unmounts it.
 fn fuse_mount_around(path: &Path) -> Option<(PathBuf, &'static str)> {
     let path = std::path::absolute(path).ok()?;
     // Of a path in a dead mount only what stands before the mount can be resolved.
     let mount = path.ancestors().find_map(|place| mounts::find(place).ok().flatten())?;
-    let command = if mount.kind == "fuse.sshoal" { "sshoal umount" } else { "fusermount3 -u" };
+    let command = occupied::unmount_command(&mount, false);
     mounts::is_fuse(&mount.kind).then_some((mount.mountpoint, command))
 }
 

@@ -20,6 +20,14 @@ pub struct Device {
     pub minor: u32,
 }
 
+impl Device {
+    /// The number in `MAJOR:MINOR`.
+    pub fn parse(text: &str) -> Option<Device> {
+        let (major, minor) = text.split_once(':')?;
+        Some(Device { major: major.parse().ok()?, minor: minor.parse().ok()? })
+    }
+}
+
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.major, self.minor)
@@ -62,9 +70,8 @@ pub fn elsewhere(mount: &Mount) -> Option<u32> {
         }
         let Ok(table) = fs::read(format!("/proc/{pid}/mountinfo")) else { return false };
         let mut there = table.split(|byte| *byte == b'\n').filter_map(parse_line);
-        there.any(|it| {
-            (it.device, &it.source, &it.kind) == (mount.device, &mount.source, &mount.kind)
-        })
+        // The number is its own for as long as it is mounted anywhere.
+        there.any(|it| it.device == mount.device && is_fuse(&it.kind))
     })
 }
 
@@ -103,8 +110,7 @@ fn without_links_in_parent(path: &Path) -> io::Result<PathBuf> {
 /// `None` for a line that is not as proc(5) says.
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
-    let (major, minor) = device.split_once(':')?;
+    let device = Device::parse(std::str::from_utf8(fields.nth(2)?).ok()?)?;
     let mountpoint = unescape(fields.nth(1)?);
     // Mount options, then any number of tagged fields up to the hyphen.
     fields.by_ref().skip(1).find(|field| *field == b"-")?;
@@ -115,13 +121,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
             options.split(|byte| *byte == b',').find_map(|o| o.strip_prefix(b"user_id="))?;
         std::str::from_utf8(value).ok()?.parse().ok()
     });
-    Some(Mount {
-        device: Device { major: major.parse().ok()?, minor: minor.parse().ok()? },
-        mountpoint: mountpoint.into(),
-        kind,
-        source,
-        owner,
-    })
+    Some(Mount { device, mountpoint: mountpoint.into(), kind, source, owner })
 }
 
 /// Space, tab, newline and backslash are written as a backslash and three octal digits.

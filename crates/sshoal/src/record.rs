@@ -260,7 +260,38 @@ fn find_in(dir: &Path, device: Device, owner: u32) -> Option<Found> {
     }
 }
 
+/// The mounts that processes of this user serve, as their records say: also those that are no
+/// longer in this mount namespace's table.
+#[must_use]
+pub fn served() -> Vec<Mount> {
+    let me = geteuid().as_raw();
+    let mut mounts: Vec<Mount> = Vec::new();
+    for dir in std::iter::once(own_dir()).chain(usual_dirs(me)) {
+        let Ok(entries) = std::fs::read_dir(&dir) else { continue };
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        for device in names.take(MAX_LEFTOVERS).filter_map(|name| Device::parse(&name)) {
+            let is_new = mounts.iter().all(|mount| mount.device != device);
+            if is_new && let Some(mut found) = find_in(&dir, device, me) {
+                mounts.extend(found.mount(me));
+            }
+        }
+    }
+    mounts
+}
+
 impl Found {
+    /// The mount that it is of, as it was when it was made.
+    fn mount(&mut self, owner: u32) -> Option<Mount> {
+        let text = self.text().ok()?;
+        Some(Mount {
+            device: self.device,
+            mountpoint: field(&text, "mountpoint")?.into(),
+            kind: "fuse.sshoal".into(),
+            source: field(&text, "source")?.into(),
+            owner: Some(owner),
+        })
+    }
+
     /// The daemon's process id, for messages.
     #[must_use]
     pub fn pid(&mut self) -> Option<u32> {

@@ -1,7 +1,7 @@
 //! What goes wrong, said so that the user can act: `sshoal: what: why`, and one line with a hint.
 
 use std::ffi::OsStr;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
 use serde::{Deserialize, Serialize};
@@ -30,8 +30,8 @@ impl Problem {
         Problem { what: what.into(), why: why.into(), hint: None, speaks_of_source: false }
     }
 
-    /// The same with all of it escaped but the ends of lines in the hint, for one that another
-    /// process has told.
+    /// The problem with all of it escaped but the ends of lines, for one that another process has
+    /// reported. A further line of the reason is indented, so that it cannot pass for a message.
     #[must_use]
     pub fn escaped(&self) -> Problem {
         let lines = |text: &String| {
@@ -39,7 +39,8 @@ impl Problem {
             lines.join("\n")
         };
         let hint = self.hint.as_ref().map(lines);
-        Problem { what: printable(&self.what), why: printable(&self.why), hint, ..*self }
+        let why = lines(&self.why).replace('\n', "\n  ");
+        Problem { what: printable(&self.what), why, hint, ..*self }
     }
 
     /// The same as a host's word against what was asked of it: another login would hear it again.
@@ -79,21 +80,17 @@ impl fmt::Display for Hint<'_> {
     }
 }
 
-/// Text of unknown origin, safe for a terminal: control characters and stray bytes as escapes.
+/// Text of unknown origin, safe for a terminal; see [`base::printable()`].
 #[must_use]
 pub fn printable(text: impl AsRef<OsStr>) -> String {
-    let mut out = String::new();
-    for chunk in text.as_ref().as_bytes().utf8_chunks() {
-        for char in chunk.valid().chars() {
-            if char.is_control() {
-                out.extend(char.escape_default());
-            } else {
-                out.push(char);
-            }
-        }
-        let _ = write!(out, "{}", chunk.invalid().escape_ascii());
-    }
-    out
+    base::printable(text.as_ref().as_bytes())
+}
+
+/// What goes to standard output for `--json`, one value with its lines indented. A parser reads
+/// what was meant, and a terminal obeys nothing in it.
+pub fn json(value: &impl Serialize) -> anyhow::Result<String> {
+    let text = serde_json::to_string_pretty(value)?;
+    Ok(base::printable::printable_json(&text) + "\n")
 }
 
 #[cfg(test)]
@@ -113,7 +110,7 @@ mod tests {
     #[test]
     fn a_problem_of_another_process_is_escaped() {
         let told = Problem::new("a\u{1b}", "b\nc").hint("d\n  e\u{9b}");
-        assert_eq!(told.escaped().to_string(), "a\\u{1b}: b\\nc\n  d\n  e\\u{9b}");
+        assert_eq!(told.escaped().to_string(), "a\\u{1b}: b\n  c\n  d\n  e\\u{9b}");
     }
 
     #[test]

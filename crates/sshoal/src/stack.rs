@@ -19,6 +19,7 @@ mod connect;
 mod digest_command;
 pub mod disk;
 mod settings;
+mod silence;
 mod view;
 
 use std::path::PathBuf;
@@ -37,6 +38,8 @@ use crate::mount::request::{IdMap, LinkTargets, MountRequest};
 use crate::report::{Problem, printable};
 use crate::sources::{self, Origin, Presence, SourceSpec};
 use connect::{Asking, Reached, Target, Wanted};
+#[cfg(feature = "fuzzing")]
+pub use digest_command::fuzz as fuzz_digest_lines;
 use disk::{Disk, Kept};
 use view::{Owners, Roots, View};
 
@@ -288,12 +291,10 @@ impl Source {
         // With a delayed connect it is made here.
         let host = self.connected_host().or(self.hosts.first().map(|(n, host)| (n.as_str(), host)));
         let (name, host) = host.expect("a source of hosts has one");
-        // Who the login is, SFTP does not tell; its home directory is its own.
-        let (uid, gid) = host.login_ids().await.map_err(|error| {
+        user_map(host).await.map_err(|error| {
             let why = format!("{name}: cannot examine the remote home: {error}");
             Problem::new("option 'idmap=user'", why)
-        })?;
-        Ok(local_user(uid, gid))
+        })
     }
 }
 
@@ -498,6 +499,21 @@ fn local_root(path: &std::path::Path) -> Option<Vec<u8>> {
 /// The ids of the user of this process.
 fn own_ids() -> (u32, u32) {
     (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())
+}
+
+/// The map of `idmap=user` for one host.
+async fn user_map(host: &Host) -> base::Result<vfs::IdMap> {
+    match host.login_ids().await {
+        Ok((uid, gid)) => Ok(local_user(uid, gid)),
+        Err(base::Errno::EOPNOTSUPP) => {
+            tracing::warn!(
+                "idmap=user: the server does not show who the login is, so owners are shown as \
+                 they are there; idmap=file translates them by a table"
+            );
+            Ok(vfs::IdMap::Same)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The remote login is the local user.

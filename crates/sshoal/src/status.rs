@@ -80,6 +80,9 @@ fn all() -> io::Result<Vec<Mount>> {
     // A mount may be seen at several places.
     let mut devices = std::collections::HashSet::new();
     mounts.retain(|mount| devices.insert(mount.device));
+    // What was unmounted here may have a daemon still: it writes what is left, or it is mounted in
+    // another namespace.
+    mounts.extend(record::served().into_iter().filter(|mount| devices.insert(mount.device)));
     Ok(mounts)
 }
 
@@ -99,6 +102,17 @@ fn look(mounts: &[Mount]) -> Vec<SeenMount> {
     seen
 }
 
+/// Why a mount has a daemon although it is not in the table of mounts; `None` where it is.
+fn unmounted(mount: &Mount) -> Option<String> {
+    if mounts::all().ok()?.iter().any(|it| it.device == mount.device) {
+        return None;
+    }
+    Some(match mounts::elsewhere(mount) {
+        Some(pid) => format!("not here; in the mount namespace of process {pid}"),
+        None => "not any more; its process is ending".to_owned(),
+    })
+}
+
 /// How one mount is, within the deadline of the control socket.
 pub fn look_at(mount: &Mount) -> SeenMount {
     let seen = |daemon, why: Option<String>| SeenMount {
@@ -107,6 +121,7 @@ pub fn look_at(mount: &Mount) -> SeenMount {
         owner: mount.owner,
         daemon,
         pid: None,
+        unmounted: unmounted(mount),
         why,
         status: None,
     };
@@ -162,18 +177,7 @@ pub fn silence(why: &Silence) -> String {
 }
 
 fn json(mounts: Vec<SeenMount>) -> anyhow::Result<String> {
-    let text = serde_json::to_string_pretty(&Document { schema: SCHEMA, mounts })?;
-    let mut out = String::with_capacity(text.len() + 1);
-    for char in text.chars() {
-        // JSON leaves the control characters behind ASCII as they are; a terminal may obey them.
-        if char.is_control() && char != '\n' {
-            out.push_str(&format!("\\u{:04x}", u32::from(char)));
-        } else {
-            out.push(char);
-        }
-    }
-    out.push('\n');
-    Ok(out)
+    crate::report::json(&Document { schema: SCHEMA, mounts })
 }
 
 #[cfg(test)]
@@ -191,6 +195,7 @@ mod tests {
             owner: Some(7),
             daemon: Daemon::Answers,
             pid: Some(1),
+            unmounted: None,
             why: None,
             status: Some(Box::new(MountStatus {
                 sources: vec![source],
@@ -214,7 +219,7 @@ mod tests {
         };
         assert_eq!(told["schema"], 1);
         let mount = &told["mounts"][0];
-        assert_eq!(keys(mount), sorted("mountpoint source owner daemon pid why status"));
+        assert_eq!(keys(mount), sorted("mountpoint source owner daemon pid unmounted why status"));
         assert_eq!(mount["daemon"], "answers");
         let status = &mount["status"];
         assert_eq!(

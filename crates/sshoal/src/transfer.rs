@@ -158,8 +158,8 @@ fn runtime() -> Result<tokio::runtime::Runtime, Problem> {
 
 async fn carried(way: Way, carrier: Carrier) -> u8 {
     let (asked, stop) = watch::channel(false);
-    let interrupts = tokio::spawn(interrupts(asked));
     let show = carrier.show();
+    let interrupts = tokio::spawn(interrupts(asked, show.clone()));
     let drawing = show.clone().draw();
     let ended = carrier.carry(stop).await;
     interrupts.abort();
@@ -183,7 +183,7 @@ async fn carried(way: Way, carrier: Carrier) -> u8 {
 }
 
 /// The first signal asks for an orderly end, the second one is the end.
-async fn interrupts(asked: watch::Sender<bool>) {
+async fn interrupts(asked: watch::Sender<bool>, show: Arc<Show>) {
     let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
     let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(signal) else {
         tracing::warn!("cannot wait for signals");
@@ -196,6 +196,7 @@ async fn interrupts(asked: watch::Sender<bool>) {
             _ = hangup.recv() => {}
         }
         if asked.send_replace(true) {
+            show.clear();
             // What is not whole has a name that says so.
             std::process::exit(EXIT_INTERRUPTED.into());
         }

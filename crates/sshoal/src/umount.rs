@@ -109,7 +109,7 @@ fn wait(mut record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
     match end {
         Ok(End::Complete) => Ok(()),
         Ok(End::Failed(reason)) => {
-            Err(Problem::new(what, format!("unmounted, but data was lost: {reason}")))
+            Err(Problem::new(what, format!("unmounted, but data was lost: {}", printable(&reason))))
         }
         Ok(End::Vanished) => Err(Problem::new(
             what,

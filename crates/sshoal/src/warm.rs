@@ -7,12 +7,13 @@ use std::io::{IsTerminal, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use crate::cache_command::places;
 use crate::control::cache::{CacheJob, Tally};
+use crate::progress::{self, Frame};
 use crate::report::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 use crate::status::units::{bytes, count, duration};
 
@@ -55,7 +56,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         let mut progress = |tally: &Tally| {
             let mut sum = before.clone();
             sum.add(tally);
-            show(&bar, &sum);
+            bar.set_message(frame(&sum, begun.elapsed()).line(progress::columns()));
         };
         let told = places.ask(|paths| CacheJob::Warm { paths, at_once }, &mut progress);
         all.add(&told.inspect_err(|_| bar.finish_and_clear())?);
@@ -65,7 +66,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         eprintln!("sshoal: {}", printable(problem));
     }
     if json {
-        crate::print(&(serde_json::to_string_pretty(&all)? + "\n"))?;
+        crate::print(&crate::report::json(&all)?)?;
     } else {
         let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         crate::print(&summary(&all, ms))?;
@@ -92,19 +93,22 @@ fn bar() -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let bar =
-        ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(DRAWN_PER_S));
-    let style = "{bar:24} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left  {wide_msg}";
-    let style = ProgressStyle::with_template(style);
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
+    let target = ProgressDrawTarget::stderr_with_hz(DRAWN_PER_S);
+    ProgressBar::with_draw_target(None, target).with_style(progress::style())
 }
 
-/// What is whole counts with all its bytes, what is being fetched with those that have come.
-fn show(bar: &ProgressBar, tally: &Tally) {
-    bar.set_length(tally.bytes);
-    bar.set_position(tally.present_bytes.max(tally.fetched_bytes));
-    bar.set_message(format!("{} of {}", tally.done_files, count(tally.files, "file")));
+/// A whole file stands for all its bytes, one that is being fetched for those that have come.
+fn frame(tally: &Tally, elapsed: Duration) -> Frame {
+    Frame {
+        files: tally.done_files,
+        all: tally.files,
+        bytes: tally.present_bytes.max(tally.fetched_bytes),
+        total: tally.bytes,
+        moved: tally.fetched_bytes,
+        planned: true,
+        elapsed,
+        unit: bytes,
+    }
 }
 
 fn summary(tally: &Tally, ms: u64) -> String {
@@ -144,6 +148,22 @@ mod tests {
         }
         let missing = listed(&dir.path().join("none")).unwrap_err().to_string();
         assert!(missing.contains("No such file"), "{missing}");
+    }
+
+    #[test]
+    fn a_bar_has_all_its_figures_in_80_columns() {
+        let tally = Tally {
+            files: 3006,
+            bytes: 1260 << 20,
+            done_files: 1002,
+            present_bytes: 600 << 20,
+            fetched_bytes: 60 << 20,
+            ..Tally::default()
+        };
+        assert_eq!(
+            frame(&tally, Duration::from_secs(60)).line(79),
+            "######--------  600 MiB of 1.2 GiB  1 MiB/s  11:00 left  1002 of 3006 files"
+        );
     }
 
     #[test]

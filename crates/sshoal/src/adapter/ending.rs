@@ -5,7 +5,9 @@
 //! still waits for a link that is away. So it waits for as long as something gets on, then gives up,
 //! and says so.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -30,24 +32,22 @@ pub struct Ending {
     /// It has begun, whoever wanted it.
     begun: AtomicBool,
     hurry: Notify,
-    /// Bytes that were given up.
-    unwritten: AtomicU64,
+    /// What was given up.
+    given_up: OnceLock<Left>,
 }
 
 impl Ending {
-    /// Somebody asks for the end. `false` if nobody has before, and it has not begun, and is to be
-    /// begun; otherwise it waits for nothing from now on.
-    pub fn hurries(&self) -> bool {
-        let again = self.asked.swap(true, Ordering::SeqCst) || self.begun.load(Ordering::SeqCst);
-        if again {
+    /// Notes a request for the end. If it is not the first one, or the end is under way, the end
+    /// waits for nothing from now on.
+    pub fn requested(&self) {
+        if self.asked.swap(true, Ordering::SeqCst) || self.begun.load(Ordering::SeqCst) {
             self.hurry.notify_one();
         }
-        again
     }
 
-    /// Bytes that were acknowledged to who wrote them, and given up.
-    pub fn unwritten_bytes(&self) -> u64 {
-        self.unwritten.load(Ordering::SeqCst)
+    /// What was acknowledged to its writers, and given up.
+    pub fn given_up(&self) -> Option<Left> {
+        self.given_up.get().copied()
     }
 
     /// Waits until everything is at the server, or nothing gets on for too long.
@@ -59,29 +59,71 @@ impl Ending {
             () = self.hurry.notified() => "by a signal".to_owned(),
             () = standstill(vfs) => format!("after {} s without an answer", PATIENCE.as_secs()),
         };
-        let bytes = vfs.figures().dirty_bytes;
-        self.unwritten.store(bytes, Ordering::SeqCst);
-        tracing::error!("{bytes} bytes that were written were given up {why}");
+        let left = Left::of(vfs);
+        // The mount ends once.
+        let _ = self.given_up.set(left);
+        tracing::error!("{left} that were written were given up {why}");
+    }
+}
+
+/// What was acknowledged and is not at the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    bytes: u64,
+    /// Of attributes.
+    changes: u64,
+}
+
+impl Left {
+    fn of(vfs: &Vfs) -> Left {
+        let figures = vfs.figures();
+        Left { bytes: figures.dirty_bytes, changes: figures.dirty_changes }
+    }
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Left { bytes, changes } = self;
+        if *changes == 0 {
+            return write!(f, "{bytes} bytes");
+        }
+        let and = if *bytes > 0 { format!("{bytes} bytes and ") } else { String::new() };
+        let plural = if *changes == 1 { "" } else { "s" };
+        write!(f, "{and}{changes} change{plural} of attributes")
     }
 }
 
 /// Returns when no write was answered for too long.
 async fn standstill(vfs: &Vfs) {
     let began = Instant::now();
-    let (mut left, mut since, mut is_told) = (vfs.figures().dirty_bytes, began, false);
+    let (mut left, mut since, mut is_told) = (Left::of(vfs), began, false);
     while since.elapsed() < PATIENCE {
         tokio::time::sleep(LOOK).await;
-        let now = vfs.figures().dirty_bytes;
-        if now < left {
+        let now = Left::of(vfs);
+        // Nothing is added any more.
+        if now != left {
             (left, since) = (now, Instant::now());
         }
         if !is_told && began.elapsed() >= NOTICE_AFTER {
             is_told = true;
             let limit = PATIENCE.as_secs();
             tracing::warn!(
-                "{left} bytes are still to be written; they are given up after {limit} s without \
-                 an answer, or by a signal"
+                "{left} are still to be written; they are given up after {limit} s without an \
+                 answer, or by a signal"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_said_in_words() {
+        let said = |bytes, changes| Left { bytes, changes }.to_string();
+        assert_eq!(said(7, 0), "7 bytes");
+        assert_eq!(said(0, 1), "1 change of attributes");
+        assert_eq!(said(7, 2), "7 bytes and 2 changes of attributes");
     }
 }

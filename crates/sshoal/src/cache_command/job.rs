@@ -17,12 +17,10 @@ use crate::control::cache::{CacheJob, Path, Tally};
 use crate::report::{Problem, printable};
 use crate::stack::disk::Kept;
 use crate::stack::{Source, Stack};
+use crate::status::units;
 
 /// How often a job tells how far it is.
 const TOLD_EVERY: Duration = Duration::from_millis(100);
-
-/// For how long the end of a job waits for listings that are on their way to the disk.
-const SETTLING: Duration = Duration::from_secs(5);
 
 /// Files at a time, at most: each may have some dozen requests on their way.
 const MAX_AT_ONCE: u32 = 256;
@@ -42,8 +40,22 @@ pub async fn run(
 ) -> std::result::Result<Tally, Problem> {
     let store = store(stack)?;
     match job {
-        CacheJob::Pin { paths } => pin(stack, store, &paths, true).await,
-        CacheJob::Unpin { paths } => pin(stack, store, &paths, false).await,
+        CacheJob::Pin { paths } => {
+            pin(stack, store, &paths, true).await?;
+            let mut tally = Walk::new(stack, None).over(paths, told).await;
+            let bound = store.status().limit_bytes;
+            if tally.bytes > bound {
+                let (pinned, bound) = (units::bytes(tally.bytes), units::bytes(bound));
+                tally.tell(format!(
+                    "the pinned files have {pinned}, and the cache holds {bound} at most: \
+                     some of them will not be kept (cache_size= makes it larger)"
+                ));
+            }
+            Ok(tally)
+        }
+        CacheJob::Unpin { paths } => {
+            pin(stack, store, &paths, false).await.map(|()| Tally::default())
+        }
         CacheJob::Check { paths } => Ok(Walk::new(stack, None).over(paths, told).await),
         CacheJob::Warm { paths, at_once } => {
             Ok(Walk::new(stack, Some(at_once.clamp(1, MAX_AT_ONCE))).over(paths, told).await)
@@ -85,7 +97,7 @@ async fn pin(
     store: &Store,
     paths: &[Path],
     pins: bool,
-) -> std::result::Result<Tally, Problem> {
+) -> std::result::Result<(), Problem> {
     for Path(path) in paths {
         let about = || format!("'{}'", shown(path));
         let places = places(stack, path).await;
@@ -120,7 +132,7 @@ async fn pin(
             Err(error) => return Err(Problem::new(about(), error.to_string())),
         }
     }
-    Ok(Tally::default())
+    Ok(())
 }
 
 /// A path for people.
@@ -200,13 +212,8 @@ impl Walk {
             }
         }
         if self.fetches.is_some() {
-            // Listings, too.
-            for source in self.stack.sources() {
-                if let Some(kept) = &source.cached {
-                    // Others may read all the time.
-                    let _ = tokio::time::timeout(SETTLING, kept.layer.settled()).await;
-                }
-            }
+            // Listings, too. Others may read all the time, for which it does not wait.
+            self.stack.settled().await;
         }
         self.told()
     }

@@ -1,10 +1,11 @@
 //! Reading a configuration file, if it may be trusted.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use rustix::fs::OFlags;
 use rustix::process::getuid;
 
 use crate::report::{Problem, printable};
@@ -17,7 +18,10 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, Problem> {
     let about = || format!("configuration '{}'", printable(path));
     let failed =
         |error: std::io::Error| Problem::new(about(), base::Errno::from(error).to_string());
-    let file = match File::open(path) {
+    // A FIFO is not waited for.
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let opened = OpenOptions::new().read(true).custom_flags(nonblocking).open(path);
+    let file = match opened {
         Ok(file) => file,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(None);
@@ -71,6 +75,10 @@ mod tests {
             assert!(said.contains("others can write to it\n  chmod go-w '"), "{said}");
         }
         assert!(read(dir.path()).unwrap_err().to_string().ends_with("not a file"));
+        let fifo = dir.path().join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+        assert!(made.success());
+        assert!(read(&fifo).unwrap_err().to_string().ends_with("not a file"));
     }
 
     #[test]

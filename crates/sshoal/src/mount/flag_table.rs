@@ -80,7 +80,7 @@ pub const FLAGS: &[FlagDefinition] = &[
     flag(b'f', "stay in the foreground", Set(|draft| draft.request.run.foreground = true))
         .long("foreground")
         .prominent(),
-    flag(b'd', "tell about each request; implies -f", Set(|draft| draft.request.run.debug = true))
+    flag(b'd', "log each request; implies -f", Set(|draft| draft.request.run.debug = true))
         .long("debug")
         .prominent(),
     flag(b'v', "tell more", Set(|draft| draft.request.run.verbose = true)).long("verbose"),

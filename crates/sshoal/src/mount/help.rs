@@ -24,13 +24,12 @@ pub fn short(program: Program) -> String {
         text += "       sshoal source source … mountpoint [options]\n";
         text += "         a source is [place=][user@]host[,host…]:[dir][=ro|nc|optional|…]\n";
         text += "       sshoal mount name [mountpoint] | --all\n";
-        text += "       sshoal config check | show [name]\n";
         text += "       sshoal umount mountpoint [-z]\n";
+        text += "       sshoal pull | push source … target [options]\n";
         text += "       sshoal status [mountpoint] [--json]\n";
         text += "       sshoal branch list | add | set | rm mountpoint [source] [ro|rw|…]\n";
-        text += "       sshoal demo [--keep] [--dir TREE]\n";
-        text += "       sshoal bench [--quick | --full] [--peers LIST] [--out DIR] …\n";
-        text += "       sshoal help [options | OPTION | umount | bench]\n";
+        text += "       sshoal warm | cache | config | demo | bench …\n";
+        text += "       sshoal help [options | OPTION | COMMAND]\n";
     }
     text += "\nMakes a directory of another machine usable here, over ssh.\n\n";
     for flag in FLAGS.iter().filter(|flag| flag.is_prominent) {
@@ -183,7 +182,7 @@ mod tests {
     fn one_option_can_be_asked_for_by_any_of_its_names() {
         let text = one("cache_timeout").unwrap();
         assert!(text.starts_with("  -o dcache_timeout=SECONDS"), "{text}");
-        assert!(one("nonempty").unwrap().contains("[ignored: always allowed]"));
+        assert!(one("iversion").unwrap().contains("[ignored: SFTP has none]"));
         assert_eq!(one("no_such_option"), None);
     }
 

@@ -291,6 +291,7 @@ const OPTIONS: &[(&str, Change)] = &[
     }),
     ("foreground", |r| r.run.foreground = true),
     ("single_thread", |r| r.run.single_thread = true),
+    ("nonempty", |r| r.run.nonempty = true),
     ("log=mount.log", |r| r.run.log = Some("/home/u/mount.log".into())),
 ];
 
@@ -575,6 +576,7 @@ fn real_lines_are_taken() {
         default_with(|r| {
             ssh_argument(r, "-oServerAliveInterval=15");
             ssh_argument(r, "-oServerAliveCountMax=3");
+            r.run.nonempty = true;
             (r.fuse.allow_other, r.fuse.default_permissions) = (true, true);
             (r.shown.file_umask, r.shown.dir_umask) = (Some(0o022), Some(0o022));
             ssh_argument(r, "-oCompression=no");

@@ -468,4 +468,6 @@ pub struct RunOptions {
     pub log: Option<PathBuf>,
     /// Check everything, but do not mount (`mount -f`).
     pub fake: bool,
+    /// Mount also over a mount of sshoal.
+    pub nonempty: bool,
 }

@@ -104,10 +104,9 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     let stopping = tokio::spawn(async move {
         let mut asked = asked_to_end.await;
         while asked.is_ok() {
-            // Whoever asks again, or asks what ends already, does not want to wait.
-            if !ending.ending().hurries() {
-                stopper.stop();
-            }
+            // A second request, or one while the end is under way, asks not to wait.
+            ending.ending().requested();
+            stopper.stop();
             asked = ended_by_signal().await;
         }
         tracing::warn!(?asked, "cannot wait for signals");
@@ -156,10 +155,8 @@ fn lost(vfs: &Vfs, adapter: &Adapter) -> Option<String> {
     if let Some(error) = vfs.take_lost_write() {
         return Some(format!("a file that was closed could not be written: {error}"));
     }
-    match adapter.ending().unwritten_bytes() {
-        0 => None,
-        bytes => Some(format!("{bytes} bytes of killed or interrupted writers were given up")),
-    }
+    let left = adapter.ending().given_up()?;
+    Some(format!("{left} of killed or interrupted writers were given up"))
 }
 
 /// What serves a mount.
@@ -180,7 +177,9 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
         .map_err(|error| said("cannot mount", &error, None))?;
     let attributes = Attributes::new(stack.union.is_some(), request.disk.as_ref());
     let config = session_config(request, any_link, attributes.are_there());
+    let servers = Arc::downgrade(&stack);
     let adapter = Adapter::new(vfs.clone(), attributes)
+        .silence(move || servers.upgrade().map_or(Duration::MAX, |it| it.silent_for()))
         .read_only(request.fuse.read_only)
         .unasked_opens(may_open_unasked(request));
     let adapter = Arc::new(adapter);
@@ -318,9 +317,10 @@ pub fn may_pass_through(request: &MountRequest) -> bool {
     wanted && request.fuse.read_only && is_privileged()
 }
 
-/// Whether the kernel needs not tell of opens.
+/// Whether the kernel needs not tell of opens. With `allow_root` it has to: it lets every user in,
+/// and an open is where the others are refused.
 fn may_open_unasked(request: &MountRequest) -> bool {
-    is_settled(request) && !may_pass_through(request)
+    is_settled(request) && !may_pass_through(request) && !request.fuse.allow_root
 }
 
 /// Whether nothing ever changes, here or there, and is kept.

@@ -126,6 +126,7 @@ fn parse_place(place: &[u8]) -> Result<Vec<Name>, String> {
         InvalidName::Empty => format!("the place '{}' has an empty part", shown()),
         InvalidName::Dots => format!("the place '{}' has '.' or '..' in it", shown()),
         InvalidName::ForbiddenByte => format!("the place '{}' has a NUL in it", shown()),
+        InvalidName::TooLong => format!("the place '{}' has {invalid} in it", shown()),
     })
 }
 

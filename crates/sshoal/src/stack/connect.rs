@@ -175,7 +175,9 @@ fn ends_like_a_word(path: &[u8]) -> bool {
 /// Whether a host has answered so, and not a connection failed.
 fn is_answer(error: &host::Error) -> bool {
     match error {
-        host::Error::Connect(_) | host::Error::Session { .. } => false,
+        host::Error::Connect(_) | host::Error::Session { .. } | host::Error::Refused { .. } => {
+            false
+        }
         host::Error::Root { source, .. } => !source.ends_connection(),
         host::Error::RootMissing { .. }
         | host::Error::RootTooLong
@@ -210,8 +212,11 @@ async fn judge(source: &Wanted, tried: Vec<Tried>) -> Result<Reached, Problem> {
                 host
             }
             Err(why) => {
-                let speaks_of_source = matches!(&why, Missed::Failed { error, .. }
-                    if !matches!(error, host::Error::Connect(_) | host::Error::Session { .. }));
+                let speaks_of_source = match &why {
+                    Missed::Failed { error: host::Error::Root { .. }, .. } => true,
+                    Missed::Failed { error, .. } => is_answer(error),
+                    Missed::Late => false,
+                };
                 let problem = about(target, &why);
                 if speaks_of_source || !one_lives && !source.is_optional {
                     return Err(problem);

@@ -18,13 +18,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base::shell::quote;
 use base::{DigestKind, Errno, RemotePath, Result};
 use bytes::Bytes;
 use cache::DigestSource;
 use ssh::{Diagnosis, Reader, Writer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
-use transfer::shell::quote;
 
 use crate::connector::SshConnector;
 use crate::report::{Problem, printable};
@@ -114,14 +114,18 @@ impl DigestCommand {
                 .hint("a command whose name has md5, sha1, sha256 or b3 in it, as sha256sum")
         })?;
         let directory = std::str::from_utf8(directory).map_err(|_| about())?;
-        let script = script(text, directory);
+        let script = script(text, directory).ok_or_else(|| {
+            let why =
+                "neither it nor the directory may have a newline: not every login shell takes one";
+            Problem::new("option 'digest_command'", why)
+        })?;
         let dialer = |connector: &Arc<SshConnector>| {
             let config = ssh::Config {
                 sftp_server: Some(script.clone()),
                 compression: true,
                 ..connector.config().clone()
             };
-            ssh::Dialer::new(config, Arc::new(|_: &[u8]| {}))
+            ssh::Dialer::new(config, Arc::new(|_: &str| {}))
                 .map_err(|error| Problem::new("option 'digest_command'", error.to_string()))
         };
         let gateways = connectors.iter().map(dialer).collect::<std::result::Result<_, _>>()?;
@@ -212,7 +216,7 @@ fn add_word(line: &mut Vec<u8>, word: &[u8]) {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+,".contains(byte);
     match word.iter().all(is_plain) {
         true => line.extend_from_slice(word),
-        false => line.extend_from_slice(&quote(word)),
+        false => line.extend(quote(word).unwrap_or_default()),
     }
 }
 
@@ -255,18 +259,18 @@ fn kind(command: &str) -> Option<DigestKind> {
 }
 
 /// What the host's shell runs, whichever it is: a shell of POSIX, which knows `read -r`.
-fn script(command: &str, directory: &str) -> String {
+fn script(command: &str, directory: &str) -> Option<String> {
     // An empty directory is the home, in which a login starts.
     let directory = if directory.is_empty() { "." } else { directory };
-    let quoted = |text: &str| text.replace('\'', r"'\''");
+    let quoted = |text: &str| String::from_utf8(quote(text.as_bytes())?).ok();
     // That of a link may begin with a dash.
     let dashed = if directory.starts_with('/') { directory } else { &format!("./{directory}") };
     let asked = format!("{{ {command} \"$@\"; }} </dev/null 2>/dev/null");
     // Each question is asked where the directory is by then: it may be a link, and lead elsewhere.
     let there = "eval \"set -- $n\" && cd -- \"$1\" && shift";
-    let asked = format!("( cd -- '{}' && {there} && {asked} )", quoted(dashed));
+    let asked = format!("( cd -- {} && {there} && {asked} )", quoted(dashed)?);
     let shell = format!("while IFS= read -r n; do {asked}; echo; echo .; done");
-    format!("exec env LC_ALL=C /bin/sh -c '{}'", quoted(&shell))
+    Some(format!("exec env LC_ALL=C /bin/sh -c {}", quoted(&shell)?))
 }
 
 /// What lines of `sha256sum` tell of `paths`.
@@ -297,10 +301,42 @@ fn unhex(digits: &[u8]) -> Option<Bytes> {
     digits.chunks_exact(2).map(byte).collect()
 }
 
+/// Body of a fuzz target: any bytes as what a command has answered. A digest has the length of its
+/// kind, and is that of a line which names its file.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn fuzz(data: &[u8]) {
+    let paths = ["dir/a", "dir/b c", "dir/-n"]
+        .map(|path| RemotePath::parse(path.as_bytes()).expect("a path"));
+    for (kind, len) in [(DigestKind::Md5, 16), (DigestKind::Sha256, 32)] {
+        let digests = parse(data, kind, &paths);
+        assert_eq!(digests.len(), paths.len());
+        for (digest, path) in digests.iter().zip(&paths) {
+            let Some(digest) = digest else { continue };
+            assert_eq!(digest.len(), len);
+            let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            let name = path.file_name().expect("a name");
+            let names = |line: &[u8]| {
+                line.to_ascii_lowercase().starts_with(hex.as_bytes())
+                    && line.ends_with(name.as_bytes())
+            };
+            assert!(data.split(|byte| *byte == b'\n').any(names), "{hex}");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use testkit::path;
+
+    #[test]
+    fn changed_answers_give_no_digest_of_another_file() {
+        let md5 =
+            "0cc175b9c0f1b6a831c399e269772661  ./b c\n900150983cd24fb0d6963f7d28e17f72 *./a\n";
+        let sha = format!("{}  -n\n{}  ./a\n", "5f".repeat(32), "A0".repeat(32));
+        let seeds = [md5.as_bytes(), sha.as_bytes()];
+        testkit::mutated::each(&seeds, std::time::Duration::from_secs(1), fuzz);
+    }
 
     #[test]
     fn lines_are_matched_by_name() {
@@ -336,7 +372,7 @@ mod tests {
             std::fs::write(dir.join(name), name).unwrap();
         }
         let mut shell = tokio::process::Command::new("/bin/sh")
-            .args(["-c", &script("md5sum", source.to_str().unwrap())])
+            .args(["-c", &script("md5sum", source.to_str().unwrap()).unwrap()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

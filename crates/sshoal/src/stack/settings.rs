@@ -1,6 +1,6 @@
 //! What was asked for, in the words of the layers below `vfs`.
 
-use std::io::{BufRead, Write};
+use std::io::Write;
 
 use crate::mount::request::{
     ActionPolicy, CreatePolicy, MountRequest, Patience, SshOptions, Transport,
@@ -34,7 +34,7 @@ pub(super) fn ssh_config(
     })
 }
 
-/// One line from standard input, asked for if that is a terminal.
+/// One line from standard input; asked for, and not shown, if that is a terminal.
 pub(super) fn password() -> Result<ssh::Password, Problem> {
     let problem = |why: String| Problem::new("password", why);
     let stdin = std::io::stdin();
@@ -42,16 +42,11 @@ pub(super) fn password() -> Result<ssh::Password, Problem> {
         eprint!("Password: ");
         let _ = std::io::stderr().flush();
     }
-    let mut line = Vec::new();
-    stdin.lock().read_until(b'\n', &mut line).map_err(|error| problem(error.to_string()))?;
-    if line.last() == Some(&b'\n') {
-        line.pop();
-    }
-    if line.is_empty() {
-        return Err(problem("none on standard input".into())
-            .hint("with password_stdin the first line of standard input is the password"));
-    }
-    Ok(ssh::Password::new(line))
+    let read = ssh::Password::read(&stdin).map_err(|error| problem(error.to_string()))?;
+    read.ok_or_else(|| {
+        problem("none on standard input".into())
+            .hint("with password_stdin the first line of standard input is the password")
+    })
 }
 
 pub(super) fn host_config(request: &MountRequest, base: Vec<u8>) -> host::Config {

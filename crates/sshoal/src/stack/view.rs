@@ -98,8 +98,8 @@ impl Owners {
             .get_or_try_init(|| async {
                 let mut why = Errno::EHOSTDOWN;
                 for host in &self.hosts {
-                    match host.login_ids().await {
-                        Ok((uid, gid)) => return Ok(super::local_user(uid, gid)),
+                    match super::user_map(host).await {
+                        Ok(map) => return Ok(map),
                         Err(error) => why = error,
                     }
                 }
@@ -127,12 +127,15 @@ impl Remote for View {
     }
 
     async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
+        // Before the batch is taken, which would be lost if this failed or were dropped.
+        let map = match &self.owners {
+            Some(owners) => Some(owners.map().await?),
+            None => None,
+        };
         let mut batch = self.inner.readdir(dh).await?;
-        if self.owners.is_some() {
-            for entry in batch.iter_mut().flatten() {
-                if let Some(attr) = entry.attr {
-                    entry.attr = Some(self.attr_here(attr).await?);
-                }
+        if let Some(map) = map {
+            for attr in batch.iter_mut().flatten().filter_map(|entry| entry.attr.as_mut()) {
+                *attr = map.attr_here(&vfs::Shown::default(), *attr)?;
             }
         }
         Ok(batch)
@@ -175,6 +178,10 @@ impl Remote for View {
 
     fn close(&self, fh: Fh) {
         self.inner.close(fh);
+    }
+
+    async fn finish(&self, fh: Fh) -> Result<()> {
+        self.inner.finish(fh).await
     }
 
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
@@ -306,6 +313,17 @@ mod tests {
         }
 
         testkit::conformance!(ground);
+    }
+
+    /// A caller that goes on after the error gets the names all the same.
+    #[tokio::test]
+    async fn a_listing_loses_nothing_while_the_login_is_not_known() {
+        let remote = Arc::new(MemRemote::new());
+        remote.put_file("f", "x");
+        let view = View::new(remote.clone(), None, Some(Owners::of_login(Vec::new())));
+        let dir = view.opendir(&path("")).await.unwrap();
+        assert_eq!(view.readdir(dir).await.unwrap_err(), Errno::EHOSTDOWN);
+        assert_eq!(remote.readdir(dir).await.unwrap().map(|batch| batch.len()), Some(1));
     }
 
     #[tokio::test]

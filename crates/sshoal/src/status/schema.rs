@@ -232,6 +232,8 @@ pub struct SeenMount {
     pub daemon: Daemon,
     /// The daemon's process, as its record says.
     pub pid: Option<u32>,
+    /// Why there is a daemon although it is not mounted here, escaped; not there if it is.
+    pub unmounted: Option<String>,
     /// Words about `daemon`, where it has not answered.
     pub why: Option<String>,
     /// What it answered.

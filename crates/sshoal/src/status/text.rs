@@ -21,6 +21,7 @@ pub fn render(mounts: &[SeenMount]) -> String {
 
 fn mount(mount: &SeenMount) -> String {
     let mut out = format!("{}\n", printable(&mount.mountpoint));
+    mount.unmounted.iter().for_each(|words| fact(&mut out, "mounted", &printable(words)));
     match &mount.status {
         Some(status) => self::status(&mut out, status),
         None => {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, ValueEnum};
 use transfer::tar::{Compress, Method};
-use transfer::{Filter, Options, Owners};
+use transfer::{Filter, Options, Owners, Xattrs};
 
 use crate::report::{Problem, printable};
 
@@ -37,7 +37,7 @@ begin, or the connection was lost for good, 130 it was interrupted. See docs/tra
 /// Options of both, as clap reads them.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// What to copy, and last whereto. With a slash at its end: what is in the directory
+    /// Sources, then the target. A trailing slash on a source copies the directory's contents
     #[arg(required = true, num_args = 1.., value_name = "SOURCE... TARGET")]
     pub operands: Vec<OsString>,
 
@@ -54,6 +54,9 @@ pub struct Arguments {
     /// Read each file back and compare it
     #[arg(long, help_heading = "How")]
     pub verify: bool,
+    /// Write each file to the target's disk (fsync) before it gets its name
+    #[arg(long, help_heading = "How")]
+    pub fsync: bool,
     /// Do not keep what is not whole for the next run
     #[arg(long, help_heading = "How")]
     pub no_partial: bool,
@@ -64,12 +67,33 @@ pub struct Arguments {
     /// Always so: directories, links, modes, times, and owners where allowed
     #[arg(short = 'a', long, hide = true)]
     pub archive: bool,
-    /// Keep several names of one file so
+    /// Always so
+    #[arg(short = 'r', long, hide = true)]
+    pub recursive: bool,
+    /// Always so, where it makes a copy faster
+    #[arg(short = 'z', hide = true)]
+    pub rsync_compress: bool,
+    /// What rsync calls `--partial --progress`
+    #[arg(short = 'P', hide = true)]
+    pub partial_progress: bool,
+    /// rsync's word for `ssh_command`
+    #[arg(short = 'e', long = "rsh", value_name = "COMMAND", hide = true)]
+    pub rsh: Option<OsString>,
+    /// rsync's limit of the rate
+    #[arg(long, value_name = "RATE", hide = true)]
+    pub bwlimit: Option<OsString>,
+    /// Preserve hard links
     #[arg(short = 'H', long, help_heading = "What is kept")]
     pub hard_links: bool,
-    /// Keep extended attributes
+    /// Keep extended attributes of users (user.*)
     #[arg(short = 'X', long, help_heading = "What is kept")]
     pub xattrs: bool,
+    /// Keep all extended attributes, also those that give rights: capabilities, access lists
+    #[arg(long, help_heading = "What is kept")]
+    pub all_xattrs: bool,
+    /// Keep set-user-ID and set-group-ID bits of files whose owner and group are kept
+    #[arg(long, help_heading = "What is kept")]
+    pub keep_setid: bool,
     /// Make holes of zeros
     #[arg(short = 'S', long, help_heading = "What is kept")]
     pub sparse: bool,
@@ -101,7 +125,7 @@ pub struct Arguments {
     /// Delete at the target what the sources do not have, after all was copied
     #[arg(long, conflicts_with = "existing", help_heading = "What is copied")]
     pub delete: bool,
-    /// Delete nothing if it were more than that
+    /// Delete nothing if more than N entries would be deleted
     #[arg(long, value_name = "N", requires = "delete", help_heading = "What is copied")]
     pub max_delete: Option<u64>,
     /// What is left out.
@@ -138,7 +162,7 @@ pub struct Arguments {
         help_heading = "What is shown")]
     pub quiet: bool,
     /// One JSON object a line, on standard output
-    #[arg(long, conflicts_with_all = ["verbose", "quiet"], help_heading = "What is shown")]
+    #[arg(long, conflicts_with = "quiet", help_heading = "What is shown")]
     pub json: bool,
     /// All figures at the end
     #[arg(long, help_heading = "What is shown")]
@@ -263,7 +287,7 @@ impl Arguments {
     /// What is to be copied, and how. `may_own`: whether the target's side may give files away.
     pub fn transfer_options(&self, may_own: bool) -> Result<Options, Problem> {
         let map = |pairs: &[(u32, u32)]| pairs.iter().copied().collect::<HashMap<_, _>>();
-        let is_mapped = !self.uid_map.is_empty() || !self.gid_map.is_empty();
+        let is_mapped = self.maps_owners();
         let owners = match (is_mapped, may_own && !self.no_owner) {
             (true, _) => Owners::Mapped { uids: map(&self.uid_map), gids: map(&self.gid_map) },
             (false, true) => Owners::Numbers,
@@ -272,11 +296,18 @@ impl Arguments {
         Ok(Options {
             owners,
             hard_links: self.hard_links,
-            xattrs: self.xattrs,
+            set_ids: self.keep_setid,
+            xattrs: match (self.all_xattrs, self.xattrs) {
+                (true, _) => Xattrs::All,
+                (false, true) => Xattrs::Users,
+                (false, false) => Xattrs::None,
+            },
+            fsync: self.fsync,
             sparse: self.sparse,
             specials: self.devices,
             checksum: self.checksum,
             delete: self.delete,
+            delete_excluded: false,
             max_delete: self.max_delete,
             filter: self.rules.filter()?,
             one_file_system: self.one_file_system,
@@ -286,6 +317,29 @@ impl Arguments {
             partial: !self.no_partial,
             verify: self.verify,
         })
+    }
+
+    /// An option of rsync for which this program has another word, or none.
+    pub fn refused(&self) -> Option<Problem> {
+        let rsh = self.rsh.as_ref().map(|command| {
+            let hint = format!(
+                "-o ssh_command='{}'; -p PORT and -i FILE are as ssh's",
+                printable(command)
+            );
+            Problem::new("option '-e'", "is rsync's").hint(hint)
+        });
+        let limit = || {
+            let hint = "`trickle` or `tc` limit the rate of ssh";
+            self.bwlimit
+                .as_ref()
+                .map(|_| Problem::new("option '--bwlimit'", "is rsync's").hint(hint))
+        };
+        rsh.or_else(limit)
+    }
+
+    /// Whether the user maps owners, or expects them to be kept.
+    pub fn maps_owners(&self) -> bool {
+        !self.uid_map.is_empty() || !self.gid_map.is_empty()
     }
 
     /// What ssh is given, in the words of the command line that mounts.

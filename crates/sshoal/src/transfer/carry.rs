@@ -22,6 +22,7 @@ use transfer::tar::collect::Collector;
 use transfer::tar::listing::{self, Left, Listing};
 use transfer::tar::{ANSWER_LIMIT, LOGIN_LIMIT};
 use transfer::tar::{Compress, Declined, Spare, Streak, Streamed, Streaming};
+use transfer::unseen::{ShellFind, Unseen};
 use transfer::{Job, Options, Outcome, Progress, Run, Shell, Source, Stop, Tree};
 
 use super::Way;
@@ -95,6 +96,9 @@ impl Carrier {
         request: MountRequest,
         show: Arc<Show>,
     ) -> Result<Carrier, Problem> {
+        if let Some(refused) = arguments.refused() {
+            return Err(refused);
+        }
         let operands = arguments.operands.split_last();
         let Some((target, sources)) = operands.filter(|(_, sources)| !sources.is_empty()) else {
             let usage = format!("usage: sshoal {} [OPTIONS] SOURCE... TARGET", way.name());
@@ -209,7 +213,11 @@ impl Carrier {
         if far.spec.gateways().len() > 1 && self.engine == Engine::Auto {
             return Err("several gateways bring more than one stream".to_owned());
         }
-        match Streaming::unsuited_for_names(&self.options) {
+        let unsuited = match self.way {
+            Way::Pull => None,
+            Way::Push => Streaming::unsuited_for_push(&self.options),
+        };
+        match unsuited.or(Streaming::unsuited_for_names(&self.options)) {
             Some(option) => Err(format!("it cannot do {option}")),
             None => Ok(()),
         }
@@ -217,7 +225,11 @@ impl Carrier {
 
     fn may_stream_at_all(&self) -> Result<(), String> {
         self.may_call()?;
-        match Streaming::unsuited(&self.options) {
+        let unsuited = match self.way {
+            Way::Pull => None,
+            Way::Push => Streaming::unsuited_for_tree_push(&self.options),
+        };
+        match unsuited.or(Streaming::unsuited(&self.options)) {
             Some(option) => Err(format!("it cannot do {option}")),
             None => Ok(()),
         }
@@ -307,6 +319,22 @@ impl Carrier {
         shell::of(stack::ssh_configs(&self.request, &far.spec)?)
     }
 
+    /// Who tells what the listings of that source leave out, where commands may run there.
+    fn unseen(
+        &self,
+        far: &FarPlace,
+        connected: &Reached,
+    ) -> Result<Option<Arc<dyn Unseen>>, Problem> {
+        if self.may_call().is_err() {
+            return Ok(None);
+        }
+        let shell = shell::unasked(stack::ssh_configs(&self.request, &far.spec)?);
+        Ok(shell.map(|shell| {
+            let (root, stay) = (connected.directory.clone(), self.options.one_file_system);
+            Arc::new(ShellFind::new(shell, root, stay)) as Arc<dyn Unseen>
+        }))
+    }
+
     /// A stream that counts for itself. If it does not come about, its login is the one that the run
     /// begins with.
     fn streaming(&self, shell: Arc<dyn Shell>) -> (Streaming, Spare) {
@@ -341,13 +369,16 @@ impl Carrier {
                 if let Some(why) = &streak.why {
                     tracing::debug!("the stream is not whole: {why}");
                 }
-                let placed = streak.placed || self.way == Way::Pull;
+                let stage = streak.stage.clone().filter(|_| !streak.placed);
                 let (in_doubt, cut) = (streak.in_doubt, streak.cut.clone());
                 progressed.note_stream(streak, false);
-                Ok(if placed { Taken::Partly } else { Taken::Staged { in_doubt, cut } })
+                Ok(match stage {
+                    None => Taken::Partly,
+                    Some(stage) => Taken::Staged(BegunTree { stage, is_own: true, in_doubt, cut }),
+                })
             }
-            Streamed::Declined(Declined::Staged { in_doubt }) => {
-                Ok(Taken::Staged { in_doubt, cut: None })
+            Streamed::Declined(Declined::Staged { stage, in_doubt }) => {
+                Ok(Taken::Staged(BegunTree { stage, is_own: false, in_doubt, cut: None }))
             }
             Streamed::Declined(declined) => {
                 let why = words(&declined);
@@ -416,7 +447,16 @@ impl Carrier {
     ) -> Result<Outcome, Problem> {
         let near = job.target.local.is_some()
             && job.sources.iter().all(|source| source.tree.local.is_some());
-        let wrong = |error: transfer::JobError| Problem::new("copy", error.to_string());
+        let target = match self.way {
+            Way::Pull => printable(self.near[0].path()),
+            Way::Push => printable(&self.far[0].spec.name),
+        };
+        let wrong = |error: transfer::JobError| match error {
+            transfer::JobError::Target(_) | transfer::JobError::TargetNoDirectory => {
+                Problem::new(format!("target '{target}'"), error.to_string())
+            }
+            error => Problem::new("copy", error.to_string()),
+        };
         transfer::engine::check(&job, &collector).map_err(wrong)?;
         if self.engine == Engine::Tar
             && let Some(called) = unless_asked(asked, collector.call()).await
@@ -461,10 +501,21 @@ enum Taken {
     Whole,
     /// Something, in a tree that has its name.
     Partly,
-    /// Something, in a tree that has not. See [`Streak::in_doubt`] and [`Streak::cut`].
-    Staged { in_doubt: bool, cut: Option<(RemotePath, Attr)> },
+    /// Something, in a tree that has not.
+    Staged(BegunTree),
     /// Everything.
     Nothing,
+}
+
+/// A tree that has not its name yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct BegunTree {
+    stage: Name,
+    /// This run has made it.
+    is_own: bool,
+    /// See [`Streak::in_doubt`] and [`Streak::cut`].
+    in_doubt: bool,
+    cut: Option<(RemotePath, Attr)>,
 }
 
 impl Progressed {
@@ -542,6 +593,7 @@ fn both(mut one: Outcome, other: Outcome) -> Outcome {
     one.problems_total += other.problems_total;
     one.stopped = one.stopped.or(other.stopped);
     one.deletions_withheld += other.deletions_withheld;
+    one.deletions_limited |= other.deletions_limited;
     one.owners_refused |= other.owners_refused;
     one.elapsed += other.elapsed;
     one.waited_for_source += other.waited_for_source;
@@ -553,6 +605,7 @@ fn both(mut one: Outcome, other: Outcome) -> Outcome {
 fn words(declined: &Declined) -> String {
     match declined {
         Declined::NoShell(why) => format!("the server runs no commands: {}", first_line(why)),
+        Declined::Unquotable => "a name with a newline is not given to a shell".to_owned(),
         Declined::NoTar => "the server has no tar that can".to_owned(),
         Declined::Absent => "the directory is not there".to_owned(),
         Declined::Occupied => "there is something at the target to compare with".to_owned(),

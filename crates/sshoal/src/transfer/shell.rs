@@ -18,12 +18,14 @@ const SSH_FAILED: i32 = 255;
 /// Runs commands by ssh. The first host that answers is the one that is used.
 pub struct SshShell {
     config: ssh::Config,
+    /// ssh may ask its user on the terminal.
+    may_ask: bool,
 }
 
 impl SshShell {
     /// The shell of the host that this configuration leads to.
     pub fn new(config: ssh::Config) -> SshShell {
-        SshShell { config }
+        SshShell { config, may_ask: true }
     }
 }
 
@@ -36,10 +38,13 @@ impl Shell for SshShell {
         let text = if text.contains('/') { text } else { format!(": /; {text}") };
         let config = ssh::Config { sftp_server: Some(text), ..self.config.clone() };
         // ssh asks its questions on the terminal; what the command says is for its caller.
-        let dialer = ssh::Dialer::new(config, Arc::new(|_: &[u8]| {}))
+        let dialer = ssh::Dialer::new(config, Arc::new(|_: &str| {}))
             .map_err(|error| ShellError::Refused(error.to_string()))?;
-        let connection =
-            dialer.connect().await.map_err(|error| ShellError::Lost(error.to_string()))?;
+        let connected = match self.may_ask {
+            true => dialer.connect().await,
+            false => dialer.connect_unasked().await,
+        };
+        let connection = connected.map_err(|error| ShellError::Lost(error.to_string()))?;
         let (reader, writer) = connection.stream.into_split();
         let diagnosis = connection.diagnosis;
         let exit = Box::pin(async move {
@@ -155,7 +160,9 @@ pub fn session(running: Running) -> host::Connection {
             *end = End::Told(words);
         }
         match &*end {
-            End::Told(words) if !words.is_empty() => Some(words.clone()),
+            End::Told(words) if !words.is_empty() => {
+                Some(host::Explanation::passing(crate::report::printable(words)))
+            }
             _ => None,
         }
     };
@@ -164,9 +171,18 @@ pub fn session(running: Running) -> host::Connection {
 
 /// The shell of a source's first gateway; `None` where no ssh leads there.
 pub fn of(configs: Vec<ssh::Config>) -> Result<Option<Arc<dyn Shell>>, Problem> {
+    Ok(first(configs).map(|config| Arc::new(SshShell::new(config)) as Arc<dyn Shell>))
+}
+
+/// As [`of`]; where a login would have to ask, it fails.
+pub fn unasked(configs: Vec<ssh::Config>) -> Option<Arc<dyn Shell>> {
+    let shell = |config| SshShell { config, may_ask: false };
+    first(configs).map(|config| Arc::new(shell(config)) as Arc<dyn Shell>)
+}
+
+fn first(configs: Vec<ssh::Config>) -> Option<ssh::Config> {
     let config = configs.into_iter().next();
-    let config = config.filter(|config| config.transport == ssh::Transport::Ssh);
-    Ok(config.map(|config| Arc::new(SshShell::new(config)) as Arc<dyn Shell>))
+    config.filter(|config| config.transport == ssh::Transport::Ssh)
 }
 
 #[cfg(test)]

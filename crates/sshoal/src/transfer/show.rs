@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use transfer::{Action, Entry, Events, Outcome, Progress, Skip, Stop, Why};
 
 use super::Way;
 use super::arguments::Arguments;
 use super::carry::Ended;
+use crate::progress::{self, Frame};
 use crate::report::Problem;
 
 /// How often the bar is drawn.
@@ -28,6 +29,7 @@ pub struct Show {
     mode: Mode,
     has_bar: bool,
     has_stats: bool,
+    maps_owners: bool,
     dry_run: bool,
     began: Instant,
     watched: Mutex<Vec<Arc<Progress>>>,
@@ -72,8 +74,9 @@ impl Show {
         let is_wanted = mode == Mode::Usual && has_terminal && !arguments.debug;
         Show {
             mode,
-            has_bar: is_wanted || arguments.progress,
+            has_bar: is_wanted || arguments.progress || arguments.partial_progress,
             has_stats: arguments.stats,
+            maps_owners: arguments.maps_owners(),
             dry_run: arguments.dry_run,
             began: Instant::now(),
             watched: Mutex::default(),
@@ -92,9 +95,7 @@ impl Show {
         if !self.has_bar {
             return Drawing { task: None, bar };
         }
-        let style =
-            ProgressStyle::with_template("{bar:24} {bytes}/{total_bytes}  {bytes_per_sec}  {msg}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_style(progress::style());
         bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
         let task = tokio::spawn(async move {
             let mut frames = tokio::time::interval(FRAME);
@@ -114,26 +115,25 @@ impl Show {
         let planned = watched.last().is_some_and(|it| it.planned.load(Ordering::Relaxed));
         let (files, all) = (sum(|it| &it.files_done), sum(|it| &it.files_planned));
         let (bytes, total) = (sum(|it| &it.bytes_done), sum(|it| &it.bytes_planned));
-        let left = match (planned, bytes) {
-            (true, 1..) => {
-                let rate = bytes as f64 / self.began.elapsed().as_secs_f64();
-                let left = total.saturating_sub(bytes) as f64 / rate.max(1.0);
-                format!(", {left:.0} s left")
-            }
-            // It is not known yet how much there is.
-            _ => String::new(),
-        };
-        self.bar.set_length(total);
-        self.bar.set_position(bytes);
-        self.bar
-            .set_message(format!("{files} of {all}{} files{left}", if planned { "" } else { "+" }));
+        if all + sum(|it| &it.entries) == 0 {
+            // ssh may be asking for a password in this line of the terminal.
+            return;
+        }
+        let elapsed = self.began.elapsed();
+        let done = Frame { files, all, bytes, total, moved: bytes, planned, elapsed, unit: size };
+        self.bar.set_message(done.line(progress::columns()));
+    }
+
+    /// Takes the bar away, for an end at once.
+    pub fn clear(&self) {
+        self.bar.finish_and_clear();
     }
 
     /// The end of a copy that was begun.
     pub fn summary(&self, way: Way, ended: &Ended) {
         let outcome = &ended.outcome;
         match self.mode {
-            Mode::Json => self.print(&format!("{}\n", summary_json(way, ended))),
+            Mode::Json => self.print_json(&summary_json(way, ended)),
             Mode::Quiet => self.problems(outcome),
             Mode::Usual | Mode::Verbose => {
                 self.problems(outcome);
@@ -153,7 +153,7 @@ impl Show {
         eprintln!("sshoal: {problem}");
         if self.mode == Mode::Json {
             let event = json!({"event": "broken", "why": problem.to_string()});
-            self.print(&format!("{event}\n"));
+            self.print_json(&event);
         }
     }
 
@@ -165,14 +165,17 @@ impl Show {
         if more > 0 {
             eprintln!("sshoal: and {more} more; --json tells of all");
         }
-        if outcome.owners_refused {
+        // As with rsync, it is expected where nobody asks for certain owners.
+        if outcome.owners_refused && self.maps_owners {
             eprintln!("sshoal: note: owners were left, since only root may give files away");
         }
         if outcome.deletions_withheld > 0 {
-            let count = outcome.deletions_withheld;
-            eprintln!(
-                "sshoal: {count} entries were not deleted: something failed, or --max-delete is less"
-            );
+            let were = many(outcome.deletions_withheld, "entry was", "entries were");
+            let why = match outcome.deletions_limited {
+                true => "there are more of them than --max-delete allows",
+                false => "nothing is deleted after a problem",
+            };
+            eprintln!("sshoal: {were} not deleted: {why}");
         }
         match outcome.stopped {
             Some(Stop::Lost(errno)) => {
@@ -181,6 +184,11 @@ impl Show {
             Some(Stop::Asked) => eprintln!("sshoal: interrupted; run it again to go on"),
             None => {}
         }
+    }
+
+    /// One value on a line of its own.
+    fn print_json(&self, value: &Value) {
+        self.print(&base::printable::printable_json(&format!("{value}\n")));
     }
 
     /// A reader that has seen enough (`| head`) is no error.
@@ -195,7 +203,7 @@ impl Events for Show {
     fn entry(&self, entry: Entry<'_>) {
         let changes = !matches!(entry.action, Action::Nothing | Action::Skip(_));
         match self.mode {
-            Mode::Json => self.print(&format!("{}\n", entry_json(&entry))),
+            Mode::Json => self.print_json(&entry_json(&entry)),
             Mode::Verbose if changes && entry.problem.is_none() => self.print(&line(&entry)),
             _ => {}
         }
@@ -337,26 +345,29 @@ fn summary(outcome: &Outcome, engines: &[&str], dry_run: bool, seconds: f64) -> 
         many(counts.files_copied, "file", "files"),
         size(counts.bytes_copied)
     )];
-    for (count, text) in [
-        (counts.dirs_made, "directories"),
-        (counts.links_made, "links"),
-        (counts.names_made, "further names"),
-        (counts.attrs_set, "attributes set"),
-        (counts.deleted, "deleted"),
-        (counts.unchanged, "unchanged"),
-        (counts.skipped, "skipped"),
-        (counts.failed, "failed"),
+    for (count, one, more) in [
+        (counts.dirs_made, "directory", "directories"),
+        (counts.links_made, "link", "links"),
+        (counts.names_made, "hard link", "hard links"),
+        (counts.attrs_set, "change of attributes", "changes of attributes"),
+        (counts.deleted, "deleted", "deleted"),
+        (counts.unchanged, "unchanged", "unchanged"),
+        (counts.skipped, "skipped", "skipped"),
+        (counts.failed, "failed", "failed"),
     ] {
         if count > 0 {
-            parts.push(format!("{count} {text}"));
+            parts.push(many(count, one, more));
         }
     }
     let rate = match counts.bytes_copied {
         0 => String::new(),
         bytes => format!(", {}/s", size((bytes as f64 / seconds.max(1e-3)) as u64)),
     };
-    let by = if engines.is_empty() { "nothing".to_owned() } else { engines.join(" and ") };
-    format!("{}; {seconds:.2} s{rate} by {by}\n", parts.join(", "))
+    let by = match engines {
+        [] => String::new(),
+        engines => format!(" by {}", engines.join(" and ")),
+    };
+    format!("{}; {seconds:.2} s{rate}{by}\n", parts.join(", "))
 }
 
 fn figures(ended: &Ended) -> String {
@@ -382,5 +393,46 @@ fn size(bytes: u64) -> String {
         1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
         1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
         _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Args as _, FromArgMatches as _};
+    use transfer::Outcome;
+
+    /// A prompt of ssh stays where it is until there is something to show.
+    #[test]
+    fn nothing_is_drawn_before_there_are_files() {
+        let words = ["pull", "srv:a", "b"];
+        let command = Arguments::augment_args(clap::Command::new("pull"));
+        let arguments = Arguments::from_arg_matches(&command.get_matches_from(words)).unwrap();
+        let show = Show::new(&arguments);
+        let progress = Arc::<Progress>::default();
+        show.watch(progress.clone());
+        show.frame();
+        assert_eq!(show.bar.message(), "");
+        progress.files_planned.store(1, Ordering::Relaxed);
+        show.frame();
+        assert!(show.bar.message().ends_with("0 of 1+ files"), "{}", show.bar.message());
+    }
+
+    #[test]
+    fn a_summary_has_singulars_and_plurals() {
+        let mut outcome = Outcome::default();
+        let counts = &mut outcome.counts;
+        (counts.files_copied, counts.dirs_made, counts.attrs_set) = (1, 1, 1);
+        let line = summary(&outcome, &["sftp"], false, 1.0);
+        assert_eq!(
+            line,
+            "1 file copied (0 B), 1 directory, 1 change of attributes; 1.00 s by sftp\n"
+        );
+        let counts = &mut outcome.counts;
+        (counts.files_copied, counts.dirs_made, counts.links_made) = (2, 2, 1);
+        let line = summary(&outcome, &[], true, 1.0);
+        let wanted = "2 files would be copied (0 B), 2 directories, 1 link, 1 change of attributes";
+        assert!(line.starts_with(wanted), "{line}");
+        assert!(line.ends_with("; 1.00 s\n"), "{line}");
     }
 }

@@ -157,7 +157,8 @@ fn mounts_lie_on_top_of_each_other() {
     let lower = world.mount(&[]);
     let place = lower.place().to_str().unwrap().to_owned();
     let source = world.source_of(&world.served("upper"));
-    let ended = crate::process::run(world.command().args([&source, &place]));
+    let words = [&source, &place, "-o", "nonempty"];
+    let ended = crate::process::run(world.command().args(words));
     assert!(ended.status.success(), "{ended:?}");
     assert!(lower.at("name").exists() && !lower.at("upper").exists());
     let ended = crate::mount::umount(&[], lower.place());

@@ -25,6 +25,7 @@ mod mount;
 mod pools;
 mod process;
 mod semantics;
+mod signals;
 mod status;
 mod suites;
 mod transfer;

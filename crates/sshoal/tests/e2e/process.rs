@@ -45,6 +45,20 @@ impl Process {
         let _ = pidfd_send_signal(&self.handle, signal);
     }
 
+    /// Stops it, and returns when none of its threads runs any more: one that was about to take a
+    /// request of the kernel would, and that call could not be interrupted.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.pid());
+        eventually(Duration::from_secs(20), "it is stopped", || {
+            let mut threads = std::fs::read_dir(&tasks).unwrap().flatten();
+            threads.all(|thread| {
+                let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+                stat.rsplit(')').next().is_some_and(|state| state.trim_start().starts_with('T'))
+            })
+        });
+    }
+
     /// The status with which it ended, if it does within `limit`.
     pub fn try_wait(&mut self, limit: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + limit;

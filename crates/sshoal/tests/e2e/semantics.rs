@@ -4,6 +4,7 @@
 mod ahead;
 mod directories;
 mod freshness;
+mod gone;
 mod reading;
 mod sharing;
 

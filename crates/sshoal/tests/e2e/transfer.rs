@@ -2,9 +2,13 @@
 
 mod broken;
 mod copies;
+mod display;
+mod full_at_close;
 mod hostile;
 mod logins;
 mod streams;
+mod together;
+mod unseen;
 mod usage;
 
 use std::collections::BTreeMap;

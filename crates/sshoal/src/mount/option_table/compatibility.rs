@@ -53,7 +53,6 @@ pub(super) const OTHERS: &[MountOption] = &[
         "a workaround of sshfs",
         Ignored("sshfs takes and ignores it, too"),
     ),
-    option("nonempty", "mount over files", Ignored("always allowed")),
     option("big_writes", "writes of more than 4 KiB", LIBFUSE_TWO),
     option("large_read", "reads of more than 4 KiB", LIBFUSE_TWO),
     option("async_read", "several reads at once", LIBFUSE_TWO),

@@ -11,7 +11,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     ),
     option(
         "debug",
-        "as -d: tell about each request; implies -f",
+        "as -d: log each request; implies -f",
         Flag(|draft| draft.request.run.debug = true),
     )
     .also(&["sshfs_debug"]),
@@ -23,6 +23,11 @@ pub(super) const OPTIONS: &[MountOption] = &[
         Text("FILE", |draft, file| draft.request.run.log = Some(draft.absolute(&file).into())),
     )
     .prominent(),
+    option(
+        "nonempty",
+        "mount also over another mount of sshoal; files at the place are always covered",
+        Flag(|draft| draft.request.run.nonempty = true),
+    ),
     option(
         "single_thread",
         "as -s: one thread only",

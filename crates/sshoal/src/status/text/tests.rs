@@ -37,6 +37,7 @@ fn answering(status: MountStatus) -> SeenMount {
         owner: Some(1000),
         daemon: Daemon::Answers,
         pid: Some(77),
+        unmounted: None,
         why: None,
         status: Some(Box::new(status)),
     }
@@ -123,6 +124,7 @@ fn who_does_not_answer_is_told_by_name() {
     let silent = |daemon, pid, why: &str| SeenMount {
         daemon,
         pid,
+        unmounted: None,
         why: Some(why.into()),
         status: None,
         ..answering(MountStatus::default())
@@ -175,6 +177,7 @@ fn nothing_of_a_daemon_reaches_the_terminal_raw() {
     let mute = SeenMount {
         mountpoint: odd(),
         source: odd(),
+        unmounted: None,
         why: Some(odd()),
         daemon: Daemon::Mute,
         status: None,

@@ -55,6 +55,10 @@ impl Carrier {
                 self.begin_sessions(needed(round_trip));
             }
             if attr.is_ok_and(|attr| attr.kind != FileKind::Directory) {
+                // Patterns are of the names of the sources.
+                if self.options.filter.excludes(&becomes(&only.place.name), false) {
+                    return Ok(progressed.ended());
+                }
                 to[0] = RemotePath::from_names([name]);
                 target.name = None;
             }
@@ -126,6 +130,7 @@ impl Carrier {
                 let listing = connected.listing.take();
                 tree.ahead = listing.map(|listing| Arc::new(listing.ahead(&tree.path)));
                 tree.digester = digester(&connected);
+                tree.unseen = self.unseen(&far[index], &connected)?;
                 sources.push(Source { tree, to: to[index].clone() });
                 streams.push(self.collect(&far[index], &connected));
                 kept.push(connected);

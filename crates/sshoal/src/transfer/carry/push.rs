@@ -4,15 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base::shell::quote;
 use base::{Attr, AttrChange, Errno, FileKind, Name, RemotePath, RenameMode};
-use transfer::shell::quote;
 use transfer::tar::collect::{Collector, Deliver};
 use transfer::tar::listing::Left;
 use transfer::tar::{self, Declined, LOGIN_LIMIT, Push, Spare, Streamed, Streaming};
-use transfer::{Job, Options, Running, below, temporary};
+use transfer::temporary::{self, MachineRun};
+use transfer::{Job, Options, Running, below};
 
 use super::sessions::needed;
-use super::{Asked, Carrier, Ended, Progressed, Reached, Taken, becomes, no_login, unless_asked};
+use super::{
+    Asked, BegunTree, Carrier, Ended, Progressed, Reached, Taken, becomes, no_login, unless_asked,
+};
 use crate::report::{Problem, printable};
 use crate::transfer::arguments::Engine;
 use crate::transfer::place::{FarPlace, NearPlace};
@@ -23,9 +26,17 @@ struct Staged {
     index: usize,
     /// What it becomes.
     name: Name,
-    /// As in [`tar::Streak`], both.
-    in_doubt: bool,
-    cut: Option<(RemotePath, Attr)>,
+    begun: BegunTree,
+}
+
+/// What came of a stage.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Finish {
+    /// It has its name, or what is wrong is told.
+    Over,
+    /// Another run was quicker, or the stage is of no use: what has the name, if anything, is compared
+    /// with the source.
+    Compare,
 }
 
 /// What came of a stream to there.
@@ -58,7 +69,9 @@ async fn keep_beginning(
     let names = tree.names().chain(below).filter_map(|name| Name::new(name).ok());
     let from = RemotePath::from_names(&names.collect::<Vec<_>>());
     let (Some(parent), Some(name)) = (from.parent(), from.file_name()) else { return };
-    let to = parent.join(&temporary::name(&name, attr, temporary::SPAN_IN_ORDER));
+    let machine = connected.remote.server_run().await.ok().flatten();
+    let machine = MachineRun::of(machine.as_deref());
+    let to = parent.join(&temporary::name(&name, attr, temporary::SPAN_IN_ORDER, machine));
     // What does not go well costs no more than the beginning.
     let private = AttrChange { perm: Some(0o600), ..AttrChange::default() };
     let kept = match connected.remote.setattr(&from, private).await {
@@ -69,9 +82,8 @@ async fn keep_beginning(
 }
 
 /// Removes the file that a stream has begun beside a directory of that name.
-async fn remove_stage(connected: &Reached, name: &Name) {
-    let Ok(stage) = tar::stage(name) else { return };
-    let removed = connected.remote.unlink(&RemotePath::from_names([&stage])).await;
+async fn remove_stage(connected: &Reached, stage: &Name) {
+    let removed = connected.remote.unlink(&RemotePath::from_names([stage])).await;
     tracing::debug!("'{stage}' is not needed: {removed:?}");
 }
 
@@ -101,6 +113,10 @@ impl Carrier {
             && !self.target_is_directory
             && only.path().symlink_metadata().is_ok_and(|it| !it.is_dir())
         {
+            // Patterns are of the names of the sources.
+            if self.options.filter.excludes(&becomes(&only.name), false) {
+                return Ok(progressed.ended());
+            }
             let first = self.push_to_new_name(only, &far, name, &mut progressed, &asked).await?;
             if matches!(first.taken, Some((Taken::Whole, _))) {
                 return Ok(progressed.ended());
@@ -117,9 +133,11 @@ impl Carrier {
             if !there.is_ok_and(|attr| attr.kind == FileKind::Directory) {
                 to[0] = RemotePath::from_names([name]);
                 target = RemotePath::root();
-            } else if let Some((Taken::Staged { .. }, _)) = tried {
+            } else if let Some((Taken::Staged(begun), _)) = &tried {
                 // Somebody has made it meanwhile: the file comes into it, and not in its place.
-                remove_stage(&connected, name).await;
+                if begun.is_own {
+                    remove_stage(&connected, &begun.stage).await;
+                }
                 tried = Some((Taken::Nothing, None));
             }
             reached = Some(connected);
@@ -136,20 +154,16 @@ impl Carrier {
                     (self.taken(declined, &mut progressed)?, None)
                 }
                 // The session that is there is sooner done than another login.
-                (_, Ok((_, ref name)))
+                (_, Ok(_))
                     if reached.is_some()
                         && is_file(&near.path())
-                        && self.prefers_session(length(&near.path()), round_trip)
-                        && !self.is_staged(&reached, &target, &to[index], name).await =>
+                        && self.prefers_session(length(&near.path()), round_trip) =>
                 {
                     let note = "no stream by tar: the session that is there is sooner done";
                     progressed.notes.push(note.to_owned());
                     (Taken::Nothing, None)
                 }
-                (_, Ok((_, ref name)))
-                    if self.prefers_sessions(length(&near.path()), round_trip)
-                        && !self.is_staged(&reached, &target, &to[index], name).await =>
-                {
+                (_, Ok(_)) if self.prefers_sessions(length(&near.path()), round_trip) => {
                     let declined = Streamed::Declined(Declined::Slower(round_trip));
                     (self.taken(declined, &mut progressed)?, None)
                 }
@@ -184,8 +198,8 @@ impl Carrier {
             };
             match taken {
                 (Taken::Whole, _) => {}
-                (Taken::Staged { in_doubt, cut }, Some(name)) => {
-                    staged.push(Staged { index, name, in_doubt, cut });
+                (Taken::Staged(begun), Some(name)) => {
+                    staged.push(Staged { index, name, begun });
                 }
                 _ => rest.push(index),
             }
@@ -212,11 +226,14 @@ impl Carrier {
                 }
             };
             for staged in staged {
-                let to = &to[staged.index];
+                let (index, to) = (staged.index, &to[staged.index]);
                 let collector = self.deliver(&far, &connected, 1);
                 let (progressed, asked) = (&mut progressed, &asked);
-                self.finish_stage(&connected, collector, &target, to, staged, progressed, asked)
-                    .await?;
+                let finish = self
+                    .finish_stage(&connected, collector, &target, to, staged, progressed, asked);
+                if finish.await? == Finish::Compare {
+                    rest.push(index);
+                }
             }
             if !rest.is_empty() && !progressed.is_stopped() {
                 let collector = self.deliver(&far, &connected, rest.len());
@@ -383,24 +400,10 @@ impl Carrier {
         connected.remote.lstat(&below(target, to)).await.is_ok()
     }
 
-    /// Whether an earlier stream has left something of `name`, with which one goes on.
-    async fn is_staged(
-        &self,
-        reached: &Option<Reached>,
-        target: &RemotePath,
-        to: &RemotePath,
-        name: &Name,
-    ) -> bool {
-        let Some(connected) = reached else { return false };
-        let parent =
-            if to.is_root() { target.parent().unwrap_or_default() } else { target.clone() };
-        let (Ok(stage), Ok(aside)) = (tar::stage(name), tar::aside(name)) else { return false };
-        let (stage, aside) = (parent.join(&stage), parent.join(&aside));
-        let looks = tokio::join!(connected.remote.lstat(&stage), connected.remote.lstat(&aside));
-        looks.0.is_ok() || looks.1.is_ok()
-    }
-
     /// Brings what an interrupted stream has left out, and gives the tree its name.
+    ///
+    /// The stage may be one of a run that is still at work. Renamed, it is this run's: that other run
+    /// finds it gone, and brings anew what it lacks.
     #[allow(clippy::too_many_arguments, reason = "they are what the steps before have found")]
     async fn finish_stage(
         &self,
@@ -408,87 +411,103 @@ impl Carrier {
         collector: Collector,
         target: &RemotePath,
         to: &RemotePath,
-        stage: Staged,
+        staged: Staged,
         progressed: &mut Progressed,
         asked: &Asked,
-    ) -> Result<(), Problem> {
-        let Staged { index, name, in_doubt, cut } = stage;
-        let name = &name;
+    ) -> Result<Finish, Problem> {
+        let Staged { index, name, begun } = staged;
         let was = to.clone();
         let long = |errno: Errno| Problem::new(name.to_string(), errno.to_string());
-        let (staged, aside) = (tar::stage(name).map_err(long)?, tar::aside(name).map_err(long)?);
+        let own = tar::stage(&name, &self.options).map_err(long)?;
         let (tree, to, parent) = match to.is_root() {
-            false => (target.clone(), RemotePath::from_names([&aside]), target.clone()),
+            false => (target.clone(), RemotePath::from_names([&own]), target.clone()),
             true => {
                 let parent = target.parent().unwrap_or_default();
-                (parent.join(&aside), RemotePath::root(), parent)
+                (parent.join(&own), RemotePath::root(), parent)
             }
         };
-        let (from, between) = (parent.join(&staged), parent.join(&aside));
-        match connected.remote.rename(&from, &between, RenameMode::NoReplace).await {
-            Ok(()) | Err(Errno::ENOENT | Errno::EEXIST) => {}
+        let (found, own) = (parent.join(&begun.stage), parent.join(&own));
+        match connected.remote.rename(&found, &own, RenameMode::NoReplace).await {
+            Ok(()) => {}
+            // Another run has it now, or has had it.
+            Err(Errno::ENOENT) if connected.remote.lstat(&parent.join(&name)).await.is_ok() => {
+                return Ok(Finish::Compare);
+            }
+            Err(Errno::ENOENT) => {}
             Err(errno) => {
-                let why = format!("cannot be renamed to '{between}': {errno}");
-                return Err(Problem::new(format!("'{from}'"), why));
+                let why = format!("cannot be renamed to '{own}': {errno}");
+                return Err(Problem::new(format!("'{found}'"), why));
             }
         }
-        if let Some((file, attr)) =
-            cut.filter(|_| !in_doubt && self.options.partial && !self.options.sparse)
+        if !tar::suits(&begun.stage, &name, &self.options) {
+            self.remove_own_stage(connected, &own).await;
+            return Ok(Finish::Compare);
+        }
+        if let Some((file, attr)) = begun
+            .cut
+            .as_ref()
+            .filter(|_| !begun.in_doubt && self.options.partial && !self.options.sparse)
         {
-            keep_beginning(connected, &between, &was, &file, &attr).await;
+            keep_beginning(connected, &own, &was, file, attr).await;
         }
         let job = Job {
             sources: vec![self.near_source(index, to)?],
             target: self.far_tree(connected, tree),
-            // What a copy of another time has left is not of this tree.
+            // What a copy of another time, or with other options, has left is not of this tree.
             options: Options {
                 delete: true,
+                delete_excluded: true,
+                existing: false,
+                update: false,
                 max_delete: None,
-                checksum: self.options.checksum || in_doubt,
+                checksum: self.options.checksum || begun.in_doubt,
                 ..self.options.clone()
             },
         };
         let staged_tree = job.target.clone();
         let outcome = self.run(job, collector, progressed, asked).await?;
         if outcome.stopped.is_some() {
-            return Ok(());
+            return Ok(Finish::Over);
         }
         // A file that failed may be there as the stream has left it, and that is not whole.
         for problem in &outcome.problems {
             let _ = connected.remote.unlink(&staged_tree.path_of(problem.name())).await;
         }
-        if outcome.problems_total > outcome.problems.len() as u64 {
-            let note = format!("so much has failed that '{aside}' keeps this name for now");
-            progressed.notes.push(note);
-            return Ok(());
+        let in_it = outcome.problems_total > outcome.problems.len() as u64;
+        if in_it || outcome.deletions_withheld > 0 {
+            let why = if in_it { "so much has failed" } else { "not all in it is to be there" };
+            progressed.notes.push(format!("{why} that '{own}' keeps this name for now"));
+            return Ok(Finish::Over);
         }
-        let to = parent.join(name);
-        if let Err(errno) = connected.remote.rename(&between, &to, RenameMode::NoReplace).await {
-            let gone = matches!(connected.remote.lstat(&between).await, Err(Errno::ENOENT));
-            if errno == Errno::ENOENT && gone {
-                // Nothing came of it: it was left out, or its problem is told.
-                return Ok(());
-            }
-            let why = format!("cannot be renamed from '{between}': {errno}");
-            return Err(Problem::new(format!("'{to}'"), why));
+        let to = parent.join(&name);
+        let Err(errno) = connected.remote.rename(&own, &to, RenameMode::NoReplace).await else {
+            return Ok(Finish::Over);
+        };
+        if errno == Errno::ENOENT && connected.remote.lstat(&own).await == Err(Errno::ENOENT) {
+            // Another run has taken it; or nothing came of it, and that is told.
+            let is_there = connected.remote.lstat(&to).await.is_ok();
+            return Ok(if is_there { Finish::Compare } else { Finish::Over });
         }
-        self.remove_leftover(connected, &from).await;
-        Ok(())
+        if connected.remote.lstat(&to).await.is_ok() {
+            // What this run has brought is compared with it instead.
+            self.remove_own_stage(connected, &own).await;
+            return Ok(Finish::Compare);
+        }
+        let why = format!("cannot be renamed from '{own}': {errno}");
+        Err(Problem::new(format!("'{to}'"), why))
     }
 
-    /// Removes what the tar of an interrupted stream has written after its tree was put aside.
-    async fn remove_leftover(&self, connected: &Reached, staged: &RemotePath) {
-        if connected.remote.lstat(staged).await.is_err() {
-            return;
-        }
+    /// Removes a stage that only this run uses.
+    async fn remove_own_stage(&self, connected: &Reached, stage: &RemotePath) {
         let Some(shell) = &connected.shell else { return };
         let mut path = connected.directory.clone();
         if !path.is_empty() && !path.ends_with(b"/") {
             path.push(b'/');
         }
-        path.extend_from_slice(staged.as_bytes());
-        let command = [b"rm -rf -- ".to_vec(), quote(&path)].concat();
-        // It is in nobody's way, and is told by its name.
+        path.extend_from_slice(stage.as_bytes());
+        let Some(path) = quote(&path) else { return };
+        let command = [b"rm -rf -- ".to_vec(), path].concat();
+        // What is left is in no client's way.
         let removed = async {
             let Running { stdin, mut stdout, exit } = shell.start(&command).await?;
             drop(stdin);
@@ -499,8 +518,8 @@ impl Carrier {
         };
         match tokio::time::timeout(LOGIN_LIMIT, removed).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::debug!("'{staged}' is left: {error}"),
-            Err(_) => tracing::debug!("'{staged}' is left: its removal takes too long"),
+            Ok(Err(error)) => tracing::debug!("'{stage}' is left: {error}"),
+            Err(_) => tracing::debug!("'{stage}' is left: its removal takes too long"),
         }
     }
 }

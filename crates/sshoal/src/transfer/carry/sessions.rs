@@ -141,7 +141,7 @@ impl Carrier {
     /// What only streams can do is not asked for.
     fn may_prefer_sessions(&self) -> bool {
         let is_compressed = matches!(self.compress, Compress::Always(_));
-        self.engine != Engine::Tar && !self.options.xattrs && !is_compressed
+        self.engine != Engine::Tar && !self.options.xattrs.any() && !is_compressed
     }
 }
 

@@ -19,6 +19,7 @@ pub(super) const ALL: &[(&str, Behaviour)] = &[
     ("truncate_by_descriptor", truncate_by_descriptor),
     ("open_then_unlink", open_then_unlink),
     ("open_write_only_then_read", open_write_only_then_read),
+    ("open_for_ioctl_alone", open_for_ioctl_alone),
     ("holes_are_zeros", holes_are_zeros),
 ];
 
@@ -149,6 +150,22 @@ fn open_then_unlink(pair: &Pair) {
     file.read_to_string(&mut text).unwrap();
     assert_eq!(text, "foobar");
     assert_eq!(file.metadata().unwrap().size(), 6);
+}
+
+/// Linux's access mode 3: for whoever may read and write, to do neither.
+fn open_for_ioctl_alone(pair: &Pair) {
+    let (here, there) = pair.both("mode3");
+    pair.put(&there, b"content");
+    let mode = OFlags::from_bits_retain(OFlags::ACCMODE.bits());
+    let file = File::from(rustix::fs::open(&here, mode, rustix::fs::Mode::empty()).unwrap());
+    assert_eq!(file.metadata().unwrap().len(), 7);
+    let (read, written) = (file.read_at(&mut [0], 0), file.write_at(b"x", 0));
+    for result in [read, written] {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(Errno::BADF.raw_os_error()));
+    }
+    drop(file);
+    assert_eq!(fs::read(&there).unwrap(), b"content");
+    fs::remove_file(&here).unwrap();
 }
 
 fn open_write_only_then_read(pair: &Pair) {

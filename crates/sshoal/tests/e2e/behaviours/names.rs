@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, Dir, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use super::{Behaviour, Pair};
@@ -17,6 +17,7 @@ pub(super) const ALL: &[(&str, Behaviour)] = &[
     ("readdir", readdir),
     ("readdir_of_many", readdir_of_many),
     ("readdir_again_and_again", readdir_again_and_again),
+    ("rewinddir", rewinddir),
     ("create", create),
     ("passthrough", passthrough),
     ("mkdir", mkdir),
@@ -98,6 +99,20 @@ fn readdir_again_and_again(pair: &Pair) {
         assert_eq!(names(&here), expected);
     }
     assert_eq!(names(&there), expected);
+    fs::remove_dir_all(&here).unwrap();
+}
+
+/// What was made since a directory was opened is listed, also by whoever has read nothing of it.
+fn rewinddir(pair: &Pair) {
+    let (here, _) = pair.dir("rewinddir");
+    // Known to be empty.
+    assert!(names(&here).is_empty());
+    let mut open = Dir::new(File::open(&here).unwrap()).unwrap();
+    for made in 1..=5 {
+        fs::write(here.join(format!("name{made}")), b"").unwrap();
+        open.rewind();
+        assert_eq!(open.by_ref().count(), 2 + made, "the dots, and what was made");
+    }
     fs::remove_dir_all(&here).unwrap();
 }
 

@@ -4,10 +4,11 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
+use std::process::Command;
 
 use super::content::pattern;
 use crate::mount::Mount;
-use crate::process::run_within;
+use crate::process::{run_within, succeed};
 use crate::world::{World, program};
 
 fn kind(result: std::io::Result<impl Sized>) -> Option<ErrorKind> {
@@ -212,7 +213,9 @@ fn the_home_directory_and_relative_ones_can_be_mounted() {
     // The login's home directory is what an empty path is; another one lies below it or is given
     // in full.
     let home = world.mount_of(&format!("{}:", world.sshd().alias()), &["-o", "ro"]);
-    let expected = Path::new(&std::env::var_os("HOME").unwrap()).canonicalize().unwrap();
+    // The server goes by the account, not by an environment.
+    let account = succeed(Command::new("sh").args(["-c", "getent passwd \"$(id -u)\""]));
+    let expected = Path::new(account.split(':').nth(5).unwrap()).canonicalize().unwrap();
     let names = |dir: &Path| {
         let mut names: Vec<_> =
             fs::read_dir(dir).unwrap().map(|it| it.unwrap().file_name()).collect();

@@ -94,7 +94,7 @@ impl Scene {
     pub fn path_without(&self, missing: &[&str]) -> PathBuf {
         let dir = self.path("path");
         fs::create_dir(&dir).unwrap();
-        for from in ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"] {
+        for from in std::env::split_paths(&std::env::var_os("PATH").unwrap()) {
             let Ok(programs) = fs::read_dir(from) else { continue };
             for program in programs.map(Result::unwrap) {
                 let name = program.file_name();

@@ -100,7 +100,9 @@ fn a_direct_read_with_a_handler_is_interrupted() {
     let begun = Instant::now();
     caller.process.signal(Signal::INT);
     assert_eq!(caller.line(), format!("errno {}\n", libc::EINTR));
-    assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
+    let took = begun.elapsed();
+    // Not as long as the server may only be slow.
+    assert!(took >= SECOND && took < 2 * SECOND, "{took:?}");
     world.sshd().cont();
     assert_eq!(caller.line(), "then 65536\n", "the descriptor works on");
     assert!(caller.process.wait(SECOND * 10).success());

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
+use testkit::dice::Dice;
 use testkit::fleet::{Fleet, Plan};
 use testkit::leftover;
 use testkit::model::{DirSubject, Runs, ops_by_one_name, run_by_chance};
@@ -41,29 +42,12 @@ const TOLD_EVERY: u32 = 20;
 /// Servers, each behind a link of its own.
 const HOSTS: [&str; 2] = ["alpha", "beta"];
 
-/// Numbers that look random. (xorshift64)
-struct Dice(u64);
-
-impl Dice {
-    /// The seed is told, so that a failing run can be looked into.
-    fn new() -> Dice {
-        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
-        let seed =
-            std::env::var("SSHOAL_TEST_SEED").map_or_else(|_| now(), |it| it.parse().unwrap());
-        eprintln!("seed of the outages: {seed}");
-        Dice(u64::from(seed) | 1 << 40)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-
-    fn time(&mut self, most: Duration) -> Duration {
-        Duration::from_micros(self.below(most.as_micros() as u64))
-    }
+/// Dice for the outages. The seed is printed, so that a failing run can be repeated.
+fn dice() -> Dice {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().into();
+    let seed = std::env::var("SSHOAL_TEST_SEED").map_or_else(|_| now(), |it| it.parse().unwrap());
+    eprintln!("seed of the outages: {seed}");
+    Dice::new(seed)
 }
 
 /// What is mounted.
@@ -134,7 +118,7 @@ impl Net {
 
     /// Breaks one of the links, or all, until told to stop; how often.
     fn break_again_and_again(&self, done: &AtomicBool) -> u32 {
-        let mut dice = Dice::new();
+        let mut dice = dice();
         let mut count = 0;
         while !done.load(Ordering::Relaxed) {
             self.wait_moved(dice.below(MOST_BYTES), done);

@@ -50,7 +50,7 @@ fn a_mount_that_was_asleep_goes_on() {
     fs::read(mount.at("file")).unwrap();
     // Nothing is open: the server's new processes would inherit it, and close it at the mount that
     // sleeps.
-    mount.daemon().signal(Signal::STOP);
+    mount.daemon().stop();
     line.fleet.kill(HOST);
     std::thread::sleep(outage_time());
     line.fleet.restart(HOST).unwrap();

@@ -228,6 +228,33 @@ fn a2_what_is_written_through_a_mapping_is_in_the_file() {
     assert!(fs::read(world.served("file")).unwrap() == expected);
 }
 
+/// A2: a mapping is written back in place, also one of a descriptor that appends.
+#[test]
+fn a2_a_mapping_of_an_appending_descriptor_is_written_in_place() {
+    let world = World::new();
+    let mut content = pattern(10_000);
+    fs::write(world.served("file"), &content).unwrap();
+    let mount = world.mount(&[]);
+    let mut file = OpenOptions::new().read(true).append(true).open(mount.at("file")).unwrap();
+    let mut mapping = Mapping::new(&file, content.len());
+    for round in 0..3 {
+        mapping.bytes()[5_000] = round;
+        mapping.sync();
+        content[5_000] = round;
+        assert!(fs::read(world.served("file")).unwrap() == content, "round {round}");
+        file.write_all(b"appended").unwrap();
+        file.sync_all().unwrap();
+        content.extend(b"appended");
+    }
+    drop(file);
+    mapping.bytes()[9_999] = b'!';
+    content[9_999] = b'!';
+    drop(mapping);
+    eventually(Duration::from_secs(10), "pages are written after the last close", || {
+        fs::read(world.served("file")).unwrap() == content
+    });
+}
+
 /// A shared mapping of a file.
 struct Mapping {
     address: *mut libc::c_void,

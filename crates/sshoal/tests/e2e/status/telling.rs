@@ -121,7 +121,7 @@ fn an_optional_branch_that_is_away_is_left_out_until_it_is_required() {
 fn a_daemon_that_hangs_or_is_dead_is_told_to_be() {
     let hosts = Hosts::new(&["alpha"]);
     let mut mount = hosts.mount(&[hosts.fleet.source("alpha")], &[]);
-    mount.daemon().signal(Signal::STOP);
+    mount.daemon().stop();
     let begun = Instant::now();
     let told = status(mount.place());
     assert_eq!((&told["daemon"], &told["status"]), (&"hangs".into(), &().into()), "{told}");

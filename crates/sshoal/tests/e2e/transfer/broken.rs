@@ -16,14 +16,17 @@ use crate::process::{LIMIT, Process, eventually, run, shell};
 use crate::world::World;
 
 /// A link on which the tree of these tests takes seconds.
-fn slow_link(world: &World) -> Link {
+pub(super) fn slow_link(world: &World) -> Link {
     let target = SocketAddr::from((Ipv4Addr::LOCALHOST, world.sshd().port()));
     let rate_bytes_per_s = Some(2 << 20);
     Link::start(target, LinkOptions { rtt: Duration::from_millis(1), rate_bytes_per_s }).unwrap()
 }
 
 /// The copies of these tests: words for each way.
-fn copies(world: &World, engine: &str) -> [(&'static str, Vec<String>, std::path::PathBuf); 2] {
+pub(super) fn copies(
+    world: &World,
+    engine: &str,
+) -> [(&'static str, Vec<String>, std::path::PathBuf); 2] {
     let source = world.served("source");
     let (pulled, pushed) =
         (world.local(format!("pulled-{engine}")), world.served(format!("pushed-{engine}")));
@@ -35,7 +38,13 @@ fn copies(world: &World, engine: &str) -> [(&'static str, Vec<String>, std::path
 }
 
 /// Begins that copy over the link, and returns when a part of it has passed.
-fn begun(world: &World, link: &Link, way: &str, words: &[String], engine: &str) -> Process {
+pub(super) fn begun(
+    world: &World,
+    link: &Link,
+    way: &str,
+    words: &[String],
+    engine: &str,
+) -> Process {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut command = command(world, way, &words);
     command.args(["--engine", engine, "-p", &link.port().to_string()]);

@@ -24,7 +24,7 @@ const EVIL: &str = r#"
     rm -r "$at""#;
 
 #[test]
-fn nothing_leaves_the_target_whatever_tar_sends() {
+fn cve_2025_45582_nothing_leaves_the_target_whatever_tar_sends() {
     let dir = tempfile::tempdir().unwrap();
     let (programs, archive) = (dir.path().join("programs"), dir.path().join("archive"));
     fs::create_dir(&programs).unwrap();

@@ -256,8 +256,9 @@ fn a_large_file_over_a_long_way_has_its_sessions_begun_together() {
         assert_same(&target, &source);
         let made = connections() - before;
         // The first and five more: 60 ms at 1 Gbit/s are four windows. On a busy machine an answer
-        // takes longer than the way, and there are more of them.
-        assert!((most.min(6)..=most).contains(&made), "{conns}: {made}");
+        // takes longer than the way, and there are more of them. One more asks what the server
+        // cannot look at.
+        assert!((most.min(6)..=most + 1).contains(&made), "{conns}: {made}");
     }
 }
 

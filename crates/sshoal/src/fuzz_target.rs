@@ -1,0 +1,47 @@
+//! Any bytes as a configuration file, and as the answer of a `digest_command`.
+//!
+//! The program has no library, so this is the root of another one, made of the same modules: all
+//! of them, since each names others. It is the target `program` of `fuzz/Cargo.toml`, and no part
+//! of this package.
+#![no_main]
+#![allow(dead_code, unreachable_pub, reason = "a target uses little of the program")]
+
+mod accounts;
+mod adapter;
+mod allocator;
+mod attributes;
+mod background;
+mod bench;
+mod branch;
+mod cache_command;
+mod command;
+mod config_file;
+mod connector;
+mod control;
+mod demo;
+mod interrupts;
+mod mount;
+mod mounts;
+mod program;
+mod record;
+mod report;
+mod sources;
+mod stack;
+mod status;
+mod systemd;
+mod transfer;
+mod umount;
+mod warm;
+
+use std::process::ExitCode;
+
+use libfuzzer_sys::fuzz_target;
+
+fn print(_: &str) -> anyhow::Result<ExitCode> {
+    Ok(ExitCode::SUCCESS)
+}
+
+fuzz_target!(|data: &[u8]| {
+    config_file::fuzz(data);
+    stack::fuzz_digest_lines(data);
+});

@@ -1,0 +1,130 @@
+//! What is mounted on a mount point already.
+//!
+//! A second mount over one of ours hides the first one, which stays and is found by no command, so
+//! it is refused without `nonempty`. A dead one, whose process has ended, is of use to nothing and
+//! is cleared.
+//!
+//! A FUSE file system may not answer. A call that its process has taken and does not answer cannot
+//! be killed, nor can the process end that has made it. So another process makes it, which is waited
+//! for a bounded time: [`probe`].
+
+use std::io;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::mounts::{self, Mount};
+use crate::report::{Problem, printable};
+
+/// A file system that has not answered within this time does not. More than one over a slow link
+/// needs.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How a mounted file system answers.
+enum Answer {
+    Good,
+    /// Its process has ended.
+    Dead,
+    Refused,
+    /// None.
+    Silence,
+}
+
+/// Makes sure that a file system can be mounted on `place`, also over one of ours if `may_cover`.
+/// `what` names the place in messages; `note` is called with what was done.
+pub fn clear(
+    place: &Path,
+    may_cover: bool,
+    what: &str,
+    note: impl Fn(&str),
+) -> Result<(), Problem> {
+    // Several may lie on each other; each round clears one.
+    while let Some(mount) = mounts::find(place).ok().flatten() {
+        if !mounts::is_fuse(&mount.kind) {
+            break;
+        }
+        let is_ours = mount.kind == "fuse.sshoal";
+        let named = format!("{} ({})", printable(&mount.source), printable(&mount.kind));
+        let at = printable(&mount.mountpoint);
+        let answer = answer(&mount.mountpoint)
+            .map_err(|error| Problem::new(what, format!("cannot be probed: {error}")))?;
+        match answer {
+            Answer::Good if is_ours && !may_cover => {
+                let why = format!("{named} is mounted there already");
+                return Err(Problem::new(what, why).hint(format!(
+                    "`sshoal umount {at}` unmounts it; -o nonempty mounts over it"
+                )));
+            }
+            Answer::Good => break,
+            Answer::Dead if is_ours && fuse::unmount(&mount.mountpoint, true).is_ok() => {
+                note(&format!("{what}: cleared a mount of {named}, whose process had ended"));
+            }
+            Answer::Dead => {
+                let why = format!("{named} is mounted there, and its process has ended");
+                return Err(Problem::new(what, why)
+                    .hint(format!("`{} {at}` clears it", unmount_command(&mount, false))));
+            }
+            Answer::Refused => {
+                let by = mount.owner.map_or_else(String::new, |uid| format!(" by user {uid}"));
+                return Err(Problem::new(what, format!("{named} is mounted there{by}"))
+                    .hint("only its owner may use it; choose another directory"));
+            }
+            Answer::Silence => {
+                let why = format!("{named} is mounted there and does not answer");
+                return Err(Problem::new(what, why)
+                    .hint(format!("`{} {at}` detaches it", unmount_command(&mount, true))));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What unmounts a mount.
+pub fn unmount_command(mount: &Mount, lazy: bool) -> &'static str {
+    match (mount.kind == "fuse.sshoal", lazy) {
+        (true, false) => "sshoal umount",
+        (true, true) => "sshoal umount -z",
+        (false, false) => "fusermount3 -u",
+        (false, true) => "fusermount3 -u -z",
+    }
+}
+
+/// Asks a file system for the attributes of its root, in a process of its own.
+fn answer(place: &Path) -> io::Result<Answer> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("probe").arg(place);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    let pid = Pid::from_child(&child);
+    let handle = pidfd_open(pid, PidfdFlags::empty())?;
+    let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    if poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&limit))? == 0 {
+        // It may not end before the file system does, so it is not waited for.
+        let _ = child.kill();
+        return Ok(Answer::Silence);
+    }
+    let code = child.wait()?.code();
+    let is = |error: Errno| code == Some(error.raw_os_error());
+    Ok(if is(Errno::NOTCONN) {
+        Answer::Dead
+    } else if is(Errno::ACCESS) || is(Errno::PERM) {
+        Answer::Refused
+    } else {
+        Answer::Good
+    })
+}
+
+/// What the process of [`answer`] does. Its exit code is the error number, or 0.
+pub fn probe(place: &Path) -> ExitCode {
+    // Not from the kernel's cache, which has something of file systems that hang, too.
+    let flags = AtFlags::STATX_FORCE_SYNC;
+    match statx(CWD, place, flags, StatxFlags::BASIC_STATS) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => ExitCode::from(u8::try_from(error.raw_os_error()).unwrap_or(u8::MAX)),
+    }
+}

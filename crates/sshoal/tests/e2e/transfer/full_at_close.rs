@@ -1,0 +1,254 @@
+//! A target on this machine whose file system reports a full disk or an exceeded quota at close(2),
+//! as NFS does: the copy has failed then, and the file does not get its name.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use base::{Data, Errno, FileKind, Result, Timestamp};
+use bytes::Bytes;
+use fuse::{
+    Attr, AttrReply, Context, Create, DirSink, Entry, Filesystem, Mount, MountOptions, Open,
+    Opened, Read, Session, SetAttr, SetTime, Write,
+};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use super::{ends, far};
+use crate::world::World;
+
+const ROOT: u64 = fuse::abi::ROOT_ID;
+
+/// More than one piece of a copy.
+const LARGE: usize = 3 << 20;
+
+#[derive(Clone)]
+struct File {
+    data: Vec<u8>,
+    perm: u32,
+    owner: (u32, u32),
+    mtime: Timestamp,
+    is_written: bool,
+}
+
+#[derive(Default)]
+struct State {
+    names: BTreeMap<Vec<u8>, u64>,
+    files: HashMap<u64, File>,
+    /// What a close of a file that was written reports.
+    at_close: Option<Errno>,
+}
+
+/// A directory of files in memory.
+#[derive(Default)]
+struct Quota(Mutex<State>);
+
+impl Quota {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let state = self.state();
+        state.names.keys().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+    }
+}
+
+impl State {
+    fn file(&mut self, ino: u64) -> Result<&mut File> {
+        self.files.get_mut(&ino).ok_or(Errno::ESTALE)
+    }
+
+    fn attr(&mut self, ino: u64) -> Result<Attr> {
+        if ino == ROOT {
+            return Ok(Attr { perm: 0o755, nlink: 2, ..Attr::new(ino, FileKind::Directory) });
+        }
+        let file = self.file(ino)?;
+        let (size, (uid, gid), perm) = (file.data.len() as u64, file.owner, file.perm);
+        let (mtime, ctime) = (file.mtime, file.mtime);
+        Ok(Attr { perm, size, uid, gid, mtime, ctime, ..Attr::new(ino, FileKind::Regular) })
+    }
+
+    fn entry(&mut self, ino: u64) -> Result<Entry> {
+        let attr = self.attr(ino)?;
+        let (attr_ttl, entry_ttl) = (Duration::ZERO, Duration::ZERO);
+        Ok(Entry { ino, generation: 0, attr, attr_ttl, entry_ttl })
+    }
+}
+
+impl Filesystem for Quota {
+    async fn lookup(&self, _: &Context, _: u64, name: &[u8]) -> Result<Entry> {
+        let mut state = self.state();
+        let ino = state.names.get(name).copied().ok_or(Errno::ENOENT)?;
+        state.entry(ino)
+    }
+
+    async fn getattr(&self, _: &Context, ino: u64, _: Option<u64>) -> Result<AttrReply> {
+        Ok(AttrReply { attr: self.state().attr(ino)?, ttl: Duration::ZERO })
+    }
+
+    async fn setattr(&self, _: &Context, ino: u64, change: &SetAttr) -> Result<AttrReply> {
+        let mut state = self.state();
+        if ino != ROOT {
+            let file = state.file(ino)?;
+            file.perm = change.mode.map_or(file.perm, |mode| mode & 0o7777);
+            file.owner = (change.uid.unwrap_or(file.owner.0), change.gid.unwrap_or(file.owner.1));
+            if let Some(size) = change.size {
+                file.data.resize(size as usize, 0);
+            }
+            if let Some(SetTime::At(mtime)) = change.mtime {
+                file.mtime = mtime;
+            }
+        }
+        Ok(AttrReply { attr: state.attr(ino)?, ttl: Duration::ZERO })
+    }
+
+    async fn create(
+        &self,
+        _: &Context,
+        _: u64,
+        name: &[u8],
+        create: &Create,
+    ) -> Result<(Entry, Opened)> {
+        let mut state = self.state();
+        let ino = ROOT + 1 + state.files.len() as u64;
+        let (data, mtime) = (Vec::new(), Timestamp::now());
+        let perm = create.mode & 0o7777;
+        let file = File { data, perm, owner: (0, 0), mtime, is_written: false };
+        state.files.insert(ino, file);
+        state.names.insert(name.to_vec(), ino);
+        Ok((state.entry(ino)?, Opened::new(ino)))
+    }
+
+    async fn open(&self, _: &Context, ino: u64, _: &Open) -> Result<Opened> {
+        Ok(Opened::new(ino))
+    }
+
+    async fn read(&self, _: &Context, ino: u64, read: &Read) -> Result<Data> {
+        let mut state = self.state();
+        let data = &state.file(ino)?.data;
+        let start = data.len().min(read.offset as usize);
+        let end = data.len().min(start + read.size as usize);
+        Ok(Data::from(Bytes::copy_from_slice(&data[start..end])))
+    }
+
+    async fn write(&self, _: &Context, ino: u64, write: &Write, data: Bytes) -> Result<u32> {
+        let mut state = self.state();
+        let file = state.file(ino)?;
+        let (start, end) = (write.offset as usize, write.offset as usize + data.len());
+        file.data.resize(file.data.len().max(end), 0);
+        file.data[start..end].copy_from_slice(&data);
+        file.is_written = true;
+        Ok(data.len() as u32)
+    }
+
+    async fn flush(&self, _: &Context, ino: u64, _: u64, _: u64) -> Result<()> {
+        let mut state = self.state();
+        match (state.at_close, state.file(ino)?.is_written) {
+            (Some(errno), true) => Err(errno),
+            _ => Ok(()),
+        }
+    }
+
+    async fn unlink(&self, _: &Context, _: u64, name: &[u8]) -> Result<()> {
+        self.state().names.remove(name).map(drop).ok_or(Errno::ENOENT)
+    }
+
+    async fn rename(
+        &self,
+        _: &Context,
+        _: u64,
+        name: &[u8],
+        _: u64,
+        new_name: &[u8],
+        _: u32,
+    ) -> Result<()> {
+        let mut state = self.state();
+        let ino = state.names.remove(name).ok_or(Errno::ENOENT)?;
+        state.names.insert(new_name.to_vec(), ino);
+        Ok(())
+    }
+
+    async fn readdir(
+        &self,
+        _: &Context,
+        _: u64,
+        _: u64,
+        offset: u64,
+        sink: &mut DirSink,
+    ) -> Result<()> {
+        let state = self.state();
+        for (next, (name, ino)) in (1..).zip(&state.names).skip(offset as usize) {
+            if !sink.push(*ino, next, FileKind::Regular, name) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// [`Quota`], mounted.
+struct Mounted {
+    quota: Arc<Quota>,
+    dir: TempDir,
+    _runtime: Runtime,
+}
+
+impl Mounted {
+    fn new() -> Mounted {
+        let (dir, runtime) = (tempfile::tempdir().unwrap(), Runtime::new().unwrap());
+        let quota = Arc::<Quota>::default();
+        let mount = Mount::new(dir.path(), &MountOptions::default()).unwrap();
+        let config = fuse::Config { readdirplus: false, ..fuse::Config::default() };
+        let session = runtime.block_on(Session::start(mount, quota.clone(), config)).unwrap();
+        runtime.spawn(session.run());
+        Mounted { quota, dir, _runtime: runtime }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = fuse::unmount(self.dir.path(), true);
+    }
+}
+
+/// Some small files, more than a stream by names needs, and a large one.
+fn make_files(source: &Path) {
+    fs::create_dir(source).unwrap();
+    for number in 0..300 {
+        fs::write(source.join(format!("small{number}")), "content").unwrap();
+    }
+    fs::write(source.join("large"), vec![7; LARGE]).unwrap();
+}
+
+#[test]
+fn a_pull_fails_where_close_reports_a_full_disk() {
+    let world = World::new();
+    let source = world.served("source");
+    make_files(&source);
+    let far = far(&world, &source) + "/";
+    let near = format!("local:{}/", source.display());
+    let runs = [(&far, "auto"), (&far, "tar"), (&far, "sftp"), (&near, "auto")];
+    for (index, (from, engine)) in runs.into_iter().enumerate() {
+        let mounted = Mounted::new();
+        let to = mounted.path().to_str().unwrap();
+        let words = [from, to, "--engine", engine];
+        let errno = [Errno::ENOSPC, Errno::EDQUOT][index % 2];
+        mounted.quota.state().at_close = Some(errno);
+        let failed = ends(&world, "pull", &words, 1);
+        assert!(failed.stderr.contains(&errno.to_string()), "{from} {engine}: {failed:?}");
+        let named = mounted.quota.names();
+        assert!(named.iter().all(|name| name.contains(".sshoal-")), "{from} {engine}: {named:?}");
+        // With room again.
+        mounted.quota.state().at_close = None;
+        ends(&world, "pull", &words, 0);
+        assert_eq!(mounted.quota.names().len(), 301, "{from} {engine}");
+        assert!(fs::read(mounted.path().join("large")).unwrap() == vec![7; LARGE]);
+    }
+}

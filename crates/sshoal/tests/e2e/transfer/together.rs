@@ -1,0 +1,103 @@
+//! Two copies of one tree into one place at once: exit code 0 means that all is there.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use super::broken::{begun, copies, slow_link};
+use super::{assert_same, ends, far, make_tree, summary, temporaries};
+use crate::process::{LIMIT, eventually};
+use crate::world::World;
+
+/// Noise, so that a wrong byte is one.
+fn noise(len: u32) -> Vec<u8> {
+    (0..len).map(|at| (at.wrapping_mul(at) >> 11) as u8).collect()
+}
+
+/// Two copies of a tree with a large file, each begun when a part of what the one before sends has
+/// passed.
+fn together(way: &str, engine: &str, interrupted: bool) {
+    let world = World::new();
+    let source = world.served("source");
+    make_tree(&source);
+    fs::write(source.join("larger"), noise(6 << 20)).unwrap();
+    let link = slow_link(&world);
+    let [pull, push] = copies(&world, engine);
+    let (_, words, target) = if way == "pull" { pull } else { push };
+    let mut first = begun(&world, &link, way, &words, engine);
+    let mut second = begun(&world, &link, way, &words, engine);
+    if interrupted {
+        second.signal(Signal::INT);
+    }
+    let first = first.wait(LIMIT).code();
+    let second = second.wait(LIMIT).code();
+    assert_eq!(first, Some(0), "{way} {engine}");
+    assert_eq!(second, Some(if interrupted { 130 } else { 0 }), "{way} {engine}");
+    eventually(LIMIT, "the end of its logins", || world.sshd().session_pids().is_empty());
+    assert_same(&target, &source);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let again = ends(&world, way, &[&words[..], &["--json"]].concat(), 0);
+    assert_eq!(summary(&again)["files_copied"], 0, "{again:?}");
+    assert_eq!(temporaries(&target), [""; 0], "{way} {engine}");
+    if !interrupted {
+        assert_eq!(temporaries(target.parent().unwrap()), [""; 0], "{way} {engine}");
+    }
+}
+
+#[test]
+fn two_pulls_by_a_stream() {
+    together("pull", "tar", false);
+    together("pull", "tar", true);
+}
+
+#[test]
+fn two_pulls_over_sftp() {
+    together("pull", "sftp", false);
+    together("pull", "sftp", true);
+}
+
+#[test]
+fn two_pushes_by_a_stream() {
+    together("push", "tar", false);
+    together("push", "tar", true);
+}
+
+#[test]
+fn two_pushes_over_sftp() {
+    together("push", "sftp", false);
+    together("push", "sftp", true);
+}
+
+/// The stage of the interrupted push has what the next one leaves out.
+#[test]
+fn what_the_next_push_leaves_out_is_not_published() {
+    let world = World::new();
+    let source = world.served("source");
+    make_tree(&source);
+    fs::create_dir(source.join("aaa")).unwrap();
+    fs::write(source.join("aaa/secret"), "not for all").unwrap();
+    fs::write(source.join("larger"), noise(6 << 20)).unwrap();
+    let link = slow_link(&world);
+    let [_, (way, words, target)] = copies(&world, "tar");
+    let mut process = begun(&world, &link, way, &words, "tar");
+    process.signal(Signal::KILL);
+    process.wait(LIMIT);
+    eventually(LIMIT, "the end of its logins", || world.sshd().session_pids().is_empty());
+    let has_secret = |top: &Path| top.join("aaa/secret").exists();
+    let stages = fs::read_dir(target.parent().unwrap()).unwrap().map(|it| it.unwrap().path());
+    let stages = stages.filter(|it| it.to_string_lossy().contains(".sshoal-new-"));
+    let begun: Vec<_> = stages.collect();
+    assert!(begun.len() == 1, "{begun:?}");
+    // What comes first of a tree is the file system's choice; then it is as if it had been this.
+    if !has_secret(&begun[0]) {
+        fs::create_dir_all(begun[0].join("aaa")).unwrap();
+        fs::copy(source.join("aaa/secret"), begun[0].join("aaa/secret")).unwrap();
+    }
+    let from = format!("{}/", source.display());
+    ends(&world, "push", &[&from, &far(&world, &target), "--exclude", "secret"], 0);
+    assert!(target.join("aaa").exists() && !has_secret(&target));
+    fs::remove_file(source.join("aaa/secret")).unwrap();
+    assert!(fs::read(target.join("larger")).unwrap() == fs::read(source.join("larger")).unwrap());
+    assert_eq!(temporaries(target.parent().unwrap()), [""; 0]);
+}
