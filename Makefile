@@ -9,10 +9,13 @@ DESTDIR ?=
 PROGRAM ?= target/release/sshoal
 DEMO_ARGS ?=
 BENCH_ARGS ?= --quick --peers sshfs,floor --out target/bench
+# Minutes, and a number that repeats the choices of a run; docs/reliability.md.
+SOAK_MINUTES ?= 10
+SOAK_SEED ?=
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+FUZZ_TARGETS ?= program $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: build setup demo bench test test-big posix check format lint doc install uninstall fuzz clean
+.PHONY: build setup demo bench test test-big soak posix check format lint doc install uninstall fuzz clean
 
 build:
 	$(CARGO) build --release -p sshoal
@@ -35,6 +38,13 @@ test: setup
 test-big:
 	scripts/setup.sh --big
 	SSHOAL_TEST_BIG=1 scripts/test.sh --release -p sshoal --test e2e -- big:: model:: links:: --nocapture
+
+# Random work while links, servers, daemons, disks and caches fail; prints a table, and fails if
+# anything is lost or wrong. The program is built as it is shipped.
+soak: setup build
+	SOAK_MINUTES=$(SOAK_MINUTES) SOAK_SEED=$(SOAK_SEED) \
+		SSHOAL_TEST_PROGRAM=$(CURDIR)/target/release/sshoal \
+		scripts/test.sh -p sshoal --test soak nothing_is_lost -- --exact --nocapture || exit 1
 
 # The test suites of others: pjdfstest and fsx, see docs/posix.md.
 posix: setup

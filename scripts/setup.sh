@@ -6,6 +6,7 @@
 #   scripts/setup.sh --check    only says what is missing, and fails if something is
 #   scripts/setup.sh --big      also the kernel's sources (130 MB), a large tree for the demo
 #   scripts/setup.sh --bench    also all peers that `sshoal bench --peers all` compares with
+#   scripts/setup.sh --declared prints the Debian packages that it would make sure of, and stops
 #
 # It never touches ~/.ssh, and leaves no ssh server running that was not running before.
 set -euo pipefail
@@ -13,13 +14,15 @@ set -euo pipefail
 check=no
 big=no
 bench=no
+declared=no
 for arg in "$@"; do
     case $arg in
         --check) check=yes ;;
         --big) big=yes ;;
         --bench) bench=yes ;;
+        --declared) declared=yes ;;
         *)
-            echo "usage: $0 [--check] [--big] [--bench]" >&2
+            echo "usage: $0 [--check] [--big] [--bench] [--declared]" >&2
             exit 2
             ;;
     esac
@@ -44,6 +47,10 @@ missing=()
 
 # want FILE-OR-COMMAND PACKAGE REASON: notes the package if the file or command is not there.
 want() {
+    if [ "$declared" = yes ]; then
+        echo "$2"
+        return
+    fi
     case $1 in
         /*) [ -e "$1" ] && return ;;
         *) PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null && return ;;
@@ -53,12 +60,14 @@ want() {
 }
 
 want gcc gcc "links Rust programs"
+want ld binutils "links Rust programs"
 want make make "runs the Makefile"
 want ssh openssh-client "is what carries every mount"
 want sshd openssh-server "the tests and the demo start a private one"
 want /usr/lib/openssh/sftp-server openssh-sftp-server "serves the files to it"
 want fusermount3 fuse3 "mounts for users who are not root"
 want setfattr attr "tests of extended attributes"
+want pgrep procps "tests that look for processes left behind"
 want git git "tests of real work on a mount"
 want rsync rsync "tests of real work on a mount"
 want sqlite3 sqlite3 "tests of real work on a mount"
@@ -66,7 +75,12 @@ want sshfs sshfs "what sshoal is compared with"
 want fio fio "measurements"
 want bsdtar libarchive-tools "tests of copies to and from a BSD"
 want busybox busybox "tests of copies to and from a small system"
+want zstd zstd "tests of copies that compress"
+want zsh zsh "a login shell that commands are quoted for"
+want fish fish "a login shell that commands are quoted for"
+want tcsh tcsh "a login shell that commands are quoted for"
 want strace strace "tests that count system calls"
+want mkfs.ext4 e2fsprogs "the test of a full disk, where there are loop devices"
 want chromium chromium "the test that looks at the benchmarks' report"
 if [ "$bench" = yes ]; then
     want rclone rclone "a peer in benchmarks"
@@ -82,6 +96,7 @@ if [ "$big" = yes ] && ! compgen -G '/usr/src/linux-source-*.tar.*' >/dev/null; 
         missing+=(linux-source)
     fi
 fi
+[ "$declared" = no ] || exit 0
 
 incomplete=no
 
