@@ -1,0 +1,6 @@
+//! Any bytes as the answer of the far side's `find`.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| transfer::fuzz::listing(data));
