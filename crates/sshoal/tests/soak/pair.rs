@@ -159,7 +159,9 @@ impl<'a> Writer<'a> {
         for at in (0..FULL_BYTES).step_by(BLOCK_BYTES) {
             let block = &writer.content[at..at + BLOCK_BYTES];
             let written = tally.call(LANE, "pwrite", || writer.file.write_all_at(block, at as u64));
-            match written.and_then(|()| tally.call(LANE, "fsync", || writer.file.sync_all())) {
+            // Also after a refused write: what went wrong is reported before there is room again.
+            let synced = tally.call(LANE, "fsync", || writer.file.sync_all());
+            match written.and(synced) {
                 Ok(()) if writer.errors == 0 => writer.synced = at + BLOCK_BYTES,
                 Ok(()) => {}
                 Err(error) if is_full(&error) => writer.errors += 1,
@@ -179,7 +181,11 @@ impl<'a> Writer<'a> {
         let written =
             tally.call(LANE, "pwrite", || self.file.write_all_at(rest, self.synced as u64));
         if let Err(error) = written.and_then(|()| self.file.sync_all()) {
-            self.scene.divergence(&format!("write when there is room again: {error}"));
+            let stat = rustix::fs::statvfs(self.scene.served("").as_path()).unwrap();
+            let free = stat.f_bavail * stat.f_frsize;
+            self.scene.divergence(&format!(
+                "write when there is room again ({free} bytes are free): {error}"
+            ));
             return;
         }
         self.inspect("when there is room again", self.content.len());
