@@ -73,8 +73,8 @@ pub fn kill_callers(
     }
 }
 
-/// Kills a shell and what it has started; how long it took until all of them were gone. Describes
-/// those that are late.
+/// Kills a shell and what it has started. Returns how long after that one of them was seen to live:
+/// the time of a later look that finds none may be late itself. Describes those that are late.
 fn kill_session(process: Process, describe: impl Fn(&str)) -> Option<Duration> {
     let group = rustix::process::Pid::from_raw(process.pid().cast_signed()).unwrap();
     let begun = Instant::now();
@@ -82,13 +82,16 @@ fn kill_session(process: Process, describe: impl Fn(&str)) -> Option<Duration> {
     // It may not have made the group yet.
     process.signal(Signal::KILL);
     let mut is_described = false;
+    let mut seen = Duration::ZERO;
     // Its children are init's or a subreaper's; the group is gone when all of them are dead.
     while begun.elapsed() < GIVEN_UP {
+        let looked = begun.elapsed();
         let living = living(process.pid());
         if living.is_empty() {
-            return Some(begun.elapsed());
+            return Some(seen);
         }
-        if begun.elapsed() > LATE && !is_described {
+        seen = looked;
+        if seen > LATE && !is_described {
             is_described = true;
             living.iter().for_each(|process| describe(&state(process)));
         }

@@ -39,6 +39,9 @@ const ROOM_BYTES: u64 = 1 << 20;
 const FULL_BYTES: usize = 2 << 20;
 const BLOCK_BYTES: usize = 64 << 10;
 
+/// How long a disk may take to have room again.
+const ROOM_WITHIN: Duration = Duration::from_secs(10);
+
 /// See the [module](self).
 pub fn lane(soak: &Soak) {
     let scene = Scene::with_disk(soak, LANE, CLIENTS, DISK_BYTES);
@@ -103,8 +106,7 @@ pub fn lane(soak: &Soak) {
 /// `fsync` has acknowledged is there, and the same open file goes on when there is room again.
 fn fill_up(scene: &Scene, mounts: &[Mount]) {
     let filler = scene.served("filler");
-    let stat = rustix::fs::statvfs(scene.served("").as_path()).unwrap();
-    let free = stat.f_bavail * stat.f_frsize;
+    let free = free_bytes(scene);
     if free <= ROOM_BYTES {
         scene.divergence("the disk is full without a filler");
         return;
@@ -127,10 +129,21 @@ fn fill_up(scene: &Scene, mounts: &[Mount]) {
             scene.divergence("no client was refused with ENOSPC");
         }
         fs::remove_file(&filler).unwrap();
+        // The last user of the file frees its blocks, which may be a process that is just starting.
+        let deadline = Instant::now() + ROOM_WITHIN;
+        while free_bytes(scene) < free / 2 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         for writer in writers {
             scope.spawn(move || writer.finish());
         }
     });
+}
+
+/// What is free of the server's disk.
+fn free_bytes(scene: &Scene) -> u64 {
+    let stat = rustix::fs::statvfs(scene.served("").as_path()).unwrap();
+    stat.f_bavail * stat.f_frsize
 }
 
 /// A client that writes while there is no room.
@@ -181,8 +194,7 @@ impl<'a> Writer<'a> {
         let written =
             tally.call(LANE, "pwrite", || self.file.write_all_at(rest, self.synced as u64));
         if let Err(error) = written.and_then(|()| self.file.sync_all()) {
-            let stat = rustix::fs::statvfs(self.scene.served("").as_path()).unwrap();
-            let free = stat.f_bavail * stat.f_frsize;
+            let free = free_bytes(self.scene);
             self.scene.divergence(&format!(
                 "write when there is room again ({free} bytes are free): {error}"
             ));
