@@ -298,6 +298,14 @@ pub trait Remote: Send + Sync + 'static {
     /// first poll on, also if the future is dropped then.
     async fn finish(&self, fh: Fh) -> Result<()>;
 
+    /// Returns what the server answers when the file is closed there, behind all operations that have
+    /// begun through the handle, as [`Remote::finish`] does, and keeps the handle: the file is opened
+    /// again when something is asked through it. So it can be called at each close of a descriptor,
+    /// while others may go on with the same handle. `EOPNOTSUPP` where a file is not opened again.
+    async fn flush(&self, _fh: Fh) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
     /// Changes attributes, of a link itself where the remote can (else `EOPNOTSUPP`).
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()>;
 

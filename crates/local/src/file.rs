@@ -73,6 +73,12 @@ impl File {
         self.fd.fd.take()
     }
 
+    /// Closes another descriptor of the open file, which reports what a close does.
+    pub(crate) fn close_copy(&self) -> Result<()> {
+        let copy = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0).map_err(errno)?;
+        nix::unistd::close(copy).map_err(|error| base::Errno::from_raw(error as i32))
+    }
+
     /// Waits for all earlier operations that change something.
     pub(crate) async fn shared(&self) -> Shared {
         unconstrained(self.order.clone().read_owned()).await

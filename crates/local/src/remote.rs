@@ -177,6 +177,16 @@ impl Remote for Local {
         }
     }
 
+    async fn flush(&self, fh: Fh) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        let turn = file.alone().await;
+        let closed = move || {
+            let _turn = turn;
+            file.close_copy()
+        };
+        self.threads.run(closed).await
+    }
+
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         let path = path.clone();
         self.on_root(move |root| setattr::by_path(root, &path, &change)).await

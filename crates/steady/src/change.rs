@@ -22,8 +22,8 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Takes a place for `change` through `handle`, if it is its turn. With the handle below, if it
-    /// may be sent now.
+    /// Takes a place for `change` through `handle`, if it is its turn and no flush has closed the
+    /// handle. With the handle below, if it may be sent now.
     fn begin(
         handle: &Arc<Handle>,
         change: &Change,
@@ -34,7 +34,8 @@ impl Ticket {
             return Err(errno);
         }
         let usable = crate::file::usable(&state, handle.number)?;
-        if turn.is_none() && !state.is_free_for(change.end()) {
+        let is_free = turn.is_some() || state.is_free_for(change.end());
+        if !is_free || state.is_closed(handle.number) {
             return Ok(None);
         }
         let number = state.log.begin(change.clone(), Some(handle.clone()), usable.is_some());
@@ -133,12 +134,14 @@ impl Core {
         let mut turn = None;
         let (mut ticket, usable) = match Ticket::begin(&handle, &change, None)? {
             Some(begun) => begun,
-            None => {
+            // Again if a flush closes the handle at this very moment.
+            None => loop {
                 let mine = Box::pin(self.turn(&handle.body, change.end(), Some(&handle))).await?;
-                let begun = Ticket::begin(&handle, &change, Some(&mine))?;
-                turn = Some(mine);
-                begun.ok_or(Errno::EIO)?
-            }
+                if let Some(begun) = Ticket::begin(&handle, &change, Some(&mine))? {
+                    turn = Some(mine);
+                    break begun;
+                }
+            },
         };
         let mut lost = None;
         if let Some(Usable { fh, epoch }) = usable {
@@ -160,11 +163,19 @@ impl Core {
             match answer {
                 Ok(()) if ticket.acknowledged(self, digest) => return Ok(()),
                 Ok(()) => {}
-                Err(errno) if is_loss(errno) || errno == Errno::ESTALE => {
-                    // A stale handle is found before anything is sent through it.
-                    ticket.lost(errno != Errno::ESTALE);
+                Err(errno) if is_loss(errno) => {
+                    ticket.lost(true);
                     handle.body.lost(epoch);
                     lost = Some(errno);
+                }
+                // Such a handle is found before anything is sent through it.
+                Err(errno)
+                    if errno == Errno::ESTALE
+                        || errno == Errno::EBADF && !handle.is_open_as(fh) =>
+                {
+                    ticket.lost(false);
+                    handle.body.lost(epoch);
+                    lost = Some(Errno::ESTALE);
                 }
                 Err(errno) if ticket.is_refused() => return Err(errno),
                 Err(_) => {}

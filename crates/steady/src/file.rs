@@ -15,8 +15,9 @@
 //! (`same`). Until an open has been answered nothing is known of it.
 //!
 //! A [`Handle`] is closed below when nobody uses it any more: the caller has closed it here, and no
-//! call and no entry of the log goes through it.
+//! call and no entry of the log goes through it. A flush closes it below earlier (`closed`).
 
+mod closed;
 mod handle;
 mod same;
 mod table;
@@ -55,6 +56,8 @@ pub(crate) struct Slot {
     pub(crate) fh: Fh,
     /// Of which epoch of the body it is.
     pub(crate) epoch: u64,
+    /// It was closed by a flush: to be opened again by its next user (`closed`).
+    pub(crate) closed: bool,
     /// The file is there, but could not be opened like this again.
     pub(crate) refused: Option<Errno>,
 }
@@ -104,6 +107,8 @@ pub(crate) struct Body {
     pub(crate) settled: Notify,
     /// The queue of those who wait for their turn to change it (`turn`).
     pub(crate) turn: tokio::sync::Mutex<()>,
+    /// Held by who opens a handle again that was closed (`closed`).
+    reopening: tokio::sync::Mutex<()>,
     core: Weak<Core>,
 }
 
@@ -130,8 +135,8 @@ impl Body {
             ended: 0,
             changed: false,
         };
-        let (settled, turn) = (Notify::new(), tokio::sync::Mutex::new(()));
-        Arc::new(Body { state: Mutex::new(state), settled, turn, core })
+        let (turn, reopening) = (tokio::sync::Mutex::new(()), tokio::sync::Mutex::new(()));
+        Arc::new(Body { state: Mutex::new(state), settled: Notify::new(), turn, reopening, core })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

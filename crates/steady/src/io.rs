@@ -17,23 +17,26 @@ use crate::recover;
 /// Stands for a moment at which something was on its way.
 const BUSY: u64 = u64::MAX;
 
-/// Whether an error of a call through a handle below of this epoch says that the handle is of no use.
-fn is_lost(errno: Errno, handle: &Handle, epoch: u64) -> bool {
-    is_loss(errno) || errno == Errno::ESTALE || handle.is_newer_than(epoch)
+/// Whether an error of a call through this handle below says that it is of no use.
+fn is_lost(errno: Errno, handle: &Handle, Usable { fh, epoch }: Usable) -> bool {
+    is_loss(errno)
+        || errno == Errno::ESTALE
+        || handle.is_newer_than(epoch)
+        || errno == Errno::EBADF && !handle.is_open_as(fh)
 }
 
 impl Core {
     /// What `call` gives through the handle below, which may be made as often as need be.
-    async fn through<'a, T: Send>(
+    pub(crate) async fn through<'a, T: Send>(
         self: &'a Arc<Core>,
         handle: &Arc<Handle>,
         call: impl Fn(Fh) -> Asked<'a, T> + Send + Sync,
     ) -> Result<T> {
         let mut lost = None;
-        if let Some(Usable { fh, epoch }) = handle.usable()? {
-            match call(fh).await {
-                Err(errno) if is_lost(errno, handle, epoch) => {
-                    handle.body.lost(epoch);
+        if let Some(below) = handle.usable()? {
+            match call(below.fh).await {
+                Err(errno) if is_lost(errno, handle, below) => {
+                    handle.body.lost(below.epoch);
                     lost = Some(errno);
                 }
                 answer => return answer,
@@ -51,13 +54,12 @@ impl Core {
         let mut trouble = Trouble::new(self);
         loop {
             trouble.after(lost.take()).await?;
-            let Some(Usable { fh, epoch }) = self.opened_again(&trouble, handle, &mut lost).await?
-            else {
+            let Some(below) = self.opened_again(&trouble, handle, &mut lost).await? else {
                 continue;
             };
-            match trouble.within(call(fh)).await {
-                Err(errno) if !trouble.is_over() && is_lost(errno, handle, epoch) => {
-                    handle.body.lost(epoch);
+            match trouble.within(call(below.fh)).await {
+                Err(errno) if !trouble.is_over() && is_lost(errno, handle, below) => {
+                    handle.body.lost(below.epoch);
                     lost = Some(errno);
                 }
                 answer => return answer,
@@ -69,10 +71,14 @@ impl Core {
     async fn opened_again(
         self: &Arc<Core>,
         trouble: &Trouble<'_>,
-        handle: &Handle,
+        handle: &Arc<Handle>,
         lost: &mut Option<Errno>,
     ) -> Result<Option<Usable>> {
-        match trouble.within(recover::attempt(self, &handle.body)).await {
+        let opened = async {
+            recover::attempt(self, &handle.body).await?;
+            self.open_closed(handle).await
+        };
+        match trouble.within(opened).await {
             Ok(()) => handle.usable(),
             Err(errno) if trouble.goes_on_after(errno) => {
                 *lost = Some(errno);
@@ -135,24 +141,15 @@ impl Core {
         Ok(())
     }
 
-    /// Gives a handle back, and returns what the server answers. If the connection is lost before
-    /// that, the server has closed the file, and what it said is not known: the file is opened
-    /// again and compared, and that handle is finished. A file without a name cannot be, and what
-    /// is in it is of no use any more.
+    /// Gives a handle back, and returns what the server answers, unless a flush has done so.
     pub(crate) async fn finish(self: &Arc<Core>, fh: Fh) -> Result<()> {
         let handle = self.files.take(fh)?;
         let body = &handle.body;
         self.behind(body).await?;
-        let last = AtomicU64::new(0);
-        let finished = self.through(&handle, |fh| {
-            last.store(fh.0, Ordering::Relaxed);
-            self.inner.finish(fh)
-        });
-        let finished = finished.await;
-        if finished == Err(Errno::ESTALE) && body.has_no_name() {
-            return Ok(());
-        }
-        handle.was_finished(Fh(last.into_inner()));
+        let finished = match handle.is_closed() {
+            true => Ok(()),
+            false => self.finish_below(&handle).await,
+        };
         // What was found to be lost when the file was opened again.
         let kept = body.lock().kept_error.take();
         finished.and(kept.map_or(Ok(()), Err))
@@ -212,10 +209,7 @@ impl Core {
         loop {
             if let (Some(first), Some(second)) = (one.usable()?, other.usable()?) {
                 match call(first.fh, second.fh).await {
-                    Err(errno)
-                        if is_lost(errno, one, first.epoch)
-                            || is_lost(errno, other, second.epoch) =>
-                    {
+                    Err(errno) if is_lost(errno, one, first) || is_lost(errno, other, second) => {
                         // Which of them it was is found out by opening them.
                         one.body.lost(first.epoch);
                         other.body.lost(second.epoch);

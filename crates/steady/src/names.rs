@@ -208,6 +208,7 @@ impl Core {
     }
 
     pub(crate) async fn unlink(self: &Arc<Core>, path: &RemotePath) -> Result<()> {
+        self.keep_open(path).await;
         let call = || self.inner.unlink(path);
         let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_unlink(path, doubt)) };
         self.looked_into(
@@ -264,6 +265,7 @@ impl Core {
     ) -> Result<()> {
         let call = || self.inner.rename(from, to, mode);
         let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_rename(from, to, doubt)) };
+        self.keep_open(to).await;
         // What is open may have to be opened again before this is answered.
         self.files.perhaps_renamed(from, to);
         match self

@@ -26,7 +26,8 @@ use base::{Access, Attr, Errno, Fh, OpenFlags, Remote, RemotePath, Result};
 use crate::Core;
 use crate::call::Asked;
 use crate::change::send;
-use crate::file::{Body, Handle, Phase, Tail};
+use crate::expect::Expect;
+use crate::file::{Body, Handle, Phase, State, Tail};
 use crate::link::is_loss;
 use crate::log::{Change, Replay};
 
@@ -34,8 +35,9 @@ use crate::log::{Change, Replay};
 /// writes of 128 KiB.
 const AT_ONCE: usize = 64;
 
-/// Why a file is given up that is not what it was.
-const CHANGED: &str = "changed on the server while there was no connection";
+/// When what is not the file any more was changed.
+const LOST: &str = "while there was no connection";
+const CLOSED: &str = "while it was not open there";
 
 /// How an attempt has ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -86,7 +88,7 @@ fn begin(core: &Arc<Core>, body: &Arc<Body>) {
             _ = wanted.changed() => {}
         }
         if let Outcome::Dead(why) = &under_way.outcome {
-            under_way.body.tell(&core, why);
+            under_way.body.tell(&core, &format!("{why} {LOST}"));
         }
     });
 }
@@ -165,12 +167,15 @@ impl Drop for Fresh<'_> {
     }
 }
 
+/// The file as opened again for one of its handles, or why it was not.
+type Reopened<'a> = (Arc<Handle>, Result<Fresh<'a>>);
+
 /// What was found by a name.
 enum Found<'a> {
     /// The file, opened for each handle that it can be opened for.
     It {
         attr: Option<Attr>,
-        opened: Vec<(Arc<Handle>, Result<Fresh<'a>>)>,
+        opened: Vec<Reopened<'a>>,
     },
     /// Another one, or none.
     NotIt(String),
@@ -181,27 +186,72 @@ enum Found<'a> {
 const MAX_MOVES: u32 = 8;
 
 async fn open_again(core: &Arc<Core>, body: &Arc<Body>) -> Outcome {
+    let lost = |state: &State| {
+        let lost = state.slots.values().filter(|slot| slot.epoch < state.epoch);
+        lost.filter_map(|slot| slot.handle.upgrade()).collect()
+    };
+    match look(core, body, lost, false).await {
+        Ok((seen, opened)) => go_on(core, body, seen, opened).await,
+        Err(outcome) => outcome,
+    }
+}
+
+/// Opens the file again for one handle that was closed by a flush, while nothing is lost.
+pub(crate) async fn open_one(core: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
+    let body = &handle.body;
+    let next = body.lock().quiet_next(0);
+    // What another client has put to the end meanwhile is no reason not to append more.
+    let may_grow = handle.flags.append;
+    let (seen, mut opened) = match look(core, body, |_| vec![handle.clone()], may_grow).await {
+        Ok(found) => found,
+        Err(Outcome::Failed(errno)) => return Err(errno),
+        Err(Outcome::Dead(why)) => {
+            body.tell(core, &format!("{why} {CLOSED}"));
+            return Err(Errno::ESTALE);
+        }
+        Err(Outcome::Open) => unreachable!("a look opens nothing for good"),
+    };
+    let fresh = opened.pop().ok_or(Errno::EBADF)?.1?;
+    if let Some(unused) = handle.opened_as(fresh.take()) {
+        core.inner.close(unused);
+    }
+    let mut state = body.lock();
+    state.is_found(&seen);
+    if let Some(attr) = &seen.attr {
+        match state.is_quiet_since(next, 0) {
+            true => state.seen(attr),
+            false => state.expect = state.expect.or(Expect::of(attr)),
+        }
+    }
+    Ok(())
+}
+
+/// Looks for the file by its names, and opens it for the handles that are `wanted`. `may_grow`: what
+/// has only become longer and newer is taken for it.
+async fn look<'a>(
+    core: &'a Arc<Core>,
+    body: &Body,
+    wanted: impl Fn(&State) -> Vec<Arc<Handle>>,
+    may_grow: bool,
+) -> std::result::Result<(Seen, Vec<Reopened<'a>>), Outcome> {
     for looks in 1.. {
         let (names, moves, handles, ended) = {
             let state = body.lock();
             let names: Vec<RemotePath> = state.name.iter().chain(&state.perhaps).cloned().collect();
-            let lost = state.slots.values().filter(|slot| slot.epoch < state.epoch);
-            let handles: Vec<_> = lost.filter_map(|slot| slot.handle.upgrade()).collect();
-            (names, state.moves, handles, state.ended)
+            (names, state.moves, wanted(&state), state.ended)
         };
-        let mut why = "removed while it was open, and lost with the connection".to_owned();
+        let mut why = "removed here".to_owned();
         for name in names {
-            match find(core, body, &name, &handles).await {
+            match find(core, body, &name, &handles, may_grow).await {
                 Found::It { attr, opened } => {
-                    let seen = Seen { name: &name, moves, attr: attr.as_ref(), ended };
-                    return go_on(core, body, seen, opened).await;
+                    return Ok((Seen { name, moves, attr, ended }, opened));
                 }
                 Found::NotIt(not_it) => why = not_it,
-                Found::Failed(errno) => return Outcome::Failed(errno),
+                Found::Failed(errno) => return Err(Outcome::Failed(errno)),
             }
         }
         if body.lock().moves == moves || looks == MAX_MOVES {
-            return Outcome::Dead(why);
+            return Err(Outcome::Dead(why));
         }
     }
     unreachable!("the last look returns")
@@ -213,6 +263,7 @@ async fn find<'a>(
     body: &Body,
     name: &RemotePath,
     handles: &[Arc<Handle>],
+    may_grow: bool,
 ) -> Found<'a> {
     let inner = &*core.inner;
     let (mut attr, mut all) = (None, Vec::new());
@@ -222,9 +273,10 @@ async fn find<'a>(
                 let fresh = Fresh::new(inner, opened.fh);
                 match is_it(core, body, name, &opened.attr).await {
                     Ok(true) => {}
+                    Ok(false) if may_grow && body.expect().has_grown_to(&opened.attr) => {}
                     Ok(false) => {
                         let how = body.expect().difference(&opened.attr);
-                        return Found::NotIt(format!("{CHANGED} ({how})"));
+                        return Found::NotIt(format!("changed on the server ({how})"));
                     }
                     Err(errno) => return Found::Failed(lost_again(errno)),
                 }
@@ -232,12 +284,10 @@ async fn find<'a>(
                 all.push((handle.clone(), Ok(fresh)));
             }
             Err(Errno::ENOENT | Errno::ENOTDIR) => {
-                let why = "gone from the server while there was no connection";
-                return Found::NotIt(why.to_owned());
+                return Found::NotIt("gone from the server".to_owned());
             }
             Err(Errno::EISDIR | Errno::ELOOP | Errno::ENXIO) => {
-                let why = "replaced on the server while there was no connection";
-                return Found::NotIt(why.to_owned());
+                return Found::NotIt("replaced on the server".to_owned());
             }
             // It may be that file, but this is not to be had any more.
             Err(errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS | Errno::ETXTBSY)) => {
@@ -276,11 +326,11 @@ fn lost_again(errno: Errno) -> Errno {
 }
 
 /// What was seen of the file.
-struct Seen<'a> {
+struct Seen {
     /// By this name, when its names had changed so often.
-    name: &'a RemotePath,
+    name: RemotePath,
     moves: u64,
-    attr: Option<&'a Attr>,
+    attr: Option<Attr>,
     /// When so many changes had ended.
     ended: u64,
 }
@@ -289,14 +339,14 @@ struct Seen<'a> {
 async fn go_on(
     core: &Arc<Core>,
     body: &Arc<Body>,
-    Seen { name, moves, attr, ended }: Seen<'_>,
-    opened: Vec<(Arc<Handle>, Result<Fresh<'_>>)>,
+    seen: Seen,
+    opened: Vec<Reopened<'_>>,
 ) -> Outcome {
-    if let Some(attr) = attr {
-        if let Err(errno) = appends::look(core, body, name, attr).await {
+    if let Some(attr) = &seen.attr {
+        if let Err(errno) = appends::look(core, body, &seen.name, attr).await {
             return Outcome::Failed(lost_again(errno));
         }
-        if let Err(errno) = verify::look(core, body, name).await {
+        if let Err(errno) = verify::look(core, body, &seen.name).await {
             return Outcome::Failed(lost_again(errno));
         }
     }
@@ -313,22 +363,29 @@ async fn go_on(
                 }
                 Err(errno) => slot.refused = Some(errno),
             }
-            slot.epoch = epoch;
+            (slot.epoch, slot.closed) = (epoch, false);
         }
-        // Unless it was renamed since.
-        if state.moves == moves {
-            state.name = Some(name.clone());
-            if state.perhaps.as_ref() == Some(name) {
-                state.perhaps = None;
-            }
-        }
+        state.is_found(&seen);
         // Unless it was changed since by who had begun before.
-        if let Some(attr) = attr.filter(|_| state.ended == ended) {
-            state.seen(attr);
+        if let Some(attr) = seen.attr.filter(|_| state.ended == seen.ended) {
+            state.seen(&attr);
         }
     }
     old.into_iter().for_each(|fh| core.inner.close(fh));
     send_log(core, body).await
+}
+
+impl State {
+    /// The file is open again, by this name.
+    fn is_found(&mut self, Seen { name, moves, .. }: &Seen) {
+        // Unless it was renamed since.
+        if self.moves == *moves {
+            if self.perhaps.as_ref() == Some(name) {
+                self.perhaps = None;
+            }
+            self.name = Some(name.clone());
+        }
+    }
 }
 
 async fn send_log(core: &Arc<Core>, body: &Arc<Body>) -> Outcome {

@@ -74,6 +74,10 @@ impl Remote for Steady {
         self.core.finish(fh).await
     }
 
+    async fn flush(&self, fh: Fh) -> Result<()> {
+        self.core.flush(fh).await
+    }
+
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         self.core.setattr(path, change).await
     }

@@ -5,8 +5,9 @@
 //! file ends. So when a connection is lost, what is behind that place is what has arrived of the
 //! appends.
 //!
-//! Most changes find that so, and do not come here. One that does not waits, and what comes after it
-//! for the same file waits behind it: what is done through one handle is done in its order.
+//! Most changes find that so, and do not come here. One that does not, or whose handle was closed by a
+//! flush, waits, and what comes after it for the same file waits behind it: what is done through one
+//! handle is done in its order.
 //!
 //! Who waits here drives nothing: what it waits for is driven by its own callers.
 
@@ -75,6 +76,9 @@ impl Core {
         let queued = Queued::new(body);
         let first = self.patiently(body.turn.lock()).await?;
         self.patiently(body.admitted(end, handle.is_none())).await?;
+        if let Some(handle) = handle {
+            self.opened_if_closed(handle).await?;
+        }
         if let (End::Appended, Some(handle)) = (end, handle)
             && body.lock().expect.size().is_none()
         {

@@ -258,6 +258,10 @@ impl Remote for Lagging {
         self.server.finish(fh).await
     }
 
+    async fn flush(&self, fh: Fh) -> Result<()> {
+        self.server.flush(fh).await
+    }
+
     async fn setattr(&self, path: &RemotePath, attrs: AttrChange) -> Result<()> {
         self.check(path)?;
         change!(self, path, self.server.setattr(path, attrs))

@@ -74,6 +74,11 @@ impl Remote for Union {
         file.lent.finish().await
     }
 
+    async fn flush(&self, fh: Fh) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        file.live.remote.flush(file.fh()).await
+    }
+
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         change::setattr(&self.tree(), path, change, self.policies.action).await
     }

@@ -82,7 +82,7 @@ impl Vfs {
             writer.filter(|_| owned).map(|open| open.file)
         };
         let file = self.files.get(writer?).ok()?;
-        let fh = file.remote.opened()?;
+        let fh = file.remote.opened().filter(|_| !file.remote.is_flushed())?;
         // What was written goes out first.
         inode.writes.drained_but(file.number).await;
         let (attr, sending) = {

@@ -71,19 +71,21 @@ impl Vfs {
     }
 
     async fn flushed(&self, file: &OpenFile, written: bool) -> Result<()> {
-        if written {
-            self.settle(file).await;
-        } else {
-            // Another descriptor of this open file may be being closed, or its close have been
-            // interrupted, with writes still on their way.
-            file.inode.writes.drained_of(file.number).await;
-        }
-        file.take_error()
+        let closed = match written {
+            true => self.settle(file).await,
+            false => {
+                // Another descriptor of this open file may be being closed, or its close have been
+                // interrupted, with writes still on their way.
+                file.inode.writes.drained_of(file.number).await;
+                Ok(())
+            }
+        };
+        file.take_error().and(closed)
     }
 
-    /// Waits for the writes of `file`'s inode, and learns what they have made of it. The question
-    /// goes out right behind the writes, so that one round trip does for both.
-    async fn settle(&self, file: &OpenFile) {
+    /// Waits for the writes of `file`'s inode, learns what they have made of it, and has the server
+    /// close the file. Both go out right behind the writes, so that one round trip does for all.
+    async fn settle(&self, file: &OpenFile) -> Result<()> {
         let inode = &file.inode;
         inode.writes.drained_but(file.number).await;
         // What comes of writes through other handles, or not sent yet, the answer cannot tell.
@@ -94,7 +96,14 @@ impl Vfs {
         };
         let asked_at = Instant::now();
         let told = async { self.remote.fstat(file.fh().await?).await };
-        let (attr, ()) = tokio::join!(told, inode.writes.drained());
+        let closed = async {
+            // Not before what is not sent yet.
+            match begun.and_then(|_| file.close_there()) {
+                Some(closing) => closing.await,
+                None => Ok(()),
+            }
+        };
+        let (attr, closed, ()) = tokio::join!(told, closed, inode.writes.drained());
         if let (Ok(attr), Some(begun)) = (attr, begun) {
             let mut state = inode.state();
             if state.settled_since(begun) {
@@ -102,6 +111,7 @@ impl Vfs {
                 state.pages_written(&attr);
             }
         }
+        closed
     }
 
     /// Returns when nobody is to be kept waiting any more who closes `file`; for the most part,

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::config::{Consistency, PageCache};
 use crate::contents::Attached;
-use crate::finish::Written;
+use crate::finish::{ClosingThere, Written};
 use crate::inode::{Inode, Known, OpenHandle, State, Validator};
 use crate::lookup::{MAX_ATTEMPTS, MAX_LOOKS};
 use crate::name_changes::Puts;
@@ -98,6 +98,8 @@ struct FileState {
     failures_seen: u64,
     /// Written through since the last flush.
     written: bool,
+    /// A flush has closed it at the server.
+    closed_there: bool,
     /// Each write is synchronous, and the kernel does not see to that.
     syncs_writes: bool,
     /// The end of the furthest write whose answer was waited for because it was far.
@@ -152,6 +154,25 @@ impl OpenFile {
     pub(crate) fn note_write(&self) {
         self.remote.note_write(|| Written::new(self.shared.clone(), &self.inode));
         self.with(|state| state.written = true);
+    }
+
+    /// Closes the file at the server, once.
+    pub(crate) fn close_there(&self) -> Option<ClosingThere> {
+        let fh = self.remote.opened()?;
+        if self.with(|state| std::mem::replace(&mut state.closed_there, true)) {
+            return None;
+        }
+        let shared = self.shared.upgrade()?;
+        let written = Written::new(self.shared.clone(), &self.inode);
+        self.remote.set_flushed(true);
+        let (remote, file) = (shared.remote.clone(), self.remote.clone());
+        Some(written.close_there(async move {
+            let answer = remote.flush(fh).await;
+            if answer == Err(Errno::EOPNOTSUPP) {
+                file.set_flushed(false);
+            }
+            answer
+        }))
     }
 
     pub(crate) fn note_read_to_end(&self) {

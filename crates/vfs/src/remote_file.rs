@@ -9,10 +9,12 @@
 //!    attempt that failed is told to all who wait for it; who comes later tries again.
 //! 2. An open that has begun is seen through, though whoever began it gives up.
 //! 3. A handle that was opened is closed when the last share of the [`RemoteFile`] is gone, also
-//!    if it was opened too late for anybody; one that was written through is finished then.
+//!    if it was opened too late for anybody; one that was written through is finished then, unless
+//!    a flush has done so.
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use base::task::Task;
@@ -35,6 +37,8 @@ pub(crate) struct RemoteFile {
     late: Option<Mutex<Late>>,
     /// Set when the file was written through this.
     written: OnceLock<Written>,
+    /// A flush has asked for the server's answer to all that was written.
+    is_flushed: AtomicBool,
 }
 
 struct Late {
@@ -51,18 +55,31 @@ impl RemoteFile {
             opened: OnceLock::from(fh),
             late: None,
             written: OnceLock::new(),
+            is_flushed: AtomicBool::new(false),
         })
     }
 
     /// One that `opener` opens when it is needed.
     pub(crate) fn lazy(remote: Arc<dyn Remote>, opener: Opener) -> Arc<RemoteFile> {
         let late = Some(Mutex::new(Late { opener, attempt: None }));
-        Arc::new(RemoteFile { remote, opened: OnceLock::new(), late, written: OnceLock::new() })
+        let (opened, written) = (OnceLock::new(), OnceLock::new());
+        Arc::new(RemoteFile { remote, opened, late, written, is_flushed: AtomicBool::new(false) })
     }
 
     /// The file is written through this: the answer to its close is of interest.
     pub(crate) fn note_write(&self, written: impl FnOnce() -> Written) {
         self.written.get_or_init(written);
+        self.is_flushed.store(false, Ordering::Release);
+    }
+
+    /// A flush is about to ask for the answer to the close, or (`false`) has learned that it cannot.
+    pub(crate) fn set_flushed(&self, is_flushed: bool) {
+        self.is_flushed.store(is_flushed, Ordering::Release);
+    }
+
+    /// Whether a flush has asked for that, and nothing was written since.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.is_flushed.load(Ordering::Acquire)
     }
 
     /// The handle, if it is open.
@@ -128,7 +145,7 @@ impl fmt::Debug for RemoteFile {
 impl Drop for RemoteFile {
     fn drop(&mut self) {
         let Some(fh) = self.opened() else { return };
-        match self.written.take() {
+        match self.written.take().filter(|_| !self.is_flushed()) {
             Some(written) => written.finish(&self.remote, fh),
             None => self.remote.close(fh),
         }

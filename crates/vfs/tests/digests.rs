@@ -68,6 +68,9 @@ impl Remote for Knowing {
     async fn finish(&self, fh: Fh) -> Result<()> {
         self.0.finish(fh).await
     }
+    async fn flush(&self, fh: Fh) -> Result<()> {
+        self.0.flush(fh).await
+    }
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         self.0.setattr(path, change).await
     }

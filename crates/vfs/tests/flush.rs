@@ -240,6 +240,8 @@ async fn what_the_server_says_at_a_close_is_told() {
     let mount = mounted().await;
     mount.write(0, "content").await;
     assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+    // Nobody asks for the answer to this but the last close.
+    mount.write(0, "CONTENT").await;
     let request = OpenRequest::plain(Access::Write);
     let other = mount.vfs.open(mount.ino, request).await.unwrap().handle;
     mount.faulty.fail_after(Call::Finish, 1, Errno::EDQUOT);
@@ -271,9 +273,82 @@ async fn only_a_file_that_was_written_is_finished() {
     mount.vfs.release(reader);
     mount.vfs.drain().await;
     assert_eq!(mount.faulty.calls(Call::Finish), 0);
+    mount.write(0, "CONTENT").await;
+    assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
     mount.faulty.cut();
     mount.vfs.release(mount.handle);
     timeout(SOON, mount.vfs.drain()).await.expect("a link that is away is not waited for");
     assert_eq!(mount.faulty.calls(Call::Finish), 1);
     assert_eq!(mount.vfs.take_lost_write(), None);
+}
+
+/// A3: the server's answer to its close is that of close(2), and goes out in the same round trip as
+/// the writes.
+#[tokio::test(start_paused = true)]
+async fn a3_a_close_returns_what_the_server_answers_to_its_close() {
+    let mount = mounted().await;
+    mount.write(0, "content").await;
+    mount.faulty.fail_after(Call::Flush, 1, Errno::EDQUOT);
+    let gate = mount.faulty.hold_answer(Call::Write, 1);
+    mount.write(7, ", and more").await;
+    gate.arrived().await;
+    let mut flush = Box::pin(mount.flush(Closer::Stays));
+    assert!(timeout(SOON, flush.as_mut()).await.is_err());
+    assert_eq!(mount.faulty.calls(Call::Flush), 1, "it does not wait for the write");
+    gate.release();
+    assert_eq!(flush.await, Err(Errno::EDQUOT));
+    let other = mount.vfs.open(mount.ino, OpenRequest::plain(Access::Write)).await.unwrap().handle;
+    mount.vfs.release(mount.handle);
+    mount.vfs.drain().await;
+    assert_eq!(mount.vfs.take_lost_write(), None, "it was told");
+    mount.vfs.release(other);
+}
+
+/// Descriptors that share an open file are closed one after the other: the file is closed at the
+/// server once, and what was not written to is not.
+#[tokio::test(start_paused = true)]
+async fn a_file_is_closed_at_the_server_by_the_first_close_after_a_write() {
+    let mount = mounted().await;
+    assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+    assert_eq!(mount.faulty.calls(Call::Flush), 0);
+    for _ in 0..3 {
+        mount.write(0, "content").await;
+        assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+        assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+        assert_eq!(mount.faulty.calls(Call::Flush), 1);
+    }
+    // The answer to what was written later.
+    mount.faulty.fail_after(Call::Finish, 1, Errno::ENOSPC);
+    mount.vfs.release(mount.handle);
+    mount.vfs.drain().await;
+    assert_eq!(mount.vfs.take_lost_write(), Some(Errno::ENOSPC));
+}
+
+/// Whoever does not wait for the answer any more leaves it to the log and the exit code.
+#[tokio::test(start_paused = true)]
+async fn the_answer_to_a_close_that_is_given_up_is_not_lost() {
+    let mount = mounted().await;
+    mount.write(0, "content").await;
+    mount.faulty.fail_after(Call::Flush, 1, Errno::EDQUOT);
+    let gate = mount.faulty.hold_answer(Call::Flush, 1);
+    assert_eq!(mount.freed(Closer::Killed).await.0, Ok(()));
+    gate.release();
+    mount.vfs.release(mount.handle);
+    mount.vfs.drain().await;
+    assert_eq!(mount.vfs.take_lost_write(), Some(Errno::EDQUOT));
+    assert_eq!(mount.remote.open_handles(), 0);
+}
+
+/// What the server has answered is not known where the connection was lost; the writes were
+/// acknowledged.
+#[tokio::test(start_paused = true)]
+async fn a_close_whose_answer_is_lost_is_no_failed_write() {
+    for error in [Errno::EHOSTDOWN, Errno::ESTALE, Errno::EOPNOTSUPP] {
+        let mount = mounted().await;
+        mount.write(0, "content").await;
+        mount.faulty.fail_after(Call::Flush, 1, error);
+        assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+        assert_eq!(mount.vfs.take_lost_write(), None);
+        mount.vfs.release(mount.handle);
+    }
 }

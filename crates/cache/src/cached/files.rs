@@ -195,6 +195,15 @@ impl File {
         }
     }
 
+    /// Returns what the server answers to a close of the handle there, if there is one.
+    pub(crate) async fn flush(&self) -> Result<()> {
+        let fh = self.lock().fh.filter(|_| self.access.writes());
+        match fh {
+            Some(fh) => self.inner.flush(fh).await,
+            None => Ok(()),
+        }
+    }
+
     /// What was changed through it as long as it was open.
     fn end_change(&self) -> Option<Change> {
         self.lock().change.take()

@@ -82,6 +82,10 @@ impl Remote for Cached {
         self.core.finish(fh).await
     }
 
+    async fn flush(&self, fh: Fh) -> Result<()> {
+        self.core.files.get(fh)?.flush().await
+    }
+
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         self.core.setattr(path, change).await
     }

@@ -184,6 +184,10 @@ impl Remote for View {
         self.inner.finish(fh).await
     }
 
+    async fn flush(&self, fh: Fh) -> Result<()> {
+        self.inner.flush(fh).await
+    }
+
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         self.inner.setattr(path, self.change_there(change).await?).await
     }

@@ -37,17 +37,9 @@ impl Handle {
         OpenFlags { append: self.flags.append, ..OpenFlags::existing(self.flags.access) }
     }
 
-    /// The handle below, if it may be used; `None` when the file has to be opened again first.
+    /// The handle below, if it may be used; `None` when it has to be opened again first.
     pub(crate) fn usable(&self) -> Result<Option<Usable>> {
         usable(&self.body.lock(), self.number)
-    }
-
-    /// The handle below was given back there; if it is another one by now, that is still open.
-    pub(crate) fn was_finished(&self, fh: Fh) {
-        let mut state = self.body.lock();
-        if state.slots.get(&self.number).is_some_and(|slot| slot.fh == fh) {
-            state.slots.remove(&self.number);
-        }
     }
 
     /// Whether what was asked through a handle below of this epoch has failed because the file was
@@ -66,6 +58,7 @@ pub(crate) fn usable(state: &super::State, number: u64) -> Result<Option<Usable>
             let slot = state.slots.get(&number).ok_or(Errno::EBADF)?;
             match slot.refused {
                 Some(errno) => Err(errno),
+                None if slot.closed => Ok(None),
                 None => Ok(Some(Usable { fh: slot.fh, epoch: state.epoch })),
             }
         }
@@ -81,7 +74,7 @@ impl fmt::Debug for Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         let slot = self.body.lock().slots.remove(&self.number);
-        if let Some(slot) = slot {
+        if let Some(slot) = slot.filter(|slot| !slot.closed) {
             self.inner.close(slot.fh);
         }
     }

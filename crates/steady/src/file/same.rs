@@ -33,13 +33,13 @@ impl State {
 
     /// The number of the next change, if nothing is under way but these `own` changes. What is under
     /// way may be missing in what is seen from now on, though it is answered before that.
-    pub(super) fn quiet_next(&self, own: u64) -> Option<u64> {
+    pub(crate) fn quiet_next(&self, own: u64) -> Option<u64> {
         (self.log.unanswered().0 as u64 == own).then(|| self.log.next() - own)
     }
 
     /// Whether nothing is under way, and nothing was when the change `next` was the next one, nor has
     /// begun since, but for `own` changes.
-    fn is_quiet_since(&self, next: Option<u64>, own: u64) -> bool {
+    pub(crate) fn is_quiet_since(&self, next: Option<u64>, own: u64) -> bool {
         self.log.is_idle() && next.is_some_and(|next| self.log.next() - next == own)
     }
 }
@@ -102,7 +102,7 @@ impl State {
         if self.phase != Phase::Open {
             return None;
         }
-        let usable = self.slots.values().filter(|slot| slot.refused.is_none());
+        let usable = self.slots.values().filter(|slot| !slot.closed && slot.refused.is_none());
         usable.filter_map(|slot| Some((slot.handle.upgrade()?, slot.fh))).next()
     }
 }

@@ -152,7 +152,7 @@ impl Files {
             let mut state = handle.body.lock();
             let epoch = state.epoch;
             let weak = Arc::downgrade(&handle);
-            let slot = Slot { handle: weak, fh: fresh.take(), epoch, refused: None };
+            let slot = Slot { handle: weak, fh: fresh.take(), epoch, closed: false, refused: None };
             state.slots.insert(number, slot);
         }
         table.handles.insert(number, handle);

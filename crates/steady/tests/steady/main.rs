@@ -4,6 +4,7 @@ mod appends;
 mod conformance;
 mod cuts;
 mod files;
+mod flushes;
 mod gateways;
 mod names;
 mod opens;

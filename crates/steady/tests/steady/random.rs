@@ -55,6 +55,9 @@ enum Op {
     Fsync {
         slot: usize,
     },
+    Flush {
+        slot: usize,
+    },
     Copy {
         from: usize,
         to: usize,
@@ -150,6 +153,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (slot(), 0..50u64).prop_map(|(slot, size)| Op::Cut { slot, size }),
         1 => slot().prop_map(|slot| Op::Fstat { slot }),
         1 => slot().prop_map(|slot| Op::Fsync { slot }),
+        2 => slot().prop_map(|slot| Op::Flush { slot }),
         1 => (slot(), slot(), 0..50u64).prop_map(|(from, to, len)| Op::Copy { from, to, len }),
         3 => name().prop_map(|name| Op::Lstat { name }),
         2 => name().prop_map(|name| Op::List { name }),
@@ -221,6 +225,11 @@ impl Side {
                 Ok(format!("{} {:o}", attr.size, attr.perm))
             }
             Op::Fsync { slot } => self.remote.fsync(self.fh(*slot)?).await.map(done),
+            Op::Flush { slot } => match self.remote.flush(self.fh(*slot)?).await {
+                // Of a file whose name is gone.
+                Err(Errno::EOPNOTSUPP) => Ok("done".to_owned()),
+                flushed => flushed.map(done),
+            },
             Op::Copy { from, to, len } => {
                 let (from, to) = (self.fh(*from)?, self.fh(*to)?);
                 let copied = self.remote.copy(from, 3, to, 5, *len).await?;

@@ -299,6 +299,10 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         self.pass_plain(Call::Finish, &[handle], operation).await
     }
 
+    async fn flush(&self, fh: Fh) -> Result<()> {
+        self.pass_plain(Call::Flush, &[Handle::File(fh)], self.inner.flush(fh)).await
+    }
+
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         self.pass_plain(Call::Setattr, &[], self.inner.setattr(path, change)).await
     }

@@ -117,6 +117,10 @@ impl Remote for MemRemote {
         .await
     }
 
+    async fn flush(&self, fh: Fh) -> Result<()> {
+        self.call(Call::Flush, |state, _| state.file(fh).map(drop)).await
+    }
+
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         self.call(Call::Setattr, |state, _| {
             let ino = state.tree.lookup(path, Follow::No)?;

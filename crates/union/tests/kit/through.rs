@@ -109,6 +109,10 @@ impl<R: Remote> Remote for Through<R> {
         self.remote.finish(fh).await
     }
 
+    async fn flush(&self, fh: Fh) -> Result<()> {
+        self.remote.flush(fh).await
+    }
+
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         self.remote.setattr(&self.at(path), change).await
     }

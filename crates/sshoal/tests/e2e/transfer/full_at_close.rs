@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use super::{ends, far};
+use crate::faults::close;
 use crate::world::World;
 
 const ROOT: u64 = fuse::abi::ROOT_ID;
@@ -251,4 +253,32 @@ fn a_pull_fails_where_close_reports_a_full_disk() {
         assert_eq!(mounted.quota.names().len(), 301, "{from} {engine}");
         assert!(fs::read(mounted.path().join("large")).unwrap() == vec![7; LARGE]);
     }
+}
+
+const EXCEEDED: std::result::Result<(), Option<i32>> = Err(Some(libc::EDQUOT));
+
+/// A3, through a mount: close(2) reports it, for the first descriptor that is closed after a write.
+#[test]
+fn a_close_in_a_mount_reports_an_exceeded_quota() {
+    let world = World::new();
+    let mounted = Mounted::new();
+    let mount = world.mount_of(&format!("local:{}", mounted.path().display()), &[]);
+    let mount = mount.with_errors();
+    let written = |name: &str| {
+        let file = fs::File::create(mount.at(name)).unwrap();
+        (&file).write_all(b"content").unwrap();
+        close(file).map_err(|error| error.raw_os_error())
+    };
+    assert_eq!(written("before"), Ok(()));
+    mounted.quota.state().at_close = Some(Errno::EDQUOT);
+    assert_eq!(written("refused"), EXCEEDED);
+    // The other descriptor goes on.
+    let file = fs::File::create(mount.at("shared")).unwrap();
+    (&file).write_all(b"content").unwrap();
+    let other = file.try_clone().unwrap();
+    assert_eq!(close(other).map_err(|error| error.raw_os_error()), EXCEEDED);
+    mounted.quota.state().at_close = None;
+    (&file).write_all(b", and more").unwrap();
+    close(file).unwrap();
+    assert_eq!(fs::read(mounted.path().join("shared")).unwrap(), b"content, and more");
 }

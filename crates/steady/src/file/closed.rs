@@ -1,0 +1,142 @@
+//! Handles that a flush has closed below, while they are open here.
+//!
+//! What the server answers to a close is of interest to the program that has written the file
+//! ([`Remote::flush`](base::Remote::flush)). But nobody says which of its closes is the last one: a
+//! descriptor may have been duplicated or inherited. So a flush closes the handle below, and if there
+//! is another user, the file is opened again for that one, and compared, as after a loss (`recover`).
+//! The other handles of the file are not touched.
+//!
+//! - A handle is marked before its close is sent. What finds the mark opens the file again first; what
+//!   has not seen it in time gets `EBADF` from below, and treats the handle as lost.
+//! - A file that has no name cannot be opened again, and is not closed by a flush. Before this mount
+//!   removes or replaces a name, what was closed is opened again.
+//! - A loss ends the mark: the file is opened again for all its handles.
+
+use std::sync::Arc;
+
+use base::{Errno, Fh, RemotePath, Result};
+
+use super::{Body, Handle, Phase, State};
+use crate::Core;
+use crate::call::Trouble;
+use crate::recover;
+
+impl State {
+    /// Whether this handle was closed by a flush, and is to be opened again by who needs it.
+    pub(crate) fn is_closed(&self, number: u64) -> bool {
+        self.phase == Phase::Open && self.slots.get(&number).is_some_and(|slot| slot.closed)
+    }
+}
+
+impl Handle {
+    /// As [`State::is_closed`].
+    pub(crate) fn is_closed(&self) -> bool {
+        self.body.lock().is_closed(self.number)
+    }
+
+    /// Whether the handle below is this one, and open as far as is known.
+    pub(crate) fn is_open_as(&self, fh: Fh) -> bool {
+        let state = self.body.lock();
+        state.slots.get(&self.number).is_some_and(|slot| slot.fh == fh && !slot.closed)
+    }
+
+    /// The handle below is about to be closed. `false` if it is closed already.
+    fn closes(&self, fh: Fh) -> bool {
+        let mut state = self.body.lock();
+        let slot = state.slots.get_mut(&self.number);
+        let slot = slot.filter(|slot| slot.fh == fh && !slot.closed);
+        slot.map(|slot| slot.closed = true).is_some()
+    }
+
+    /// The file was opened again for this handle. Gives the handle below back that is not needed any
+    /// more.
+    pub(crate) fn opened_as(&self, fh: Fh) -> Option<Fh> {
+        let mut state = self.body.lock();
+        let epoch = state.epoch;
+        match state.slots.get_mut(&self.number) {
+            Some(slot) if slot.closed => {
+                (slot.fh, slot.epoch, slot.closed) = (fh, epoch, false);
+                None
+            }
+            // It was lost and opened again meanwhile.
+            _ => Some(fh),
+        }
+    }
+}
+
+impl Body {
+    /// The handles that a flush has closed.
+    fn closed_handles(&self) -> Vec<Arc<Handle>> {
+        let state = self.lock();
+        let closed = state.slots.iter().filter(|(number, _)| state.is_closed(**number));
+        closed.filter_map(|(_, slot)| slot.handle.upgrade()).collect()
+    }
+}
+
+impl Core {
+    /// Closes the handle below, and returns what the server answers; `EOPNOTSUPP` for a file that
+    /// could not be opened again.
+    pub(crate) async fn flush(self: &Arc<Core>, fh: Fh) -> Result<()> {
+        let handle = self.files.handle(fh)?;
+        let body = &handle.body;
+        self.behind(body).await?;
+        if body.has_no_name() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if !handle.is_closed() {
+            self.finish_below(&handle).await?;
+        }
+        // What was found to be lost when the file was opened again.
+        body.lock().kept_error.take().map_or(Ok(()), Err)
+    }
+
+    /// Closes the handle below. If the connection is lost before that is answered, the server has
+    /// closed the file, and what it said is not known: the file is opened again and compared, and that
+    /// handle is closed. A file without a name cannot be, and what is in it is of no use any more.
+    pub(crate) async fn finish_below(self: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
+        let finished = self.through(handle, |fh| match handle.closes(fh) {
+            true => self.inner.finish(fh),
+            // By somebody who gets the answer.
+            false => Box::pin(async { Ok(()) }),
+        });
+        match finished.await {
+            Err(Errno::ESTALE) if handle.body.has_no_name() => Ok(()),
+            finished => finished,
+        }
+    }
+
+    /// Opens the file again for this handle if a flush has closed it.
+    pub(crate) async fn opened_if_closed(self: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
+        if !handle.is_closed() {
+            return Ok(());
+        }
+        let mut trouble = Trouble::new(self);
+        let mut lost = None;
+        loop {
+            trouble.after(lost.take()).await?;
+            match trouble.within(self.open_closed(handle)).await {
+                Err(errno) if trouble.goes_on_after(errno) => lost = Some(errno),
+                opened => return opened,
+            }
+        }
+    }
+
+    /// One attempt of that.
+    pub(crate) async fn open_closed(self: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
+        let _alone = handle.body.reopening.lock().await;
+        match handle.is_closed() {
+            true => recover::open_one(self, handle).await,
+            false => Ok(()),
+        }
+    }
+
+    /// This name is about to be removed, or to become another file's: what is open of its file and was
+    /// closed by a flush is opened again, while that can be done.
+    pub(crate) async fn keep_open(self: &Arc<Core>, path: &RemotePath) {
+        let Some(body) = self.files.body(path) else { return };
+        for handle in body.closed_handles() {
+            // Its users get the error.
+            let _ = self.opened_if_closed(&handle).await;
+        }
+    }
+}
