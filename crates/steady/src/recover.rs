@@ -182,8 +182,8 @@ enum Found<'a> {
     Failed(Errno),
 }
 
-/// How often a file is looked for that gets other names meanwhile.
-const MAX_MOVES: u32 = 8;
+/// How often a file is looked for that is changed, or gets other names, meanwhile.
+const MAX_LOOKS: u32 = 8;
 
 async fn open_again(core: &Arc<Core>, body: &Arc<Body>) -> Outcome {
     let lost = |state: &State| {
@@ -250,7 +250,9 @@ async fn look<'a>(
                 Found::Failed(errno) => return Err(Outcome::Failed(errno)),
             }
         }
-        if body.lock().moves == moves || looks == MAX_MOVES {
+        // What another connection has answered meanwhile may have been done after the look.
+        let state = body.lock();
+        if (state.moves, state.ended) == (moves, ended) || looks == MAX_LOOKS {
             return Err(Outcome::Dead(why));
         }
     }

@@ -49,9 +49,10 @@ impl Body {
     /// can tell.
     pub(super) async fn is_file(&self, core: &Core, opened: &Opened, known: Option<Known>) -> bool {
         let now = self.expect();
+        let mut is_quiet = true;
         if let Some(Known { expect, next, was_cut }) = known {
             let mut state = self.lock();
-            let is_quiet = state.is_quiet_since(next, u64::from(was_cut));
+            is_quiet = state.is_quiet_since(next, u64::from(was_cut));
             if !state.is_seen {
                 state.first_seen(&opened.attr, is_quiet);
                 return true;
@@ -68,23 +69,25 @@ impl Body {
                 return true;
             }
         }
-        self.is_same_as(core, opened.fh).await
+        // Where there is nobody to ask, what was seen between two of our own changes is taken for it:
+        // a later loss compares it again.
+        self.is_same_as(core, opened.fh).await.unwrap_or(!is_quiet)
     }
 
     /// Whether one of its handles shows the same as `fh`: size and time are between what it shows
-    /// before and after, since others may write meanwhile.
-    async fn is_same_as(&self, core: &Core, fh: Fh) -> bool {
+    /// before and after, since others may write meanwhile. `None` if they cannot be asked.
+    async fn is_same_as(&self, core: &Core, fh: Fh) -> Option<bool> {
         let (usable, next) = {
             let state = self.lock();
             (state.usable_handle(), state.quiet_next(0))
         };
-        let Some((_handle, mine)) = usable else { return false };
+        let (_handle, mine) = usable?;
         // One behind the other over one connection: one round trip.
         let looks =
             tokio::join!(core.inner.fstat(mine), core.inner.fstat(fh), core.inner.fstat(mine));
-        let (Ok(before), Ok(attr), Ok(after)) = looks else { return false };
+        let (Ok(before), Ok(attr), Ok(after)) = looks else { return None };
         if !attr.is_between(&before, &after) {
-            return false;
+            return Some(false);
         }
         let mut state = self.lock();
         if state.is_quiet_since(next, 0) && before.size == after.size {
@@ -92,7 +95,7 @@ impl Body {
         } else {
             state.expect = state.expect.or(Expect::of(&before)).or(Expect::of(&after));
         }
-        true
+        Some(true)
     }
 }
 

@@ -645,3 +645,25 @@ async fn a_removed_file_is_finished_after_a_loss() {
     assert_eq!(stage.steady.finish(fh).await, Ok(()));
     stage.nothing_leaked().await;
 }
+
+/// Over another connection, a change is answered while the file is opened again: the server may have
+/// looked at the file before it made that change.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_is_answered_during_a_recovery_is_no_other_file() {
+    let stage = Stage::new();
+    let (one, other) = (stage.create("f").await, stage.create("f").await);
+    let change = stage.faulty.hold(Call::Fsetattr, 1);
+    let perm = AttrChange { perm: Some(0o711), ..AttrChange::default() };
+    let mut chmod = stage.steady.fsetattr(other, perm);
+    assert!(poll_once(&mut chmod).is_pending());
+    stage.faulty.fail(Call::Write, 1, Errno::EHOSTDOWN);
+    let opened = stage.faulty.hold_answer(Call::Open, 1);
+    let mut write = stage.steady.write(one, 0, Bytes::from_static(b"content"));
+    assert!(poll_once(&mut write).is_pending());
+    opened.arrived().await;
+    change.release();
+    assert_eq!(chmod.await, Ok(()));
+    opened.release();
+    assert_eq!(write.await, Ok(()));
+    assert_eq!((stage.content("f").as_str(), stage.server().attr("f").perm), ("content", 0o711));
+}

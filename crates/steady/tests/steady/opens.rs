@@ -165,3 +165,30 @@ async fn a_second_open_of_another_file_is_another_file() {
     assert_eq!(stage.read(one).await, Err(Errno::ESTALE));
     assert_eq!(stage.read(other).await.unwrap(), b"the other one, which is longer");
 }
+
+/// An open sees the file between two changes that are made through another handle, and the connection is
+/// lost before both can be asked: it is that file all the same.
+#[tokio::test(start_paused = true)]
+async fn what_an_open_sees_between_two_changes_is_the_same_file() {
+    let stage = Stage::new();
+    stage.server().put_file("f", "0123456789");
+    let flags = OpenFlags::existing(Access::ReadWrite);
+    let one = stage.open("f", flags).await;
+    let (seen, answered) =
+        (stage.faulty.hold(Call::Open, 1), stage.faulty.hold_answer(Call::Open, 1));
+    let at = path("f");
+    let mut opening = stage.steady.open(&at, flags);
+    assert!(poll_once(&mut opening).is_pending());
+    let size = AttrChange { size: Some(0), ..AttrChange::default() };
+    stage.steady.fsetattr(one, size).await.unwrap();
+    seen.release();
+    assert!(poll_once(&mut opening).is_pending());
+    answered.arrived().await;
+    stage.put(one, 0, "0123456789, and more").await.unwrap();
+    stage.faulty.fail(Call::Fstat, 1, Errno::EHOSTDOWN);
+    answered.release();
+    let other = opening.await.unwrap().fh;
+    stage.blink();
+    assert_eq!(stage.read(one).await.unwrap(), b"0123456789, and more");
+    assert_eq!(stage.read(other).await.unwrap(), b"0123456789, and more");
+}
