@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Dh, DirEntry, Errno, Name, RemotePath, Result};
 
-use crate::gateways::{Set, is_loss};
+use crate::gateways::{Set, Target, is_loss};
 use crate::member::{Member, Weight};
 use crate::recent::Made;
 use crate::replicas::Replicas;
@@ -70,7 +70,9 @@ impl Replicas {
     }
 
     async fn open_dir_at(&self, path: &RemotePath, mut tried: Set) -> Result<Handle> {
-        let (target, mut failed) = (self.target_of_look(path), Errno::EHOSTDOWN);
+        let lister = self.recent.lister(path).map(Target::Rather);
+        let target = lister.unwrap_or_else(|| self.target_of_look(path));
+        let mut failed = Errno::EHOSTDOWN;
         while let Some(member) = self.gateways.next(path, target, tried).await {
             tried = tried.with(member.index);
             let made = self.recent.made_in(path, member.index);

@@ -66,6 +66,8 @@ struct Entry {
     there: Option<bool>,
     /// Names in it that were entered, if it is a directory.
     names: u32,
+    /// Who made, removed or moved a name in it last, if it is a directory.
+    lister: Option<usize>,
     /// What was seen of its content after it was changed.
     version: Option<Version>,
     /// It was changed, and nothing was seen of it since.
@@ -119,6 +121,7 @@ impl Entry {
             below: None,
             there: None,
             names: 0,
+            lister: None,
             version: None,
             unseen: false,
             is_renewed: false,
@@ -230,6 +233,14 @@ impl Recent {
         self.lock().find(path, Instant::now())
     }
 
+    /// Who made, removed or moved a name in this directory last.
+    pub(crate) fn lister(&self, directory: &RemotePath) -> Option<usize> {
+        if self.is_empty() {
+            return None;
+        }
+        self.lock().live(directory, Instant::now())?.lister
+    }
+
     /// As [`Recent::of`], or who changed the directory that it is in.
     pub(crate) fn of_place(&self, path: &RemotePath) -> Option<Changed> {
         if self.is_empty() {
@@ -251,7 +262,7 @@ impl Recent {
         }
         let (table, now) = (self.lock(), Instant::now());
         let own = table.live(directory, now);
-        if own.is_some_and(|own| own.gateway == gateway) {
+        if own.is_some_and(|own| own.lister == Some(gateway)) {
             return Made::Names(HashSet::new());
         }
         let below = own.and_then(|own| own.below).filter(|(_, until)| *until > now);
@@ -260,7 +271,7 @@ impl Recent {
         if below.or_else(above).is_some_and(|who| who != gateway) {
             return Made::Any;
         }
-        if own.is_none() {
+        if own.is_none_or(|own| own.lister.is_none()) {
             return Made::Names(HashSet::new());
         }
         let is_made = |entry: &Entry| {
@@ -339,20 +350,22 @@ impl Table {
         // What shows the change may be from before the one before it.
         let is_open = is_renewed && matches!(extent, Extent::Lost { .. });
         let there = there.filter(|_| !is_open);
-        let new = Entry { below, there, names, ..Entry::new(gateway, until) };
+        let lister = own.and_then(|own| own.lister);
+        let new = Entry { below, there, names, lister, ..Entry::new(gateway, until) };
         self.entries.insert(path.clone(), Entry { unseen: true, is_renewed, is_open, ..new });
         if let Some(parent) = path.parent() {
-            self.note_listing(parent, gateway, own.is_none(), now, until);
+            let lister = (extent != Extent::Inside).then_some(gateway);
+            self.note_listing(parent, gateway, (lister, own.is_none()), now, until);
         }
         self.sweep(now);
     }
 
-    /// Notes that a name in `directory` was changed.
+    /// Notes that a name in `directory` was changed, with who has made, removed or moved it.
     fn note_listing(
         &mut self,
         directory: RemotePath,
         gateway: usize,
-        is_new: bool,
+        (lister, is_new): (Option<usize>, bool),
         now: Instant,
         until: Instant,
     ) {
@@ -364,8 +377,11 @@ impl Table {
             false => own.and_then(|own| own.below),
         };
         let there = own.and_then(|own| own.there);
+        // Whoever changes what a file contains has not looked for names that another one has made.
+        let lister = lister.or_else(|| own.and_then(|own| own.lister));
         // Its own attributes are not what is asked about it in the first place.
-        let entry = Entry { below, there, names, ..Entry::new(gateway, until) };
+        let new = Entry::new(lister.unwrap_or(gateway), until);
+        let entry = Entry { below, there, names, lister, ..new };
         self.entries.insert(directory, entry);
     }
 
@@ -420,6 +436,22 @@ mod tests {
         tokio::time::advance(Duration::from_millis(5)).await;
         assert!(recent.is_empty());
         assert_eq!(recent.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_changes_a_file_or_its_directory_has_not_seen_the_names() {
+        let recent = Recent::new(LAG);
+        recent.note(&path("d/made"), 0, Extent::Made);
+        let names = HashSet::from([Name::new(b"made").unwrap()]);
+        for changed in ["d/file", "d"] {
+            recent.note(&path(changed), 1, Extent::Inside);
+            assert_eq!(recent.lister(&path("d")), Some(0), "{changed}");
+            assert_eq!(recent.made_in(&path("d"), 1), Made::Names(names.clone()), "{changed}");
+            assert_eq!(recent.made_in(&path("d"), 0), Made::Names(HashSet::new()), "{changed}");
+        }
+        recent.note(&path("d/new"), 1, Extent::Made);
+        assert_eq!(recent.lister(&path("d")), Some(1));
+        assert_eq!(recent.made_in(&path("d"), 1), Made::Names(HashSet::new()));
     }
 
     #[tokio::test(start_paused = true)]

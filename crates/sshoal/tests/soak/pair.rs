@@ -16,9 +16,11 @@ use crate::callers::kill_callers;
 use crate::disturb::{Done, Target, pause};
 use crate::ledger::close;
 use crate::mount::Mount;
+use crate::process::run_within;
 use crate::scene::Scene;
 use crate::shared::Shared;
 use crate::worker::{MOST_OPS, Worker};
+use crate::world::program;
 
 const LANE: &str = "pair";
 
@@ -41,6 +43,9 @@ const BLOCK_BYTES: usize = 64 << 10;
 
 /// How long a disk may take to have room again.
 const ROOM_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long what is written may be on its way when the links are well again.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(60);
 
 /// See the [module](self).
 pub fn lane(soak: &Soak) {
@@ -93,6 +98,8 @@ pub fn lane(soak: &Soak) {
             shared.damage(&served);
         }
         shared.inspect(&served);
+        // What a caller that was killed has written is still on its way, and would be refused.
+        mounts.iter().for_each(|mount| wait_written(&scene, mount));
         fill_up(&scene, &mounts);
         for mount in mounts {
             scene.unmount(mount);
@@ -138,6 +145,26 @@ fn fill_up(scene: &Scene, mounts: &[Mount]) {
             scope.spawn(move || writer.finish());
         }
     });
+}
+
+/// Returns when nothing that was written through the mount is on its way.
+fn wait_written(scene: &Scene, mount: &Mount) {
+    let deadline = Instant::now() + WRITTEN_WITHIN;
+    while unwritten_bytes(mount) != Some(0) {
+        if Instant::now() > deadline {
+            scene.divergence("something stays unwritten");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Bytes that are not at the server yet; `None` if the daemon does not say.
+fn unwritten_bytes(mount: &Mount) -> Option<u64> {
+    let status =
+        run_within(WRITTEN_WITHIN, program().args(["status", "--json"]).arg(mount.place()));
+    let status: serde_json::Value = serde_json::from_str(&status.stdout).ok()?;
+    status["mounts"][0]["status"]["unwritten"]["bytes"].as_u64()
 }
 
 /// What is free of the server's disk.
