@@ -134,8 +134,8 @@ impl Replicas {
 
     /// Whether `path` was made through another gateway than this, and is there still.
     fn has_made(&self, path: &RemotePath, gateway: usize) -> bool {
-        let changed = self.recent.of(path).filter(|changed| changed.gateway != gateway);
-        changed.is_some_and(|changed| changed.there == Some(true))
+        let changed = self.recent.of(path).filter(|changed| changed.there == Some(true));
+        changed.and_then(|changed| changed.namer).is_some_and(|namer| namer != gateway)
     }
 
     /// Takes away names that were removed through another gateway, and attributes that another one

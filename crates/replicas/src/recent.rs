@@ -68,6 +68,8 @@ struct Entry {
     names: u32,
     /// Who made, removed or moved a name in it last, if it is a directory.
     lister: Option<usize>,
+    /// Who made, removed or moved it last.
+    namer: Option<usize>,
     /// What was seen of its content after it was changed.
     version: Option<Version>,
     /// It was changed, and nothing was seen of it since.
@@ -83,6 +85,8 @@ struct Entry {
 pub(crate) struct Changed {
     /// Who changed it.
     pub(crate) gateway: usize,
+    /// Who made, removed or moved it; another gateway may have changed its content since.
+    pub(crate) namer: Option<usize>,
     /// Whether it has to be there, where that is known.
     pub(crate) there: Option<bool>,
     /// What its content was after that, where it is known.
@@ -122,6 +126,7 @@ impl Entry {
             there: None,
             names: 0,
             lister: None,
+            namer: None,
             version: None,
             unseen: false,
             is_renewed: false,
@@ -133,8 +138,8 @@ impl Entry {
 impl Changed {
     /// That `gateway` has changed something, of which no more is known.
     fn by(gateway: usize) -> Changed {
-        let (there, version) = (None, None);
-        Changed { gateway, there, version, unseen: false, is_open: false, may_be_new: false }
+        let (namer, there, version) = (None, None, None);
+        Changed { gateway, namer, there, version, unseen: false, is_open: false, may_be_new: false }
     }
 }
 
@@ -275,7 +280,8 @@ impl Recent {
             return Made::Names(HashSet::new());
         }
         let is_made = |entry: &Entry| {
-            entry.until > now && entry.gateway != gateway && entry.there == Some(true)
+            let is_others = entry.namer.is_some_and(|namer| namer != gateway);
+            entry.until > now && is_others && entry.there == Some(true)
         };
         let made = table.entries.iter().filter(|(_, entry)| is_made(entry));
         let made = made.filter(|(path, _)| path.parent().as_ref() == Some(directory));
@@ -290,16 +296,16 @@ impl Table {
 
     fn find(&self, path: &RemotePath, now: Instant) -> Option<Changed> {
         if let Some(entry) = self.live(path, now) {
-            let Entry { gateway, there, version, unseen, is_open, .. } = entry;
+            let Entry { gateway, namer, there, version, unseen, is_open, .. } = entry;
             let may_be_new = entry.is_renewed && there.is_none();
-            let changed = Changed { there, version, unseen, is_open, ..Changed::by(gateway) };
-            return Some(Changed { may_be_new, ..changed });
+            let changed = Changed { namer, there, version, unseen, ..Changed::by(gateway) };
+            return Some(Changed { is_open, may_be_new, ..changed });
         }
         let (_, gateway, there) = self.above(path, now)?;
         // Below what is gone nothing can be, and below what is there anything.
         let there = there.filter(|there| !there);
         let may_be_new = there.is_none();
-        Some(Changed { there, may_be_new, ..Changed::by(gateway) })
+        Some(Changed { namer: Some(gateway), there, may_be_new, ..Changed::by(gateway) })
     }
 
     /// The nearest directory above `path` that is entered with all below it: who changed that, and
@@ -351,7 +357,11 @@ impl Table {
         let is_open = is_renewed && matches!(extent, Extent::Lost { .. });
         let there = there.filter(|_| !is_open);
         let lister = own.and_then(|own| own.lister);
-        let new = Entry { below, there, names, lister, ..Entry::new(gateway, until) };
+        let namer = match extent {
+            Extent::Inside => own.and_then(|own| own.namer),
+            _ => Some(gateway),
+        };
+        let new = Entry { below, there, names, lister, namer, ..Entry::new(gateway, until) };
         self.entries.insert(path.clone(), Entry { unseen: true, is_renewed, is_open, ..new });
         if let Some(parent) = path.parent() {
             let lister = (extent != Extent::Inside).then_some(gateway);
@@ -376,12 +386,12 @@ impl Table {
             true => Some((gateway, until)),
             false => own.and_then(|own| own.below),
         };
-        let there = own.and_then(|own| own.there);
+        let (there, namer) = own.map_or((None, None), |own| (own.there, own.namer));
         // Whoever changes what a file contains has not looked for names that another one has made.
         let lister = lister.or_else(|| own.and_then(|own| own.lister));
         // Its own attributes are not what is asked about it in the first place.
         let new = Entry::new(lister.unwrap_or(gateway), until);
-        let entry = Entry { below, there, names, lister, ..new };
+        let entry = Entry { below, there, names, lister, namer, ..new };
         self.entries.insert(directory, entry);
     }
 
@@ -443,7 +453,7 @@ mod tests {
         let recent = Recent::new(LAG);
         recent.note(&path("d/made"), 0, Extent::Made);
         let names = HashSet::from([Name::new(b"made").unwrap()]);
-        for changed in ["d/file", "d"] {
+        for changed in ["d/file", "d", "d/made"] {
             recent.note(&path(changed), 1, Extent::Inside);
             assert_eq!(recent.lister(&path("d")), Some(0), "{changed}");
             assert_eq!(recent.made_in(&path("d"), 1), Made::Names(names.clone()), "{changed}");

@@ -352,12 +352,15 @@ async fn go_on(
             return Outcome::Failed(lost_again(errno));
         }
     }
-    let mut old = Vec::new();
+    // A handle's last share is not to be dropped while the state is locked.
+    let (mut old, mut handles) = (Vec::new(), Vec::new());
     {
         let mut state = body.lock();
         let epoch = state.epoch;
         for (handle, opened) in opened {
-            let Some(slot) = state.slots.get_mut(&handle.number) else { continue };
+            let slot = state.slots.get_mut(&handle.number);
+            handles.push(handle);
+            let Some(slot) = slot else { continue };
             match opened {
                 Ok(fresh) => {
                     old.push(std::mem::replace(&mut slot.fh, fresh.take()));
@@ -373,6 +376,7 @@ async fn go_on(
             state.seen(&attr);
         }
     }
+    drop(handles);
     old.into_iter().for_each(|fh| core.inner.close(fh));
     send_log(core, body).await
 }

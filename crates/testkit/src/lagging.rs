@@ -125,6 +125,20 @@ impl Lagging {
         let below = [path.as_bytes(), b"/"].concat();
         let mut caches = self.caches();
         caches.names.0.retain(|name, _| name != path && !name.as_bytes().starts_with(&below));
+        drop(caches);
+        self.found_above(path);
+    }
+
+    /// The directories above `path` were looked up, and found.
+    fn found_above(&self, path: &RemotePath) {
+        let mut above = path.parent();
+        while let Some(directory) = above {
+            let names = &mut self.caches().names.0;
+            if names.get(&directory).is_some_and(|(_, found)| found.is_none()) {
+                names.remove(&directory);
+            }
+            above = directory.parent();
+        }
     }
 
     fn ino_of(&self, fh: Fh) -> Option<Ino> {
@@ -212,6 +226,7 @@ impl Remote for Lagging {
         }
         // Close-to-open: whatever was seen of it is looked at anew.
         self.forget_ino(Some(ino));
+        self.found_above(path);
         let attr = self.attr(ino);
         self.caches().files.insert(opened.fh, ino);
         Ok(Opened { attr, ..opened })

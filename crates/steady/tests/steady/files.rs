@@ -667,3 +667,20 @@ async fn a_change_that_is_answered_during_a_recovery_is_no_other_file() {
     assert_eq!(write.await, Ok(()));
     assert_eq!((stage.content("f").as_str(), stage.server().attr("f").perm), ("content", 0o711));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_handle_that_is_given_back_while_it_is_opened_again_is_closed() {
+    let stage = Stage::new();
+    let fh = stage.create("f").await;
+    stage.blink();
+    let gate = stage.faulty.hold(Call::Open, 1);
+    let mut read = stage.steady.read(fh, 0, 10);
+    assert!(poll_once(&mut read).is_pending());
+    gate.arrived().await;
+    drop(read);
+    stage.steady.close(fh);
+    gate.release();
+    others_run().await;
+    assert_eq!(stage.faulty.calls(Call::Open), 2);
+    stage.nothing_leaked().await;
+}
