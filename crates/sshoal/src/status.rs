@@ -224,9 +224,9 @@ mod tests {
         let status = &mount["status"];
         assert_eq!(
             keys(status),
-            sorted("version pid up_ms union sources unwritten open cache disk")
+            sorted("version pid up_ms union sources unwritten lost open cache disk")
         );
-        assert_eq!(keys(&status["unwritten"]), sorted("bytes limit_bytes files"));
+        assert_eq!(keys(&status["unwritten"]), sorted("bytes limit_bytes files changes"));
         assert_eq!(keys(&status["open"]), sorted("files directories"));
         let cache = sorted("inodes listed_names listed_bytes fetched_bytes");
         assert_eq!(keys(&status["cache"]), cache);

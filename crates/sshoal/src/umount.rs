@@ -89,8 +89,11 @@ fn wait(mut record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
         }
         let holder = mounts::elsewhere(mount);
         if let (Some(holder), Ok(asked)) = (holder, &asked)
-            && has_written(asked)
+            && let Some(lost) = written(asked)
         {
+            if let Some(reason) = lost {
+                return Err(data_lost(what, &reason));
+            }
             eprintln!(
                 "sshoal: {what}: note: everything is written, and it is unmounted here; process \
                  {holder} is in a mount namespace in which it is mounted still, so process {pid} \
@@ -108,9 +111,7 @@ fn wait(mut record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
     };
     match end {
         Ok(End::Complete) => Ok(()),
-        Ok(End::Failed(reason)) => {
-            Err(Problem::new(what, format!("unmounted, but data was lost: {}", printable(&reason))))
-        }
+        Ok(End::Failed(reason)) => Err(data_lost(what, &reason)),
         Ok(End::Vanished) => Err(Problem::new(
             what,
             "unmounted, but its process died before it had written everything",
@@ -120,12 +121,15 @@ fn wait(mut record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
     }
 }
 
-/// Whether the daemon says that nothing acknowledged is missing at its servers.
-fn has_written(daemon: &Found) -> bool {
-    match client::ask(daemon, Wish::Status) {
-        Ok(Reply::Status(status)) => status.unwritten.bytes == 0,
-        _ => false,
-    }
+fn data_lost(what: &str, reason: &str) -> Problem {
+    Problem::new(what, format!("unmounted, but data was lost: {}", printable(reason)))
+}
+
+/// What the daemon says is lost of all that was acknowledged, once nothing of it is on its way.
+fn written(daemon: &Found) -> Option<Option<String>> {
+    let Ok(Reply::Status(status)) = client::ask(daemon, Wish::Status) else { return None };
+    let is_written = status.unwritten.bytes == 0 && status.unwritten.changes == 0;
+    (is_written || status.lost.is_some()).then_some(status.lost)
 }
 
 #[cfg(test)]

@@ -194,10 +194,10 @@ impl Vfs {
     }
 
     /// The error of a write whose file was closed before it failed, so that no call could report
-    /// it; the last of them, once. So late come pages written through a mapping, and what the
-    /// server says only when the file is closed there.
-    pub fn take_lost_write(&self) -> Option<Errno> {
-        self.lost_write.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// it; the last of them. So late come pages written through a mapping, and what the server
+    /// reports only when the file is closed there.
+    pub fn lost_write(&self) -> Option<Errno> {
+        *self.lost_write.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Figures of the file system that holds `ino`; of the root the last ones where no answer comes

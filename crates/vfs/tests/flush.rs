@@ -174,7 +174,7 @@ async fn what_went_wrong_is_the_next_holders_to_hear() {
     gate.release();
     assert_eq!(mount.flush(Closer::Stays).await, Err(Errno::ENOSPC));
     assert_eq!(mount.flush(Closer::Stays).await, Ok(()), "told once");
-    assert_eq!(mount.vfs.take_lost_write(), None);
+    assert_eq!(mount.vfs.lost_write(), None);
     // And where there is none, it is the log's.
     let gate = mount.faulty.hold(Call::Write, 1);
     mount.faulty.fail(Call::Write, 1, Errno::EDQUOT);
@@ -183,7 +183,7 @@ async fn what_went_wrong_is_the_next_holders_to_hear() {
     mount.vfs.release(mount.handle);
     gate.release();
     mount.vfs.drain().await;
-    assert_eq!(mount.vfs.take_lost_write(), Some(Errno::EDQUOT));
+    assert_eq!(mount.vfs.lost_write(), Some(Errno::EDQUOT));
 }
 
 /// A mode and times are acknowledged as writes are, and the end of a mount waits for them, too.
@@ -254,10 +254,9 @@ async fn what_the_server_says_at_a_close_is_told() {
     gate.release();
     drain.await;
     assert_eq!(mount.vfs.fsync(other).await, Err(Errno::EDQUOT), "who has it open is told");
-    assert_eq!(mount.vfs.take_lost_write(), Some(Errno::EDQUOT));
+    assert_eq!(mount.vfs.lost_write(), Some(Errno::EDQUOT));
     mount.vfs.release(other);
     mount.vfs.drain().await;
-    assert_eq!(mount.vfs.take_lost_write(), None);
     assert_eq!(mount.remote.open_handles(), 0);
 }
 
@@ -279,7 +278,7 @@ async fn only_a_file_that_was_written_is_finished() {
     mount.vfs.release(mount.handle);
     timeout(SOON, mount.vfs.drain()).await.expect("a link that is away is not waited for");
     assert_eq!(mount.faulty.calls(Call::Finish), 1);
-    assert_eq!(mount.vfs.take_lost_write(), None);
+    assert_eq!(mount.vfs.lost_write(), None);
 }
 
 /// A3: the server's answer to its close is that of close(2), and goes out in the same round trip as
@@ -300,7 +299,7 @@ async fn a3_a_close_returns_what_the_server_answers_to_its_close() {
     let other = mount.vfs.open(mount.ino, OpenRequest::plain(Access::Write)).await.unwrap().handle;
     mount.vfs.release(mount.handle);
     mount.vfs.drain().await;
-    assert_eq!(mount.vfs.take_lost_write(), None, "it was told");
+    assert_eq!(mount.vfs.lost_write(), None, "it was told");
     mount.vfs.release(other);
 }
 
@@ -321,7 +320,7 @@ async fn a_file_is_closed_at_the_server_by_the_first_close_after_a_write() {
     mount.faulty.fail_after(Call::Finish, 1, Errno::ENOSPC);
     mount.vfs.release(mount.handle);
     mount.vfs.drain().await;
-    assert_eq!(mount.vfs.take_lost_write(), Some(Errno::ENOSPC));
+    assert_eq!(mount.vfs.lost_write(), Some(Errno::ENOSPC));
 }
 
 /// Whoever does not wait for the answer any more leaves it to the log and the exit code.
@@ -335,7 +334,7 @@ async fn the_answer_to_a_close_that_is_given_up_is_not_lost() {
     gate.release();
     mount.vfs.release(mount.handle);
     mount.vfs.drain().await;
-    assert_eq!(mount.vfs.take_lost_write(), Some(Errno::EDQUOT));
+    assert_eq!(mount.vfs.lost_write(), Some(Errno::EDQUOT));
     assert_eq!(mount.remote.open_handles(), 0);
 }
 
@@ -348,7 +347,7 @@ async fn a_close_whose_answer_is_lost_is_no_failed_write() {
         mount.write(0, "content").await;
         mount.faulty.fail_after(Call::Flush, 1, error);
         assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
-        assert_eq!(mount.vfs.take_lost_write(), None);
+        assert_eq!(mount.vfs.lost_write(), None);
         mount.vfs.release(mount.handle);
     }
 }

@@ -45,9 +45,13 @@ impl Ending {
         }
     }
 
-    /// What was acknowledged to its writers, and given up.
-    pub fn given_up(&self) -> Option<Left> {
-        self.given_up.get().copied()
+    /// What will not be at the server of all that was acknowledged to those who wrote it, in words.
+    pub fn lost(&self, vfs: &Vfs) -> Option<String> {
+        if let Some(error) = vfs.lost_write() {
+            return Some(format!("a file that was closed could not be written: {error}"));
+        }
+        let left = self.given_up.get()?;
+        Some(format!("{left} of killed or interrupted writers were given up"))
     }
 
     /// Waits until everything is at the server, or nothing gets on for too long.
@@ -68,7 +72,7 @@ impl Ending {
 
 /// What was acknowledged and is not at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
+struct Left {
     bytes: u64,
     /// Of attributes.
     changes: u64,

@@ -44,7 +44,7 @@ impl Controlled {
 #[async_trait]
 impl Asked for Controlled {
     fn status(&self) -> MountStatus {
-        gather::status(&self.stack, &self.vfs, self.adapter.opened_through(), self.since)
+        gather::status(&self.stack, &self.vfs, &self.adapter, self.since)
     }
 
     async fn change(&self, change: Change) -> Result<(), Problem> {

@@ -136,7 +136,7 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     let _ = tokio::time::timeout(SETTLING_LIMIT, stack.settled()).await;
     drop(stack);
     let mut code = ExitCode::from(EXIT_OK);
-    match lost(&vfs, &adapter) {
+    match adapter.ending().lost(&vfs) {
         None => record.into_iter().for_each(Record::ended),
         Some(reason) => {
             record.into_iter().for_each(|record| record.failed(&reason));
@@ -148,15 +148,6 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
         return ExitCode::from(EXIT_FAILURE);
     }
     code
-}
-
-/// What is not at the server of all that was acknowledged to those who wrote it, in words.
-fn lost(vfs: &Vfs, adapter: &Adapter) -> Option<String> {
-    if let Some(error) = vfs.take_lost_write() {
-        return Some(format!("a file that was closed could not be written: {error}"));
-    }
-    let left = adapter.ending().given_up()?;
-    Some(format!("{left} of killed or interrupted writers were given up"))
 }
 
 /// What serves a mount.

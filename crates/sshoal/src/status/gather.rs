@@ -11,14 +11,15 @@ use super::schema::{
     CacheStatus, DiskStatus, HostStatus, MountStatus, OpenStatus, SessionState, SessionStatus,
     SourceStatus, State, UnionStatus, Unwritten,
 };
+use crate::adapter::Adapter;
 use crate::report::printable;
 use crate::sources::PoolMode;
 use crate::stack::disk::Disk;
 use crate::stack::{Source, Stack};
 
-/// How the mount is that shows `stack` through `vfs` since `mounted`; so many opens were left to
-/// the kernel.
-pub fn status(stack: &Stack, vfs: &Vfs, opened_through: u64, mounted: Instant) -> MountStatus {
+/// How the mount is that shows `stack` through `vfs` and `adapter` since `mounted`.
+pub fn status(stack: &Stack, vfs: &Vfs, adapter: &Adapter, mounted: Instant) -> MountStatus {
+    let (opened_through, lost) = (adapter.opened_through(), adapter.ending().lost(vfs));
     let figures = vfs.figures();
     let mut sources: Vec<SourceStatus> =
         stack.sources().iter().map(|one| source(one, stack.request().pool)).collect();
@@ -50,7 +51,9 @@ pub fn status(stack: &Stack, vfs: &Vfs, opened_through: u64, mounted: Instant) -
             bytes: figures.dirty_bytes,
             limit_bytes: figures.dirty_limit_bytes,
             files: figures.dirty_files as u64,
+            changes: figures.dirty_changes,
         },
+        lost,
         open: OpenStatus {
             files: figures.open_files as u64,
             directories: figures.open_directories as u64,

@@ -24,6 +24,8 @@ pub struct MountStatus {
     pub sources: Vec<SourceStatus>,
     /// What was acknowledged to applications and is not at the servers yet.
     pub unwritten: Unwritten,
+    /// What was acknowledged to applications and will never be there, if there is something.
+    pub lost: Option<String>,
     /// What is open.
     pub open: OpenStatus,
     /// What is kept in memory.
@@ -155,6 +157,8 @@ pub struct Unwritten {
     pub limit_bytes: u64,
     /// Files that they belong to.
     pub files: u64,
+    /// Changes of attributes.
+    pub changes: u64,
 }
 
 /// What is open.

@@ -75,6 +75,7 @@ fn status(out: &mut String, status: &MountStatus) {
         some => format!("{} in {} (at most {limit})", bytes(some), count(unwritten.files, "file")),
     };
     fact(out, "unwritten", &words);
+    status.lost.iter().for_each(|lost| fact(out, "lost", &printable(lost).to_string()));
     status.sources.iter().for_each(|source| waiting(out, source));
     let (files, directories) = (status.open.files, status.open.directories);
     fact(out, "open", &format!("{}, {}", count(files, "file"), count(directories, "directory")));

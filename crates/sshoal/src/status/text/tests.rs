@@ -49,7 +49,7 @@ fn mounted(sources: Vec<SourceStatus>) -> MountStatus {
         pid: 77,
         up_ms: 7_500_000,
         sources,
-        unwritten: Unwritten { bytes: 0, limit_bytes: 128 << 20, files: 0 },
+        unwritten: Unwritten { limit_bytes: 128 << 20, ..Unwritten::default() },
         open: OpenStatus { files: 5, directories: 1 },
         cache: CacheStatus {
             inodes: 1234,
@@ -99,7 +99,7 @@ fn branches_are_a_table_and_trouble_is_told() {
     beta.unacknowledged_bytes = 1 << 20;
     let mut status = mounted(vec![alpha, pool, beta]);
     status.union = Some(UnionStatus { create: "epff".into(), action: "first".into() });
-    status.unwritten = Unwritten { bytes: 13 << 20, limit_bytes: 128 << 20, files: 1 };
+    status.unwritten = Unwritten { bytes: 13 << 20, limit_bytes: 128 << 20, files: 1, changes: 0 };
     let expected = "\
 /mnt/d
   process    77, sshoal 0.1.0, for 2 h 5 min

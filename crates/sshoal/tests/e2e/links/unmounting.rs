@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -40,7 +41,10 @@ impl Unmounting {
     /// It says what it waits for, and waits.
     #[track_caller]
     fn waits(&mut self) {
-        eventually(SOON, "it tells what it waits for", || self.words().contains("It gives up"));
+        eventually(SOON, "it tells what it waits for", || {
+            assert_eq!(self.process.try_wait(Duration::ZERO), None, "{}", self.words());
+            self.words().contains("It gives up")
+        });
         assert_eq!(self.process.try_wait(SECOND), None);
     }
 }
