@@ -201,12 +201,15 @@ impl<'a> Writer<'a> {
             let written = tally.call(LANE, "pwrite", || writer.file.write_all_at(block, at as u64));
             // Also after a refused write: what went wrong is reported before there is room again.
             let synced = tally.call(LANE, "fsync", || writer.file.sync_all());
+            let outcomes = format!("write {written:?}, fsync {synced:?}");
             match written.and(synced) {
                 Ok(()) if writer.errors == 0 => writer.synced = at + BLOCK_BYTES,
                 Ok(()) => {}
                 Err(error) if is_full(&error) => writer.errors += 1,
                 Err(error) => {
-                    scene.divergence(&format!("write to a full disk: {error}"));
+                    let free = free_bytes(scene);
+                    let text = format!("write to a full disk ({free} bytes are free): {error}");
+                    scene.divergence(&format!("{text} ({outcomes})"));
                     writer.errors += 1;
                 }
             }
