@@ -90,7 +90,7 @@ impl Host {
 
 async fn copied(to: &OpenHandle, answer: sftp::Result<()>) -> Result<()> {
     let Err(error) = answer else { return Ok(()) };
-    match Probe(&to.session).handle(&error, &to.handle, 0).await {
+    match Probe(&to.session).handle(&error, &to.handle, None, 0).await {
         // Whatever it is, reading and writing will tell.
         Errno::EIO if error.status().is_some() => Err(Errno::EOPNOTSUPP),
         errno => Err(errno),

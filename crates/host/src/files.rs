@@ -119,12 +119,12 @@ impl Host {
         };
         if len <= max_write {
             let (open, answer) = piece::one(turn.clone(), piece(0, len)).await;
-            return written(&open, answer, at(0), len).await;
+            return written(&file, &open, answer, at(0), len).await;
         }
         let pieces = parts(len, max_write).map(|(at, len)| piece(at, len)).collect();
         let answers = piece::all(turn.clone(), pieces).await;
         for ((part, _), (open, answer)) in parts(len, max_write).zip(answers) {
-            written(&open, answer, at(part), len).await?;
+            written(&file, &open, answer, at(part), len).await?;
         }
         Ok(())
     }
@@ -137,7 +137,10 @@ impl Host {
         let turn = file.enter(EVERYTHING, false, Some(open.session.slot));
         match piece::in_turn(&turn, open.session.client.fsync(&open.handle)).await {
             Ok(()) => Ok(()),
-            Err(error) => Err(Probe(&open.session).handle(&error, &open.handle, 0).await),
+            Err(error) => {
+                let name = file.named.name();
+                Err(Probe(&open.session).handle(&error, &open.handle, name, 0).await)
+            }
         }
     }
 
@@ -190,6 +193,7 @@ fn parts(len: u32, most: u32) -> impl Iterator<Item = (u32, u32)> {
 
 /// What became of a write of `len` bytes, or of a part of one that begins at `offset`.
 async fn written(
+    file: &OpenFile,
     open: &OpenHandle,
     answer: sftp::Result<()>,
     offset: Option<u64>,
@@ -199,7 +203,8 @@ async fn written(
         Ok(()) => Ok(()),
         Err(error) => {
             let probe = Probe(&open.session);
-            Err(probe.write(&error, &open.handle, offset, u64::from(len)).await)
+            let of = (&open.handle, file.named.name());
+            Err(probe.write(&error, of, offset, u64::from(len)).await)
         }
     }
 }

@@ -130,7 +130,7 @@ impl Attempt<'_> {
         let (cut, after) =
             gather::both(client.fsetstat(&open.handle, empty), client.fstat(&open.handle)).await;
         if let Err(error) = cut.and(after.as_ref().map(|_| ()).map_err(Clone::clone)) {
-            return Err(self.probe().handle(&error, &open.handle, 0).await);
+            return Err(self.probe().handle(&error, &open.handle, None, 0).await);
         }
         let attr = after.map_err(|_| Errno::EIO).and_then(|attrs| attr::from_wire(&attrs))?;
         Ok((open, attr))

@@ -398,8 +398,14 @@ impl Probe<'_> {
     }
 
     /// After the size of an open file could not be changed to `size`.
-    pub(crate) async fn resize(self, error: &Error, handle: &RemoteHandle, size: u64) -> Errno {
-        match self.handle(error, handle, 0).await {
+    pub(crate) async fn resize(
+        self,
+        error: &Error,
+        handle: &RemoteHandle,
+        name: Option<RemotePath>,
+        size: u64,
+    ) -> Errno {
+        match self.handle(error, handle, name, 0).await {
             // Where it grows, no room is needed.
             Errno::EIO | Errno::ENOSPC
                 if error.status() == Some(StatusCode::FAILURE)
@@ -419,7 +425,7 @@ impl Probe<'_> {
     pub(crate) async fn write(
         self,
         error: &Error,
-        handle: &RemoteHandle,
+        (handle, name): (&RemoteHandle, Option<RemotePath>),
         offset: Option<u64>,
         bytes: u64,
     ) -> Errno {
@@ -427,7 +433,7 @@ impl Probe<'_> {
             (Some(StatusCode::BAD_MESSAGE), Some(offset)) if offset > SMALLEST_LIMIT_BYTES => {
                 Errno::EFBIG
             }
-            _ => self.handle(error, handle, bytes).await,
+            _ => self.handle(error, handle, name, bytes).await,
         }
     }
 
@@ -443,14 +449,29 @@ impl Probe<'_> {
         }
     }
 
-    /// After something failed through a handle that may need room for `bytes`.
-    pub(crate) async fn handle(self, error: &Error, handle: &RemoteHandle, bytes: u64) -> Errno {
+    /// After something failed through a handle of the file that is called `name`, and that may need
+    /// room for `bytes`.
+    pub(crate) async fn handle(
+        self,
+        error: &Error,
+        handle: &RemoteHandle,
+        name: Option<RemotePath>,
+        bytes: u64,
+    ) -> Errno {
         if error.status() != Some(StatusCode::FAILURE) {
             return errno::from_handle(error);
         }
-        match self.0.client.fstatvfs(handle).await {
-            Ok(figures) => no_room(&figures, Need::Bytes(bytes)).unwrap_or(Errno::EIO),
-            Err(_) => self.unless_lost(Errno::EIO),
+        let figures = match (self.0.client.fstatvfs(handle).await, name) {
+            (Ok(figures), _) => Some(figures),
+            // The close of the handle may have been sent behind what has failed.
+            (Err(error), Some(name)) if error.status().is_some() => {
+                self.figures_of_parent(&name).await
+            }
+            (Err(_), _) => None,
+        };
+        match figures {
+            Some(figures) => no_room(&figures, Need::Bytes(bytes)).unwrap_or(Errno::EIO),
+            None => self.unless_lost(Errno::EIO),
         }
     }
 }

@@ -103,8 +103,8 @@ impl Host {
                 Err(Errno::EPERM)
             }
             Err(error) => Err(match change.size {
-                Some(size) => Probe(session).resize(&error, handle, size).await,
-                None => Probe(session).handle(&error, handle, 0).await,
+                Some(size) => Probe(session).resize(&error, handle, file.named.name(), size).await,
+                None => Probe(session).handle(&error, handle, file.named.name(), 0).await,
             }),
         }
     }

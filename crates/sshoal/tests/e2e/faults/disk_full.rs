@@ -82,6 +82,23 @@ fn a_full_disk_is_told_as_such_and_nothing_fsynced_is_missing() {
     assert!(fs::read(mount.at("small")).unwrap() == content[..1 << 20]);
 }
 
+/// The close of a file at the server goes out right behind its writes, before it is known that these
+/// have failed.
+#[test]
+fn a_close_behind_a_write_that_fails_tells_why() {
+    let (_disk, world, mount) = full_world();
+    let filler = on_server(&world, &mount, "filler");
+    let filled = fs::write(&filler, pattern(2 * ROOM_BYTES)).unwrap_err();
+    assert_eq!(filled.raw_os_error(), Some(libc::ENOSPC));
+    let content = pattern(256 << 10);
+    for number in 0..50 {
+        let file = File::create(mount.at(format!("file{number}"))).unwrap();
+        let written = file.write_all_at(&content, 0);
+        let error = written.and(close(file)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{number}: {error}");
+    }
+}
+
 #[test]
 fn a_write_behind_error_comes_at_close_at_the_latest() {
     let (_disk, _world, mount) = full_world();
