@@ -73,7 +73,8 @@ fn refusal(error: &fuse::Error) -> String {
 }
 
 fn wait(mut record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
-    let pid = record.pid().map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string());
+    let daemon = record.pid();
+    let pid = daemon.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string());
     let (told, end) = mpsc::channel();
     let asked = record.try_clone();
     thread::spawn(move || {
@@ -89,7 +90,7 @@ fn wait(mut record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
         }
         let holder = mounts::elsewhere(mount);
         if let (Some(holder), Ok(asked)) = (holder, &asked)
-            && let Some(lost) = written(asked)
+            && let Some(lost) = written(asked, daemon)
         {
             if let Some(reason) = lost {
                 return Err(data_lost(what, &reason));
@@ -125,9 +126,14 @@ fn data_lost(what: &str, reason: &str) -> Problem {
     Problem::new(what, format!("unmounted, but data was lost: {}", printable(reason)))
 }
 
-/// What the daemon says is lost of all that was acknowledged, once nothing of it is on its way.
-fn written(daemon: &Found) -> Option<Option<String>> {
-    let Ok(Reply::Status(status)) = client::ask(daemon, Wish::Status) else { return None };
+/// What the daemon of this process says is lost of all that was acknowledged, once nothing of it is on
+/// its way. When the file system is gone, another mount may get its number, and be the one that is
+/// mounted in another namespace and answers.
+fn written(record: &Found, daemon: Option<u32>) -> Option<Option<String>> {
+    let Ok(Reply::Status(status)) = client::ask(record, Wish::Status) else { return None };
+    if Some(status.pid) != daemon {
+        return None;
+    }
     let is_written = status.unwritten.bytes == 0 && status.unwritten.changes == 0;
     (is_written || status.lost.is_some()).then_some(status.lost)
 }

@@ -45,7 +45,7 @@ impl Unmounting {
             assert_eq!(self.process.try_wait(Duration::ZERO), None, "{}", self.words());
             self.words().contains("It gives up")
         });
-        assert_eq!(self.process.try_wait(SECOND), None);
+        assert_eq!(self.process.try_wait(SECOND), None, "{}", self.words());
     }
 }
 
@@ -56,7 +56,7 @@ fn held_up(outage: Outage) -> HeldUp {
 /// The daemon said so too.
 #[track_caller]
 fn assert_given_up(mut unmounting: Unmounting, mount: &mut Mount) {
-    assert_eq!(unmounting.process.wait(SOON).code(), Some(1));
+    assert_eq!(unmounting.process.wait(SOON).code(), Some(1), "{}", unmounting.words());
     let words = unmounting.words();
     let bytes = format!("data was lost: {BYTES} bytes");
     assert!(words.contains(&bytes), "{words}");
