@@ -201,9 +201,14 @@ impl Core {
             }
             match attempt {
                 // It is open, and the answer to this is missing all the same: it was not opened like
-                // this, or lost again already.
+                // this, closed by a flush, or lost again already.
                 Ok(()) => {
-                    if let Some(Usable { epoch, .. }) = handle.usable()? {
+                    handle.usable()?;
+                    let open = {
+                        let state = handle.body.lock();
+                        (state.phase == Phase::Open).then_some(state.epoch)
+                    };
+                    if let Some(epoch) = open {
                         handle.body.lost(epoch);
                         lost = Some(Errno::ESTALE);
                     }
