@@ -24,10 +24,11 @@ calls! {
 }
 
 impl Call {
-    /// Whether it costs a round trip. `Close` and `Closedir` do not: no caller waits for them.
+    /// Whether it costs a round trip. `Close` and `Closedir` do not: no caller waits for them. Nor
+    /// does `Flush`: it goes out with the question that comes before it.
     #[must_use]
     pub fn is_round_trip(self) -> bool {
-        !matches!(self, Call::Close | Call::Closedir)
+        !matches!(self, Call::Close | Call::Closedir | Call::Flush)
     }
 }
 
