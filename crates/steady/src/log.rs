@@ -75,6 +75,11 @@ impl Change {
         }
     }
 
+    /// Whether it sets the size through a handle.
+    fn is_size(&self) -> bool {
+        matches!(self, Change::Set(AttrChange { size: Some(_), .. }))
+    }
+
     /// Bytes of content that are kept for it.
     pub(crate) fn len(&self) -> u64 {
         match self {
@@ -430,8 +435,14 @@ impl Log {
     /// The bytes of an entry that nothing newer has decided about.
     fn parts_left(&self, position: usize) -> Vec<Range<u64>> {
         let mut parts = vec![self.entries[position].change.range()];
-        for covered in self.entries.iter().skip(position + 1).filter_map(Entry::happened) {
-            parts = parts.into_iter().flat_map(|part| without(part, &covered)).collect();
+        for newer in position + 1..self.entries.len() {
+            let entry = &self.entries[newer];
+            // A cut that is not sent again would not cut off what is written anew.
+            let is_cut = entry.change.is_size() && self.is_cut_already(newer);
+            let covered = entry.happened().or_else(|| is_cut.then(|| entry.change.range()));
+            if let Some(covered) = covered {
+                parts = parts.into_iter().flat_map(|part| without(part, &covered)).collect();
+            }
         }
         parts
     }
