@@ -144,9 +144,11 @@ impl File {
     pub(crate) fn begin_change(&self) {
         self.changed.store(true, Ordering::SeqCst);
         let mut unsynced = self.lock_unsynced();
+        let home = self.home();
+        self.named.changed_through(home.member.index);
         unsynced.begun += 1;
         if !std::mem::replace(&mut unsynced.counted, true) {
-            self.home().member.unsynced.fetch_add(1, Ordering::SeqCst);
+            home.member.unsynced.fetch_add(1, Ordering::SeqCst);
         }
     }
 

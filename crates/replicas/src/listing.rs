@@ -166,7 +166,8 @@ impl Replicas {
                 let changed = self.recent.of(&path)?.gateway;
                 Some(changed).filter(|gateway| self.gateways.members[*gateway].is_usable())
             });
-            let is_current = self.is_current(&path, gateway, attr);
+            let is_current =
+                self.is_current(&path, gateway, attr) && !self.is_doubtful(&path, gateway);
             if !is_current || teller.is_some_and(|teller| teller != gateway) {
                 entry.attr = None;
             } else if let Some(named) = named {

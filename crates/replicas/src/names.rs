@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Attr, RemotePath, Timestamp};
+use tokio::time::Instant;
 
 /// What tells one version of a file's content from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ struct State {
     home: Option<usize>,
     /// The version that is shown by all who are used to read it.
     agreed: Option<Version>,
+    /// Through which gateway a change of its content was sent last, and when.
+    changed: Option<(usize, Instant)>,
 }
 
 /// What the open files of one path have in common.
@@ -49,7 +52,7 @@ pub(crate) struct Named {
 
 impl Named {
     fn new(path: &RemotePath) -> Named {
-        let state = State { name: Some(path.clone()), home: None, agreed: None };
+        let state = State { name: Some(path.clone()), home: None, agreed: None, changed: None };
         Named {
             state: Mutex::new(state),
             holders: AtomicUsize::new(0),
@@ -96,6 +99,21 @@ impl Named {
     pub(crate) fn changed(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
         self.lock().agreed = None;
+    }
+
+    /// A change of its content is about to be sent through `gateway`.
+    pub(crate) fn changed_through(&self, gateway: usize) {
+        self.lock().changed = Some((gateway, Instant::now()));
+    }
+
+    /// When its content was changed through another gateway than this, if that one was the last.
+    pub(crate) fn changed_elsewhere(&self, gateway: usize) -> Option<Instant> {
+        self.lock().changed.filter(|(other, _)| *other != gateway).map(|(_, at)| at)
+    }
+
+    /// What is shown of it from now on is later than all changes.
+    pub(crate) fn looked_anew(&self) {
+        self.lock().changed = None;
     }
 
     /// All who are used to read it show this version, if there was no change since `changes`.

@@ -60,6 +60,7 @@ impl Replicas {
                     // A gateway looks anew at what is opened.
                     if self.is_doubtful(path, home) {
                         self.recent.note_version(path, home, Version::of(&attr));
+                        named.looked_anew();
                     }
                     named.shown(&attr);
                     let file = File::new(handle, &attr, named, flags, &self.recent);

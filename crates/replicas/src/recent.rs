@@ -186,6 +186,11 @@ impl Recent {
         if self.is_empty() { 0 } else { self.count.load(Ordering::SeqCst) }
     }
 
+    /// Whether other gateways may still show what was before a change at this time.
+    pub(crate) fn may_be_unseen(&self, changed_at: Instant) -> bool {
+        changed_at.elapsed() < self.lag
+    }
+
     /// Notes that `path` is being changed, or was just now, through `gateway`.
     pub(crate) fn note(&self, path: &RemotePath, gateway: usize, extent: Extent) {
         let now = Instant::now();

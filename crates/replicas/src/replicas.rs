@@ -119,7 +119,9 @@ impl Replicas {
     /// of it since: then nothing tells whether `gateway` shows what was before.
     pub(crate) fn is_doubtful(&self, path: &RemotePath, gateway: usize) -> bool {
         let changed = self.recent.of(path).filter(|it| it.gateway != gateway);
+        let open = || self.names.get(path)?.changed_elsewhere(gateway);
         changed.is_some_and(|changed| changed.unseen)
+            || open().is_some_and(|at| self.recent.may_be_unseen(at))
     }
 
     /// The answer of `gateway` about `path`, unless it denies what another one has done a short

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
+use base::{Access, Attr, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
 use replicas::{Mode, Replicas};
 use testkit::{Call, FaultyRemote, Lagging, MemRemote, path};
@@ -63,6 +63,14 @@ impl Behind {
         self.pool.closedir(dh);
         names.sort();
         names
+    }
+
+    /// The attributes of the first entry of a listing.
+    async fn listed_attr(&self, at: &str) -> Option<Attr> {
+        let dh = self.pool.opendir(&path(at)).await.unwrap();
+        let entries = self.pool.readdir(dh).await.unwrap().unwrap();
+        self.pool.closedir(dh);
+        entries[0].attr
     }
 
     async fn content(&self, at: &str) -> Vec<u8> {
@@ -305,6 +313,7 @@ async fn a_size_from_before_a_change_is_not_believed() {
     it.gateways[0].cut();
     assert_eq!(it.gateways[1].lstat(&path("file")).await.unwrap().size, 3);
     assert_eq!(it.pool.lstat(&path("file")).await, Err(Errno::EHOSTDOWN));
+    assert_eq!(it.listed_attr("").await, None);
     // It is looked at anew where it is opened.
     assert_eq!(it.content("file").await, b"newer content");
     assert_eq!(it.pool.lstat(&path("file")).await.unwrap().size, 13);
@@ -326,10 +335,7 @@ async fn an_older_size_is_not_believed_while_the_gateway_that_wrote_is_away() {
     // The other gateway still shows what it has seen before.
     assert_eq!(it.gateways[1].lstat(&at).await.unwrap().size, 3);
     assert_eq!(it.pool.lstat(&at).await, Err(Errno::EHOSTDOWN));
-    let dh = it.pool.opendir(&path("d")).await.unwrap();
-    let entries = it.pool.readdir(dh).await.unwrap().unwrap();
-    assert_eq!(entries[0].attr, None);
-    it.pool.closedir(dh);
+    assert_eq!(it.listed_attr("d").await, None);
     match it.pool.open(&at, read).await {
         Ok(opened) => {
             assert_eq!(opened.attr.size, 11);
@@ -343,6 +349,48 @@ async fn an_older_size_is_not_believed_while_the_gateway_that_wrote_is_away() {
     assert_eq!(it.server.open_handles(), 0);
 }
 
+/// The same of what is written and not closed yet.
+#[tokio::test(start_paused = true)]
+async fn an_older_size_of_an_open_file_is_not_believed_while_its_gateway_is_away() {
+    let it = Behind::new(Mode::Failover);
+    it.server.put_file("d/file", b"old");
+    it.all_see(&["d", "d/file"]).await;
+    let at = path("d/file");
+    let fh = it.pool.open(&at, OpenFlags::existing(Access::Write)).await.unwrap().fh;
+    it.pool.write(fh, 0, Bytes::from_static(b"new content")).await.unwrap();
+    it.gateways[0].cut();
+    assert_eq!(it.gateways[1].lstat(&at).await.unwrap().size, 3);
+    // The first one finds out that it is away.
+    for _ in 0..3 {
+        assert_eq!(it.pool.lstat(&at).await, Err(Errno::EHOSTDOWN));
+    }
+    assert_eq!(it.listed_attr("d").await, None);
+    // It is looked at anew where it is opened.
+    assert_eq!(it.content("d/file").await, b"new content");
+    assert_eq!(it.pool.lstat(&at).await.unwrap().size, 11);
+    it.pool.close(fh);
+    assert_eq!(it.pool.lstat(&at).await.unwrap().size, 11);
+}
+
+/// After the lag all gateways show what was written, also while the file is open.
+#[tokio::test(start_paused = true)]
+async fn an_open_file_whose_gateway_is_away_is_shown_by_another_after_the_lag() {
+    let it = Behind::new(Mode::Failover);
+    it.server.put_file("file", b"old");
+    it.all_see(&["file"]).await;
+    let at = path("file");
+    let fh = it.pool.open(&at, OpenFlags::existing(Access::Write)).await.unwrap().fh;
+    it.pool.write(fh, 0, Bytes::from_static(b"new content")).await.unwrap();
+    it.gateways[0].cut();
+    // The first one finds out that it is away.
+    for _ in 0..3 {
+        assert_eq!(it.pool.lstat(&at).await, Err(Errno::EHOSTDOWN));
+    }
+    tokio::time::advance(LAG).await;
+    assert_eq!(it.pool.lstat(&at).await.unwrap().size, 11);
+    it.pool.close(fh);
+}
+
 /// The attributes of an open file are told by who shows its content.
 #[tokio::test(start_paused = true)]
 async fn a_listing_tells_nothing_newer_than_what_an_open_file_shows() {
@@ -353,11 +401,8 @@ async fn a_listing_tells_nothing_newer_than_what_an_open_file_shows() {
     it.server.put_file("d/file", b"changed by another");
     // The home fails for a moment, so somebody else lists, who sees the change.
     it.gateways[0].fail(Call::Opendir, 1, Errno::EHOSTDOWN);
-    let dh = it.pool.opendir(&path("d")).await.unwrap();
+    assert_eq!(it.listed_attr("d").await, None);
     assert!(it.gateways[1].calls(Call::Opendir) == 1);
-    let entries = it.pool.readdir(dh).await.unwrap().unwrap();
-    assert_eq!(entries[0].attr, None);
-    it.pool.closedir(dh);
     it.pool.close(fh);
 }
 
