@@ -168,11 +168,7 @@ impl Core {
                     handle.body.lost(epoch);
                     lost = Some(errno);
                 }
-                // Such a handle is found before anything is sent through it.
-                Err(errno)
-                    if errno == Errno::ESTALE
-                        || errno == Errno::EBADF && !handle.is_open_as(fh) =>
-                {
+                Err(errno) if handle.is_stale(fh, errno) => {
                     ticket.lost(false);
                     handle.body.lost(epoch);
                     lost = Some(Errno::ESTALE);

@@ -19,10 +19,7 @@ const BUSY: u64 = u64::MAX;
 
 /// Whether an error of a call through this handle below says that it is of no use.
 fn is_lost(errno: Errno, handle: &Handle, Usable { fh, epoch }: Usable) -> bool {
-    is_loss(errno)
-        || errno == Errno::ESTALE
-        || handle.is_newer_than(epoch)
-        || errno == Errno::EBADF && !handle.is_open_as(fh)
+    is_loss(errno) || handle.is_stale(fh, errno) || handle.is_newer_than(epoch)
 }
 
 impl Core {

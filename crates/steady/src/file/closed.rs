@@ -18,7 +18,6 @@ use base::{Errno, Fh, RemotePath, Result};
 
 use super::{Body, Handle, Phase, State};
 use crate::Core;
-use crate::call::Trouble;
 use crate::recover;
 
 impl State {
@@ -34,10 +33,14 @@ impl Handle {
         self.body.lock().is_closed(self.number)
     }
 
-    /// Whether the handle below is this one, and open as far as is known.
-    pub(crate) fn is_open_as(&self, fh: Fh) -> bool {
-        let state = self.body.lock();
-        state.slots.get(&self.number).is_some_and(|slot| slot.fh == fh && !slot.closed)
+    /// Whether this error says that the handle below is of no use, which is found before anything is
+    /// sent through it: it was lost, or closed by a flush.
+    pub(crate) fn is_stale(&self, fh: Fh, errno: Errno) -> bool {
+        let is_open = || {
+            let state = self.body.lock();
+            state.slots.get(&self.number).is_some_and(|slot| slot.fh == fh && !slot.closed)
+        };
+        errno == Errno::ESTALE || errno == Errno::EBADF && !is_open()
     }
 
     /// The handle below is about to be closed. `false` if it is closed already.
@@ -107,17 +110,9 @@ impl Core {
 
     /// Opens the file again for this handle if a flush has closed it.
     pub(crate) async fn opened_if_closed(self: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
-        if !handle.is_closed() {
-            return Ok(());
-        }
-        let mut trouble = Trouble::new(self);
-        let mut lost = None;
-        loop {
-            trouble.after(lost.take()).await?;
-            match trouble.within(self.open_closed(handle)).await {
-                Err(errno) if trouble.goes_on_after(errno) => lost = Some(errno),
-                opened => return opened,
-            }
+        match handle.is_closed() {
+            true => self.repeated(|| Box::pin(self.open_closed(handle))).await,
+            false => Ok(()),
         }
     }
 

@@ -102,8 +102,10 @@ impl Files {
             true => Some(Ticket::elsewhere(core, &body, Change::SetByPath(empty)).await?),
             false => None,
         };
-        let next = body.lock().quiet_next(u64::from(cut.is_some()));
-        let is_seen = body.lock().is_seen;
+        let (next, is_seen) = {
+            let state = body.lock();
+            (state.quiet_next(u64::from(cut.is_some())), state.is_seen)
+        };
         let expect = is_seen.then(|| body.expect());
         Ok(Before { body, expect, next, cut })
     }
@@ -174,8 +176,8 @@ impl Files {
             cut.happened(core);
         }
         let name = body.lock().name.clone();
-        let moved = name.filter(|name| name != path);
-        let same_name = body.lock().name.as_ref() == Some(path);
+        let same_name = name.as_ref() == Some(path);
+        let moved = name.filter(|_| !same_name);
         // What was renamed meanwhile was opened before that: a later open finds nothing, unless it
         // makes something new.
         let followed = moved.is_some() && (flags.create == Create::Never || body.lock().is_seen);
