@@ -19,10 +19,8 @@ use base::task::Task;
 use base::{Attr, AttrChange, Errno, FileKind, Result};
 
 use crate::config::Consistency;
-use crate::dirty::DirtyChange;
 use crate::inode::{Inode, State};
-use crate::open::OpenFile;
-use crate::tree::Ticks;
+use crate::write_behind::OnItsWay;
 use crate::{Stat, Vfs};
 
 /// Bits that the server may refuse to set, or take away.
@@ -104,21 +102,22 @@ impl Vfs {
                 state.begin_change(self.ticks.advance());
                 let number = inode.writes.begin_other(file.number);
                 let ticks = self.ticks.clone();
-                let dirty = self.dirty.change();
-                (attr, Some(OnItsWay { file: file.clone(), ticks, number, _dirty: dirty }))
+                let on_its_way = OnItsWay { file: file.clone(), ticks, number };
+                (attr, Some((on_its_way, self.dirty.change())))
             }
         };
-        if let Some(sending) = sending {
+        if let Some((on_its_way, dirty)) = sending {
             file.note_write();
-            let (shared, number) = (self.shared.clone(), sending.number);
+            let (shared, number) = (self.shared.clone(), on_its_way.number);
             Task::start(async move {
                 if let Err(error) = shared.remote.fsetattr(fh, change).await {
                     if is_refusal(error) {
                         shared.refuses_attributes.store(true, Ordering::Relaxed);
                     }
-                    sending.file.fail(error);
+                    on_its_way.file.fail(error);
                 }
-                drop(sending);
+                drop(on_its_way);
+                drop(dirty);
             });
             // Polled once, and so sent.
             inode.writes.sent(number);
@@ -144,26 +143,6 @@ impl Vfs {
 /// Whether the server would refuse the next change, too.
 fn is_refusal(error: Errno) -> bool {
     matches!(error, Errno::EPERM | Errno::EACCES | Errno::EOPNOTSUPP | Errno::EINVAL)
-}
-
-/// A change on its way. Ends when dropped.
-struct OnItsWay {
-    file: Arc<OpenFile>,
-    ticks: Arc<Ticks>,
-    number: u64,
-    _dirty: DirtyChange,
-}
-
-impl Drop for OnItsWay {
-    fn drop(&mut self) {
-        let inode = &self.file.inode;
-        {
-            let mut state = inode.state();
-            state.end_change(self.ticks.advance());
-            inode.writes.end(self.number);
-        }
-        inode.writes.send_after(self.file.number);
-    }
 }
 
 #[cfg(test)]

@@ -10,13 +10,11 @@
 //! nobody waits for any more.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
-use std::task::{Context, Poll};
 
 use base::{Errno, Fh, Lent, Remote, Result};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use crate::inode::Inode;
 use crate::shared::Shared;
@@ -79,87 +77,66 @@ impl Written {
     /// Finishes the handle in the background.
     pub(crate) fn finish(self, remote: &Arc<dyn Remote>, fh: Fh) {
         let lent = Lent::new(remote.clone(), fh);
-        self.in_background(async move { lent.finish().await });
+        self.start(async move { lent.finish().await }, None);
     }
 
-    /// Waits for the server's answer where no application does.
-    fn in_background(self, asked: impl Future<Output = Result<()>> + Send + 'static) {
+    /// Has the server close the file, as `asked`, and returns its answer. That is seen through when
+    /// nobody waits for it any more.
+    pub(crate) async fn close_there(
+        self,
+        asked: impl Future<Output = Result<()>> + Send + 'static,
+    ) -> Result<()> {
+        let (answer, answered) = oneshot::channel();
+        self.start(asked, Some(answer));
+        // It ends without an answer only when the mount does.
+        answered.await.unwrap_or(Ok(()))
+    }
+
+    /// Begins to ask the server, now. Its answer is for who waits for it, if anybody does.
+    fn start(
+        self,
+        asked: impl Future<Output = Result<()>> + Send + 'static,
+        waiting: Option<oneshot::Sender<Result<()>>>,
+    ) {
         // Without these the mount is over, and the handle is closed when this is dropped.
         let (Some(shared), Ok(_)) = (self.shared.upgrade(), tokio::runtime::Handle::try_current())
         else {
             return;
         };
         let under_way = shared.closing.begin();
+        let lost_write = shared.lost_write.clone();
         shared.background.start(async move {
-            if let Err(error) = asked.await {
-                self.failed(error);
+            let answer = asked.await.or_else(|error| self.failed(error));
+            let untold = match waiting {
+                Some(waiting) => waiting.send(answer).err().unwrap_or(Ok(())),
+                None => answer,
+            };
+            if let Err(error) = untold {
+                *lost_write.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             }
             drop(under_way);
         });
     }
 
-    /// Has the server close the file, as `asked`, and returns its answer.
-    pub(crate) fn close_there(
-        self,
-        asked: impl Future<Output = Result<()>> + Send + 'static,
-    ) -> ClosingThere {
-        ClosingThere { asked: Some(Box::pin(asked)), is_sent: false, written: Some(self) }
-    }
-
-    /// Logs the answer of the server. The error that it reports, if it does report one.
-    fn answered(&self, answer: Result<()>) -> Option<Errno> {
-        // Where it does not close the file earlier, it is finished later.
-        let error = answer.err().filter(|error| *error != Errno::EOPNOTSUPP)?;
-        let shared = self.shared.upgrade()?;
+    /// Logs an error of the server. `Ok` if it does not say that writes have failed.
+    fn failed(&self, error: Errno) -> Result<()> {
+        let Some(shared) = self.shared.upgrade() else { return Ok(()) };
+        if error == Errno::EOPNOTSUPP {
+            // Where the file is not closed earlier, it is finished later.
+            return Ok(());
+        }
         let inode = self.inode.upgrade();
         let path = inode.as_ref().and_then(|inode| shared.path(inode.ino).ok());
         let path = path.map_or_else(|| "a removed file".to_owned(), |path| path.to_string());
         if matches!(error, Errno::EHOSTDOWN | Errno::ETIMEDOUT | Errno::ESTALE) {
             // Every write was acknowledged; only this answer is missing.
             tracing::warn!("{path}: the server's answer to its close is not known: {error}");
-            return None;
+            return Ok(());
         }
         tracing::error!("{path}: the server reports at its close that writes have failed: {error}");
         if let Some(inode) = inode {
             inode.state().write_failed(error);
         }
-        Some(error)
-    }
-
-    /// The same where no application can be told.
-    fn failed(&self, error: Errno) {
-        if let (Some(error), Some(shared)) = (self.answered(Err(error)), self.shared.upgrade()) {
-            *shared.lost_write.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-        }
-    }
-}
-
-type Asked = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
-
-/// A close on its way to the server, which is seen through when this is dropped.
-pub(crate) struct ClosingThere {
-    asked: Option<Asked>,
-    is_sent: bool,
-    written: Option<Written>,
-}
-
-impl Future for ClosingThere {
-    type Output = Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        self.is_sent = true;
-        let Some(asked) = &mut self.asked else { return Poll::Ready(Ok(())) };
-        let Poll::Ready(answer) = asked.as_mut().poll(context) else { return Poll::Pending };
-        self.asked = None;
-        let error = self.written.take().and_then(|written| written.answered(answer));
-        Poll::Ready(error.map_or(Ok(()), Err))
-    }
-}
-
-impl Drop for ClosingThere {
-    fn drop(&mut self) {
-        let (Some(asked), true) = (self.asked.take(), self.is_sent) else { return };
-        let Some(written) = self.written.take() else { return };
-        written.in_background(asked);
+        Err(error)
     }
 }

@@ -98,8 +98,8 @@ impl Vfs {
         let told = async { self.remote.fstat(file.fh().await?).await };
         let closed = async {
             // Not before what is not sent yet.
-            match begun.and_then(|_| file.close_there()) {
-                Some(closing) => closing.await,
+            match begun {
+                Some(_) => file.close_there(&self.remote).await,
                 None => Ok(()),
             }
         };

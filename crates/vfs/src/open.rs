@@ -10,13 +10,13 @@
 use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use base::{Access, Attr, Create, Errno, Fh, FileKind, OpenFlags, RemotePath, Result};
+use base::{Access, Attr, Create, Errno, Fh, FileKind, OpenFlags, Remote, RemotePath, Result};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::config::{Consistency, PageCache};
 use crate::contents::Attached;
-use crate::finish::{ClosingThere, Written};
+use crate::finish::Written;
 use crate::inode::{Inode, Known, OpenHandle, State, Validator};
 use crate::lookup::{MAX_ATTEMPTS, MAX_LOOKS};
 use crate::name_changes::Puts;
@@ -156,23 +156,22 @@ impl OpenFile {
         self.with(|state| state.written = true);
     }
 
-    /// Closes the file at the server, once.
-    pub(crate) fn close_there(&self) -> Option<ClosingThere> {
-        let fh = self.remote.opened()?;
+    /// Closes the file at the server, once, and returns the server's answer.
+    pub(crate) async fn close_there(&self, remote: &Arc<dyn Remote>) -> Result<()> {
+        let Some(fh) = self.remote.opened() else { return Ok(()) };
         if self.with(|state| std::mem::replace(&mut state.closed_there, true)) {
-            return None;
+            return Ok(());
         }
-        let shared = self.shared.upgrade()?;
-        let written = Written::new(self.shared.clone(), &self.inode);
         self.remote.set_flushed(true);
-        let (remote, file) = (shared.remote.clone(), self.remote.clone());
-        Some(written.close_there(async move {
+        let (remote, file) = (remote.clone(), self.remote.clone());
+        let flushed = async move {
             let answer = remote.flush(fh).await;
             if answer == Err(Errno::EOPNOTSUPP) {
                 file.set_flushed(false);
             }
             answer
-        }))
+        };
+        Written::new(self.shared.clone(), &self.inode).close_there(flushed).await
     }
 
     pub(crate) fn note_read_to_end(&self) {

@@ -164,11 +164,12 @@ impl Batch {
     }
 }
 
-/// One write from its beginning to the server's answer. Ends when dropped.
-struct OnItsWay {
-    file: Arc<OpenFile>,
-    ticks: Arc<Ticks>,
-    number: u64,
+/// One write, or one change of attributes that goes out in the order of writes, from its beginning to
+/// the server's answer. Ends when dropped.
+pub(crate) struct OnItsWay {
+    pub(crate) file: Arc<OpenFile>,
+    pub(crate) ticks: Arc<Ticks>,
+    pub(crate) number: u64,
 }
 
 impl Drop for OnItsWay {
