@@ -24,11 +24,10 @@ calls! {
 }
 
 impl Call {
-    /// Whether it costs a round trip. `Close` and `Closedir` do not: no caller waits for them. Nor
-    /// does `Flush`: it goes out with the question that comes before it.
+    /// Whether it costs a round trip. `Close` and `Closedir` do not: no caller waits for them.
     #[must_use]
     pub fn is_round_trip(self) -> bool {
-        !matches!(self, Call::Close | Call::Closedir | Call::Flush)
+        !matches!(self, Call::Close | Call::Closedir)
     }
 }
 

@@ -479,12 +479,14 @@ impl Shared {
         if attr.size > MAX_FILE_BYTES.min(bytes * 2) {
             return Ok(None);
         }
-        let data = match u32::try_from(attr.size) {
-            Ok(len) if len > 0 => self.remote.read(opened.fh, 0, len).await?,
-            _ => Data::new(),
-        };
+        // At most `MAX_FILE_BYTES`.
+        let read = self.remote.read(opened.fh, 0, attr.size as u32);
+        // On its way together with the first, and true of a later moment.
+        let (data, after) = tokio::join!(read, self.remote.fstat(opened.fh));
         drop(file);
-        if data.len() as u64 != attr.size {
+        let (data, after) = (data?, after?);
+        // If another machine was writing to it, the bytes may be of several states.
+        if data.len() as u64 != attr.size || !same_content(&attr, &after) {
             return Ok(None);
         }
         self.learn_ahead(path, &attr, asked);

@@ -500,11 +500,12 @@ async fn every_operation_survives_two_losses_wherever_they_are() {
     }
 }
 
-/// What is not among the cases nobody waits for. A flush goes on as `Finish`.
+/// What is not among the cases nobody waits for, but for a flush, which goes on as `Finish`.
 #[test]
 fn no_operation_is_left_out() {
     let cases = cases();
-    for call in Call::ALL.iter().filter(|call| call.is_round_trip()) {
+    let waited_for = |call: &&Call| call.is_round_trip() && **call != Call::Flush;
+    for call in Call::ALL.iter().filter(waited_for) {
         assert!(cases.iter().any(|case| case.call == *call), "{call:?}");
     }
 }
