@@ -438,25 +438,23 @@ impl Log {
         for newer in position + 1..self.entries.len() {
             let entry = &self.entries[newer];
             // A cut that is not sent again would not cut off what is written anew.
-            let is_cut = entry.change.is_size() && self.is_cut_already(newer);
-            let covered = entry.happened().or_else(|| is_cut.then(|| entry.change.range()));
-            if let Some(covered) = covered {
+            let cut = || self.is_cut_already(newer).then(|| entry.change.range());
+            if let Some(covered) = entry.happened().or_else(cut) {
                 parts = parts.into_iter().flat_map(|part| without(part, &covered)).collect();
             }
         }
         parts
     }
 
-    /// Whether a change of size has been carried out, since something newer beyond that size was
-    /// acknowledged through the same handle. What came by another way may have overtaken it, and
-    /// may be cut off by it as well as not, as long as it is not answered.
+    /// Whether a change of size has been carried out, since something newer was acknowledged through
+    /// the same handle. To set the size once more would undo what is newer. What came by another way
+    /// may have overtaken it, and may be cut off by it as well as not, as long as it is not answered.
     fn is_cut_already(&self, position: usize) -> bool {
         let entry = &self.entries[position];
         let mut newer = self.entries.iter().skip(position + 1);
-        newer.any(|later| {
-            later.through == entry.through
-                && later.happened().is_some_and(|range| range.end > entry.change.range().start)
-        })
+        entry.change.is_size()
+            && entry.may_have_arrived
+            && newer.any(|newer| newer.through == entry.through && newer.happened().is_some())
     }
 
     /// What was being sent again was lost once more.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode, Timestamp};
 use bytes::Bytes;
+use testkit::dice::Dice;
 use testkit::{Call, path};
 
 use super::stage::{Stage, Started, appending, making, others_run, poll_once};
@@ -96,52 +97,53 @@ async fn a_write_does_not_overwrite_what_was_acknowledged_after_it() {
 /// Whichever answers are lost, the file has what all changes make of it in their order.
 #[tokio::test(start_paused = true)]
 async fn any_answers_to_writes_and_changes_of_size_may_be_lost() {
-    enum Step {
-        Write(u64, &'static str),
-        Size(u64),
-    }
-    use Step::{Size, Write};
-    let lists: [&[Step]; 4] = [
-        &[Write(0, "aaaaaaaa"), Size(0), Write(0, "bbbbb")],
-        &[Write(0, "aaaaaaaa"), Size(0), Write(0, "bbbbbb"), Size(4), Size(5)],
-        &[Write(0, "aaaaaaaa"), Size(3), Write(1, "b"), Size(7), Write(5, "cccc")],
-        &[Size(8), Write(2, "aaaa"), Size(3), Write(6, "bb"), Size(5), Write(4, "c")],
-    ];
-    for list in lists {
-        for lost in 0..1_u32 << list.len() {
-            let stage = Stage::new();
-            let fh = stage.create("f").await;
-            let (mut gates, mut asked, mut expected) = (Vec::new(), Vec::new(), Vec::new());
-            for (index, step) in list.iter().enumerate() {
-                let is_lost = lost & 1 << index != 0;
-                let (call, mut change) = match *step {
-                    Write(at, data) => {
-                        let (from, to) = (at as usize, at as usize + data.len());
-                        expected.resize(expected.len().max(to), 0);
-                        expected[from..to].copy_from_slice(data.as_bytes());
-                        (Call::Write, stage.steady.write(fh, at, Bytes::from(data)))
-                    }
-                    Size(len) => {
-                        expected.resize(len as usize, 0);
-                        (Call::Fsetattr, stage.steady.fsetattr(fh, size(len)))
-                    }
-                };
-                if is_lost {
-                    gates.push(stage.faulty.hold_answer(call, 1));
-                }
-                assert_eq!(poll_once(&mut change).is_pending(), is_lost);
-                if is_lost {
-                    asked.push(change);
-                }
+    for seed in 0..1000 {
+        let dice = &mut Dice::new(seed);
+        let stage = Stage::new();
+        let fh = stage.create("f").await;
+        let (mut gates, mut asked, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+        let mut log = Vec::new();
+        for number in 0..2 + dice.below(6) as u8 {
+            let is_lost = dice.chance(60);
+            let (call, mut change) = if dice.chance(50) {
+                let (at, data) = (dice.below(8), vec![b'a' + number; 1 + dice.below(8) as usize]);
+                log.push(format!("write of {} at {at}", data.len()));
+                let range = at as usize..at as usize + data.len();
+                expected.resize(expected.len().max(range.end), 0);
+                expected[range].copy_from_slice(&data);
+                (Call::Write, stage.steady.write(fh, at, Bytes::from(data)))
+            } else {
+                let len = dice.below(12);
+                log.push(format!("size {len}"));
+                expected.resize(len as usize, 0);
+                (Call::Fsetattr, stage.steady.fsetattr(fh, size(len)))
+            };
+            if is_lost {
+                log.push("lost".to_owned());
+                gates.push(stage.faulty.hold_answer(call, 1));
             }
-            stage.blink();
-            for change in asked {
-                assert_eq!(change.await, Ok(()));
+            assert_eq!(poll_once(&mut change).is_pending(), is_lost);
+            if is_lost {
+                asked.push(change);
             }
-            assert_eq!(stage.read(fh).await, Ok(expected), "lost: {lost:b} of {}", list.len());
-            stage.steady.close(fh);
-            stage.nothing_leaked().await;
         }
+        for _ in 0..dice.below(3) {
+            // What is sent again is lost as well.
+            let (call, nth) = (dice.pick(&[Call::Write, Call::Fsetattr]), 1 + dice.below(3));
+            log.push(format!("{call:?} {nth} lost again"));
+            gates.push(stage.faulty.hold_answer(call, nth));
+            stage.blink();
+            asked.retain_mut(|change| poll_once(change).is_pending());
+            others_run().await;
+        }
+        stage.blink();
+        drop(gates);
+        for change in asked {
+            assert_eq!(change.await, Ok(()));
+        }
+        assert_eq!(stage.read(fh).await, Ok(expected), "seed {seed}: {log:?}");
+        stage.steady.close(fh);
+        stage.nothing_leaked().await;
     }
 }
 
