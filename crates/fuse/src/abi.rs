@@ -247,10 +247,6 @@ wire_structs! {
     NotifyInvalInode = 24 { ino: u64, off: i64, len: i64, }
     /// `fuse_notify_inval_entry_out`
     NotifyInvalEntry = 16 { parent: u64, namelen: u32, flags: u32, }
-    /// `fuse_notify_delete_out`
-    NotifyDelete = 24 { parent: u64, child: u64, namelen: u32, padding: u32, }
-    /// `fuse_notify_store_out`
-    NotifyStore = 24 { nodeid: u64, offset: u64, size: u32, padding: u32, }
     /// `fuse_notify_prune_out`; node ids follow
     NotifyPrune = 16 { count: u32, padding: u32, spare: u64, }
 }

@@ -1,4 +1,4 @@
-//! Notifications: what the kernel shall drop from its caches, or put into them, unasked.
+//! Notifications: what the kernel shall drop from its caches, unasked.
 //!
 //! The kernel may block in such a call on a lock that one of our own requests holds (a page that
 //! is being read, a directory in which a name is being looked up). So notifications are queued to
@@ -11,14 +11,13 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Weak};
 use std::{io, thread};
 
-use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use crate::abi::{self, OutHeader, Wire, flags, opcode};
+use crate::abi::{self, OutHeader, Wire, opcode};
 use crate::channel::Channel;
 use crate::session::Negotiated;
 
-/// Notifications that may wait. Each has some 300 bytes (but for `store`), so the queue stays
+/// Notifications that may wait. Each has some 300 bytes, so the queue stays
 /// around a megabyte; the number is that of the changes which a large checkout on the server makes
 /// in the time that the kernel may block us. Past it the caller hears of it.
 const QUEUE: usize = 4096;
@@ -29,10 +28,9 @@ const NAME_MAX: usize = 1024;
 /// One notification on its way.
 enum Notification {
     Packet {
-        /// Everything behind the header but `data`.
+        /// Everything behind the header.
         body: Vec<u8>,
         code: i32,
-        data: Bytes,
     },
     /// Answered when all before it have been handed over.
     Barrier(oneshot::Sender<()>),
@@ -46,7 +44,6 @@ enum Notification {
 #[derive(Clone)]
 pub struct Notifier {
     queue: SyncSender<Notification>,
-    expire_only: bool,
     epochs: bool,
     prunes: bool,
 }
@@ -69,7 +66,7 @@ impl Notifier {
             .name("fuse-notify".to_owned())
             .spawn(move || deliver(&notifications, &channel))?;
         let Negotiated { epochs, prunes, .. } = *negotiated;
-        Ok(Notifier { queue, expire_only: negotiated.expire_only(), epochs, prunes })
+        Ok(Notifier { queue, epochs, prunes })
     }
 
     /// Drops the attributes of `ino`, and its cached data from `offset` on: `len` bytes, or all
@@ -80,28 +77,21 @@ impl Notifier {
             opcode::NOTIFY_INVAL_INODE,
             &abi::NotifyInvalInode { ino, off: offset, len },
             &[],
-            Bytes::new(),
         )
     }
 
     /// Drops a cached name, also one cached as absent.
     #[must_use]
     pub fn inval_entry(&self, parent: u64, name: &[u8]) -> bool {
-        self.entry(parent, name, 0)
-    }
-
-    /// Lets a cached name expire: the next use looks it up again, and mounts below it stay. Drops
-    /// it where the kernel does not know the difference (before Linux 6.2).
-    #[must_use]
-    pub fn expire_entry(&self, parent: u64, name: &[u8]) -> bool {
-        self.entry(parent, name, if self.expire_only { flags::EXPIRE_ONLY } else { 0 })
+        let body = abi::NotifyInvalEntry { parent, namelen: name.len() as u32, flags: 0 };
+        self.packet(opcode::NOTIFY_INVAL_ENTRY, &body, name)
     }
 
     /// Lets every name that the kernel has cached expire, also those cached as absent. `false` too
     /// when the kernel cannot do that (before Linux 6.16).
     #[must_use]
     pub fn expire_all_names(&self) -> bool {
-        self.epochs && self.send(Vec::new(), opcode::NOTIFY_INC_EPOCH, Bytes::new())
+        self.epochs && self.send(Vec::new(), opcode::NOTIFY_INC_EPOCH)
     }
 
     /// Whether the kernel can [`prune`](Notifier::prune) (Linux 6.18).
@@ -119,29 +109,7 @@ impl Notifier {
         let mut body = Vec::with_capacity(abi::NotifyPrune::SIZE + size_of_val(inos));
         abi::NotifyPrune { count, padding: 0, spare: 0 }.put(&mut body);
         inos.iter().for_each(|ino| body.extend_from_slice(&ino.to_ne_bytes()));
-        self.prunes && self.send(body, opcode::NOTIFY_PRUNE, Bytes::new())
-    }
-
-    fn entry(&self, parent: u64, name: &[u8], flags: u32) -> bool {
-        let namelen = name.len() as u32;
-        let body = abi::NotifyInvalEntry { parent, namelen, flags };
-        self.packet(opcode::NOTIFY_INVAL_ENTRY, &body, name, Bytes::new())
-    }
-
-    /// Tells that `name`, of inode `child`, was deleted: also who watches it hears of it.
-    #[must_use]
-    pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> bool {
-        let namelen = name.len() as u32;
-        let body = abi::NotifyDelete { parent, child, namelen, padding: 0 };
-        self.packet(opcode::NOTIFY_DELETE, &body, name, Bytes::new())
-    }
-
-    /// Puts `data` into the page cache of `ino`. The file grows if it was shorter.
-    #[must_use]
-    pub fn store(&self, ino: u64, offset: u64, data: Bytes) -> bool {
-        let Ok(size) = u32::try_from(data.len()) else { return false };
-        let body = abi::NotifyStore { nodeid: ino, offset, size, padding: 0 };
-        self.packet(opcode::NOTIFY_STORE, &body, &[], data)
+        self.prunes && self.send(body, opcode::NOTIFY_PRUNE)
     }
 
     /// Waits until everything queued so far was handed to the kernel, or the session is over.
@@ -159,7 +127,7 @@ impl Notifier {
         let _ = all_done.await;
     }
 
-    fn packet(&self, code: i32, fixed: &impl Wire, name: &[u8], data: Bytes) -> bool {
+    fn packet(&self, code: i32, fixed: &impl Wire, name: &[u8]) -> bool {
         if name.len() > NAME_MAX || name.contains(&0) {
             // The kernel cannot have cached it.
             return true;
@@ -170,11 +138,11 @@ impl Notifier {
             body.extend_from_slice(name);
             body.push(0);
         }
-        self.send(body, code, data)
+        self.send(body, code)
     }
 
-    fn send(&self, body: Vec<u8>, code: i32, data: Bytes) -> bool {
-        match self.queue.try_send(Notification::Packet { body, code, data }) {
+    fn send(&self, body: Vec<u8>, code: i32) -> bool {
+        match self.queue.try_send(Notification::Packet { body, code }) {
             Ok(()) | Err(TrySendError::Disconnected(_)) => true,
             Err(TrySendError::Full(_)) => false,
         }
@@ -186,11 +154,11 @@ fn deliver(notifications: &Receiver<Notification>, channel: &Weak<dyn Channel>) 
     while let Ok(notification) = notifications.recv() {
         let Some(channel) = channel.upgrade() else { return };
         match notification {
-            Notification::Packet { body, code, data } => {
-                let len = OutHeader::SIZE + body.len() + data.len();
+            Notification::Packet { body, code } => {
+                let len = OutHeader::SIZE + body.len();
                 let mut header = Vec::with_capacity(OutHeader::SIZE);
                 OutHeader { len: len as u32, error: code, unique: 0 }.put(&mut header);
-                let packet = [IoSlice::new(&header), IoSlice::new(&body), IoSlice::new(&data)];
+                let packet = [IoSlice::new(&header), IoSlice::new(&body)];
                 if let Err(error) = channel.send(&packet)
                     && error.raw_os_error() != Some(libc::ENOENT)
                 {

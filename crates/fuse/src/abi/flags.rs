@@ -20,7 +20,6 @@ pub mod init {
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const INIT_EXT: u64 = 1 << 30;
-    pub const HAS_EXPIRE_ONLY: u64 = 1 << 35;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub const PASSTHROUGH: u64 = 1 << 37;
 }
@@ -74,5 +73,3 @@ pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 /// `fuse_lk_in.lk_flags`: a `flock` lock, not a POSIX one.
 pub const LK_FLOCK: u32 = 1 << 0;
-/// `fuse_notify_inval_entry_out.flags`: let the name expire instead of dropping it.
-pub const EXPIRE_ONLY: u32 = 1 << 0;

@@ -144,8 +144,7 @@ impl Config {
             | init::ASYNC_DIO
             | init::PARALLEL_DIROPS
             | init::MAX_PAGES
-            | init::INIT_EXT
-            | init::HAS_EXPIRE_ONLY;
+            | init::INIT_EXT;
         switches.iter().filter(|(on, _)| *on).fold(always, |all, (_, flag)| all | flag)
     }
 }
@@ -173,10 +172,6 @@ impl Negotiated {
     #[must_use]
     pub fn passthrough(&self) -> bool {
         self.capabilities & init::PASSTHROUGH != 0
-    }
-
-    pub(crate) fn expire_only(&self) -> bool {
-        self.capabilities & init::HAS_EXPIRE_ONLY != 0
     }
 }
 
