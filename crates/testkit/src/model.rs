@@ -14,6 +14,7 @@
 //! names in directories, link targets, link counts where the subject has them. What is not: access
 //! times, owners, sizes of directories, order of listings, inode numbers.
 
+mod around;
 mod check;
 mod dir;
 mod generate;
@@ -25,6 +26,7 @@ mod snapshot;
 
 use base::{FileKind, OpenFlags, RenameMode, Result};
 
+pub use around::Around;
 pub use check::{Divergence, check};
 pub use dir::DirSubject;
 pub use generate::{Lists, Runs, ops, ops_by_one_name, run, run_by_chance, story};

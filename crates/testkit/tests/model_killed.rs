@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 
-use base::{Access, Create, Errno, OpenFlags, RenameMode, Result};
-use testkit::model::{DirSubject, Entry, Features, Lists, Op, Stat, Subject, check_until_killed};
+use base::{Access, Create, Errno, OpenFlags, Result};
+use testkit::model::{Around, DirSubject, Lists, Op, check_until_killed};
 
 /// What a kill does to the file system.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,8 +25,18 @@ struct Mortal<'a> {
     is_killed: &'a Cell<bool>,
 }
 
-impl Mortal<'_> {
-    fn call<T>(&mut self, act: impl FnOnce(&mut DirSubject) -> Result<T>) -> Result<T> {
+impl Around for Mortal<'_> {
+    type Inner = DirSubject;
+
+    fn inner(&self) -> &DirSubject {
+        &self.inner
+    }
+
+    fn call<T>(
+        &mut self,
+        _: &'static str,
+        act: impl FnOnce(&mut DirSubject) -> Result<T>,
+    ) -> Result<T> {
         if self.is_killed.get() {
             return Err(Errno::ENOTCONN);
         }
@@ -39,45 +49,6 @@ impl Mortal<'_> {
         };
         self.left = left;
         act(&mut self.inner)
-    }
-}
-
-macro_rules! forward {
-    ($(fn $name:ident($($arg:ident: $kind:ty),*) -> $result:ty;)*) => {
-        $(fn $name(&mut self, $($arg: $kind),*) -> Result<$result> {
-            self.call(|inner| inner.$name($($arg),*))
-        })*
-    };
-}
-
-impl Subject for Mortal<'_> {
-    fn features(&self) -> Features {
-        self.inner.features()
-    }
-
-    forward! {
-        fn open(fd: usize, path: &str, flags: OpenFlags) -> ();
-        fn close(fd: usize) -> ();
-        fn pread(fd: usize, offset: u64, len: usize) -> Vec<u8>;
-        fn pwrite(fd: usize, offset: u64, data: &[u8]) -> usize;
-        fn ftruncate(fd: usize, size: u64) -> ();
-        fn fstat(fd: usize) -> Stat;
-        fn fsync(fd: usize) -> ();
-        fn fchmod(fd: usize, perm: u32) -> ();
-        fn futimens(fd: usize, secs: i64) -> ();
-        fn copy_range(from: usize, from_offset: u64, to: usize, to_offset: u64, len: usize) -> usize;
-        fn truncate(path: &str, size: u64) -> ();
-        fn mkdir(path: &str, perm: u32) -> ();
-        fn rmdir(path: &str) -> ();
-        fn unlink(path: &str) -> ();
-        fn symlink(target: &str, path: &str) -> ();
-        fn readlink(path: &str) -> Vec<u8>;
-        fn link(existing: &str, new: &str) -> ();
-        fn rename(from: &str, to: &str, mode: RenameMode) -> ();
-        fn chmod(path: &str, perm: u32) -> ();
-        fn utimens(path: &str, secs: i64, follow: bool) -> ();
-        fn stat(path: &str, follow: bool) -> Stat;
-        fn readdir(path: &str) -> Vec<Entry>;
     }
 }
 

@@ -3,10 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use base::{OpenFlags, RenameMode, Result};
-use testkit::model::{
-    Aftermath, DirSubject, Entry, Features, Lists, Op, Stat, Subject, check_until_killed, story,
-};
+use base::Result;
+use testkit::model::{Aftermath, Around, DirSubject, Lists, Op, check_until_killed, story};
 
 use crate::tally::Tally;
 
@@ -20,42 +18,19 @@ struct Timed<'a> {
     lane: &'static str,
 }
 
-macro_rules! forward {
-    ($(fn $name:ident($($arg:ident: $kind:ty),*) -> $result:ty;)*) => {
-        $(fn $name(&mut self, $($arg: $kind),*) -> Result<$result> {
-            self.tally.call(self.lane, stringify!($name), || self.inner.$name($($arg),*))
-        })*
-    };
-}
+impl Around for Timed<'_> {
+    type Inner = DirSubject;
 
-impl Subject for Timed<'_> {
-    fn features(&self) -> Features {
-        self.inner.features()
+    fn inner(&self) -> &DirSubject {
+        &self.inner
     }
 
-    forward! {
-        fn open(fd: usize, path: &str, flags: OpenFlags) -> ();
-        fn close(fd: usize) -> ();
-        fn pread(fd: usize, offset: u64, len: usize) -> Vec<u8>;
-        fn pwrite(fd: usize, offset: u64, data: &[u8]) -> usize;
-        fn ftruncate(fd: usize, size: u64) -> ();
-        fn fstat(fd: usize) -> Stat;
-        fn fsync(fd: usize) -> ();
-        fn fchmod(fd: usize, perm: u32) -> ();
-        fn futimens(fd: usize, secs: i64) -> ();
-        fn copy_range(from: usize, from_offset: u64, to: usize, to_offset: u64, len: usize) -> usize;
-        fn truncate(path: &str, size: u64) -> ();
-        fn mkdir(path: &str, perm: u32) -> ();
-        fn rmdir(path: &str) -> ();
-        fn unlink(path: &str) -> ();
-        fn symlink(target: &str, path: &str) -> ();
-        fn readlink(path: &str) -> Vec<u8>;
-        fn link(existing: &str, new: &str) -> ();
-        fn rename(from: &str, to: &str, mode: RenameMode) -> ();
-        fn chmod(path: &str, perm: u32) -> ();
-        fn utimens(path: &str, secs: i64, follow: bool) -> ();
-        fn stat(path: &str, follow: bool) -> Stat;
-        fn readdir(path: &str) -> Vec<Entry>;
+    fn call<T>(
+        &mut self,
+        name: &'static str,
+        act: impl FnOnce(&mut DirSubject) -> Result<T>,
+    ) -> Result<T> {
+        self.tally.call(self.lane, name, || act(&mut self.inner))
     }
 }
 
