@@ -153,8 +153,9 @@ async fn watch(session: Weak<Session>, stall_limit: Duration) {
         let ended = tokio::time::timeout(look, &mut closed).await;
         let Some(session) = session.upgrade() else { return };
         if let Ok(why) = ended {
-            let words = (session.diagnosis)().map(|it| it.text).unwrap_or_default();
-            tracing::warn!(session = session.slot, "session ended: {why} {words}");
+            let words = (session.diagnosis)().map(|it| format!("; {}", it.text));
+            let words = words.unwrap_or_default();
+            tracing::warn!(session = session.slot, "session ended: {why}{words}");
             return;
         }
         let activity = session.client.activity();

@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::oneshot;
 
 use crate::config::Password;
-use crate::diagnosis::{Diagnosis, Record};
+use crate::diagnosis::{Cause, Diagnosis, Record};
 use crate::dialer::StderrHook;
 use crate::error::{Error, Result};
 use crate::password::{Askers, Terminal, Unanswered};
@@ -48,6 +48,10 @@ const FAREWELL: Duration = Duration::from_millis(500);
 
 /// How long it may take to die of SIGTERM, which ssh uses to end its helpers, before SIGKILL.
 const TERMINATION: Duration = Duration::from_secs(1);
+
+/// How long its words are kept back from the hook. ssh ends right after it has said why, and that
+/// line is in its [`Diagnosis`], so in the message of whoever needed the connection.
+const KEPT_BACK: Duration = Duration::from_millis(200);
 
 /// Starts `words` (the program, then its arguments).
 ///
@@ -101,7 +105,8 @@ pub(crate) fn start(
     let diagnosis = Diagnosis::of(record.clone());
     let stream = Stream::of_child(ours.into(), hangup, &diagnosis);
     // Even without a stream: the child has to be reaped.
-    let attendant = Attendant { child, terminal, hook, shown: Pieces::default(), record };
+    let (pieces, kept_back) = (Pieces::default(), String::new());
+    let attendant = Attendant { child, terminal, hook, pieces, kept_back, record };
     tokio::spawn(attendant.attend(hung_up));
     Ok((stream.map_err(local("watch a socket"))?, diagnosis))
 }
@@ -144,8 +149,10 @@ struct Attendant {
     child: Child,
     terminal: Option<Terminal>,
     hook: StderrHook,
-    /// What of its words was given to the hook.
-    shown: Pieces,
+    /// Its words so far, as those who show them cut them.
+    pieces: Pieces,
+    /// Words that the hook has not got yet.
+    kept_back: String,
     record: Arc<Record>,
 }
 
@@ -168,15 +175,25 @@ impl Attendant {
         let mut stage = Stage::Serving;
         let timer = tokio::time::sleep(Duration::ZERO);
         tokio::pin!(timer);
+        let kept_back = tokio::time::sleep(Duration::ZERO);
+        tokio::pin!(kept_back);
         let mut buffer = vec![0; 4096];
         let status = loop {
             tokio::select! {
                 status = self.child.wait() => break status,
                 words = read_words(stderr.as_mut(), &mut buffer), if stderr.is_some() => {
                     match words {
-                        Some(words) => self.note(words),
+                        Some(words) => {
+                            if self.kept_back.is_empty() {
+                                kept_back.as_mut().reset(tokio::time::Instant::now() + KEPT_BACK);
+                            }
+                            self.note(words);
+                        }
                         None => stderr = None,
                     }
+                }
+                () = &mut kept_back, if !self.kept_back.is_empty() => {
+                    (self.hook)(&std::mem::take(&mut self.kept_back));
                 }
                 unanswered = serve(self.terminal.as_mut()), if self.terminal.is_some() => {
                     match unanswered {
@@ -206,10 +223,7 @@ impl Attendant {
         if let Some(stderr) = stderr {
             self.note_rest(stderr);
         }
-        let last = self.shown.last();
-        if !last.is_empty() {
-            (self.hook)(&last);
-        }
+        self.show_rest(status.as_ref().ok().copied());
         match status {
             Ok(status) => {
                 tracing::debug!("ssh ended: {status}");
@@ -246,7 +260,20 @@ impl Attendant {
 
     fn note(&mut self, words: &[u8]) {
         self.record.append(words);
-        (self.hook)(&self.shown.next(words));
+        self.kept_back.push_str(&self.pieces.next(words));
+    }
+
+    /// Shows what was kept back, but for the line that tells why it ended.
+    fn show_rest(&mut self, status: Option<ExitStatus>) {
+        self.kept_back.push_str(&self.pieces.last());
+        let words = self.record.words();
+        let (_, reason) = Cause::of(&words, status);
+        let is_reason = |line: &&str| reason.is_some_and(|reason| reason.trim() == line.trim());
+        let rest = self.kept_back.split_inclusive('\n').filter(|line| !is_reason(line));
+        let rest: String = rest.collect();
+        if !rest.is_empty() {
+            (self.hook)(&rest);
+        }
     }
 
     /// What the child left in the pipe when it ended. A helper of it (a `ControlPersist` master)

@@ -231,7 +231,7 @@ impl fmt::Display for Failure {
         match (Cause::of(&self.words, self.status).1, self.status) {
             (Some(line), _) if line.starts_with("ssh: ") => f.write_str(line.trim()),
             (Some(line), _) => write!(f, "ssh: {}", line.trim()),
-            (None, Some(status)) => write!(f, "ssh ended without a word ({status})"),
+            (None, Some(status)) => write!(f, "ssh gave no reason ({status})"),
             (None, None) => f.write_str("ssh still runs, but the server sent nothing"),
         }
     }
@@ -265,6 +265,11 @@ impl Record {
         words.drain(..excess);
     }
 
+    /// All that is left of them, safe for a terminal.
+    pub(crate) fn words(&self) -> String {
+        printable_lines(&self.lock())
+    }
+
     pub(crate) fn ended(&self, status: ExitStatus) {
         self.status.send_replace(Some(status));
     }
@@ -283,7 +288,7 @@ impl Diagnosis {
     /// for a connection without ssh.
     #[must_use]
     pub fn words(&self) -> String {
-        self.child.as_ref().map(|record| printable_lines(&record.lock())).unwrap_or_default()
+        self.child.as_ref().map(|record| record.words()).unwrap_or_default()
     }
 
     /// How ssh ended; `None` while it runs, and for a connection without ssh.
@@ -409,7 +414,7 @@ mod tests {
         assert_eq!(failure(words, exit(255)), "ssh: me@h: Permission denied (publickey).");
         let words = "ssh: connect to host h port 1: Connection refused\n";
         assert_eq!(failure(words, exit(255)), words.trim());
-        assert_eq!(failure("", exit(3)), "ssh ended without a word (exit status: 3)");
+        assert_eq!(failure("", exit(3)), "ssh gave no reason (exit status: 3)");
         assert_eq!(failure("", None), "ssh still runs, but the server sent nothing");
     }
 

@@ -176,8 +176,12 @@ impl MountOption {
             }
             (Effect::Choice(words), _) => {
                 let found = words.iter().find(|(word, _)| value.is_some_and(|v| v == *word));
-                let all = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" or ");
-                (found.ok_or_else(|| format!("needs {}", all()))?.1)(draft);
+                let all = || {
+                    let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+                    let (last, others) = words.split_last().expect("a choice has words");
+                    format!("must be {} or {last}", others.join(", "))
+                };
+                (found.ok_or_else(all)?.1)(draft);
                 Ok(())
             }
             (Effect::Custom(_, set), _) => {

@@ -471,7 +471,7 @@ fn wrong_options_are_named_with_what_would_be_right() {
             "option 'dcache_timeout=soon': needs a number of seconds, as in dcache_timeout=20",
         ),
         ("attr_timeout", "option 'attr_timeout': needs a number of seconds, as in attr_timeout=20"),
-        ("idmap=users", "option 'idmap=users': needs none or user or file"),
+        ("idmap=users", "option 'idmap=users': must be none, user or file"),
         ("sftp_server=", "option 'sftp_server=': needs a value, as in sftp_server=SERVER"),
         ("vsock=3", "option 'vsock=3': needs two numbers, as in vsock=3:5000"),
         (
@@ -509,7 +509,7 @@ fn wrong_options_are_named_with_what_would_be_right() {
             "cache_size=9k",
             "option 'cache_size=9k': is less than a cache can work with, which is 1M",
         ),
-        ("cache=dsk", "option 'cache=dsk': needs disk or yes or no"),
+        ("cache=dsk", "option 'cache=dsk': must be disk, yes or no"),
         ("immutable=/", "option 'immutable=/': names everything; that is consistency=immutable"),
         (
             "digest_attribute=sha512:hex:user.x",
