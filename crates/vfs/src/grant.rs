@@ -18,7 +18,8 @@
 //!    away the right to read it (an unlink, a rename, a chmod, an open that asks), handles that
 //!    were granted are opened. While a name of it is being changed, no open is granted.
 //! 4. A late open that finds another content than the one it was granted for fails with `ESTALE`,
-//!    since something of that one has been seen; the kernel drops its pages.
+//!    since something of that one has been seen; the kernel drops its pages. What was written here
+//!    since is no other content: an open for writing may be on its way when an open is granted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,11 +92,12 @@ impl Vfs {
     fn late(&self, inode: &Arc<Inode>, granted: Validator) -> Arc<RemoteFile> {
         // The inode keeps the handle, so the handle must not keep the inode.
         let (shared, inode) = (Arc::downgrade(&self.shared), Arc::downgrade(inode));
+        let since = self.ticks.now();
         let opener: Opener = Box::new(move || {
             let both = shared.upgrade().zip(inode.upgrade());
             Box::pin(async move {
                 let (shared, inode) = both.ok_or(Errno::ESTALE)?;
-                shared.open_late(&inode, granted).await
+                shared.open_late(&inode, granted, since).await
             })
         });
         RemoteFile::lazy(self.remote.clone(), opener)
@@ -136,8 +138,8 @@ impl Shared {
         })
     }
 
-    /// Opens, late, what was granted before. The handle is of what the name leads to now.
-    async fn open_late(&self, inode: &Arc<Inode>, granted: Validator) -> Result<Fh> {
+    /// Opens, late, what was granted `since` then. The handle is of what the name leads to now.
+    async fn open_late(&self, inode: &Arc<Inode>, granted: Validator, since: u64) -> Result<Fh> {
         let flags = OpenFlags { create: Create::Never, ..OpenFlags::existing(Access::Read) };
         for attempt in 1.. {
             inode.writes.drained().await;
@@ -163,21 +165,26 @@ impl Shared {
                 }
                 opened => opened?,
             };
-            self.compare(inode, &attr, asked, granted)?;
+            self.compare(inode, &attr, asked, (granted, since))?;
             return Ok(handle.take());
         }
         unreachable!("the last attempt returns")
     }
 
-    /// Compares what was opened late with what it was granted for.
-    fn compare(&self, inode: &Inode, attr: &Attr, asked: Asked, granted: Validator) -> Result<()> {
+    /// Compares what was opened late with what it was granted for, `since` then.
+    fn compare(
+        &self,
+        inode: &Inode,
+        attr: &Attr,
+        asked: Asked,
+        (granted, since): (Validator, u64),
+    ) -> Result<()> {
         let tick = self.ticks.advance();
         {
             let mut state = inode.state();
-            let quiet = state.unchanged_since(asked.tick);
             state.open_late(tick);
-            // What was written here meanwhile is no other file.
-            if Validator::of(attr) == granted || !quiet {
+            // What was written here since is no other file.
+            if Validator::of(attr) == granted || state.changed_since(since) {
                 return Ok(());
             }
             state.forget_pages();

@@ -366,11 +366,15 @@ impl State {
         self.content + self.begun()
     }
 
-    /// Whether nothing was changed here since `tick`, nor is being changed.
+    /// Whether something was changed here since `tick`, or is being changed.
+    pub(crate) fn changed_since(&self, tick: u64) -> bool {
+        self.more.as_ref().is_some_and(|more| more.changing > 0 || more.changed > tick)
+    }
+
+    /// Whether nothing was changed here since `tick`, nor is being changed, and no handle was opened
+    /// that had been granted before.
     pub(crate) fn unchanged_since(&self, tick: u64) -> bool {
-        self.more.as_ref().is_none_or(|more| {
-            more.changing == 0 && more.changed <= tick && more.opened_late <= tick
-        })
+        !self.changed_since(tick) && self.more.as_ref().is_none_or(|more| more.opened_late <= tick)
     }
 
     /// A handle is open from now on, at `tick`, that was granted before. What was asked before that

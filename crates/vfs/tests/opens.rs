@@ -264,6 +264,28 @@ async fn a1_what_has_become_shorter_before_its_first_read_is_stale() {
     assert_eq!(read(&vfs, again.handle).await, b"short");
 }
 
+/// A1: what this mount itself has written since the open is no other content.
+#[tokio::test(start_paused = true)]
+async fn a1_a_reader_that_was_granted_while_a_writer_opened_reads_what_was_written() {
+    let Mount { remote, faulty, vfs, .. } = mounted(config());
+    put(&remote, "content", LONG_AGO);
+    let file = found(&vfs, "f").await;
+    vfs.release(open(&vfs, file.ino).await.handle);
+    let gate = faulty.hold(Call::Open, 1);
+    let mut writing = Box::pin(vfs.open(file.ino, OpenRequest::plain(Access::Write)));
+    assert!(tokio::time::timeout(Duration::from_millis(1), &mut writing).await.is_err());
+    let reader = open(&vfs, file.ino).await;
+    assert!(reader.keep_cache, "granted");
+    gate.release();
+    let writer = writing.await.unwrap();
+    vfs.write(writer.handle, 0, Bytes::from_static(b"written")).await.unwrap();
+    vfs.flush(writer.handle).await.unwrap();
+    let got = vfs.read(reader.handle, 0, 1000).await.map(|data| data.to_vec());
+    assert_eq!(got.as_deref(), Ok(b"written".as_slice()));
+    vfs.release(writer.handle);
+    vfs.release(reader.handle);
+}
+
 /// A7: what this mount unlinks, or replaces, stays usable for who has it open, though it was not
 /// open at the server.
 #[tokio::test]

@@ -23,6 +23,15 @@ const BUSY_LIMIT: Duration = Duration::from_secs(60);
 /// Last lines of a daemon's words that are printed.
 const MOST_LINES: usize = 40;
 
+/// Of what it says about its connections, which end all the time.
+const ORDINARY: [&str; 5] = [
+    "session ended: ",
+    "the link or the server went away",
+    "client_loop: ",
+    "Connection ",
+    "note: ",
+];
+
 /// See the [module](self).
 pub struct Scene<'a> {
     pub soak: &'a Soak,
@@ -147,8 +156,9 @@ impl<'a> Scene<'a> {
         let notes = self.soak.tally.notes();
         if self.notes.swap(notes, Ordering::Relaxed) < notes {
             let words = mount.words();
-            let first = words.lines().count().saturating_sub(MOST_LINES);
-            for line in words.lines().skip(first) {
+            let is_ordinary = |line: &str| ORDINARY.iter().any(|words| line.contains(words));
+            let lines: Vec<_> = words.lines().filter(|line| !is_ordinary(line)).collect();
+            for line in &lines[lines.len().saturating_sub(MOST_LINES)..] {
                 println!("    {}: {line}", self.lane);
             }
         }
