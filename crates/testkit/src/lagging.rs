@@ -224,8 +224,10 @@ impl Remote for Lagging {
         if flags.truncate || before != Some(ino) {
             self.changed(path, before);
         }
-        // Close-to-open: whatever was seen of it is looked at anew.
+        // Close-to-open: whatever was seen of it, and of its name, is looked at anew.
         self.forget_ino(Some(ino));
+        self.caches().names.0.remove(path);
+        self.resolve(path);
         self.found_above(path);
         let attr = self.attr(ino);
         self.caches().files.insert(opened.fh, ino);
