@@ -5,9 +5,10 @@
 //! with the home.
 //!
 //! Before that, home and further handle have to show the same size and time of change, before and
-//! after both have shown the same bytes in some places. And that time has to be some seconds old:
-//! it comes in whole seconds, so that of a file which is just being written two versions may have
-//! the same. While the lanes are used all this is looked at again from time to time. They end at
+//! after both have shown the same bytes in some places. And that time has to be over: it comes in
+//! whole seconds, so that of a file which is just being written two versions may have the same. It is
+//! over when it was first seen some seconds ago, or is more than five minutes old by this machine's
+//! clock. While the lanes are used all this is looked at again from time to time. They end at
 //! once when the file is opened for writing here, changed by its name, or when attributes are about
 //! to be shown that differ from those which were agreed on ([`crate::names::Named::shown`]).
 //!
@@ -37,9 +38,12 @@ const ATTEMPTS: u32 = 5;
 /// Time from a failed attempt to the next; doubles with each.
 const RETRY: Duration = Duration::from_secs(3);
 
-/// How old the time of change has to be, in seconds: one for its being cut to whole ones, and some
-/// for clocks that differ.
-const SETTLED_SECS: i64 = 3;
+/// How long ago the time of change was first seen when it is over: a second, and some for gateways
+/// that lag.
+const SETTLED: Duration = Duration::from_secs(3);
+
+/// By how many seconds the clocks of servers may differ from this machine's.
+const CLOCK_SKEW_SECS: i64 = 300;
 
 /// Time between two looks at lanes that are used. What another machine changes is seen by each
 /// gateway within its own time; so long two of them may be used that show different versions.
@@ -61,6 +65,8 @@ struct State {
     failures: u32,
     retry_at: Option<Instant>,
     looked: Option<Instant>,
+    /// The version that was seen last, and when first.
+    seen: Option<(Version, Instant)>,
 }
 
 /// The further handles of one open file.
@@ -78,6 +84,7 @@ impl Default for Lanes {
             failures: 0,
             retry_at: None,
             looked: None,
+            seen: None,
         };
         Lanes { state: Mutex::new(state), carried: AtomicU64::new(0) }
     }
@@ -128,6 +135,17 @@ impl Lanes {
             Err(Refused::TooYoung) => state.retry_at = Some(Instant::now() + RETRY),
             Err(Refused::Failed) => state.fail(),
         }
+    }
+
+    /// Whether the time of change of this version is over; noted as seen then.
+    fn is_settled(&self, version: Version) -> bool {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let (_, since) = *match &mut state.seen {
+            Some(seen) if seen.0 == version => seen,
+            seen => seen.insert((version, now)),
+        };
+        now - since >= SETTLED || version.mtime.secs < Timestamp::now().secs - CLOCK_SKEW_SECS
     }
 
     /// Whether it is time to look at them again; noted as done then.
@@ -254,7 +272,7 @@ async fn open_and_compare(
     if here.kind != FileKind::Regular || Version::of(&here) != version {
         return Err(Refused::Failed);
     }
-    if version.mtime.secs > Timestamp::now().secs - SETTLED_SECS {
+    if !strong()?.lanes.is_settled(version) {
         return Err(Refused::TooYoung);
     }
     if !reads_alike(ground, &home, &handle, version.size).await {
