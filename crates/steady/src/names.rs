@@ -303,14 +303,11 @@ impl Core {
         path: &RemotePath,
         change: AttrChange,
     ) -> Result<()> {
-        let ticket = match self.files.any_body(path) {
-            Some(body) => Some(Ticket::elsewhere(self, &body, Change::SetByPath(change)).await?),
-            None => None,
-        };
+        // Held also if nothing has it open: an open may begin before this is answered.
+        let body = self.files.body_or_new(path);
+        let ticket = Ticket::elsewhere(self, &body, Change::SetByPath(change)).await?;
         self.repeated(|| self.inner.setattr(path, change)).await?;
-        if let Some(ticket) = ticket {
-            ticket.happened(self);
-        }
+        ticket.happened(self);
         self.known.changed(path, change);
         Ok(())
     }

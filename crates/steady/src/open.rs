@@ -14,12 +14,33 @@ use crate::known::Seen;
 use crate::link::is_loss;
 use crate::names::Sent;
 
+/// How often a file is opened in the place of which others are put.
+const MAX_LOOKS: u32 = 8;
+
 impl Core {
     pub(crate) async fn open(
         self: &Arc<Core>,
         path: &RemotePath,
         flags: OpenFlags,
     ) -> Result<Opened> {
+        let is_plain = flags.create == Create::Never && !flags.truncate;
+        for look in 1.. {
+            let again = is_plain && look < MAX_LOOKS;
+            if let Some(opened) = self.open_once(path, flags, again).await? {
+                return Ok(opened);
+            }
+        }
+        unreachable!("the last look takes what it finds")
+    }
+
+    /// `None` if it is to be opened again, where that is allowed: another file was put in its place
+    /// here meanwhile, and nothing tells which of the two was opened.
+    async fn open_once(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        flags: OpenFlags,
+        again: bool,
+    ) -> Result<Option<Opened>> {
         let before = self.files.about_to_open(self, path, flags).await?;
         let asked = self.known.moment();
         let opened = match flags.create {
@@ -38,13 +59,17 @@ impl Core {
                 return Err(errno);
             }
         };
+        if again && self.files.is_replaced(path, &before) {
+            self.inner.close(opened.fh);
+            return Ok(None);
+        }
         let seen = Seen::There(Expect::of(&opened.attr));
         match flags.create == Create::Never && !flags.truncate {
             true => self.known.note_seen(path, seen, asked),
             false => self.known.note(path, seen),
         }
         let fh = self.files.opened(self, path, flags, &opened, before).await;
-        Ok(Opened { fh, ..opened })
+        Ok(Some(Opened { fh, ..opened }))
     }
 
     async fn open_new(

@@ -96,9 +96,10 @@ impl Files {
         path: &RemotePath,
         flags: OpenFlags,
     ) -> Result<Before> {
-        let (body, is_first) = self.body_or_new(path);
+        let body = self.body_or_new(path);
         let empty = AttrChange { size: Some(0), ..AttrChange::default() };
-        let cut = match flags.truncate && !is_first {
+        // Also of the first open: another one may begin before this is answered.
+        let cut = match flags.truncate {
             true => Some(Ticket::elsewhere(core, &body, Change::SetByPath(empty)).await?),
             false => None,
         };
@@ -110,17 +111,23 @@ impl Files {
         Ok(Before { body, expect, next, cut })
     }
 
-    /// The body at `path`, and whether it was made now.
-    fn body_or_new(&self, path: &RemotePath) -> (Arc<Body>, bool) {
+    /// The body at `path`, made if there is none.
+    pub(crate) fn body_or_new(&self, path: &RemotePath) -> Arc<Body> {
         let mut table = self.lock();
         match table.bodies.get(path).and_then(Weak::upgrade) {
-            Some(body) => (body, false),
+            Some(body) => body,
             None => {
                 let body = Body::new(path.clone(), self.core.clone());
                 table.insert(path, &body);
-                (body, true)
+                body
             }
         }
+    }
+
+    /// Whether `path` leads to another file than when it was about to be opened, and that one is open,
+    /// or about to be.
+    pub(crate) fn is_replaced(&self, path: &RemotePath, before: &Before) -> bool {
+        before.body.has_no_name() && self.any_body(path).is_some()
     }
 
     /// An open has failed, with an error that says that nothing was cut.

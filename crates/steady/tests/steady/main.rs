@@ -11,6 +11,7 @@ mod opens;
 mod random;
 mod real;
 mod runs;
+mod sharers;
 mod stage;
 mod telling;
 mod waiting;
