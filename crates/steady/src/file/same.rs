@@ -75,7 +75,8 @@ impl Body {
     }
 
     /// Whether one of its handles shows the same as `fh`: size and time are between what it shows
-    /// before and after, since others may write meanwhile. `None` if they cannot be asked.
+    /// before and after, since others may write meanwhile. What is changed here meanwhile is taken for
+    /// it, whatever it shows. `None` if they cannot be asked.
     async fn is_same_as(&self, core: &Core, fh: Fh) -> Option<bool> {
         let (usable, next) = {
             let state = self.lock();
@@ -86,14 +87,16 @@ impl Body {
         let looks =
             tokio::join!(core.inner.fstat(mine), core.inner.fstat(fh), core.inner.fstat(mine));
         let (Ok(before), Ok(attr), Ok(after)) = looks else { return None };
-        if !attr.is_between(&before, &after) {
+        let mut state = self.lock();
+        let is_quiet = state.is_quiet_since(next, 0);
+        if is_quiet && !attr.is_between(&before, &after) {
             return Some(false);
         }
-        let mut state = self.lock();
-        if state.is_quiet_since(next, 0) && before.size == after.size {
+        if is_quiet && before.size == after.size {
             state.seen(&after);
         } else {
-            state.expect = state.expect.or(Expect::of(&before)).or(Expect::of(&after));
+            let seen = [before, attr, after].map(|attr| Expect::of(&attr));
+            state.expect = seen.into_iter().fold(state.expect, Expect::or);
         }
         Some(true)
     }
