@@ -14,7 +14,7 @@ use crate::known::Seen;
 use crate::link::is_loss;
 use crate::names::Sent;
 
-/// How often a file is opened in the place of which others are put.
+/// How often a file is opened that is removed or replaced meanwhile.
 const MAX_LOOKS: u32 = 8;
 
 impl Core {
@@ -23,9 +23,9 @@ impl Core {
         path: &RemotePath,
         flags: OpenFlags,
     ) -> Result<Opened> {
-        let is_plain = flags.create == Create::Never && !flags.truncate;
+        let is_new = matches!(flags.create, Create::Exclusive(_));
         for look in 1.. {
-            let again = is_plain && look < MAX_LOOKS;
+            let again = !is_new && look < MAX_LOOKS;
             if let Some(opened) = self.open_once(path, flags, again).await? {
                 return Ok(opened);
             }
@@ -33,8 +33,8 @@ impl Core {
         unreachable!("the last look takes what it finds")
     }
 
-    /// `None` if it is to be opened again, where that is allowed: another file was put in its place
-    /// here meanwhile, and nothing tells which of the two was opened.
+    /// `None` if it is to be opened again, where that is allowed: the file was removed or replaced here
+    /// meanwhile, and nothing tells whether it was opened before that.
     async fn open_once(
         self: &Arc<Core>,
         path: &RemotePath,
@@ -59,8 +59,9 @@ impl Core {
                 return Err(errno);
             }
         };
-        if again && self.files.is_replaced(path, &before) {
+        if again && before.has_no_name() {
             self.inner.close(opened.fh);
+            Files::not_opened(before);
             return Ok(None);
         }
         let seen = Seen::There(Expect::of(&opened.attr));

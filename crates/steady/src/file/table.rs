@@ -45,6 +45,13 @@ pub(crate) struct Before {
     cut: Option<Ticket>,
 }
 
+impl Before {
+    /// Whether the file was removed or replaced here.
+    pub(crate) fn has_no_name(&self) -> bool {
+        self.body.has_no_name()
+    }
+}
+
 impl Table {
     fn insert(&mut self, path: &RemotePath, body: &Arc<Body>) {
         if self.bodies.len() >= self.sweep_at {
@@ -124,13 +131,8 @@ impl Files {
         }
     }
 
-    /// Whether `path` leads to another file than when it was about to be opened, and that one is open,
-    /// or about to be.
-    pub(crate) fn is_replaced(&self, path: &RemotePath, before: &Before) -> bool {
-        before.body.has_no_name() && self.any_body(path).is_some()
-    }
-
-    /// An open has failed, with an error that says that nothing was cut.
+    /// An open has failed, with an error that says that nothing was cut; or the file that it was to
+    /// open has no name any more.
     pub(crate) fn not_opened(before: Before) {
         if let Some(cut) = before.cut {
             cut.did_not_happen();
