@@ -23,6 +23,7 @@ mod interrupts;
 mod mount;
 mod mounts;
 mod program;
+mod progress;
 mod record;
 mod report;
 mod sources;

@@ -61,3 +61,17 @@ fn print(text: &str) -> anyhow::Result<ExitCode> {
         _ => Ok(ExitCode::from(EXIT_OK)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    /// The fuzz target is made of all modules, and nothing here builds it.
+    #[test]
+    fn the_fuzz_target_has_all_modules() {
+        let modules = |text: &str| -> Vec<String> {
+            text.lines().filter(|line| line.starts_with("mod ")).map(str::to_owned).collect()
+        };
+        let program = modules(include_str!("main.rs"));
+        let fuzzed = modules(include_str!("fuzz_target.rs"));
+        assert_eq!(program, [fuzzed, vec!["mod tests {".to_owned()]].concat());
+    }
+}

@@ -69,6 +69,7 @@ use file::Files;
 use known::Known;
 use link::Link;
 use listing::Listings;
+use names::Renames;
 use run::Run;
 
 /// A remote that outlives its connections. See the [crate](self).
@@ -91,6 +92,7 @@ impl Steady {
             inner,
             config,
             link: Link::default(),
+            renames: Renames::default(),
             known: Known::default(),
             clock: Clock::default(),
             run: Run::default(),
@@ -116,6 +118,7 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) link: Link,
     pub(crate) files: Files,
+    pub(crate) renames: Renames,
     pub(crate) listings: Listings,
     pub(crate) known: Known,
     pub(crate) clock: Clock,

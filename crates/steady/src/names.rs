@@ -39,6 +39,7 @@
 //! *Unknown* is `EIO`, and a line in the log; nothing is removed or replaced then.
 
 mod look;
+mod renames;
 
 use std::sync::Arc;
 
@@ -53,6 +54,8 @@ use crate::clock::Window;
 use crate::known::{Moment, Seen};
 use crate::link::is_loss;
 use crate::log::Change;
+
+pub(crate) use renames::Renames;
 
 /// What became of a request whose answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -266,6 +269,7 @@ impl Core {
         let call = || self.inner.rename(from, to, mode);
         let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_rename(from, to, doubt)) };
         self.keep_open(to).await;
+        let _under_way = self.renames.begin(from, to);
         // What is open may have to be opened again before this is answered.
         self.files.perhaps_renamed(from, to);
         match self

@@ -14,7 +14,7 @@ use crate::known::Seen;
 use crate::link::is_loss;
 use crate::names::Sent;
 
-/// How often a file is opened that is removed or replaced meanwhile.
+/// How often a file is opened that is removed, renamed or replaced meanwhile.
 const MAX_LOOKS: u32 = 8;
 
 impl Core {
@@ -33,8 +33,8 @@ impl Core {
         unreachable!("the last look takes what it finds")
     }
 
-    /// `None` if it is to be opened again, where that is allowed: the file was removed or replaced here
-    /// meanwhile, and nothing tells whether it was opened before that.
+    /// `None` if it is to be opened again, where that is allowed: the file was removed, renamed or
+    /// replaced here meanwhile, and nothing tells whether it was opened before that.
     async fn open_once(
         self: &Arc<Core>,
         path: &RemotePath,
@@ -59,9 +59,10 @@ impl Core {
                 return Err(errno);
             }
         };
-        if again && before.has_no_name() {
+        if again && (before.has_no_name() || self.renames.concern(path)) {
             self.inner.close(opened.fh);
             Files::not_opened(before);
+            self.patiently(self.renames.ended(path)).await?;
             return Ok(None);
         }
         let seen = Seen::There(Expect::of(&opened.attr));

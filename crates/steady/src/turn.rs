@@ -102,7 +102,10 @@ impl Core {
     }
 
     /// Waits for somebody who may wait for a connection, no longer than one may who does.
-    async fn patiently<T>(self: &Arc<Core>, waits: impl Future<Output = T>) -> Result<T> {
+    pub(crate) async fn patiently<T>(
+        self: &Arc<Core>,
+        waits: impl Future<Output = T>,
+    ) -> Result<T> {
         let mut waits = pin!(waits);
         tokio::select! {
             biased;
