@@ -49,8 +49,9 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// How long it may take to die of SIGTERM, which ssh uses to end its helpers, before SIGKILL.
 const TERMINATION: Duration = Duration::from_secs(1);
 
-/// How long its words are kept back from the hook. ssh ends right after it has said why, and that
-/// line is in its [`Diagnosis`], so in the message of whoever needed the connection.
+/// How long words that may tell why it ends are kept back from the hook. ssh ends right after it has
+/// said that, and the line is in its [`Diagnosis`], so in the message of whoever needed the connection.
+/// A banner is shown at once: ssh may ask for a password right behind it.
 const KEPT_BACK: Duration = Duration::from_millis(200);
 
 /// Starts `words` (the program, then its arguments).
@@ -151,7 +152,7 @@ struct Attendant {
     hook: StderrHook,
     /// Its words so far, as those who show them cut them.
     pieces: Pieces,
-    /// Words that the hook has not got yet.
+    /// Words that the hook has not got yet, from such a line on.
     kept_back: String,
     record: Arc<Record>,
 }
@@ -184,10 +185,11 @@ impl Attendant {
                 words = read_words(stderr.as_mut(), &mut buffer), if stderr.is_some() => {
                     match words {
                         Some(words) => {
-                            if self.kept_back.is_empty() {
+                            let was_empty = self.kept_back.is_empty();
+                            self.note(words);
+                            if was_empty {
                                 kept_back.as_mut().reset(tokio::time::Instant::now() + KEPT_BACK);
                             }
-                            self.note(words);
                         }
                         None => stderr = None,
                     }
@@ -260,7 +262,12 @@ impl Attendant {
 
     fn note(&mut self, words: &[u8]) {
         self.record.append(words);
-        self.kept_back.push_str(&self.pieces.next(words));
+        let words = self.pieces.next(words);
+        if !self.kept_back.is_empty() || Cause::may_be_in(&words) {
+            self.kept_back.push_str(&words);
+        } else if !words.is_empty() {
+            (self.hook)(&words);
+        }
     }
 
     /// Shows what was kept back, but for the line that tells why it ended.

@@ -134,6 +134,12 @@ impl Cause {
         (Cause::Other, last_line(words))
     }
 
+    /// Whether words tell of a cause.
+    pub(crate) fn may_be_in(words: &str) -> bool {
+        let words = words.to_ascii_lowercase();
+        PHRASES.iter().any(|(phrase, _)| words.contains(phrase))
+    }
+
     /// What the user can do, as one sentence.
     #[must_use]
     pub fn hint(self) -> Option<&'static str> {
