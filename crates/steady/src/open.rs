@@ -61,7 +61,8 @@ impl Core {
         };
         if again && (before.has_no_name() || self.renames.concern(path)) {
             self.inner.close(opened.fh);
-            Files::not_opened(before);
+            // What it was to cut may have been cut.
+            drop(before);
             self.patiently(self.renames.ended(path)).await?;
             return Ok(None);
         }

@@ -131,8 +131,7 @@ impl Files {
         }
     }
 
-    /// An open has failed, with an error that says that nothing was cut; or the file that it was to
-    /// open has no name any more.
+    /// An open has failed, with an error that says that nothing was cut.
     pub(crate) fn not_opened(before: Before) {
         if let Some(cut) = before.cut {
             cut.did_not_happen();
