@@ -231,7 +231,10 @@ fn others_are_kept_out() {
     let ended = as_user("ls \"$1\"", mount.place());
     assert!(!ended.status.success() && ended.stderr.contains("Permission denied"), "{ended:?}");
     // Nor can they mount over it, and are told why.
-    let over = format!("'{}' host: \"$1\"", crate::world::program_path().display());
+    let program = world.local("sshoal");
+    // Where they may run it: the build may be in a directory of root's own.
+    fs::copy(crate::world::program_path(), &program).unwrap();
+    let over = format!("'{}' host: \"$1\"", program.display());
     let ended = as_user(&over, mount.place());
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
     assert!(ended.stderr.contains("(fuse.sshoal) is mounted there by user 0"), "{ended:?}");
