@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use base::{Access, Attr, Data, FileKind, OpenFlags, RemotePath, Result};
+use base::{Access, Attr, Data, FileKind, OpenFlags, RemotePath, Result, Timestamp};
 use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -65,6 +65,10 @@ const SURE: u32 = 8;
 
 /// Files that one who follows an order may leave out between two that he opens.
 const SKIP: usize = 8;
+
+/// A file that was changed so many seconds ago may be changed while it is fetched, so it is looked at
+/// again after that. For all files that would cost `tar` a third more time over loopback.
+const LIVELY_SECS: i64 = 300;
 
 /// For how long an open shows where the next will be.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -482,7 +486,13 @@ impl Shared {
         // At most `MAX_FILE_BYTES`.
         let read = self.remote.read(opened.fh, 0, attr.size as u32);
         // On its way together with the first, and true of a later moment.
-        let (data, after) = tokio::join!(read, self.remote.fstat(opened.fh));
+        let look_again = async {
+            match attr.mtime.secs > Timestamp::now().secs - LIVELY_SECS {
+                true => self.remote.fstat(opened.fh).await,
+                false => Ok(attr),
+            }
+        };
+        let (data, after) = tokio::join!(read, look_again);
         drop(file);
         let (data, after) = (data?, after?);
         // If another machine was writing to it, the bytes may be of several states.
