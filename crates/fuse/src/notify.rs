@@ -17,9 +17,9 @@ use crate::abi::{self, OutHeader, Wire, opcode};
 use crate::channel::Channel;
 use crate::session::Negotiated;
 
-/// Notifications that may wait. Each has some 300 bytes, so the queue stays
-/// around a megabyte; the number is that of the changes which a large checkout on the server makes
-/// in the time that the kernel may block us. Past it the caller hears of it.
+/// Notifications that may wait. Each has some 300 bytes, so the queue stays around a megabyte; the
+/// number is that of the changes which a large checkout on the server makes in the time that the
+/// kernel may block us. Past it the caller hears of it.
 const QUEUE: usize = 4096;
 
 /// Longest name in a notification.

@@ -153,9 +153,9 @@ async fn watch(session: Weak<Session>, stall_limit: Duration) {
         let ended = tokio::time::timeout(look, &mut closed).await;
         let Some(session) = session.upgrade() else { return };
         if let Ok(why) = ended {
-            let words = (session.diagnosis)().map(|it| format!("; {}", it.text));
-            let words = words.unwrap_or_default();
-            tracing::warn!(session = session.slot, "session ended: {why}{words}");
+            let reason = (session.diagnosis)().map(|it| format!("; {}", it.text));
+            let reason = reason.unwrap_or_default();
+            tracing::warn!(session = session.slot, "session ended: {why}{reason}");
             return;
         }
         let activity = session.client.activity();

@@ -49,9 +49,9 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// How long it may take to die of SIGTERM, which ssh uses to end its helpers, before SIGKILL.
 const TERMINATION: Duration = Duration::from_secs(1);
 
-/// How long words that may tell why it ends are kept back from the hook. ssh ends right after it has
-/// said that, and the line is in its [`Diagnosis`], so in the message of whoever needed the connection.
-/// A banner is shown at once: ssh may ask for a password right behind it.
+/// How long words that may be the reason for ssh's end are kept back from the hook. ssh ends right
+/// after it has given its reason, and the error of the failed connection has that line already. A
+/// banner is shown at once: ssh may ask for a password right after it.
 const KEPT_BACK: Duration = Duration::from_millis(200);
 
 /// Starts `words` (the program, then its arguments).
@@ -270,7 +270,7 @@ impl Attendant {
         }
     }
 
-    /// Shows what was kept back, but for the line that tells why it ended.
+    /// Shows what was kept back, except the reason for the end.
     fn show_rest(&mut self, status: Option<ExitStatus>) {
         self.kept_back.push_str(&self.pieces.last());
         let words = self.record.words();

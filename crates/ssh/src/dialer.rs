@@ -18,8 +18,8 @@ use crate::stream::Stream;
 use crate::{child, socket};
 
 /// Gets ssh's stderr while it is written: banners, warnings, reasons. A server can write there, so
-/// it is escaped for a terminal, with its lines as they are. The line that tells why ssh has ended is
-/// left out: it is in the [`Diagnosis`]. ssh's own questions go to `/dev/tty` and not here. Must not block for long, since nothing else is done for that child meanwhile.
+/// it is escaped for a terminal, with its lines as they are. The reason for ssh's end is left out:
+/// it is in the [`Diagnosis`]. ssh's own questions go to `/dev/tty` and not here. Must not block for long, since nothing else is done for that child meanwhile.
 pub type StderrHook = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// A stream, and where to learn why it ended.

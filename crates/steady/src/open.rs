@@ -33,8 +33,8 @@ impl Core {
         unreachable!("the last look takes what it finds")
     }
 
-    /// `None` if it is to be opened again, where that is allowed: the file was removed, renamed or
-    /// replaced here meanwhile, and nothing tells whether it was opened before that.
+    /// `None` if the file was removed, renamed or replaced here meanwhile: the answer does not tell which
+    /// file was opened, so it is to be opened `again`, where that is allowed.
     async fn open_once(
         self: &Arc<Core>,
         path: &RemotePath,

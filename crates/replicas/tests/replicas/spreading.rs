@@ -153,7 +153,7 @@ async fn a_writer_ends_it_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_file_that_has_just_changed_is_not_spread() {
-    // Whatever the server's clock shows.
+    // With a server's clock that is behind, right, or ahead.
     for skew_secs in [-60, 0, 3600] {
         let (it, content) = large(Mode::Balance).await;
         let fh = it.open("large", Access::Read).await;

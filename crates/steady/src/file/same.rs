@@ -75,8 +75,8 @@ impl Body {
     }
 
     /// Whether one of its handles shows the same as `fh`: size and time are between what it shows
-    /// before and after, since others may write meanwhile. What is changed here meanwhile is taken for
-    /// it, whatever it shows. `None` if they cannot be asked.
+    /// before and after, since others may write meanwhile. Always so if this mount changes the file
+    /// meanwhile. `None` if they cannot be asked.
     async fn is_same_as(&self, core: &Core, fh: Fh) -> Option<bool> {
         let (usable, next) = {
             let state = self.lock();

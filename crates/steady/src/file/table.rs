@@ -81,14 +81,10 @@ impl Files {
         self.lock().handles.get(&fh.0).cloned().ok_or(Errno::EBADF)
     }
 
-    /// The file that is open by this path, or is about to be.
-    pub(crate) fn any_body(&self, path: &RemotePath) -> Option<Arc<Body>> {
-        self.lock().bodies.get(path)?.upgrade()
-    }
-
     /// The file that is open by this path, of which something is known.
     pub(crate) fn body(&self, path: &RemotePath) -> Option<Arc<Body>> {
-        self.any_body(path).filter(|body| body.lock().is_seen)
+        let body = self.lock().bodies.get(path)?.upgrade();
+        body.filter(|body| body.lock().is_seen)
     }
 
     pub(crate) fn bodies(&self) -> Vec<Arc<Body>> {

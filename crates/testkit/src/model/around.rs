@@ -6,13 +6,13 @@ use super::{Entry, Features, Stat, Subject};
 
 /// A [`Subject`] all of whose operations go through [`Around::call`].
 pub trait Around {
-    /// What it is around.
+    /// The type of the inner subject.
     type Inner: Subject;
 
-    /// What it is around.
+    /// The inner subject.
     fn inner(&self) -> &Self::Inner;
 
-    /// Does an operation of this name.
+    /// Carries out the operation of this name.
     fn call<T>(
         &mut self,
         name: &'static str,
