@@ -137,7 +137,7 @@ impl Scene {
             script: Script::default(),
             parent: tempfile::tempdir().unwrap(),
             rounds: 1,
-            deadline: Duration::from_millis(200),
+            deadline: Duration::from_secs(600),
             executor: Executor::new(),
             log: Arc::default(),
         }

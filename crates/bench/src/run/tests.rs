@@ -96,6 +96,7 @@ fn what_hangs_is_left_behind_and_soon_given_up() {
     scene.act("a", "one", Act::Hang);
     scene.act("b", "one", Act::Hang);
     scene.act("b", "two", Act::Hang);
+    scene.deadline = Duration::from_secs(1);
     let results = scene.run();
     let steps = ["one", "two", "three", "four"];
     assert_eq!(
@@ -205,7 +206,6 @@ fn an_interrupted_run_is_partial_and_leaves_nothing() {
 fn a_run_that_is_interrupted_by_another_thread_does_not_wait_for_the_step() {
     let mut scene = Scene::new(&["a"], &["one"]);
     scene.act("a", "one", Act::Hang);
-    scene.deadline = Duration::from_secs(600);
     let executor = scene.executor.clone();
     let log = Arc::clone(&scene.log);
     let interrupter = std::thread::spawn(move || {
