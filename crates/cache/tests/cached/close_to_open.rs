@@ -1,4 +1,4 @@
-//! C1, C3, T1, T2, T4: what is asked where things may change, and what is shown.
+//! C1, C3, T1, T2: what is asked where things may change, and what is shown.
 
 use std::time::Duration;
 

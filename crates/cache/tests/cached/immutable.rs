@@ -1,4 +1,4 @@
-//! I1, I2: what was once seen of a tree that never changes is not asked for again.
+//! I2, I12: what was once seen of a tree that never changes is not asked for again.
 
 use base::{Errno, Remote, RenameMode};
 use cache::{CachedConfig, Mode, SubTrees};
@@ -34,7 +34,7 @@ async fn walk(cached: &std::sync::Arc<cache::Cached>) {
     assert_eq!(cached.readlink(&path("d/f1")).await, Err(Errno::EINVAL));
 }
 
-/// I1: after a remount, with the store opened anew, the whole tree is read without a question.
+/// I12: after a remount, with the store opened anew, the whole tree is read without a question.
 #[tokio::test]
 async fn what_was_seen_is_never_asked_for_again() {
     let stage = Stage::new();

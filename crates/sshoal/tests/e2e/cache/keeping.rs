@@ -9,10 +9,10 @@ use crate::behaviours::pattern;
 use crate::process::eventually;
 use crate::world::World;
 
-/// I1: what was seen of an immutable tree is shown by another mount without one byte from the
+/// I12: what was seen of an immutable tree is shown by another mount without one byte from the
 /// server: names, absent names, attributes, contents, targets of links.
 #[test]
-fn i1_after_a_remount_an_immutable_tree_needs_no_server() {
+fn i12_after_a_remount_an_immutable_tree_needs_no_server() {
     let mut world = World::new();
     let files = put_tree(&world);
     for options in ["consistency=immutable,ro", "consistency=immutable"] {
