@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use base::{Attr, Errno, Fh, FileKind, RemotePath};
 use bytes::Bytes;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::Core;
 use crate::expect::Expect;
@@ -67,6 +68,8 @@ pub(crate) struct State {
     pub(crate) phase: Phase,
     /// Counts losses: handles below of an earlier epoch are of no use.
     pub(crate) epoch: u64,
+    /// When requests were lost last.
+    pub(crate) lost_at: Option<Instant>,
     /// How often it was tried to open it again, and how the last time ended if it went wrong.
     pub(crate) attempts: u64,
     pub(crate) why: Option<Errno>,
@@ -117,6 +120,7 @@ impl Body {
         let state = State {
             phase: Phase::Open,
             epoch: 0,
+            lost_at: None,
             attempts: 0,
             why: None,
             name: Some(path),
@@ -149,6 +153,7 @@ impl Body {
         if state.epoch == epoch && state.phase == Phase::Open {
             state.phase = Phase::Lost;
             state.epoch += 1;
+            state.lost_at = Some(Instant::now());
             drop(state);
             if let Some(core) = self.core.upgrade() {
                 core.run.lost();

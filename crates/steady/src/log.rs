@@ -457,13 +457,24 @@ impl Log {
             && newer.any(|newer| newer.through == entry.through && newer.happened().is_some())
     }
 
-    /// What was being sent again was lost once more.
-    pub(crate) fn replay_lost(&mut self) {
+    /// Entries that were being sent again were lost once more. Returns whether there were any.
+    pub(crate) fn replay_lost(&mut self) -> bool {
+        let mut any = false;
         for entry in &mut self.entries {
             if matches!(entry.state, State::Replaying) {
                 entry.state = State::Waiting;
+                any = true;
             }
         }
+        any
+    }
+
+    /// Whether an append may have arrived whose answer was lost.
+    pub(crate) fn has_appends_in_doubt(&self) -> bool {
+        let replayed = self.entries.iter().filter(|entry| Log::is_to_be_replayed(entry));
+        replayed.filter(|entry| entry.may_have_arrived).any(
+            |entry| matches!(&entry.change, Change::Append { data, told } if *told < data.len()),
+        )
     }
 
     /// What was put to the end, is not answered, and may have arrived; in order. It is taken over:

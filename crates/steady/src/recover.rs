@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use base::{Access, Attr, Errno, Fh, OpenFlags, Remote, RemotePath, Result};
+use tokio::time::Instant;
 
 use crate::Core;
 use crate::call::Asked;
@@ -111,7 +112,9 @@ impl Drop for UnderWay {
         };
         if state.phase == Phase::Lost {
             state.epoch += 1;
-            state.log.replay_lost();
+            if state.log.replay_lost() {
+                state.lost_at = Some(Instant::now());
+            }
         }
         let waiting = state.log.moved();
         drop(state);
@@ -186,6 +189,7 @@ enum Found<'a> {
 const MAX_LOOKS: u32 = 8;
 
 async fn open_again(core: &Arc<Core>, body: &Arc<Body>) -> Outcome {
+    appends::wait(body).await;
     let lost = |state: &State| {
         let lost = state.slots.values().filter(|slot| slot.epoch < state.epoch);
         lost.filter_map(|slot| slot.handle.upgrade()).collect()

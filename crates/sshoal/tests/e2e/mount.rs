@@ -22,6 +22,9 @@ const MOUNT_LIMIT: Duration = Duration::from_secs(60);
 /// and a silent server (30 s and 45 s), so that what is slow can be told from what hangs.
 const END_LIMIT: Duration = Duration::from_secs(100);
 
+/// How long a mount may be in use after everything in it was closed.
+const BUSY_LIMIT: Duration = Duration::from_secs(10);
+
 /// How long a test may keep one mount. Past it the mount is cut off, so that a hang is a failure
 /// with a message.
 const LIFE_LIMIT: Duration = Duration::from_secs(400);
@@ -119,8 +122,14 @@ impl Mount {
     #[track_caller]
     fn end(&mut self) {
         self.ended = true;
-        let mut umount = world::program();
-        let ended = run_within(END_LIMIT, umount.arg("umount").arg(&self.place));
+        let umount = || run_within(END_LIMIT, world::program().arg("umount").arg(&self.place));
+        let mut ended = umount();
+        // A child of another test has our descriptors from its fork to its exec.
+        let deadline = Instant::now() + BUSY_LIMIT;
+        while ended.stderr.contains("Device or resource busy") && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(50));
+            ended = umount();
+        }
         assert!(ended.status.success(), "{ended:?}\n--- the daemon's words:\n{}", self.words());
         // It may tell that it waits, as it does on a busy machine, or that a program of another test
         // has a copy of all mounts, and is not to be waited for.

@@ -4,8 +4,13 @@
 //! acknowledged, followed by a beginning of what was not. What is there counts as written, the rest is
 //! sent. If it is anything else (somebody else appends as well), nobody can tell what has become of
 //! them, and their writers are told so (`EIO`).
+//!
+//! A server that has much to do may carry out what it had received only when there is a new
+//! connection already: an append that is sent again before that is there twice. So the file is
+//! looked at no sooner than [`LATE`] after the loss.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::{Access, Attr, OpenFlags, RemotePath, Result};
 use bytes::Bytes;
@@ -16,8 +21,23 @@ use crate::file::{Body, State};
 use crate::log::Change;
 use crate::unsynced::Digest;
 
+/// Time for a busy server to carry out what it had received before the connection was lost. Over
+/// loopback a new connection takes a tenth of it. Only appends without an answer wait for it.
+const LATE: Duration = Duration::from_secs(1);
+
 /// Bytes that are read at once.
 const PIECE_BYTES: u32 = 1 << 20;
+
+/// Waits until appends in doubt, if there are any, have arrived or never will.
+pub(super) async fn wait(body: &Body) {
+    let lost_at = {
+        let state = body.lock();
+        state.lost_at.filter(|_| state.log.has_appends_in_doubt())
+    };
+    if let Some(lost_at) = lost_at {
+        tokio::time::sleep_until(lost_at + LATE).await;
+    }
+}
 
 /// Looks what has arrived of the appends in doubt, and answers those who wait for them. An error says
 /// that it could not be looked.

@@ -191,6 +191,28 @@ async fn an_append_is_there_once_however_much_of_it_had_arrived() {
     }
 }
 
+/// L3: a busy server may carry out what it had received when there is a new connection already.
+#[tokio::test(start_paused = true)]
+async fn an_append_that_is_carried_out_late_is_there_once() {
+    for late_ms in [10, 300, 900] {
+        let stage = Stage::new();
+        stage.server().put_file("log", "before ");
+        let fh = stage.open("log", appending()).await;
+        let gate = stage.faulty.hold(Call::Write, 1);
+        let mut append = stage.steady.write(fh, 0, Bytes::from_static(b"late"));
+        assert!(poll_once(&mut append).is_pending());
+        stage.blink();
+        drop(gate);
+        let carried_out = async {
+            tokio::time::sleep(Duration::from_millis(late_ms)).await;
+            stage.server().put_file("log", stage.content("log") + "late");
+        };
+        let (append, ()) = tokio::join!(append, carried_out);
+        assert_eq!(append, Ok(()), "{late_ms}");
+        assert_eq!(stage.content("log"), "before late", "{late_ms}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_append_that_cannot_be_told_from_others_is_an_error() {
     let stage = Stage::new();

@@ -15,7 +15,7 @@ use crate::process::{Ended, run_within};
 use crate::world::{program, program_path};
 
 /// How long one run may take: many times what it takes.
-pub const LIMIT: Duration = Duration::from_secs(120);
+pub const LIMIT: Duration = Duration::from_secs(600);
 
 pub struct Scene {
     dir: TempDir,
