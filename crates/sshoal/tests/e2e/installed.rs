@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, geteuid};
-use testkit::leftover;
+use sandbox::leftover;
 
 use crate::mount::{detach, is_mounted, umount};
 use crate::process::{Ended, Process, eventually, run, shell};
@@ -269,7 +269,7 @@ fn mount_8_finds_it_by_its_type() {
         ssh.replace(' ', "\\040"),
     );
     fs::write(&fstab, line).unwrap();
-    let mut command = testkit::namespace::command();
+    let mut command = sandbox::namespace::command();
     command.args(["sh", "-uc", IN_FSTAB, "sh"]);
     command.args([&root, &place, &fstab]).arg(world.source()).arg(&ssh);
     command.env_remove("SSH_AUTH_SOCK").env_remove("XDG_RUNTIME_DIR");
