@@ -5,8 +5,8 @@ PREFIX ?= /usr/local
 # mount(8) looks for its helpers here and nowhere else.
 SBINDIR ?= /sbin
 DESTDIR ?=
-# What `make install` installs.
-PROGRAM ?= target/release/sshoal
+# Where `make install` finds the programs.
+PROGRAMS ?= target/release
 DEMO_ARGS ?=
 BENCH_ARGS ?= --quick --peers sshfs,floor --out target/bench
 # Minutes, and a number that repeats the choices of a run; docs/reliability.md.
@@ -19,6 +19,7 @@ FUZZ_TARGETS ?= program $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
 build:
 	$(CARGO) build --release -p sshoal
+	scripts/split-debug.sh target/release/sshoal target/release/sshoal-bench
 
 setup:
 	scripts/setup.sh
@@ -63,15 +64,16 @@ doc:
 
 # Does not build, since root seldom has a compiler: run `make` first.
 install:
-	@test -x "$(PROGRAM)" || { echo "run make first" >&2; exit 1; }
-	install -D -m 755 "$(PROGRAM)" "$(DESTDIR)$(PREFIX)/bin/sshoal"
+	@test -x "$(PROGRAMS)/sshoal" || { echo "run make first" >&2; exit 1; }
+	install -D -m 755 "$(PROGRAMS)/sshoal" "$(DESTDIR)$(PREFIX)/bin/sshoal"
+	install -D -m 755 "$(PROGRAMS)/sshoal-bench" "$(DESTDIR)$(PREFIX)/bin/sshoal-bench"
 	install -d "$(DESTDIR)$(SBINDIR)"
 	ln -sfn "$(PREFIX)/bin/sshoal" "$(DESTDIR)$(SBINDIR)/mount.sshoal"
 	ln -sfn "$(PREFIX)/bin/sshoal" "$(DESTDIR)$(SBINDIR)/mount.fuse.sshoal"
 
 uninstall:
 	rm -f "$(DESTDIR)$(SBINDIR)/mount.sshoal" "$(DESTDIR)$(SBINDIR)/mount.fuse.sshoal"
-	rm -f "$(DESTDIR)$(PREFIX)/bin/sshoal"
+	rm -f "$(DESTDIR)$(PREFIX)/bin/sshoal" "$(DESTDIR)$(PREFIX)/bin/sshoal-bench"
 
 # Needs a nightly compiler and cargo-fuzz.
 fuzz:

@@ -1,6 +1,6 @@
 //! What is between client and server: named, asked for, measured.
 //!
-//! A simulated link is a [`testkit::link::Link`]. It is measured before it is used: the very
+//! A simulated link is a [`sandbox::link::Link`]. It is measured before it is used: the very
 //! forwarder that the subjects will get leads to an echo first, and to the server then. A real
 //! host's link can only be measured through ssh; what is measured then is ssh over it.
 
@@ -11,7 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use testkit::link::LinkOptions;
+use sandbox::link::LinkOptions;
 
 use crate::failure::Failure;
 use crate::results::LinkReport;

@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use testkit::link::Link;
-use testkit::sshd::{Options, SftpServer, Sshd};
+use sandbox::link::Link;
+use sandbox::sshd::{Options, SftpServer, Sshd};
 
 use crate::account;
 use crate::executor::Executor;

@@ -1,4 +1,4 @@
-//! Our own generators of work, each run as a process of its own: `sshoal bench-worker`.
+//! Our own generators of work, each run as a process of its own: `sshoal-bench bench-worker`.
 //!
 //! A [`Job`] comes as JSON on standard input, a [`Report`] goes as JSON to standard output. What
 //! the job is done to may hang or die: then this process does, and the run goes on without it.
@@ -21,9 +21,7 @@ mod walk;
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use std::sync::OnceLock;
 
 use crate::corpus;
 use crate::failure::Failure;
@@ -38,13 +36,6 @@ pub use walk::Walk;
 /// The hidden subcommand of the program that calls [`main`].
 pub const SUBCOMMAND: &str = "bench-worker";
 
-static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-
-/// Says which program is the worker, if it is not the running one. The first call counts.
-pub fn set_program(program: PathBuf) {
-    let _ = PROGRAM.set(program);
-}
-
 /// The command that does a job. The job is in a file without a name that is its standard input.
 ///
 /// # Errors
@@ -58,10 +49,7 @@ pub fn command(job: &Job) -> Result<Command, Failure> {
 
 #[cfg(not(test))]
 fn process() -> io::Result<Command> {
-    let mut command = match PROGRAM.get() {
-        Some(program) => Command::new(program),
-        None => Command::new(std::env::current_exe()?),
-    };
+    let mut command = Command::new(std::env::current_exe()?);
     command.arg(SUBCOMMAND);
     Ok(command)
 }

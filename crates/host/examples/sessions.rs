@@ -17,8 +17,8 @@ use base::task::Task;
 use base::{Access, Create, OpenFlags, Remote, RemotePath};
 use bytes::Bytes;
 use host::{Config, ConnectError, Connection, Connector, Explanation, Host, Role};
-use testkit::link::{Link, LinkOptions};
-use testkit::sshd::{Options, Sshd};
+use sandbox::link::{Link, LinkOptions};
+use sandbox::sshd::{Options, Sshd};
 use tokio::sync::oneshot;
 
 const FILE_BYTES: u64 = 256 << 20;

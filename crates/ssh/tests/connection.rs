@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use harness::{Heard, config_of, dialer, failure, greet, output, script};
+use sandbox::sshd::{Options, SftpServer, Sshd};
 use ssh::{Cause, Config, Destination, Dialer, Error, Password, Transport};
-use testkit::sshd::{Options, SftpServer, Sshd};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn sshd() -> Sshd {

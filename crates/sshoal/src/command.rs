@@ -4,14 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
-use crate::bench;
 use crate::branch;
 use crate::cache_command;
+use crate::companion;
 use crate::config_file;
-use crate::demo;
 use crate::mount;
 use crate::mount::{help, suggestion};
 use crate::program::Program;
@@ -61,19 +59,11 @@ enum Command {
         override_usage = "sshoal push [OPTIONS] SOURCE... TARGET")]
     Push(Box<transfer::Arguments>),
     /// Show what this program does, on a private server that is gone afterwards.
-    Demo {
-        /// Leave it mounted, to look around, until Ctrl-C.
-        #[arg(long)]
-        keep: bool,
-        /// Show this directory (/usr/include, or another one where that is missing).
-        #[arg(long, value_name = "TREE")]
-        dir: Option<PathBuf>,
-    },
+    #[command(disable_help_flag = true)]
+    Demo(Words),
     /// Measure this program, its peers and the floor with the same work, in one run.
-    Bench(Box<bench::Arguments>),
-    /// Does one piece of work for `bench`, in a process of its own.
-    #[command(name = "bench-worker", hide = true)]
-    BenchWorker,
+    #[command(disable_help_flag = true)]
+    Bench(Words),
     /// Asks the file system on a mount point for attributes, in a process that may hang.
     #[command(hide = true)]
     Probe { place: PathBuf },
@@ -82,6 +72,13 @@ enum Command {
         /// `options` for all options, the name of an option, or a command.
         topic: Option<String>,
     },
+}
+
+/// Words for another program.
+#[derive(Debug, clap::Args)]
+struct Words {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
 }
 
 /// What `config` does.
@@ -106,8 +103,8 @@ pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCod
             let is_copy = matches!(name, "pull" | "push");
             match Commands::try_parse_from(std::iter::once(argv0).chain(words)) {
                 Ok(commands) => run_command(program, commands.command),
-                Err(error) if is_copy => transfer::misused(program, explain(error)),
-                Err(error) => explain(error),
+                Err(error) if is_copy => transfer::misused(program, cli::explain(error)),
+                Err(error) => cli::explain(error),
             }
         }
         word => {
@@ -156,20 +153,19 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Pull(arguments) => Ok(transfer::run(Way::Pull, &arguments)),
         Command::Push(arguments) => Ok(transfer::run(Way::Push, &arguments)),
-        Command::Demo { keep, dir } => {
-            demo::run(dir, keep)?;
-            Ok(ExitCode::from(EXIT_OK))
-        }
-        Command::Bench(arguments) => bench::run(*arguments),
-        Command::BenchWorker => Ok(::bench::worker::main()),
+        Command::Demo(Words { words }) => Err(companion::run("demo", words).into()),
+        Command::Bench(Words { words }) => Err(companion::run("bench", words).into()),
         Command::Probe { place } => Ok(mount::probe(&place)),
         Command::Help { topic } => match topic.as_deref() {
             None | Some("mount") => crate::print(&help::short(program)),
             Some("options") => crate::print(&help::full()),
+            Some(command @ ("bench" | "demo")) => {
+                Err(companion::run(command, vec!["--help".into()]).into())
+            }
             Some(command) if is_command(command) => {
                 match Commands::try_parse_from([program.name, command, "--help"]) {
                     Ok(_) => Ok(ExitCode::from(EXIT_OK)),
-                    Err(error) => explain(error),
+                    Err(error) => cli::explain(error),
                 }
             }
             Some(topic) => match help::one(topic) {
@@ -183,23 +179,6 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
             },
         },
     }
-}
-
-/// Help goes to standard output; of an error clap's first line is shown, in this program's form.
-fn explain(error: clap::Error) -> anyhow::Result<ExitCode> {
-    let text = error.to_string();
-    if error.kind() == ErrorKind::DisplayHelp {
-        return crate::print(&text);
-    }
-    let why = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
-    let missing = text.lines().nth(1).map(str::trim).filter(|_| why.ends_with(':'));
-    let why = format!("{why}{}{}", if missing.is_some() { " " } else { "" }, missing.unwrap_or(""));
-    let problem = Problem::new("command line", why);
-    Err(match usage {
-        Some(usage) => problem.hint(format!("usage: {usage}")).into(),
-        None => problem.into(),
-    })
 }
 
 #[cfg(test)]

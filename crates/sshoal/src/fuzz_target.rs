@@ -11,21 +11,17 @@ mod adapter;
 mod allocator;
 mod attributes;
 mod background;
-mod bench;
 mod branch;
 mod cache_command;
 mod command;
 mod config_file;
+mod companion;
 mod connector;
 mod control;
-mod demo;
-mod interrupts;
 mod mount;
-mod mounts;
 mod program;
 mod progress;
 mod record;
-mod report;
 mod sources;
 mod stack;
 mod status;
@@ -34,13 +30,9 @@ mod transfer;
 mod umount;
 mod warm;
 
-use std::process::ExitCode;
-
+use cli::{self as report, print};
 use libfuzzer_sys::fuzz_target;
-
-fn print(_: &str) -> anyhow::Result<ExitCode> {
-    Ok(ExitCode::SUCCESS)
-}
+use mountinfo as mounts;
 
 fuzz_target!(|data: &[u8]| {
     config_file::fuzz(data);

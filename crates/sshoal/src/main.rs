@@ -14,21 +14,17 @@ mod adapter;
 mod allocator;
 mod attributes;
 mod background;
-mod bench;
 mod branch;
 mod cache_command;
 mod command;
+mod companion;
 mod config_file;
 mod connector;
 mod control;
-mod demo;
-mod interrupts;
 mod mount;
-mod mounts;
 mod program;
 mod progress;
 mod record;
-mod report;
 mod sources;
 mod stack;
 mod status;
@@ -38,11 +34,12 @@ mod umount;
 mod warm;
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 
+use cli::{self as report, print};
+use mountinfo as mounts;
 use program::Program;
-use report::{EXIT_FAILURE, EXIT_OK};
+use report::EXIT_FAILURE;
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
@@ -52,14 +49,6 @@ fn main() -> ExitCode {
         eprintln!("{}: {error:#}", program.name);
         ExitCode::from(EXIT_FAILURE)
     })
-}
-
-/// Prints a text that was asked for. A reader that has seen enough (`| head`) is no error.
-fn print(text: &str) -> anyhow::Result<ExitCode> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(ExitCode::from(EXIT_OK)),
-    }
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use base::{Remote, RemotePath};
 use host::{ConnectError, Connection, Connector, Explanation, Host, Role};
 use local::Local;
-use testkit::link::{Link, LinkOptions};
-use testkit::sshd::{Options, Sshd};
+use sandbox::link::{Link, LinkOptions};
+use sandbox::sshd::{Options, Sshd};
 use transfer::{Job, Silent, Source, Tree, engine};
 
 type Fault = Box<dyn std::error::Error>;

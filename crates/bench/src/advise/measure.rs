@@ -273,7 +273,7 @@ impl Run<'_> {
         (self.tell)("measuring compression and IPQoS");
         let server = self.server;
         let place = server.place();
-        let dir = testkit::private_dir("sshoal-advise-")?;
+        let dir = sandbox::private_dir("sshoal-advise-")?;
         if compresses {
             place.put(&text(dir.path())?, FilePath::new(TEXT))?;
             let noise = corpus::file(dir.path(), NOISE, NOISE_BYTES, SEED)?;
@@ -357,7 +357,7 @@ struct Master {
 impl Master {
     fn start(server: &Server, cipher: &str, executor: &Executor) -> Result<Master, Failure> {
         // A socket's path may have 108 bytes, and ssh appends some.
-        let dir = testkit::private_dir_in("mux-", FilePath::new("/tmp"))?;
+        let dir = sandbox::private_dir_in("mux-", FilePath::new("/tmp"))?;
         let socket = dir.path().join("s");
         let mut ssh = server.ssh(Some(cipher));
         ssh.args(["-v", "-N", "-M", "-S"]).arg(&socket);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use testkit::sshd::{Options, Sshd};
+use sandbox::sshd::{Options, Sshd};
 
 use super::findings::Path;
 use super::*;

@@ -234,7 +234,7 @@ fn a_reader_of_a_dead_mount_costs_its_deadline_and_little_more() {
     fs::create_dir(&mount).unwrap();
     fs::create_dir(&scratch).unwrap();
     fs::write(scratch.join("file"), "words").unwrap();
-    let sshd = testkit::sshd::Sshd::start(testkit::sshd::Options::default()).unwrap();
+    let sshd = sandbox::sshd::Sshd::start(sandbox::sshd::Options::default()).unwrap();
     let executor = Executor::new();
     let mut sshfs = Command::new("sshfs");
     let source = format!("{}:{}", sshd.alias(), scratch.display());
@@ -259,5 +259,5 @@ fn a_reader_of_a_dead_mount_costs_its_deadline_and_little_more() {
     unmount.arg("-l").arg(&mount);
     executor.succeed(unmount, LONG).unwrap();
     drop(sshd);
-    testkit::leftover::assert_none(dir.path());
+    sandbox::leftover::assert_none(dir.path());
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 
-use testkit::link::{Link, LinkOptions};
+use sandbox::link::{Link, LinkOptions};
 
 use crate::failure::Failure;
 

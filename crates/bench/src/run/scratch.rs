@@ -32,7 +32,7 @@ impl Scratch {
     /// When the directory cannot be made.
     pub fn new(parent: &Path) -> io::Result<Scratch> {
         let parent = parent.canonicalize()?;
-        let dir = testkit::private_dir_in("sshoal-bench-", &parent)?;
+        let dir = sandbox::private_dir_in("sshoal-bench-", &parent)?;
         Ok(Scratch { path: dir.keep() })
     }
 

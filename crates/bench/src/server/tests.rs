@@ -40,7 +40,7 @@ fn a_private_server_serves_its_directory_and_counts_its_cpu() {
     assert!(report.measured_rtt_us.unwrap() < 20_000.0, "{report:?}");
     assert!(report.measured_bytes_per_s.unwrap() > 1e8, "{report:?}");
     drop(server);
-    testkit::leftover::assert_none(dir.path());
+    sandbox::leftover::assert_none(dir.path());
 }
 
 #[test]

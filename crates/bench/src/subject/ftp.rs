@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use testkit::link::Link;
+use sandbox::link::Link;
 
 use crate::executor::Executor;
 use crate::failure::Failure;

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use testkit::link::{Link, LinkOptions};
+use sandbox::link::{Link, LinkOptions};
 
 use crate::executor::{Background, Executor};
 use crate::failure::Failure;

@@ -39,7 +39,7 @@ fn again(test: &str, script: &str) -> Option<tempfile::TempDir> {
         return None;
     }
     let dir = tempfile::tempdir().unwrap();
-    let output = testkit::namespace::command()
+    let output = sandbox::namespace::command()
         .args(["sh", "-c", script])
         .arg(dir.path())
         .arg(std::env::current_exe().unwrap())

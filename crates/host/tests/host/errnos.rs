@@ -195,7 +195,7 @@ async fn a_disk_with_a_few_blocks_left_is_full() {
     // A loop device needs root, and not every container has them.
     let script = "mkfs.ext4 -q -m0 -O ^has_journal image && mount -o loop image mnt";
     std::fs::create_dir(dir.path().join("mnt")).unwrap();
-    let probe = testkit::namespace::command()
+    let probe = sandbox::namespace::command()
         .current_dir(dir.path())
         .args(["sh", "-ec", script])
         .stderr(std::process::Stdio::null())

@@ -13,8 +13,8 @@ use base::{Access, Create, Fh, OpenFlags, Remote};
 use bytes::Bytes;
 use host::{Config, ConnectError, Connection, Connector, Host, Role};
 use rustix::process::{Pid, Signal, kill_process};
+use sandbox::link::{Link, LinkOptions};
 use tempfile::TempDir;
-use testkit::link::{Link, LinkOptions};
 use testkit::sftp_servers::SFTP_SERVER;
 use tokio::net::TcpStream;
 

@@ -43,7 +43,7 @@ impl Servers {
     /// `exec "$@"`, in which words may stand before the "$@".
     pub(crate) fn in_namespace(dir: &Path, script: &str) -> Arc<Servers> {
         let shell = ["sh", "-ec", script, "sh", SFTP_SERVER];
-        Servers::by(dir, &[&testkit::namespace::of_its_own()[..], &shell].concat())
+        Servers::by(dir, &[&sandbox::namespace::of_its_own()[..], &shell].concat())
     }
 
     fn by(dir: &Path, command: &[&str]) -> Arc<Servers> {

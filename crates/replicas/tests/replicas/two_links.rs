@@ -10,10 +10,10 @@ use async_trait::async_trait;
 use base::{Access, OpenFlags, Remote};
 use host::{ConnectError, Connection, Connector, Explanation, Host, Role};
 use replicas::{Config, Gateway, Mode, Replicas};
+use sandbox::link::{Link, LinkOptions};
+use sandbox::sshd::{Options, Sshd};
 use tempfile::TempDir;
-use testkit::link::{Link, LinkOptions};
 use testkit::path;
-use testkit::sshd::{Options, Sshd};
 use tokio::task::JoinSet;
 
 use super::pool::{is_left_out, pattern};

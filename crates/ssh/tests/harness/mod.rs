@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use sandbox::sshd::Sshd;
 use ssh::{Config, Destination, Dialer, Error, Failure, StderrHook, Stream};
-use testkit::sshd::Sshd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// What a hook heard.

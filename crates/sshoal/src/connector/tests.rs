@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use base::{Errno, Remote, RemotePath};
 use host::{Config, Host, SessionState};
-use testkit::sshd::{Options, Sshd};
+use sandbox::sshd::{Options, Sshd};
 
 use super::*;
 

@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use testkit::sshd::{Options, SftpServer};
+use sandbox::sshd::{Options, SftpServer};
 
 use crate::world::{World, program, refusal};
 

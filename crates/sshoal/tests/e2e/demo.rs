@@ -7,7 +7,7 @@ use std::process::{ChildStdout, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use testkit::leftover;
+use sandbox::leftover;
 
 use crate::behaviours::pattern;
 use crate::process::{Process, run};

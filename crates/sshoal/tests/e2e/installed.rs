@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, geteuid};
-use testkit::leftover;
+use sandbox::leftover;
 
 use crate::mount::{detach, is_mounted, umount};
 use crate::process::{Ended, Process, eventually, run, shell};
@@ -196,7 +196,7 @@ fn install(world: &World) -> PathBuf {
     let mut make = Command::new("make");
     make.arg("-C").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).arg("install");
     make.arg(format!("DESTDIR={}", root.display()));
-    make.arg(format!("PROGRAM={}", program_path().display()));
+    make.arg(format!("PROGRAMS={}", program_path().parent().unwrap().display()));
     // Whoever runs the tests by make has its variables in the environment.
     for variable in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PREFIX", "SBINDIR"] {
         make.env_remove(variable);
@@ -212,6 +212,8 @@ fn make_install_installs_and_uninstall_takes_away() {
     let root = install(&world);
     let version = run(Command::new(root.join("usr/local/bin/sshoal")).arg("-V"));
     assert!(version.stdout.starts_with("sshoal "), "{version:?}");
+    let help = run(Command::new(root.join("usr/local/bin/sshoal")).args(["help", "bench"]));
+    assert!(help.stdout.contains("Usage: sshoal bench"), "{help:?}");
     for helper in ["mount.sshoal", "mount.fuse.sshoal"] {
         let target = fs::read_link(root.join("sbin").join(helper)).unwrap();
         assert_eq!(target, Path::new("/usr/local/bin/sshoal"));
@@ -269,7 +271,7 @@ fn mount_8_finds_it_by_its_type() {
         ssh.replace(' ', "\\040"),
     );
     fs::write(&fstab, line).unwrap();
-    let mut command = testkit::namespace::command();
+    let mut command = sandbox::namespace::command();
     command.args(["sh", "-uc", IN_FSTAB, "sh"]);
     command.args([&root, &place, &fstab]).arg(world.source()).arg(&ssh);
     command.env_remove("SSH_AUTH_SOCK").env_remove("XDG_RUNTIME_DIR");

@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use sandbox::fleet::{Fleet, Plan};
+use sandbox::leftover;
+use sandbox::link::LinkOptions;
 use tempfile::TempDir;
-use testkit::fleet::{Fleet, Plan};
-use testkit::leftover;
-use testkit::link::LinkOptions;
 
 use crate::mount::Mount;
 use crate::process::{Process, eventually};

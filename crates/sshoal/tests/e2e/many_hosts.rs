@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use sandbox::fleet::{Fleet, Plan};
+use sandbox::leftover;
 use tempfile::TempDir;
-use testkit::fleet::{Fleet, Plan};
-use testkit::leftover;
 
 use crate::mount::Mount;
 use crate::world::{program, refusal};

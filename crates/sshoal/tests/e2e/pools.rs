@@ -11,10 +11,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use sandbox::fleet::{Fleet, Plan};
+use sandbox::leftover;
+use sandbox::link::LinkOptions;
 use tempfile::TempDir;
-use testkit::fleet::{Fleet, Plan};
-use testkit::leftover;
-use testkit::link::LinkOptions;
 
 use crate::behaviours::pattern;
 use crate::mount::Mount;

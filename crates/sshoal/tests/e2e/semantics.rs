@@ -10,7 +10,7 @@ mod sharing;
 
 use std::net::SocketAddr;
 
-use testkit::link::{Link, LinkOptions};
+use sandbox::link::{Link, LinkOptions};
 
 use crate::mount::Mount;
 use crate::world::World;

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use sandbox::fleet::{Fleet, Plan};
+use sandbox::leftover;
 use serde_json::Value;
 use tempfile::TempDir;
-use testkit::fleet::{Fleet, Plan};
-use testkit::leftover;
 
 use crate::mount::Mount;
 use crate::process::{Ended, eventually, run};

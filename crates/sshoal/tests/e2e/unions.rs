@@ -8,9 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use sandbox::fleet::{Fleet, Plan};
+use sandbox::leftover;
 use tempfile::TempDir;
-use testkit::fleet::{Fleet, Plan};
-use testkit::leftover;
 use testkit::model::{DirSubject, Runs, run};
 
 use crate::mount::Mount;

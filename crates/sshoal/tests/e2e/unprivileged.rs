@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Signal, geteuid};
-use testkit::sshd::{Options, SftpServer};
+use sandbox::sshd::{Options, SftpServer};
 
 use crate::behaviours::pattern;
 use crate::mount::{is_mounted, umount};

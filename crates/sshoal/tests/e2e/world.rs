@@ -6,9 +6,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use sandbox::leftover;
+use sandbox::sshd::{Options, Sshd};
 use tempfile::TempDir;
-use testkit::leftover;
-use testkit::sshd::{Options, Sshd};
 
 use crate::mount::Mount;
 use crate::process::{Ended, run_within};

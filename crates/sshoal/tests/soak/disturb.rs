@@ -4,9 +4,9 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use sandbox::link::Link;
+use sandbox::sshd::Sshd;
 use testkit::dice::Dice;
-use testkit::link::Link;
-use testkit::sshd::Sshd;
 
 use crate::tally::Tally;
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use sandbox::link::{Link, LinkOptions};
+use sandbox::sshd::{Options, SftpServer, Sshd};
 use tempfile::TempDir;
-use testkit::link::{Link, LinkOptions};
-use testkit::sshd::{Options, SftpServer, Sshd};
 
 use crate::Soak;
 use crate::mount::{Mount, detach, umount};

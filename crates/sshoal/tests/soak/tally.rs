@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use testkit::leftover;
+use sandbox::leftover;
 
 use crate::mount::Mount;
 

@@ -1,6 +1,6 @@
 //! SFTP over ssh, and servers that answer badly.
 
-use testkit::sshd::{Options, Sshd};
+use sandbox::sshd::{Options, Sshd};
 
 use super::*;
 

@@ -79,7 +79,7 @@ fn waiting_for_a_silent_server_can_be_ended() {
         let group = rustix::process::Pid::from_raw(mounting.pid().cast_signed()).unwrap();
         rustix::process::kill_process_group(group, Signal::INT).unwrap();
         assert!(!mounting.wait(SECOND).success());
-        testkit::leftover::assert_none(dir.path());
+        sandbox::leftover::assert_none(dir.path());
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bench::failure::Failure;
 use bench::results::{Outcome, Results};
+use sandbox::leftover;
 use tempfile::TempDir;
-use testkit::leftover;
 
 use crate::process::{Ended, run_within};
 use crate::world::{program, program_path};

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use rustix::fs::{getxattr, listxattr};
 use rustix::io::Errno;
-use testkit::link::{Link, LinkOptions};
+use sandbox::link::{Link, LinkOptions};
 
 use super::{LIMIT, mount, put, ready, with_cache};
 use crate::behaviours::pattern;

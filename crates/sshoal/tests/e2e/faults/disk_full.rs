@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use testkit::sshd::{Options, SftpServer};
+use sandbox::sshd::{Options, SftpServer};
 
 use super::close;
 use crate::behaviours::pattern;

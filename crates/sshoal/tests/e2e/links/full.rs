@@ -10,11 +10,11 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use sandbox::fleet::{Fleet, Plan};
+use sandbox::leftover;
+use sandbox::link::LinkOptions;
+use sandbox::sshd::{Options, SftpServer};
 use tempfile::TempDir;
-use testkit::fleet::{Fleet, Plan};
-use testkit::leftover;
-use testkit::link::LinkOptions;
-use testkit::sshd::{Options, SftpServer};
 
 use super::{HOST, SOON, outage_time};
 use crate::behaviours::pattern;

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use sandbox::fleet::{Fleet, Plan};
+use sandbox::leftover;
 use tempfile::TempDir;
 use testkit::dice::Dice;
-use testkit::fleet::{Fleet, Plan};
-use testkit::leftover;
 use testkit::model::{DirSubject, Runs, ops_by_one_name, run_by_chance};
 
 use super::{SOON, children, open_below};

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 
 use rustix::process::Signal;
-use testkit::link::{Link, LinkOptions};
+use sandbox::link::{Link, LinkOptions};
 
 use super::{HOST, Line, Outage, SOON, outage_time};
 use crate::process::eventually;

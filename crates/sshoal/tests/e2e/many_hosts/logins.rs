@@ -5,8 +5,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::process::geteuid;
-use testkit::fleet::Plan;
-use testkit::sshd::{Options, SftpServer};
+use sandbox::fleet::Plan;
+use sandbox::sshd::{Options, SftpServer};
 
 use super::{Hosts, content, names};
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use testkit::fleet::Plan;
-use testkit::link::LinkOptions;
+use sandbox::fleet::Plan;
+use sandbox::link::LinkOptions;
 
 use super::{Hosts, content};
 use crate::behaviours::pattern;

@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use sandbox::link::{Link, LinkOptions};
+use sandbox::sshd::Options;
 use serde_json::Value;
-use testkit::link::{Link, LinkOptions};
-use testkit::sshd::Options;
 
 use super::{assert_same, command, ends, far, kept, make_tree, temporaries};
 use crate::process::{LIMIT, Process, eventually, run, shell};
@@ -208,7 +208,7 @@ fn without_room_here_what_fits_is_whole_and_with_room_the_rest_comes() {
         "$@" "$small/copy"; echo $?; cp -a "$small/copy" "$out""#;
     for engine in ["tar", "sftp"] {
         let (out, errors) = (world.local(format!("out-{engine}")), world.local("errors"));
-        let mut inside = testkit::namespace::command();
+        let mut inside = sandbox::namespace::command();
         inside.args(["sh", "-c", script, "sh"]).arg(&place).arg(&out).arg(&errors);
         inside.arg(crate::world::program_path()).arg("pull");
         inside.arg("-F").arg(world.sshd().config_path()).arg("-q");

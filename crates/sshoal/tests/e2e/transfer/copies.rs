@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use testkit::sshd::{Options, SftpServer};
+use sandbox::sshd::{Options, SftpServer};
 
 use super::{ENGINES, assert_same, ends, far, kept, make_tree, summary, temporaries};
 use crate::process::succeed;

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use testkit::sshd::Options;
+use sandbox::sshd::Options;
 
 use super::{ENGINES, command, ends, far};
 use crate::process::{Ended, run};

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use testkit::sshd::Options;
+use sandbox::sshd::Options;
 
 use super::{assert_same, ends, far, make_tree};
 use crate::process::shell;

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use testkit::link::{Link, LinkOptions};
+use sandbox::link::{Link, LinkOptions};
 
 use super::{assert_same, ends, far, make_tree, summary};
 use crate::world::World;

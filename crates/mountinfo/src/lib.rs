@@ -2,6 +2,7 @@
 //!
 //! Reading it asks no file system anything, so it also works when a mount is dead or hangs. For
 //! the same reason a mount point is looked up by its name and never by `stat`.
+#![forbid(unsafe_code)]
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -22,6 +23,7 @@ pub struct Device {
 
 impl Device {
     /// The number in `MAJOR:MINOR`.
+    #[must_use]
     pub fn parse(text: &str) -> Option<Device> {
         let (major, minor) = text.split_once(':')?;
         Some(Device { major: major.parse().ok()?, minor: minor.parse().ok()? })
@@ -49,7 +51,10 @@ pub struct Mount {
     pub owner: Option<u32>,
 }
 
-/// All of the table, in the order in which they were mounted.
+/// All mounts of this process's namespace, in the order in which they were mounted.
+///
+/// # Errors
+/// Those of reading `/proc/self/mountinfo`.
 pub fn all() -> io::Result<Vec<Mount>> {
     let table = fs::read("/proc/self/mountinfo")?;
     Ok(table.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
@@ -58,6 +63,7 @@ pub fn all() -> io::Result<Vec<Mount>> {
 /// A process in another mount namespace in which the file system of `mount` is mounted, too: a
 /// container, a service with mounts of its own, `unshare -m`. A namespace begins with a copy of all
 /// mounts, and the file system is there until the last of them has gone.
+#[must_use]
 pub fn elsewhere(mount: &Mount) -> Option<u32> {
     let own = fs::read_link("/proc/self/ns/mnt").ok()?;
     let mut looked_at = HashSet::from([own]);
@@ -78,6 +84,9 @@ pub fn elsewhere(mount: &Mount) -> Option<u32> {
 /// The mount that one sees at `mountpoint`: the last of those that lie on top of each other there.
 ///
 /// `mountpoint` need not be absolute; only its parent directories are looked at.
+///
+/// # Errors
+/// When the table or a parent directory cannot be read.
 pub fn find(mountpoint: &Path) -> io::Result<Option<Mount>> {
     let mounts = all()?;
     let at = |place: &Path| mounts.iter().rfind(|mount| mount.mountpoint == place).cloned();

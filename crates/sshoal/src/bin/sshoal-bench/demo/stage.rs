@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io::Write;
 
-use crate::report::printable;
+use cli::printable;
 
 /// Lines of a command's output that are shown; the rest is counted.
 const SHOWN_LINES: usize = 8;

@@ -4,10 +4,9 @@
 //! temporary one in which the test keeps its keys, its configuration, its trees and its mount
 //! points: what was started for it carries that path in its arguments or stands in it.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -64,41 +63,12 @@ pub fn find(dir: &Path) -> io::Result<Vec<Leftover>> {
 }
 
 fn mounts(dir: &Path) -> io::Result<Vec<Leftover>> {
-    let table = fs::read("/proc/self/mountinfo")?;
-    let lines = table.split(|byte| *byte == b'\n');
-    let found = lines.filter_map(mount).filter(|(at, _)| at.starts_with(dir));
-    Ok(found.map(|(at, kind)| Leftover::Mount { at, kind }).collect())
-}
-
-/// Mount point and type of one line of `mountinfo` (proc_pid_mountinfo(5): the type follows a
-/// lone `-` behind a varying number of fields).
-fn mount(line: &[u8]) -> Option<(PathBuf, String)> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let at = fields.nth(4)?;
-    fields.find(|field| *field == b"-")?;
-    let kind = String::from_utf8_lossy(fields.next()?).into_owned();
-    Some((PathBuf::from(OsString::from_vec(unescape(at))), kind))
-}
-
-/// Turns the `\040` of `mountinfo` back into bytes.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, tail @ ..] = rest {
-        let code = (*first == b'\\').then(|| tail.get(..3)).flatten();
-        let code = code.and_then(|digits| std::str::from_utf8(digits).ok());
-        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &tail[3..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    bytes
+    let below = mountinfo::all()?.into_iter().filter(|mount| mount.mountpoint.starts_with(dir));
+    let leftover = |mount: mountinfo::Mount| Leftover::Mount {
+        at: mount.mountpoint,
+        kind: mount.kind.to_string_lossy().into_owned(),
+    };
+    Ok(below.map(leftover).collect())
 }
 
 fn processes(dir: &Path) -> io::Result<Vec<Leftover>> {
@@ -177,13 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_points_are_read_with_their_escapes() {
-        let line =
-            br"36 35 98:0 / /tmp/a\040b\134c rw,nosuid shared:1 master:2 - fuse.sshoal h:/x rw";
-        let (at, kind) = mount(line).unwrap();
-        assert_eq!(at, Path::new(r"/tmp/a b\c"));
-        assert_eq!(kind, "fuse.sshoal");
-        assert_eq!(mount(b""), None);
+    fn mounts_are_found_below_a_directory() {
         assert!(
             mounts(Path::new("/proc"))
                 .unwrap()

@@ -8,8 +8,7 @@ use bench::link::LinkSpec;
 use bench::plan::{Host, Request, bytes, percent, spoken};
 use bench::size::Scale;
 use clap::Args;
-
-use crate::report::{Problem, printable};
+use cli::{Problem, printable};
 
 /// Longest deadline: a day.
 const DEADLINE_LIMIT_S: u64 = 86_400;
@@ -129,18 +128,18 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// What is asked for.
-    pub(super) fn request(&self) -> Result<Request, Problem> {
+    /// The request for a run of `sshoal`.
+    pub(super) fn request(&self, sshoal: PathBuf) -> Result<Request, Problem> {
         let scale = match (self.quick, self.full) {
             (true, _) => Scale::Quick,
             (_, true) => Scale::Full,
             _ => Scale::Normal,
         };
-        let program = std::env::current_exe()
-            .map_err(|error| Problem::new("bench: this program's file", error.to_string()))?;
-        let mut request = Request::new(scale, program);
+        let mut request = Request::new(scale, sshoal);
         request.version = format!("sshoal {}", env!("CARGO_PKG_VERSION"));
-        request.command = std::env::args_os().map(printable).collect();
+        // As the user typed it, without the words that name the program.
+        let words = std::env::args_os().skip_while(|word| word != "bench");
+        request.command = ["sshoal".to_owned()].into_iter().chain(words.map(printable)).collect();
         request.ours = !self.no_sshoal;
         request.peers =
             self.peers.clone().map(|list| if list == "none" { String::new() } else { list });

@@ -2,7 +2,7 @@
 //! all of them.
 //!
 //! ```no_run
-//! use testkit::fleet::{Fleet, Plan};
+//! use sandbox::fleet::{Fleet, Plan};
 //! let fleet = Fleet::start([Plan::new("alpha"), Plan::new("beta")]).unwrap();
 //! // program -F CONFIG alpha:/tmp/…/alpha beta:/tmp/…/beta MOUNTPOINT
 //! let sources = [fleet.source("alpha"), fleet.source("beta")];

@@ -7,7 +7,7 @@
 mod arguments;
 mod listing;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 
@@ -19,10 +19,11 @@ use bench::progress::Progress;
 use bench::results::{Outcome, Results};
 use bench::run::{Files, Scratch};
 use bench::size::Scale;
-use bench::{advise, compare, report, run, worker};
+use bench::{advise, compare, report, run};
+
+use cli::{EXIT_FAILURE, EXIT_OK, Problem, print, printable};
 
 use crate::interrupts::Interrupts;
-use crate::report::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 
 pub use arguments::Arguments;
 
@@ -32,18 +33,17 @@ const EXIT_WRONG: u8 = 3;
 /// As a shell has it for a program that Ctrl-C has ended.
 const EXIT_INTERRUPTED: u8 = 130;
 
-/// Does what is asked for.
-pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+/// Runs the command on `sshoal`, the program to measure.
+pub fn run(arguments: Arguments, sshoal: PathBuf) -> anyhow::Result<ExitCode> {
     if arguments.list {
-        return crate::print(&listing::text());
+        return print(&listing::text());
     }
     let old = arguments.compare.as_deref().map(earlier).transpose()?;
     if let (Some(old), Some(new)) = (&old, &arguments.with) {
         return compared(old, &earlier(new)?, arguments.tolerance).map(ExitCode::from);
     }
-    let request = arguments.request()?;
+    let request = arguments.request(sshoal)?;
     let executor = interruptible()?;
-    worker::set_program(request.program.clone());
     let files = arguments.out.as_deref().map(output).transpose()?;
     if arguments.advise {
         return advised(&request, &executor, files.as_ref());
@@ -54,8 +54,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     };
     // The files first: whoever cannot read what is printed still has them.
     let written = written(files.as_ref(), &results);
-    crate::print(&report::text(&results))?;
-    crate::print(&written?)?;
+    print(&report::text(&results))?;
+    print(&written?)?;
     let mut code = exit_code(&results, executor.is_interrupted());
     if let Some(old) = &old {
         code = code.max(compared(old, &results, arguments.tolerance)?);
@@ -143,7 +143,7 @@ fn written(files: Option<&Files>, results: &Results) -> Result<String, Problem> 
 /// Prints what changed; the exit code that it deserves.
 fn compared(old: &Results, new: &Results, tolerance: f64) -> anyhow::Result<u8> {
     let comparison = compare::compare(old, new, tolerance);
-    crate::print(&format!("{comparison}"))?;
+    print(&format!("{comparison}"))?;
     Ok(if comparison.regressed() { EXIT_WRONG } else { EXIT_OK })
 }
 
@@ -182,12 +182,12 @@ fn advised(
     drop(progress);
     match advice {
         Ok(advice) => {
-            crate::print(&advice.to_string())?;
+            print(&advice.to_string())?;
             let Some(files) = files else { return Ok(ExitCode::from(EXIT_OK)) };
             let path = files
                 .write_advice(&advice)
                 .map_err(|error| Problem::new("bench: advice", error.to_string()))?;
-            crate::print(&format!("\nWritten:\n  {}\n", printable(path)))
+            print(&format!("\nWritten:\n  {}\n", printable(path)))
         }
         Err(_) if executor.is_interrupted() => Ok(ExitCode::from(EXIT_INTERRUPTED)),
         Err(refusal) => Err(refused(&refusal).into()),

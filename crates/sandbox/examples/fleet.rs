@@ -13,8 +13,8 @@ use std::io::BufRead;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use testkit::fleet::{Fleet, Plan};
-use testkit::link::LinkOptions;
+use sandbox::fleet::{Fleet, Plan};
+use sandbox::link::LinkOptions;
 
 fn plans(mut words: impl Iterator<Item = String>) -> Option<(Vec<Plan>, Vec<String>)> {
     let (mut link, mut plans, mut names) = (LinkOptions::default(), Vec::new(), Vec::new());

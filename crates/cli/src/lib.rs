@@ -1,9 +1,15 @@
-//! What goes wrong, said so that the user can act: `sshoal: what: why`, and one line with a hint.
+//! Messages, exit codes and output of the command-line programs `sshoal` and `sshoal-bench`.
+//!
+//! A message has the form `sshoal: what: why`, with a hint on a line of its own.
+#![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use serde::{Deserialize, Serialize};
 
 /// Everything went well.
@@ -26,6 +32,7 @@ pub struct Problem {
 impl Problem {
     /// `what` failed or is wrong, and `why`. Neither may hold raw text from outside: see
     /// [`printable`].
+    #[must_use]
     pub fn new(what: impl Into<String>, why: impl Into<String>) -> Problem {
         Problem { what: what.into(), why: why.into(), hint: None, speaks_of_source: false }
     }
@@ -86,8 +93,43 @@ pub fn printable(text: impl AsRef<OsStr>) -> String {
     base::printable(text.as_ref().as_bytes())
 }
 
+/// Prints requested output. A reader that closes the pipe early (`| head`) is no error.
+///
+/// # Errors
+/// Those of write(2).
+pub fn print(text: &str) -> anyhow::Result<ExitCode> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitCode::from(EXIT_OK)),
+    }
+}
+
+/// Prints the requested help. Turns an error of the command line into a [`Problem`] with clap's
+/// first line and the usage.
+///
+/// # Errors
+/// The problem, or those of [`print`].
+pub fn explain(error: clap::Error) -> anyhow::Result<ExitCode> {
+    let text = error.to_string();
+    if error.kind() == ErrorKind::DisplayHelp {
+        return print(&text);
+    }
+    let why = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
+    let missing = text.lines().nth(1).map(str::trim).filter(|_| why.ends_with(':'));
+    let why = format!("{why}{}{}", if missing.is_some() { " " } else { "" }, missing.unwrap_or(""));
+    let problem = Problem::new("command line", why);
+    Err(match usage {
+        Some(usage) => problem.hint(format!("usage: {usage}")).into(),
+        None => problem.into(),
+    })
+}
+
 /// What goes to standard output for `--json`, one value with its lines indented. A parser reads
 /// what was meant, and a terminal obeys nothing in it.
+///
+/// # Errors
+/// Of values that cannot be JSON.
 pub fn json(value: &impl Serialize) -> anyhow::Result<String> {
     let text = serde_json::to_string_pretty(value)?;
     Ok(base::printable::printable_json(&text) + "\n")

@@ -9,10 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use testkit::leftover;
+use sandbox::leftover;
 
 use super::{HOST, MOUNTS, Scene, io_problem, is_mounted};
-use crate::report::{Problem, printable};
+use cli::{Problem, printable};
 
 /// What the step with the stopped server reads: more than one request, less than one's patience.
 const BIG_BYTES: usize = 16 << 20;

@@ -15,12 +15,12 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use sandbox::sshd::{Options, Sshd};
 use tempfile::TempDir;
-use testkit::sshd::{Options, Sshd};
+
+use cli::{Problem, printable};
 
 use crate::interrupts::Interrupts;
-use crate::mounts;
-use crate::report::{Problem, printable};
 use stage::Stage;
 
 /// Trees to show, the first that is there.
@@ -33,7 +33,7 @@ const HOST: &str = "demohost";
 const MOUNTS: [&str; 2] = ["tree", "work"];
 
 /// Where it plays: `tree` and `work` are mount points, `server` is what is mounted at `work`,
-/// `config` is ssh's configuration, and `bin` has this very program in it.
+/// `config` is ssh's configuration, and `bin` has a link to the program in it.
 struct Scene {
     stage: Stage,
     interrupts: Interrupts,
@@ -45,10 +45,10 @@ struct Scene {
 }
 
 /// Shows everything on `tree`. With `keep` it stays mounted until the user ends it.
-pub fn run(tree: Option<PathBuf>, keep: bool) -> Result<(), Problem> {
+pub fn run(program: &Path, tree: Option<PathBuf>, keep: bool) -> Result<(), Problem> {
     let shown = shown_tree(tree)?;
     let interrupts = Interrupts::listen().map_err(|error| io_problem("signals", &error))?;
-    let scene = Scene::open(shown, interrupts)?;
+    let scene = Scene::open(program, shown, interrupts)?;
     steps::play(&scene)?;
     if keep {
         scene.stay();
@@ -72,19 +72,31 @@ fn shown_tree(asked_for: Option<PathBuf>) -> Result<PathBuf, Problem> {
     resolved.map_err(|error| io_problem(&format!("tree '{}'", printable(&tree)), &error))
 }
 
+/// The absolute path of `program`, which without a directory is one of PATH.
+fn found(program: &Path) -> std::io::Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut dirs = std::env::split_paths(&path).map(|dir| dir.join(program));
+    match program.parent() {
+        Some(dir) if dir == Path::new("") => dirs
+            .find(|file| file.is_file())
+            .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound)),
+        _ => program.canonicalize(),
+    }
+}
+
 impl Scene {
-    fn open(shown: PathBuf, interrupts: Interrupts) -> Result<Scene, Problem> {
+    fn open(program: &Path, shown: PathBuf, interrupts: Interrupts) -> Result<Scene, Problem> {
         let options = Options { alias: HOST.to_owned(), ..Options::default() };
         let sshd = Sshd::start(options).map_err(|error| {
             Problem::new("demo: cannot start a private sshd", error.to_string())
                 .hint("it needs openssh-server and openssh-client")
         })?;
         let prepare = || {
-            let dir = testkit::private_dir("sshoal-demo-")?;
+            let dir = sandbox::private_dir("sshoal-demo-")?;
             for name in MOUNTS.into_iter().chain(["server", "bin"]) {
                 fs::create_dir(dir.path().join(name))?;
             }
-            symlink(std::env::current_exe()?, dir.path().join("bin/sshoal"))?;
+            symlink(found(program)?, dir.path().join("bin/sshoal"))?;
             symlink(sshd.config_path(), dir.path().join("config"))?;
             Ok(dir)
         };
@@ -170,7 +182,7 @@ impl Scene {
 }
 
 fn is_mounted(place: &Path) -> bool {
-    mounts::find(place).is_ok_and(|mount| mount.is_some())
+    mountinfo::find(place).is_ok_and(|mount| mount.is_some())
 }
 
 impl Drop for Scene {

@@ -1,0 +1,74 @@
+//! sshoal-bench: the commands `sshoal bench` and `sshoal demo`, in a program of their own, since they
+//! need a private sshd and much else that the file system does not.
+//!
+//! `sshoal` runs it and names itself by `--sshoal`. Run directly, it uses the `sshoal` beside it, or
+//! the one in PATH.
+#![forbid(unsafe_code)]
+#![allow(unreachable_pub, reason = "in a binary, `pub` says what a module offers to the others")]
+
+mod bench;
+mod demo;
+mod interrupts;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use cli::{EXIT_FAILURE, EXIT_OK};
+
+/// Its commands are shown as those of `sshoal`.
+#[derive(Debug, Parser)]
+#[command(bin_name = "sshoal", disable_help_subcommand = true)]
+struct Arguments {
+    /// The program to demonstrate and to measure.
+    #[arg(long, hide = true, value_name = "PROGRAM")]
+    sshoal: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show what sshoal does, on a private server that is gone afterwards.
+    Demo {
+        /// Leave it mounted, to look around, until Ctrl-C.
+        #[arg(long)]
+        keep: bool,
+        /// Show this directory (/usr/include, or another one where that is missing).
+        #[arg(long, value_name = "TREE")]
+        dir: Option<PathBuf>,
+    },
+    /// Measure sshoal, its peers and the floor with the same work, in one run.
+    Bench(Box<bench::Arguments>),
+    /// Does one piece of work for `bench`, in a process of its own.
+    #[command(name = ::bench::worker::SUBCOMMAND, hide = true)]
+    Worker,
+}
+
+fn main() -> ExitCode {
+    run().unwrap_or_else(|error| {
+        eprintln!("sshoal: {error:#}");
+        ExitCode::from(EXIT_FAILURE)
+    })
+}
+
+fn run() -> anyhow::Result<ExitCode> {
+    let Arguments { sshoal, command } = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return cli::explain(error),
+    };
+    match command {
+        Command::Demo { keep, dir } => {
+            demo::run(&sshoal.unwrap_or_else(beside), dir, keep)?;
+            Ok(ExitCode::from(EXIT_OK))
+        }
+        Command::Bench(arguments) => bench::run(*arguments, sshoal.unwrap_or_else(beside)),
+        Command::Worker => Ok(::bench::worker::main()),
+    }
+}
+
+/// The `sshoal` beside this program; without one, the name, to be found in PATH.
+fn beside() -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    Some(own.with_file_name("sshoal")).filter(|it| it.exists()).unwrap_or_else(|| "sshoal".into())
+}
