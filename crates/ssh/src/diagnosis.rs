@@ -144,44 +144,44 @@ impl Cause {
     #[must_use]
     pub fn hint(self) -> Option<&'static str> {
         Some(match self {
-            Cause::UnknownHost => "check the name, and that this machine is online",
-            Cause::Refused => "is sshd running there, and is this the right port (-p)?",
-            Cause::TimedOut => "is the host up, and does a firewall let you through?",
-            Cause::Unreachable => "check this machine's network, or the VPN",
+            Cause::UnknownHost => "check the host name and this machine's network connection",
+            Cause::Refused => "check that sshd runs on the host and that the port (-p) is right",
+            Cause::TimedOut => "check that the host is up and that no firewall blocks the connection",
+            Cause::Unreachable => "check this machine's network connection or VPN",
             Cause::ClosedEarly => {
-                "the server turned the connection away before the login: wait a minute, then see \
+                "the server closed the connection before the login: wait a minute, then check \
                  MaxStartups and PerSourcePenalties in its sshd_config"
             }
-            Cause::Lost => "the link or the server went away",
+            Cause::Lost => "the network or the server failed",
             Cause::PermissionDenied => {
-                "log in with plain ssh first; keys with a passphrase need ssh-agent, passwords \
+                "check that plain ssh can log in; keys with a passphrase need ssh-agent, passwords \
                  a terminal or -o password_stdin"
             }
             Cause::TooManyFailures => {
                 "name the right key with -o IdentityFile=… and add -o IdentitiesOnly=yes"
             }
             Cause::HostKeyChanged => {
-                "if you know that the server was installed anew, remove the old key with \
-                 ssh-keygen -R HOST; otherwise somebody may be listening"
+                "if the server was reinstalled, remove the old key with ssh-keygen -R HOST; \
+                 otherwise the connection may be intercepted"
             }
-            Cause::HostKeyUnknown => "log in with plain ssh once and accept the server's key",
+            Cause::HostKeyUnknown => "log in with ssh once and accept the server's key",
             Cause::NoCommonAlgorithm => {
                 "the server is very old or very strict: see KexAlgorithms, HostKeyAlgorithms and \
                  Ciphers in ssh_config(5)"
             }
-            Cause::BadConfiguration => "see ssh_config(5); ssh -G HOST shows what ssh understood",
+            Cause::BadConfiguration => "see ssh_config(5); ssh -G HOST prints the effective configuration",
             Cause::NoSubsystem => {
                 "the server offers no SFTP: enable it in its sshd_config, or name the program \
                  with -o sftp_server=/usr/lib/openssh/sftp-server"
             }
             Cause::CommandNotFound => {
-                "look for sftp-server on the server: /usr/lib/openssh, /usr/libexec, /usr/lib/ssh"
+                "look for sftp-server on the server in /usr/lib/openssh, /usr/libexec or /usr/lib/ssh"
             }
             Cause::SudoPassword => {
                 "allow the command in the server's sudoers with NOPASSWD, for this user only"
             }
-            Cause::PasswordExpired => "log in with plain ssh and set a new password",
-            Cause::NoLogin => "the account may not run this: ask the server's administrator",
+            Cause::PasswordExpired => "log in with ssh and set a new password",
+            Cause::NoLogin => "the account may not run commands: ask the server's administrator",
             Cause::Other => return None,
         })
     }
@@ -238,7 +238,7 @@ impl fmt::Display for Failure {
             (Some(line), _) if line.starts_with("ssh: ") => f.write_str(line.trim()),
             (Some(line), _) => write!(f, "ssh: {}", line.trim()),
             (None, Some(status)) => write!(f, "ssh gave no reason ({status})"),
-            (None, None) => f.write_str("ssh still runs, but the server sent nothing"),
+            (None, None) => f.write_str("ssh is still running, but the server has sent nothing"),
         }
     }
 }
@@ -421,7 +421,7 @@ mod tests {
         let words = "ssh: connect to host h port 1: Connection refused\n";
         assert_eq!(failure(words, exit(255)), words.trim());
         assert_eq!(failure("", exit(3)), "ssh gave no reason (exit status: 3)");
-        assert_eq!(failure("", None), "ssh still runs, but the server sent nothing");
+        assert_eq!(failure("", None), "ssh is still running, but the server has sent nothing");
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub enum Error {
     #[error("invalid hostname {0:?}: {1}")]
     InvalidHostname(String, &'static str),
     /// The source has no `:` between host and directory.
-    #[error("{0:?} names no host: a source is written [user@]host:[directory]")]
+    #[error("{0:?} contains no host: a source is [user@]host:[directory]")]
     NoHost(String),
     /// The source's port is no port.
     #[error("invalid port {0:?}")]
@@ -63,15 +63,15 @@ impl Error {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Error::InvalidHostname(..) => {
-                Some("if the name really is that, give it an alias in ~/.ssh/config")
+                Some("if the host really has this name, give it an alias in ~/.ssh/config")
             }
             Error::NoHost(_) => Some("an IPv6 address is written [::1]:directory"),
             Error::InvalidPort(_) => Some("a port is a number from 1 to 65535"),
-            Error::EmptyCommand => Some("leave ssh_command away to use ssh"),
+            Error::EmptyCommand => Some("omit ssh_command to use ssh"),
             Error::Spawn { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                Some("install the OpenSSH client, or name the program with -o ssh_command=")
+                Some("install the OpenSSH client, or name the program with -o ssh_command=COMMAND")
             }
-            Error::Connect { .. } => Some("is the server listening there, without ssh?"),
+            Error::Connect { .. } => Some("check that an SFTP server without ssh listens at this address"),
             Error::Ssh(failure) => failure.cause.hint(),
             Error::Spawn { .. } | Error::Local { .. } | Error::PassiveUsed | Error::Closed => None,
         }

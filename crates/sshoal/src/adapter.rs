@@ -206,7 +206,7 @@ impl Listing for Sink<'_> {
 /// Instead of an offset of what is to be dropped.
 const ATTRIBUTES_ONLY: i64 = -1;
 
-const UNHEARD: &str = "too many changes at once for the kernel to hear of all";
+const UNHEARD: &str = "notifications to the kernel were dropped: too many changes at once";
 
 /// Tells the kernel what is not true any longer.
 struct Kernel {

@@ -70,7 +70,7 @@ pub fn enter(foreground: bool, log: Option<&Path>, program: &'static str) -> Res
     }
     command.args(arguments);
     let (mut child, pipe) = start(command)
-        .map_err(|error| Problem::new("cannot start the background process", error.to_string()))?;
+        .map_err(|error| Problem::new("background process", format!("cannot start: {error}")))?;
     let outcome = wait(&mut child, pipe);
     if let Some(text) = &outcome.text {
         eprintln!("{program}: {text}");
@@ -135,7 +135,7 @@ fn end_without_a_word(child: &mut Child) -> Outcome {
             }
             (None, None) => failed(format!("the background process ended: {status}")),
         },
-        Err(error) => failed(format!("lost the background process: {error}")),
+        Err(error) => failed(format!("cannot wait for the background process: {error}")),
     }
 }
 

@@ -103,7 +103,7 @@ impl Configuration {
         let own = document.faults_of(Some(&entry.name));
         if let Some(fault) = general.chain(own).next() {
             let problem = fault.problem.clone();
-            return Err(problem.hint_too("`sshoal config check` lists all mistakes"));
+            return Err(problem.hint_too("`sshoal config check` lists all errors"));
         }
         Ok(SavedMount {
             name: entry.name.clone(),
@@ -127,13 +127,13 @@ impl Configuration {
         // A mistake in the grammar may hide all mounts behind it.
         let general = self.documents.iter().flat_map(|document| document.faults_of(None)).next();
         if let Some(fault) = general {
-            return fault.problem.clone().hint_too("`sshoal config check` lists all mistakes");
+            return fault.problem.clone().hint_too("`sshoal config check` lists all errors");
         }
         if let Some(meant) = suggestion::nearest(&shown, self.names()) {
             return problem.hint(format!("did you mean '{}'?", printable(meant)));
         }
         let files: Vec<String> = self.places.all().map(printable).collect();
-        problem.hint(format!("a host needs a colon ({shown}:); looked in {}", files.join(", ")))
+        problem.hint(format!("a host is written with a colon ({shown}:); searched {}", files.join(", ")))
     }
 
     /// The options of a mount in effect, by where they come from, those that count least first.

@@ -77,7 +77,7 @@ impl Scene {
         let options = Options { alias: HOST.to_owned(), ..Options::default() };
         let sshd = Sshd::start(options).map_err(|error| {
             Problem::new("demo: cannot start a private sshd", error.to_string())
-                .hint("it needs openssh-server and openssh-client")
+                .hint("install openssh-server and openssh-client")
         })?;
         let prepare = || {
             let dir = testkit::private_dir("sshoal-demo-")?;
@@ -137,7 +137,7 @@ impl Scene {
     /// An error if the user has ended the demo.
     fn check_interrupts(&self) -> Result<(), Problem> {
         match self.interrupts.has_come() {
-            true => Err(Problem::new("demo", "interrupted; everything is taken down again")),
+            true => Err(Problem::new("demo", "interrupted; everything was removed")),
             false => Ok(()),
         }
     }
@@ -146,12 +146,12 @@ impl Scene {
     fn stay(&self) {
         let dir = self.dir.path().display();
         self.stage.heading("Look around");
-        self.stage.note(&format!("cd {dir}, in another terminal"));
+        self.stage.note(&format!("cd {dir}    # in another terminal"));
         self.stage.note(&format!("  tree    {} on the server, read-only", self.shown.display()));
         self.stage.note("  work    a directory on the server to write in");
         self.stage.note("  server  the same directory as the server sees it");
         let pid = std::process::id();
-        self.stage.note(&format!("Ctrl-C here ends it, or there:  kill {pid}"));
+        self.stage.note(&format!("Ctrl-C ends the demo; so does:  kill {pid}"));
         self.interrupts.wait();
     }
 

@@ -24,6 +24,7 @@ mod mount;
 mod mounts;
 mod program;
 mod progress;
+mod quantity;
 mod record;
 mod report;
 mod sources;

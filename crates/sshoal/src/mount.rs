@@ -109,7 +109,7 @@ fn resolve_mountpoint(request: &mut MountRequest) -> Result<(), Problem> {
         match errno {
             base::Errno::ENOTCONN => match fuse_mount_around(typed) {
                 Some((place, command)) => problem.hint(format!(
-                    "a mount whose program died; `{command} {}` clears it",
+                    "a dead mount whose daemon has ended; `{command} {}` removes it",
                     printable(place)
                 )),
                 None => problem,

@@ -81,10 +81,10 @@ fn clock(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::units;
+    use crate::quantity;
 
     fn frame(files: (u64, u64), bytes: (u64, u64), planned: bool) -> Frame {
-        let (elapsed, unit) = (Duration::from_secs(60), units::bytes);
+        let (elapsed, unit) = (Duration::from_secs(60), quantity::bytes);
         let ((files, all), (bytes, total)) = (files, bytes);
         Frame { files, all, bytes, total, moved: bytes, planned, elapsed, unit }
     }

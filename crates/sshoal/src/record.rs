@@ -188,7 +188,7 @@ fn clear_leftovers(dir: &Path, directory: &File) {
         let record = name.strip_suffix(SOCKET).unwrap_or(name);
         if is_record_name(record) && !is_held(directory, record) {
             let removed = std::fs::remove_file(dir.join(name));
-            tracing::debug!(name, ?removed, "left by a mount whose process was killed");
+            tracing::debug!(name, ?removed, "removed the record of a dead mount");
         }
     }
 }

@@ -126,7 +126,7 @@ pub fn check(sources: &[SourceSpec]) -> Result<(), Problem> {
     let about = |source: &SourceSpec| format!("source '{}'", source.shown());
     if sources.len() > MAX_SOURCES {
         let what = format!("{} sources", sources.len());
-        return Err(Problem::new(what, format!("a mount has {MAX_SOURCES} at most")));
+        return Err(Problem::new(what, format!("a mount can have at most {MAX_SOURCES}")));
     }
     if let [only] = sources
         && only.presence == Presence::Optional
@@ -140,9 +140,9 @@ pub fn check(sources: &[SourceSpec]) -> Result<(), Problem> {
         if sources[..index].iter().any(|other| same(&other)) {
             return Err(Problem::new(
                 about(source),
-                "the same source is there twice, in one place",
+                "the source is given twice for the same place",
             )
-            .hint("leave one away, or give one another place: PLACE=host:dir"));
+            .hint("remove one, or give one another place: PLACE=host:dir"));
         }
     }
     Ok(())
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(checked(&["a:/x", "b:/x", "a:/y", "P=a:/x", "Q=a:/x", "local:/x"]), Ok(()));
         for words in [["a:/x", "a:/x"], ["a:/x=ro", "a:/x=nc"], ["P=a:/x", "P=a:/x=ro"]] {
             let said = checked(&words).unwrap_err();
-            assert!(said.contains("the same source is there twice, in one place\n  "), "{said}");
+            assert!(said.contains("the source is given twice for the same place\n  "), "{said}");
         }
     }
 

@@ -107,8 +107,8 @@ impl Stack {
         };
         let sources = blueprint.open(&request.sources, Asking::Terminal).await?;
         if sources.iter().all(|source| source.is_away()) && !request.host.delay_connect {
-            return Err(Problem::new(printable(&request.source), "no source can be reached")
-                .hint("each of them is optional, but a mount needs one; or use -o delay_connect"));
+            return Err(Problem::new(printable(&request.source), "no source is reachable")
+                .hint("all sources are optional, but at least one must be reachable; or use -o delay_connect"));
         }
         let (remote, union): (Arc<dyn Remote>, _) = match &sources[..] {
             [only] if !request.is_union() => (only.remote(), None),
@@ -160,9 +160,9 @@ impl Stack {
     pub async fn add(&self, spec: SourceSpec) -> Result<(), Problem> {
         let what = format!("source '{}'", spec.shown());
         let Some(union) = &self.union else {
-            let why = "this mount shows one source and is no tree of branches";
+            let why = "this mount has a single source and no branches";
             return Err(Problem::new(what, why)
-                .hint("one that can get branches is made with a word: sshoal host:dir=rw mnt"));
+                .hint("mount with a branch mode to be able to add branches: sshoal host:dir=rw mnt"));
         };
         let mut all: Vec<SourceSpec> = self.sources().iter().map(|it| it.spec.clone()).collect();
         all.push(spec.clone());
@@ -281,7 +281,7 @@ impl Source {
         let (_, host) = self.connected_host()?;
         let told = host.login_ids().await;
         told.inspect_err(|error| {
-            tracing::debug!(%error, "the server does not tell who the login is");
+            tracing::debug!(%error, "the server does not report the user id of the login");
         })
         .ok()
     }
@@ -367,8 +367,8 @@ impl Blueprint {
             opened.map_err(|error: local::Error| Problem::new(&about, error.to_string()))?;
         if contains {
             let what = format!("mount point '{}'", printable(&self.request.mountpoint));
-            let why = format!("it is inside the source '{}'", spec.shown());
-            return Err(Problem::new(what, why).hint("the mount would contain itself"));
+            let why = format!("is inside the source '{}'", spec.shown());
+            return Err(Problem::new(what, why).hint("a mount cannot contain itself"));
         }
         Ok(Arc::new(local))
     }
@@ -383,8 +383,8 @@ impl Blueprint {
         let within = tokio::task::spawn_blocking(move || local.is_within(&mountpoint)).await;
         let within = within.map_err(|error| Problem::new(about(), error.to_string()))?;
         match within.map_err(|error| Problem::new(about(), error.to_string()))? {
-            true => Err(Problem::new(about(), "it is inside the mount")
-                .hint("the mount would contain itself")),
+            true => Err(Problem::new(about(), "is inside the mount")
+                .hint("a mount cannot contain itself")),
             false => Ok(()),
         }
     }

@@ -15,7 +15,7 @@ pub fn notify_ready() {
         return;
     };
     if let Err(error) = notify(&socket, &format!("READY=1\nMAINPID={}", std::process::id())) {
-        tracing::warn!("cannot tell systemd that the mount is ready: {error}");
+        tracing::warn!("cannot notify systemd that the mount is ready: {error}");
     }
 }
 

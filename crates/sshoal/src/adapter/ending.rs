@@ -51,7 +51,7 @@ impl Ending {
             return Some(format!("a file that was closed could not be written: {error}"));
         }
         let left = self.given_up.get()?;
-        Some(format!("{left} of killed or interrupted writers were given up"))
+        Some(format!("gave up {left} of killed or interrupted writers"))
     }
 
     /// Waits until everything is at the server, or nothing gets on for too long.
@@ -60,13 +60,13 @@ impl Ending {
         let why = tokio::select! {
             biased;
             () = vfs.drain() => return,
-            () = self.hurry.notified() => "by a signal".to_owned(),
-            () = standstill(vfs) => format!("after {} s without an answer", PATIENCE.as_secs()),
+            () = self.hurry.notified() => "interrupted by a signal".to_owned(),
+            () = standstill(vfs) => format!("no reply for {} s", PATIENCE.as_secs()),
         };
         let left = Left::of(vfs);
         // The mount ends once.
         let _ = self.given_up.set(left);
-        tracing::error!("{left} that were written were given up {why}");
+        tracing::error!("gave up {left} that were not written to the server: {why}");
     }
 }
 

@@ -123,7 +123,7 @@ impl Ways {
         let registered = self.kernel.register(backing.as_fd()).inspect_err(|error| {
             // Without the right to it, or where the cache is on a file system that is stacked
             // itself, all other files would fare the same.
-            tracing::debug!(%error, "no passthrough");
+            tracing::debug!(%error, "passthrough is not available");
             self.refused.store(true, Ordering::Relaxed);
         });
         registered.ok().map(Arc::new)

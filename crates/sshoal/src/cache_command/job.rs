@@ -17,7 +17,7 @@ use crate::control::cache::{CacheJob, Path, Tally};
 use crate::report::{Problem, printable};
 use crate::stack::disk::Kept;
 use crate::stack::{Source, Stack};
-use crate::status::units;
+use crate::quantity;
 
 /// How often a job tells how far it is.
 const TOLD_EVERY: Duration = Duration::from_millis(100);
@@ -45,10 +45,10 @@ pub async fn run(
             let mut tally = Walk::new(stack, None).over(paths, told).await;
             let bound = store.status().limit_bytes;
             if tally.bytes > bound {
-                let (pinned, bound) = (units::bytes(tally.bytes), units::bytes(bound));
+                let (pinned, bound) = (quantity::bytes(tally.bytes), quantity::bytes(bound));
                 tally.tell(format!(
-                    "the pinned files have {pinned}, and the cache holds {bound} at most: \
-                     some of them will not be kept (cache_size= makes it larger)"
+                    "the pinned files take {pinned}, but the limit of the cache is {bound}: \
+                     some of them will not be cached (raise cache_size)"
                 ));
             }
             Ok(tally)
@@ -66,7 +66,7 @@ pub async fn run(
 fn store(stack: &Stack) -> std::result::Result<&Store, Problem> {
     let about = |why: String| Problem::new("cache", why);
     let disk = stack.disk().ok_or_else(|| {
-        about("this mount has none on disk".to_owned()).hint("it is made with -o cache=disk")
+        about("this mount has no disk cache".to_owned()).hint("mount with -o cache=disk")
     })?;
     disk.store.as_ref().map_err(|why| about(why.clone()))
 }
@@ -108,7 +108,7 @@ async fn pin(
             .flat_map(|(id, at)| [(id, at.clone()), (cache::Cached::pinned_source(&id), at)])
             .collect();
         if kept.is_empty() {
-            return Err(Problem::new(about(), "nothing of it is cached: it is on this machine"));
+            return Err(Problem::new(about(), "a local directory is not cached"));
         }
         let store = store.clone();
         let done = tokio::task::spawn_blocking(move || {
@@ -126,8 +126,8 @@ async fn pin(
         match done {
             Ok(true) => {}
             Ok(false) => {
-                return Err(Problem::new(about(), "it is not pinned")
-                    .hint("a pin is taken back by the path with which it was made"));
+                return Err(Problem::new(about(), "not pinned")
+                    .hint("unpin it by the path by which it was pinned"));
             }
             Err(error) => return Err(Problem::new(about(), error.to_string())),
         }

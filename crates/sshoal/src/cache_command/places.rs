@@ -25,7 +25,7 @@ pub struct Places {
 /// Finds the mounts that `paths` are in. Asks the mounted file systems what the paths lead to.
 pub fn find(paths: &[PathBuf]) -> Result<Vec<Places>, Problem> {
     let table =
-        mounts::all().map_err(|error| Problem::new("table of mounts", error.to_string()))?;
+        mounts::all().map_err(|error| Problem::new("mount table", error.to_string()))?;
     let mut found: Vec<Places> = Vec::new();
     for typed in paths {
         let what = || format!("'{}'", printable(typed));
@@ -36,7 +36,7 @@ pub fn find(paths: &[PathBuf]) -> Result<Vec<Places>, Problem> {
             table.iter().filter(around).max_by_key(|mount| mount.mountpoint.as_os_str().len());
         let mountpoint = mount.map(|mount| mount.mountpoint.clone()).unwrap_or_default();
         status::find(&mountpoint).map_err(|_| {
-            Problem::new(what(), "it is in no mount of sshoal")
+            Problem::new(what(), "not in a mount of sshoal")
                 .hint("`sshoal status` lists the mounts")
         })?;
         let inside = path.strip_prefix(&mountpoint).unwrap_or(Path::new(""));

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::control::cache::Tally;
 use crate::report::printable;
-use crate::status::units::{bytes, count};
+use crate::quantity::{bytes, count};
 
 /// How a store is.
 #[derive(Debug, Serialize)]
@@ -131,12 +131,12 @@ impl From<store::Verified> for Verified {
 pub fn status(told: &Told) -> String {
     let mut out = format!("{}\n", told.dir);
     let (used, limit) = (bytes(told.used_bytes), bytes(told.limit_bytes));
-    let _ = writeln!(out, "  holds      {used} (at most {limit})");
-    let _ = writeln!(out, "  files      of up to {} are kept", bytes(told.largest_file_bytes));
+    let _ = writeln!(out, "  used       {used} (limit {limit})");
+    let _ = writeln!(out, "  max file   {}", bytes(told.largest_file_bytes));
     let (free, keep) = (bytes(told.disk_free_bytes), bytes(told.keep_free_bytes));
-    let _ = writeln!(out, "  disk       {free} free ({keep} are left)");
+    let _ = writeln!(out, "  disk       {free} free ({keep} reserved)");
     if let Some(why) = &told.off {
-        let _ = writeln!(out, "  writes     none: {why}");
+        let _ = writeln!(out, "  writes     off: {why}");
     }
     for pin in &told.pins {
         let path = if pin.path.is_empty() { "all of a source" } else { &pin.path };
@@ -163,7 +163,7 @@ pub fn contents(contents: &[Content]) -> String {
 /// What was found, in a few words.
 pub fn verified(found: &Verified) -> String {
     let mut out = format!(
-        "{} ({}) are as they were written\n",
+        "{} ({}) match their checksums\n",
         count(found.good, "content"),
         bytes(found.good_bytes)
     );
@@ -171,9 +171,9 @@ pub fn verified(found: &Verified) -> String {
     if damaged > 0 {
         let _ = writeln!(
             out,
-            "removed as damaged: {}, {} of partial ones, {} of directories",
+            "removed as damaged: {}, {} of partial contents, {} of directories",
             count(found.damaged, "content"),
-            count(found.damaged_chunks, "piece"),
+            count(found.damaged_chunks, "chunk"),
             count(found.damaged_directories, "record"),
         );
     }
@@ -185,16 +185,16 @@ pub fn cleaned(told: &Told, freed_bytes: u64) -> String {
     format!("freed {}\n{}", bytes(freed_bytes), status(told))
 }
 
-/// How much of files is here.
+/// How much of some files is cached.
 pub fn presence(tally: &Tally) -> String {
     let (here, all) = (bytes(tally.present_bytes), bytes(tally.bytes));
     let mut out = format!(
-        "{here} of {all} in {} of {} are here\n",
+        "{here} of {all} in {} of {} cached\n",
         tally.whole_files,
         count(tally.files, "file")
     );
     if tally.failed > 0 {
-        let _ = writeln!(out, "{} could not be looked at", tally.failed);
+        let _ = writeln!(out, "{} could not be checked", tally.failed);
     }
     out
 }
@@ -217,8 +217,8 @@ mod tests {
         };
         assert_eq!(
             status(&told),
-            "/c\n  holds      5 MiB (at most 20 GiB)\n  files      of up to 10 GiB are kept\n  \
-             disk       1 GiB free (512 MiB are left)\n  writes     none: No space left on device\n  pinned     src\n"
+            "/c\n  used       5 MiB (limit 20 GiB)\n  max file   10 GiB\n  \
+             disk       1 GiB free (512 MiB reserved)\n  writes     off: No space left on device\n  pinned     src\n"
         );
     }
 

@@ -30,21 +30,21 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, Problem> {
     };
     let stat = file.metadata().map_err(failed)?;
     if !stat.is_file() {
-        return Err(Problem::new(about(), "not a file"));
+        return Err(Problem::new(about(), "not a regular file"));
     }
     let me = getuid().as_raw();
     if stat.uid() != me && stat.uid() != 0 {
-        let why = format!("belongs to user {}, neither to you nor to root", stat.uid());
-        return Err(Problem::new(about(), why).hint("what stands in it runs commands as you"));
+        let why = format!("owned by user {}, not by you or root", stat.uid());
+        return Err(Problem::new(about(), why).hint("its settings can run commands as you"));
     }
     if stat.mode() & 0o022 != 0 {
-        return Err(Problem::new(about(), "others can write to it")
+        return Err(Problem::new(about(), "writable by others")
             .hint(format!("chmod go-w '{}'", printable(path))));
     }
     let mut text = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
     if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(Problem::new(about(), format!("longer than {MAX_FILE_BYTES} bytes")));
+        return Err(Problem::new(about(), format!("larger than {MAX_FILE_BYTES} bytes")));
     }
     let text = String::from_utf8(text).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
@@ -72,13 +72,13 @@ mod tests {
         for mode in [0o620, 0o602] {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             let said = read(&path).unwrap_err().to_string();
-            assert!(said.contains("others can write to it\n  chmod go-w '"), "{said}");
+            assert!(said.contains("writable by others\n  chmod go-w '"), "{said}");
         }
-        assert!(read(dir.path()).unwrap_err().to_string().ends_with("not a file"));
+        assert!(read(dir.path()).unwrap_err().to_string().ends_with("not a regular file"));
         let fifo = dir.path().join("fifo");
         let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
         assert!(made.success());
-        assert!(read(&fifo).unwrap_err().to_string().ends_with("not a file"));
+        assert!(read(&fifo).unwrap_err().to_string().ends_with("not a regular file"));
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Reader<'_> {
     pub fn unknown(&mut self, key: &Spanned<std::borrow::Cow<'_, str>>, known: &[&str]) {
         let name = key.get_ref();
         let hint = suggestion::nearest(name, known.iter().copied()).map_or_else(
-            || format!("known here are {}", known.join(", ")),
+            || format!("valid keys: {}", known.join(", ")),
             |meant| format!("did you mean '{meant}'?"),
         );
         self.fault(key.span(), &format!("no such key '{}'", printable(&**name)), Some(&hint));
@@ -137,7 +137,7 @@ impl Reader<'_> {
                 || name.contains(char::is_control)
             {
                 let why =
-                    "the name of a mount has no ':', '/' or blank and no '-' at its beginning";
+                    "the name of a mount cannot contain ':', '/' or a space, or begin with '-'";
                 self.fault(key.span(), why, None);
             } else if let Some(table) = self.table(value) {
                 entries.extend(entry::read(self, key, table));
@@ -152,7 +152,7 @@ impl Reader<'_> {
         match value.get_ref() {
             DeValue::Table(table) => Some(table),
             _ => {
-                self.fault(value.span(), "this has to be a table", None);
+                self.fault(value.span(), "must be a table", None);
                 None
             }
         }
@@ -162,12 +162,12 @@ impl Reader<'_> {
     pub fn string<'t>(&mut self, value: &'t Spanned<DeValue<'_>>) -> Option<&'t str> {
         match value.get_ref() {
             DeValue::String(text) if text.contains('\0') => {
-                self.fault(value.span(), "there is a NUL in this", None);
+                self.fault(value.span(), "contains a NUL byte", None);
                 None
             }
             DeValue::String(text) => Some(text),
             _ => {
-                self.fault(value.span(), "this has to be a text in quotes", None);
+                self.fault(value.span(), "must be a string in quotes", None);
                 None
             }
         }
@@ -220,13 +220,13 @@ mountpoint = 'relative'
         let expected = [
             "2:1: no such key 'option'\n  option = []\n  ^^^^^^\n  did you mean 'options'?",
             "4:1: no such key 'mountpiont'\n  mountpiont = '/x'\n  ^^^^^^^^^^\n  did you mean 'mountpoint'?",
-            "5:12: source 'h:/a=ro,rw': its words contradict each other\n  ",
-            "5:33: a source is a text in quotes or a table",
+            "5:12: source 'h:/a=ro,rw': contradictory branch modes\n  ",
+            "5:33: a source must be a string in quotes or a table",
             "6:12: option 'reconect': no such option\n  options = ['reconect', 'soft=no']\n             ^^^^^^^^^^\n  did you mean 'reconnect'?",
             "6:24: option 'soft=no': needs a number of seconds, as in soft=20\n",
             "7:8: the name of a mount has no ':'",
-            "9:11: there is no source in it",
-            "10:14: a mount point has to be absolute, or to begin with ~/",
+            "9:11: the list of sources is empty",
+            "10:14: a mount point must be absolute or begin with ~/",
             "11:2: no such key 'mont'\n  [mont.e]\n   ^^^^\n  did you mean 'mount'?",
         ];
         for (got, expected) in all.iter().zip(expected) {

@@ -67,7 +67,7 @@ pub(super) fn read(
     }
     let Some(sources_at) = sources_at else {
         let hint = "add sources = [\"host:dir\"]";
-        reader.fault(key.span(), "this mount has no sources", Some(hint));
+        reader.fault(key.span(), "the mount has no sources", Some(hint));
         return Some(entry);
     };
     if reader.faults_count() == before {
@@ -105,12 +105,12 @@ fn mountpoint(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Option<(
     match (below_home, reader.home) {
         (Some(below), Some(home)) => Some((home.join(below), line)),
         (Some(_), None) => {
-            reader.fault(value.span(), "there is no home directory (HOME is not set)", None);
+            reader.fault(value.span(), "no home directory: HOME is not set", None);
             None
         }
         (None, _) if text.starts_with('/') => Some((PathBuf::from(text), line)),
         (None, _) => {
-            let why = "a mount point has to be absolute, or to begin with ~/";
+            let why = "a mount point must be absolute or begin with ~/";
             reader.fault(value.span(), why, None);
             None
         }
@@ -123,7 +123,7 @@ fn read_sources(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Vec<(S
         _ => vec![value],
     };
     if items.is_empty() {
-        reader.fault(value.span(), "there is no source in it", Some("a source is \"host:dir\""));
+        reader.fault(value.span(), "the list of sources is empty", Some("a source is \"host:dir\""));
     }
     let mut sources = Vec::new();
     for item in items {
@@ -135,7 +135,7 @@ fn read_sources(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Vec<(S
             }),
             DeValue::Table(table) => of_table(reader, table, item.span()),
             _ => {
-                reader.fault(item.span(), "a source is a text in quotes or a table", None);
+                reader.fault(item.span(), "a source must be a string in quotes or a table", None);
                 None
             }
         };
@@ -180,7 +180,7 @@ fn of_table(
         (None, Some(local), None) if path.is_none() => in_parts(place, &format!("local:{local}")),
         _ => {
             let hint = "{ host = \"alpha\", path = \"/dir\" } or { local = \"/dir\" }";
-            reader.fault(span, "a source has either a host or a local directory", Some(hint));
+            reader.fault(span, "a source needs either a host or a local directory", Some(hint));
             return None;
         }
     };
@@ -219,7 +219,7 @@ fn word(reader: &mut Reader<'_>, key: &str, value: &Spanned<DeValue<'_>>) -> Opt
     let found = known().find(|(name, _)| *name == text).map(|(_, word)| *word);
     if found.is_none() {
         let names: Vec<&str> = known().map(|(name, _)| *name).collect();
-        reader.fault(value.span(), &format!("{key} is one of {}", names.join(", ")), None);
+        reader.fault(value.span(), &format!("{key} must be one of {}", names.join(", ")), None);
     }
     found
 }
@@ -237,8 +237,8 @@ fn ssh_arguments(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Vec<O
                 reader.fault(span, &format!("{keyword} has no effect"), Some(why));
             }
             _ => {
-                let why = "a source has keywords of ssh_config(5) only, each with a value";
-                reader.fault(span, why, Some("other options are for the whole mount"));
+                let why = "only keywords of ssh_config(5), each with a value, are valid for a source";
+                reader.fault(span, why, Some("set mount options for the whole mount"));
             }
         }
     }
@@ -318,7 +318,7 @@ fn values(reader: &mut Reader<'_>, name: &str, value: &Spanned<DeValue<'_>>) -> 
         DeValue::Boolean(true) => Some(Value::On),
         DeValue::Boolean(false) => Some(Value::TakenBack),
         _ => {
-            reader.fault(value.span(), "this is no value of an option", None);
+            reader.fault(value.span(), "not a valid value of an option", None);
             None
         }
     };
@@ -407,9 +407,9 @@ IdentityFile = ['k1', 'k2']
     #[test]
     fn wrong_parts_of_a_source_are_told() {
         for (table, why) in [
-            ("{ path = '/x' }", "a source has either a host or a local directory"),
-            ("{ host = 'h', local = '/x' }", "a source has either a host or a local directory"),
-            ("{ local = '/x', path = '/y' }", "a source has either a host or a local directory"),
+            ("{ path = '/x' }", "a source needs either a host or a local directory"),
+            ("{ host = 'h', local = '/x' }", "a source needs either a host or a local directory"),
+            ("{ local = '/x', path = '/y' }", "a source needs either a host or a local directory"),
             ("{ host = 'h', mode = 'wr' }", "mode is one of rw, ro, nc"),
             ("{ host = 'h', presence = 'ro' }", "presence is one of required, optional"),
             ("{ host = 'h', pool = 'hash' }", "a pool needs several gateways"),
@@ -418,7 +418,7 @@ IdentityFile = ['k1', 'k2']
             ("{ host = 'h', ssh = { Prot = 1 } }", "a source has keywords of ssh_config(5) only"),
             ("{ host = 'h', ssh = ['soft=5'] }", "a source has keywords of ssh_config(5) only"),
             ("{ host = 'h', ssh = ['ForwardAgent=yes'] }", "ForwardAgent has no effect"),
-            ("{ host = 7 }", "this has to be a text in quotes"),
+            ("{ host = 7 }", "must be a string in quotes"),
             ("{ host = ['g', 'g'] }", "the gateway 'g' is there twice"),
             ("{ local = 'x' }", "needs an absolute path"),
         ] {

@@ -71,7 +71,7 @@ async fn serve(listener: UnixListener, mount: Arc<dyn Asked>) {
                     connections.spawn(converse(stream, mount.clone()));
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "a connection to the control socket was not taken");
+                    tracing::debug!(%error, "cannot accept a connection to the control socket");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -114,7 +114,7 @@ async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
         },
     };
     if let Err(error) = say(&mut writer, &reply).await {
-        tracing::debug!(%error, "an answer at the control socket was not taken");
+        tracing::debug!(%error, "cannot send a reply over the control socket");
     }
 }
 
@@ -147,7 +147,7 @@ fn is_allowed(user: u32) -> bool {
 }
 
 fn not_allowed() -> Problem {
-    Problem::new("control socket", "only the user who mounted, and root, may look")
+    Problem::new("control socket", "permission denied: only the owner of the mount and root may connect")
 }
 
 /// Why there is no request.
@@ -173,7 +173,7 @@ fn understood(line: &[u8]) -> Result<Wish, String> {
     struct Version {
         protocol: u32,
     }
-    let not_understood = "the request was not understood";
+    let not_understood = "invalid request";
     let version: Version = serde_json::from_slice(line).map_err(|_| not_understood)?;
     if version.protocol != PROTOCOL {
         let (asked, ours) = (version.protocol, PROTOCOL);

@@ -50,7 +50,7 @@ pub(super) fn play(scene: &Scene) -> Result<(), Problem> {
 /// An error unless it is so.
 fn prove(scene: &Scene, is_so: bool, what: &str) -> Result<(), Problem> {
     if !is_so {
-        return Err(Problem::new("demo", format!("this does not hold: {what}")));
+        return Err(Problem::new("demo", format!("check failed: {what}")));
     }
     scene.stage.proof(what);
     Ok(())
@@ -66,13 +66,13 @@ fn quoted(path: &Path) -> String {
 }
 
 fn mount(scene: &Scene) -> Result<(), Problem> {
-    scene.stage.heading("Mount a directory of the server, and one to write in");
+    scene.stage.heading("Mount two directories of the server, one read-only and one writable");
     let tree = quoted(&scene.shown);
     let served = quoted(&scene.at("server"));
     scene.run(&format!("sshoal -F config {HOST}:{tree} tree -o ro"))?;
     scene.run(&format!("sshoal -F config {HOST}:{served} work"))?;
     let mounted = MOUNTS.iter().all(|name| is_mounted(&scene.at(name)));
-    prove(scene, mounted, "both are mounted; nothing but sshd and its sftp-server was needed")
+    prove(scene, mounted, "both are mounted; the server needs only sshd and its sftp-server")
 }
 
 fn list(scene: &Scene) -> Result<(), Problem> {
@@ -150,7 +150,7 @@ fn write(scene: &Scene) -> Result<(), Problem> {
     scene.stage.heading("Write");
     scene.run("echo 'written through the mount' > work/note && sync work/note")?;
     let there = scene.run("cat server/note")?;
-    prove(scene, there == "written through the mount\n", "after fsync it is on the server's disk")
+    prove(scene, there == "written through the mount\n", "after fsync the data is on the server's disk")
 }
 
 fn names(scene: &Scene) -> Result<(), Problem> {
@@ -169,14 +169,14 @@ fn names(scene: &Scene) -> Result<(), Problem> {
 }
 
 fn unpack(scene: &Scene) -> Result<(), Problem> {
-    scene.stage.heading("A whole tree, from one mount into the other");
+    scene.stage.heading("Copy a tree from one mount to the other");
     let begun = Instant::now();
     scene.run("(cd tree && tar -c --null -T ../files) | tar -C work/dir -x")?;
     let took = begun.elapsed();
     let compare =
         r#"xargs -0 sh -c 'for f; do cmp -- "$f" "../server/dir/$f"; done' sh < ../files"#;
     let output = scene.output_of(&format!("cd tree && {compare}"))?;
-    let what = format!("nothing differs on the server; written in {:.1} s", took.as_secs_f64());
+    let what = format!("the copy on the server is identical; written in {:.1} s", took.as_secs_f64());
     prove(scene, output.is_empty(), &what)
 }
 
@@ -212,11 +212,11 @@ fn stopped_server(scene: &Scene) -> Result<(), Problem> {
         let _ = reader.wait();
     }
     scene.stage.note("^C");
-    prove(scene, hangs && freed, &format!("the reader was gone {} ms later", took.as_millis()))?;
+    prove(scene, hangs && freed, &format!("the reader ended {} ms later", took.as_millis()))?;
     scene.stage.command("kill -CONT $(pidof sftp-server)");
     scene.sshd.cont();
     let size = scene.run("wc -c < work/big")?;
-    prove(scene, size.trim() == BIG_BYTES.to_string(), "the mount works on")
+    prove(scene, size.trim() == BIG_BYTES.to_string(), "the mount still works")
 }
 
 fn killed_server(scene: &Scene) -> Result<(), Problem> {
@@ -235,7 +235,7 @@ fn killed_server(scene: &Scene) -> Result<(), Problem> {
         thread::sleep(Duration::from_millis(100));
     }
     let took = begun.elapsed().as_millis();
-    prove(scene, true, &format!("it works again after {took} ms, over a new connection"))
+    prove(scene, true, &format!("works again after {took} ms, over a new connection"))
 }
 
 /// Unmounts as a user would.
@@ -251,7 +251,7 @@ pub(super) fn close(scene: &Scene) -> Result<(), Problem> {
         thread::sleep(Duration::from_millis(10));
     }
     let gone = gone && scene.sshd.session_pids().is_empty();
-    prove(scene, gone, "everything is written; the daemons and their ssh have ended")
+    prove(scene, gone, "all data is written; the daemons and their ssh processes have ended")
 }
 
 /// To be called when the scene is gone.
@@ -262,5 +262,5 @@ pub(super) fn check_nothing_is_left(dir: &Path) -> Result<(), Problem> {
         return Ok(());
     }
     let dir = printable(dir);
-    Err(Problem::new("demo", format!("something is left below {dir}: {left:?}")))
+    Err(Problem::new("demo", format!("files were left below {dir}: {left:?}")))
 }

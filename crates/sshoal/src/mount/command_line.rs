@@ -316,7 +316,7 @@ impl Parser {
         let Some(mountpoint) = typed.or(mount.mountpoint) else {
             let what = format!("mount '{}'", printable(&mount.name));
             return Err(Problem::new(what, "has no mount point")
-                .hint("add mountpoint = \"/…\" to it, or name the directory behind the name"));
+                .hint("add mountpoint = \"/…\" to it, or give the directory after the name"));
         };
         let mut wish = self.request(mount.sources, mountpoint)?;
         if let Wish::Mount(request, _) = &mut wish {
@@ -373,22 +373,22 @@ impl Parser {
             if !has_colon(&mountpoint) && operands[at..].iter().all(|word| !has_colon(word)) {
                 let extra = operands.get(at + 1).unwrap_or(&mountpoint);
                 let why = format!(
-                    "one too many after source '{}' and mount point '{}'",
+                    "unexpected after source '{}' and mount point '{}'",
                     printable(&operands[first]),
                     printable(&operands[at])
                 );
                 return Err(Problem::new(what(extra), why).hint(match self.program.is_sshfs() {
                     true => hint.to_string(),
-                    false => format!("{hint}; a directory of this machine is local:/DIRECTORY"),
+                    false => format!("{hint}; a local directory is written local:/DIRECTORY"),
                 }));
             }
             let shown = printable(&operands[at]);
-            return Err(Problem::new(format!("source '{shown}'"), "has no ':' in it")
-                .hint("the mount point comes last, after all sources"));
+            return Err(Problem::new(format!("source '{shown}'"), "contains no ':'")
+                .hint("the mount point must be the last argument"));
         }
         if self.program.is_sshfs() {
             let what = format!("source '{}'", printable(&operands[1]));
-            return Err(Problem::new(what, "one too many: as sshfs, this program mounts one")
+            return Err(Problem::new(what, "unexpected: sshfs mounts a single source")
                 .hint("`sshoal SOURCE SOURCE … MOUNTPOINT` mounts several as one tree"));
         }
         if mountpoint.is_empty() {
@@ -402,19 +402,19 @@ impl Parser {
         match operands {
             [] => Problem::new("source", "missing").hint(self.see_help()),
             [only] => {
-                let why = format!("missing (there is only '{}')", printable(only));
-                Problem::new("source", why).hint("it is [user@]host:[dir]")
+                let why = format!("missing (only '{}' was given)", printable(only));
+                Problem::new("source", why).hint("a source is [user@]host:[dir]")
             }
             [first, ..] => {
                 let first = printable(first);
-                Problem::new(format!("source '{first}'"), "has no ':' in it")
-                    .hint(format!("[user@]host:[dir]; the home directory of {first} is '{first}:'"))
+                Problem::new(format!("source '{first}'"), "contains no ':'")
+                    .hint(format!("a source is [user@]host:[dir]; the home directory on {first} is '{first}:'"))
             }
         }
     }
 
     fn see_help(&self) -> String {
-        format!("`{} --help` shows what there is", self.program.name)
+        format!("`{} --help` shows the usage", self.program.name)
     }
 }
 
@@ -443,19 +443,17 @@ fn unknown_option(word: &OsStr, name: &OsStr, value: Option<&OsStr>, draft: &Dra
     let problem = Problem::new(quoted(word), "no such option");
     if value.is_none() && ssh_keywords::is_keyword(name) {
         return problem
-            .hint(format!("as a keyword of ssh it needs a value: {}=…", printable(name)));
+            .hint(format!("a keyword of ssh needs a value: {}=…", printable(name)));
     }
-    let known = option_table::all().flat_map(option_table::MountOption::names);
-    let known = known.filter(|name| !name.ends_with('*')).chain(ssh_keywords::all());
-    if let Some(meant) = suggestion::nearest(&text, known) {
+    if let Some(meant) = suggestion::nearest_option(&text) {
         return problem.hint(format!("did you mean '{meant}'?"));
     }
     let list = draft.request.ssh.arguments.last().map(|last| last.to_string_lossy());
     match list.as_deref().and_then(|last| last.strip_prefix("-o")?.split_once('=')) {
         // Ciphers=a,b: the comma has ended the option.
         Some((keyword, _)) if value.is_none() => {
-            problem.hint(format!("if it belongs to {keyword}, write the comma before it as '\\,'"))
+            problem.hint(format!("if it is part of {keyword}, write the comma before it as '\\,'"))
         }
-        _ => problem.hint("`sshoal help options` lists all"),
+        _ => problem.hint("`sshoal help options` lists all options"),
     }
 }

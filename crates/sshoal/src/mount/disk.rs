@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use base::DigestKind;
 
+use crate::quantity;
 use crate::report::Problem;
 
 /// The cache of a mount with `cache=disk`.
@@ -120,16 +121,16 @@ impl DiskDraft {
     }
 
     pub fn set_size(&mut self, text: &str) -> Result<(), String> {
-        let bytes = size(text)?;
+        let bytes = quantity::parse_bytes(text)?;
         if bytes < MIN_SIZE_BYTES {
-            return Err("is less than a cache can work with, which is 1M".to_owned());
+            return Err("must be at least 1M".to_owned());
         }
         self.set(|options| options.size_bytes = Some(bytes));
         Ok(())
     }
 
     pub fn set_free(&mut self, text: &str) -> Result<(), String> {
-        let bytes = size(text)?;
+        let bytes = quantity::parse_bytes(text)?;
         self.set(|options| options.free_bytes = Some(bytes));
         Ok(())
     }
@@ -140,8 +141,8 @@ impl DiskDraft {
             let names = pattern.trim_matches('/');
             if names.split('/').any(|name| matches!(name, "" | "." | "..")) {
                 return Err(match names {
-                    "" => "names everything; that is consistency=immutable".to_owned(),
-                    _ => "needs paths without . and .., as in immutable=/src/*".to_owned(),
+                    "" => "matches everything; use consistency=immutable".to_owned(),
+                    _ => "needs paths without '.' and '..', as in immutable=/src/*".to_owned(),
                 });
             }
             self.set(|options| options.immutable.push(names.to_owned()));
@@ -168,36 +169,14 @@ impl DiskDraft {
             return Ok(Some(self.options));
         }
         if self.options.offline {
-            let why = "there is no cache that could be shown";
+            let why = "needs a disk cache";
             return Err(Problem::new("option 'offline'", why).hint("add cache=disk"));
         }
         if self.is_told {
-            notes.push("what is said about the disk cache has no effect without cache=disk".into());
+            notes.push("options of the disk cache have no effect without cache=disk".into());
         }
         Ok(None)
     }
-}
-
-/// A number of bytes, with a unit or without.
-pub fn size(text: &str) -> Result<u64, String> {
-    let wanted = || "needs a size, as in 512M or 20G".to_owned();
-    let (digits, shift) = match text.char_indices().next_back() {
-        Some((at, unit)) if unit.is_ascii_alphabetic() => match unit.to_ascii_uppercase() {
-            'K' => (&text[..at], 10),
-            'M' => (&text[..at], 20),
-            'G' => (&text[..at], 30),
-            'T' => (&text[..at], 40),
-            _ => return Err(wanted()),
-        },
-        _ => (text, 0),
-    };
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(wanted());
-    }
-    let number: u64 = digits.parse().map_err(|_| wanted())?;
-    // Half of what 64 bits hold, so that sums of two do not overflow.
-    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes <= u64::MAX >> 1);
-    bytes.ok_or_else(wanted)
 }
 
 fn attribute(text: &str) -> Result<DigestAttribute, String> {
@@ -208,12 +187,12 @@ fn attribute(text: &str) -> Result<DigestAttribute, String> {
         Some("sha1") => DigestKind::Sha1,
         Some("sha256") => DigestKind::Sha256,
         Some("blake3") => DigestKind::Blake3,
-        _ => return Err("begins with none of md5, sha1, sha256, blake3".to_owned()),
+        _ => return Err("must begin with md5, sha1, sha256 or blake3".to_owned()),
     };
     let is_hex = match form {
         Some("hex") => true,
         Some("raw") => false,
-        _ => return Err("needs hex or raw behind the digest, as in sha256:hex:user.NAME".into()),
+        _ => return Err("needs hex or raw after the digest, as in sha256:hex:user.NAME".into()),
     };
     let name = name.filter(|name| {
         let own = name.strip_prefix("user.").unwrap_or_default();
@@ -221,25 +200,13 @@ fn attribute(text: &str) -> Result<DigestAttribute, String> {
     });
     match name {
         Some(name) => Ok(DigestAttribute { name: name.to_owned(), kind, is_hex }),
-        None => Err("needs a name that begins with user., and not with user.sshoal.".to_owned()),
+        None => Err("needs a name that begins with 'user.', but not with 'user.sshoal.'".to_owned()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_have_units_and_bounds() {
-        for (text, bytes) in
-            [("0", 0), ("7", 7), ("4k", 4096), ("20G", 20 << 30), ("8388607T", 8_388_607 << 40)]
-        {
-            assert_eq!(size(text), Ok(bytes), "{text}");
-        }
-        for text in ["", "G", "1.5G", "-1", "5P", "8388608T", "99999999999999999999", "1 G", "5%"] {
-            assert!(size(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn an_attribute_is_told_by_digest_form_and_name() {

@@ -55,7 +55,7 @@ impl Ends {
         if timeout.min > timeout.max {
             return Err(Problem::new(
                 format!("options 'ac{kind}min' and 'ac{kind}max'"),
-                "the shortest time is longer than the longest",
+                "the minimum is greater than the maximum",
             ));
         }
         Ok(timeout)
@@ -270,11 +270,11 @@ impl Draft {
                 (_, None, None) => {
                     let known = WORKAROUNDS.iter().map(|(word, _)| *word);
                     let meant = suggestion::nearest(word, known.clone()).map_or_else(
-                        || format!("known are none, all, {}", known.collect::<Vec<_>>().join(", ")),
+                        || format!("valid are none, all, {}", known.collect::<Vec<_>>().join(", ")),
                         |meant| format!("did you mean {meant}?"),
                     );
                     return Err(format!(
-                        "no workaround is called '{}'; {meant}",
+                        "no such workaround: '{}'; {meant}",
                         word.escape_debug()
                     ));
                 }
@@ -321,21 +321,21 @@ impl Draft {
         sources::check(&request.sources)?;
         let hosts: usize = request.sources.iter().map(|source| source.gateways().len()).sum();
         let one_only = match self.transports.first() {
-            Some(Transport::Passive) => Some(("passive", "standard input and output are")),
-            Some(Transport::Vsock { .. }) => Some(("vsock", "an address is")),
+            Some(Transport::Passive) => Some(("passive", "standard input and output carry")),
+            Some(Transport::Vsock { .. }) => Some(("vsock", "one address carries")),
             _ => None,
         };
         if let Some((name, what)) = one_only
             && hosts > 1
         {
-            let why = format!("{what} one connection, and there are {hosts} hosts");
+            let why = format!("{what} a single connection, but there are {hosts} hosts");
             return Err(Problem::new(format!("option '{name}'"), why));
         }
         let of_hosts = request.sources.iter().filter(|source| !source.gateways().is_empty());
         if request.ssh.password_stdin && of_hosts.count() > 1 {
-            let why = "one password would be given to several hosts";
+            let why = "would send one password to several hosts";
             return Err(Problem::new("option 'password_stdin'", why)
-                .hint("use keys, or leave it away to be asked for each"));
+                .hint("use keys, or omit the option to be prompted for each password"));
         }
         if self.has_policy && !request.is_union() {
             self.notes.push("create and action have no effect on a single source".to_owned());
@@ -362,12 +362,12 @@ impl Draft {
         if self.request.ssh.transport == Transport::Passive {
             if self.request.ssh.password_stdin {
                 return Err(
-                    excluding("passive", "password_stdin").hint("both would need standard input")
+                    excluding("passive", "password_stdin").hint("both need standard input")
                 );
             }
             if self.request.host.max_conns.is_some_and(|number| number > 1) {
                 return Err(excluding("passive", "max_conns")
-                    .hint("standard input and output are one connection"));
+                    .hint("standard input and output carry a single connection"));
             }
             self.request.host.max_conns = Some(1);
             self.request.run.foreground = true;
@@ -380,11 +380,11 @@ impl Draft {
         if let Some(disk) = &disk {
             let has_host = self.request.sources.iter().any(|it| !it.gateways().is_empty());
             if !has_host {
-                self.notes.push("cache=disk has no effect on directories of this machine".into());
+                self.notes.push("cache=disk has no effect on local directories".into());
             }
             if self.request.consistency == Consistency::Strict {
                 return Err(excluding("cache=disk", "consistency=strict")
-                    .hint("strict means that nothing is kept"));
+                    .hint("consistency=strict allows no caching"));
             }
             // Nobody is to be connected to, now or later.
             self.request.host.delay_connect |= disk.offline;
@@ -400,8 +400,8 @@ impl Draft {
         let has_files = users.is_some() || groups.is_some();
         self.request.idmap = match self.ids.kind {
             IdMapKind::File if !has_files => {
-                return Err(Problem::new("option 'idmap=file'", "there is no file to map by")
-                    .hint("add uidfile=FILE or gidfile=FILE or both"));
+                return Err(Problem::new("option 'idmap=file'", "needs a file")
+                    .hint("add uidfile=FILE, gidfile=FILE or both"));
             }
             IdMapKind::File => IdMap::File { users, groups, others_same: self.ids.others_same },
             IdMapKind::User => IdMap::User,
@@ -415,7 +415,7 @@ impl Draft {
 }
 
 fn excluding(one: &str, other: &str) -> Problem {
-    Problem::new(format!("options '{one}' and '{other}'"), "they exclude each other")
+    Problem::new(format!("options '{one}' and '{other}'"), "cannot be combined")
 }
 
 /// The bytes before the first space that has no backslash before it.

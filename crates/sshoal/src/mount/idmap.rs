@@ -52,7 +52,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Problem> {
         return Err(Problem::new(about(path), format!("not owned by user {me}")));
     }
     if stat.mode() & 0o022 != 0 {
-        return Err(Problem::new(about(path), "others can write to it")
+        return Err(Problem::new(about(path), "writable by others")
             .hint(format!("chmod go-w '{}'", printable(path))));
     }
     let mut text = Vec::new();
@@ -73,18 +73,18 @@ fn parse(text: &[u8], path: &Path, lookup: Lookup) -> Result<HashMap<u32, u32>, 
         }
         let what = format!("{}, line {}", about(path), index + 1);
         let (name, remote) = name_and_id(line).ok_or_else(|| {
-            Problem::new(&what, "neither 'name:id' nor a line of passwd(5) or group(5)")
+            Problem::new(&what, "must be 'name:id' or a line of passwd(5) or group(5)")
         })?;
         match lookup(name) {
             Ok(Some(local)) => {
                 ids.insert(remote, local);
             }
             Ok(None) => {
-                tracing::debug!("{what}: '{}' is not known here", name.escape_ascii());
+                tracing::debug!("{what}: no local account '{}'", name.escape_ascii());
             }
             Err(error) => {
                 let name = name.escape_ascii();
-                return Err(Problem::new(what, format!("cannot look up '{name}': {error}")));
+                return Err(Problem::new(what, format!("cannot look up account '{name}': {error}")));
             }
         }
     }
@@ -151,7 +151,7 @@ mod tests {
 
         std::fs::set_permissions(file.path(), Permissions::from_mode(0o620)).unwrap();
         let problem = load(&mut map).unwrap_err().to_string();
-        assert!(problem.contains("others can write to it\n  chmod go-w"), "{problem}");
+        assert!(problem.contains("writable by others\n  chmod go-w"), "{problem}");
         let problem = read(Path::new("/no/file")).unwrap_err().to_string();
         assert!(problem.contains("No such file"), "{problem}");
     }

@@ -25,6 +25,6 @@ pub fn raise(mount: &Mount, wanted: Option<u32>) {
         return;
     }
     if let Err(error) = fs::write(&path, wanted_kib.to_string()) {
-        tracing::debug!(%error, "the kernel reads no further ahead");
+        tracing::debug!(%error, "cannot increase the kernel's readahead");
     }
 }

@@ -55,27 +55,27 @@ pub fn clear(
             .map_err(|error| Problem::new(what, format!("cannot be probed: {error}")))?;
         match answer {
             Answer::Good if is_ours && !may_cover => {
-                let why = format!("{named} is mounted there already");
+                let why = format!("{named} is already mounted here");
                 return Err(Problem::new(what, why).hint(format!(
                     "`sshoal umount {at}` unmounts it; -o nonempty mounts over it"
                 )));
             }
             Answer::Good => break,
             Answer::Dead if is_ours && fuse::unmount(&mount.mountpoint, true).is_ok() => {
-                note(&format!("{what}: cleared a mount of {named}, whose process had ended"));
+                note(&format!("{what}: removed a dead mount of {named}"));
             }
             Answer::Dead => {
-                let why = format!("{named} is mounted there, and its process has ended");
+                let why = format!("{named} is mounted here, but its daemon has ended");
                 return Err(Problem::new(what, why)
-                    .hint(format!("`{} {at}` clears it", unmount_command(&mount, false))));
+                    .hint(format!("`{} {at}` removes it", unmount_command(&mount, false))));
             }
             Answer::Refused => {
                 let by = mount.owner.map_or_else(String::new, |uid| format!(" by user {uid}"));
-                return Err(Problem::new(what, format!("{named} is mounted there{by}"))
-                    .hint("only its owner may use it; choose another directory"));
+                return Err(Problem::new(what, format!("{named} is mounted here{by}"))
+                    .hint("only its owner may access it; choose another directory"));
             }
             Answer::Silence => {
-                let why = format!("{named} is mounted there and does not answer");
+                let why = format!("{named} is mounted here and does not respond");
                 return Err(Problem::new(what, why)
                     .hint(format!("`{} {at}` detaches it", unmount_command(&mount, true))));
             }

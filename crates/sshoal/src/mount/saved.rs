@@ -14,15 +14,15 @@ use crate::report::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 /// exit code is then 1.
 pub fn mount_all(program: Program, words: &[OsString]) -> anyhow::Result<ExitCode> {
     if words.len() > 1 {
-        return Err(Problem::new("mount --all", "takes no other words")
-            .hint("options of all mounts stand in the configuration, below [defaults]")
+        return Err(Problem::new("mount --all", "takes no other arguments")
+            .hint("set options for all mounts in the configuration file, in [defaults]")
             .into());
     }
     let configuration = Configuration::load(&Places::of_environment())?;
     let names = configuration.names();
     if names.is_empty() {
-        return Err(Problem::new("mount --all", "there is no mount in the configuration")
-            .hint("`sshoal config check` tells where it is looked for")
+        return Err(Problem::new("mount --all", "no mounts in the configuration file")
+            .hint("`sshoal config check` shows which files are searched")
             .into());
     }
     // ssh may ask for a password, and two that ask at the same time cannot be told apart.

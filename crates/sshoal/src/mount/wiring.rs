@@ -66,7 +66,7 @@ fn allow_many_descriptors() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
         let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-        raised.unwrap_or_else(|error| tracing::debug!(%error, "no more descriptors than usual"));
+        raised.unwrap_or_else(|error| tracing::debug!(%error, "cannot raise the limit of open files"));
     }
 }
 
@@ -120,7 +120,7 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     let asked = record.as_mut().and_then(|it| answers(it, controlled));
     if let Err(error) = ready.succeeded() {
         // The session is dropped, which unmounts.
-        tracing::error!(%error, "cannot go to the background");
+        tracing::error!(%error, "cannot detach from the terminal");
         return ExitCode::from(EXIT_FAILURE);
     }
     let end = session.run().await;
@@ -223,7 +223,7 @@ fn record(found: Option<Mount>) -> Option<Record> {
     match created {
         Some(Ok(record)) => Some(record),
         Some(Err(error)) => {
-            tracing::warn!(%error, "`sshoal umount` will not be able to wait for this mount");
+            tracing::warn!(%error, "cannot create the record of the mount: `sshoal umount` cannot wait for it");
             None
         }
         None => None,
@@ -236,7 +236,7 @@ fn answers(record: &mut Record, mount: Controlled) -> Option<Server> {
         Server::start(listener, Arc::new(mount)).map_err(|error| error.to_string())
     });
     started
-        .inspect_err(|error| tracing::warn!(%error, "`sshoal status` cannot ask about this mount"))
+        .inspect_err(|error| tracing::warn!(%error, "cannot create the control socket: `sshoal status` cannot query this mount"))
         .ok()
 }
 

@@ -31,7 +31,7 @@ use super::{MAX_GATEWAYS, Mode, Origin, PoolMode, Presence, SourceSpec};
 use crate::report::{Problem, printable};
 
 /// What a user has to know when a source is wrong.
-const SHAPE: &str = "it is [PLACE=][user@]host[,host…]:[dir][=ro|nc|optional|…]";
+const SHAPE: &str = "a source is [PLACE=][user@]host[,host…]:[dir][=ro|nc|optional|…]";
 
 /// What a word behind a source says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,20 +113,20 @@ pub fn split_list(list: &OsStr) -> Vec<OsString> {
 fn parse_place(place: &[u8]) -> Result<Vec<Name>, String> {
     let shown = || printable(OsStr::from_bytes(place));
     if place.is_empty() {
-        return Err("there is no place before the '='".to_owned());
+        return Err("the place before '=' is empty".to_owned());
     }
     if place.starts_with(b"/") {
-        return Err(format!("the place '{}' has to be relative to the mount point", shown()));
+        return Err(format!("the place '{}' must be relative to the mount point", shown()));
     }
     if place.starts_with(b"-") {
-        return Err(format!("the place '{}' begins with '-', as an option does", shown()));
+        return Err(format!("the place '{}' cannot begin with '-', as options do", shown()));
     }
     let names = place.split(|byte| *byte == b'/').map(Name::new).collect::<Result<Vec<_>, _>>();
     names.map_err(|invalid| match invalid {
-        InvalidName::Empty => format!("the place '{}' has an empty part", shown()),
-        InvalidName::Dots => format!("the place '{}' has '.' or '..' in it", shown()),
-        InvalidName::ForbiddenByte => format!("the place '{}' has a NUL in it", shown()),
-        InvalidName::TooLong => format!("the place '{}' has {invalid} in it", shown()),
+        InvalidName::Empty => format!("the place '{}' contains an empty name", shown()),
+        InvalidName::Dots => format!("the place '{}' contains '.' or '..'", shown()),
+        InvalidName::ForbiddenByte => format!("the place '{}' contains a NUL byte", shown()),
+        InvalidName::TooLong => format!("the place '{}' contains {invalid}", shown()),
     })
 }
 
@@ -155,15 +155,15 @@ pub fn with_words(
         };
         if !is_first {
             return Err((
-                "its words contradict each other".to_owned(),
-                "one of rw, ro, nc; one of required, optional; one of balance, hash, failover",
+                "contradictory branch modes".to_owned(),
+                "use at most one of rw, ro, nc; of required, optional; of balance, hash, failover",
             ));
         }
     }
     if source.pool.is_some() && source.gateways().len() < 2 {
         return Err((
             "a pool needs several gateways".to_owned(),
-            "they are parted by commas: gw1,gw2:/dir=balance",
+            "separate them by commas: gw1,gw2:/dir=balance",
         ));
     }
     Ok(source)
@@ -214,18 +214,18 @@ fn parse_origin(word: &OsStr, text: &[u8]) -> Result<Origin, Problem> {
     let Some(colon) = host_end(text) else {
         // Its own words for what is missing.
         Destination::parse(text).map_err(|error| said(word, &error))?;
-        return Err(Problem::new(about(word), "names no host").hint(SHAPE));
+        return Err(Problem::new(about(word), "contains no host").hint(SHAPE));
     };
     let mut gateways = Vec::new();
     for gateway in split_gateways(&text[..colon]) {
         if gateway == b"local" && text[..colon].len() > gateway.len() {
-            return Err(Problem::new(about(word), "this machine cannot be in a pool")
-                .hint("a host of the name local is written [local]"));
+            return Err(Problem::new(about(word), "a pool cannot contain a local directory")
+                .hint("a host named local is written [local]"));
         }
         let alone = [gateway, b":"].concat();
         let (destination, _) = Destination::parse(&alone).map_err(|error| said(word, &error))?;
         if gateways.contains(&destination) {
-            let why = format!("the gateway '{destination}' is there twice");
+            let why = format!("the gateway '{destination}' is listed twice");
             return Err(Problem::new(about(word), why));
         }
         gateways.push(destination);
@@ -233,7 +233,7 @@ fn parse_origin(word: &OsStr, text: &[u8]) -> Result<Origin, Problem> {
     if gateways.len() > MAX_GATEWAYS {
         return Err(Problem::new(
             about(word),
-            format!("a pool has {MAX_GATEWAYS} gateways at most"),
+            format!("a pool can have at most {MAX_GATEWAYS} gateways"),
         ));
     }
     Ok(Origin::Hosts { gateways, directory: text[colon + 1..].to_vec() })
@@ -243,12 +243,12 @@ fn local(word: &OsStr, path: &[u8]) -> Result<Origin, Problem> {
     if !path.starts_with(b"/") {
         return Err(Problem::new(
             about(word),
-            "a directory of this machine needs an absolute path",
+            "a local directory needs an absolute path",
         )
-        .hint("local:/dir is this machine; for a host of the name local write [local]:dir"));
+        .hint("local:/dir is a local directory; a host named local is written [local]:dir"));
     }
     if path.contains(&0) {
-        return Err(Problem::new(about(word), "the path has a NUL in it"));
+        return Err(Problem::new(about(word), "the path contains a NUL byte"));
     }
     Ok(Origin::Local(PathBuf::from(OsStr::from_bytes(path))))
 }
@@ -389,28 +389,28 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_what_would_be_right() {
         for (word, why, hint) in [
-            ("host", "names no host", "an IPv6 address is written"),
-            ("FOO=bar", "names no host", "IPv6"),
-            ("/h:/d", "names no host", "IPv6"),
+            ("host", "contains no host", "an IPv6 address is written"),
+            ("FOO=bar", "contains no host", "IPv6"),
+            ("/h:/d", "contains no host", "IPv6"),
             (":/d", "invalid hostname \"\": it is empty", "alias in ~/.ssh/config"),
             ("a,,b:/d", "invalid hostname \"\"", ""),
             ("-oX:/d", "begins with '-'", ""),
-            ("=h:/d", "there is no place before the '='", "PLACE="),
+            ("=h:/d", "the place before '=' is empty", "PLACE="),
             ("/a=h:/d", "the place '/a' has to be relative to the mount point", "PLACE="),
             ("a/../b=h:/d", "the place 'a/../b' has '.' or '..' in it", "PLACE="),
             (".=h:/d", "the place '.' has '.' or '..' in it", "PLACE="),
             ("a//b=h:/d", "the place 'a//b' has an empty part", "PLACE="),
             ("a/=h:/d", "the place 'a/' has an empty part", "PLACE="),
-            ("-oA=h:/d", "begins with '-', as an option does", "PLACE="),
-            ("h:/x=ro,rw", "its words contradict each other", "one of rw, ro, nc"),
+            ("-oA=h:/d", "cannot begin with '-', as options do", "PLACE="),
+            ("h:/x=ro,rw", "contradictory branch modes", "one of rw, ro, nc"),
             ("h:/x=required,optional", "contradict", "one of required, optional"),
             ("g,h:/x=hash,balance", "contradict", "one of balance"),
             ("h:/x=balance", "a pool needs several gateways", "gw1,gw2:/dir=balance"),
             ("local:/x=hash", "a pool needs several gateways", "gw1,gw2"),
             ("g,g:/x", "the gateway 'g' is there twice", ""),
-            ("local:x", "a directory of this machine needs an absolute path", "[local]:dir"),
+            ("local:x", "a local directory needs an absolute path", "[local]:dir"),
             ("local:", "needs an absolute path", "[local]:dir"),
-            ("local,h:/x", "this machine cannot be in a pool", "[local]"),
+            ("local,h:/x", "a pool cannot contain a local directory", "[local]"),
             ("h\x1b[2J:/d", "", ""),
         ] {
             let said = failure(word);

@@ -51,12 +51,12 @@ impl Disk {
         let store = match opened {
             Ok(store) => Ok(store),
             Err(error) if is_of_disk(&error) => {
-                tracing::warn!("mounted without the cache on disk: {error}");
+                tracing::warn!("mounted without the disk cache: {error}");
                 Err(error.to_string())
             }
             Err(error) => {
                 return Err(Problem::new(about(), error.to_string())
-                    .hint("cache_dir=DIR chooses another place; it is to be the user's own"));
+                    .hint("choose another directory, owned by you, with cache_dir=DIR"));
             }
         };
         Ok(Disk { dir, store })
@@ -82,7 +82,7 @@ pub fn default_dir() -> Result<PathBuf, Problem> {
     let system = || rustix::process::geteuid().is_root().then(|| "/var/cache/sshoal".into());
     cache::store::default_dir().or_else(system).ok_or_else(|| {
         Problem::new("cache=disk", "neither XDG_CACHE_HOME nor HOME is set")
-            .hint("cache_dir=DIR tells where it is to be")
+            .hint("name the directory of the cache with cache_dir=DIR")
     })
 }
 

@@ -44,8 +44,8 @@ pub(super) fn password() -> Result<ssh::Password, Problem> {
     }
     let read = ssh::Password::read(&stdin).map_err(|error| problem(error.to_string()))?;
     read.ok_or_else(|| {
-        problem("none on standard input".into())
-            .hint("with password_stdin the first line of standard input is the password")
+        problem("standard input is empty".into())
+            .hint("password_stdin reads the password from the first line of standard input")
     })
 }
 
