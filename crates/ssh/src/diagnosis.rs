@@ -146,7 +146,9 @@ impl Cause {
         Some(match self {
             Cause::UnknownHost => "check the host name and this machine's network connection",
             Cause::Refused => "check that sshd runs on the host and that the port (-p) is right",
-            Cause::TimedOut => "check that the host is up and that no firewall blocks the connection",
+            Cause::TimedOut => {
+                "check that the host is up and that no firewall blocks the connection"
+            }
             Cause::Unreachable => "check this machine's network connection or VPN",
             Cause::ClosedEarly => {
                 "the server closed the connection before the login: wait a minute, then check \
@@ -169,7 +171,9 @@ impl Cause {
                 "the server is very old or very strict: see KexAlgorithms, HostKeyAlgorithms and \
                  Ciphers in ssh_config(5)"
             }
-            Cause::BadConfiguration => "see ssh_config(5); ssh -G HOST prints the effective configuration",
+            Cause::BadConfiguration => {
+                "see ssh_config(5); ssh -G HOST prints the effective configuration"
+            }
             Cause::NoSubsystem => {
                 "the server offers no SFTP: enable it in its sshd_config, or name the program \
                  with -o sftp_server=/usr/lib/openssh/sftp-server"

@@ -71,7 +71,9 @@ impl Error {
             Error::Spawn { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 Some("install the OpenSSH client, or name the program with -o ssh_command=COMMAND")
             }
-            Error::Connect { .. } => Some("check that an SFTP server without ssh listens at this address"),
+            Error::Connect { .. } => {
+                Some("check that an SFTP server without ssh listens at this address")
+            }
             Error::Ssh(failure) => failure.cause.hint(),
             Error::Spawn { .. } | Error::Local { .. } | Error::PassiveUsed | Error::Closed => None,
         }

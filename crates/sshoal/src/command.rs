@@ -213,7 +213,9 @@ fn help_about(program: Program, topic: Option<&str>) -> Result<String, Problem> 
             let option = || suggestion::nearest_option(topic).map(str::to_owned);
             problem.hint(match command_meant(topic).or_else(option) {
                 Some(meant) => format!("did you mean '{meant}'?"),
-                None => "`sshoal help` lists the commands, `sshoal help options` all options".into(),
+                None => {
+                    "`sshoal help` lists the commands, `sshoal help options` all options".into()
+                }
             })
         }),
     }

@@ -133,7 +133,10 @@ impl Configuration {
             return problem.hint(format!("did you mean '{}'?", printable(meant)));
         }
         let files: Vec<String> = self.places.all().map(printable).collect();
-        problem.hint(format!("a host is written with a colon ({shown}:); searched {}", files.join(", ")))
+        problem.hint(format!(
+            "a host is written with a colon ({shown}:); searched {}",
+            files.join(", ")
+        ))
     }
 
     /// The options of a mount in effect, by where they come from, those that count least first.

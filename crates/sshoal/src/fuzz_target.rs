@@ -22,6 +22,7 @@ mod demo;
 mod interrupts;
 mod mount;
 mod mounts;
+mod open_modes;
 mod program;
 mod progress;
 mod quantity;

@@ -161,8 +161,9 @@ impl Stack {
         let what = format!("source '{}'", spec.shown());
         let Some(union) = &self.union else {
             let why = "this mount has a single source and no branches";
-            return Err(Problem::new(what, why)
-                .hint("mount with a branch mode to be able to add branches: sshoal host:dir=rw mnt"));
+            return Err(Problem::new(what, why).hint(
+                "mount with a branch mode to be able to add branches: sshoal host:dir=rw mnt",
+            ));
         };
         let mut all: Vec<SourceSpec> = self.sources().iter().map(|it| it.spec.clone()).collect();
         all.push(spec.clone());
@@ -383,8 +384,10 @@ impl Blueprint {
         let within = tokio::task::spawn_blocking(move || local.is_within(&mountpoint)).await;
         let within = within.map_err(|error| Problem::new(about(), error.to_string()))?;
         match within.map_err(|error| Problem::new(about(), error.to_string()))? {
-            true => Err(Problem::new(about(), "is inside the mount")
-                .hint("a mount cannot contain itself")),
+            true => {
+                Err(Problem::new(about(), "is inside the mount")
+                    .hint("a mount cannot contain itself"))
+            }
             false => Ok(()),
         }
     }

@@ -38,7 +38,9 @@ pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
         let problem = Problem::new(&what, refusal(&error));
         if matches!(error, fuse::Error::Busy(_)) {
             let place = printable(mountpoint);
-            problem.hint(format!("`fuser -vm {place}` lists the processes that use it; -z detaches it anyway"))
+            problem.hint(format!(
+                "`fuser -vm {place}` lists the processes that use it; -z detaches it anyway"
+            ))
         } else {
             problem
         }
@@ -114,11 +116,10 @@ fn wait(mut record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
     match end {
         Ok(End::Complete) => Ok(()),
         Ok(End::Failed(reason)) => Err(data_lost(what, &reason)),
-        Ok(End::Vanished) => Err(Problem::new(
-            what,
-            "unmounted, but the daemon died before writing all data",
-        )
-        .hint("data that was not fsynced or closed may be missing on the server")),
+        Ok(End::Vanished) => {
+            Err(Problem::new(what, "unmounted, but the daemon died before writing all data")
+                .hint("data that was not fsynced or closed may be missing on the server"))
+        }
         Err(error) => Err(Problem::new(what, format!("unmounted, but cannot wait: {error}"))),
     }
 }

@@ -92,7 +92,10 @@ fn umount_needs_a_mount_of_ours() {
     let wrong = failure("sshoal", &["umount", "-q", "/mnt"]);
     assert!(wrong.contains("'-q'") && wrong.contains("usage: sshoal umount"), "{wrong}");
     let other = failure("sshoal", &["umount", "/proc"]);
-    assert!(other.starts_with("sshoal: '/proc': not a mount of sshoal, but of type proc"), "{other}");
+    assert!(
+        other.starts_with("sshoal: '/proc': not a mount of sshoal, but of type proc"),
+        "{other}"
+    );
     let dir = tempfile::tempdir().unwrap();
     let nothing = failure("sshoal", &["umount", dir.path().to_str().unwrap()]);
     assert!(nothing.contains("nothing is mounted here"), "{nothing}");

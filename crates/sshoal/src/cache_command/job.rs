@@ -14,10 +14,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::control::cache::{CacheJob, Path, Tally};
+use crate::quantity;
 use crate::report::{Problem, printable};
 use crate::stack::disk::Kept;
 use crate::stack::{Source, Stack};
-use crate::quantity;
 
 /// How often a job tells how far it is.
 const TOLD_EVERY: Duration = Duration::from_millis(100);

@@ -24,8 +24,7 @@ pub struct Places {
 
 /// Finds the mounts that `paths` are in. Asks the mounted file systems what the paths lead to.
 pub fn find(paths: &[PathBuf]) -> Result<Vec<Places>, Problem> {
-    let table =
-        mounts::all().map_err(|error| Problem::new("mount table", error.to_string()))?;
+    let table = mounts::all().map_err(|error| Problem::new("mount table", error.to_string()))?;
     let mut found: Vec<Places> = Vec::new();
     for typed in paths {
         let what = || format!("'{}'", printable(typed));

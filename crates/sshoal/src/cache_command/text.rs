@@ -8,8 +8,8 @@ use cache::{Store, store};
 use serde::Serialize;
 
 use crate::control::cache::Tally;
-use crate::report::printable;
 use crate::quantity::{bytes, count};
+use crate::report::printable;
 
 /// How a store is.
 #[derive(Debug, Serialize)]

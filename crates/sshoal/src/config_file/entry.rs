@@ -123,7 +123,11 @@ fn read_sources(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Vec<(S
         _ => vec![value],
     };
     if items.is_empty() {
-        reader.fault(value.span(), "the list of sources is empty", Some("a source is \"host:dir\""));
+        reader.fault(
+            value.span(),
+            "the list of sources is empty",
+            Some("a source is \"host:dir\""),
+        );
     }
     let mut sources = Vec::new();
     for item in items {
@@ -237,7 +241,8 @@ fn ssh_arguments(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Vec<O
                 reader.fault(span, &format!("{keyword} has no effect"), Some(why));
             }
             _ => {
-                let why = "only keywords of ssh_config(5), each with a value, are valid for a source";
+                let why =
+                    "only keywords of ssh_config(5), each with a value, are valid for a source";
                 reader.fault(span, why, Some("set mount options for the whole mount"));
             }
         }

@@ -150,7 +150,11 @@ fn write(scene: &Scene) -> Result<(), Problem> {
     scene.stage.heading("Write");
     scene.run("echo 'written through the mount' > work/note && sync work/note")?;
     let there = scene.run("cat server/note")?;
-    prove(scene, there == "written through the mount\n", "after fsync the data is on the server's disk")
+    prove(
+        scene,
+        there == "written through the mount\n",
+        "after fsync the data is on the server's disk",
+    )
 }
 
 fn names(scene: &Scene) -> Result<(), Problem> {
@@ -176,7 +180,8 @@ fn unpack(scene: &Scene) -> Result<(), Problem> {
     let compare =
         r#"xargs -0 sh -c 'for f; do cmp -- "$f" "../server/dir/$f"; done' sh < ../files"#;
     let output = scene.output_of(&format!("cd tree && {compare}"))?;
-    let what = format!("the copy on the server is identical; written in {:.1} s", took.as_secs_f64());
+    let what =
+        format!("the copy on the server is identical; written in {:.1} s", took.as_secs_f64());
     prove(scene, output.is_empty(), &what)
 }
 

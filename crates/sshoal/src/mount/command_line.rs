@@ -407,8 +407,9 @@ impl Parser {
             }
             [first, ..] => {
                 let first = printable(first);
-                Problem::new(format!("source '{first}'"), "contains no ':'")
-                    .hint(format!("a source is [user@]host:[dir]; the home directory on {first} is '{first}:'"))
+                Problem::new(format!("source '{first}'"), "contains no ':'").hint(format!(
+                    "a source is [user@]host:[dir]; the home directory on {first} is '{first}:'"
+                ))
             }
         }
     }
@@ -442,8 +443,7 @@ fn unknown_option(word: &OsStr, name: &OsStr, value: Option<&OsStr>, draft: &Dra
     let text = name.to_string_lossy();
     let problem = Problem::new(quoted(word), "no such option");
     if value.is_none() && ssh_keywords::is_keyword(name) {
-        return problem
-            .hint(format!("a keyword of ssh needs a value: {}=…", printable(name)));
+        return problem.hint(format!("a keyword of ssh needs a value: {}=…", printable(name)));
     }
     if let Some(meant) = suggestion::nearest_option(&text) {
         return problem.hint(format!("did you mean '{meant}'?"));

@@ -200,7 +200,9 @@ fn attribute(text: &str) -> Result<DigestAttribute, String> {
     });
     match name {
         Some(name) => Ok(DigestAttribute { name: name.to_owned(), kind, is_hex }),
-        None => Err("needs a name that begins with 'user.', but not with 'user.sshoal.'".to_owned()),
+        None => {
+            Err("needs a name that begins with 'user.', but not with 'user.sshoal.'".to_owned())
+        }
     }
 }
 

@@ -273,10 +273,7 @@ impl Draft {
                         || format!("valid are none, all, {}", known.collect::<Vec<_>>().join(", ")),
                         |meant| format!("did you mean {meant}?"),
                     );
-                    return Err(format!(
-                        "no such workaround: '{}'; {meant}",
-                        word.escape_debug()
-                    ));
+                    return Err(format!("no such workaround: '{}'; {meant}", word.escape_debug()));
                 }
             }
         }
@@ -361,9 +358,7 @@ impl Draft {
         }
         if self.request.ssh.transport == Transport::Passive {
             if self.request.ssh.password_stdin {
-                return Err(
-                    excluding("passive", "password_stdin").hint("both need standard input")
-                );
+                return Err(excluding("passive", "password_stdin").hint("both need standard input"));
             }
             if self.request.host.max_conns.is_some_and(|number| number > 1) {
                 return Err(excluding("passive", "max_conns")

@@ -55,7 +55,8 @@ pub const FLAGS: &[FlagDefinition] = &[
         }),
     )
     .prominent(),
-    flag(b'C', "compress the connection", Set(|draft| draft.add_ssh_argument("-oCompression=yes"))).prominent(),
+    flag(b'C', "compress the connection", Set(|draft| draft.add_ssh_argument("-oCompression=yes")))
+        .prominent(),
     flag(b'i', "identity file", Value("FILE", |draft, file| path_for_ssh(draft, "-i", file)))
         .prominent(),
     flag(b'J', "jump host", Value("HOST", |draft, host| for_ssh(draft, "-J", host))).prominent(),
@@ -64,8 +65,16 @@ pub const FLAGS: &[FlagDefinition] = &[
     flag(b'm', "message authentication codes", Value("LIST", |draft, l| for_ssh(draft, "-m", l))),
     flag(b'4', "use IPv4 only", Set(|draft| draft.add_ssh_argument("-4"))),
     flag(b'6', "use IPv6 only", Set(|draft| draft.add_ssh_argument("-6"))),
-    flag(b'b', "local address to connect from", Value("ADDRESS", |draft, a| for_ssh(draft, "-b", a))),
-    flag(b'B', "local interface to connect from", Value("NAME", |draft, n| for_ssh(draft, "-B", n))),
+    flag(
+        b'b',
+        "local address to connect from",
+        Value("ADDRESS", |draft, a| for_ssh(draft, "-b", a)),
+    ),
+    flag(
+        b'B',
+        "local interface to connect from",
+        Value("NAME", |draft, n| for_ssh(draft, "-B", n)),
+    ),
     flag(
         b'I',
         "PKCS#11 library",

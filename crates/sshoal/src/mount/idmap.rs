@@ -84,7 +84,10 @@ fn parse(text: &[u8], path: &Path, lookup: Lookup) -> Result<HashMap<u32, u32>, 
             }
             Err(error) => {
                 let name = name.escape_ascii();
-                return Err(Problem::new(what, format!("cannot look up account '{name}': {error}")));
+                return Err(Problem::new(
+                    what,
+                    format!("cannot look up account '{name}': {error}"),
+                ));
             }
         }
     }

@@ -454,7 +454,10 @@ fn wrong_options_are_named_with_what_would_be_right() {
             "option 'cache_timeuot=5': no such option\n  did you mean 'cache_timeout'?",
         ),
         ("quux", "option 'quux': no such option\n  `sshoal help options` lists all options"),
-        ("a\x1b[2J", "option 'a\\u{1b}[2J': no such option\n  `sshoal help options` lists all options"),
+        (
+            "a\x1b[2J",
+            "option 'a\\u{1b}[2J': no such option\n  `sshoal help options` lists all options",
+        ),
         (
             "Ciphers=aes128-ctr,aes256-ctr",
             "option 'aes256-ctr': no such option\n  if it belongs to Ciphers, write the comma before it as '\\,'",
@@ -486,10 +489,7 @@ fn wrong_options_are_named_with_what_would_be_right() {
             "idmap=file",
             "option 'idmap=file': needs a file\n  add uidfile=FILE, gidfile=FILE or both",
         ),
-        (
-            "allow_other,allow_root",
-            "options 'allow_other' and 'allow_root': cannot be combined",
-        ),
+        ("allow_other,allow_root", "options 'allow_other' and 'allow_root': cannot be combined"),
         ("passive,directport=1", "options 'passive' and 'directport': cannot be combined"),
         (
             "passive,password_stdin",
@@ -505,10 +505,7 @@ fn wrong_options_are_named_with_what_would_be_right() {
             "options 'cache=disk' and 'consistency=strict': cannot be combined\n  consistency=strict allows no caching",
         ),
         ("cache_size=5X", "option 'cache_size=5X': needs a size, as in 512M or 20G"),
-        (
-            "cache_size=9k",
-            "option 'cache_size=9k': must be at least 1M",
-        ),
+        ("cache_size=9k", "option 'cache_size=9k': must be at least 1M"),
         ("cache=dsk", "option 'cache=dsk': must be disk, yes or no"),
         ("immutable=/", "option 'immutable=/': matches everything; use consistency=immutable"),
         (

@@ -30,8 +30,14 @@ fn operands_are_told_apart_by_the_colon() {
         (&["h", "/mnt"], "source 'h': contains no ':'"),
         (&["h:", "/mnt", "x"], "argument 'x': one too many"),
         (&["h:", "/mnt", "x", "y"], "argument 'x': one too many"),
-        (&["/mnt", "h:", "i:"], "source '/mnt': contains no ':'\n  the mount point must be the last"),
-        (&["h:", "x", "i:", "/mnt"], "source 'x': contains no ':'\n  the mount point must be the last"),
+        (
+            &["/mnt", "h:", "i:"],
+            "source '/mnt': contains no ':'\n  the mount point must be the last",
+        ),
+        (
+            &["h:", "x", "i:", "/mnt"],
+            "source 'x': contains no ':'\n  the mount point must be the last",
+        ),
         (&["h:", "i:", ""], "mount point: missing"),
         (&["--", "-oProxyCommand=x:/p", "m"], "source '-oProxyCommand=x:/p': the place"),
         (&["--", "-oX:/p", "m"], "source '-oX:/p': invalid hostname"),

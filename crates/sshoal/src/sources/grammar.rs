@@ -241,11 +241,8 @@ fn parse_origin(word: &OsStr, text: &[u8]) -> Result<Origin, Problem> {
 
 fn local(word: &OsStr, path: &[u8]) -> Result<Origin, Problem> {
     if !path.starts_with(b"/") {
-        return Err(Problem::new(
-            about(word),
-            "a local directory needs an absolute path",
-        )
-        .hint("local:/dir is a local directory; a host named local is written [local]:dir"));
+        return Err(Problem::new(about(word), "a local directory needs an absolute path")
+            .hint("local:/dir is a local directory; a host named local is written [local]:dir"));
     }
     if path.contains(&0) {
         return Err(Problem::new(about(word), "the path contains a NUL byte"));

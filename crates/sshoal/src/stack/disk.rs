@@ -114,7 +114,7 @@ pub(super) async fn cached(
         immutable: sub_trees(&options.immutable),
         offline: options.offline,
         stale_ok: request.cache.serve_stale,
-        backing: crate::mount::wiring::may_pass_through(request),
+        backing: crate::open_modes::may_use_passthrough(request),
         digest_source: match &options.digest_command {
             Some(command) => Some(Arc::new(DigestCommand::new(command, directory, connectors)?)),
             None => None,

@@ -1,6 +1,6 @@
-//! What `sshoal status` says to people: a few lines a mount, aligned.
+//! The text of `sshoal status`: a few aligned lines per mount.
 //!
-//! All words that come from a daemon, which may be another user's, are escaped here once more.
+//! All text from a daemon is escaped again, since the daemon may be another user's.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,10 @@ use super::schema::{
 use crate::quantity::{bytes, count, duration, latency};
 use crate::report::printable;
 
-/// Requests that wait for longer than this without a word from the server are worth a line.
+/// A server that has been silent for longer than this while requests wait is reported.
 const SILENCE_MS: u64 = 1000;
 
-/// All of it.
+/// The text for all mounts.
 pub fn render(mounts: &[SeenMount]) -> String {
     let all: Vec<String> = mounts.iter().map(mount).collect();
     all.join("\n")
@@ -82,7 +82,11 @@ fn status(out: &mut String, status: &MountStatus) {
     let cache = &status.cache;
     let (inodes, names) = (count(cache.inodes, "inode"), count(cache.listed_names, "listed name"));
     let (listed, fetched) = (bytes(cache.listed_bytes), bytes(cache.fetched_bytes));
-    fact(out, "cached", &format!("{inodes}; {names} ({listed}); {fetched} of file data prefetched"));
+    fact(
+        out,
+        "cached",
+        &format!("{inodes}; {names} ({listed}); {fetched} of file data prefetched"),
+    );
     status.disk.iter().for_each(|disk| self::disk(out, disk));
 }
 
@@ -115,7 +119,8 @@ fn disk(out: &mut String, disk: &DiskStatus) {
         facts.push(format!("{} damaged", count(disk.damaged, "chunk")));
     }
     if disk.changed_meanwhile > 0 {
-        facts.push(format!("{} changed while being fetched", count(disk.changed_meanwhile, "file")));
+        facts
+            .push(format!("{} changed while being fetched", count(disk.changed_meanwhile, "file")));
     }
     if disk.left_out_bytes > 0 {
         facts.push(format!("{} not cached because the disk is slow", bytes(disk.left_out_bytes)));
@@ -129,7 +134,7 @@ fn disk(out: &mut String, disk: &DiskStatus) {
     fact(out, "", &facts.join("; "));
 }
 
-/// The branches alone, a line each.
+/// The branches, one line each.
 pub fn branch_list(status: &MountStatus) -> String {
     table(&status.sources).into_iter().map(|line| line + "\n").collect()
 }
@@ -142,7 +147,7 @@ fn branches(out: &mut String, sources: &[SourceStatus]) {
     }
 }
 
-/// A line for each source: what it is called, what it is, and how.
+/// One line per source: name, mode, presence and state, in columns.
 fn table(sources: &[SourceStatus]) -> Vec<String> {
     let rows: Vec<[String; 3]> = sources
         .iter()
@@ -171,7 +176,7 @@ fn source_state(source: &SourceStatus) -> String {
     words
 }
 
-/// A state; for how long and why are told where it is not as it should be.
+/// A state, with its duration and reason if it is a failure.
 fn state(state: State, ms: Option<u64>, why: Option<&str>) -> String {
     let word = match state {
         State::Connected => return "connected".to_owned(),
@@ -203,7 +208,7 @@ fn host(out: &mut String, host: &HostStatus) {
     }
     let _ = writeln!(out, "      {}: {}", printable(&host.host), facts.join(", "));
     for session in host.sessions.iter().skip(1) {
-        // The first one's trouble is the host's.
+        // A failure of the first session is reported as the host's.
         if let Some(why) = &session.why {
             let _ = writeln!(out, "        session {}: {}", session.slot, printable(why));
         }

@@ -154,7 +154,9 @@ fn a_mount_whose_daemon_died_is_cleared() {
         let place = mount.place();
         let ended = run(world.command().arg(world.source()).arg(place));
         assert!(ended.status.success(), "{ended:?}");
-        assert!(ended.stderr.contains("note: ") && ended.stderr.contains("removed a dead mount of"));
+        assert!(
+            ended.stderr.contains("note: ") && ended.stderr.contains("removed a dead mount of")
+        );
         assert_eq!(fs::read(place.join("file")).unwrap(), b"content");
         assert!(umount(&[], place).status.success());
         assert!(!mount.is_mounted(), "nothing lies below it");

@@ -92,7 +92,11 @@ pub(super) const OTHERS: &[MountOption] = &[
     option("no_remote_flock", "flock(2) locks are local", LOCAL_LOCKS),
     option("no_remote_posix_lock", "fcntl(2) locks are local", LOCAL_LOCKS),
     option("modules", "stacked modules of libfuse", MODULES),
-    option("subdir", "option of libfuse's module subdir", Refused("name the directory in the source")),
+    option(
+        "subdir",
+        "option of libfuse's module subdir",
+        Refused("name the directory in the source"),
+    ),
     option("rellinks", "option of libfuse's module subdir", Refused("use transform_symlinks")),
     option("norellinks", "option of libfuse's module subdir", MODULES),
     option("from_code", "option of libfuse's module iconv", MODULES),

@@ -35,7 +35,11 @@ pub(super) const OPTIONS: &[MountOption] = &[
         "do not allow programs to be executed",
         Flag(|draft| draft.request.fuse.exec = false),
     ),
-    option("atime", "mount without noatime (default)", Flag(|draft| draft.request.fuse.atime = true)),
+    option(
+        "atime",
+        "mount without noatime (default)",
+        Flag(|draft| draft.request.fuse.atime = true),
+    ),
     option("noatime", "mount with noatime", Flag(|draft| draft.request.fuse.atime = false)),
     option("sync", "all writes are synchronous", Flag(|draft| draft.request.fuse.sync = true)),
     option(

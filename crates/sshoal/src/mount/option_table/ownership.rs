@@ -71,7 +71,11 @@ pub(super) const OPTIONS: &[MountOption] = &[
         Flag(|draft| draft.request.fuse.allow_other = true),
     )
     .prominent(),
-    option("allow_root", "allow access by root", Flag(|draft| draft.request.fuse.allow_root = true)),
+    option(
+        "allow_root",
+        "allow access by root",
+        Flag(|draft| draft.request.fuse.allow_root = true),
+    ),
     option(
         "default_permissions",
         "the kernel checks permission bits",

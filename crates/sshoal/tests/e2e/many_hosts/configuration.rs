@@ -137,7 +137,7 @@ sources = ['{alpha}=rw,ro']
     );
     assert!(stderr.contains("\n  did you mean 'mountpoint'?\n"), "{stderr}");
     assert!(stderr.contains(&format!("sshoal: {}:8:12: source '", file.display())), "{stderr}");
-    assert_eq!(stdout, format!("{}: 2 mounts, 2 mistakes\n", file.display()));
+    assert_eq!(stdout, format!("{}: 2 mounts, 2 errors\n", file.display()));
     let said = refusal(&mut configured.command(&["mount", "bad"]));
     assert!(said.contains(":7:1: no such key") && said.contains("config check"), "{said}");
     let place = configured.hosts.local("one");
