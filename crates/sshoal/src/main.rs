@@ -1,9 +1,8 @@
-//! sshoal: makes directories that live on other machines usable here, over nothing but SSH.
+//! sshoal: mounts remote directories over SSH; the servers need nothing but sshd.
 //!
-//! This binary is the command line, one module a command; only it knows how the layers of the other
-//! crates are stacked, and only in [`stack`] and [`mount::wiring`]. Exit codes: 0 when what was asked for was
-//! done, 1 when the command line is wrong or it could not be done, as sshfs has it; [`mod@bench`] has
-//! two more, and `pull` and `push` have their own.
+//! This binary is the command line, one module per command. Only [`stack`] and [`mount::wiring`] know
+//! how the layers of the other crates are combined. Exit codes: 0 for success, 1 for a wrong command
+//! line or a failure, as in sshfs; [`mod@bench`] has two more, and `pull` and `push` have their own.
 #![deny(unsafe_code)]
 #![allow(unreachable_pub, reason = "in a binary, `pub` says what a module offers to the others")]
 
@@ -56,7 +55,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Prints a text that was asked for. A reader that has seen enough (`| head`) is no error.
+/// Prints a text to standard output. A closed pipe (`| head`) is not an error.
 fn print(text: &str) -> anyhow::Result<ExitCode> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
@@ -66,7 +65,7 @@ fn print(text: &str) -> anyhow::Result<ExitCode> {
 
 #[cfg(test)]
 mod tests {
-    /// The fuzz target is made of all modules, and nothing here builds it.
+    /// The fuzz target consists of all modules, and is not built with this package.
     #[test]
     fn the_fuzz_target_has_all_modules() {
         let modules = |text: &str| -> Vec<String> {

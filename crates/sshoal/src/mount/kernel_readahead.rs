@@ -1,26 +1,25 @@
-//! How far the kernel reads ahead by itself.
+//! The kernel's own readahead.
 //!
-//! A mount begins with 128 KiB, and INIT can only make that less. More, only root may ask for, in
-//! `/sys/class/bdi`. What is fetched ahead of the kernel's requests is another matter (`vfs`); but
-//! the larger those are, the fewer there are to answer.
+//! A mount starts with 128 KiB, and INIT can only reduce it. Only root can increase it, in
+//! `/sys/class/bdi`. The readahead of `vfs` is independent of it; but larger requests of the kernel mean
+//! fewer to answer.
 
 use std::fs;
 use std::path::PathBuf;
 
 use crate::mounts::Mount;
 
-/// What the kernel is to read ahead, in bytes. Measured: a fifth less of our CPU time a byte than
-/// with 128 KiB; 1 MiB brings no more. But it is also what a page fault in a mapping reads around
-/// itself, which is why it is not more.
+/// The kernel's readahead in bytes. Measured: a fifth less CPU time per byte than with 128 KiB; 1 MiB
+/// gains no more. It is not larger because a page fault in a mapping also reads this much.
 const READAHEAD: u32 = 512 << 10;
 
-/// Has the kernel read ahead further in this mount, `wanted` bytes if that was asked for. Where it
-/// is not permitted, it stays as it is.
+/// Increases the kernel's readahead of this mount, to `wanted` bytes if set. Without permission it stays
+/// unchanged.
 pub fn raise(mount: &Mount, wanted: Option<u32>) {
     let path = PathBuf::from(format!("/sys/class/bdi/{}/read_ahead_kb", mount.device));
     let wanted_kib = wanted.unwrap_or(READAHEAD) >> 10;
     let present = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u32>().ok());
-    // Less was agreed on with the kernel already.
+    // INIT has already set a smaller value.
     if present.is_none_or(|present| present >= wanted_kib) {
         return;
     }

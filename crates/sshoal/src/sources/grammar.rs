@@ -389,7 +389,7 @@ mod tests {
             ("host", "contains no host", "an IPv6 address is written"),
             ("FOO=bar", "contains no host", "IPv6"),
             ("/h:/d", "contains no host", "IPv6"),
-            (":/d", "invalid hostname \"\": it is empty", "alias in ~/.ssh/config"),
+            (":/d", "invalid hostname \"\": the host is empty", "alias in ~/.ssh/config"),
             ("a,,b:/d", "invalid hostname \"\"", ""),
             ("-oX:/d", "begins with '-'", ""),
             ("=h:/d", "the place before '=' is empty", "PLACE="),
