@@ -1,4 +1,4 @@
-//! What is asked of the cache on this machine's disk, and of what it knows.
+//! The options of the disk cache and of digests.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,23 +11,23 @@ use crate::report::Problem;
 /// The cache of a mount with `cache=disk`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskOptions {
-    /// Where it is; `None` for the user's usual place.
+    /// The directory; `None` for the user's default.
     pub dir: Option<PathBuf>,
-    /// Bytes at most; `None` for the store's choice.
+    /// Maximum size in bytes; `None` for the store's default.
     pub size_bytes: Option<u64>,
-    /// Bytes that stay free on its disk; `None` for the store's choice.
+    /// Bytes to leave free on its disk; `None` for the store's default.
     pub free_bytes: Option<u64>,
-    /// Patterns of what never changes, as paths below the sources, without a `/` at either end.
+    /// Patterns of files that never change: paths below the sources, without leading or trailing `/`.
     pub immutable: Vec<String>,
-    /// No host is asked anything.
+    /// No host is contacted.
     pub offline: bool,
-    /// Whether the kernel may read cached files by itself.
+    /// Whether the kernel may read cached files directly.
     pub passthrough: Passthrough,
-    /// Whether digests are told.
+    /// Which digests are available.
     pub digest: DigestMode,
-    /// As which attributes.
+    /// The attributes for digests.
     pub attributes: Vec<DigestAttribute>,
-    /// What tells digests of files at the host.
+    /// The command that computes digests of files on the host.
     pub digest_command: Option<OsString>,
 }
 
@@ -47,10 +47,10 @@ impl Default for DiskOptions {
     }
 }
 
-/// Whether the kernel may read cached files by itself, where it can.
+/// Whether the kernel may read cached files directly, if it supports that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Passthrough {
-    /// Where that gains more than it costs.
+    /// If it is faster.
     #[default]
     Auto,
     /// Yes.
@@ -59,31 +59,31 @@ pub enum Passthrough {
     No,
 }
 
-/// Which digests are told as extended attributes.
+/// Which digests are available as extended attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DigestMode {
-    /// None: there are no such attributes.
+    /// None; the attributes do not exist.
     Off,
-    /// Those of contents that are known to be current.
+    /// Digests of cached contents that are known to be current.
     #[default]
     Known,
-    /// Of all files: what is not known is fetched.
+    /// Digests of all files; files that are not cached are fetched.
     Compute,
 }
 
-/// An extended attribute that tells a digest.
+/// An extended attribute whose value is a digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DigestAttribute {
-    /// The attribute, from `user.` on.
+    /// The name, beginning with `user.`.
     pub name: String,
-    /// Which digest.
+    /// The digest algorithm.
     pub kind: DigestKind,
-    /// As text of lower case hexadecimal digits; else as bytes.
+    /// The value is text of lower-case hexadecimal digits; otherwise bytes.
     pub is_hex: bool,
 }
 
-/// Those that build systems ask for: text for Buck2, EdenFS and siso, bytes for Bazel. There is no
-/// `user.blake3`, since the one that Buck2 asks for is made with a key.
+/// The attributes that build systems read: text for Buck2, EdenFS and siso, bytes for Bazel. There is
+/// no `user.blake3`, since Buck2 expects a keyed digest there.
 pub fn usual_attributes() -> Vec<DigestAttribute> {
     [
         ("user.md5", DigestKind::Md5, true),
@@ -98,25 +98,25 @@ pub fn usual_attributes() -> Vec<DigestAttribute> {
     .into()
 }
 
-/// The options about it, in whatever order they come.
+/// The options of the disk cache.
 #[derive(Debug, Default)]
 pub struct DiskDraft {
     /// `cache=disk`.
     pub is_on: bool,
     options: DiskOptions,
-    /// Something was said about it.
-    is_told: bool,
+    /// Whether an option of the disk cache was given.
+    is_mentioned: bool,
 }
 
-/// Smallest bound of the cache: a few files of usual size, below which it would only cost time.
+/// Minimum size of the cache: a few files of usual size. A smaller cache would only cost time.
 const MIN_SIZE_BYTES: u64 = 1 << 20;
 
-/// Longest name of an attribute by Linux (`XATTR_NAME_MAX`).
+/// Maximum length of an attribute's name on Linux (`XATTR_NAME_MAX`).
 const MAX_ATTRIBUTE_NAME_BYTES: usize = 255;
 
 impl DiskDraft {
     pub fn set(&mut self, change: impl FnOnce(&mut DiskOptions)) {
-        self.is_told = true;
+        self.is_mentioned = true;
         change(&mut self.options);
     }
 
@@ -135,7 +135,7 @@ impl DiskDraft {
         Ok(())
     }
 
-    /// Adds patterns parted by colons.
+    /// Adds colon-separated patterns.
     pub fn add_immutable(&mut self, list: &str) -> Result<(), String> {
         for pattern in list.split(':') {
             let names = pattern.trim_matches('/');
@@ -163,7 +163,7 @@ impl DiskDraft {
         Ok(())
     }
 
-    /// The cache, if one is wanted. What has no effect without one is told in `notes`.
+    /// The options, if the cache is enabled. Adds a note if options have no effect without it.
     pub fn finish(self, notes: &mut Vec<String>) -> Result<Option<DiskOptions>, Problem> {
         if self.is_on {
             return Ok(Some(self.options));
@@ -172,7 +172,7 @@ impl DiskDraft {
             let why = "needs a disk cache";
             return Err(Problem::new("option 'offline'", why).hint("add cache=disk"));
         }
-        if self.is_told {
+        if self.is_mentioned {
             notes.push("options of the disk cache have no effect without cache=disk".into());
         }
         Ok(None)
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_attribute_is_told_by_digest_form_and_name() {
+    fn an_attribute_is_mentioned_by_digest_form_and_name() {
         let told = attribute("sha256:raw:user.a:b").unwrap();
         let wanted = DigestAttribute {
             name: "user.a:b".to_owned(),

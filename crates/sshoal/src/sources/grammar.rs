@@ -1,4 +1,4 @@
-//! One source as a word of a command line.
+//! The grammar of a source in one word of a command line.
 //!
 //! ```text
 //! source  = [PLACE "="] where ["=" [word {"," word}]]
@@ -9,16 +9,16 @@
 //! word    = "rw" | "ro" | "nc" | "required" | "optional" | "balance" | "hash" | "failover"
 //! ```
 //!
-//! Where one character could mean two things:
+//! Ambiguities are resolved so:
 //!
-//! - PLACE is what stands before the first `=`, if that comes before the first `:`.
-//! - What stands behind the last `=` counts as words only if every one of them is such a word, or
-//!   if nothing stands there. So `host:/a=b` is a directory, and a directory that ends in what
-//!   looks like words is written with an empty list behind it: `host:/x=ro=`.
-//! - Commas part gateways before the `:` and nothing in the directory.
-//! - `local:` with an absolute directory is this machine. A host of that name is `[local]:`.
+//! - PLACE is the text before the first `=`, if that comes before the first `:`.
+//! - The text after the last `=` is a list of words only if each is a known word, or if it is empty. So
+//!   `host:/a=b` is a directory; a directory whose name ends like a list is written with an empty list
+//!   after it: `host:/x=ro=`.
+//! - Commas separate gateways before the `:`, and have no meaning in the directory.
+//! - `local:` with an absolute directory is a local directory. A host of that name is `[local]:`.
 //!
-//! Everything is bytes; only a host and a user have to be text.
+//! All parts are bytes; only a host and a user must be text.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -30,17 +30,17 @@ use ssh::Destination;
 use super::{MAX_GATEWAYS, Mode, Origin, PoolMode, Presence, SourceSpec};
 use crate::report::{Problem, printable};
 
-/// What a user has to know when a source is wrong.
+/// The hint for an invalid source.
 const SHAPE: &str = "a source is [PLACE=][user@]host[,host…]:[dir][=ro|nc|optional|…]";
 
-/// What a word behind a source says.
+/// The meaning of a word after a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchWord {
     /// What may be changed.
     Mode(Mode),
-    /// What its absence means.
+    /// The effect if it is unreachable.
     Presence(Presence),
-    /// How its gateways share the work.
+    /// How its gateways share requests.
     Pool(PoolMode),
 }
 
@@ -56,7 +56,7 @@ pub const WORDS: &[(&str, BranchWord)] = &[
     ("failover", BranchWord::Pool(PoolMode::Failover)),
 ];
 
-/// Reads a source.
+/// Parses a source.
 pub fn parse(word: &OsStr) -> Result<SourceSpec, Problem> {
     let wrong = |why: String| Problem::new(about(word), why);
     let (rest, words) = cut_words(word.as_bytes());
@@ -77,7 +77,7 @@ pub fn parse(word: &OsStr) -> Result<SourceSpec, Problem> {
     with_words(source, &words).map_err(|(why, hint)| wrong(why).hint(hint))
 }
 
-/// Reads a source as sshfs does: one host and one directory, whatever its name looks like.
+/// Parses a source as sshfs does: one host and one directory of any name.
 pub fn parse_as_sshfs(word: &OsStr) -> Result<SourceSpec, Problem> {
     let (destination, directory) =
         Destination::parse(word.as_bytes()).map_err(|e| said(word, &e))?;
@@ -93,8 +93,8 @@ pub fn parse_as_sshfs(word: &OsStr) -> Result<SourceSpec, Problem> {
     })
 }
 
-/// Parts the one word that fstab has for all sources at its blanks. A part that could not begin a
-/// source belongs to the one before it, whose directory has a blank in its name.
+/// Splits the first field of an fstab line, which contains all sources, at its spaces. A part that is
+/// not a source belongs to the one before it, whose directory has a space in its name.
 pub fn split_list(list: &OsStr) -> Vec<OsString> {
     let mut sources: Vec<Vec<u8>> = Vec::new();
     for part in list.as_bytes().split(|byte| *byte == b' ') {
@@ -109,7 +109,7 @@ pub fn split_list(list: &OsStr) -> Vec<OsString> {
     sources.iter().map(|source| OsStr::from_bytes(source).to_owned()).collect()
 }
 
-/// Checks a place in the mount: relative, and leading nowhere else. The error says why not.
+/// Parses a place in the mount: a relative path without `.` and `..`. The error is the reason.
 fn parse_place(place: &[u8]) -> Result<Vec<Name>, String> {
     let shown = || printable(OsStr::from_bytes(place));
     if place.is_empty() {
@@ -130,7 +130,7 @@ fn parse_place(place: &[u8]) -> Result<Vec<Name>, String> {
     })
 }
 
-/// Adds what the words say. The error is what is wrong and what would be right.
+/// Applies the words to the source. The error is the reason and a hint.
 pub fn with_words(
     mut source: SourceSpec,
     words: &[BranchWord],
@@ -173,13 +173,13 @@ fn about(word: &OsStr) -> String {
     format!("source '{}'", printable(word))
 }
 
-/// The words behind the last `=`, and what stands before it; all of it when that is no list.
+/// The text before the last `=`, and the words after it; the whole text if they are not a list.
 fn cut_words(word: &[u8]) -> (&[u8], Vec<BranchWord>) {
     let Some(at) = word.iter().rposition(|byte| *byte == b'=') else {
         return (word, Vec::new());
     };
     let list = &word[at + 1..];
-    // `FOO=` has no source before it: what is missing is said later.
+    // `FOO=` has no source before it; the error is reported later.
     if !word[..at].contains(&b':') {
         return (word, Vec::new());
     }
@@ -194,7 +194,7 @@ fn cut_words(word: &[u8]) -> (&[u8], Vec<BranchWord>) {
     }
 }
 
-/// What stands before the first `=`, if that comes before the first `:`.
+/// Splits off the text before the first `=`, if that comes before the first `:`.
 fn cut_place(word: &[u8]) -> (Option<&[u8]>, &[u8]) {
     let first = word.iter().position(|byte| matches!(byte, b'=' | b':'));
     match first {
@@ -212,7 +212,7 @@ fn parse_origin(word: &OsStr, text: &[u8]) -> Result<Origin, Problem> {
         return Ok(Origin::Hosts { gateways: vec![destination], directory });
     }
     let Some(colon) = host_end(text) else {
-        // Its own words for what is missing.
+        // Returns a specific error.
         Destination::parse(text).map_err(|error| said(word, &error))?;
         return Err(Problem::new(about(word), "contains no host").hint(SHAPE));
     };
@@ -264,7 +264,7 @@ fn host_end(text: &[u8]) -> Option<usize> {
     end.filter(|at| text[*at] == b':')
 }
 
-/// Parts at the commas outside of brackets.
+/// Splits at the commas outside of brackets.
 fn split_gateways(hosts: &[u8]) -> Vec<&[u8]> {
     let mut in_brackets = false;
     hosts
