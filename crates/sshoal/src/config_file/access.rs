@@ -1,4 +1,4 @@
-//! Reading a configuration file, if it may be trusted.
+//! Reads a configuration file, if it may be trusted.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read};
@@ -10,15 +10,16 @@ use rustix::process::getuid;
 
 use crate::report::{Problem, printable};
 
-/// A file of a thousand mounts has some hundred kilobytes.
+/// Maximum size of a file in bytes. A file with a thousand mounts has some hundred kilobytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The text of a file that is there. One that others could have written is refused.
+/// The text of a file, or `None` if it does not exist. A file that others could have written is an
+/// error.
 pub(super) fn read(path: &Path) -> Result<Option<String>, Problem> {
     let about = || format!("configuration '{}'", printable(path));
     let failed =
         |error: std::io::Error| Problem::new(about(), base::Errno::from(error).to_string());
-    // A FIFO is not waited for.
+    // Does not block on a FIFO.
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
     let opened = OpenOptions::new().read(true).custom_flags(nonblocking).open(path);
     let file = match opened {

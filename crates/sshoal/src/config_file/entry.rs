@@ -15,10 +15,10 @@ use crate::mount::ssh_keywords::{self, Keyword};
 use crate::program::Program;
 use crate::sources::{self, BranchWord, SourceSpec, WORDS};
 
-/// A file has the same options whoever reads it.
+/// The program whose options are valid: the same for all its names.
 const PROGRAM: Program = Program { name: "sshoal", helper: false };
 
-/// A mount as it stands in one file. Numbers are lines.
+/// A mount of one file. Numbers are lines.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub name: String,
@@ -28,17 +28,17 @@ pub(super) struct Entry {
     pub options: Vec<Setting>,
 }
 
-/// One option as it stands in a file.
+/// One option of a file.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
     pub name: String,
-    /// As in a list after `-o`, without its escapes. `None`: `NAME = false`, which takes back what
-    /// counts less.
+    /// The option as in a list after `-o`, without escapes. `None`: `NAME = false`, which removes an
+    /// option of lower precedence.
     pub word: Option<OsString>,
     pub line: usize,
 }
 
-/// Reads a mount. `None` if it has no sources, which has been noted then.
+/// Parses a mount. `None` if it has no sources, which was added as an error.
 pub(super) fn read(
     reader: &mut Reader<'_>,
     key: &Spanned<std::borrow::Cow<'_, str>>,
@@ -76,7 +76,7 @@ pub(super) fn read(
     Some(entry)
 }
 
-/// Checks what goes together, once each for itself is right.
+/// Checks the combination of sources and options, once each of them is valid.
 fn check(reader: &mut Reader<'_>, entry: &Entry, at: Range<usize>, sources_at: Range<usize>) {
     let specs: Vec<SourceSpec> = entry.sources.iter().map(|(source, _)| source.clone()).collect();
     if let Err(problem) = sources::check(&specs) {
@@ -151,8 +151,7 @@ fn read_sources(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Vec<(S
 const SOURCE_KEYS: [&str; 9] =
     ["source", "host", "path", "local", "place", "mode", "presence", "pool", "ssh"];
 
-/// A source in parts. They are put together as a user would write them, so that there is one
-/// grammar.
+/// A source given as a table. Its parts are combined to one word, so that there is one grammar.
 fn of_table(
     reader: &mut Reader<'_>,
     table: &DeTable<'_>,
@@ -177,7 +176,7 @@ fn of_table(
         (None, None, Some(whole)) if path.is_none() && place.is_none() => whole.to_owned(),
         (Some(hosts), None, None) => {
             let hosts: Vec<&str> = hosts.iter().map(|(host, _)| *host).collect();
-            // This machine is said by another key.
+            // A local directory has a key of its own.
             let hosts = if hosts == ["local"] { vec!["[local]"] } else { hosts };
             in_parts(place, &format!("{}:{}", hosts.join(","), path.unwrap_or_default()))
         }
@@ -206,12 +205,12 @@ fn of_table(
     }
 }
 
-/// The empty list at the end keeps a directory that ends like a list what it is.
+/// Combines the parts. The empty list at the end keeps a directory that ends like a list unchanged.
 fn in_parts(place: Option<&str>, origin: &str) -> String {
     place.map(|place| format!("{place}=")).unwrap_or_default() + origin + "="
 }
 
-/// What `mode`, `presence` or `pool` says.
+/// The value of `mode`, `presence` or `pool`.
 fn word(reader: &mut Reader<'_>, key: &str, value: &Spanned<DeValue<'_>>) -> Option<BranchWord> {
     let belongs = |word: &BranchWord| match word {
         BranchWord::Mode(_) => key == "mode",
@@ -254,7 +253,7 @@ fn ssh_arguments(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Vec<O
 pub(super) fn options(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Vec<Setting> {
     let mut checked = Vec::new();
     for (setting, span) in settings(reader, value) {
-        // What is taken back is checked as a name.
+        // Of a removed option, only the name is checked.
         let known = match &setting.word {
             Some(word) => command_line::check_option(PROGRAM, word),
             None => command_line::check_option_name(&setting.name),
@@ -312,7 +311,7 @@ fn values(reader: &mut Reader<'_>, name: &str, value: &Spanned<DeValue<'_>>) -> 
         }
         DeValue::String(_) => reader.string(value).map(|text| Value::Text(text.to_owned())),
         DeValue::Integer(number) if number.radix() == 10 => Some(Value::Text(number.to_string())),
-        // `umask = 0o022` is what it looks like.
+        // TOML has octal numbers: `umask = 0o022`.
         DeValue::Integer(number) if number.radix() == 8 => {
             Some(Value::Text(number.as_str().to_owned()))
         }
@@ -330,7 +329,7 @@ fn values(reader: &mut Reader<'_>, name: &str, value: &Spanned<DeValue<'_>>) -> 
     one.into_iter().collect()
 }
 
-/// A word as TOML has a text.
+/// A word as a TOML string.
 pub(super) fn quoted(word: &OsStr) -> String {
     let text = String::from_utf8_lossy(word.as_bytes());
     let mut quoted = String::from("\"");

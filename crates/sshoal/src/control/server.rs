@@ -117,7 +117,7 @@ async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
     }
 }
 
-/// Does `job`, and tells the peer meanwhile how far it is. `None` when he has hung up.
+/// Runs `job`, and sends its progress to the peer. `None` if the peer has closed the connection.
 async fn follow(
     reader: &mut (impl AsyncBufReadExt + Unpin),
     writer: &mut (impl AsyncWriteExt + Unpin),
@@ -154,9 +154,9 @@ fn not_allowed() -> Problem {
 
 /// Why there is no request.
 enum Unheard {
-    /// The peer has left, or does not speak lines.
+    /// The peer has closed the connection, or did not send a line.
     Gone,
-    /// It is not understood.
+    /// The request is invalid.
     Odd(String),
 }
 
@@ -170,7 +170,7 @@ async fn request(reader: &mut (impl AsyncBufReadExt + Unpin)) -> Result<Wish, Un
 }
 
 fn understood(line: &[u8]) -> Result<Wish, String> {
-    /// What every version has.
+    /// The field that every version has.
     #[derive(Deserialize)]
     struct Version {
         protocol: u32,
@@ -180,8 +180,8 @@ fn understood(line: &[u8]) -> Result<Wish, String> {
     if version.protocol != PROTOCOL {
         let (asked, ours) = (version.protocol, PROTOCOL);
         return Err(format!(
-            "it was asked in version {asked} of the protocol, and this mount's sshoal {} speaks \
-             version {ours}",
+            "the request uses version {asked} of the protocol, but the daemon of this mount (sshoal \
+             {}) version {ours}",
             env!("CARGO_PKG_VERSION")
         ));
     }

@@ -1,4 +1,4 @@
-//! The steps of the demo. Each fails when it does not show what it says.
+//! The steps of the demo. Each fails if its statement is false.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -14,22 +14,22 @@ use testkit::leftover;
 use super::{HOST, MOUNTS, Scene, io_problem, is_mounted};
 use crate::report::{Problem, printable};
 
-/// What the step with the stopped server reads: more than one request, less than one's patience.
+/// Bytes that the step with the stopped server reads: several requests, but quick to copy.
 const BIG_BYTES: usize = 16 << 20;
 
-/// How long a reader of a stopped server is shown to hang.
+/// How long the demo shows a reader hanging on a stopped server.
 const HANGING: Duration = Duration::from_secs(1);
 
-/// Within this time Ctrl-C has to free it (promise A5).
+/// Within this time Ctrl-C must end the reader (promise A5).
 const FREED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Within this time there has to be a new connection.
+/// Within this time the mount must have reconnected.
 const RECONNECTED_WITHIN: Duration = Duration::from_secs(15);
 
-/// Within this time after an unmount the server has no session any more.
+/// Within this time after an unmount the server must have no session any more.
 const ENDED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Of a larger tree only so many files and bytes are read and copied, so that nobody has to wait.
+/// Maximum files and bytes read and copied of a large tree, so that the demo stays short.
 const READ_FILES: usize = 1_000;
 const READ_BYTES: u64 = 32 << 20;
 
@@ -47,7 +47,7 @@ pub(super) fn play(scene: &Scene) -> Result<(), Problem> {
     killed_server(scene)
 }
 
-/// An error unless it is so.
+/// Reports a statement, or fails if it is false.
 fn prove(scene: &Scene, is_so: bool, what: &str) -> Result<(), Problem> {
     if !is_so {
         return Err(Problem::new("demo", format!("check failed: {what}")));
@@ -56,7 +56,7 @@ fn prove(scene: &Scene, is_so: bool, what: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// For the shell, in quotes where it takes them.
+/// A path for the shell, quoted if necessary.
 fn quoted(path: &Path) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(byte);
     match path.as_os_str().as_bytes().iter().all(plain) {
@@ -110,7 +110,7 @@ fn read(scene: &Scene) -> Result<(), Problem> {
     prove(scene, here == there && files.count > 0, &what)
 }
 
-/// Names, each with a NUL behind it, below the tree.
+/// Names of files below the tree, each followed by a NUL byte.
 struct FilesToRead {
     names: Vec<u8>,
     count: usize,
@@ -126,7 +126,7 @@ fn files_to_read(tree: &Path) -> FilesToRead {
         for entry in entries {
             let Ok(meta) = entry.metadata() else { continue };
             let path = entry.path();
-            // What this user may not read, the mount cannot show him either.
+            // The mount cannot read files that this user may not read.
             let readable = || rustix::fs::access(&path, rustix::fs::Access::READ_OK).is_ok();
             if meta.is_dir() {
                 dirs.push(path);
@@ -211,7 +211,7 @@ fn stopped_server(scene: &Scene) -> Result<(), Problem> {
     };
     let took = begun.elapsed();
     if !freed {
-        // Before anybody waits for it: its server has to answer.
+        // The server must answer before this waits for the reader.
         scene.sshd.cont();
         let _ = reader.kill();
         let _ = reader.wait();
@@ -231,7 +231,7 @@ fn killed_server(scene: &Scene) -> Result<(), Problem> {
     let line = "ls work/dir/renamed tree > /dev/null";
     let begun = Instant::now();
     scene.stage.command(line);
-    // What is asked for in the very moment of the loss may fail; what comes later waits.
+    // A request at the moment of the loss may fail; later ones wait.
     while let Err(problem) = scene.output_of(line) {
         scene.check_interrupts()?;
         if begun.elapsed() > RECONNECTED_WITHIN {
@@ -243,7 +243,7 @@ fn killed_server(scene: &Scene) -> Result<(), Problem> {
     prove(scene, true, &format!("works again after {took} ms, over a new connection"))
 }
 
-/// Unmounts as a user would.
+/// Unmounts with the commands of a user.
 pub(super) fn close(scene: &Scene) -> Result<(), Problem> {
     scene.stage.heading("Unmount");
     for name in MOUNTS {
@@ -251,7 +251,7 @@ pub(super) fn close(scene: &Scene) -> Result<(), Problem> {
     }
     let gone = !MOUNTS.iter().any(|name| is_mounted(&scene.at(name)));
     let begun = Instant::now();
-    // The server learns of it by their closing the connection.
+    // The server is notified by the closed connections.
     while !scene.sshd.session_pids().is_empty() && begun.elapsed() < ENDED_WITHIN {
         thread::sleep(Duration::from_millis(10));
     }
@@ -259,7 +259,7 @@ pub(super) fn close(scene: &Scene) -> Result<(), Problem> {
     prove(scene, gone, "all data is written; the daemons and their ssh processes have ended")
 }
 
-/// To be called when the scene is gone.
+/// Call this after the scene was dropped.
 pub(super) fn check_nothing_is_left(dir: &Path) -> Result<(), Problem> {
     let left = leftover::find(dir).map_err(|error| io_problem("what is left", &error))?;
     if left.is_empty() && !dir.exists() {

@@ -1,4 +1,4 @@
-//! For how long the servers of a mount have been silent.
+//! How long the servers of a mount have been silent.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use steady::Standing;
 use super::{Source, Stack};
 
 impl Stack {
-    /// The longest time for which one of the servers has been silent although calls wait for it:
-    /// since its last byte, or without end where the connection is lost. Zero while all answer.
+    /// The longest time that a server has been silent while calls wait for it: since its last byte, or
+    /// `Duration::MAX` if the connection is lost. Zero while all answer.
     pub fn silent_for(&self) -> Duration {
         let sources = self.sources();
         sources.iter().map(|source| source.silent_for()).max().unwrap_or_default()
@@ -28,7 +28,7 @@ impl Source {
         let sessions = self.hosts.iter().flat_map(|(_, host)| host.status().sessions);
         let silent = sessions.filter_map(|session| match session.state {
             SessionState::Up { silent, .. } => Some(silent),
-            // Others are made besides those that serve.
+            // A session that is being established serves no call.
             _ => None,
         });
         silent.max().unwrap_or_default()
