@@ -353,7 +353,7 @@ mod tests {
         let said = request(&files, &["wrok"]).unwrap_err();
         assert_eq!(said, "mount 'wrok': not in the configuration\n  did you mean 'work'?");
         let said = request(&files, &["nothing", "/mnt"]).unwrap_err();
-        assert!(said.contains("a host needs a colon (nothing:); looked in "), "{said}");
+        assert!(said.contains("a host is written with a colon (nothing:); searched "), "{said}");
     }
 
     #[test]

@@ -189,7 +189,7 @@ mod tests {
         let words: Vec<String> = (0..=MAX_SOURCES).map(|number| format!("h{number}:")).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         assert_eq!(checked(&words[1..]), Ok(()));
-        assert_eq!(checked(&words).unwrap_err(), "65 sources: a mount has 64 at most");
+        assert_eq!(checked(&words).unwrap_err(), "65 sources: a mount can have at most 64");
     }
 
     #[test]

@@ -192,7 +192,7 @@ mod tests {
         let cases: [(Finish, Option<&str>); 3] = [
             (Record::ended, None),
             (|record| record.failed("no space left"), Some("data was lost: no space left")),
-            (drop, Some("its process died")),
+            (drop, Some("the daemon died")),
         ];
         for (finish, expected) in cases {
             let _device = mount_without_daemon(dir.path(), "fuse.sshfs");

@@ -89,7 +89,7 @@ mod tests {
             let file = tempfile::NamedTempFile::new().unwrap();
             chown(file.path(), Some(1), None).unwrap();
             let said = read(file.path()).unwrap_err().to_string();
-            assert!(said.contains("belongs to user 1, neither to you nor to root\n"), "{said}");
+            assert!(said.contains("owned by user 1, not by you or root\n"), "{said}");
         }
     }
 
@@ -99,6 +99,6 @@ mod tests {
         fs::write(file.path(), b"a\nb\xff").unwrap();
         assert!(read(file.path()).unwrap_err().to_string().ends_with("not valid UTF-8 in line 2"));
         fs::write(file.path(), vec![b'#'; (1 << 20) + 1]).unwrap();
-        assert!(read(file.path()).unwrap_err().to_string().contains("longer than 1048576 bytes"));
+        assert!(read(file.path()).unwrap_err().to_string().contains("larger than 1048576 bytes"));
     }
 }

@@ -224,7 +224,7 @@ mountpoint = 'relative'
             "5:33: a source must be a string in quotes or a table",
             "6:12: option 'reconect': no such option\n  options = ['reconect', 'soft=no']\n             ^^^^^^^^^^\n  did you mean 'reconnect'?",
             "6:24: option 'soft=no': needs a number of seconds, as in soft=20\n",
-            "7:8: the name of a mount has no ':'",
+            "7:8: the name of a mount cannot contain ':'",
             "9:11: the list of sources is empty",
             "10:14: a mount point must be absolute or begin with ~/",
             "11:2: no such key 'mont'\n  [mont.e]\n   ^^^^\n  did you mean 'mount'?",
@@ -259,7 +259,7 @@ mountpoint = 'relative'
         let all =
             faults("[mount.a]\nsources = ['h:', 'h:=ro']\n[mount.b]\nsources = ['h:=optional']");
         assert_eq!(all.len(), 2, "{all:?}");
-        assert!(all[0].starts_with("2:11: source 'h:': the same source is there twice"), "{all:?}");
+        assert!(all[0].starts_with("2:11: source 'h:': the source is given twice"), "{all:?}");
         assert!(all[1].starts_with("4:11: source 'h:': the only source"), "{all:?}");
     }
 

@@ -137,7 +137,7 @@ mod tests {
         }
         let failing: Lookup = |_| Err(std::io::Error::other("no answer"));
         let problem = parse(b"ann:1", Path::new(FILE), failing).unwrap_err().to_string();
-        assert_eq!(problem, "id file '/etc/map', line 1: cannot look up 'ann': no answer");
+        assert_eq!(problem, "id file '/etc/map', line 1: cannot look up account 'ann': no answer");
     }
 
     #[test]

@@ -333,15 +333,15 @@ fn what_is_ignored_changes_nothing_with_or_without_a_value() {
 #[test]
 fn what_cannot_be_had_says_why() {
     for (option, why) in [
-        ("modules=subdir", "modules of libfuse do not work here"),
-        ("subdir=/x", "give the directory in the source"),
-        ("remount", "unmount it and mount it anew"),
-        ("ssh_protocol=1", "version 1 is no longer in any ssh"),
+        ("modules=subdir", "libfuse modules are not supported"),
+        ("subdir=/x", "name the directory in the source"),
+        ("remount", "unmount, then mount with the new options"),
+        ("ssh_protocol=1", "no ssh supports version 1"),
     ] {
         let said = failure(&["host:", "/mnt", "-o", option]);
         assert!(said.starts_with(&format!("option '{option}': ")) && said.contains(why), "{said}");
     }
-    assert!(failure(&["-1", "host:", "/mnt"]).starts_with("flag '-1': no ssh speaks"));
+    assert!(failure(&["-1", "host:", "/mnt"]).starts_with("flag '-1': no ssh supports"));
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn a_word_of_fstab_with_a_value_may_be_a_keyword_of_ssh() {
     let said = failure(&["h:", "/m", "-o", "IdentityFile"]);
     assert_eq!(
         said,
-        "option 'IdentityFile': no such option\n  as a keyword of ssh it needs a value: IdentityFile=…"
+        "option 'IdentityFile': no such option\n  a keyword of ssh needs a value: IdentityFile=…"
     );
 }
 
@@ -460,7 +460,7 @@ fn wrong_options_are_named_with_what_would_be_right() {
         ),
         (
             "Ciphers=aes128-ctr,aes256-ctr",
-            "option 'aes256-ctr': no such option\n  if it belongs to Ciphers, write the comma before it as '\\,'",
+            "option 'aes256-ctr': no such option\n  if it is part of Ciphers, write the comma before it as '\\,'",
         ),
         ("reconnect=yes", "option 'reconnect=yes': takes no value"),
         ("uid=ann", "option 'uid=ann': needs a whole number from 0 to 4294967294, as in uid=4"),
@@ -483,7 +483,7 @@ fn wrong_options_are_named_with_what_would_be_right() {
         ),
         (
             "workaround=renam",
-            "option 'workaround=renam': no workaround is called 'renam'; did you mean rename?",
+            "option 'workaround=renam': no such workaround: 'renam'; did you mean rename?",
         ),
         (
             "idmap=file",

@@ -391,20 +391,20 @@ mod tests {
             ("/h:/d", "contains no host", "IPv6"),
             (":/d", "invalid hostname \"\": the host is empty", "alias in ~/.ssh/config"),
             ("a,,b:/d", "invalid hostname \"\"", ""),
-            ("-oX:/d", "begins with '-'", ""),
+            ("-oX:/d", "cannot begin with '-'", ""),
             ("=h:/d", "the place before '=' is empty", "PLACE="),
-            ("/a=h:/d", "the place '/a' has to be relative to the mount point", "PLACE="),
-            ("a/../b=h:/d", "the place 'a/../b' has '.' or '..' in it", "PLACE="),
-            (".=h:/d", "the place '.' has '.' or '..' in it", "PLACE="),
-            ("a//b=h:/d", "the place 'a//b' has an empty part", "PLACE="),
-            ("a/=h:/d", "the place 'a/' has an empty part", "PLACE="),
+            ("/a=h:/d", "the place '/a' must be relative to the mount point", "PLACE="),
+            ("a/../b=h:/d", "the place 'a/../b' contains '.' or '..'", "PLACE="),
+            (".=h:/d", "the place '.' contains '.' or '..'", "PLACE="),
+            ("a//b=h:/d", "the place 'a//b' contains an empty name", "PLACE="),
+            ("a/=h:/d", "the place 'a/' contains an empty name", "PLACE="),
             ("-oA=h:/d", "cannot begin with '-', as options do", "PLACE="),
             ("h:/x=ro,rw", "contradictory branch modes", "one of rw, ro, nc"),
-            ("h:/x=required,optional", "contradict", "one of required, optional"),
-            ("g,h:/x=hash,balance", "contradict", "one of balance"),
+            ("h:/x=required,optional", "contradict", "of required, optional"),
+            ("g,h:/x=hash,balance", "contradict", "of balance, hash"),
             ("h:/x=balance", "a pool needs several gateways", "gw1,gw2:/dir=balance"),
             ("local:/x=hash", "a pool needs several gateways", "gw1,gw2"),
-            ("g,g:/x", "the gateway 'g' is there twice", ""),
+            ("g,g:/x", "the gateway 'g' is listed twice", ""),
             ("local:x", "a local directory needs an absolute path", "[local]:dir"),
             ("local:", "needs an absolute path", "[local]:dir"),
             ("local,h:/x", "a pool cannot contain a local directory", "[local]"),
@@ -417,7 +417,7 @@ mod tests {
             assert!(!said.contains('\x1b'), "{said:?}");
         }
         let many: Vec<String> = (0..65).map(|number| format!("g{number}")).collect();
-        assert!(failure(&format!("{}:/x", many.join(","))).contains("64 gateways at most"));
+        assert!(failure(&format!("{}:/x", many.join(","))).contains("at most 64 gateways"));
     }
 
     #[test]
