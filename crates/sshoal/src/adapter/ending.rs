@@ -50,7 +50,7 @@ impl Ending {
             return Some(format!("a file that was closed could not be written: {error}"));
         }
         let left = self.given_up.get()?;
-        Some(format!("gave up {left} of killed or interrupted writers"))
+        Some(format!("{left} of killed or interrupted writers were not written to the server"))
     }
 
     /// Waits until all data is on the server, or until there was no progress for too long.

@@ -24,7 +24,7 @@ fn operands_are_told_apart_by_the_colon() {
     }
     for (words, said) in [
         (&[][..], "source: missing"),
-        (&["/mnt"], "source: missing (there is only '/mnt')"),
+        (&["/mnt"], "source: missing (only '/mnt' was given)"),
         (&["h:"], "mount point: missing"),
         (&["h:", ""], "mount point: missing"),
         (&["h", "/mnt"], "source 'h': contains no ':'"),

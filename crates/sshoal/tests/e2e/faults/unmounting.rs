@@ -103,7 +103,7 @@ fn a_copy_in_another_mount_namespace_is_not_waited_for() {
     other.child().stdout.take().unwrap().read_exact(&mut begun).unwrap();
     let ended = umount(&[], mount.place());
     assert!(ended.status.success(), "{ended:?}");
-    assert!(ended.stderr.contains("is in a mount namespace"), "{ended:?}");
+    assert!(ended.stderr.contains("still mounted in the mount namespace of process"), "{ended:?}");
     assert!(!mount.is_mounted());
     // It is listed as long as it has a daemon.
     let listed = run(program().arg("status")).stdout;
