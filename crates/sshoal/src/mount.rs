@@ -6,7 +6,6 @@ mod draft;
 mod flag_table;
 pub mod help;
 mod idmap;
-mod kernel_readahead;
 mod occupied;
 pub mod option_string;
 mod option_table;

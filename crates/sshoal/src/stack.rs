@@ -19,17 +19,17 @@ mod connect;
 mod digest_command;
 pub mod disk;
 mod settings;
-mod silence;
 mod view;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use base::Remote;
-use host::Host;
+use host::{Host, SessionState};
 use local::Local;
 use replicas::{Gateway, Replicas};
-use steady::Steady;
+use steady::{Standing, Steady};
 use tokio::task::JoinSet;
 use union::{Branch, Union};
 
@@ -152,6 +152,13 @@ impl Stack {
         self.sources.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The longest time that a server has been silent while calls wait for it: since its last byte, or
+    /// `Duration::MAX` if the connection is lost. Zero while all answer.
+    pub fn silent_for(&self) -> Duration {
+        let sources = self.sources();
+        sources.iter().map(|source| source.silent_for()).max().unwrap_or_default()
+    }
+
     /// Connects to the hosts of a branch, without password prompts, and adds it after the existing ones.
     /// If the future is dropped, the branch was added completely or not at all. The caller invalidates
     /// what is cached above.
@@ -240,6 +247,23 @@ impl Source {
             (None, None, Some(steady)) => steady.clone(),
             (None, None, None) => unreachable!("a source is local or of hosts"),
         }
+    }
+
+    fn silent_for(&self) -> Duration {
+        let told = self.steady.as_ref().map(|steady| steady.status());
+        let is_lost = told.is_some_and(|told| {
+            told.calls_waiting > 0 && matches!(told.standing, Standing::Away { .. })
+        });
+        if is_lost {
+            return Duration::MAX;
+        }
+        let sessions = self.hosts.iter().flat_map(|(_, host)| host.status().sessions);
+        let silent = sessions.filter_map(|session| match session.state {
+            SessionState::Up { silent, .. } => Some(silent),
+            // A session that is being established serves no call.
+            _ => None,
+        });
+        silent.max().unwrap_or_default()
     }
 
     /// Whether none of the hosts was connected.

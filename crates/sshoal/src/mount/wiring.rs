@@ -5,6 +5,8 @@
 //! is not served yet hangs. The program goes to the background after the reply to the kernel's INIT.
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +17,6 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use vfs::Vfs;
 
-use super::kernel_readahead;
 use super::request::{Consistency, LinkTargets, MountRequest, PageCache};
 use crate::adapter::Adapter;
 use crate::attributes::Attributes;
@@ -39,6 +40,10 @@ const SETTLING_LIMIT: Duration = Duration::from_secs(10);
 /// Minimum size of a file for passthrough, in bytes. Each open with passthrough needs a request, and
 /// no page of the file is cached for the mount's inode; smaller files are faster without.
 const PASSTHROUGH_FROM_BYTES: u64 = 1 << 20;
+
+/// The kernel's readahead in bytes. Measured: a fifth less CPU time per byte than with 128 KiB; 1 MiB
+/// gains no more. It is not larger because a page fault in a mapping also reads this much.
+const KERNEL_READAHEAD_BYTES: u32 = 512 << 10;
 
 /// ssh has half a second to end by itself, then a second after SIGTERM before SIGKILL.
 const CHILDREN_LIMIT: Duration = Duration::from_secs(2);
@@ -114,7 +119,7 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     });
     let found = mounts::find(&request.mountpoint).ok().flatten();
     if let Some(mount) = &found {
-        kernel_readahead::raise(mount, request.fuse.max_readahead_bytes);
+        raise_kernel_readahead(mount, request.fuse.max_readahead_bytes);
     }
     let mut record = record(found);
     let controlled = Controlled::new(stack.clone(), vfs.clone(), adapter.clone());
@@ -149,6 +154,23 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
         return ExitCode::from(EXIT_FAILURE);
     }
     code
+}
+
+/// Increases the kernel's readahead of this mount, to `wanted` bytes if set. A mount starts with 128
+/// KiB, INIT can only reduce it, and only root can increase it, in `/sys/class/bdi`; without permission
+/// it stays unchanged. The readahead of `vfs` is independent of it, but larger requests of the kernel
+/// mean fewer to answer.
+fn raise_kernel_readahead(mount: &Mount, wanted: Option<u32>) {
+    let path = PathBuf::from(format!("/sys/class/bdi/{}/read_ahead_kb", mount.device));
+    let wanted_kib = wanted.unwrap_or(KERNEL_READAHEAD_BYTES) >> 10;
+    let present = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    // INIT has already set a smaller value.
+    if present.is_none_or(|present| present >= wanted_kib) {
+        return;
+    }
+    if let Err(error) = fs::write(&path, wanted_kib.to_string()) {
+        tracing::debug!(%error, "cannot increase the kernel's readahead");
+    }
 }
 
 /// The objects that serve a mount.
