@@ -472,7 +472,7 @@ mod tests {
         assert_eq!(back, "back");
     }
 
-    /// Handles are closed by whoever has them last, who may be no task.
+    /// Handles are closed by their last owner, which may be outside of the runtime.
     #[tokio::test]
     async fn who_is_outside_of_the_runtime_may_fill_a_socket() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();

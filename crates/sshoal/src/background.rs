@@ -242,9 +242,9 @@ mod tests {
     use std::collections::HashMap;
     use std::os::unix::net::{UnixListener, UnixStream};
 
-    /// What [`as_a_child`] is to do; it does nothing without.
+    /// The role of [`as_a_child`]; without it the test does nothing.
     const ROLE: &str = "SSHOAL_TEST_ROLE";
-    /// Where it tells what became of it.
+    /// The file in which the child records its state.
     const FACTS: &str = "SSHOAL_TEST_FACTS";
     const LOG: &str = "SSHOAL_TEST_LOG";
 

@@ -314,7 +314,7 @@ impl Source {
         let host = self.connected_host().or(self.hosts.first().map(|(n, host)| (n.as_str(), host)));
         let (name, host) = host.expect("a source of hosts has one");
         user_map(host).await.map_err(|error| {
-            let why = format!("{name}: cannot examine the remote home: {error}");
+            let why = format!("{name}: cannot query the owner of the remote home directory: {error}");
             Problem::new("option 'idmap=user'", why)
         })
     }
@@ -529,8 +529,8 @@ async fn user_map(host: &Host) -> base::Result<vfs::IdMap> {
         Ok((uid, gid)) => Ok(local_user(uid, gid)),
         Err(base::Errno::EOPNOTSUPP) => {
             tracing::warn!(
-                "idmap=user: the server does not show who the login is, so owners are shown as \
-                 they are there; idmap=file translates them by a table"
+                "idmap=user: the server does not report the user id of the login, so owners are \
+                 not translated; idmap=file translates them by a table"
             );
             Ok(vfs::IdMap::Same)
         }

@@ -150,10 +150,10 @@ async fn connect(connector: &Arc<SshConnector>, config: host::Config) -> Tried {
 /// Retries, one after another and with ssh's prompts on the terminal, the hosts whose ssh could not
 /// prompt. Optional hosts are retried only if there is a terminal.
 async fn ask(source: &Wanted, tried: &mut [Tried]) {
-    let somebody = || File::open("/dev/tty").is_ok();
+    let has_terminal = || File::open("/dev/tty").is_ok();
     for (target, tried) in source.targets.iter().zip(tried) {
         let wants_answer = matches!(tried, Err(Missed::Failed { wants_answer: true, .. }));
-        if wants_answer && (!source.is_optional || somebody()) {
+        if wants_answer && (!source.is_optional || has_terminal()) {
             target.connector.set_asking(true);
             *tried = connect(&target.connector, target.config.clone()).await;
         }
