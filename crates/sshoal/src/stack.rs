@@ -314,7 +314,8 @@ impl Source {
         let host = self.connected_host().or(self.hosts.first().map(|(n, host)| (n.as_str(), host)));
         let (name, host) = host.expect("a source of hosts has one");
         user_map(host).await.map_err(|error| {
-            let why = format!("{name}: cannot query the owner of the remote home directory: {error}");
+            let why =
+                format!("{name}: cannot query the owner of the remote home directory: {error}");
             Problem::new("option 'idmap=user'", why)
         })
     }

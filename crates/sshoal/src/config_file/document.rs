@@ -80,7 +80,7 @@ impl Reader<'_> {
         self.faults.len()
     }
 
-    /// Adds an error that was reported as a [`Problem`].
+    /// Adds an error that was reported as a [`Problem`](crate::report::Problem).
     pub fn fault_of(&mut self, span: Range<usize>, problem: &crate::report::Problem) {
         let said = problem.to_string();
         match said.split_once("\n  ") {
