@@ -12,13 +12,13 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use serde::{Deserialize, Serialize};
 
-/// Everything went well.
+/// Success.
 pub const EXIT_OK: u8 = 0;
 
 /// The command line is wrong, or the mount (or unmount) failed; sshfs uses 1 for both as well.
 pub const EXIT_FAILURE: u8 = 1;
 
-/// One thing that keeps the program from doing what it was asked to.
+/// An error to be shown to the user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{what}: {why}{}", Hint(hint.as_deref()))]
 pub struct Problem {
@@ -50,27 +50,28 @@ impl Problem {
         Problem { what: printable(&self.what), why, hint, ..*self }
     }
 
-    /// The same as a host's word against what was asked of it: another login would hear it again.
+    /// Marks the problem as an answer of the host about the source: another login would fail the same
+    /// way.
     #[must_use]
     pub fn of_source(mut self) -> Problem {
         self.speaks_of_source = true;
         self
     }
 
-    /// Whether a host that was reached has said so of what was asked of it.
+    /// Whether the problem is an answer of a reached host about the source.
     #[must_use]
     pub fn is_of_source(&self) -> bool {
         self.speaks_of_source
     }
 
-    /// Adds what the user can do about it.
+    /// Sets the hint: what the user can do.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Problem {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Adds one more line to what the user can do about it.
+    /// Adds a line to the hint.
     #[must_use]
     pub fn hint_too(mut self, line: &str) -> Problem {
         let hint = self.hint.take().map(|hint| hint + "\n  ").unwrap_or_default();
@@ -125,8 +126,8 @@ pub fn explain(error: clap::Error) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What goes to standard output for `--json`, one value with its lines indented. A parser reads
-/// what was meant, and a terminal obeys nothing in it.
+/// The output of `--json`: one value with indented lines. Control characters are escaped, so that the
+/// text is harmless on a terminal and equal for a parser.
 ///
 /// # Errors
 /// Of values that cannot be JSON.

@@ -1,7 +1,7 @@
-//! The kernel's table of mounts, `/proc/self/mountinfo`.
+//! The kernel's mount table, `/proc/self/mountinfo`.
 //!
-//! Reading it asks no file system anything, so it also works when a mount is dead or hangs. For
-//! the same reason a mount point is looked up by its name and never by `stat`.
+//! Reading it accesses no mounted file system, so it also works when a mount is dead or hangs. For the
+//! same reason a mount point is found by its name and never by `stat`.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 /// The number by which the kernel knows a mounted file system; `st_dev` of its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Device {
-    /// Zero for everything without a block device.
+    /// Zero for file systems without a block device.
     pub major: u32,
-    /// Tells the file systems with the same major number apart.
+    /// Distinguishes file systems with the same major number.
     pub minor: u32,
 }
 
@@ -41,11 +41,11 @@ impl fmt::Display for Device {
 pub struct Mount {
     /// The file system.
     pub device: Device,
-    /// Where it is mounted.
+    /// The mount point.
     pub mountpoint: PathBuf,
-    /// Its type with subtype, such as `fuse.sshoal`.
+    /// The type with subtype, such as `fuse.sshoal`.
     pub kind: OsString,
-    /// What is mounted, such as `host:/dir`.
+    /// The source, such as `host:/dir`.
     pub source: OsString,
     /// The user who mounted it, if it is a FUSE mount.
     pub owner: Option<u32>,
@@ -60,9 +60,9 @@ pub fn all() -> io::Result<Vec<Mount>> {
     Ok(table.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
 }
 
-/// A process in another mount namespace in which the file system of `mount` is mounted, too: a
-/// container, a service with mounts of its own, `unshare -m`. A namespace begins with a copy of all
-/// mounts, and the file system is there until the last of them has gone.
+/// A process in another mount namespace in which the file system of `mount` is also mounted: a
+/// container, a service with its own mounts, `unshare -m`. A namespace begins with a copy of all
+/// mounts, and the file system exists until the last of them is unmounted.
 #[must_use]
 pub fn elsewhere(mount: &Mount) -> Option<u32> {
     let own = fs::read_link("/proc/self/ns/mnt").ok()?;
@@ -76,14 +76,14 @@ pub fn elsewhere(mount: &Mount) -> Option<u32> {
         }
         let Ok(table) = fs::read(format!("/proc/{pid}/mountinfo")) else { return false };
         let mut there = table.split(|byte| *byte == b'\n').filter_map(parse_line);
-        // The number is its own for as long as it is mounted anywhere.
+        // The device number is unique while the file system is mounted anywhere.
         there.any(|it| it.device == mount.device && is_fuse(&it.kind))
     })
 }
 
-/// The mount that one sees at `mountpoint`: the last of those that lie on top of each other there.
+/// The visible mount at `mountpoint`: the last of those stacked on it.
 ///
-/// `mountpoint` need not be absolute; only its parent directories are looked at.
+/// `mountpoint` need not be absolute; only its parent directories are accessed.
 ///
 /// # Errors
 /// When the table or a parent directory cannot be read.
@@ -94,7 +94,7 @@ pub fn find(mountpoint: &Path) -> io::Result<Option<Mount>> {
     if let Some(mount) = at(&place) {
         return Ok(Some(mount));
     }
-    // The last part may be a symbolic link to the mount point.
+    // The last component may be a symbolic link to the mount point.
     match fs::read_link(&place) {
         Ok(target) => {
             let parent = place.parent().unwrap_or(Path::new("/"));
@@ -104,19 +104,19 @@ pub fn find(mountpoint: &Path) -> io::Result<Option<Mount>> {
     }
 }
 
-/// The absolute path of `path` with the links of all but its last part resolved.
+/// The absolute path of `path`, with symbolic links resolved in all but the last component.
 fn without_links_in_parent(path: &Path) -> io::Result<PathBuf> {
     match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => {
             let parent = if parent == Path::new("") { Path::new(".") } else { parent };
             Ok(parent.canonicalize()?.join(name))
         }
-        // `/`, `.` and `..` have no last part of their own.
+        // `/`, `.` and `..` have no last component of their own.
         _ => path.canonicalize(),
     }
 }
 
-/// `None` for a line that is not as proc(5) says.
+/// Parses a line; `None` if it is not as in proc(5).
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let device = Device::parse(std::str::from_utf8(fields.nth(2)?).ok()?)?;
@@ -133,7 +133,8 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     Some(Mount { device, mountpoint: mountpoint.into(), kind, source, owner })
 }
 
-/// Space, tab, newline and backslash are written as a backslash and three octal digits.
+/// Decodes a field: space, tab, newline and backslash are written as a backslash and three octal
+/// digits.
 fn unescape(field: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -145,13 +146,13 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// The byte that three octal digits at the start of `text` stand for.
+/// The byte given by three octal digits at the start of `text`.
 fn octal(text: &[u8]) -> Option<u8> {
     let digits = std::str::from_utf8(text.get(..3)?).ok()?;
     u8::from_str_radix(digits, 8).ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Whether the type is FUSE's, with whatever subtype.
+/// Whether the type is FUSE's, with any subtype.
 #[must_use]
 pub fn is_fuse(kind: &OsStr) -> bool {
     kind == "fuse" || kind.as_bytes().starts_with(b"fuse.")

@@ -4,22 +4,22 @@
 //! ssh -x -a -oClearAllForwardings=yes [-p PORT] [user's arguments] [ours] [-s] -- HOST WHAT
 //! ```
 //!
-//! ssh takes the first value that it sees for a keyword. So what must hold stands in front
-//! (no forwarding of displays, agents and ports to a server that only serves files), and what
-//! is merely our preference stands behind the user's arguments:
+//! ssh uses the first value given for a keyword. So mandatory options come first (no forwarding of
+//! displays, agents and ports to a server that only serves files), and defaults come after the
+//! user's arguments:
 //!
 //! | argument | when | why |
 //! |---|---|---|
-//! | `ServerAliveInterval=15` | the user has none | a dead link is noticed after 45 s (three times), not after hours |
-//! | `ConnectTimeout=15`, or 60 through a proxy | the user has none | a mount that hangs is worse than one that fails |
-//! | `Ciphers=` with aes128-gcm first | the user named none, this processor has AES, ssh knows it | 1.7 times the bytes a second of the default |
-//! | `BatchMode=yes` | for a further session, and, without an askpass program, for one in the place of a lost one; no password is given | whoever has logged in once is not asked again, and where nobody can be asked ssh sends an empty password |
-//! | `NumberOfPasswordPrompts=1` | a password is given | the same wrong password is not tried again |
-//! | `RemoteCommand=none` and the like | the user's configuration has something else, made for interactive use | the stream must be the SFTP server's alone |
+//! | `ServerAliveInterval=15` | not set by the user | a dead link is detected after 45 s (three times) instead of hours |
+//! | `ConnectTimeout=15`, or 60 through a proxy | not set by the user | a mount that hangs is worse than one that fails |
+//! | `Ciphers=` with aes128-gcm first | not set by the user, the processor has AES instructions, ssh supports it | 1.7 times the throughput of the default |
+//! | `BatchMode=yes` | for further sessions, and, without an askpass program, for reconnections; no password is given | the user is not prompted again, and without a terminal ssh would send an empty password |
+//! | `NumberOfPasswordPrompts=1` | a password is given | a wrong password is not sent twice |
+//! | `RemoteCommand=none` and the like | the user's configuration sets another value, for interactive use | the stream must carry nothing but SFTP |
 //!
-//! Left as the user has them, among others: `IPQoS` (ssh treats a session without terminal as
-//! bulk by itself), `ControlMaster` and `ControlPath` (a shared connection is slower, but it may
-//! be the only way past a second factor), `Compression`.
+//! The user's values are kept of, among others: `IPQoS` (ssh treats a session without terminal as
+//! bulk anyway), `ControlMaster` and `ControlPath` (a shared connection is slower, but may be the
+//! only one that needs no second factor), `Compression`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -30,24 +30,25 @@ use crate::config::Config;
 use crate::effective::Effective;
 use crate::error::{Error, Result};
 
-/// Seconds between questions to a silent server. ssh gives up after three without an answer.
-/// The same value stands in most instructions for sshfs.
+/// Seconds between keep-alive messages to a silent server. ssh disconnects after three without a
+/// reply. Most instructions for sshfs recommend this value.
 const SERVER_ALIVE_SECONDS: u32 = 15;
 
-/// Seconds for the connection to stand and the server to greet: four SYN packets (at 0, 1, 3 and
-/// 7 s) and some time for the last to be answered.
+/// Seconds until the TCP connection is established and the server has sent its banner: four SYN
+/// packets (at 0, 1, 3 and 7 s) and some time for the reply to the last.
 const CONNECT_SECONDS: u64 = 15;
 
-/// The same through a jump host: its login counts too, with a person typing a password.
+/// `ConnectTimeout` in seconds through a jump host: includes the login there, during which the user
+/// may type a password.
 const CONNECT_BY_PROXY_SECONDS: u64 = 60;
 
-/// The fastest of OpenSSH's ciphers where the processor has AES instructions (measured; also
-/// all public tables).
+/// The fastest of OpenSSH's ciphers on processors with AES instructions (measured; published
+/// measurements agree).
 const FAST_CIPHER: &str = "aes128-gcm@openssh.com";
 
-/// Settings, made for interactive use, that would spoil a byte stream: keyword as `ssh -G` shows
-/// it, the value that is needed, and the argument for it. ssh prints only those that it knows,
-/// so that no old ssh is given a new keyword.
+/// Settings for interactive use that would corrupt a byte stream: keyword as `ssh -G` prints it, the
+/// required value, and the argument for it. ssh prints only keywords that it knows, so that an old
+/// ssh is never given a new keyword.
 const SPOILERS: [(&str, &str, &str); 6] = [
     ("remotecommand", "none", "-oRemoteCommand=none"),
     ("requesttty", "auto", "-oRequestTTY=no"),
@@ -57,14 +58,14 @@ const SPOILERS: [(&str, &str, &str); 6] = [
     ("sessiontype", "default", "-oSessionType=default"),
 ];
 
-/// Keeps ssh from asking for passwords, passphrases, codes, and about host keys.
+/// Stops ssh from prompting for passwords, passphrases, codes and host keys.
 pub(crate) const ASK_NOTHING: &str = "-oBatchMode=yes";
 
 /// Keywords whose value is the name of a file.
 const FILE_KEYWORDS: [&str; 2] = ["identityfile", "certificatefile"];
 
-/// Splits a command at its spaces, as sshfs does: `\ ` is a space inside of a word, any other
-/// backslash is itself.
+/// Splits a command at its spaces, as sshfs does: `\ ` is a space inside a word, any other backslash
+/// is literal.
 ///
 /// # Errors
 /// [`Error::EmptyCommand`] when there are no words.
@@ -86,8 +87,8 @@ pub fn split(command: &OsStr) -> Result<Vec<OsString>> {
     if words.is_empty() { Err(Error::EmptyCommand) } else { Ok(words) }
 }
 
-/// The options that say where to connect and what the user wants: with them ssh is asked for its
-/// settings, and with them it connects.
+/// The mandatory options and the user's: `ssh -G` is run with them, and the connection is made with
+/// them.
 #[must_use]
 pub fn users_options(config: &Config) -> Vec<OsString> {
     let mut options: Vec<OsString> =
@@ -103,8 +104,8 @@ pub fn users_options(config: &Config) -> Vec<OsString> {
     options
 }
 
-/// The options that are ours, to stand behind the user's. `effective` is `None` when it is not
-/// known what the user's configuration says.
+/// The default options, which come after the user's. `effective` is `None` if the user's
+/// configuration is unknown.
 #[must_use]
 pub fn our_options(
     config: &Config,
@@ -134,14 +135,14 @@ pub fn our_options(
     options
 }
 
-/// For how long ssh waits for a server that does not greet.
+/// How long ssh waits for the connection and the server's banner.
 #[must_use]
 pub fn connect_limit(effective: Option<&Effective>) -> Duration {
     let seconds = users_connect_seconds(effective).and_then(|seconds| seconds.parse().ok());
     Duration::from_secs(seconds.unwrap_or_else(|| our_connect_seconds(effective)))
 }
 
-/// What the user's configuration says of it, as ssh writes it.
+/// `ConnectTimeout` of the user's configuration, as ssh prints it.
 fn users_connect_seconds(effective: Option<&Effective>) -> Option<&str> {
     effective?.get("connecttimeout").filter(|seconds| *seconds != "none")
 }
@@ -151,7 +152,7 @@ fn our_connect_seconds(effective: Option<&Effective>) -> u64 {
     if direct { CONNECT_SECONDS } else { CONNECT_BY_PROXY_SECONDS }
 }
 
-/// Whether the user has a program that asks in the place of the terminal, as ssh decides it.
+/// Whether ssh would prompt with an askpass program instead of the terminal.
 #[must_use]
 pub fn has_askpass() -> bool {
     let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
@@ -162,7 +163,7 @@ pub fn has_askpass() -> bool {
     }
 }
 
-/// `Ciphers` with the fast one in front, unless it is there already or unknown to this ssh.
+/// `Ciphers` with the fast one first, unless it already is or this ssh does not support it.
 fn fast_cipher_first(ciphers: &str) -> Option<OsString> {
     let others: Vec<&str> = ciphers.split(',').filter(|cipher| *cipher != FAST_CIPHER).collect();
     let known = ciphers.split(',').any(|cipher| cipher == FAST_CIPHER);
@@ -178,7 +179,7 @@ pub fn target(config: &Config) -> Vec<OsString> {
     if !server.contains('/') {
         words.push("-s".into());
     }
-    // Nothing behind the two dashes is an option, whatever it looks like.
+    // After the two dashes, nothing is an option.
     words.push("--".into());
     words.push(config.destination.to_string().into());
     words.push(server.into());
@@ -202,7 +203,7 @@ pub fn with_absolute_files(args: &[OsString], directory: &Path) -> Vec<OsString>
             continue;
         }
         absolute.push(arg.clone());
-        // The value is a word of its own, and no option, even if it looks like one.
+        // The value is a separate argument, even if it looks like an option.
         if let Some(value) = args.next() {
             let replaced = replace(value.as_bytes(), directory);
             absolute.push(replaced.map_or_else(|| value.clone(), OsString::from_vec));
@@ -211,24 +212,24 @@ pub fn with_absolute_files(args: &[OsString], directory: &Path) -> Vec<OsString>
     absolute
 }
 
-/// Makes the file in an option's value absolute; `None` when it stays as it is.
+/// Makes the file in an option's value absolute; `None` if it needs no change.
 type Replace = fn(&[u8], &Path) -> Option<Vec<u8>>;
 
-/// The option that `arg` is or begins with, if its value may have a file in it.
+/// The option that `arg` is or begins with, if its value may contain a file name.
 fn file_option(arg: &[u8]) -> Option<(&'static [u8], Replace)> {
     const OPTIONS: [(&[u8], Replace); 3] =
         [(b"-F", absolute_file), (b"-i", absolute_file), (b"-o", absolute_setting)];
     OPTIONS.into_iter().find(|(option, _)| arg.starts_with(option))
 }
 
-/// The absolute name of `file`, or `None` where it is one, or none at all.
+/// The absolute name of `file`, or `None` if it already is absolute, or is not a file name.
 fn absolute_file(file: &[u8], directory: &Path) -> Option<Vec<u8>> {
     let special = matches!(file, [] | [b'/' | b'~' | b'%' | b'$' | b'"', ..])
         || file.eq_ignore_ascii_case(b"none");
     (!special).then(|| directory.join(OsStr::from_bytes(file)).into_os_string().into_vec())
 }
 
-/// `KEYWORD=file` or `KEYWORD file` with an absolute file, or `None` as it is.
+/// `KEYWORD=file` or `KEYWORD file` with an absolute file, or `None` if it needs no change.
 fn absolute_setting(setting: &[u8], directory: &Path) -> Option<Vec<u8>> {
     let end = setting.iter().position(|byte| matches!(byte, b'=' | b' '))?;
     let keyword = setting[..end].to_ascii_lowercase();
@@ -239,7 +240,7 @@ fn absolute_setting(setting: &[u8], directory: &Path) -> Option<Vec<u8>> {
     Some([&setting[..file], &absolute_file(&setting[file..], directory)?].concat())
 }
 
-/// Whether this processor has instructions for AES.
+/// Whether the processor has AES instructions.
 #[must_use]
 pub fn processor_has_aes() -> bool {
     #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]

@@ -1,4 +1,4 @@
-//! What to connect to, and how: plain data, filled by the command line.
+//! The configuration of connections: plain data, filled from the command line.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,7 +11,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, isatty, tcgetattr, t
 use crate::Destination;
 use crate::secret::Secret;
 
-/// What carries the bytes.
+/// The transport of the byte stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// A child process, `ssh` unless another command is named.
@@ -31,36 +31,36 @@ pub enum Transport {
     Passive,
 }
 
-/// Everything about a connection that the user may choose.
+/// The settings of a connection.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Who and where. Only its host counts for [`Transport::DirectPort`].
+    /// User and host. [`Transport::DirectPort`] uses only the host.
     pub destination: Destination,
-    /// ssh's `-p`. A port in `args` given by `-p` or `-oPort` yields to this one.
+    /// ssh's `-p`. Takes precedence over a port in `args` (`-p`, `-oPort`).
     pub port: Option<u16>,
-    /// What carries the bytes.
+    /// The transport of the byte stream.
     pub transport: Transport,
     /// The program and its first arguments, separated by spaces; `\ ` is a space in a word.
     pub ssh_command: OsString,
     /// Further arguments of ssh, in order, each as a word of its own: `-F`, `file`, `-i`, `key`,
-    /// `-J`, `host`, `-oKEYWORD=value`. Relative names of files count from the directory in which
-    /// the [`Dialer`](crate::Dialer) is made.
+    /// `-J`, `host`, `-oKEYWORD=value`. Relative file names are relative to the current directory at
+    /// the time when the [`Dialer`](crate::Dialer) is created.
     pub args: Vec<OsString>,
     /// ssh's `-C`.
     pub compression: bool,
-    /// What to run on the server: `None` for the subsystem `sftp`, a word for the subsystem of
-    /// that name, anything with a `/` in it for a command, such as
+    /// The SFTP server: `None` for the subsystem `sftp`, a word for the subsystem of that name, text
+    /// that contains a `/` for a command, such as
     /// `sudo /usr/lib/openssh/sftp-server`.
     pub sftp_server: Option<String>,
-    /// Answers ssh's question for a password, on each connection.
+    /// The password, sent at ssh's password prompt on each connection.
     pub password: Option<Password>,
-    /// Puts `aes128-gcm@openssh.com` in front where this processor has AES instructions and the
-    /// user has named no ciphers. It moves 1.7 times the bytes of OpenSSH's default cipher.
+    /// Prefers `aes128-gcm@openssh.com` if the processor has AES instructions and the user has set no
+    /// ciphers: 1.7 times the throughput of OpenSSH's default cipher.
     pub prefer_fast_cipher: bool,
 }
 
 impl Config {
-    /// A connection by plain `ssh`, with nothing else asked for.
+    /// A connection by plain `ssh`, with defaults for all else.
     #[must_use]
     pub fn new(destination: Destination) -> Config {
         Config {
@@ -77,21 +77,21 @@ impl Config {
     }
 }
 
-/// A password, which shows itself to nobody but ssh. It is kept out of swap space and core dumps.
+/// A password. It is kept out of swap space, core dumps and debug output.
 #[derive(Clone)]
 pub struct Password(Arc<Secret>);
 
-/// Longest password in bytes: what a terminal takes as a line.
+/// Maximum length of a password in bytes: the longest line of a terminal.
 const PASSWORD_MAX_BYTES: usize = 4095;
 
-/// What the keys send that end, or change, a line on a terminal.
+/// The bytes of the keys that end or edit a line on a terminal.
 const INTERRUPT: u8 = 3;
 const END: u8 = 4;
 const ERASE: [u8; 2] = [8, 0x7F];
 const KILL: u8 = 0x15;
 
 impl Password {
-    /// Takes over the bytes, which are one line without its end.
+    /// A password of these bytes: one line without its end.
     ///
     /// # Panics
     /// When there is no memory for it.
@@ -105,8 +105,8 @@ impl Password {
         Password(Arc::new(secret))
     }
 
-    /// Reads one line, from a terminal without showing it; `None` where there is none. Nothing
-    /// behind the line is read.
+    /// Reads one line, from a terminal without echo; `None` at the end of the input. Bytes after the
+    /// line are not read.
     ///
     /// # Errors
     /// Those of the descriptor; `Interrupted` for Ctrl-C, and `InvalidData` for a line that is too
@@ -135,7 +135,12 @@ impl Password {
                 byte if secret.as_bytes().len() < PASSWORD_MAX_BYTES => {
                     secret.push(byte);
                 }
-                _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long")),
+                _ => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "the password is too long",
+                    ));
+                }
             }
         }
         Ok((!secret.as_bytes().is_empty()).then(|| Password(Arc::new(secret))))
@@ -146,15 +151,15 @@ impl Password {
     }
 }
 
-/// A terminal that shows nothing of what is typed, until this is dropped. It gives each byte as it
-/// comes, Ctrl-C too, so that it is never left in this state by a signal of its own.
+/// A terminal without echo, until this is dropped. It delivers each byte at once, including Ctrl-C,
+/// so that no signal from its keys can leave it in this state.
 struct Quiet<'a> {
     terminal: BorrowedFd<'a>,
     before: Termios,
 }
 
 impl Quiet<'_> {
-    /// `None` where `input` is no terminal.
+    /// `None` if `input` is not a terminal.
     fn of(input: BorrowedFd<'_>) -> io::Result<Option<Quiet<'_>>> {
         if !isatty(input) {
             return Ok(None);
@@ -170,7 +175,7 @@ impl Quiet<'_> {
 
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
-        // The end of the line was not shown either.
+        // The end of the line was not echoed either.
         let _ = rustix::io::write(self.terminal, b"\n");
         let _ = tcsetattr(self.terminal, OptionalActions::Now, &self.before);
     }

@@ -1,14 +1,14 @@
 //! `[user@]host:[directory]`, as a user types it.
 //!
-//! What comes out is safe to be an argument of ssh and to be put by ssh into the commands of its
-//! configuration (`ProxyCommand` with `%h`, `Match exec` with `%r`): nothing that an option
-//! parser or a shell could take for something else.
+//! A [`Destination`] is safe as an argument of ssh, and where ssh inserts it into commands of its
+//! configuration (`ProxyCommand` with `%h`, `Match exec` with `%r`): it contains nothing that an option
+//! parser or a shell could interpret.
 
 use std::fmt;
 
 use crate::error::{Error, Result};
 
-/// Who and where.
+/// User, host and port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Destination {
     user: Option<String>,
@@ -16,7 +16,7 @@ pub struct Destination {
     port: Option<u16>,
 }
 
-/// What a shell gives a meaning. OpenSSH refuses the same since 9.6.
+/// Characters with a meaning for a shell. OpenSSH refuses the same ones since 9.6.
 const SHELL_CHARACTERS: &str = "'`\"\\$;&<>|(){}";
 
 impl Destination {
@@ -30,16 +30,16 @@ impl Destination {
             Error::InvalidHostname(format!("{user}{host}"), why)
         };
         if host.is_empty() {
-            return Err(invalid("it is empty"));
+            return Err(invalid("the host is empty"));
         }
         if host.starts_with('-') {
-            return Err(invalid("it begins with '-', as an option does"));
+            return Err(invalid("the host cannot begin with '-', as options do"));
         }
         if host.chars().any(|char| char.is_control() || char.is_whitespace()) {
-            return Err(invalid("it has white space or control characters in it"));
+            return Err(invalid("the host contains white space or control characters"));
         }
         if host.contains(|char| SHELL_CHARACTERS.contains(char)) || host.contains(['/', '@']) {
-            return Err(invalid("it has characters in it that no host name has"));
+            return Err(invalid("the host contains characters that are not valid in host names"));
         }
         if let Some(user) = user {
             if user.is_empty() || user.starts_with('-') {
@@ -53,7 +53,9 @@ impl Destination {
                     || (SHELL_CHARACTERS.contains(char) && !allowed.contains(&char))
             };
             if user.contains(forbidden) || user.contains("$(") || user.ends_with('\\') {
-                return Err(invalid("the user has characters in it that no user name has"));
+                return Err(invalid(
+                    "the user contains characters that are not valid in user names",
+                ));
             }
         }
         Ok(Destination { user: user.map(str::to_owned), host: host.to_owned(), port })

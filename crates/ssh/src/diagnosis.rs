@@ -1,9 +1,8 @@
-//! What ssh had to say, and what it means.
+//! ssh's messages, and the cause of its end that they report.
 //!
-//! ssh tells its reasons in plain text on stderr and in no other way. The text is kept as it is,
-//! for the user; a [`Cause`] is read out of it for the hint and for the decision to try again.
-//! A server can write to the same stderr, so a cause may be a lie: nothing that matters for
-//! safety may depend on it.
+//! ssh reports the reason for its end only as text on stderr. The text is kept unchanged for the user;
+//! a [`Cause`] is parsed from it, for the hint and for the decision whether to retry. A server can
+//! write to the same stderr, so a cause may be forged: nothing relevant to security may depend on it.
 
 use std::fmt;
 use std::process::ExitStatus;
@@ -15,58 +14,58 @@ use tokio::sync::watch;
 
 use crate::error::Error;
 
-/// Most bytes of ssh's words that are kept, from their end. The longest message that matters
-/// (a changed host key) has 900; the rest is room for a banner and `-v`.
+/// Maximum bytes of ssh's messages that are kept, from their end. The longest relevant message (a
+/// changed host key) has 900; the rest is room for a banner and `-v`.
 const WORDS_MAX_BYTES: usize = 16 * 1024;
 
-/// How long ssh may take to finish its sentence and end, once the stream is at its end. It takes
-/// milliseconds, unless ssh is stuck.
+/// How long ssh may take, after the end of the stream, to write its last message and end. It takes
+/// milliseconds, unless ssh hangs.
 const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why ssh ended, as far as its words tell.
+/// Why ssh ended, according to its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// The name has no address.
+    /// The host name cannot be resolved.
     UnknownHost,
-    /// Nobody listens on the port.
+    /// Connection refused: no server listens on the port.
     Refused,
-    /// No answer, when connecting or later.
+    /// No reply, when connecting or later.
     TimedOut,
-    /// There is no way to the address.
+    /// No route to the address.
     Unreachable,
     /// The server closed the connection before the login: too many logins at once, a penalty for
     /// earlier failures, a filter by address.
     ClosedEarly,
     /// The connection broke.
     Lost,
-    /// The server knows the user by none of the ways that were tried.
+    /// No authentication method succeeded.
     PermissionDenied,
-    /// So many keys were offered that the server had enough.
+    /// Too many keys were offered to the server.
     TooManyFailures,
-    /// The server's key is not the known one.
+    /// The server's key differs from the known one.
     HostKeyChanged,
-    /// The server's key is not known, and nobody could be asked.
+    /// The server's key is not known, and ssh could not prompt.
     HostKeyUnknown,
-    /// Both sides have no algorithm in common.
+    /// Client and server have no algorithm in common.
     NoCommonAlgorithm,
-    /// ssh does not like its configuration or its command line.
+    /// ssh's configuration or command line is invalid.
     BadConfiguration,
     /// The server offers no such subsystem, that is, no SFTP.
     NoSubsystem,
-    /// The command that should serve SFTP is not there, or may not be run.
+    /// The SFTP server command does not exist, or may not be run.
     CommandNotFound,
-    /// `sudo` on the server wants a password.
+    /// `sudo` on the server requires a password.
     SudoPassword,
-    /// The user's password on the server is too old.
+    /// The user's password on the server has expired.
     PasswordExpired,
-    /// The account is not made for this: its shell says so.
+    /// The account does not allow commands: its shell reports so.
     NoLogin,
     /// Anything else.
     Other,
 }
 
-/// Phrases of ssh, of the usual shells and of sudo, in lower case. Of several that occur the
-/// first in this table counts: the special before the general, the reason before the result.
+/// Phrases of ssh, the usual shells and sudo, in lower case. If several occur, the first in this table
+/// is used: specific before general, reason before result.
 const PHRASES: [(&str, Cause); 38] = [
     ("has changed and you have requested strict checking", Cause::HostKeyChanged),
     ("remote host identification has changed", Cause::HostKeyChanged),
@@ -102,26 +101,26 @@ const PHRASES: [(&str, Cause); 38] = [
     ("kex_exchange_identification:", Cause::ClosedEarly),
     ("exceeded maxstartups", Cause::ClosedEarly),
     ("broken pipe", Cause::Lost),
-    // With an address behind it, it is of a connection without a login.
+    // Followed by an address, it is a connection without a login.
     ("connection reset by peer", Cause::Lost),
     ("connection reset by", Cause::ClosedEarly),
     ("closed by remote host", Cause::Lost),
     ("connection closed by", Cause::ClosedEarly),
 ];
 
-/// What a shell says of a command that it cannot run. A server may say the same of anything, so
-/// these count only with the exit statuses that go with them.
+/// Phrases of shells about a command that cannot be run. A server may use them in other messages, so
+/// they are valid only with the matching exit statuses.
 const SHELL_NOT_FOUND: [&str; 3] = ["not found", "no such file", "permission denied"];
 
 impl Cause {
-    /// Reads the cause, and the line that tells it, out of ssh's words and exit status.
+    /// Parses the cause, and the line that reports it, from ssh's messages and exit status.
     #[must_use]
     pub fn of(words: &str, status: Option<ExitStatus>) -> (Cause, Option<&str>) {
         let code = status.and_then(|status| status.code());
         let line_with = |phrase: &str| {
             words.lines().rev().find(|line| line.to_ascii_lowercase().contains(phrase))
         };
-        // 126 and 127 are a shell's own; ssh itself ends with 255 only.
+        // 126 and 127 are exit statuses of shells; ssh itself uses only 255.
         if matches!(code, Some(126 | 127)) {
             let line = SHELL_NOT_FOUND.iter().find_map(|phrase| line_with(phrase));
             return (Cause::CommandNotFound, line.or_else(|| last_line(words)));
@@ -134,64 +133,68 @@ impl Cause {
         (Cause::Other, last_line(words))
     }
 
-    /// Whether words tell of a cause.
+    /// Whether the text contains a phrase of a cause.
     pub(crate) fn may_be_in(words: &str) -> bool {
         let words = words.to_ascii_lowercase();
         PHRASES.iter().any(|(phrase, _)| words.contains(phrase))
     }
 
-    /// What the user can do, as one sentence.
+    /// What the user can do, as one phrase.
     #[must_use]
     pub fn hint(self) -> Option<&'static str> {
         Some(match self {
-            Cause::UnknownHost => "check the name, and that this machine is online",
-            Cause::Refused => "is sshd running there, and is this the right port (-p)?",
-            Cause::TimedOut => "is the host up, and does a firewall let you through?",
-            Cause::Unreachable => "check this machine's network, or the VPN",
+            Cause::UnknownHost => "check the host name and this machine's network connection",
+            Cause::Refused => "check that sshd runs on the host and that the port (-p) is right",
+            Cause::TimedOut => {
+                "check that the host is up and that no firewall blocks the connection"
+            }
+            Cause::Unreachable => "check this machine's network connection or VPN",
             Cause::ClosedEarly => {
-                "the server turned the connection away before the login: wait a minute, then see \
+                "the server closed the connection before the login: wait a minute, then check \
                  MaxStartups and PerSourcePenalties in its sshd_config"
             }
-            Cause::Lost => "the link or the server went away",
+            Cause::Lost => "the network or the server failed",
             Cause::PermissionDenied => {
-                "log in with plain ssh first; keys with a passphrase need ssh-agent, passwords \
+                "check that plain ssh can log in; keys with a passphrase need ssh-agent, passwords \
                  a terminal or -o password_stdin"
             }
             Cause::TooManyFailures => {
                 "name the right key with -o IdentityFile=… and add -o IdentitiesOnly=yes"
             }
             Cause::HostKeyChanged => {
-                "if you know that the server was installed anew, remove the old key with \
-                 ssh-keygen -R HOST; otherwise somebody may be listening"
+                "if the server was reinstalled, remove the old key with ssh-keygen -R HOST; \
+                 otherwise the connection may be intercepted"
             }
-            Cause::HostKeyUnknown => "log in with plain ssh once and accept the server's key",
+            Cause::HostKeyUnknown => "log in with ssh once and accept the server's key",
             Cause::NoCommonAlgorithm => {
                 "the server is very old or very strict: see KexAlgorithms, HostKeyAlgorithms and \
                  Ciphers in ssh_config(5)"
             }
-            Cause::BadConfiguration => "see ssh_config(5); ssh -G HOST shows what ssh understood",
+            Cause::BadConfiguration => {
+                "see ssh_config(5); ssh -G HOST prints the effective configuration"
+            }
             Cause::NoSubsystem => {
                 "the server offers no SFTP: enable it in its sshd_config, or name the program \
                  with -o sftp_server=/usr/lib/openssh/sftp-server"
             }
             Cause::CommandNotFound => {
-                "look for sftp-server on the server: /usr/lib/openssh, /usr/libexec, /usr/lib/ssh"
+                "look for sftp-server on the server in /usr/lib/openssh, /usr/libexec or /usr/lib/ssh"
             }
             Cause::SudoPassword => {
                 "allow the command in the server's sudoers with NOPASSWD, for this user only"
             }
-            Cause::PasswordExpired => "log in with plain ssh and set a new password",
-            Cause::NoLogin => "the account may not run this: ask the server's administrator",
+            Cause::PasswordExpired => "log in with ssh and set a new password",
+            Cause::NoLogin => "the account may not run commands: ask the server's administrator",
             Cause::Other => return None,
         })
     }
 
-    /// Whether the same attempt may succeed later without anybody changing anything: a network
-    /// that comes back, a server that starts.
+    /// Whether a retry may succeed without a change of the configuration: the network may return, or
+    /// the server may start.
     #[must_use]
     pub fn is_transient(self) -> bool {
         match self {
-            // After a suspend there is no name server for a while.
+            // After a suspend, name servers are unreachable for a while.
             Cause::UnknownHost
             | Cause::Refused
             | Cause::TimedOut
@@ -218,42 +221,42 @@ fn last_line(words: &str) -> Option<&str> {
     words.lines().rev().map(str::trim).find(|line| !line.is_empty())
 }
 
-/// An ssh that ended, or that was given up.
+/// The end of an ssh, or of the wait for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What it means.
+    /// The cause.
     pub cause: Cause,
-    /// All that is left of its words, safe for a terminal, perhaps empty.
+    /// Its last messages, escaped for a terminal; may be empty.
     pub words: String,
-    /// How it ended; `None` while it still runs.
+    /// Its exit status; `None` while it still runs.
     pub status: Option<ExitStatus>,
 }
 
 impl std::error::Error for Failure {}
 
-/// The line that matters.
+/// The relevant line.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (Cause::of(&self.words, self.status).1, self.status) {
             (Some(line), _) if line.starts_with("ssh: ") => f.write_str(line.trim()),
             (Some(line), _) => write!(f, "ssh: {}", line.trim()),
-            (None, Some(status)) => write!(f, "ssh gave no reason ({status})"),
-            (None, None) => f.write_str("ssh still runs, but the server sent nothing"),
+            (None, Some(status)) => write!(f, "ssh ended without a message ({status})"),
+            (None, None) => f.write_str("ssh is still running, but the server has sent nothing"),
         }
     }
 }
 
-/// Where one can learn why a connection ended. Cheap to clone; outlives the connection.
+/// Reports why a connection ended. Cheap to clone; outlives the connection.
 #[derive(Clone, Debug, Default)]
 pub struct Diagnosis {
-    /// `None` where there is no child.
+    /// `None` without a child.
     child: Option<Arc<Record>>,
 }
 
-/// What a child's attendant writes down.
+/// The messages and exit status of a child, written by its attendant.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// Held for the copying of a few bytes only.
+    /// Locked only while a few bytes are copied.
     words: Mutex<Vec<u8>>,
     status: watch::Sender<Option<ExitStatus>>,
 }
@@ -263,7 +266,7 @@ impl Record {
         Arc::new(Record { words: Mutex::default(), status: watch::Sender::new(None) })
     }
 
-    /// Adds to the words; the oldest are dropped.
+    /// Appends to the messages; the oldest bytes are dropped.
     pub(crate) fn append(&self, bytes: &[u8]) {
         let mut words = self.lock();
         words.extend_from_slice(bytes);
@@ -271,7 +274,7 @@ impl Record {
         words.drain(..excess);
     }
 
-    /// All that is left of them, safe for a terminal.
+    /// The last messages, escaped for a terminal.
     pub(crate) fn words(&self) -> String {
         printable_lines(&self.lock())
     }
@@ -290,44 +293,44 @@ impl Diagnosis {
         Diagnosis { child: Some(record) }
     }
 
-    /// ssh's words so far, from their end, safe for a terminal. Empty when it said nothing, and
-    /// for a connection without ssh.
+    /// ssh's last messages so far, escaped for a terminal. Empty if there are none, and for a connection
+    /// without ssh.
     #[must_use]
     pub fn words(&self) -> String {
         self.child.as_ref().map(|record| record.words()).unwrap_or_default()
     }
 
-    /// How ssh ended; `None` while it runs, and for a connection without ssh.
+    /// ssh's exit status; `None` while it runs, and for a connection without ssh.
     #[must_use]
     pub fn status(&self) -> Option<ExitStatus> {
         self.child.as_ref().and_then(|record| *record.status.borrow())
     }
 
-    /// What ended the connection as far as it is known now, as one line for a message; `None`
-    /// when nothing is known. Complete once the stream has told its end.
+    /// Why the connection ended, as far as it is known now, as one line for a message; `None` if nothing
+    /// is known. Complete once the stream has reported its end.
     #[must_use]
     pub fn summary(&self) -> Option<String> {
         let failure = self.failure()?;
         (failure.status.is_some() || !failure.words.is_empty()).then(|| failure.to_string())
     }
 
-    /// Why the connection ended. To be called when the stream is at its end, or does not speak
+    /// Why the connection ended. Call it when the stream has ended, or carries something other than
     /// SFTP. Waits at most two seconds for ssh to end.
     pub async fn explain(&self) -> Error {
         self.settled().await;
         self.failure().map_or(Error::Closed, Error::Ssh)
     }
 
-    /// Returns when ssh has ended and all its words are known, or does not do so in time.
+    /// Waits until ssh has ended and all its messages are known, or until the time-out.
     pub(crate) async fn settled(&self) {
         // Both outcomes are fine.
         let _ = tokio::time::timeout(LAST_WORDS_TIMEOUT, self.ended()).await;
     }
 
-    /// Returns when the child has ended and was reaped; at once where there is none.
+    /// Waits until the child has ended and was reaped; returns at once without a child.
     pub async fn ended(&self) {
         if let Some(record) = &self.child {
-            // The sender is in the record, so it cannot be gone.
+            // The sender is in the record, so it still exists.
             let _ = record.status.subscribe().wait_for(Option::is_some).await;
         }
     }
@@ -420,8 +423,8 @@ mod tests {
         assert_eq!(failure(words, exit(255)), "ssh: me@h: Permission denied (publickey).");
         let words = "ssh: connect to host h port 1: Connection refused\n";
         assert_eq!(failure(words, exit(255)), words.trim());
-        assert_eq!(failure("", exit(3)), "ssh gave no reason (exit status: 3)");
-        assert_eq!(failure("", None), "ssh still runs, but the server sent nothing");
+        assert_eq!(failure("", exit(3)), "ssh ended without a message (exit status: 3)");
+        assert_eq!(failure("", None), "ssh is still running, but the server has sent nothing");
     }
 
     #[test]

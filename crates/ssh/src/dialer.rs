@@ -1,4 +1,4 @@
-//! Connections to one destination, one after another or many at once.
+//! Opens connections to one destination, one after another or in parallel.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,32 +17,33 @@ use crate::password::Askers;
 use crate::stream::Stream;
 use crate::{child, socket};
 
-/// Gets ssh's stderr while it is written: banners, warnings, reasons. A server can write there, so
-/// it is escaped for a terminal, with its lines as they are. The reason for ssh's end is left out:
-/// it is in the [`Diagnosis`]. ssh's own questions go to `/dev/tty` and not here. Must not block for long, since nothing else is done for that child meanwhile.
+/// Called with ssh's stderr as it is written: banners, warnings, errors. A server can write there, so
+/// the text is escaped for a terminal, except the ends of lines. The reason for ssh's end is left
+/// out: it is in the [`Diagnosis`]. ssh's prompts go to `/dev/tty`, not here. Must not block for long,
+/// since the child is not served meanwhile.
 pub type StderrHook = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// A stream, and where to learn why it ended.
+/// A stream, and the diagnosis of its end.
 #[derive(Debug)]
 pub struct Connection {
     /// The bytes.
     pub stream: Stream,
-    /// ssh's words and how it ended.
+    /// ssh's messages and exit status.
     pub diagnosis: Diagnosis,
 }
 
-/// Makes connections to one destination.
+/// Opens connections to one destination.
 pub struct Dialer {
     config: Config,
     /// The words of the ssh command, the first of them the program.
     command: Vec<OsString>,
     hook: StderrHook,
-    /// Learned at the first connection; `None` when ssh did not tell.
+    /// Queried at the first connection; `None` if ssh did not print it.
     effective: OnceCell<Option<Effective>>,
 }
 
 impl Dialer {
-    /// Checks the configuration. Relative names of files in it count from the current directory.
+    /// Checks the configuration. Relative file names in it are relative to the current directory.
     ///
     /// # Errors
     /// [`Error::EmptyCommand`]; [`Error::Local`] when there is no current directory.
@@ -50,7 +51,7 @@ impl Dialer {
         let mut words = command::split(&config.ssh_command)?;
         let directory = std::env::current_dir()
             .map_err(|source| Error::Local { what: "find the current directory", source })?;
-        // A name with a slash is no business of PATH's, and ssh is started elsewhere.
+        // A name with a slash is not searched in PATH, and ssh is started in another directory.
         if Path::new(&words[0]).components().count() > 1 {
             words[0] = directory.join(&words[0]).into_os_string();
         }
@@ -58,17 +59,18 @@ impl Dialer {
         Ok(Dialer { config, command: words, hook, effective: OnceCell::new() })
     }
 
-    /// The configuration, with absolute names of files.
+    /// The configuration, with absolute file names.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Makes a connection. ssh may ask on the terminal. Must be called within a tokio runtime, which serves it from then on.
+    /// Opens a connection. ssh may prompt on the terminal. Must be called within a tokio runtime, which
+    /// serves the connection from then on.
     ///
-    /// With ssh this returns when the child is started, before it has logged in, since only the
-    /// server's answer to an SFTP message tells that it has: send one, and when the stream ends
-    /// instead, ask [`Diagnosis::explain`].
+    /// With ssh this returns when the child is started, before the login: only a reply to an SFTP
+    /// message shows that the login succeeded. Send one; if the stream ends instead, call
+    /// [`Diagnosis::explain`].
     ///
     /// # Errors
     /// [`Error::Spawn`], [`Error::Connect`], [`Error::Local`], [`Error::PassiveUsed`].
@@ -76,9 +78,9 @@ impl Dialer {
         self.dial(true, true).await
     }
 
-    /// As [`Dialer::connect`], for a connection in the place of one that was lost: nobody sits at
-    /// the terminal to be asked any more. Without one ssh would answer a question for a password
-    /// by itself, with an empty one, and each time that is a failed login.
+    /// Reconnects as [`Dialer::connect`] does, but without prompts on the terminal, which may be
+    /// unattended or gone. Without a terminal ssh would send an empty password at each prompt, which
+    /// is a failed login each time.
     ///
     /// # Errors
     /// As [`Dialer::connect`].
@@ -86,9 +88,8 @@ impl Dialer {
         self.dial(command::has_askpass(), true).await
     }
 
-    /// As [`Dialer::connect`], for a connection that is only a convenience: ssh asks nobody
-    /// anything and rather fails, unless a password is there to be given, and what it says is only
-    /// in the [`Diagnosis`].
+    /// Opens an additional connection as [`Dialer::connect`] does, but ssh fails instead of prompting,
+    /// unless the configuration has a password, and its messages are only in the [`Diagnosis`].
     ///
     /// # Errors
     /// As [`Dialer::connect`].
@@ -96,7 +97,7 @@ impl Dialer {
         self.dial(false, false).await
     }
 
-    /// ssh asks if it `asks`; the hook hears it if it is `heard`.
+    /// `asks`: ssh may prompt. `heard`: the hook is called with ssh's messages.
     async fn dial(&self, asks: bool, heard: bool) -> Result<Connection> {
         let stream = match self.config.transport {
             Transport::Ssh => {
@@ -120,13 +121,13 @@ impl Dialer {
         Ok(Connection { stream, diagnosis: Diagnosis::default() })
     }
 
-    /// For how long ssh waits for a server that does not greet.
+    /// How long ssh waits for the connection and the server's banner.
     pub async fn connect_limit(&self) -> Duration {
         let effective = self.effective().await;
         command::connect_limit(effective)
     }
 
-    /// What the user's configuration comes to; `None` where ssh does not tell. Asked for once.
+    /// The user's effective configuration; `None` if ssh does not print it. Queried once.
     pub(crate) async fn effective(&self) -> Option<&Effective> {
         let users = users_options(&self.config);
         let (program, prefix) = self.command.split_first().expect("split gives at least one word");

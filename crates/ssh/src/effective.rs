@@ -1,8 +1,8 @@
-//! What the user's configuration comes to, as ssh itself tells it (`ssh -G`).
+//! The user's effective ssh configuration, as `ssh -G` prints it.
 //!
-//! The command line beats the configuration files, so a default of ours would silently replace
-//! what the user wrote there. This is how it is known what he wrote. ssh is asked once for a
-//! [`Dialer`](crate::Dialer), and not at all where the program is not certainly an ssh.
+//! The command line takes precedence over the configuration files, so a default set there would
+//! silently replace the user's setting. Hence the settings are queried first: once for each
+//! [`Dialer`](crate::Dialer), and only if the program certainly is an ssh.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -13,12 +13,12 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
-/// How long `ssh -G` may take. It answers in milliseconds, unless a `Match exec` of the user's
-/// runs something slow or `CanonicalizeHostname` waits for a name server; then the connection is
-/// made without this knowledge.
+/// How long `ssh -G` may take. It takes milliseconds, unless a `Match exec` of the user runs a slow
+/// command or `CanonicalizeHostname` waits for a name server; then the connection is made without
+/// the settings.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Most bytes read of the answer, which is about 6 KiB.
+/// Maximum bytes read of its output, which is about 6 KiB.
 const ANSWER_MAX_BYTES: u64 = 256 * 1024;
 
 /// The settings that ssh would use.
@@ -30,8 +30,8 @@ pub struct Effective {
 }
 
 impl Effective {
-    /// Asks `program`, which is run with `prefix` and `options` as for a connection. `None` when
-    /// it does not answer as an ssh does.
+    /// Runs `program` with `prefix` and `options` as for a connection. `None` if its output is not
+    /// ssh's.
     pub async fn query(
         program: &OsStr,
         prefix: &[OsString],
@@ -43,7 +43,7 @@ impl Effective {
         }
         let mut effective = Command::new(program);
         effective.args(prefix).args(options).args(["-G", "--", destination]);
-        // The name of the host is of no account, since no file is read that could mention it.
+        // The host does not matter, since no configuration file is read.
         let mut default = Command::new(program);
         default.args(["-G", "-F", "none", "--", "localhost"]);
         let (effective, default) = tokio::join!(answer(effective), answer(default));
@@ -57,25 +57,25 @@ impl Effective {
         self.settings.get(keyword).map(String::as_str)
     }
 
-    /// Whether the user asked for questions to a silent server, of any number.
+    /// Whether the user has set `ServerAliveInterval`, to any value.
     #[must_use]
     pub fn has_keepalive(&self) -> bool {
         match self.get("serveraliveinterval") {
             None | Some("0") => false,
-            // Debian's ssh sets it by itself where nobody can be asked anything.
+            // Debian's ssh sets this value itself with BatchMode.
             Some("300") => self.get("batchmode") != Some("yes"),
             Some(_) => true,
         }
     }
 
-    /// The ciphers, if they are those of an ssh that was told nothing about them.
+    /// The ciphers, if they are ssh's default.
     #[must_use]
     pub fn unchosen_ciphers(&self) -> Option<&str> {
         let ciphers = self.get("ciphers")?;
         (Some(ciphers) == self.default_ciphers.as_deref()).then_some(ciphers)
     }
 
-    /// Whether the way to the host leads through another program.
+    /// Whether the connection uses a proxy command or a jump host.
     #[must_use]
     pub fn has_proxy(&self) -> bool {
         let set = |keyword| self.get(keyword).is_some_and(|value| value != "none");
@@ -83,7 +83,7 @@ impl Effective {
     }
 }
 
-/// What `command` prints, if it succeeds in time.
+/// The output of `command`, if it succeeds in time.
 async fn answer(mut command: Command) -> Option<String> {
     command
         .current_dir("/")
@@ -102,7 +102,10 @@ async fn answer(mut command: Command) -> Option<String> {
     match tokio::time::timeout(QUERY_TIMEOUT, asked).await {
         Ok(answer) => answer,
         Err(_) => {
-            tracing::warn!("ssh -G gave no answer in {} s", QUERY_TIMEOUT.as_secs());
+            tracing::warn!(
+                "`ssh -G` did not finish within {} s; its settings are not used",
+                QUERY_TIMEOUT.as_secs()
+            );
             None
         }
     }
@@ -112,7 +115,7 @@ fn parse(answer: &str) -> HashMap<String, String> {
     let mut settings = HashMap::new();
     for line in answer.lines() {
         let (keyword, value) = line.split_once(' ').unwrap_or((line, ""));
-        // Of a keyword that may be given many times (IdentityFile) the first one is enough here.
+        // Of a keyword that may occur several times (IdentityFile) the first value is enough.
         settings.entry(keyword.to_ascii_lowercase()).or_insert_with(|| value.to_owned());
     }
     settings

@@ -1,13 +1,11 @@
-//! What tells one server, and one login there, from all others, for whoever keeps what he has seen
-//! there and must not show it for another.
+//! The identity of a login at a server, so that a cache never serves data of one login to another.
 //!
-//! It is made of where ssh would connect to (user, host and port after its configuration, the way
-//! through other hosts), and of the host's key as the user's `known_hosts` have it. Of several keys
-//! that a host has, one counts, in a fixed order of kinds: ssh adds the others by itself
-//! (`UpdateHostKeys`) after the first connection. A key alone would not do: machines that were
-//! cloned have the same.
+//! It consists of the destination of the connection (user, host and port after ssh's configuration,
+//! and the jump hosts), and of the host's key in the user's `known_hosts`. If a host has several keys,
+//! one is used, in a fixed order of types: ssh adds the others later (`UpdateHostKeys`). The key alone
+//! is not enough, since cloned machines share it.
 //!
-//! Nothing is connected to. Files of ssh are looked into by ssh's own programs only.
+//! No connection is made. Only ssh's own programs read ssh's files.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -23,28 +21,29 @@ use crate::config::Transport;
 use crate::dialer::Dialer;
 use crate::effective::Effective;
 
-/// How long `ssh-keygen -F` may take to look through one file. It reads it once; a list of ten
-/// thousand hosts takes it a tenth of a second.
+/// How long `ssh-keygen -F` may take to search one file. A list of ten thousand hosts takes a tenth
+/// of a second.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Most bytes read of its answer: some keys of one host.
+/// Maximum bytes read of its output: some keys of one host.
 const ANSWER_MAX_BYTES: u64 = 64 * 1024;
 
-/// Kinds of keys, the one first that ssh itself prefers.
+/// Key types, in ssh's order of preference.
 const KINDS: [&str; 4] =
     ["ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"];
 
-/// Settings that say where a connection leads, as `ssh -G` calls them.
+/// The settings that determine the destination of a connection, as `ssh -G` prints them.
 const PLACES: [&str; 6] = ["user", "hostname", "port", "hostkeyalias", "proxyjump", "proxycommand"];
 
 impl Dialer {
-    /// A text that is the same for the same login at the same host, and for no other as far as can
-    /// be told. Where ssh tells nothing (it is another program), it is what the user wrote.
+    /// A text that is equal for the same login at the same host, and, as far as can be determined,
+    /// differs for all others. If `ssh -G` prints nothing (another program is used), it is the
+    /// destination as the user wrote it.
     pub async fn identity(&self) -> String {
         let config = self.config();
         let mut text = String::new();
         let mut line = |name: &str, value: &str| {
-            // Values are ssh's own words, on one line each.
+            // Values are single lines printed by ssh.
             let _ = writeln!(text, "{name} {value}");
         };
         let host = config.destination.host();
@@ -83,7 +82,7 @@ impl Dialer {
     }
 }
 
-/// The key that the host is known by.
+/// The host's key.
 async fn known_key(settings: &Effective) -> Option<String> {
     let name = known_name(settings)?;
     let lists = ["userknownhostsfile", "globalknownhostsfile"];
@@ -98,7 +97,7 @@ async fn known_key(settings: &Effective) -> Option<String> {
     keys.into_iter().next().map(|(kind, key)| format!("{kind} {key}"))
 }
 
-/// What the host is called in `known_hosts`.
+/// The host's name in `known_hosts`.
 fn known_name(settings: &Effective) -> Option<String> {
     if let Some(alias) = settings.get("hostkeyalias").filter(|alias| *alias != "none") {
         return Some(alias.to_owned());
@@ -110,8 +109,8 @@ fn known_name(settings: &Effective) -> Option<String> {
     })
 }
 
-/// The names of files in a setting. `ssh -G` parts them by spaces, and does not tell those from the
-/// spaces in a name; so one file may be all of it.
+/// The file names in a setting. `ssh -G` separates them by spaces, but does not escape spaces in a
+/// name; so the whole value may also be one name.
 fn files(list: &str) -> Vec<OsString> {
     if Path::new(list).exists() {
         return vec![list.into()];
@@ -119,7 +118,7 @@ fn files(list: &str) -> Vec<OsString> {
     list.split_ascii_whitespace().filter(|word| *word != "none").map(OsString::from).collect()
 }
 
-/// What `ssh-keygen` finds of `name` in `file`, be the names in it hashed or not.
+/// The output of `ssh-keygen -F` for `name` in `file`, whose names may be hashed.
 async fn look_up(name: &str, file: &OsString) -> Option<String> {
     let mut command = Command::new("ssh-keygen");
     command.arg("-F").arg(name).arg("-f").arg(file);
@@ -135,7 +134,8 @@ async fn look_up(name: &str, file: &OsString) -> Option<String> {
     tokio::time::timeout(LOOKUP_TIMEOUT, asked).await.ok()?
 }
 
-/// The keys in such an answer: kind and key. Authorities and revoked keys are none of a host.
+/// The keys in the output of `ssh-keygen -F`: type and key. Certificate authorities and revoked keys
+/// are left out.
 fn keys_in(answer: &str) -> Vec<(String, String)> {
     let of_host = |line: &&str| !line.starts_with(['#', '@']);
     let key = |line: &str| {

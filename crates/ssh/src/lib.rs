@@ -1,22 +1,18 @@
 //! Byte streams to an SFTP server on another machine.
 //!
 //! [`Dialer::connect`] starts the system's `ssh` with a socket pair as its stdin and stdout (or
-//! opens a direct socket, or takes this process's own stdin and stdout) and gives a [`Stream`]
-//! and a [`Diagnosis`], which holds ssh's own words for the day on which the stream ends.
+//! opens a direct socket, or uses this process's own stdin and stdout) and returns a [`Stream`]
+//! and a [`Diagnosis`], which records ssh's messages, so that the end of the stream can be explained.
 //!
-//! Everything that the user has told his ssh counts (configuration, agent, jump hosts, known
-//! hosts, security keys), since it is his ssh that connects. What is added to its command line,
-//! and when, is in [`command`].
+//! The user's ssh connects, so all its settings apply: configuration, agent, jump hosts, known hosts,
+//! security keys. The options added to its command line are in [`command`].
 //!
 //! Absent on purpose: SFTP, retries (a connection is tried once; the caller decides by
-//! [`Cause::is_transient`]), and any reading of ssh's configuration files (`ssh -G` does that).
+//! [`Cause::is_transient`]), and parsing of ssh's configuration files (`ssh -G` does that).
 
 #![deny(unsafe_code)]
 
-#[allow(
-    unsafe_code,
-    reason = "what a child does before it becomes a program has no safe interface"
-)]
+#[allow(unsafe_code, reason = "code between fork and exec has no safe interface")]
 mod child;
 pub mod command;
 mod config;
@@ -27,11 +23,11 @@ mod effective;
 mod error;
 mod identity;
 mod password;
-#[allow(unsafe_code, reason = "pages of one's own have no safe interface")]
+#[allow(unsafe_code, reason = "mmap(2) has no safe interface")]
 mod secret;
-#[allow(unsafe_code, reason = "the addresses of virtual machines have no safe interface")]
+#[allow(unsafe_code, reason = "vsock addresses have no safe interface")]
 mod socket;
-#[allow(unsafe_code, reason = "reading into memory that is not initialised has no safe interface")]
+#[allow(unsafe_code, reason = "reading into uninitialised memory has no safe interface")]
 mod stream;
 
 pub use config::{Config, Password, Transport};

@@ -1,14 +1,14 @@
-//! The terminal on which ssh asks for a password, with this process at the other end.
+//! The pseudo-terminal on which ssh prompts for a password and this process answers.
 //!
-//! ssh never reads a password from stdin; it opens `/dev/tty`. So the child gets a session of its
-//! own with a pseudo-terminal, and whoever reads the terminal's other end types the answer.
+//! ssh never reads a password from stdin; it opens `/dev/tty`. So the child gets a session of its own
+//! with a pseudo-terminal, and this process writes the answer to the other end.
 //!
-//! The ssh of a jump host asks on the same terminal, and a server chooses some of the words of its
-//! questions. So where the way leads through another program, only a question that begins with the
-//! destination's own user and host is answered.
+//! The ssh of a jump host prompts on the same terminal, and a server chooses part of the text of its
+//! prompts. So with a jump host or proxy command, only a prompt that begins with the destination's own
+//! user and host is answered.
 //!
-//! Invariants: the password is written only in answer to a question for one, of the destination; it
-//! is written [`ANSWERS_MAX`] times at most; the terminal does not echo.
+//! Invariants: the password is written only at a password prompt of the destination, and at most
+//! [`ANSWERS_MAX`] times; the terminal does not echo.
 
 use std::fs::File;
 use std::io;
@@ -23,39 +23,40 @@ use crate::config::Password;
 use crate::effective::Effective;
 use crate::stream::polled;
 
-/// How often the password is given: once to the method `password`, once to
-/// `keyboard-interactive`, of which a server may offer both.
+/// Maximum number of times that the password is written: once for the method `password`, once for
+/// `keyboard-interactive`; a server may offer both.
 const ANSWERS_MAX: u32 = 2;
 
-/// Most bytes of a question that are kept. A server's own may be longer, but its end counts.
+/// Maximum bytes of a prompt that are kept, from its end. A server's prompt may be longer.
 const QUESTION_MAX_BYTES: usize = 512;
 
-/// What is known of who may ask.
+/// Which prompts are the destination's.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Askers {
-    /// How questions of the destination begin; `None` where nobody else can ask, or nothing is known.
+    /// How prompts of the destination begin; `None` if no other host can prompt, or if the settings are
+    /// unknown.
     beginnings: Option<[String; 2]>,
 }
 
 impl Askers {
-    /// By the user's settings, where ssh tells them.
+    /// From the user's settings, if ssh prints them.
     pub(crate) fn by(effective: Option<&Effective>) -> Askers {
         let beginnings = effective.filter(|settings| settings.has_proxy()).map(|settings| {
             let get = |keyword| settings.get(keyword).filter(|value| *value != "none");
             let user = get("user").unwrap_or_default();
-            // As ssh chooses it for its questions.
+            // ssh uses this name in its prompts.
             let host = match get("hostkeyalias") {
                 Some(alias) => alias.to_owned(),
                 None => get("hostname").unwrap_or_default().to_lowercase(),
             };
-            // Of the method `password`, and of `keyboard-interactive` since OpenSSH 8.5; an older
-            // one has the server's words alone there.
+            // Of the method `password`, and of `keyboard-interactive` since OpenSSH 8.5; before, the
+            // latter's prompt is only the server's text.
             [format!("{user}@{host}'s password:"), format!("({user}@{host}) ")]
         });
         Askers { beginnings }
     }
 
-    /// Whether a question is the destination's, with all that was heard before it.
+    /// Whether a prompt, with all text before it, is the destination's.
     fn is_destination(&self, heard: &str) -> bool {
         match &self.beginnings {
             None => true,
@@ -64,21 +65,20 @@ impl Askers {
     }
 }
 
-/// A question that was not answered.
+/// A prompt that was not answered.
 #[derive(Debug)]
 pub(crate) struct Unanswered {
-    /// The question.
+    /// The prompt.
     pub(crate) question: String,
-    /// It is for the password of another host, for which there is none: whatever is answered is a
-    /// failed login there.
+    /// The prompt is for the password of another host. Any answer would be a failed login there.
     pub(crate) is_foreign: bool,
 }
 
-/// A pseudo-terminal that answers.
+/// A pseudo-terminal that answers prompts.
 pub(crate) struct Terminal {
     ours: AsyncFd<File>,
-    /// The child's side is held open, or the terminal would be gone for good between the child's
-    /// start and its opening of `/dev/tty`.
+    /// The child's side, held open: otherwise the terminal would hang up between the start of the
+    /// child and its opening of `/dev/tty`.
     childs: OwnedFd,
     answerer: Answerer,
 }
@@ -100,12 +100,12 @@ impl Terminal {
         })
     }
 
-    /// The side that becomes the child's controlling terminal.
+    /// The child's side, which becomes its controlling terminal.
     pub(crate) fn childs_side(&self) -> BorrowedFd<'_> {
         self.childs.as_fd()
     }
 
-    /// Answers what is asked; returns what could not be answered, for the user to see.
+    /// Answers prompts; returns a prompt that could not be answered, to be shown to the user.
     ///
     /// Dropping the future loses nothing.
     pub(crate) async fn serve(&mut self) -> io::Result<Unanswered> {
@@ -117,7 +117,7 @@ impl Terminal {
             match self.answerer.hear(&buffer[..read?]) {
                 None => (),
                 Some(Answer::Password) => {
-                    // A terminal takes a line of 4095 bytes at once, so this is never cut.
+                    // A terminal accepts a line of 4095 bytes at once, so the write is complete.
                     rustix::io::write(self.ours.get_ref(), self.answerer.password.as_bytes())?;
                     rustix::io::write(self.ours.get_ref(), b"\n")?;
                 }
@@ -137,36 +137,36 @@ impl Terminal {
     }
 }
 
-/// What to type.
+/// The answer to a prompt.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
     /// The password.
     Password,
-    /// An empty line, so that ssh goes on without whatever it wanted.
+    /// An empty line, so that ssh continues without the answer.
     Nothing {
-        /// What was asked.
+        /// The prompt.
         question: String,
     },
     /// `no`.
     No {
-        /// What was asked.
+        /// The prompt.
         question: String,
     },
-    /// Nothing at all: ssh is to end.
+    /// No answer: ssh will be ended.
     HangUp {
-        /// What was asked.
+        /// The prompt.
         question: String,
     },
 }
 
-/// Reads what ssh writes to its terminal.
+/// Parses the text that ssh writes to its terminal.
 struct Answerer {
     password: Password,
     askers: Askers,
     answered: u32,
-    /// What was heard since the last answer or line's end.
+    /// The text since the last answer or end of line.
     heard: Vec<u8>,
-    /// A line of words has ended since the last answer: a question behind it may be part of one.
+    /// A line of text has ended since the last answer: a prompt after it may belong to it.
     is_inside: bool,
 }
 
@@ -175,12 +175,12 @@ impl Answerer {
         Answerer { password, askers, answered: 0, heard: Vec::new(), is_inside: false }
     }
 
-    /// Takes what was written; an answer when it ends in a question.
+    /// Adds text; returns an answer if it ends in a prompt.
     fn hear(&mut self, bytes: &[u8]) -> Option<Answer> {
         self.heard.extend_from_slice(bytes);
-        // A question waits at the end of its line; the lines before it are no questions.
+        // A prompt is the unfinished last line; complete lines are not prompts.
         let line = self.heard.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        // Behind an answer ssh itself ends the line.
+        // After an answer ssh itself ends the line.
         self.is_inside |= self.heard.drain(..line).any(|byte| !byte.is_ascii_whitespace());
         let excess = self.heard.len().saturating_sub(QUESTION_MAX_BYTES);
         self.is_inside |= excess > 0;

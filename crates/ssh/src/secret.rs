@@ -1,37 +1,37 @@
-//! Bytes that are neither swapped out nor put into a core dump, and wiped when nobody needs them any
-//! more, as far as the system allows it.
+//! Bytes that are neither swapped out nor included in core dumps, as far as the system allows it, and
+//! that are overwritten when dropped.
 //!
-//! They have pages of their own, so that what is said of the pages is said of nothing else.
+//! They have pages of their own, so that mlock(2) and madvise(2) apply to nothing else.
 
 use std::io;
 use std::ptr::{self, NonNull};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 
-/// A few bytes in pages of their own.
+/// Bytes in pages of their own.
 pub(crate) struct Secret {
     pages: NonNull<u8>,
     len: usize,
     capacity: usize,
 }
 
-// SAFETY: the pages are reached through this value alone, and changed through `&mut` alone.
+// SAFETY: the pages are accessed only through this value, and changed only through `&mut`.
 unsafe impl Send for Secret {}
 // SAFETY: as above.
 unsafe impl Sync for Secret {}
 
 impl Secret {
-    /// An empty one with room for `bytes`.
+    /// An empty secret with room for `bytes`.
     pub(crate) fn with_room(bytes: usize) -> io::Result<Secret> {
         let capacity = bytes.max(1).next_multiple_of(rustix::param::page_size());
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at a place of the kernel's choice takes nothing from anybody.
+        // SAFETY: a new mapping at an address of the kernel's choice replaces no other.
         let pages =
             unsafe { mmap_anonymous(ptr::null_mut(), capacity, protection, MapFlags::PRIVATE) }?;
-        // Both are only better: without privilege there is a limit for the first.
-        // SAFETY: the pages are those that were mapped just now.
+        // Failures are ignored: without privilege, mlock has a limit.
+        // SAFETY: these are the pages mapped above.
         let _ = unsafe { mlock(pages, capacity) };
-        // SAFETY: the same; the advice changes no content.
+        // SAFETY: these are the pages mapped above; the advice changes no content.
         let _ = unsafe { madvise(pages, capacity, Advice::LinuxDontDump) };
         let pages = NonNull::new(pages.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Secret { pages, len: 0, capacity })
@@ -48,11 +48,11 @@ impl Secret {
         true
     }
 
-    /// Takes the last byte away.
+    /// Removes the last byte.
     pub(crate) fn pop(&mut self) -> Option<u8> {
         let last = *self.as_bytes().last()?;
         self.len -= 1;
-        // SAFETY: `len` is less than `capacity` now. Volatile, or it could be left out.
+        // SAFETY: `len` is less than `capacity` now. Volatile, or the write could be optimised away.
         unsafe { self.pages.add(self.len).write_volatile(0) };
         Some(last)
     }
@@ -62,7 +62,7 @@ impl Secret {
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        // SAFETY: the first `len` bytes are mapped and were written, and nobody changes them while
+        // SAFETY: the first `len` bytes are mapped and were written, and nothing changes them while
         // this is borrowed.
         unsafe { std::slice::from_raw_parts(self.pages.as_ptr(), self.len) }
     }
@@ -71,7 +71,7 @@ impl Secret {
 impl Drop for Secret {
     fn drop(&mut self) {
         self.clear();
-        // SAFETY: nothing is borrowed from it any more.
+        // SAFETY: nothing borrows from the pages any more.
         let _ = unsafe { munmap(self.pages.as_ptr().cast(), self.capacity) };
     }
 }

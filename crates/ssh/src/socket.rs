@@ -14,12 +14,12 @@ use tokio::net::TcpStream;
 use crate::error::{Error, Result};
 use crate::stream::{Stream, polled};
 
-/// Time for a direct connection to stand. As with ssh, the fourth SYN has been sent by then.
+/// Time-out of a direct connection. As with ssh, the fourth SYN has been sent by then.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Connects to a server that speaks SFTP on a bare TCP port.
 pub(crate) async fn tcp(host: &str, port: u16) -> Result<Stream> {
-    // An address with a scope (`fe80::1%eth0`) is understood by the resolver, not by `IpAddr`.
+    // The resolver accepts an address with a scope (`fe80::1%eth0`), `IpAddr` does not.
     let target = match host.parse::<IpAddr>() {
         Ok(IpAddr::V6(_)) => format!("[{host}]:{port}"),
         _ => format!("{host}:{port}"),
@@ -78,11 +78,11 @@ async fn connect_vsock(cid: u32, port: u32) -> io::Result<Stream> {
     Stream::of_socket(socket.into_inner().into())
 }
 
-/// Whether stdin and stdout were given away. They belong to the process, so this does, too.
+/// Whether stdin and stdout were taken. They belong to the process, so this is global, too.
 static PASSIVE_USED: AtomicBool = AtomicBool::new(false);
 
-/// Takes stdin and stdout away from the process, which has `/dev/null` in their place, so that
-/// nothing can print into the stream, and dropping it is seen by the other side.
+/// Takes stdin and stdout and replaces them by `/dev/null`, so that nothing can print into the stream,
+/// and the other side sees when the stream is dropped.
 pub(crate) fn passive() -> Result<Stream> {
     if PASSIVE_USED.swap(true, Ordering::SeqCst) {
         return Err(Error::PassiveUsed);

@@ -1,8 +1,8 @@
-//! The bytes to and from an SFTP server, whatever carries them.
+//! The byte stream to and from an SFTP server, over any transport.
 //!
-//! Invariant: where a child carries them, the end of the stream (an end of file, or an error of
-//! a read or a write) is told only when the child has ended and its last words are in the
-//! [`Diagnosis`], or did not come in time. So whoever sees the end can say why.
+//! Invariant: with a child process, the end of the stream (an end of file, or an error of a read or a
+//! write) is reported only when the child has ended and its last messages are in the [`Diagnosis`], or
+//! did not arrive in time. So the reason is known when the end is reported.
 
 use std::fs::File;
 use std::future::Future;
@@ -23,9 +23,8 @@ use crate::diagnosis::Diagnosis;
 
 /// A byte stream to an SFTP server.
 ///
-/// Dropping it (or both of its halves) ends the connection: the child, if there is one, gets an
-/// end of file and a moment to send what it still has, then it is killed; it is reaped in any
-/// case.
+/// Dropping it (or both of its halves) ends the connection: the child, if any, gets an end of file and
+/// a moment to send its remaining data, then it is killed; it is reaped in any case.
 #[derive(Debug)]
 pub struct Stream {
     reader: Reader,
@@ -36,14 +35,14 @@ pub struct Stream {
 #[derive(Debug)]
 pub struct Reader {
     input: Input,
-    /// A read that brought less than there was room for has left nothing: true of the usual sockets
-    /// for streams, not of what gives a line or a packet at a time.
+    /// Whether a read that did not fill the buffer has left nothing to read: true for stream sockets,
+    /// not for descriptors that deliver a line or a packet at a time.
     short_is_all: bool,
     end: End,
     _hangup: Arc<Hangup>,
 }
 
-/// The half of a [`Stream`] that writes. Dropping it tells the other side that no more comes.
+/// The half of a [`Stream`] that writes. Dropping it sends an end of file.
 #[derive(Debug)]
 pub struct Writer {
     /// `None` after a shutdown.
@@ -52,11 +51,11 @@ pub struct Writer {
     _hangup: Arc<Hangup>,
 }
 
-/// Its other half is with the child's attendant, who sees it go.
+/// Dropping it notifies the child's attendant, which holds the other half.
 type Hangup = Option<oneshot::Sender<()>>;
 
 impl Stream {
-    /// One end of a socket pair whose other end a child has.
+    /// One end of a socket pair whose other end is the child's.
     pub(crate) fn of_child(
         socket: OwnedFd,
         hangup: oneshot::Sender<()>,
@@ -72,8 +71,8 @@ impl Stream {
         Stream::of_descriptors(socket, output)
     }
 
-    /// Takes two descriptors that can be polled: pipes, sockets, terminals. Makes them
-    /// nonblocking, for everybody who shares their open file description.
+    /// Takes two descriptors that can be polled: pipes, sockets, terminals. Makes them nonblocking,
+    /// also for other processes that share their open file descriptions.
     pub(crate) fn of_descriptors(input: OwnedFd, output: OwnedFd) -> io::Result<Stream> {
         Stream::new(input, output, None, &Diagnosis::default())
     }
@@ -96,25 +95,25 @@ impl Stream {
         Ok(Stream { reader, writer: Writer { output, end: end(), _hangup: hangup } })
     }
 
-    /// Two halves for two tasks, without a lock between them.
+    /// Splits the stream into two halves for two tasks, without a lock between them.
     #[must_use]
     pub fn into_split(self) -> (Reader, Writer) {
         (self.reader, self.writer)
     }
 }
 
-/// How far the end of one half is.
+/// The state of the end of one half.
 enum End {
     /// Not seen yet.
     Far(Diagnosis),
-    /// Seen; what is to be said of it is being written down.
+    /// Seen; waiting for the child's last messages.
     Near(Pin<Box<dyn Future<Output = ()> + Send + Sync>>),
-    /// May be told.
+    /// May be reported.
     Here,
 }
 
 impl End {
-    /// Ready when the end may be told. To be called when it was seen, until it is ready.
+    /// Ready when the end may be reported. Call it from when the end was seen until it is ready.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let End::Far(diagnosis) = self {
             let diagnosis = diagnosis.clone();
@@ -138,13 +137,13 @@ impl std::fmt::Debug for End {
     }
 }
 
-/// A descriptor that is watched, but for the time for which it is lent.
+/// A descriptor that is polled, except while it is lent.
 #[derive(Debug)]
 struct Input {
-    /// Both the same; one of them is there.
+    /// The same descriptor with and without polling; one of the two is set.
     watched: Option<AsyncFd<File>>,
     lent: Option<File>,
-    /// What watches it, also for who reads again from elsewhere.
+    /// The runtime that polls it, kept for reads outside of it.
     runtime: Handle,
 }
 
@@ -173,13 +172,12 @@ impl Input {
 }
 
 impl Reader {
-    /// A further descriptor of what is read, nonblocking, for a thread that waits in it by itself.
-    /// Nobody watches it then, which would wake this process for each piece that comes, until this
-    /// half is read again. That is what is to be done when the descriptor is at its end, or fails:
-    /// here the end is told as that of any stream.
+    /// A duplicate of the descriptor, nonblocking, for a thread that polls it itself. The runtime stops
+    /// polling, which would wake this process for each packet, until this half is read again. Read
+    /// this half again when the descriptor is at its end or fails: the end is reported here.
     ///
     /// # Errors
-    /// The system's, which has no more descriptors.
+    /// The system's, if no descriptor is left.
     pub fn lend(&mut self) -> io::Result<OwnedFd> {
         self.input.lend()
     }
@@ -196,7 +194,7 @@ impl Reader {
             match ready.try_io(|input| read(input.get_ref(), buffer)) {
                 Ok(Ok(read)) => {
                     if self.short_is_all && (1..wanted).contains(&read) {
-                        // Saves the read that would find nothing.
+                        // Saves a read that would return nothing.
                         ready.clear_ready();
                     }
                     return Poll::Ready(Ok(()));
@@ -209,12 +207,12 @@ impl Reader {
     }
 }
 
-/// Reads into what is not filled, which need not be zeroed first.
+/// Reads into the unfilled part of the buffer, which need not be initialised.
 fn read(input: &File, buffer: &mut ReadBuf<'_>) -> io::Result<usize> {
-    // SAFETY: nothing that is initialised is made otherwise: bytes are written by the kernel alone.
+    // SAFETY: no initialised byte becomes uninitialised: only the kernel writes to the buffer.
     let (filled, _) = rustix::io::read(input, unsafe { buffer.unfilled_mut() })?;
     let read = filled.len();
-    // SAFETY: the kernel has just written so many bytes at the beginning of it.
+    // SAFETY: the kernel has just written this many bytes at its beginning.
     unsafe { buffer.assume_init(read) };
     buffer.advance(read);
     Ok(read)
@@ -229,22 +227,22 @@ impl AsyncRead for Reader {
         let before = buffer.remaining();
         let result = ready!(self.poll_input(context, buffer));
         if result.is_err() || (before > 0 && buffer.remaining() == before) {
-            // The descriptor says the same when it is asked again.
+            // The descriptor returns the same result when it is read again.
             ready!(self.end.poll(context));
         }
         Poll::Ready(result)
     }
 }
 
-/// A descriptor that is watched only while it takes nothing more. Watched all the time, it would
-/// wake this process whenever the other side has read something: once a request, for nothing.
+/// A descriptor that is polled only while it accepts no data. Polled all the time, it would wake this
+/// process whenever the other side has read: once per request, for nothing.
 #[derive(Debug)]
 struct Output {
     file: File,
-    /// The same open file description, which can be watched apart from a [`Reader`]'s.
+    /// A duplicate descriptor, which can be polled separately from a [`Reader`]'s.
     idle: Option<File>,
     full: Option<AsyncFd<File>>,
-    /// What watches it, also for who writes from elsewhere.
+    /// The runtime that polls it, kept for writes outside of it.
     runtime: Handle,
 }
 
@@ -253,7 +251,7 @@ impl Output {
         set_nonblocking(&descriptor)?;
         let file = File::from(descriptor);
         let idle = Some(file.try_clone()?);
-        // Whether it can be watched is told now.
+        // Fails now if the descriptor cannot be polled.
         let mut output = Output { file, idle, full: None, runtime: Handle::current() };
         output.watch()?;
         output.unwatch();
@@ -264,7 +262,7 @@ impl Output {
         let _inside = self.runtime.enter();
         let file = match self.idle.take() {
             Some(file) => file,
-            // It was lost with an attempt that failed.
+            // It was dropped by an attempt that failed.
             None => self.file.try_clone()?,
         };
         self.full = Some(watched(file, Interest::WRITABLE)?);
@@ -307,8 +305,8 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        // A reader may have the same socket, which then is not closed. Of a pipe, closing is the only
-        // end of file, and this call does nothing.
+        // A reader may hold the same socket, so that closing this one is no end of file. On a pipe
+        // this call does nothing; closing it is the end of file.
         let _ = rustix::net::shutdown(&self.file, Shutdown::Write);
     }
 }
@@ -392,15 +390,15 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// Whether it is a socket that gives bytes as they lie, without bounds between them. Some drivers of
-/// vsock give a packet at a time.
+/// Whether it is a stream socket that delivers bytes without packet boundaries. Some vsock drivers
+/// deliver a packet at a time.
 fn is_plain_stream(descriptor: &OwnedFd) -> bool {
     let domains = [AddressFamily::UNIX, AddressFamily::INET, AddressFamily::INET6];
     sockopt::socket_type(descriptor) == Ok(SocketType::STREAM)
         && sockopt::socket_domain(descriptor).is_ok_and(|domain| domains.contains(&domain))
 }
 
-/// Makes a descriptor nonblocking and watches it.
+/// Makes a descriptor nonblocking and polls it.
 pub(crate) fn polled(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<File>> {
     set_nonblocking(&descriptor)?;
     watched(File::from(descriptor), interest)
@@ -412,7 +410,7 @@ fn set_nonblocking(descriptor: &OwnedFd) -> io::Result<()> {
 
 fn watched(file: File, interest: Interest) -> io::Result<AsyncFd<File>> {
     // SAFETY: a `File` owns its descriptor, which therefore is open and the same one until the
-    // `File` is dropped, and nobody can take it out but by `into_inner`.
+    // `File` is dropped, and only `into_inner` can take it out.
     Ok(unsafe { AsyncFd::register_with_interest(file, interest) }?)
 }
 
@@ -474,7 +472,7 @@ mod tests {
         assert_eq!(back, "back");
     }
 
-    /// Handles are closed by whoever has them last, who may be no task.
+    /// Handles are closed by their last owner, which may be outside of the runtime.
     #[tokio::test]
     async fn who_is_outside_of_the_runtime_may_fill_a_socket() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();

@@ -1,16 +1,16 @@
-//! Users and groups of this machine by name, wherever they are kept (files, LDAP …): that is for
-//! the C library to know, which has no safe interface in Rust's.
+//! Looks up local users and groups by name in any database (files, LDAP …) by the C library, for which
+//! Rust's standard library has no safe interface.
 
 use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// The buffer for an entry starts with this and is doubled up to the limit below; a group with
-/// thousands of members needs more than the C library's hint says.
+/// Initial size of the buffer for an entry, in bytes. It is doubled up to the limit below; a group with
+/// thousands of members needs more than the C library's hint.
 const FIRST_BUFFER_BYTES: usize = 4 << 10;
 
-/// An entry that needs more is taken for an error.
+/// An entry that needs a larger buffer is an error.
 const MAX_BUFFER_BYTES: usize = 16 << 20;
 
 /// The id of the user with this name.
@@ -19,7 +19,7 @@ pub fn user_id(name: &[u8]) -> io::Result<Option<u32>> {
         let mut entry = MaybeUninit::<libc::passwd>::uninit();
         let mut found = ptr::null_mut();
         // SAFETY: all pointers are valid for the call, and the length is the buffer's. `found` is
-        // null, or points to `entry`, which the call has filled then.
+        // null, or points to `entry`, which the call has then filled.
         unsafe {
             let error = libc::getpwnam_r(
                 name.as_ptr(),
@@ -52,7 +52,7 @@ pub fn group_id(name: &[u8]) -> io::Result<Option<u32>> {
     })
 }
 
-/// Calls `get` with a buffer that is large enough. A name with a NUL in it is nobody's.
+/// Calls `get` with a buffer that is large enough. A name that contains a NUL byte is never found.
 fn look_up(
     name: &[u8],
     get: impl Fn(&CStr, &mut [u8]) -> (i32, Option<u32>),
@@ -67,7 +67,7 @@ fn look_up(
                 buffer.resize(buffer.len() * 2, 0);
             }
             (libc::EINTR, _) => {}
-            // getpwnam(3): these too may stand for "not found".
+            // getpwnam(3): these may also mean "not found".
             (0 | libc::ENOENT | libc::ESRCH, found) => return Ok(found),
             (error, _) => return Err(io::Error::from_raw_os_error(error)),
         }

@@ -1,13 +1,9 @@
-//! The kernel's requests as operations of the [`Vfs`], and its answers as FUSE's.
+//! Translates the kernel's requests into operations of the [`Vfs`], and its results into replies.
 //!
-//! Nothing is decided here. The two crates do not know each other; this is the one place that
-//! knows both.
+//! Only this module knows both crates, `fuse` and `vfs`. It translates and decides nothing: how files
+//! are opened is decided in [`open_modes`](crate::open_modes).
 
 pub mod ending;
-mod kept;
-mod unasked;
-mod unopened;
-mod ways;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -20,94 +16,99 @@ use vfs::{
 };
 
 use crate::attributes::{Attribute, Attributes, digest_value};
+use crate::open_modes::no_open::NoOpen;
+use crate::open_modes::no_opendir::NoOpendir;
+use crate::open_modes::passthrough::{Passthrough, Verdict};
 use ending::Ending;
-use unasked::Unasked;
-use unopened::Unopened;
-use ways::{Verdict, Ways};
 
-/// `st_blksize`: what `cat`, `cp` and stdio read at a time. One request of the kernel's usual
-/// readahead, so that programs which read past the page cache do not ask for single pages.
+/// `st_blksize`: how much `cat`, `cp` and stdio read at a time. The size of a request of the kernel's
+/// usual readahead, so that programs that bypass the page cache do not request single pages.
 const BLOCK_SIZE: u32 = 128 << 10;
 
 /// A [`Vfs`] as a FUSE file system.
 pub struct Adapter {
     vfs: Arc<Vfs>,
     attributes: Attributes,
-    /// Nothing can be changed through the mount.
+    /// The mount is read-only.
     read_only: bool,
-    /// Not set where the kernel reads nothing by itself.
-    ways: OnceLock<Ways>,
-    /// `None` where it tells of each open.
-    unopened: Option<Unopened>,
-    /// The same of directories; not used where that is `None`.
-    unasked: Unasked,
+    /// Set if the kernel supports passthrough and it is enabled.
+    passthrough: OnceLock<Passthrough>,
+    /// `None` if the kernel sends OPEN requests.
+    no_open: Option<NoOpen>,
+    /// Used only together with `no_open`.
+    no_opendir: NoOpendir,
     ending: Ending,
     silence: Option<Box<dyn Fn() -> Duration + Send + Sync>>,
 }
 
 impl Adapter {
-    /// A file system whose files have these [extended attributes](crate::attributes). What they
-    /// cost: before the first write to a file the kernel asks for another attribute, and is
-    /// answered without asking anybody; see [`fuse::Config::handle_killpriv`], which is to be set
-    /// where there are any.
+    /// A file system whose files have these [extended attributes](crate::attributes). Their cost:
+    /// before the first write to a file the kernel requests another attribute, which is answered
+    /// without a request to the server. With attributes, set [`fuse::Config::handle_killpriv`].
     pub fn new(vfs: Arc<Vfs>, attributes: Attributes) -> Adapter {
-        let (ways, unopened, unasked) = (OnceLock::new(), None, Unasked::default());
-        let ending = Ending::default();
-        let silence = None;
-        Adapter { vfs, attributes, read_only: false, ways, unopened, unasked, ending, silence }
+        Adapter {
+            vfs,
+            attributes,
+            read_only: false,
+            passthrough: OnceLock::new(),
+            no_open: None,
+            no_opendir: NoOpendir::default(),
+            ending: Ending::default(),
+            silence: None,
+        }
     }
 
-    /// How the end of the mount gets on.
+    /// The progress of writing the remaining data at the end of the mount.
     pub fn ending(&self) -> &Ending {
         &self.ending
     }
 
-    /// Nothing can be changed through the mount, so that no close has anything to wait for.
+    /// The mount is read-only, so that no close has data to wait for.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Adapter {
         self.read_only = read_only;
         self
     }
 
-    /// The kernel opens and closes files without asking. To be set only where nothing ever changes,
-    /// neither at the remote nor through the mount, and where the kernel reads nothing by itself.
+    /// The kernel opens and closes files without requests. Set this only if nothing ever changes,
+    /// neither at the remote nor through the mount, and passthrough is not used.
     #[must_use]
-    pub fn unasked_opens(mut self, unasked: bool) -> Adapter {
-        self.unopened = unasked.then(Unopened::default);
+    pub fn no_open(mut self, no_open: bool) -> Adapter {
+        self.no_open = no_open.then(NoOpen::default);
         self
     }
 
-    /// `silence` returns for how long a server has been silent that calls wait for.
+    /// `silence` returns for how long a server has been silent while calls wait for it.
     #[must_use]
     pub fn silence(mut self, silence: impl Fn() -> Duration + Send + Sync + 'static) -> Adapter {
         self.silence = Some(Box::new(silence));
         self
     }
 
-    /// How many opens have been left to the kernel.
+    /// Number of opens with passthrough so far.
     pub fn opened_through(&self) -> u64 {
-        self.ways.get().map_or(0, Ways::through)
+        self.passthrough.get().map_or(0, Passthrough::opens)
     }
 
-    /// Tells the kernel of an open file, and who reads it.
+    /// The reply to an open: the handle, and how the kernel reads and caches the file.
     fn opened(&self, ino: u64, opened: vfs::Opened) -> Result<fuse::Opened> {
         let mut reply = fuse::Opened::new(opened.handle.0);
         reply.flags.keep_cache = opened.keep_cache;
         reply.flags.direct_io = opened.direct_io;
         reply.flags.parallel_direct_writes = opened.direct_io;
         reply.flags.noflush = self.read_only;
-        let Some(ways) = self.ways.get() else { return Ok(reply) };
+        let Some(passthrough) = self.passthrough.get() else { return Ok(reply) };
         let backing = self.vfs.backing(opened.handle);
-        match ways.open(ino, backing.as_deref()) {
+        match passthrough.open(ino, backing.as_deref()) {
             Verdict::Ordinary => {}
-            Verdict::Through(backing) => {
+            Verdict::Passthrough(backing) => {
                 reply.flags.passthrough = Some(backing);
-                // What goes with pages does not go with this.
+                // Flags about pages are invalid with passthrough.
                 reply.flags.keep_cache = false;
                 reply.flags.direct_io = false;
                 reply.flags.parallel_direct_writes = false;
             }
-            Verdict::Parted => {
+            Verdict::NeedsNewInode => {
                 self.vfs.part(opened.handle);
                 return Err(Errno::ESTALE);
             }
@@ -153,7 +154,7 @@ fn open_request(flags: i32) -> OpenRequest {
     let access = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => Access::Read,
         libc::O_WRONLY => Access::Write,
-        // 3 is Linux's own: for ioctl(2) alone, to who may both read and write.
+        // 3 is specific to Linux: for ioctl(2) only, with read and write permission.
         _ => Access::ReadWrite,
     };
     OpenRequest {
@@ -161,13 +162,13 @@ fn open_request(flags: i32) -> OpenRequest {
         append: flags & libc::O_APPEND != 0,
         truncate: flags & libc::O_TRUNC != 0,
         direct: flags & libc::O_DIRECT != 0,
-        // Has the bit of O_DSYNC in it.
+        // Includes the bit of O_DSYNC.
         sync: flags & libc::O_SYNC != 0,
     }
 }
 
-/// What becomes of who closes a file. Of who cannot be seen nothing is known, so he is to be told
-/// of errors.
+/// Whether the caller of close(2) can still receive errors. If the caller cannot be examined, errors
+/// are reported.
 fn closer(caller: Caller) -> Closer {
     match caller {
         Caller::Running | Caller::Unknown => Closer::Stays,
@@ -176,7 +177,7 @@ fn closer(caller: Caller) -> Closer {
     }
 }
 
-/// Both kinds of the kernel's listings.
+/// The reply of a READDIR or a READDIRPLUS request.
 enum Sink<'a> {
     Names(&'a mut DirSink),
     Plus(&'a mut PlusSink),
@@ -203,46 +204,46 @@ impl Listing for Sink<'_> {
     }
 }
 
-/// Instead of an offset of what is to be dropped.
+/// As the offset of an invalidation: drop attributes, but no pages.
 const ATTRIBUTES_ONLY: i64 = -1;
 
-const UNHEARD: &str = "too many changes at once for the kernel to hear of all";
+const DROPPED: &str = "notifications to the kernel were dropped: too many changes at once";
 
-/// Tells the kernel what is not true any longer.
+/// Sends invalidations to the kernel.
 struct Kernel {
     notifier: fuse::Notifier,
-    /// It reports each open, so that what is open is known to be in use.
+    /// The kernel sends OPEN requests, so that open files are known to be in use.
     reports_opens: bool,
 }
 
 impl vfs::Invalidate for Kernel {
     fn content(&self, ino: Ino) {
         if !self.notifier.inval_inode(ino.0, 0, 0) {
-            tracing::warn!("{UNHEARD}");
+            tracing::warn!("{DROPPED}");
         }
     }
 
     fn names(&self, in_root: &[Name]) {
         let drop_name = |name: &Name| self.notifier.inval_entry(Ino::ROOT.0, name.as_bytes());
         let name = |all: bool, name: &Name| drop_name(name) && all;
-        let told = self.notifier.expire_all_names() || in_root.iter().fold(true, name);
-        if !self.notifier.inval_inode(Ino::ROOT.0, ATTRIBUTES_ONLY, 0) || !told {
-            tracing::warn!("{UNHEARD}");
+        let sent = self.notifier.expire_all_names() || in_root.iter().fold(true, name);
+        if !self.notifier.inval_inode(Ino::ROOT.0, ATTRIBUTES_ONLY, 0) || !sent {
+            tracing::warn!("{DROPPED}");
         }
     }
 
     fn surplus(&self, inodes: Vec<Surplus>) {
         if self.notifier.prunes() {
             let inos: Vec<u64> = inodes.iter().map(|inode| inode.ino.0).collect();
-            // It is asked again for what it does not hear of.
+            // The request is repeated for inodes that the kernel does not forget.
             let _ = self.notifier.prune(&inos);
             return;
         }
         if !self.reports_opens {
-            // A program that runs, or a library that is loaded, would be shown as deleted.
+            // A running program or a loaded library would be shown as deleted.
             return;
         }
-        // A directory may be somebody's working directory, which has to keep its name.
+        // A directory may be a working directory, which has to keep its name.
         let files = inodes.iter().filter(|inode| inode.kind != FileKind::Directory);
         for file in files {
             if !self.notifier.inval_entry(file.parent.0, file.name.as_bytes()) {
@@ -254,20 +255,20 @@ impl vfs::Invalidate for Kernel {
 
 impl fuse::Filesystem for Adapter {
     fn init(&self, started: &fuse::Started) {
-        let (notifier, reports_opens) = (started.notifier.clone(), self.unopened.is_none());
+        let (notifier, reports_opens) = (started.notifier.clone(), self.no_open.is_none());
         self.vfs.set_invalidate(Arc::new(Kernel { notifier, reports_opens }));
         if let Some(passthrough) = &started.passthrough {
-            // Called once.
-            let _ = self.ways.set(Ways::new(passthrough.clone()));
+            // INIT comes once.
+            let _ = self.passthrough.set(Passthrough::new(passthrough.clone()));
         }
     }
 
     async fn destroy(&self) {
         self.vfs.end_background();
-        if let Some(unopened) = &self.unopened {
-            unopened.clear();
+        if let Some(no_open) = &self.no_open {
+            no_open.clear();
         }
-        self.unasked.clear();
+        self.no_opendir.clear();
         self.ending.drain(&self.vfs).await;
     }
 
@@ -284,9 +285,9 @@ impl fuse::Filesystem for Adapter {
     }
 
     fn forget(&self, ino: u64, count: u64) {
-        if let Some(unopened) = &self.unopened {
-            unopened.forget(ino);
-            self.unasked.forget(ino);
+        if let Some(no_open) = &self.no_open {
+            no_open.forget(ino);
+            self.no_opendir.forget(ino);
         }
         self.vfs.forget(Ino(ino), count);
     }
@@ -397,8 +398,9 @@ impl fuse::Filesystem for Adapter {
     }
 
     async fn open(&self, _: &Context, ino: u64, open: &Open) -> Result<fuse::Opened> {
-        if self.unopened.is_some() {
-            // Then the kernel does not ask again, keeps pages over opens, and reads without handle.
+        if self.no_open.is_some() {
+            // The kernel then sends no further OPEN, keeps pages across opens, and reads without
+            // a handle.
             return Err(Errno::ENOSYS);
         }
         if open.kill_suidgid {
@@ -406,7 +408,7 @@ impl fuse::Filesystem for Adapter {
         }
         let request = open_request(open.flags);
         let mut opened = self.opened(ino, self.vfs.open(Ino(ino), request).await?)?;
-        // Who has written nothing through it waits for nothing, and is told nothing.
+        // Without written data, close has nothing to wait for and no error to report.
         opened.flags.noflush |= request.access == Access::Read;
         Ok(opened)
     }
@@ -427,8 +429,8 @@ impl fuse::Filesystem for Adapter {
     }
 
     async fn read(&self, _: &Context, ino: u64, read: &fuse::Read) -> Result<Data> {
-        if let Some(unopened) = &self.unopened {
-            return unopened.read(&self.vfs, ino, read.offset, read.size).await;
+        if let Some(no_open) = &self.no_open {
+            return no_open.read(&self.vfs, ino, read.offset, read.size).await;
         }
         self.vfs.read(Handle(read.fh), read.offset, read.size).await
     }
@@ -448,7 +450,7 @@ impl fuse::Filesystem for Adapter {
     }
 
     async fn flush(&self, ctx: &Context, _: u64, fh: u64, _: u64) -> Result<()> {
-        if self.unopened.is_some() {
+        if self.no_open.is_some() {
             return Err(Errno::ENOSYS);
         }
         self.vfs.flush_for(Handle(fh), || async { closer(ctx.caller().await) }).await
@@ -456,24 +458,24 @@ impl fuse::Filesystem for Adapter {
 
     async fn release(&self, _: &Context, ino: u64, release: &fuse::Release) -> Result<()> {
         self.vfs.release(Handle(release.fh));
-        if let Some(ways) = self.ways.get() {
-            ways.release(ino);
+        if let Some(passthrough) = self.passthrough.get() {
+            passthrough.release(ino);
         }
         Ok(())
     }
 
     async fn fsync(&self, _: &Context, _: u64, fh: u64, _: bool) -> Result<()> {
-        if self.unopened.is_some() {
-            // Nothing was written.
+        if self.no_open.is_some() {
+            // No data was written.
             return Err(Errno::ENOSYS);
         }
         self.vfs.fsync(Handle(fh)).await
     }
 
     async fn opendir(&self, _: &Context, ino: u64, _: i32) -> Result<fuse::Opened> {
-        if self.unopened.is_some() {
-            // The kernel does not ask again, and keeps listings: every one that has the version of
-            // the protocol that we need (7.29 brought it).
+        if self.no_open.is_some() {
+            // The kernel then sends no further OPENDIR, and caches listings (since version 7.29 of
+            // the protocol, which is required).
             return Err(Errno::ENOSYS);
         }
         Ok(fuse::Opened::new(self.vfs.opendir(Ino(ino)).await?.0))
@@ -487,9 +489,9 @@ impl fuse::Filesystem for Adapter {
         offset: u64,
         sink: &mut DirSink,
     ) -> Result<()> {
-        if self.unopened.is_some() {
+        if self.no_open.is_some() {
             let mut sink = Sink::Names(sink);
-            return self.unasked.readdir(&self.vfs, ino, offset, false, &mut sink).await;
+            return self.no_opendir.readdir(&self.vfs, ino, offset, false, &mut sink).await;
         }
         self.vfs.readdir(vfs::DirHandle(fh), offset, false, &mut Sink::Names(sink)).await
     }
@@ -502,9 +504,9 @@ impl fuse::Filesystem for Adapter {
         offset: u64,
         sink: &mut PlusSink,
     ) -> Result<()> {
-        if self.unopened.is_some() {
+        if self.no_open.is_some() {
             let mut sink = Sink::Plus(sink);
-            return self.unasked.readdir(&self.vfs, ino, offset, true, &mut sink).await;
+            return self.no_opendir.readdir(&self.vfs, ino, offset, true, &mut sink).await;
         }
         self.vfs.readdir(vfs::DirHandle(fh), offset, true, &mut Sink::Plus(sink)).await
     }
@@ -535,7 +537,7 @@ impl fuse::Filesystem for Adapter {
 
     async fn getxattr(&self, _: &Context, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
         if !self.attributes.are_there() {
-            // Then the kernel does not ask again.
+            // The kernel then sends no further GETXATTR.
             return Err(Errno::ENOSYS);
         }
         match self.attributes.named(name)? {
@@ -551,8 +553,8 @@ impl fuse::Filesystem for Adapter {
     }
 
     async fn lseek(&self, _: &Context, _: u64, fh: u64, offset: i64, whence: u32) -> Result<u64> {
-        if self.unopened.is_some() {
-            // The kernel then takes a file for all data, as we would.
+        if self.no_open.is_some() {
+            // The kernel then treats the file as all data, which is the answer.
             return Err(Errno::ENOSYS);
         }
         let what = match whence as i32 {

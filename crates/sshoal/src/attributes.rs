@@ -1,24 +1,24 @@
-//! Extended attributes: those that tell where a file is, of mounts with branches, and those that
-//! tell digests of contents, of mounts with a cache on disk.
+//! Extended attributes: the branch and host of a file, on mounts with branches, and digests of
+//! contents, on mounts with a disk cache.
 //!
 //! | name | value |
 //! |---|---|
 //! | `user.sshoal.branch` | the branch whose file is shown, as the user wrote it |
-//! | `user.sshoal.host` | its host; `localhost` for a directory of this machine |
-//! | `user.sshoal.branches` | all branches that have the name, a line each, that one first |
+//! | `user.sshoal.host` | its host; `localhost` for a local directory |
+//! | `user.sshoal.branches` | all branches that have the name, one per line, the shown one first |
 //! | `user.md5`, `user.sha1`, `user.sha256` | the digest of the content, as text |
-//! | `user.checksum.md5`, `….sha1`, `….sha256`, `….blake3` | the same as bytes |
+//! | `user.checksum.md5`, `….sha1`, `….sha256`, `….blake3` | the digest as bytes |
 //!
-//! The names of digests can be others (`digest_attribute`). A digest that is not known for certain
-//! to be that of the present content is `ENODATA`.
+//! Further names of digests can be configured (`digest_attribute`). If a digest is not certain to be
+//! that of the current content, the result is `ENODATA`.
 //!
-//! They answer to their names and are not listed, as those of CephFS, since whoever copies a file
-//! with its attributes (`cp -a`, `rsync -X`, `tar --xattrs`) would copy what is not true of the
-//! copy. No other attribute exists, since SFTP has none, and none can be set: that and listing are
-//! not answered at all, so that the kernel asks once only and gives `EOPNOTSUPP` by itself.
+//! The attributes can be read by name but are not listed, as those of CephFS: programs that copy a file
+//! with its attributes (`cp -a`, `rsync -X`, `tar --xattrs`) would copy values that are wrong for the
+//! copy. No other attribute exists, since SFTP has none, and none can be set: these requests and
+//! listing are answered with ENOSYS, so that the kernel sends them only once and returns `EOPNOTSUPP`.
 //!
-//! All other names are `EOPNOTSUPP` and never `ENODATA`, without asking anybody: from that `ls -l`
-//! learns not to ask about the next file.
+//! All other names are `EOPNOTSUPP`, never `ENODATA`, without a request to the server: `ls -l` then
+//! does not query the next file.
 
 use base::{DigestEffort, DigestKind, Errno, Location, Result};
 
@@ -26,25 +26,25 @@ use crate::mount::disk::{DigestAttribute, DigestMode, DiskOptions};
 
 const PREFIX: &[u8] = b"user.sshoal.";
 
-/// Those that the files of a mount have.
+/// The attributes of the files of a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// They tell where a file is.
+    /// Whether the attributes of the branch exist.
     places: bool,
     digests: Vec<DigestAttribute>,
     effort: Option<DigestEffort>,
 }
 
-/// One of them.
+/// One attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attribute {
-    /// Where a file is.
+    /// The location of a file.
     Place(Place),
-    /// A digest of its content, as text or as bytes.
+    /// A digest of the content, as text or as bytes.
     Digest { kind: DigestKind, effort: DigestEffort, is_hex: bool },
 }
 
-/// What is told of where a file is.
+/// An attribute of the location of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Branch,
@@ -53,7 +53,7 @@ pub enum Place {
 }
 
 impl Attributes {
-    /// Those of a mount that tells of its branches (`places`), and has this cache on disk.
+    /// The attributes of a mount with branches (`places`) and with this disk cache.
     pub fn new(places: bool, disk: Option<&DiskOptions>) -> Attributes {
         let effort = match disk.map(|disk| disk.digest) {
             None | Some(DigestMode::Off) => None,
@@ -64,13 +64,13 @@ impl Attributes {
         Attributes { places, digests: digests.unwrap_or_default(), effort }
     }
 
-    /// Whether there are any. Without, the kernel is not to ask twice.
+    /// Whether there are any. If not, the kernel is told to send no further requests.
     #[must_use]
     pub fn are_there(&self) -> bool {
         self.places || !self.digests.is_empty()
     }
 
-    /// The one with this name.
+    /// The attribute with this name.
     pub fn named(&self, name: &[u8]) -> Result<Attribute> {
         if let Some(place) = name.strip_prefix(PREFIX).filter(|_| self.places) {
             return Ok(Attribute::Place(match place {
@@ -86,7 +86,7 @@ impl Attributes {
     }
 }
 
-/// A digest as an attribute has it.
+/// A digest as the value of an attribute.
 pub fn digest_value(digest: Option<bytes::Bytes>, is_hex: bool) -> Result<Vec<u8>> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digest = digest.ok_or(Errno::ENODATA)?;
@@ -98,8 +98,8 @@ pub fn digest_value(digest: Option<bytes::Bytes>, is_hex: bool) -> Result<Vec<u8
 }
 
 impl Place {
-    /// What it is of a file that was located so. What is nowhere, such as a directory above the
-    /// places of branches, and what has no name any more has none.
+    /// The value for a located file. Directories above the places of branches, and unlinked files, have
+    /// none.
     pub fn value(self, located: Result<Vec<Location>>) -> Result<Vec<u8>> {
         let locations = match located {
             Err(Errno::ESTALE | Errno::ENOENT) => Vec::new(),

@@ -16,8 +16,8 @@
 //! 1. The child has left the terminal before the parent learns of success, so nothing that ends
 //!    with the parent's session can reach it.
 //! 2. The pipe's end is closed on exec in the child: ssh never holds it open.
-//! 3. A child that dies without a word ends the parent with the child's exit code: it has printed
-//!    its reason itself.
+//! 3. If the child ends without a message in the pipe, the parent exits with the child's exit code: the
+//!    child has printed the reason itself.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -39,19 +39,19 @@ use crate::systemd;
 /// keeps a grandchild that inherits the variable from taking it for its own.
 const VARIABLE: &str = "SSHOAL_READY_PIPE";
 
-/// What fits into a pipe at once (its capacity by Linux's default is 64 KiB), so that writing a
-/// message never waits.
+/// Maximum length of a message in bytes: less than the default capacity of a pipe on Linux (64 KiB),
+/// so that writing it never blocks.
 const MAX_TEXT_BYTES: usize = 60 * 1024;
 
 /// Which of the two processes this is.
 pub enum Side {
-    /// The one that was started by the user: exit with this code.
+    /// The process started by the user: exit with this code.
     Parent(u8),
-    /// The one that mounts, and says through this how it went.
+    /// The process that mounts, and reports the result through this.
     Mount(Ready),
 }
 
-/// Decides which side this process is on, and starts the other side where it takes two.
+/// Determines which of the two processes this is, and starts the other one unless in the foreground.
 ///
 /// `log` is where standard error goes once the mount is in the background. Must be called before
 /// any thread is started.
@@ -70,7 +70,7 @@ pub fn enter(foreground: bool, log: Option<&Path>, program: &'static str) -> Res
     }
     command.args(arguments);
     let (mut child, pipe) = start(command)
-        .map_err(|error| Problem::new("cannot start the background process", error.to_string()))?;
+        .map_err(|error| Problem::new("background process", format!("cannot start: {error}")))?;
     let outcome = wait(&mut child, pipe);
     if let Some(text) = &outcome.text {
         eprintln!("{program}: {text}");
@@ -78,8 +78,8 @@ pub fn enter(foreground: bool, log: Option<&Path>, program: &'static str) -> Res
     Ok(Side::Parent(outcome.code))
 }
 
-/// `/proc/self/exe` also works when the file was replaced meanwhile, but would show as `exe` in
-/// `ps`.
+/// The path of this program. `/proc/self/exe` also works when the file was replaced meanwhile, but
+/// `ps` would show the child as `exe`.
 fn own_program() -> std::path::PathBuf {
     match std::env::current_exe() {
         Ok(path) if path.exists() => path,
@@ -87,7 +87,7 @@ fn own_program() -> std::path::PathBuf {
     }
 }
 
-/// How the child fared, as the parent sees it.
+/// The exit code and message for the parent.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     code: u8,
@@ -112,21 +112,20 @@ fn wait(child: &mut Child, pipe: File) -> Outcome {
     match (read, message.split_first()) {
         (Ok(_), Some((&EXIT_OK, _))) => Outcome { code: EXIT_OK, text: None },
         (Ok(_), Some((&code, text))) => {
-            // The child's last steps are its own, but its parent may start anew at once, so it
-            // should be gone by then.
+            // The user may mount again at once, so the child should have ended by then.
             let _ = child.wait();
             let text = String::from_utf8_lossy(text).into_owned();
             Outcome { code, text: (!text.is_empty()).then_some(text) }
         }
-        _ => end_without_a_word(child),
+        _ => end_without_message(child),
     }
 }
 
-fn end_without_a_word(child: &mut Child) -> Outcome {
+fn end_without_message(child: &mut Child) -> Outcome {
     let failed = |text: String| Outcome { code: EXIT_FAILURE, text: Some(text) };
     match child.wait() {
         Ok(status) => match (status.code(), status.signal()) {
-            // It ended of its own will and has said why.
+            // It has exited, and has printed the reason.
             (Some(code), _) => {
                 Outcome { code: u8::try_from(code).unwrap_or(EXIT_FAILURE), text: None }
             }
@@ -135,7 +134,7 @@ fn end_without_a_word(child: &mut Child) -> Outcome {
             }
             (None, None) => failed(format!("the background process ended: {status}")),
         },
-        Err(error) => failed(format!("lost the background process: {error}")),
+        Err(error) => failed(format!("cannot wait for the background process: {error}")),
     }
 }
 
@@ -153,23 +152,23 @@ fn inherited_pipe() -> Option<OwnedFd> {
     if !is_open {
         return None;
     }
-    // SAFETY: the parent has left this descriptor open for exactly this use, its number comes from
-    // that very parent, and it is taken once: it is closed on exec and no longer inheritable from
-    // here on, which the check below tells from a second call.
+    // SAFETY: the parent has left this descriptor open for this purpose, and its number comes from
+    // this process's parent. It is taken only once: from here on it is closed on exec, by which the
+    // check below recognizes a second call.
     let pipe = unsafe { OwnedFd::from_raw_fd(number) };
     let is_fresh = fcntl_getfd(&pipe).is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC));
     let is_pipe =
         fstat(&pipe).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
     if !is_fresh || !is_pipe || fcntl_setfd(&pipe, FdFlags::CLOEXEC).is_err() {
-        // Not ours, so not to be closed either.
+        // Another descriptor, which must not be closed.
         std::mem::forget(pipe);
         return None;
     }
     Some(pipe)
 }
 
-/// A link is not followed: in a directory for all it could be another user's, who chooses by it what
-/// is appended to.
+/// Opens the log file. A symbolic link is not followed: in a shared directory it could be another
+/// user's, who would choose the file that is appended to.
 fn open_log(path: &Path) -> Result<File, Problem> {
     OpenOptions::new()
         .create(true)
@@ -180,10 +179,10 @@ fn open_log(path: &Path) -> Result<File, Problem> {
         .map_err(|error| Problem::new(format!("log file '{}'", printable(path)), error.to_string()))
 }
 
-/// The duty to say whether the mount came about: exactly one of its methods is called.
+/// Reports to the parent whether the mount was created: call exactly one of its methods.
 ///
-/// Dropped without a word, the parent waits for the end of this process and takes over its exit
-/// code, so errors may also be printed here, to standard error, before [`succeeded`](Self::succeeded).
+/// If it is dropped without a call, the parent waits for the end of this process and exits with its
+/// exit code; so errors may also be printed to standard error before [`succeeded`](Self::succeeded).
 pub struct Ready {
     /// `None` in the foreground.
     to_parent: Option<File>,
@@ -192,18 +191,18 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Whether this process is the one that the user started, and stays attached.
+    /// Whether this process was started by the user and stays attached to the terminal.
     #[must_use]
     pub fn is_foreground(&self) -> bool {
         self.to_parent.is_none()
     }
 
-    /// The mount is there and serves requests. Tells systemd, and, for a mount in the background,
-    /// leaves the terminal: a session of its own, `/` as directory, standard input and output on
-    /// `/dev/null`, standard error too or in the log file.
+    /// The mount exists and serves requests. Notifies systemd, and, for a mount in the background,
+    /// detaches from the terminal: a session of its own, `/` as directory, standard input and output on
+    /// `/dev/null`, standard error on the log file or `/dev/null`.
     ///
-    /// Fails when the terminal cannot be left or the waiting parent is gone, which is how a user
-    /// withdraws a mount that takes too long; then the mount should not stay.
+    /// Fails if it cannot detach, or if the waiting parent has ended, since the user cancels a mount
+    /// that takes too long by killing the parent; then the mount should be removed.
     pub fn succeeded(self) -> io::Result<()> {
         let Some(mut to_parent) = self.to_parent else {
             std::env::set_current_dir("/")?;
@@ -221,8 +220,8 @@ impl Ready {
         to_parent.write_all(&[EXIT_OK])
     }
 
-    /// There is no mount, for the reason in `text` (`what: why`); the process that the user started
-    /// prints it and exits with `code`, which is not [`EXIT_OK`]. End this process afterwards.
+    /// Mounting failed for the reason in `text` (`what: why`); the process that the user started prints
+    /// it and exits with `code`, which is not [`EXIT_OK`]. End this process afterwards.
     pub fn failed(self, code: u8, text: &str) {
         let code = if code == EXIT_OK { EXIT_FAILURE } else { code };
         let cut = (0..=text.len().min(MAX_TEXT_BYTES)).rfind(|at| text.is_char_boundary(*at));
@@ -243,9 +242,9 @@ mod tests {
     use std::collections::HashMap;
     use std::os::unix::net::{UnixListener, UnixStream};
 
-    /// What [`as_a_child`] is to do; it does nothing without.
+    /// The role of [`as_a_child`]; without it the test does nothing.
     const ROLE: &str = "SSHOAL_TEST_ROLE";
-    /// Where it tells what became of it.
+    /// The file in which the child records its state.
     const FACTS: &str = "SSHOAL_TEST_FACTS";
     const LOG: &str = "SSHOAL_TEST_LOG";
 

@@ -1,6 +1,6 @@
-//! `sshoal branch`: the branches of a mount, as they are and changed while it runs.
+//! `sshoal branch`: shows and changes the branches of a mounted union.
 //!
-//! The daemon does it; this is the command's side. What the daemon does is told in [`change`].
+//! This is the command's side; the daemon's is in [`change`].
 
 pub mod change;
 
@@ -22,40 +22,40 @@ pub struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Show the branches in the order of search.
+    /// Show the branches in search order.
     List {
-        /// Where it is mounted.
+        /// The mount point.
         mountpoint: PathBuf,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Add a branch behind the others. Its host is connected to without asking for a password.
+    /// Add a branch after the others. Its host must accept the login without a password prompt.
     Add {
-        /// Where it is mounted.
+        /// The mount point.
         mountpoint: PathBuf,
-        /// As on the command line of a mount: `[PLACE=][user@]host:[dir][=WORDS]`, `local:/path`.
+        /// A source as for mounting: `[PLACE=][user@]host:[dir][=WORDS]` or `local:/path`.
         source: OsString,
     },
-    /// Take a branch out. What is on it stays there; what is open on it goes on until it is closed.
+    /// Remove a branch from the mount. Its files stay on its host; open files work until closed.
     Rm {
-        /// Where it is mounted.
+        /// The mount point.
         mountpoint: PathBuf,
-        /// As `sshoal branch list` calls it.
+        /// The branch, as `sshoal branch list` shows it.
         source: OsString,
     },
-    /// Change what may be done with a branch, or what its absence means.
+    /// Change the mode of a branch, or whether it is optional.
     Set {
-        /// Where it is mounted.
+        /// The mount point.
         mountpoint: PathBuf,
-        /// As `sshoal branch list` calls it.
+        /// The branch, as `sshoal branch list` shows it.
         source: OsString,
-        /// What it becomes.
+        /// The new setting.
         word: Word,
     },
 }
 
-/// Does what the words ask for.
+/// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let (mountpoint, change) = match arguments.what {
         What::List { mountpoint, json } => return list(&mountpoint, json),
@@ -83,10 +83,10 @@ fn list(mountpoint: &Path, json: bool) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A source that is sent to the daemon.
+/// A source as it is sent to the daemon.
 fn text(source: OsString) -> Result<String, Problem> {
     source.into_string().map_err(|source| {
         Problem::new(format!("source '{}'", printable(source)), "not valid UTF-8")
-            .hint("a branch with such a name can only be there from the start of the mount")
+            .hint("such a source can only be given when mounting")
     })
 }

@@ -1,7 +1,7 @@
-//! `sshoal cache`: the cache on this machine's disk, looked at and changed, also while mounts use it.
+//! `sshoal cache`: shows and changes the disk cache, also while mounts use it.
 //!
-//! What concerns the store as a whole is done here, in this process; what concerns files of a mount,
-//! its daemon does ([`job()`]), which knows whose they are.
+//! Commands about the store as a whole are carried out in this process. Commands about files of a
+//! mount are carried out by its daemon ([`job()`]), which knows their sources.
 
 pub mod job;
 pub mod places;
@@ -30,40 +30,40 @@ pub struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Show how large it is, its bounds, and what is pinned.
+    /// Show the size and the limits of the cache, and what is pinned.
     Status(Place),
-    /// List the contents, those used last at the end.
+    /// List the cached contents, the most recently used last.
     Ls(Place),
-    /// Read all of it, compare it with its checksums, and remove what is damaged.
+    /// Read the whole cache, compare it with its checksums, and remove what is damaged.
     Verify(Place),
-    /// Bring it within its bounds now, and sweep up what is left over.
+    /// Evict contents until the cache is within its limits, and remove leftovers.
     Gc {
         #[command(flatten)]
         place: Place,
-        /// Instead of the usual bound: bytes, or with K, M, G, T.
+        /// Limit to apply instead of the cache's own: bytes, or with K, M, G, T.
         #[arg(long, value_name = "SIZE")]
         size: Option<String>,
-        /// Leave so much of the disk free, instead of the usual.
+        /// Free space to leave on the disk instead of the cache's own setting.
         #[arg(long, value_name = "SIZE")]
         free: Option<String>,
     },
-    /// Remove everything but the pins. Mounts fetch anew what they need.
+    /// Remove all contents. The list of pins stays; mounts fetch again what they need.
     Clear(Place),
-    /// Keep files, or directories with all below them, from being evicted.
+    /// Protect files, or directories and all below them, from eviction.
     Pin {
-        /// In mounts with `cache=disk`.
+        /// Files or directories in mounts with `cache=disk`.
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
-    /// Take pins back.
+    /// Remove pins.
     Unpin {
-        /// As they were pinned.
+        /// The pinned paths, as they were given to `pin`.
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
-    /// Tell how much of files, or of directories with all below them, is here.
+    /// Show how much of files, or of directories and all below them, is cached.
     Check {
-        /// In mounts with `cache=disk`.
+        /// Files or directories in mounts with `cache=disk`.
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
@@ -72,12 +72,12 @@ enum What {
 /// Which cache.
 #[derive(Debug, clap::Args)]
 struct Place {
-    /// The directory of the cache, as `cache_dir=` of the mount has it.
+    /// The directory of the cache (default: that of a mount without cache_dir).
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-/// Does what the words ask for.
+/// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let json = arguments.json;
     match arguments.what {
@@ -138,7 +138,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// With the bounds of the mount that used it last.
+/// The store's configuration with the limits of the mount that used it last.
 fn as_mounts_have_it(dir: PathBuf) -> StoreConfig {
     let (size_bytes, free_bytes) = Store::bounds(&dir);
     StoreConfig { size_bytes, free_bytes, ..StoreConfig::new(dir) }
@@ -155,7 +155,7 @@ fn done() -> ExitCode {
 }
 
 fn bound(what: &str, text: &str) -> Result<u64, Problem> {
-    crate::mount::disk::size(text).map_err(|why| Problem::new(what.to_owned(), why))
+    crate::quantity::parse_bytes(text).map_err(|why| Problem::new(what.to_owned(), why))
 }
 
 fn job(
@@ -181,7 +181,7 @@ fn print<T: Serialize>(
 }
 
 impl Place {
-    /// The store, which has to be there.
+    /// Opens the store, which must exist.
     fn open(&self, config: impl Fn(PathBuf) -> StoreConfig) -> Result<Store, Problem> {
         let dir = match &self.dir {
             Some(dir) => dir.clone(),
@@ -189,8 +189,8 @@ impl Place {
         };
         if !dir.is_dir() {
             let what = format!("cache '{}'", printable(&dir));
-            return Err(Problem::new(what, "there is none")
-                .hint("a mount with cache=disk makes it; --dir DIR tells of another place"));
+            return Err(Problem::new(what, "does not exist")
+                .hint("mounting with cache=disk creates it; --dir DIR names another one"));
         }
         Store::open(config(dir)).map_err(|error| Problem::new("cache", error.to_string()))
     }

@@ -1,10 +1,10 @@
-//! Which command it is. A source always has a `:`, so that the name of a command never is one.
+//! The commands of the program. A source always contains a `:`, so no command's name is a source.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::branch;
 use crate::cache_command;
@@ -19,7 +19,8 @@ use crate::transfer::{self, Way};
 use crate::umount;
 use crate::warm;
 
-/// Everything but mounting, whose command line is sshfs's (see `mount::command_line`).
+/// The one table of commands: the help, the page of options and the suggestions are made from it.
+/// clap parses all command lines but that of `mount`, which is sshfs's (see `mount::command_line`).
 #[derive(Debug, Parser)]
 #[command(name = "sshoal", disable_help_subcommand = true, disable_version_flag = true)]
 struct Commands {
@@ -29,71 +30,103 @@ struct Commands {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Unmount, and wait until everything is written to the server.
+    /// Mount sources, or a mount of the configuration file (the default).
+    #[command(override_usage = "sshoal [mount] SOURCE... MOUNTPOINT [OPTIONS]\n\
+        sshoal mount NAME [MOUNTPOINT] [OPTIONS]\nsshoal mount --all")]
+    Mount,
+    /// Unmount, and wait until all data is written to the server.
     Umount {
-        /// Where it is mounted.
+        /// The mount point.
         mountpoint: PathBuf,
-        /// Detach it even if it is in use, and do not wait.
+        /// Detach the mount even if it is in use, and do not wait.
         #[arg(short = 'z', long)]
         lazy: bool,
     },
-    /// Show how mounts are: hosts, sessions, what is unwritten, who waits.
+    /// Show the state of mounts: hosts, sessions, unwritten data.
     Status(status::Arguments),
-    /// Show and change the branches of a mount while it runs.
-    Branch(branch::Arguments),
-    /// Look at the cache on disk, and change what it keeps.
+    /// Copy files and directories from other machines.
+    #[command(after_help = transfer::arguments::PULL_EXAMPLES,
+        override_usage = "sshoal pull [OPTIONS] SOURCE... TARGET")]
+    Pull(Box<transfer::Arguments>),
+    /// Copy files and directories to another machine.
+    #[command(after_help = transfer::arguments::PUSH_EXAMPLES,
+        override_usage = "sshoal push [OPTIONS] SOURCE... TARGET")]
+    Push(Box<transfer::Arguments>),
+    /// Show and change the disk cache: status, verify, clear, pin.
     Cache(cache_command::Arguments),
-    /// Fetch files of a mount into its cache on disk.
+    /// Fetch files of a mount into its disk cache.
     Warm(warm::Arguments),
-    /// Look at the configuration file.
+    /// Show and change the branches of a mounted union.
+    Branch(branch::Arguments),
+    /// Check or show the configuration file.
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// Copy from other machines to this one.
-    #[command(after_help = transfer::arguments::PULL_EXAMPLES,
-        override_usage = "sshoal pull [OPTIONS] SOURCE... TARGET")]
-    Pull(Box<transfer::Arguments>),
-    /// Copy from this machine to another one.
-    #[command(after_help = transfer::arguments::PUSH_EXAMPLES,
-        override_usage = "sshoal push [OPTIONS] SOURCE... TARGET")]
-    Push(Box<transfer::Arguments>),
-    /// Show what this program does, on a private server that is gone afterwards.
-    #[command(disable_help_flag = true)]
+    /// Demonstrate this program with a private, temporary SSH server.
+    #[command(disable_help_flag = true, override_usage = "sshoal demo [OPTIONS]")]
     Demo(Words),
-    /// Measure this program, its peers and the floor with the same work, in one run.
-    #[command(disable_help_flag = true)]
+    /// Benchmark sshoal against other programs.
+    #[command(disable_help_flag = true, override_usage = "sshoal bench [OPTIONS]")]
     Bench(Words),
-    /// Asks the file system on a mount point for attributes, in a process that may hang.
+    /// Request the attributes of a mount point, in a separate process since the request may hang.
     #[command(hide = true)]
     Probe { place: PathBuf },
-    /// Show help.
+    /// Show help about a command or an option, or about all options.
     Help {
-        /// `options` for all options, the name of an option, or a command.
+        /// A command, a mount option, a keyword of ssh_config(5), or `options` for all options.
         topic: Option<String>,
     },
 }
 
-/// Words for another program.
+/// Arguments for another program.
 #[derive(Debug, clap::Args)]
 struct Words {
+    /// Options, which that program knows.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<OsString>,
 }
 
-/// What `config` does.
+/// The commands of `config`.
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Tell all mistakes in it, each with its place.
+    /// List all errors in the configuration file with their positions.
     Check,
-    /// Show what results, and where each line is from.
+    /// Show the resulting options, and the line from which each comes.
     Show {
-        /// Only this mount.
+        /// Show only this mount.
         name: Option<String>,
     },
 }
 
-/// Runs the command that the words after `argv[0]` are.
+/// The commands that `--help` lists, in its order, with their descriptions.
+pub fn descriptions() -> Vec<(String, String)> {
+    let commands = Commands::command();
+    let shown = commands.get_subcommands().filter(|command| !command.is_hide_set());
+    let about = |command: &clap::Command| command.get_about().map(ToString::to_string);
+    shown.map(|it| (it.get_name().to_owned(), about(it).unwrap_or_default())).collect()
+}
+
+/// The usage of each command, and of each command of a command.
+#[cfg(test)]
+pub fn usages() -> Vec<String> {
+    fn lines(command: &mut clap::Command) -> Vec<String> {
+        let usage = command.render_usage().to_string();
+        usage.trim_start_matches("Usage:").lines().map(|line| line.trim().to_owned()).collect()
+    }
+    let mut commands = Commands::command();
+    commands.build();
+    let mut usages = Vec::new();
+    for command in commands.get_subcommands_mut().filter(|command| !command.is_hide_set()) {
+        // clap adds `help` to each command that has commands.
+        let parts = command.get_subcommands_mut().filter(|part| part.get_name() != "help");
+        let of_parts: Vec<String> = parts.flat_map(lines).collect();
+        usages.extend(if of_parts.is_empty() { lines(command) } else { of_parts });
+    }
+    usages
+}
+
+/// Runs the command given by the words after `argv[0]`.
 pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCode> {
     let has_commands = !program.is_sshfs() && !program.helper;
     match words.first().and_then(|word| word.to_str()).filter(|_| has_commands) {
@@ -121,22 +154,21 @@ pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCod
     }
 }
 
-/// The command that a first word most likely stands for, if it can be no source.
+/// The command that a misspelled first word most likely stands for, unless the word can be a source.
 fn command_meant(word: &str) -> Option<String> {
-    use clap::CommandFactory;
     let commands = Commands::command();
-    let names = commands.get_subcommands().map(clap::Command::get_name).chain(["mount"]);
+    let names = commands.get_subcommands().map(clap::Command::get_name);
     let plain = !word.contains(|char: char| !char.is_ascii_alphabetic());
     plain.then(|| suggestion::nearest(word, names)).flatten().map(str::to_owned)
 }
 
 fn is_command(name: &str) -> bool {
-    use clap::CommandFactory;
     Commands::command().get_subcommands().any(|command| command.get_name() == name)
 }
 
 fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Mount => mount::run(program, Vec::new(), true),
         Command::Umount { mountpoint, lazy } => {
             umount::run(&mountpoint, lazy)?;
             Ok(ExitCode::from(EXIT_OK))
@@ -156,47 +188,73 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         Command::Demo(Words { words }) => Err(companion::run("demo", words).into()),
         Command::Bench(Words { words }) => Err(companion::run("bench", words).into()),
         Command::Probe { place } => Ok(mount::probe(&place)),
-        Command::Help { topic } => match topic.as_deref() {
-            None | Some("mount") => crate::print(&help::short(program)),
-            Some("options") => crate::print(&help::full()),
-            Some(command @ ("bench" | "demo")) => {
-                Err(companion::run(command, vec!["--help".into()]).into())
-            }
-            Some(command) if is_command(command) => {
-                match Commands::try_parse_from([program.name, command, "--help"]) {
-                    Ok(_) => Ok(ExitCode::from(EXIT_OK)),
-                    Err(error) => cli::explain(error),
-                }
-            }
-            Some(topic) => match help::one(topic) {
-                Some(text) => crate::print(&text),
+        Command::Help { topic: Some(topic) } if companion::has(&topic) => {
+            Err(companion::run(&topic, vec!["--help".into()]).into())
+        }
+        Command::Help { topic } => crate::print(&help_about(program, topic.as_deref())?),
+    }
+}
+
+/// The text of `help TOPIC`.
+fn help_about(program: Program, topic: Option<&str>) -> Result<String, Problem> {
+    match topic {
+        None | Some("mount") => Ok(help::short(program)),
+        Some("options") => Ok(help::full()),
+        Some(command) if is_command(command) => {
+            let help = Commands::try_parse_from([program.name, command, "--help"]);
+            Ok(help.err().map(|text| text.to_string()).unwrap_or_default())
+        }
+        Some(topic) => help::one(topic).ok_or_else(|| {
+            let what = format!("help '{}'", topic.escape_debug());
+            let problem = Problem::new(what, "no such command or option");
+            let option = || suggestion::nearest_option(topic).map(str::to_owned);
+            problem.hint(match command_meant(topic).or_else(option) {
+                Some(meant) => format!("did you mean '{meant}'?"),
                 None => {
-                    let what = format!("help '{}'", topic.escape_debug());
-                    Err(Problem::new(what, "no such option or command")
-                        .hint("`sshoal help options` lists all options")
-                        .into())
+                    "`sshoal help` lists the commands, `sshoal help options` all options".into()
                 }
-            },
-        },
+            })
+        }),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+
+    const PROGRAM: Program = Program { name: "sshoal", helper: false };
 
     #[test]
-    fn the_help_and_the_page_of_options_name_every_command() {
-        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/options.md");
-        let page = std::fs::read_to_string(page).unwrap();
-        let help = help::short(Program { name: "sshoal", helper: false });
-        let commands = Commands::command();
-        for command in commands.get_subcommands().filter(|command| !command.is_hide_set()) {
-            let name = command.get_name();
-            assert!(help.split_whitespace().any(|word| word == name), "{name}");
-            assert!(page.contains(&format!("sshoal {name} ")), "{name}");
+    fn every_command_has_help_and_other_topics_are_errors_with_a_hint() {
+        for (name, description) in descriptions() {
+            assert!(description.starts_with(char::is_uppercase), "{name}: {description}");
+            if companion::has(&name) {
+                continue;
+            }
+            let help = help_about(PROGRAM, Some(&name)).unwrap();
+            assert!(help.to_lowercase().contains("usage: sshoal "), "{name}: {help}");
         }
+        let hint = |topic| help_about(PROGRAM, Some(topic)).unwrap_err().to_string();
+        assert!(hint("pulll").ends_with("\n  did you mean 'pull'?"));
+        assert!(hint("reconect").ends_with("\n  did you mean 'reconnect'?"));
+        assert!(hint("x").contains("`sshoal help` lists the commands"));
+    }
+
+    /// Each description can be read alone: none refers to the one before it.
+    #[test]
+    fn no_argument_is_described_by_another_one() {
+        fn check(command: &clap::Command) {
+            for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+                let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+                let first = help.split([' ', ',', ':']).next().unwrap_or_default();
+                let connectives = ["And", "But", "Or", "So", "They", "It", "Those", "That"];
+                let what = format!("{} {}: {help}", command.get_name(), argument.get_id());
+                assert!(!help.is_empty() && !connectives.contains(&first), "{what}");
+                assert!(!help.starts_with("The same"), "{what}");
+            }
+            command.get_subcommands().filter(|command| !command.is_hide_set()).for_each(check);
+        }
+        check(&Commands::command());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `sshoal bench` and `sshoal demo`, which are commands of the program `sshoal-bench`.
 //!
-//! They need a private sshd, generators of work and reports, which the file system does not.
+//! These commands need a private sshd, load generators and reports, which the file system does not.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -11,6 +11,11 @@ use crate::report::{Problem, printable};
 
 /// Installed beside this program.
 const NAME: &str = "sshoal-bench";
+
+/// Whether `command` is one of those.
+pub fn has(command: &str) -> bool {
+    matches!(command, "bench" | "demo")
+}
 
 /// Replaces this process by `sshoal-bench COMMAND WORDS`, which runs this program as the file
 /// system. Returns only if that failed.

@@ -1,15 +1,15 @@
 //! The configuration file: named mounts, with their sources and options.
 //!
-//! There are two, `/etc/sshoal/config.toml` for everybody and `~/.config/sshoal/config.toml`. Of
-//! two mounts with one name the user's counts, as a whole; defaults of both count for every mount,
-//! the user's more. What is in a file becomes a [`SavedMount`], to which the command line's own
-//! words are added.
+//! There are two: `/etc/sshoal/config.toml` for all users and `~/.config/sshoal/config.toml`. If both
+//! define a mount, the user's definition replaces the other as a whole. The defaults of both apply to
+//! every mount; the user's take precedence. A mount of a file becomes a [`SavedMount`], to which the
+//! options of the command line are added.
 //!
-//! A file decides which commands run as the user (`ProxyCommand`, `ssh_command`). So it has to
-//! belong to the user or to root, and nobody else may write to it, as ssh has it for its own.
+//! A file can run commands as the user (`ProxyCommand`, `ssh_command`). So it must be owned by the user
+//! or root and not be writable by others, as ssh requires of its own files.
 //!
-//! Mistakes are collected, all of them, each with its place in the file. A mistake in one mount
-//! does not keep the others from being mounted.
+//! All errors are collected, each with its position in the file. An error in one mount does not prevent
+//! the others from being mounted.
 
 mod access;
 pub mod commands;
@@ -30,22 +30,22 @@ use entry::{Entry, Setting};
 /// Below the directories of the configuration.
 const NAME: &str = "sshoal/config.toml";
 
-/// For everybody on this machine.
+/// The file for all users of this machine.
 const SYSTEM: &str = "/etc/sshoal/config.toml";
 
-/// Where the files would be.
+/// The paths of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
     /// The system's.
     pub system: PathBuf,
-    /// The user's, if there is a home.
+    /// The user's, if there is a home directory.
     pub user: Option<PathBuf>,
-    /// What `~` stands for.
+    /// The directory for `~`.
     pub home: Option<PathBuf>,
 }
 
 impl Places {
-    /// As the environment says: `XDG_CONFIG_HOME`, or `.config` in `HOME`.
+    /// The paths from the environment: `XDG_CONFIG_HOME`, or `.config` in `HOME`.
     #[must_use]
     pub fn of_environment() -> Places {
         let variable = |name| std::env::var_os(name).map(PathBuf::from);
@@ -61,7 +61,7 @@ impl Places {
     }
 }
 
-/// What is in the files that are there.
+/// The contents of the existing files.
 #[derive(Debug)]
 pub struct Configuration {
     /// The system's comes first.
@@ -70,8 +70,8 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Reads the files that are there. A file that cannot be read or must not be trusted is an
-    /// error; mistakes in it are kept.
+    /// Reads the existing files. A file that cannot be read or must not be trusted is an error; errors in
+    /// its contents are collected.
     pub fn load(places: &Places) -> Result<Configuration, Problem> {
         let mut documents = Vec::new();
         for path in places.all() {
@@ -96,14 +96,14 @@ impl Configuration {
         names
     }
 
-    /// The mount with this name, without a mistake in it or in what it is built on.
+    /// The mount with this name, if neither it nor the defaults contain an error.
     pub fn find(&self, name: &OsStr) -> Result<SavedMount, Problem> {
         let (document, entry) = self.entry(name)?;
         let general = self.documents.iter().flat_map(|document| document.faults_of(None));
         let own = document.faults_of(Some(&entry.name));
         if let Some(fault) = general.chain(own).next() {
             let problem = fault.problem.clone();
-            return Err(problem.hint_too("`sshoal config check` lists all mistakes"));
+            return Err(problem.hint_too("`sshoal config check` lists all errors"));
         }
         Ok(SavedMount {
             name: entry.name.clone(),
@@ -113,7 +113,7 @@ impl Configuration {
         })
     }
 
-    /// Where a mount is defined that counts.
+    /// The effective definition of a mount, and its file.
     fn entry(&self, name: &OsStr) -> Result<(&Document, &Entry), Problem> {
         let found = self.documents.iter().rev().find_map(|document| {
             Some((document, document.entries.iter().find(|entry| name == &*entry.name)?))
@@ -124,19 +124,22 @@ impl Configuration {
     fn unknown(&self, name: &OsStr) -> Problem {
         let shown = printable(name);
         let problem = Problem::new(format!("mount '{shown}'"), "not in the configuration");
-        // A mistake in the grammar may hide all mounts behind it.
+        // A syntax error may hide all mounts after it.
         let general = self.documents.iter().flat_map(|document| document.faults_of(None)).next();
         if let Some(fault) = general {
-            return fault.problem.clone().hint_too("`sshoal config check` lists all mistakes");
+            return fault.problem.clone().hint_too("`sshoal config check` lists all errors");
         }
         if let Some(meant) = suggestion::nearest(&shown, self.names()) {
             return problem.hint(format!("did you mean '{}'?", printable(meant)));
         }
         let files: Vec<String> = self.places.all().map(printable).collect();
-        problem.hint(format!("a host needs a colon ({shown}:); looked in {}", files.join(", ")))
+        problem.hint(format!(
+            "a host is written with a colon ({shown}:); searched {}",
+            files.join(", ")
+        ))
     }
 
-    /// The options of a mount in effect, by where they come from, those that count least first.
+    /// The effective options of a mount with their origins, in order of increasing precedence.
     fn settings<'a>(
         &'a self,
         document: &'a Document,
@@ -150,7 +153,7 @@ impl Configuration {
         for (document, setting, is_default) in defaults.chain(own) {
             match setting.word {
                 Some(_) => settings.push((document, setting, is_default)),
-                // Taken back.
+                // Removed by `NAME = false`.
                 None => settings.retain(|(_, before, _)| before.name != setting.name),
             }
         }
@@ -174,7 +177,7 @@ impl Configuration {
     }
 }
 
-/// Body of a fuzz target: any text as a configuration file. Each mistake is shown at a line of it,
+/// Body of a fuzz target: any text as a configuration file. Each error is reported at one of its lines,
 /// and each mount is found, or refused with a reason.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz(data: &[u8]) {
@@ -197,7 +200,7 @@ pub fn fuzz(data: &[u8]) {
 
 #[cfg(any(test, feature = "fuzzing"))]
 impl Configuration {
-    /// Whether there is no mistake in it.
+    /// Whether it contains no error.
     fn is_sound(&self) -> bool {
         self.documents.iter().all(|document| document.faults.is_empty())
     }
@@ -350,7 +353,7 @@ mod tests {
         let said = request(&files, &["wrok"]).unwrap_err();
         assert_eq!(said, "mount 'wrok': not in the configuration\n  did you mean 'work'?");
         let said = request(&files, &["nothing", "/mnt"]).unwrap_err();
-        assert!(said.contains("a host needs a colon (nothing:); looked in "), "{said}");
+        assert!(said.contains("a host is written with a colon (nothing:); searched "), "{said}");
     }
 
     #[test]

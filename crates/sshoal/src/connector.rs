@@ -1,4 +1,4 @@
-//! ssh as what a host gets its byte streams from.
+//! Connects `host` to `ssh`: opens the byte streams of a host's sessions.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use host::{ConnectError, Connection, Connector, Explanation, Role};
 
 use crate::report::Problem;
 
-/// Sessions that were begun before anybody asked for them: each is given out once.
+/// Connections that were opened ahead of the requests for them. Each is handed out once.
 #[derive(Clone, Default)]
 pub struct Begun(Arc<Mutex<Waiting>>);
 
@@ -21,7 +21,7 @@ struct Waiting {
 }
 
 impl Begun {
-    /// This one is for who asks for the first session.
+    /// Sets the connection for the first session.
     pub fn set_first(&self, first: Connection) {
         self.lock().first = Some(first);
     }
@@ -37,7 +37,7 @@ impl Begun {
         self.living().further.len()
     }
 
-    /// Those whose ssh has not ended: a login may have been refused, or lost while nobody used it.
+    /// Removes connections whose ssh has ended: a login may have been refused, or lost while unused.
     fn living(&self) -> MutexGuard<'_, Waiting> {
         let mut waiting = self.lock();
         waiting.further.retain(|(_, diagnosis)| diagnosis.status().is_none());
@@ -49,19 +49,19 @@ impl Begun {
     }
 }
 
-/// Starts an ssh for each session.
+/// Starts one ssh per session.
 pub struct SshConnector {
     dialer: ssh::Dialer,
     may_ask: AtomicBool,
-    /// Connections that are there already.
+    /// Connections that are open already.
     begun: Begun,
-    /// Why the last ssh ended, as far as its words were asked for.
+    /// Why the last ssh ended, as far as this was queried.
     last: Arc<Mutex<Option<ssh::Cause>>>,
 }
 
 impl SshConnector {
-    /// What ssh says goes to standard error as it comes: to the terminal while the mount is being
-    /// made, to the log afterwards.
+    /// ssh's messages go to standard error as they arrive: to the terminal while mounting, to the log
+    /// afterwards.
     pub fn new(config: ssh::Config) -> Result<SshConnector, Problem> {
         let hook = Arc::new(|words: &str| {
             let _ = std::io::stderr().write_all(words.as_bytes());
@@ -77,13 +77,13 @@ impl SshConnector {
         Ok(SshConnector { dialer, may_ask, begun, last: Arc::default() })
     }
 
-    /// Gives what is `begun` to who asks for a session, before an ssh is started for him.
+    /// Uses the connections in `begun` before an ssh is started.
     pub fn beginning_with(mut self, begun: Begun) -> SshConnector {
         self.begun = begun;
         self
     }
 
-    /// Begins a further session for who asks for one later.
+    /// Opens a connection for a later further session.
     pub async fn begin(&self, slot: usize, begun: &Begun) -> Result<(), ConnectError> {
         let further = self.dial(Role::Bulk(slot)).await?;
         begun.lock().further.push(further);
@@ -107,26 +107,25 @@ impl SshConnector {
         Ok((Connection::from_halves(reader, writer, Box::new(explain)), diagnosis))
     }
 
-    /// Whether the ssh of a first session may ask for passwords and host keys on the terminal, from
-    /// the next on. If not, what it says is in the error only.
+    /// Sets whether the ssh of a later first session may prompt for passwords and host keys on the
+    /// terminal. If not, its messages are only in the error.
     pub fn set_asking(&self, may_ask: bool) {
         self.may_ask.store(may_ask, Ordering::Relaxed);
     }
 
-    /// How the connections are made.
+    /// The settings of the connections.
     pub fn config(&self) -> &ssh::Config {
         self.dialer.config()
     }
 
-    /// What tells this login at this host from all others; see [`ssh::Dialer::identity`].
+    /// The identity of this login at this host; see [`ssh::Dialer::identity`].
     pub async fn identity(&self) -> String {
         self.dialer.identity().await
     }
 
-    /// Whether the last attempt failed in a way that an answer of the user could have helped, and
-    /// nobody was asked.
+    /// Whether the last attempt failed because ssh was not allowed to prompt the user.
     pub fn wants_answer(&self) -> bool {
-        let nobody_was_asked =
+        let was_silent =
             !self.may_ask.load(Ordering::Relaxed) && self.dialer.config().password.is_none();
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let could_help = matches!(
@@ -139,7 +138,7 @@ impl SshConnector {
                     | ssh::Cause::Other
             )
         );
-        nobody_was_asked && could_help
+        was_silent && could_help
     }
 }
 
@@ -161,7 +160,7 @@ impl Connector for SshConnector {
     }
 }
 
-/// ssh's words about its end, and what the user can do about it. Its cause is kept in `last`.
+/// ssh's message about its end, with a hint. Its cause is stored in `last`.
 fn explain(diagnosis: &ssh::Diagnosis, last: &Mutex<Option<ssh::Cause>>) -> Option<Explanation> {
     let summary = diagnosis.summary()?;
     let (cause, _) = ssh::Cause::of(&diagnosis.words(), diagnosis.status());

@@ -1,19 +1,19 @@
-//! How a command talks to the daemon of a mount: over the socket beside the mount's
+//! The protocol between a command and the daemon of a mount, over the socket beside the mount's
 //! [record](crate::record).
 //!
-//! A connection carries one request and its reply, each a line of JSON. A request that takes time
-//! is first answered with [`Reply::Working`], at once, so that a daemon that works is told from one
-//! that hangs, and may then tell how far it is; whoever hangs up ends it.
+//! A connection carries one request and its reply, each a line of JSON. A request that takes time is
+//! first answered with [`Reply::Working`], at once, so that a working daemon can be distinguished from
+//! one that hangs; replies with the progress may follow. Closing the connection cancels the request.
 //!
 //! Invariants:
-//! 1. Only the user who mounted and root are answered: nobody else can reach the directory that the
-//!    socket is in, and who is connected is asked of the kernel besides.
-//! 2. Lines, connections and the time that a peer may take have bounds on both sides. A peer that
-//!    says nothing, or too much, is left; nothing waits for him but his own connection.
-//! 3. Nothing here asks the mounted file system anything, so a mount that hangs keeps nobody.
+//! 1. Only the owner of the mount and root are answered: other users cannot access the directory of
+//!    the socket, and the kernel is asked for the peer's user id as well.
+//! 2. The length of lines, the number of connections and the time that a peer may take are bounded on
+//!    both sides. The connection to a silent or too verbose peer is closed; no other waits for it.
+//! 3. Nothing here accesses the mounted file system, so a mount that hangs blocks no command.
 //!
-//! Both sides are the same program, though perhaps of different versions: a request carries the
-//! version of the protocol, and what a daemon does not understand it says so.
+//! Both sides are the same program, perhaps of different versions: a request carries the version of
+//! the protocol, and a daemon reports a request that it does not understand.
 
 pub mod cache;
 pub mod client;
@@ -24,35 +24,35 @@ use serde::{Deserialize, Serialize};
 use crate::report::Problem;
 use crate::status::schema::MountStatus;
 
-/// Changed when a request or a reply of before would be misunderstood. New fields are no such
-/// change.
+/// Version of the protocol. Incremented when earlier versions would misunderstand a request or a
+/// reply; new fields do not change it.
 pub const PROTOCOL: u32 = 1;
 
-/// Longest request in bytes: a source is no longer than a path and the names of its gateways.
+/// Maximum length of a request in bytes: a path and the names of the gateways fit.
 const MAX_REQUEST_BYTES: u64 = 64 << 10;
 
-/// Longest reply in bytes: the status of 64 branches with all that they can have is a tenth of it.
+/// Maximum length of a reply in bytes: ten times the status of 64 branches with all details.
 const MAX_REPLY_BYTES: u64 = 8 << 20;
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// [`PROTOCOL`] of who asks.
+    /// [`PROTOCOL`] of the client.
     pub protocol: u32,
-    /// For what.
+    /// The request itself.
     #[serde(flatten)]
     pub wish: Wish,
 }
 
-/// What is wanted.
+/// What a client requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "wish", rename_all = "kebab-case")]
 pub enum Wish {
-    /// How the mount is.
+    /// The status of the mount.
     Status,
-    /// To change its branches.
+    /// A change of its branches.
     Branch(Change),
-    /// To do something with its cache on disk.
+    /// A job of its disk cache.
     Cache(cache::CacheJob),
 }
 
@@ -60,56 +60,56 @@ pub enum Wish {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "kebab-case")]
 pub enum Change {
-    /// Another one, as it is written on the command line, behind those that there are.
+    /// Add a branch after the existing ones.
     Add {
-        /// With its place and its words.
+        /// The source as on the command line, with its place and mode.
         source: String,
     },
-    /// One goes. What is open on it goes on until it is closed.
+    /// Remove a branch. Files open on it work until they are closed.
     Remove {
-        /// As it is called in the status.
+        /// The branch, as the status shows it.
         source: String,
     },
-    /// One becomes another kind.
+    /// Change a setting of a branch.
     Set {
-        /// As it is called in the status.
+        /// The branch, as the status shows it.
         source: String,
-        /// What it becomes.
+        /// The new setting.
         word: Word,
     },
 }
 
-/// What a branch can be made.
+/// A setting of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Word {
-    /// Everything may be changed in it.
+    /// Read and write.
     Rw,
-    /// Nothing may.
+    /// Read only.
     Ro,
-    /// What is there may be changed; nothing new is made in it.
+    /// No create: existing files may be changed, but no new ones created.
     Nc,
-    /// It is left out while it is away.
+    /// Left out while it is unreachable.
     Optional,
-    /// Calls that need it wait or fail while it is away.
+    /// Calls that need it wait or fail while it is unreachable.
     Required,
 }
 
-/// What is answered.
+/// A reply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
-    /// It was understood, is allowed, and takes a while; another reply follows.
+    /// The request was accepted and takes time; another reply follows.
     Working,
-    /// How far a job is; another reply follows.
+    /// Progress of a job; another reply follows.
     Progress(cache::Tally),
-    /// How the mount is.
+    /// The status of the mount.
     Status(Box<MountStatus>),
-    /// What a job has come to.
+    /// The result of a job.
     Tally(cache::Tally),
-    /// It was done.
+    /// The change was made.
     Done,
-    /// It was not done.
+    /// The request was refused or has failed.
     Refused(Problem),
 }
 
@@ -122,8 +122,7 @@ mod tests {
         assert_eq!(&serde_json::from_str::<Request>(line).unwrap(), request);
     }
 
-    /// Other versions read and write these lines: a line that has to be changed here is a new
-    /// version of the protocol.
+    /// Other versions read and write these lines: a changed line is a new version of the protocol.
     #[test]
     fn requests_are_what_they_were() {
         let request = |wish| Request { protocol: 1, wish };

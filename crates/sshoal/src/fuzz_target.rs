@@ -1,8 +1,8 @@
 //! Any bytes as a configuration file, and as the answer of a `digest_command`.
 //!
-//! The program has no library, so this is the root of another one, made of the same modules: all
-//! of them, since each names others. It is the target `program` of `fuzz/Cargo.toml`, and no part
-//! of this package.
+//! The program has no library, so this is the root of another program with the same modules: all of
+//! them, since they depend on each other. It is the target `program` of `fuzz/Cargo.toml`, not part of
+//! this package.
 #![no_main]
 #![allow(dead_code, unreachable_pub, reason = "a target uses little of the program")]
 
@@ -14,13 +14,15 @@ mod background;
 mod branch;
 mod cache_command;
 mod command;
-mod config_file;
 mod companion;
+mod config_file;
 mod connector;
 mod control;
 mod mount;
+mod open_modes;
 mod program;
 mod progress;
+mod quantity;
 mod record;
 mod sources;
 mod stack;

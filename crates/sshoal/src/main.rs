@@ -1,9 +1,8 @@
-//! sshoal: makes directories that live on other machines usable here, over nothing but SSH.
+//! sshoal: mounts remote directories over SSH; the servers need nothing but sshd.
 //!
-//! This binary is the command line, one module a command; only it knows how the layers of the other
-//! crates are stacked, and only in [`stack`] and [`mount::wiring`]. Exit codes: 0 when what was asked for was
-//! done, 1 when the command line is wrong or it could not be done, as sshfs has it; [`mod@bench`] has
-//! two more, and `pull` and `push` have their own.
+//! This binary is the command line, one module per command. Only [`stack`] and [`mount::wiring`] know
+//! how the layers of the other crates are combined. Exit codes: 0 for success, 1 for a wrong command
+//! line or a failure, as in sshfs; [`mod@bench`] has two more, and `pull` and `push` have their own.
 #![deny(unsafe_code)]
 #![allow(unreachable_pub, reason = "in a binary, `pub` says what a module offers to the others")]
 
@@ -22,8 +21,10 @@ mod config_file;
 mod connector;
 mod control;
 mod mount;
+mod open_modes;
 mod program;
 mod progress;
+mod quantity;
 mod record;
 mod sources;
 mod stack;
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    /// The fuzz target is made of all modules, and nothing here builds it.
+    /// The fuzz target consists of all modules, and is not built with this package.
     #[test]
     fn the_fuzz_target_has_all_modules() {
         let modules = |text: &str| -> Vec<String> {

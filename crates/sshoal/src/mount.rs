@@ -1,4 +1,4 @@
-//! The command that mounts: from the command line to a request, and into the background.
+//! The mount command: parses the command line into a request, and goes to the background.
 
 pub mod command_line;
 pub mod disk;
@@ -6,7 +6,6 @@ mod draft;
 mod flag_table;
 pub mod help;
 mod idmap;
-mod kernel_readahead;
 mod occupied;
 pub mod option_string;
 mod option_table;
@@ -37,8 +36,8 @@ use crate::report::{EXIT_OK, Problem, printable};
 use command_line::Wish;
 use request::{MountRequest, RunOptions};
 
-/// Does what the words after `argv[0]` ask for. `is_command`: `mount` came before them, so that
-/// they may name a mount of the configuration file.
+/// Runs the command line given by the words after `argv[0]`. `is_command`: `mount` came before them, so
+/// that they may name a mount of the configuration file.
 pub fn run(program: Program, words: Vec<OsString>, is_command: bool) -> anyhow::Result<ExitCode> {
     if is_command && words.iter().any(|word| word == "--all") {
         return saved::mount_all(program, &words);
@@ -94,8 +93,8 @@ fn tell(program: Program, notes: &[String]) {
     }
 }
 
-/// Makes the mount point absolute and free of links, as the kernel will show it. `/dev/fd/N` stands
-/// for a mount that somebody else has made, and stays.
+/// Makes the mount point absolute, with symbolic links resolved, as the kernel will show it. `/dev/fd/N`
+/// denotes a mount that the caller has made, and stays unchanged.
 fn resolve_mountpoint(request: &mut MountRequest) -> Result<(), Problem> {
     let typed = &request.mountpoint;
     if is_open_descriptor(typed) {
@@ -109,7 +108,7 @@ fn resolve_mountpoint(request: &mut MountRequest) -> Result<(), Problem> {
         match errno {
             base::Errno::ENOTCONN => match fuse_mount_around(typed) {
                 Some((place, command)) => problem.hint(format!(
-                    "a mount whose program died; `{command} {}` clears it",
+                    "a dead mount whose daemon has ended; `{command} {}` removes it",
                     printable(place)
                 )),
                 None => problem,
@@ -125,28 +124,28 @@ fn resolve_mountpoint(request: &mut MountRequest) -> Result<(), Problem> {
     Ok(())
 }
 
-/// How a mount point is named in messages.
+/// A mount point in messages.
 fn mount_point(path: &Path) -> String {
     format!("mount point '{}'", printable(path))
 }
 
-/// The innermost FUSE mount in which `path` lies, and what unmounts it.
+/// The innermost FUSE mount that contains `path`, and the command that unmounts it.
 fn fuse_mount_around(path: &Path) -> Option<(PathBuf, &'static str)> {
     let path = std::path::absolute(path).ok()?;
-    // Of a path in a dead mount only what stands before the mount can be resolved.
+    // Of a path in a dead mount, only the part before the mount can be resolved.
     let mount = path.ancestors().find_map(|place| mounts::find(place).ok().flatten())?;
     let command = occupied::unmount_command(&mount, false);
     mounts::is_fuse(&mount.kind).then_some((mount.mountpoint, command))
 }
 
-/// Whether a mount point is `/dev/fd/N`, which stands for a mount that somebody else has made.
+/// Whether a mount point is `/dev/fd/N`, which denotes a mount that the caller has made.
 pub fn is_open_descriptor(path: &Path) -> bool {
     let number = path.to_str().and_then(|path| path.strip_prefix("/dev/fd/"));
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Messages go to standard error, which `Ready` turns to the log file or to nowhere when the
-/// process leaves the terminal.
+/// Starts logging to standard error, which `Ready` redirects to the log file or `/dev/null` when the
+/// process detaches from the terminal.
 fn start_log(run: &RunOptions) {
     let level = match (run.debug, run.verbose) {
         (true, _) => tracing::Level::DEBUG,

@@ -1,4 +1,4 @@
-//! Under which name the program was started, and what follows from it.
+//! The name under which the program was started, and its effect.
 //!
 //! mount(8) runs `mount.TYPE` for the type in fstab, and `mount.fuse.sshfs` for `fuse.sshfs`, with
 //! arguments of its own (`SOURCE DIR [-sfnv] [-o OPTIONS] [-t TYPE]`). Scripts run `sshfs`.
@@ -6,10 +6,10 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// The name and the manners that go with it.
+/// The name and the command line that it selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Comes before each message, and is the file system's subtype.
+    /// The prefix of messages, and the file system's subtype.
     pub name: &'static str,
     /// The command line is that of a mount helper: `-f` is "fake" and `-s` is "sloppy".
     pub helper: bool,
@@ -29,7 +29,7 @@ impl Program {
         Program { name, helper }
     }
 
-    /// Whether it was asked to behave as sshfs.
+    /// Whether the program behaves as sshfs.
     #[must_use]
     pub fn is_sshfs(self) -> bool {
         self.name == "sshfs"

@@ -1,32 +1,32 @@
-//! How far a copy or a fetch is, as one line of a terminal.
+//! The progress of a copy or a fetch, as one line of a terminal.
 
 use std::time::Duration;
 
 use indicatif::ProgressStyle;
 
-/// Columns of the bar itself.
+/// Width of the bar in columns.
 const BAR: usize = 14;
 
-/// Columns where the terminal does not report any.
+/// Width of a terminal that does not report any, in columns.
 const USUAL_COLUMNS: u16 = 80;
 
-/// What is shown.
+/// The values shown.
 pub struct Frame {
     pub files: u64,
     pub all: u64,
     pub bytes: u64,
     pub total: u64,
-    /// Bytes that came over the network; the rate and the time left are of these.
+    /// Bytes transferred over the network; the rate and the time left are computed from these.
     pub moved: u64,
     /// `all` and `total` are final.
     pub planned: bool,
     pub elapsed: Duration,
-    /// Writes a number of bytes.
+    /// Formats a number of bytes.
     pub unit: fn(u64) -> String,
 }
 
 impl Frame {
-    /// A line of so many columns at most: what matters least is left out first.
+    /// A line of at most this many columns; the least important parts are left out first.
     pub fn line(&self, width: usize) -> String {
         let unit = self.unit;
         let filled = match self.total {
@@ -36,7 +36,7 @@ impl Frame {
         let rate = self.moved as f64 / self.elapsed.as_secs_f64().max(1e-3);
         let mut parts = vec![format!("{} of {}", unit(self.bytes), unit(self.total))];
         parts.push(format!("{}/s", unit(rate as u64)));
-        // It is not known yet how much there is.
+        // The total is not known yet.
         if self.planned && self.moved > 0 {
             let left = self.total.saturating_sub(self.bytes) as f64 / rate.max(1.0);
             parts.push(format!("{} left", clock(left)));
@@ -55,20 +55,20 @@ impl Frame {
     }
 }
 
-/// A bar that shows its message alone.
+/// A bar that shows only its message.
 pub fn style() -> ProgressStyle {
     ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// The columns that a line may have on this terminal.
+/// The maximum width of a line on this terminal, in columns.
 pub fn columns() -> usize {
     let columns = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |it| it.ws_col);
     let columns = if columns == 0 { USUAL_COLUMNS } else { columns };
-    // A line of the whole width wraps on some terminals.
+    // A line of the full width wraps on some terminals.
     usize::from(columns) - 1
 }
 
-/// Seconds as minutes and seconds, with hours where there are some.
+/// Seconds as minutes and seconds, with hours if any.
 fn clock(seconds: f64) -> String {
     let seconds = seconds as u64;
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -81,10 +81,10 @@ fn clock(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::units;
+    use crate::quantity;
 
     fn frame(files: (u64, u64), bytes: (u64, u64), planned: bool) -> Frame {
-        let (elapsed, unit) = (Duration::from_secs(60), units::bytes);
+        let (elapsed, unit) = (Duration::from_secs(60), quantity::bytes);
         let ((files, all), (bytes, total)) = (files, bytes);
         Frame { files, all, bytes, total, moved: bytes, planned, elapsed, unit }
     }

@@ -1,24 +1,24 @@
-//! What a running mount leaves where other commands find it: `sshoal umount`, so that it can wait
-//! for the end of the daemon (unmounting only cuts the kernel's side, and the daemon may still be
-//! writing), and `sshoal status`, which asks the daemon.
+//! Records of mounts, by which other commands find the daemon: `sshoal umount` waits for its end
+//! (unmounting ends only the kernel's side, and the daemon may still be writing), and `sshoal status`
+//! queries it.
 //!
 //! A record is a small text file `DIRECTORY/MAJOR:MINOR` named after the mount's device number. Its
-//! daemon holds an exclusive flock(2) on it from just after mounting to its end; the lock goes with
-//! the process, so nobody has to trust what is written in it to know whether the daemon lives. The
-//! socket `MAJOR:MINOR.sock` beside it is where the daemon is asked; what is said there is the
-//! matter of [`control`](crate::control).
+//! daemon holds an exclusive flock(2) on it from just after mounting to its end; the kernel releases
+//! the lock with the process, so the lock, not the text, shows whether the daemon runs. The socket
+//! `MAJOR:MINOR.sock` beside it accepts requests to the daemon; [`control`](crate::control) has the
+//! protocol.
 //!
 //! Invariants:
-//! 1. The directory is the owner's alone (mode 0700), in a place where nobody else can replace it
-//!    (the user's own runtime directory, `/run`, or `/tmp` with its sticky bit), so nobody else can
-//!    plant a record or a link there.
-//! 2. A record has its name from the moment on in which it is locked and complete. The kernel gives
-//!    a device number away again as soon as a mount is gone, which may be before its daemon has
-//!    ended: then the new mount's record takes the name, and the old one lives on without it.
-//! 3. Names in the directory change only while the directory's lock is held. Who waits for a record
-//!    has it open, and still reads its last words when it has lost its name.
-//! 4. What holds for the name of a record holds for that of its socket, which goes first.
-//! 5. Without an `end=` line as the last word, the daemon did not come to its end.
+//! 1. Only the owner has access to the directory (mode 0700), and other users cannot replace it (it is
+//!    in the user's own runtime directory, `/run`, or `/tmp` with its sticky bit), so they cannot plant
+//!    a record or a link there.
+//! 2. A record gets its name only once it is locked and complete. The kernel reuses a device number as
+//!    soon as a mount is gone, possibly before its daemon has ended: then the new mount's record takes
+//!    the name, and the old record continues to exist without it.
+//! 3. Names in the directory change only while the directory's lock is held. A process that waits for
+//!    a record has it open, and can read its last line even when it has lost its name.
+//! 4. The rules for the name of a record also hold for that of its socket, which is removed first.
+//! 5. Without an `end=` line at the end of the record, the daemon was killed.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -37,24 +37,25 @@ use crate::report::printable;
 /// The directory's name within a runtime directory.
 const NAME: &str = "sshoal";
 
-/// What the name of a socket ends with.
+/// The suffix of the name of a socket.
 const SOCKET: &str = ".sock";
 
-/// Far more than source, mount point and reason take; a longer file is not one of ours.
+/// Maximum length of a record in bytes, far more than source, mount point and reason take. A longer
+/// file is not a record.
 const MAX_RECORD_BYTES: u64 = 64 * 1024;
 
-/// Why a record cannot be made.
+/// Why a record cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The directory, or the file in it.
     #[error("{}: {error}", path.display())]
     Io {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// Somebody else could change what is in the directory.
+    /// Other users could change the directory.
     #[error("{}: not a directory of mode 0700 of this user", .0.display())]
     Untrusted(PathBuf),
 }
@@ -63,12 +64,12 @@ fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, Error> {
     result.map_err(|error| Error::Io { path: path.to_owned(), error })
 }
 
-/// The daemon's side: held for as long as the daemon serves the mount.
+/// The daemon's side: held while the daemon serves the mount.
 #[derive(Debug)]
 pub struct Record {
     file: File,
     path: PathBuf,
-    /// The socket's name, once there is one, and which file it was given to.
+    /// The name and the file of the socket, once it exists.
     socket: Option<(PathBuf, FileId)>,
 }
 
@@ -84,7 +85,7 @@ impl Record {
     fn create_in(dir: &Path, mount: &Mount) -> Result<Record, Error> {
         make_private(dir)?;
         let path = dir.join(mount.device.to_string());
-        // Only this process has this name, and it makes one record at a time.
+        // Only this process uses this name, and it creates one record at a time.
         let draft = dir.join(format!("{}.{}", mount.device, std::process::id()));
         let directory = lock(dir)?;
         clear_leftovers(dir, &directory);
@@ -108,7 +109,7 @@ impl Record {
         Ok(Record { file, path, socket: None })
     }
 
-    /// Opens the socket at which this process is asked about the mount. It goes with the record.
+    /// Opens the socket for requests about the mount. It is removed with the record.
     pub fn listen(&mut self) -> Result<UnixListener, Error> {
         let dir = self.path.parent().unwrap_or(Path::new("/"));
         let named = |ending: &str| {
@@ -116,7 +117,7 @@ impl Record {
             path.push(ending);
             PathBuf::from(path)
         };
-        // As with the record: a name that only this process has, then the one to be found by.
+        // As with the record: first a name that only this process uses, then the final one.
         let draft = named(&format!(".{}{SOCKET}", std::process::id()));
         let name = named(SOCKET);
         let directory = lock(dir)?;
@@ -132,13 +133,13 @@ impl Record {
         Ok(listener)
     }
 
-    /// Ends the record: everything is on the server.
+    /// Ends the record: all data is on the server.
     pub fn ended(self) {
         self.end("end=ok\n");
     }
 
-    /// Ends the record: something acknowledged could not be written to the server, for this reason.
-    /// `sshoal umount` tells it.
+    /// Ends the record: acknowledged data could not be written to the server, for this reason, which
+    /// `sshoal umount` prints.
     pub fn failed(self, reason: &str) {
         self.end(&format!("end=failed\nreason={}\n", printable(reason)));
     }
@@ -148,10 +149,10 @@ impl Record {
         if let Err(error) = at(&self.path, written).and_then(|()| self.remove()) {
             tracing::warn!("{error}");
         }
-        // The lock goes with the file.
+        // Closing the file releases the lock.
     }
 
-    /// Takes the names away, unless a later mount with the same device number has them by now.
+    /// Removes the names, unless a later mount with the same device number has taken them.
     fn remove(&self) -> Result<(), Error> {
         let _directory = self.path.parent().map(lock).transpose()?;
         if let Some((name, id)) = &self.socket
@@ -166,7 +167,7 @@ impl Record {
     }
 }
 
-/// The right to change names in the directory. Nobody holds it for longer than that takes.
+/// The lock for changes of names in the directory. It is held only during a change.
 fn lock(dir: &Path) -> Result<File, Error> {
     let directory = at(dir, File::open(dir))?;
     let locked = flock(&directory, FlockOperation::LockExclusive);
@@ -174,12 +175,13 @@ fn lock(dir: &Path) -> Result<File, Error> {
     Ok(directory)
 }
 
-/// Most names in the directory that are looked at for leftovers: more than a machine has mounts. The
-/// rest is the next one's to clear.
+/// Maximum number of names in the directory that are checked for leftovers: more than a machine has
+/// mounts. The next mount removes the rest.
 const MAX_LEFTOVERS: usize = 1024;
 
-/// Removes what killed daemons have left: records that nobody holds, drafts of them, and sockets
-/// beside no record that is held. Needs the `directory`'s lock, so that nobody is about to hold one.
+/// Removes the leftovers of killed daemons: records that no process has locked, drafts of them, and
+/// sockets without a locked record. The caller holds the `directory`'s lock, so that no process is
+/// about to lock a record.
 fn clear_leftovers(dir: &Path, directory: &File) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     let names = entries.flatten().take(MAX_LEFTOVERS).map(|entry| entry.file_name());
@@ -188,12 +190,12 @@ fn clear_leftovers(dir: &Path, directory: &File) {
         let record = name.strip_suffix(SOCKET).unwrap_or(name);
         if is_record_name(record) && !is_held(directory, record) {
             let removed = std::fs::remove_file(dir.join(name));
-            tracing::debug!(name, ?removed, "left by a mount whose process was killed");
+            tracing::debug!(name, ?removed, "removed the record of a dead mount");
         }
     }
 }
 
-/// Whether it is `MAJOR:MINOR`, with `.PID` behind it for a draft.
+/// Whether it is `MAJOR:MINOR`, with `.PID` after it for a draft.
 fn is_record_name(name: &str) -> bool {
     let is_number = |text: &str| text.parse::<u32>().is_ok();
     let (device, pid) = name.split_once('.').unwrap_or((name, "0"));
@@ -201,7 +203,7 @@ fn is_record_name(name: &str) -> bool {
     is_number(pid) && device.is_some_and(|(major, minor)| is_number(major) && is_number(minor))
 }
 
-/// Whether a daemon lives that holds the record of this name, or that cannot be told.
+/// Whether a running daemon holds the record of this name, or that cannot be determined.
 fn is_held(directory: &File, name: &str) -> bool {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match rustix::fs::openat(directory, name, flags, Mode::empty()) {
@@ -211,27 +213,27 @@ fn is_held(directory: &File, name: &str) -> bool {
     }
 }
 
-/// The other side: a record of a daemon, found by the mount that it serves.
+/// The command's side: the record of the daemon of a mount.
 #[derive(Debug)]
 pub struct Found {
     file: File,
-    /// The directory that was found to be private, so that nobody can put another in its place.
+    /// The directory that was checked to be private, open so that it cannot be replaced.
     directory: File,
     device: Device,
 }
 
-/// How a daemon came to its end.
+/// How a daemon ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It wrote everything.
+    /// It wrote all data.
     Complete,
-    /// It could not write everything, and says why.
+    /// It could not write all data, for this reason.
     Failed(String),
     /// It was killed or crashed.
     Vanished,
 }
 
-/// The record of the daemon that serves `mount`. Root finds those of other users, too.
+/// The record of the daemon that serves `mount`. Root also finds those of other users.
 #[must_use]
 pub fn find(mount: &Mount) -> Option<Found> {
     let me = geteuid().as_raw();
@@ -253,15 +255,15 @@ fn find_in(dir: &Path, device: Device, owner: u32) -> Option<Found> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let name = device.to_string();
     let file = File::from(rustix::fs::openat(&directory, name, flags, Mode::empty()).ok()?);
-    // Without a daemon that holds it, it is a leftover of another mount with the same number.
+    // Without a lock, it is a leftover of another mount with the same number.
     match flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(rustix::io::Errno::WOULDBLOCK) => Some(Found { file, directory, device }),
         _ => None,
     }
 }
 
-/// The mounts that processes of this user serve, as their records say: also those that are no
-/// longer in this mount namespace's table.
+/// The mounts that processes of this user serve, from their records: also those that are no longer in
+/// the mount table of this namespace.
 #[must_use]
 pub fn served() -> Vec<Mount> {
     let me = geteuid().as_raw();
@@ -280,7 +282,7 @@ pub fn served() -> Vec<Mount> {
 }
 
 impl Found {
-    /// The mount that it is of, as it was when it was made.
+    /// The mount, as it was when the record was created.
     fn mount(&mut self, owner: u32) -> Option<Mount> {
         let text = self.text().ok()?;
         Some(Mount {
@@ -298,15 +300,14 @@ impl Found {
         field(&self.text().ok()?, "pid")?.parse().ok()
     }
 
-    /// The same, to be asked while another thread waits for its end.
+    /// A second handle, for requests while another thread waits for the daemon's end.
     pub fn try_clone(&self) -> io::Result<Found> {
         let (file, directory) = (self.file.try_clone()?, self.directory.try_clone()?);
         Ok(Found { file, directory, device: self.device })
     }
 
-    /// Connects to the socket of the daemon. `NotFound` when it has none, `ConnectionRefused` when
-    /// nobody listens any more, `WouldBlock` when so many wait to be heard that it cannot be alive
-    /// and well. Waits for nothing.
+    /// Connects to the socket of the daemon. `NotFound` if it has none, `ConnectionRefused` if it has
+    /// ended, `WouldBlock` if so many connections are waiting that it must hang. Does not wait.
     pub fn connect(&self) -> io::Result<UnixStream> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -317,7 +318,7 @@ impl Found {
         Ok(stream)
     }
 
-    /// Waits until the daemon has ended, and says how.
+    /// Waits until the daemon has ended, and returns how.
     pub fn wait_released(&mut self) -> io::Result<End> {
         loop {
             match flock(&self.file, FlockOperation::LockShared) {
@@ -342,7 +343,7 @@ impl Found {
     }
 }
 
-/// A name for `path` in `directory` that fits into a socket's address, however long the path is.
+/// A name for `path` in `directory` that fits into a socket's address, for any length of the path.
 fn short(directory: &File, path: &Path) -> PathBuf {
     let inside = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
     inside.join(path.file_name().unwrap_or_default())
@@ -353,8 +354,8 @@ fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().rev().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// Where this user's records are made. Root's are always below `/run`, so that a mount made at boot
-/// is found from a login of root, which has `XDG_RUNTIME_DIR`.
+/// The directory of this user's records. Root's are always below `/run`, so that a mount made at boot
+/// is found from a login of root, which sets `XDG_RUNTIME_DIR`.
 fn own_dir() -> PathBuf {
     let me = geteuid().as_raw();
     let from_login = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|_| me != 0);
@@ -364,7 +365,7 @@ fn own_dir() -> PathBuf {
     in_login.into_iter().chain([usual]).find(is_usable).unwrap_or(last_resort)
 }
 
-/// Where a user's records are when nothing else was said: the best place and the last resort.
+/// The default directories of a user's records: the preferred one and the fallback.
 fn usual_dirs(user: u32) -> [PathBuf; 2] {
     let usual = match user {
         0 => format!("/run/{NAME}"),
@@ -373,13 +374,13 @@ fn usual_dirs(user: u32) -> [PathBuf; 2] {
     [usual.into(), format!("/tmp/{NAME}-{user}").into()]
 }
 
-/// Whether `dir` is this user's and nobody else can change names in it.
+/// Whether `dir` is owned by this user and no other user can change names in it.
 fn is_owned_by(dir: &Path, user: u32) -> bool {
     std::fs::metadata(dir)
         .is_ok_and(|dir| dir.is_dir() && dir.uid() == user && dir.mode() & 0o022 == 0)
 }
 
-/// Makes `dir` where missing, and trusts it only if it is this user's alone.
+/// Creates `dir` if it is missing, and accepts it only if no other user has access.
 fn make_private(dir: &Path) -> Result<(), Error> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => at(dir, Err(error))?,
@@ -396,7 +397,7 @@ fn is_private(dir: &std::fs::Metadata, user: u32) -> bool {
     dir.is_dir() && dir.uid() == user && dir.mode() & 0o077 == 0
 }
 
-/// Whether `file` is what `path` stands for.
+/// Whether `path` denotes `file`.
 fn is_at(file: &File, path: &Path) -> bool {
     let same = || -> io::Result<bool> {
         let (open, named) = (file.metadata()?, std::fs::symlink_metadata(path)?);

@@ -1,9 +1,9 @@
-//! What a mount shows, as the user says it: sources, each of a host, of a pool of gateways or of
-//! this machine, with a place in the mount and the words that make it a branch.
+//! The sources of a mount: each a host, a pool of gateways or a local directory, with its place in the
+//! mount and its branch settings.
 //!
-//! Plain data. [`grammar`] reads it from one word of a command line; the configuration file makes
-//! it of tables as well. What follows from several sources together is checked here. What is made
-//! of them is told in `stack`.
+//! Plain data. [`grammar`] parses it from one word of a command line; the configuration file also
+//! creates it from tables. The checks that need all sources of a mount are here. `stack` builds the
+//! layers from it.
 
 mod grammar;
 
@@ -16,45 +16,45 @@ use base::Name;
 use crate::report::{Problem, printable};
 pub use grammar::{BranchWord, WORDS, parse, parse_as_sshfs, split_list, with_words};
 
-/// Branches of one mount at most: each look-up may ask all of them.
+/// Maximum number of branches of a mount: a lookup may query all of them.
 pub const MAX_SOURCES: usize = 64;
 
-/// Gateways of one pool at most.
+/// Maximum number of gateways of a pool.
 pub const MAX_GATEWAYS: usize = 64;
 
 /// One source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceSpec {
-    /// As the user wrote it, with its place and without the words behind it. No two sources of a
-    /// mount have the same.
+    /// The source as the user wrote it, with its place and without the words after it. Unique within a
+    /// mount.
     pub name: OsString,
-    /// Where in the mount its root is shown; empty for the mount's root.
+    /// Where in the mount its root appears; empty for the mount's root.
     pub place: Vec<Name>,
     /// Where the data is.
     pub origin: Origin,
     /// What may be changed in it.
     pub mode: Mode,
-    /// What its absence means.
+    /// The effect if it is unreachable.
     pub presence: Presence,
-    /// How its gateways share the work; `None`: as the mount's option `pool` says.
+    /// How its gateways share requests; `None`: as set by the mount's option `pool`.
     pub pool: Option<PoolMode>,
-    /// Mode or presence were said, be it what they are anyway.
+    /// Whether mode or presence were given, even if only the defaults.
     pub is_branch: bool,
-    /// Arguments for ssh that only this source has; they come before those of the mount.
+    /// Arguments of ssh for this source only; they come before those of the mount.
     pub ssh_arguments: Vec<OsString>,
 }
 
 /// Where the data of a source is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// On one host, or behind several that show the same directory.
+    /// On one host, or behind several gateways to the same directory.
     Hosts {
-        /// At least one; no two are the same.
+        /// At least one, without duplicates.
         gateways: Vec<ssh::Destination>,
-        /// The directory there; empty for the home directory.
+        /// The remote directory; empty for the home directory.
         directory: Vec<u8>,
     },
-    /// A directory of this machine, by its absolute path.
+    /// A local directory, by its absolute path.
     Local(PathBuf),
 }
 
@@ -66,46 +66,46 @@ pub enum Mode {
     ReadWrite,
     /// Nothing.
     ReadOnly,
-    /// What is there may be changed and removed; nothing new is made.
+    /// Existing files may be changed and removed, but nothing is created.
     NoCreate,
 }
 
-/// What it means when a branch cannot be reached.
+/// The effect if a branch is unreachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
     /// Calls that need it wait or fail.
     #[default]
     Required,
-    /// It is left out until it is back.
+    /// It is left out until it is reachable again.
     Optional,
 }
 
-/// How the gateways of a pool share the work.
+/// How the gateways of a pool share requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PoolMode {
-    /// By load and latency, large files over several at once.
+    /// By load and latency, large files over several in parallel.
     #[default]
     Balance,
-    /// Each file by one of them, which its path decides.
+    /// Each file by one gateway, chosen by a hash of its path.
     Hash,
-    /// All by the first that lives.
+    /// All by the first gateway that works.
     Failover,
 }
 
 impl SourceSpec {
-    /// What the user wrote, safe for a terminal: how the source is called in messages.
+    /// The source as the user wrote it, escaped for a terminal: its name in messages.
     #[must_use]
     pub fn shown(&self) -> String {
         printable(&self.name)
     }
 
-    /// Whether the mount has to be a union for this source alone.
+    /// Whether the mount must be a union even with this single source.
     #[must_use]
     pub fn wants_union(&self) -> bool {
         self.is_branch || !self.place.is_empty()
     }
 
-    /// The hosts behind it; none for a directory of this machine.
+    /// Its hosts; empty for a local directory.
     #[must_use]
     pub fn gateways(&self) -> &[ssh::Destination] {
         match &self.origin {
@@ -121,12 +121,12 @@ pub fn source(word: &str) -> SourceSpec {
     parse(OsStr::new(word)).unwrap()
 }
 
-/// Checks what only all sources of a mount together can have wrong.
+/// Checks the sources of a mount together.
 pub fn check(sources: &[SourceSpec]) -> Result<(), Problem> {
     let about = |source: &SourceSpec| format!("source '{}'", source.shown());
     if sources.len() > MAX_SOURCES {
         let what = format!("{} sources", sources.len());
-        return Err(Problem::new(what, format!("a mount has {MAX_SOURCES} at most")));
+        return Err(Problem::new(what, format!("a mount can have at most {MAX_SOURCES}")));
     }
     if let [only] = sources
         && only.presence == Presence::Optional
@@ -140,16 +140,15 @@ pub fn check(sources: &[SourceSpec]) -> Result<(), Problem> {
         if sources[..index].iter().any(|other| same(&other)) {
             return Err(Problem::new(
                 about(source),
-                "the same source is there twice, in one place",
+                "the source is given twice for the same place",
             )
-            .hint("leave one away, or give one another place: PLACE=host:dir"));
+            .hint("remove one, or give one another place: PLACE=host:dir"));
         }
     }
     Ok(())
 }
 
-/// What the first column of the table of mounts shows: the sources as fstab has them, so that
-/// mount(8) finds them again.
+/// The first column of the mount table: the sources as in fstab, so that mount(8) can match them.
 #[must_use]
 pub fn joined(sources: &[SourceSpec]) -> OsString {
     let names: Vec<&[u8]> = sources.iter().map(|source| source.name.as_bytes()).collect();
@@ -170,7 +169,7 @@ mod tests {
         assert_eq!(checked(&["a:/x", "b:/x", "a:/y", "P=a:/x", "Q=a:/x", "local:/x"]), Ok(()));
         for words in [["a:/x", "a:/x"], ["a:/x=ro", "a:/x=nc"], ["P=a:/x", "P=a:/x=ro"]] {
             let said = checked(&words).unwrap_err();
-            assert!(said.contains("the same source is there twice, in one place\n  "), "{said}");
+            assert!(said.contains("the source is given twice for the same place\n  "), "{said}");
         }
     }
 
@@ -190,7 +189,7 @@ mod tests {
         let words: Vec<String> = (0..=MAX_SOURCES).map(|number| format!("h{number}:")).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         assert_eq!(checked(&words[1..]), Ok(()));
-        assert_eq!(checked(&words).unwrap_err(), "65 sources: a mount has 64 at most");
+        assert_eq!(checked(&words).unwrap_err(), "65 sources: a mount can have at most 64");
     }
 
     #[test]

@@ -1,35 +1,35 @@
-//! The layers of one mount below `vfs`, built from what was asked for.
+//! Builds the layers of one mount below `vfs` from its request.
 //!
 //! ```text
-//! union::Union                    only with several sources, a place, or a branch's words
+//! union::Union                    only with several sources, a place, or branch settings
 //!  ├ view::View                   a branch's links and owners; only below a union
 //!  │  └ cache::Cached             only with `cache=disk`
 //!  │     └ steady::Steady         outlives connections
 //!  │        └ replicas::Replicas  only for a pool
-//!  │           └ host::Host       one a gateway
-//!  └ local::Local                 a directory of this machine
+//!  │           └ host::Host       one per gateway
+//!  └ local::Local                 a local directory
 //! ```
 //!
-//! What somebody may want to look at later is kept beside the layers: `status` reads a [`Stack`],
-//! and `branch` changes the union and the list of sources in it.
+//! References to the layers are kept for later commands: `status` reads a [`Stack`], and `branch`
+//! changes its union and its list of sources.
 //!
-//! Not here: what the words of a source mean (`sources`), and what is above (`mount::wiring`).
+//! Not here: the grammar of a source (`sources`), and the layers above (`mount::wiring`).
 
 mod connect;
 mod digest_command;
 pub mod disk;
 mod settings;
-mod silence;
 mod view;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use base::Remote;
-use host::Host;
+use host::{Host, SessionState};
 use local::Local;
 use replicas::{Gateway, Replicas};
-use steady::Steady;
+use steady::{Standing, Steady};
 use tokio::task::JoinSet;
 use union::{Branch, Union};
 
@@ -43,55 +43,53 @@ pub use digest_command::fuzz as fuzz_digest_lines;
 use disk::{Disk, Kept};
 use view::{Owners, Roots, View};
 
-/// What a mount shows, and what it is made of.
+/// The layers of a mount.
 pub struct Stack {
-    /// The top, which `vfs` shows.
+    /// The top layer, which `vfs` uses.
     pub remote: Arc<dyn Remote>,
-    /// The tree of branches; `None` for a plain mount of one source.
+    /// The union; `None` for a mount of a single source.
     pub union: Option<Arc<Union>>,
     blueprint: Blueprint,
-    /// In the order of the branches.
+    /// The sources in the order of the branches.
     sources: RwLock<Vec<Arc<Source>>>,
 }
 
 /// One source, and the layers that serve it.
 pub struct Source {
-    /// What was asked for. The union knows what mode and presence are by now.
+    /// The source as requested. The union has the current mode and presence.
     pub spec: SourceSpec,
-    /// What keeps what was read on the disk, if the mount has such a cache.
+    /// The layer of the disk cache, if the mount has one.
     pub cached: Option<Kept>,
-    /// What outlives connections; `None` for a directory of this machine.
+    /// The layer that reconnects; `None` for a local directory.
     pub steady: Option<Arc<Steady>>,
     /// The pool, if there is more than one gateway.
     pub replicas: Option<Arc<Replicas>>,
-    /// The gateways, or the one host, by the names that the user gave; none for a directory of
-    /// this machine.
+    /// The gateways, or the single host, by the names that the user gave; empty for a local directory.
     pub hosts: Vec<(String, Arc<Host>)>,
-    /// The directory of this machine, if it is one.
+    /// The local directory, if the source is one.
     pub local: Option<Arc<Local>>,
     /// Which of the hosts were connected when the source was opened.
     connected: Vec<bool>,
 }
 
-/// What every source of a mount is built by.
+/// The common settings for building the sources of a mount.
 struct Blueprint {
     request: MountRequest,
     password: Option<ssh::Password>,
-    /// The cache on disk, if one was asked for.
+    /// The disk cache, if enabled.
     disk: Option<Disk>,
-    /// Sessions that are there already, for the first host that is connected.
+    /// Connections that are open already, for the first host that is connected.
     begun: Mutex<Begun>,
 }
 
 impl Stack {
-    /// Connects to all hosts, and puts the layers on top of each other. Nothing is left of it when
-    /// the future is dropped.
+    /// Connects to all hosts and builds the layers. If the future is dropped, everything is undone.
     pub async fn build(request: &MountRequest) -> Result<Stack, Problem> {
         Stack::build_on(request, Begun::default()).await
     }
 
-    /// As [`Stack::build`]; the sessions of the only host are those that are `begun`, before others
-    /// are.
+    /// Builds the layers as [`Stack::build`] does, for a single host; its first sessions use the
+    /// connections in `begun`.
     pub async fn build_on(request: &MountRequest, begun: Begun) -> Result<Stack, Problem> {
         let has_host = request.sources.iter().any(|source| !source.gateways().is_empty());
         let wants_password = request.ssh.password_stdin && has_host;
@@ -107,8 +105,8 @@ impl Stack {
         };
         let sources = blueprint.open(&request.sources, Asking::Terminal).await?;
         if sources.iter().all(|source| source.is_away()) && !request.host.delay_connect {
-            return Err(Problem::new(printable(&request.source), "no source can be reached")
-                .hint("each of them is optional, but a mount needs one; or use -o delay_connect"));
+            return Err(Problem::new(printable(&request.source), "no source is reachable")
+                .hint("all sources are optional, but at least one must be reachable; or use -o delay_connect"));
         }
         let (remote, union): (Arc<dyn Remote>, _) = match &sources[..] {
             [only] if !request.is_union() => (only.remote(), None),
@@ -126,21 +124,21 @@ impl Stack {
         Ok(Stack { remote, union, blueprint, sources: RwLock::new(sources) })
     }
 
-    /// What was asked for when the mount was made.
+    /// The request of the mount.
     #[must_use]
     pub fn request(&self) -> &MountRequest {
         &self.blueprint.request
     }
 
-    /// The cache on disk, if one was asked for.
+    /// The disk cache, if enabled.
     #[must_use]
     pub fn disk(&self) -> Option<&Disk> {
         self.blueprint.disk.as_ref()
     }
 
-    /// Returns when what was read is in the cache on disk, as far as it is kept.
+    /// Waits until data that was read and is to be cached is written to the disk cache.
     pub async fn settled(&self) {
-        // Together, so that none waits for another one's host.
+        // In parallel, so that no source waits for the host of another one.
         let mut settling = JoinSet::new();
         for source in self.sources() {
             settling.spawn(put_away(source));
@@ -154,15 +152,23 @@ impl Stack {
         self.sources.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Adds a branch behind those that there are, once its hosts are connected; nobody is asked for
-    /// a password. All or nothing is done when the future is dropped. What is cached above is the
-    /// caller's to drop.
+    /// The longest time that a server has been silent while calls wait for it: since its last byte, or
+    /// `Duration::MAX` if the connection is lost. Zero while all answer.
+    pub fn silent_for(&self) -> Duration {
+        let sources = self.sources();
+        sources.iter().map(|source| source.silent_for()).max().unwrap_or_default()
+    }
+
+    /// Connects to the hosts of a branch, without password prompts, and adds it after the existing ones.
+    /// If the future is dropped, the branch was added completely or not at all. The caller invalidates
+    /// what is cached above.
     pub async fn add(&self, spec: SourceSpec) -> Result<(), Problem> {
         let what = format!("source '{}'", spec.shown());
         let Some(union) = &self.union else {
-            let why = "this mount shows one source and is no tree of branches";
-            return Err(Problem::new(what, why)
-                .hint("one that can get branches is made with a word: sshoal host:dir=rw mnt"));
+            let why = "this mount has a single source and no branches";
+            return Err(Problem::new(what, why).hint(
+                "mount with a branch mode to be able to add branches: sshoal host:dir=rw mnt",
+            ));
         };
         let mut all: Vec<SourceSpec> = self.sources().iter().map(|it| it.spec.clone()).collect();
         all.push(spec.clone());
@@ -174,23 +180,23 @@ impl Stack {
         }
         let branch = self.blueprint.branch(&source).await?;
         let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
-        // All that is cached is in doubt by it, not only what this tells.
+        // The caller invalidates all that is cached, not only what this returns.
         let _ = union.add(branch).map_err(|error| Problem::new(what, error.to_string()))?;
         sources.push(source);
         Ok(())
     }
 
-    /// Forgets a source whose branch was taken out of the union. Its connections end when the last
-    /// who has a file of it open is done.
+    /// Removes a source whose branch was removed from the union. Its connections end when its last open
+    /// file is closed.
     pub fn forget(&self, name: &str) {
         let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
         let gone = sources.extract_if(.., |source| source.spec.shown() == name);
-        // Nobody waits for it: what was read last stays here, too.
+        // In the background: writes the data read last to the disk cache.
         gone.for_each(|source| drop(tokio::spawn(put_away(source))));
     }
 
-    /// User and group id of the login, as `vfs` sees owners, if all branches have the same and
-    /// tell it: it lets opens be answered without asking.
+    /// User and group id of the login, as `vfs` sees owners, if they are known and equal for all
+    /// branches. With them, opens can be answered without a request.
     pub async fn login(&self) -> Option<(u32, u32)> {
         let request = &self.blueprint.request;
         if request.host.delay_connect {
@@ -198,7 +204,7 @@ impl Stack {
         }
         let mut logins = Vec::new();
         for source in self.sources() {
-            // Below a union owners are translated before `vfs` sees them.
+            // In a union, `View` has translated the owners.
             let is_local_user = self.union.is_some() && request.idmap == IdMap::User;
             logins.push(if is_local_user { Some(own_ids()) } else { source.login().await });
         }
@@ -206,7 +212,7 @@ impl Stack {
         first.filter(|_| logins.iter().all(|login| *login == first))
     }
 
-    /// What `vfs` is to do about owners.
+    /// The translation of owners in `vfs`.
     pub async fn idmap(&self) -> Result<vfs::IdMap, Problem> {
         Ok(match &self.blueprint.request.idmap {
             IdMap::None => vfs::IdMap::Same,
@@ -223,8 +229,7 @@ impl Stack {
         })
     }
 
-    /// The remote root by which `vfs` makes absolute links relative. Below a union that was done
-    /// before.
+    /// The remote root, for which `vfs` makes absolute links relative. In a union, `View` does that.
     #[must_use]
     pub fn real_root(&self) -> Option<Vec<u8>> {
         match self.union {
@@ -244,12 +249,29 @@ impl Source {
         }
     }
 
-    /// Whether none of its hosts was connected.
+    fn silent_for(&self) -> Duration {
+        let told = self.steady.as_ref().map(|steady| steady.status());
+        let is_lost = told.is_some_and(|told| {
+            told.calls_waiting > 0 && matches!(told.standing, Standing::Away { .. })
+        });
+        if is_lost {
+            return Duration::MAX;
+        }
+        let sessions = self.hosts.iter().flat_map(|(_, host)| host.status().sessions);
+        let silent = sessions.filter_map(|session| match session.state {
+            SessionState::Up { silent, .. } => Some(silent),
+            // A session that is being established serves no call.
+            _ => None,
+        });
+        silent.max().unwrap_or_default()
+    }
+
+    /// Whether none of the hosts was connected.
     fn is_away(&self) -> bool {
         self.local.is_none() && !self.connected.contains(&true)
     }
 
-    /// The machine or machines, as the user calls them.
+    /// The host or hosts, as the user wrote them.
     #[must_use]
     pub fn host_names(&self) -> String {
         if self.local.is_some() {
@@ -281,25 +303,26 @@ impl Source {
         let (_, host) = self.connected_host()?;
         let told = host.login_ids().await;
         told.inspect_err(|error| {
-            tracing::debug!(%error, "the server does not tell who the login is");
+            tracing::debug!(%error, "the server does not report the user id of the login");
         })
         .ok()
     }
 
     /// The map of `idmap=user`.
     async fn local_user(&self) -> Result<vfs::IdMap, Problem> {
-        // With a delayed connect it is made here.
+        // With delay_connect, this connects.
         let host = self.connected_host().or(self.hosts.first().map(|(n, host)| (n.as_str(), host)));
         let (name, host) = host.expect("a source of hosts has one");
         user_map(host).await.map_err(|error| {
-            let why = format!("{name}: cannot examine the remote home: {error}");
+            let why =
+                format!("{name}: cannot query the owner of the remote home directory: {error}");
             Problem::new("option 'idmap=user'", why)
         })
     }
 }
 
 impl Blueprint {
-    /// Opens sources, their hosts all at once.
+    /// Opens sources, and connects to all their hosts in parallel.
     async fn open(
         &self,
         specs: &[SourceSpec],
@@ -330,8 +353,7 @@ impl Blueprint {
         Ok(opened)
     }
 
-    /// The layer that keeps what is read of `source`. The hosts' keys are known by now, as far as
-    /// they were connected.
+    /// The disk cache layer of `source`. The keys of the connected hosts are known by now.
     async fn cached(
         &self,
         source: &Source,
@@ -354,10 +376,10 @@ impl Blueprint {
     ) -> Result<Arc<Local>, Problem> {
         let about = format!("source '{}'", spec.shown());
         let (path, mountpoint) = (path.to_owned(), self.request.mountpoint.clone());
-        // May wait for a disk or a network.
+        // May block on a disk or a network.
         let opened = tokio::task::spawn_blocking(move || {
             let local = Local::open(&path)?;
-            // A descriptor that somebody else has mounted names no directory.
+            // The descriptor of a mount that the caller has made names no directory.
             let is_place = !crate::mount::is_open_descriptor(&mountpoint);
             let contains = is_place && local.contains(&mountpoint)?;
             Ok((local, contains))
@@ -367,13 +389,13 @@ impl Blueprint {
             opened.map_err(|error: local::Error| Problem::new(&about, error.to_string()))?;
         if contains {
             let what = format!("mount point '{}'", printable(&self.request.mountpoint));
-            let why = format!("it is inside the source '{}'", spec.shown());
-            return Err(Problem::new(what, why).hint("the mount would contain itself"));
+            let why = format!("is inside the source '{}'", spec.shown());
+            return Err(Problem::new(what, why).hint("a mount cannot contain itself"));
         }
         Ok(Arc::new(local))
     }
 
-    /// Once there is a mount, a directory in it leads to the mount itself.
+    /// Refuses a source inside the mount: it would lead to the mount itself.
     async fn check_outside(&self, source: &Source, local: &Arc<Local>) -> Result<(), Problem> {
         let (local, mountpoint) = (local.clone(), self.request.mountpoint.clone());
         if crate::mount::is_open_descriptor(&mountpoint) {
@@ -383,8 +405,10 @@ impl Blueprint {
         let within = tokio::task::spawn_blocking(move || local.is_within(&mountpoint)).await;
         let within = within.map_err(|error| Problem::new(about(), error.to_string()))?;
         match within.map_err(|error| Problem::new(about(), error.to_string()))? {
-            true => Err(Problem::new(about(), "it is inside the mount")
-                .hint("the mount would contain itself")),
+            true => {
+                Err(Problem::new(about(), "is inside the mount")
+                    .hint("a mount cannot contain itself"))
+            }
             false => Ok(()),
         }
     }
@@ -449,8 +473,7 @@ impl Blueprint {
         Ok(source)
     }
 
-    /// A source as a branch of the union, with its links and owners translated where that is
-    /// wanted.
+    /// A source as a branch of the union, with links and owners translated if requested.
     async fn branch(&self, source: &Source) -> Result<Branch, Problem> {
         let links = &self.request.links;
         let rewrites = links.targets == LinkTargets::Inside || links.transform;
@@ -459,10 +482,10 @@ impl Blueprint {
             Origin::Hosts { .. } => Some(Roots::OfHosts(hosts.clone())),
             Origin::Local(path) => local_root(path).map(Roots::Known),
         };
-        // The ids of this machine's own directories are right already.
+        // Local directories need no translation of ids.
         let owners = match self.request.idmap == IdMap::User && source.local.is_none() {
             false => None,
-            // Of a host that is away it is asked later.
+            // An unreachable host is queried later.
             true if source.is_away() => Some(Owners::of_login(hosts)),
             true => Some(Owners::known(source.local_user().await?)),
         };
@@ -482,7 +505,7 @@ impl Blueprint {
     }
 }
 
-/// The ssh of each gateway of a source, for whoever runs commands there.
+/// The ssh configuration of each gateway of a source, for running commands there.
 pub fn ssh_configs(request: &MountRequest, spec: &SourceSpec) -> Result<Vec<ssh::Config>, Problem> {
     let config = |gateway: &ssh::Destination| {
         settings::ssh_config(&request.ssh, gateway.clone(), &spec.ssh_arguments, None)
@@ -507,8 +530,8 @@ async fn user_map(host: &Host) -> base::Result<vfs::IdMap> {
         Ok((uid, gid)) => Ok(local_user(uid, gid)),
         Err(base::Errno::EOPNOTSUPP) => {
             tracing::warn!(
-                "idmap=user: the server does not show who the login is, so owners are shown as \
-                 they are there; idmap=file translates them by a table"
+                "idmap=user: the server does not report the user id of the login, so owners are \
+                 not translated; idmap=file translates them by a table"
             );
             Ok(vfs::IdMap::Same)
         }
@@ -516,13 +539,13 @@ async fn user_map(host: &Host) -> base::Result<vfs::IdMap> {
     }
 }
 
-/// The remote login is the local user.
+/// Maps the remote login to the local user.
 fn local_user(uid: u32, gid: u32) -> vfs::IdMap {
     let (own_uid, own_gid) = own_ids();
     vfs::IdMap::User { uid: (uid, own_uid), gid: (gid, own_gid) }
 }
 
-/// Has what was read of it in the cache on disk, as far as it is kept.
+/// Writes the data read from it to the disk cache, as far as it is to be cached.
 async fn put_away(source: Arc<Source>) {
     if let Some(kept) = &source.cached {
         kept.layer.put_away().await;

@@ -1,13 +1,12 @@
-//! `sshoal status`: how mounts are, as their daemons tell.
+//! `sshoal status`: the state of mounts, as their daemons report it.
 //!
-//! Which mounts there are is in the kernel's table; each daemon is asked over its
-//! [control socket](crate::control). No mounted file system is asked anything, so a mount that
-//! hangs, or whose daemon is dead, is told to be so.
+//! The mounts are read from the kernel's mount table; each daemon is queried over its
+//! [control socket](crate::control). No mounted file system is accessed, so this also reports a
+//! mount that hangs, or whose daemon is dead.
 
 pub mod gather;
 pub mod schema;
 mod text;
-pub mod units;
 
 pub use text::branch_list;
 
@@ -25,24 +24,24 @@ use crate::record;
 use crate::report::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 use schema::{Daemon, Document, SCHEMA, SeenMount};
 
-/// Daemons that are asked at the same time: a thread each, most of which only wait.
-const ASKED_AT_ONCE: usize = 32;
+/// Daemons queried in parallel: one thread each, most of which only wait.
+const PARALLEL_QUERIES: usize = 32;
 
 /// The words of the command line.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Where it is mounted; without it, all mounts of the user (of root: of all users).
+    /// The mount point; if omitted, all mounts of the user (as root, of all users).
     mountpoint: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Prints how the mounts are. The exit code is 1 when one of them has not answered.
+/// Prints the state of the mounts. The exit code is 1 if a daemon did not answer.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mounts = match &arguments.mountpoint {
         Some(mountpoint) => vec![find(mountpoint)?],
-        None => all().map_err(|error| Problem::new("table of mounts", error.to_string()))?,
+        None => all().map_err(|error| Problem::new("mount table", error.to_string()))?,
     };
     let seen = look(&mounts);
     let answers = seen.iter().all(|mount| mount.daemon == Daemon::Answers);
@@ -56,44 +55,45 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if answers { EXIT_OK } else { EXIT_FAILURE }))
 }
 
-/// The mount of ours that one sees at `mountpoint`.
+/// The mount of sshoal that is visible at `mountpoint`.
 pub fn find(mountpoint: &Path) -> Result<Mount, Problem> {
     let what = format!("'{}'", printable(mountpoint));
     let found = mounts::find(mountpoint).map_err(|error| Problem::new(&what, error.to_string()))?;
     let mount = found.ok_or_else(|| {
-        Problem::new(&what, "nothing is mounted there").hint("`sshoal status` lists the mounts")
+        Problem::new(&what, "nothing is mounted here").hint("`sshoal status` lists the mounts")
     })?;
     if is_ours(&mount) {
         Ok(mount)
     } else {
         let kind = printable(&mount.kind);
-        Err(Problem::new(what, format!("a mount of type {kind} that is not sshoal's")))
+        Err(Problem::new(what, format!("not a mount of sshoal, but of type {kind}")))
     }
 }
 
-/// All mounts that this user may ask about.
+/// All mounts that this user may query.
 fn all() -> io::Result<Vec<Mount>> {
     let me = geteuid().as_raw();
     let mine = |mount: &Mount| me == 0 || mount.owner == Some(me);
     let mut mounts = mounts::all()?;
     mounts.retain(|mount| mounts::is_fuse(&mount.kind) && mine(mount) && is_ours(mount));
-    // A mount may be seen at several places.
+    // A file system may be mounted at several places.
     let mut devices = std::collections::HashSet::new();
     mounts.retain(|mount| devices.insert(mount.device));
-    // What was unmounted here may have a daemon still: it writes what is left, or it is mounted in
-    // another namespace.
+    // The daemon of an unmounted file system may still run: it writes the remaining data, or the
+    // file system is mounted in another mount namespace.
     mounts.extend(record::served().into_iter().filter(|mount| devices.insert(mount.device)));
     Ok(mounts)
 }
 
-/// The type can be chosen (`subtype`); a record is only ever ours.
+/// Whether it is a mount of sshoal. The type can be chosen (`subtype`), but only sshoal creates
+/// records.
 fn is_ours(mount: &Mount) -> bool {
     mount.kind == "fuse.sshoal" || record::find(mount).is_some()
 }
 
 fn look(mounts: &[Mount]) -> Vec<SeenMount> {
     let mut seen = Vec::with_capacity(mounts.len());
-    for some in mounts.chunks(ASKED_AT_ONCE) {
+    for some in mounts.chunks(PARALLEL_QUERIES) {
         thread::scope(|scope| {
             let asked: Vec<_> = some.iter().map(|mount| scope.spawn(|| look_at(mount))).collect();
             seen.extend(asked.into_iter().filter_map(|asked| asked.join().ok()));
@@ -102,18 +102,18 @@ fn look(mounts: &[Mount]) -> Vec<SeenMount> {
     seen
 }
 
-/// Why a mount has a daemon although it is not in the table of mounts; `None` where it is.
+/// Why a mount has a daemon but is not in the mount table; `None` if it is in the table.
 fn unmounted(mount: &Mount) -> Option<String> {
     if mounts::all().ok()?.iter().any(|it| it.device == mount.device) {
         return None;
     }
     Some(match mounts::elsewhere(mount) {
-        Some(pid) => format!("not here; in the mount namespace of process {pid}"),
-        None => "not any more; its process is ending".to_owned(),
+        Some(pid) => format!("not in this mount namespace, but in that of process {pid}"),
+        None => "unmounted; its daemon is ending".to_owned(),
     })
 }
 
-/// How one mount is, within the deadline of the control socket.
+/// The state of one mount, within the deadline of the control socket.
 pub fn look_at(mount: &Mount) -> SeenMount {
     let seen = |daemon, why: Option<String>| SeenMount {
         mountpoint: printable(&mount.mountpoint),
@@ -153,25 +153,25 @@ pub fn look_at(mount: &Mount) -> SeenMount {
     SeenMount { pid, ..seen }
 }
 
-/// Whose mount it is, for somebody else.
+/// The message for a user who does not own the mount.
 pub fn whose(owner: u32) -> String {
-    format!("mounted by user {owner}, who alone may ask, besides root")
+    format!("mounted by user {owner}; only that user and root may query it")
 }
 
-/// Why a mount of ours has no daemon that can be asked.
+/// The message for a mount without a daemon.
 pub fn no_record() -> String {
-    "no process of sshoal serves it; `sshoal umount` clears it".to_owned()
+    "no daemon serves this mount; `sshoal umount` removes it".to_owned()
 }
 
-/// Why a daemon has not answered.
+/// Why a daemon did not answer.
 pub fn silence(why: &Silence) -> String {
     match why {
         Silence::NoSocket => {
-            "it has no control socket; perhaps it was started by an older sshoal".to_owned()
+            "the daemon has no control socket; perhaps it is of an older version".to_owned()
         }
-        Silence::Ended => "it has just ended".to_owned(),
-        Silence::Hangs => format!("nothing heard within {} s", DEADLINE.as_secs()),
-        Silence::Garbled => "its answer was not understood".to_owned(),
+        Silence::Ended => "the daemon has just ended".to_owned(),
+        Silence::Hangs => format!("no reply within {} s", DEADLINE.as_secs()),
+        Silence::Garbled => "the reply of the daemon was invalid".to_owned(),
         Silence::Io(error) => error.to_string(),
     }
 }
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// Programs read this: what has to be changed here is a new schema.
+    /// Other programs read this: a change of these fields needs a new schema number.
     #[test]
     fn the_json_has_the_fields_that_it_had() {
         let told: serde_json::Value = serde_json::from_str(&json(vec![seen()]).unwrap()).unwrap();
@@ -269,9 +269,9 @@ mod tests {
     #[test]
     fn what_is_no_mount_of_ours_is_refused() {
         let other = find(Path::new("/proc")).unwrap_err().to_string();
-        assert!(other.contains("a mount of type proc that is not sshoal's"), "{other}");
+        assert!(other.contains("not a mount of sshoal, but of type proc"), "{other}");
         let dir = tempfile::tempdir().unwrap();
         let nothing = find(dir.path()).unwrap_err().to_string();
-        assert!(nothing.contains("nothing is mounted there\n  `sshoal status`"), "{nothing}");
+        assert!(nothing.contains("nothing is mounted here\n  `sshoal status`"), "{nothing}");
     }
 }

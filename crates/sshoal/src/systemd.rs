@@ -1,4 +1,4 @@
-//! A word to systemd (sd_notify(3)) for units of `Type=notify`.
+//! Notifies systemd (sd_notify(3)) for units of `Type=notify`.
 
 use std::env;
 use std::ffi::OsStr;
@@ -7,19 +7,19 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Says that the mount is ready, and which process it is. Does nothing outside of such a unit.
+/// Reports that the mount is ready, and its process id. Does nothing outside of such a unit.
 ///
-/// A failure is only logged: the mount works without, and systemd notices the silence.
+/// A failure is only logged: the mount works without it, and systemd reports a time-out.
 pub fn notify_ready() {
     let Some(socket) = env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()) else {
         return;
     };
     if let Err(error) = notify(&socket, &format!("READY=1\nMAINPID={}", std::process::id())) {
-        tracing::warn!("cannot tell systemd that the mount is ready: {error}");
+        tracing::warn!("cannot notify systemd that the mount is ready: {error}");
     }
 }
 
-/// A leading `@` stands for a name in the abstract name space.
+/// A leading `@` denotes a name in the abstract namespace.
 fn notify(socket: &OsStr, state: &str) -> io::Result<()> {
     let address = match socket.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,

@@ -1,7 +1,7 @@
 //! `sshoal umount`: unmounts, and returns when the daemon has ended.
 //!
-//! The second half is what umount(8) and fusermount3 cannot do: the kernel tells a FUSE daemon of
-//! its unmounting and does not wait for it.
+//! umount(8) and fusermount3 do not wait for the daemon: the kernel notifies a FUSE daemon of the
+//! unmount, but does not wait for it.
 
 use std::io;
 use std::path::Path;
@@ -16,20 +16,20 @@ use crate::mounts::{self, Mount};
 use crate::record::{self, End, Found};
 use crate::report::{Problem, printable};
 
-/// After this time of waiting the user is told what is being waited for.
+/// After waiting this long, the command prints what it is waiting for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Unmounts `mountpoint`. With `lazy` it only disappears from the tree, the daemon ends when the
-/// last open file is closed, and nobody waits for that.
+/// Unmounts `mountpoint`. With `lazy`, it is only detached: the daemon ends when the last open file
+/// is closed, and this does not wait for it.
 pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
     let what = format!("'{}'", printable(mountpoint));
     let mount = mounts::find(mountpoint)
         .map_err(|error| Problem::new(&what, error.to_string()))?
         .ok_or_else(|| {
-        Problem::new(&what, "nothing is mounted there")
+        Problem::new(&what, "nothing is mounted here")
             .hint("`findmnt -t fuse.sshoal,fuse.sshfs` lists the mounts")
     })?;
-    // Before unmounting: afterwards nothing tells which record it was.
+    // Before unmounting: afterwards the record of the mount cannot be found.
     let record = record::find(&mount);
     if record.is_none() && mount.kind != "fuse.sshoal" {
         return Err(not_ours(&what, &mount));
@@ -38,7 +38,9 @@ pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
         let problem = Problem::new(&what, refusal(&error));
         if matches!(error, fuse::Error::Busy(_)) {
             let place = printable(mountpoint);
-            problem.hint(format!("`fuser -vm {place}` shows who uses it; -z detaches it anyway"))
+            problem.hint(format!(
+                "`fuser -vm {place}` lists the processes that use it; -z detaches it anyway"
+            ))
         } else {
             problem
         }
@@ -47,10 +49,10 @@ pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
         Some(record) if !lazy => wait(record, &mount, &what),
         Some(_) => Ok(()),
         None => {
-            // Cleared, which is what was asked for; that all is well would be a promise too much.
+            // The mount is gone, as requested, but data may have been lost.
             eprintln!(
-                "sshoal: {what}: note: no process served it any more; what was not closed or \
-                 fsynced may be missing on the server"
+                "sshoal: {what}: note: the daemon of this mount had died; data that was not closed \
+                 or fsynced may be missing on the server"
             );
             Ok(())
         }
@@ -58,12 +60,12 @@ pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
 }
 
 fn not_ours(what: &str, mount: &Mount) -> Problem {
-    let why = format!("a mount of type {} that is not sshoal's", printable(&mount.kind));
+    let why = format!("not a mount of sshoal, but of type {}", printable(&mount.kind));
     let hint = if mounts::is_fuse(&mount.kind) { "fusermount3 -u" } else { "umount" };
     Problem::new(what, why).hint(format!("`{hint}` unmounts it"))
 }
 
-/// Why the kernel or fusermount3 refused. The place is named by who tells it.
+/// Why the kernel or fusermount3 refused, without the path.
 fn refusal(error: &fuse::Error) -> String {
     match error {
         fuse::Error::Busy(_) => base::Errno::EBUSY.to_string(),
@@ -78,7 +80,7 @@ fn wait(mut record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
     let (told, end) = mpsc::channel();
     let asked = record.try_clone();
     thread::spawn(move || {
-        // Nobody may wait any more.
+        // The receiver is gone if the wait was given up.
         let _ = told.send(record.wait_released());
     });
     let mut has_told = false;
@@ -96,28 +98,28 @@ fn wait(mut record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
                 return Err(data_lost(what, &reason));
             }
             eprintln!(
-                "sshoal: {what}: note: everything is written, and it is unmounted here; process \
-                 {holder} is in a mount namespace in which it is mounted still, so process {pid} \
-                 goes on for that"
+                "sshoal: {what}: note: unmounted, and all data is written; it is still mounted in \
+                 the mount namespace of process {holder}, so the daemon (process {pid}) keeps \
+                 running"
             );
             return Ok(());
         }
         if !std::mem::replace(&mut has_told, true) {
             let patience = PATIENCE_WITH_SERVER.as_secs();
             eprintln!(
-                "sshoal: {what}: unmounted; waiting for process {pid} to write what is left. It \
-                 gives up after {patience} s without an answer, or when it is killed"
+                "sshoal: {what}: unmounted; waiting for the daemon (process {pid}) to write the \
+                 remaining data. It gives up when the server does not reply for {patience} s, or \
+                 when it is killed"
             );
         }
     };
     match end {
         Ok(End::Complete) => Ok(()),
         Ok(End::Failed(reason)) => Err(data_lost(what, &reason)),
-        Ok(End::Vanished) => Err(Problem::new(
-            what,
-            "unmounted, but its process died before it had written everything",
-        )
-        .hint("what was not fsynced or closed may be missing on the server")),
+        Ok(End::Vanished) => {
+            Err(Problem::new(what, "unmounted, but the daemon died before writing all data")
+                .hint("data that was not fsynced or closed may be missing on the server"))
+        }
         Err(error) => Err(Problem::new(what, format!("unmounted, but cannot wait: {error}"))),
     }
 }
@@ -126,9 +128,9 @@ fn data_lost(what: &str, reason: &str) -> Problem {
     Problem::new(what, format!("unmounted, but data was lost: {}", printable(reason)))
 }
 
-/// What the daemon of this process says is lost of all that was acknowledged, once nothing of it is on
-/// its way. When the file system is gone, another mount may get its number, and be the one that is
-/// mounted in another namespace and answers.
+/// `None` while acknowledged data is still being written; then the data that the daemon reports as
+/// lost, if any. The process id is compared: once the file system is gone, another mount may get its
+/// device number and answer instead.
 fn written(record: &Found, daemon: Option<u32>) -> Option<Option<String>> {
     let Ok(Reply::Status(status)) = client::ask(record, Wish::Status) else { return None };
     if Some(status.pid) != daemon {
@@ -155,7 +157,7 @@ mod tests {
     fn only_mounts_of_ours_are_unmounted() {
         let dir = tempfile::tempdir().unwrap();
         let nothing = run(dir.path(), false).unwrap_err().to_string();
-        assert!(nothing.contains("nothing is mounted there"), "{nothing}");
+        assert!(nothing.contains("nothing is mounted here"), "{nothing}");
         let other = run(Path::new("/proc"), false).unwrap_err().to_string();
         assert!(other.contains("type proc"), "{other}");
         assert!(other.contains("`umount`"), "{other}");
@@ -190,7 +192,7 @@ mod tests {
         let cases: [(Finish, Option<&str>); 3] = [
             (Record::ended, None),
             (|record| record.failed("no space left"), Some("data was lost: no space left")),
-            (drop, Some("its process died")),
+            (drop, Some("the daemon died")),
         ];
         for (finish, expected) in cases {
             let _device = mount_without_daemon(dir.path(), "fuse.sshfs");

@@ -1,6 +1,6 @@
-//! `sshoal warm`: fetches files of a mount into its cache on disk before anybody needs them.
+//! `sshoal warm`: prefetches files of a mount into its disk cache.
 //!
-//! The daemon does it, and ends it when this command does.
+//! The daemon fetches them, and stops when this command ends.
 
 use std::ffi::OsStr;
 use std::io::{IsTerminal, Read};
@@ -14,38 +14,37 @@ use indicatif::{ProgressBar, ProgressDrawTarget};
 use crate::cache_command::places;
 use crate::control::cache::{CacheJob, Tally};
 use crate::progress::{self, Frame};
+use crate::quantity::{bytes, count, duration};
 use crate::report::{EXIT_FAILURE, EXIT_OK, Problem, printable};
-use crate::status::units::{bytes, count, duration};
 
-/// How often the bar is drawn, a second.
+/// How often the progress bar is drawn, per second.
 const DRAWN_PER_S: u8 = 8;
 
 /// The words of the command line.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Files, or directories with all below them, in mounts with `cache=disk`.
+    /// Files, or directories and all below them, in mounts with `cache=disk`.
     paths: Vec<PathBuf>,
-    /// Files to be fetched at a time.
+    /// Number of files to fetch in parallel.
     #[arg(short = 'j', long = "jobs", value_name = "N", default_value_t = 8)]
     at_once: u32,
-    /// More paths from a file, one a line (or ended by NUL where there is one); - for standard
-    /// input.
+    /// Read more paths from FILE, one per line, or separated by NUL bytes; - is standard input.
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Print what it came to as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Fetches. The exit code is 1 when something could not be fetched, or was not kept.
+/// Fetches the files. The exit code is 1 when a file could not be fetched, or was not cached.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { mut paths, at_once, from, json } = arguments;
     if let Some(from) = from {
         paths.extend(listed(&from)?);
     }
     if paths.is_empty() {
-        return Err(Problem::new("warm", "there is nothing to fetch")
-            .hint("sshoal warm MOUNTPOINT fetches all of a mount")
+        return Err(Problem::new("warm", "no paths given")
+            .hint("`sshoal warm MOUNTPOINT` fetches all files of a mount")
             .into());
     }
     let begun = Instant::now();
@@ -75,7 +74,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if well { EXIT_OK } else { EXIT_FAILURE }))
 }
 
-/// The paths in a list.
+/// The paths in the file `from`.
 fn listed(from: &Path) -> Result<Vec<PathBuf>, Problem> {
     let mut text = Vec::new();
     let read = match from.to_str() {
@@ -88,7 +87,7 @@ fn listed(from: &Path) -> Result<Vec<PathBuf>, Problem> {
     Ok(lines.map(|line| PathBuf::from(OsStr::from_bytes(line))).collect())
 }
 
-/// On a terminal; elsewhere nothing is shown.
+/// The progress bar; hidden unless standard error is a terminal.
 fn bar() -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -97,7 +96,8 @@ fn bar() -> ProgressBar {
     ProgressBar::with_draw_target(None, target).with_style(progress::style())
 }
 
-/// A whole file stands for all its bytes, one that is being fetched for those that have come.
+/// The state of the bar: cached files count with all their bytes, a file that is being fetched with
+/// the bytes received.
 fn frame(tally: &Tally, elapsed: Duration) -> Frame {
     Frame {
         files: tally.done_files,
@@ -114,7 +114,7 @@ fn frame(tally: &Tally, elapsed: Duration) -> Frame {
 fn summary(tally: &Tally, ms: u64) -> String {
     let files = count(tally.files, "file");
     let mut out = format!(
-        "{files} ({}): {} fetched ({}) in {}, {} had been here\n",
+        "{files} ({}): {} fetched ({}) in {}, {} already cached\n",
         bytes(tally.bytes),
         tally.fetched_files,
         bytes(tally.fetched_bytes),
@@ -123,7 +123,7 @@ fn summary(tally: &Tally, ms: u64) -> String {
     );
     if tally.not_kept_files > 0 {
         let words = count(tally.not_kept_files, "file");
-        out += &format!("{words} not kept: being changed, or there is no room\n");
+        out += &format!("{words} not cached: changed while being fetched, or the cache is full\n");
     }
     if tally.failed > 0 {
         out += &format!("{} failed\n", tally.failed);
@@ -181,8 +181,8 @@ mod tests {
         };
         assert_eq!(
             summary(&tally, 1_500),
-            "5 files (5 MiB): 3 fetched (3 MiB) in 1.5 s, 1 had been here\n\
-             1 file not kept: being changed, or there is no room\n2 failed\n"
+            "5 files (5 MiB): 3 fetched (3 MiB) in 1.5 s, 1 already cached\n\
+             1 file not cached: changed while being fetched, or the cache is full\n2 failed\n"
         );
     }
 }

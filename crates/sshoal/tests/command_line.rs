@@ -56,8 +56,8 @@ fn help_into_a_closed_pipe_is_no_error() {
 #[test]
 fn mistakes_are_one_line_and_a_hint() {
     for (name, words, said) in [
-        ("sshoal", &[][..], "sshoal: source: missing\n  `sshoal --help` shows what there is\n"),
-        ("sshfs", &["h:"], "sshfs: mount point: missing\n  `sshfs --help` shows what there is\n"),
+        ("sshoal", &[][..], "sshoal: source: missing\n  `sshoal --help` shows the usage\n"),
+        ("sshfs", &["h:"], "sshfs: mount point: missing\n  `sshfs --help` shows the usage\n"),
         (
             "sshoal",
             &["h:", "/", "-o", "reconect"],
@@ -71,12 +71,13 @@ fn mistakes_are_one_line_and_a_hint() {
         (
             "sshoal",
             &["help", "me"],
-            "sshoal: help 'me': no such option or command\n  `sshoal help options` lists all options\n",
+            "sshoal: help 'me': no such command or option\n  `sshoal help` lists the commands, \
+             `sshoal help options` all options\n",
         ),
         (
             "sshfs",
             &["umount", "/"],
-            "sshfs: source 'umount': has no ':' in it\n  [user@]host:[dir]; the home directory of umount is 'umount:'\n",
+            "sshfs: source 'umount': contains no ':'\n  a source is [user@]host:[dir]; the home directory on umount is 'umount:'\n",
         ),
     ] {
         assert_eq!(failure(name, words), said, "{words:?}");
@@ -91,10 +92,13 @@ fn umount_needs_a_mount_of_ours() {
     let wrong = failure("sshoal", &["umount", "-q", "/mnt"]);
     assert!(wrong.contains("'-q'") && wrong.contains("usage: sshoal umount"), "{wrong}");
     let other = failure("sshoal", &["umount", "/proc"]);
-    assert!(other.starts_with("sshoal: '/proc': a mount of type proc that is not"), "{other}");
+    assert!(
+        other.starts_with("sshoal: '/proc': not a mount of sshoal, but of type proc"),
+        "{other}"
+    );
     let dir = tempfile::tempdir().unwrap();
     let nothing = failure("sshoal", &["umount", dir.path().to_str().unwrap()]);
-    assert!(nothing.contains("nothing is mounted there"), "{nothing}");
+    assert!(nothing.contains("nothing is mounted here"), "{nothing}");
 }
 
 #[test]

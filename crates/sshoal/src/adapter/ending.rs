@@ -1,9 +1,8 @@
-//! The end of a mount with writes that are not at the server yet.
+//! The end of a mount that has data not yet written to the server.
 //!
-//! There are some when a writer was killed, or had no patience with his close: the others have
-//! waited. Nobody can be told of them in the usual way any more, and nobody sees that a process
-//! still waits for a link that is away. So it waits for as long as something gets on, then gives up,
-//! and says so.
+//! Such data remains only of writers that were killed, or whose close was interrupted; other writers
+//! have waited. Errors can no longer be returned to a caller, and the user does not see a daemon that
+//! waits for a lost link. So the daemon waits while writes make progress, then gives up and reports it.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -14,67 +13,67 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use vfs::Vfs;
 
-/// The end waits so long for one more answer to a write. With the time that calls under way have
-/// (30 s) it is less than the 90 s after which a system that shuts down kills what is left.
+/// Maximum wait for the next acknowledged write. Together with the time-out of calls in progress
+/// (30 s) it is less than the 90 s after which a system that shuts down kills processes.
 pub const PATIENCE: Duration = Duration::from_secs(45);
 
-/// After this time it is told that there is something to wait for.
+/// After this time a message reports what is being waited for.
 const NOTICE_AFTER: Duration = Duration::from_secs(10);
 
-/// Time between two looks.
+/// Interval between two checks of the progress.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How the end of a mount gets on.
+/// The state of the end of a mount.
 #[derive(Default)]
 pub struct Ending {
-    /// Somebody has asked for it.
+    /// A signal has requested it.
     asked: AtomicBool,
-    /// It has begun, whoever wanted it.
+    /// It has begun, for any reason.
     begun: AtomicBool,
     hurry: Notify,
-    /// What was given up.
+    /// The data that was given up.
     given_up: OnceLock<Left>,
 }
 
 impl Ending {
-    /// Notes a request for the end. If it is not the first one, or the end is under way, the end
-    /// waits for nothing from now on.
+    /// Records a request for the end. If it is not the first one, or the end has begun, the waiting
+    /// stops.
     pub fn requested(&self) {
         if self.asked.swap(true, Ordering::SeqCst) || self.begun.load(Ordering::SeqCst) {
             self.hurry.notify_one();
         }
     }
 
-    /// What will not be at the server of all that was acknowledged to those who wrote it, in words.
+    /// The acknowledged data that was not written to the server, in words.
     pub fn lost(&self, vfs: &Vfs) -> Option<String> {
         if let Some(error) = vfs.lost_write() {
             return Some(format!("a file that was closed could not be written: {error}"));
         }
         let left = self.given_up.get()?;
-        Some(format!("{left} of killed or interrupted writers were given up"))
+        Some(format!("{left} of killed or interrupted writers were not written to the server"))
     }
 
-    /// Waits until everything is at the server, or nothing gets on for too long.
+    /// Waits until all data is on the server, or until there was no progress for too long.
     pub(super) async fn drain(&self, vfs: &Vfs) {
         self.begun.store(true, Ordering::SeqCst);
         let why = tokio::select! {
             biased;
             () = vfs.drain() => return,
-            () = self.hurry.notified() => "by a signal".to_owned(),
-            () = standstill(vfs) => format!("after {} s without an answer", PATIENCE.as_secs()),
+            () = self.hurry.notified() => "interrupted by a signal".to_owned(),
+            () = standstill(vfs) => format!("no reply for {} s", PATIENCE.as_secs()),
         };
         let left = Left::of(vfs);
         // The mount ends once.
         let _ = self.given_up.set(left);
-        tracing::error!("{left} that were written were given up {why}");
+        tracing::error!("gave up {left} that were not written to the server: {why}");
     }
 }
 
-/// What was acknowledged and is not at the server.
+/// Acknowledged data that is not on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Left {
     bytes: u64,
-    /// Of attributes.
+    /// Attribute changes.
     changes: u64,
 }
 
@@ -93,18 +92,18 @@ impl fmt::Display for Left {
         }
         let and = if *bytes > 0 { format!("{bytes} bytes and ") } else { String::new() };
         let plural = if *changes == 1 { "" } else { "s" };
-        write!(f, "{and}{changes} change{plural} of attributes")
+        write!(f, "{and}{changes} attribute change{plural}")
     }
 }
 
-/// Returns when no write was answered for too long.
+/// Returns when no write was acknowledged for too long.
 async fn standstill(vfs: &Vfs) {
     let began = Instant::now();
     let (mut left, mut since, mut is_told) = (Left::of(vfs), began, false);
     while since.elapsed() < PATIENCE {
         tokio::time::sleep(LOOK).await;
         let now = Left::of(vfs);
-        // Nothing is added any more.
+        // No data is added any more.
         if now != left {
             (left, since) = (now, Instant::now());
         }
@@ -112,8 +111,8 @@ async fn standstill(vfs: &Vfs) {
             is_told = true;
             let limit = PATIENCE.as_secs();
             tracing::warn!(
-                "{left} are still to be written; they are given up after {limit} s without an \
-                 answer, or by a signal"
+                "{left} are still to be written; gives up after {limit} s without a reply of the \
+                 server, or by a signal"
             );
         }
     }
@@ -124,10 +123,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_said_in_words() {
+    fn remaining_data_is_described() {
         let said = |bytes, changes| Left { bytes, changes }.to_string();
         assert_eq!(said(7, 0), "7 bytes");
-        assert_eq!(said(0, 1), "1 change of attributes");
-        assert_eq!(said(7, 2), "7 bytes and 2 changes of attributes");
+        assert_eq!(said(0, 1), "1 attribute change");
+        assert_eq!(said(7, 2), "7 bytes and 2 attribute changes");
     }
 }

@@ -1,8 +1,8 @@
-//! The daemon's side: a mount that can be asked how it is, and whose branches can be changed.
+//! The daemon's side of `status`, `branch` and `cache`: reports the state of a mount and changes its
+//! branches.
 //!
-//! What is cached above the union does not count any longer once a branch has come or gone, and
-//! the kernel is told so (`vfs::Vfs::invalidate_all`), before the change is said to be done: who has
-//! asked for it sees it.
+//! When a branch was added or removed, everything cached above the union is invalidated, in the
+//! kernel too (`vfs::Vfs::invalidate_all`), before the reply is sent: the caller sees the change.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -24,18 +24,18 @@ use crate::stack::Stack;
 use crate::status::gather;
 use crate::status::schema::MountStatus;
 
-/// A mount, for who asks.
+/// A mount that the control socket reports and changes.
 pub struct Controlled {
     stack: Arc<Stack>,
     vfs: Arc<Vfs>,
     adapter: Arc<Adapter>,
     since: Instant,
-    /// One change at a time, so that none sees half of another.
+    /// Held during a change, so that there is only one at a time.
     changing: Mutex<()>,
 }
 
 impl Controlled {
-    /// The mount that shows `stack` through `vfs` and `adapter`, from now on.
+    /// A mount that shows `stack` through `vfs` and `adapter`; its uptime starts now.
     pub fn new(stack: Arc<Stack>, vfs: Arc<Vfs>, adapter: Arc<Adapter>) -> Controlled {
         Controlled { stack, vfs, adapter, since: Instant::now(), changing: Mutex::default() }
     }
@@ -49,15 +49,15 @@ impl Asked for Controlled {
 
     async fn change(&self, change: Change) -> Result<(), Problem> {
         let _alone = self.changing.try_lock().map_err(|_| {
-            Problem::new("branches", "another change is on its way")
-                .hint("try again when it is over")
+            Problem::new("branches", "another change is in progress")
+                .hint("try again when it has finished")
         })?;
         match change {
             Change::Add { source } => {
                 self.stack.add(sources::parse(OsStr::new(&source))?).await?;
             }
             Change::Remove { source } => {
-                // What it touches is asked for anew with all the rest.
+                // All that is cached is invalidated below, including what this touches.
                 let _ = self.union(&source)?.remove(&source).map_err(refusal(&source))?;
                 self.stack.forget(&source);
             }
@@ -86,7 +86,7 @@ impl Controlled {
     fn union(&self, source: &str) -> Result<&Union, Problem> {
         self.stack.union.as_deref().ok_or_else(|| {
             let what = format!("branch '{}'", printable(source));
-            Problem::new(what, "this mount shows one source and is no tree of branches")
+            Problem::new(what, "this mount has a single source and no branches")
         })
     }
 }
@@ -95,7 +95,7 @@ fn refusal(source: &str) -> impl Fn(union::Error) -> Problem + use<> {
     let what = format!("branch '{}'", printable(source));
     move |error| match error {
         union::Error::Unknown(_) => Problem::new(&what, "no such branch")
-            .hint("`sshoal branch list MOUNTPOINT` shows what they are called"),
+            .hint("`sshoal branch list MOUNTPOINT` shows the names of the branches"),
         union::Error::NoBranch => Problem::new(&what, "it is the last branch of the mount")
             .hint("`sshoal umount` ends the mount"),
         error => Problem::new(&what, error.to_string()),

@@ -1,8 +1,7 @@
-//! The daemon's side: looks at files of a mount, and fetches what is missing of them.
+//! The daemon's side: checks which files of a mount are cached, and fetches the others.
 //!
-//! Goes through trees by itself, by the same layers as the mount, with a bounded number of
-//! questions under way and a bounded list of what is found and not looked at. Ends when its future
-//! is dropped; what was fetched by then stays.
+//! Walks trees by the same layers as the mount, with a bounded number of requests in flight and a
+//! bounded queue of entries. Ends when its future is dropped; contents fetched by then stay cached.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,25 +13,25 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::control::cache::{CacheJob, Path, Tally};
+use crate::quantity;
 use crate::report::{Problem, printable};
 use crate::stack::disk::Kept;
 use crate::stack::{Source, Stack};
-use crate::status::units;
 
-/// How often a job tells how far it is.
+/// Interval of the progress reports of a job.
 const TOLD_EVERY: Duration = Duration::from_millis(100);
 
-/// Files at a time, at most: each may have some dozen requests on their way.
+/// Maximum number of files fetched in parallel: each may have some dozen requests in flight.
 const MAX_AT_ONCE: u32 = 256;
 
-/// Files at a time that are only looked at.
+/// Number of files checked in parallel.
 const CHECKED_AT_ONCE: u32 = 32;
 
-/// Files that are found and wait, beyond which no further directory is listed. Their paths take
-/// some ten megabytes.
+/// Number of queued files at which no further directory is listed. Their paths take some ten
+/// megabytes.
 const MAX_WAITING: usize = 100_000;
 
-/// Does `job`, and tells `told` how far it is.
+/// Runs `job`, and sends the progress to `told`.
 pub async fn run(
     stack: &Arc<Stack>,
     job: CacheJob,
@@ -45,10 +44,10 @@ pub async fn run(
             let mut tally = Walk::new(stack, None).over(paths, told).await;
             let bound = store.status().limit_bytes;
             if tally.bytes > bound {
-                let (pinned, bound) = (units::bytes(tally.bytes), units::bytes(bound));
+                let (pinned, bound) = (quantity::bytes(tally.bytes), quantity::bytes(bound));
                 tally.tell(format!(
-                    "the pinned files have {pinned}, and the cache holds {bound} at most: \
-                     some of them will not be kept (cache_size= makes it larger)"
+                    "the pinned files take {pinned}, but the limit of the cache is {bound}: \
+                     some of them will not be cached (raise cache_size)"
                 ));
             }
             Ok(tally)
@@ -66,12 +65,12 @@ pub async fn run(
 fn store(stack: &Stack) -> std::result::Result<&Store, Problem> {
     let about = |why: String| Problem::new("cache", why);
     let disk = stack.disk().ok_or_else(|| {
-        about("this mount has none on disk".to_owned()).hint("it is made with -o cache=disk")
+        about("this mount has no disk cache".to_owned()).hint("mount with -o cache=disk")
     })?;
     disk.store.as_ref().map_err(|why| about(why.clone()))
 }
 
-/// Where `path` is: the sources that have it, with its paths in them, the one that is shown first.
+/// The sources that contain `path`, with its paths in them; the visible one first.
 async fn places(stack: &Stack, path: &RemotePath) -> Result<Vec<(Arc<Source>, RemotePath)>> {
     let sources = stack.sources();
     let Some(union) = &stack.union else {
@@ -108,7 +107,7 @@ async fn pin(
             .flat_map(|(id, at)| [(id, at.clone()), (cache::Cached::pinned_source(&id), at)])
             .collect();
         if kept.is_empty() {
-            return Err(Problem::new(about(), "nothing of it is cached: it is on this machine"));
+            return Err(Problem::new(about(), "a local directory is not cached"));
         }
         let store = store.clone();
         let done = tokio::task::spawn_blocking(move || {
@@ -126,8 +125,8 @@ async fn pin(
         match done {
             Ok(true) => {}
             Ok(false) => {
-                return Err(Problem::new(about(), "it is not pinned")
-                    .hint("a pin is taken back by the path with which it was made"));
+                return Err(Problem::new(about(), "not pinned")
+                    .hint("unpin it by the path by which it was pinned"));
             }
             Err(error) => return Err(Problem::new(about(), error.to_string())),
         }
@@ -135,7 +134,7 @@ async fn pin(
     Ok(())
 }
 
-/// A path for people.
+/// A path for messages.
 fn shown(path: &RemotePath) -> String {
     use std::os::unix::ffi::OsStrExt;
     match path.is_root() {
@@ -144,33 +143,33 @@ fn shown(path: &RemotePath) -> String {
     }
 }
 
-/// Something to be looked at.
+/// A queued entry.
 enum Work {
-    /// What it is has to be asked for.
+    /// An entry whose type is not known yet.
     Unknown(RemotePath),
     Directory(RemotePath),
     File(RemotePath, u64),
 }
 
-/// What came of it.
+/// The result for an entry.
 enum Done {
     Listed(Vec<Work>),
     Checked(Presence),
     Warmed(u64, Warmed),
-    /// It is no file, and no directory.
+    /// Neither a file nor a directory.
     Other,
 }
 
-/// A way through trees.
+/// A walk through trees.
 struct Walk {
     stack: Arc<Stack>,
-    /// Files at a time to be fetched; `None` to look only.
+    /// Number of files to fetch in parallel; `None` to check only.
     fetches: Option<u32>,
-    /// Directories, and what is not known to be a file.
+    /// Directories, and entries of unknown type.
     places: Vec<Work>,
     files: Vec<Work>,
     tally: Tally,
-    /// Bytes of files that are being fetched.
+    /// Bytes fetched of files in progress.
     moved: Arc<AtomicU64>,
 }
 
@@ -189,7 +188,7 @@ impl Walk {
     async fn over(mut self, paths: Vec<Path>, told: &watch::Sender<Tally>) -> Tally {
         self.places = paths.into_iter().rev().map(|Path(path)| Work::Unknown(path)).collect();
         let at_once = self.fetches.unwrap_or(CHECKED_AT_ONCE) as usize;
-        // Dropped with this, and all that runs in it.
+        // Dropping this cancels all tasks in it.
         let mut running = JoinSet::new();
         let mut tick = tokio::time::interval(TOLD_EVERY);
         loop {
@@ -201,7 +200,7 @@ impl Walk {
             tokio::select! {
                 done = running.join_next() => match done {
                     Some(Ok((path, done))) => self.take(&path, done),
-                    // It has panicked, which was logged.
+                    // The task has panicked, which was logged.
                     Some(Err(error)) => {
                         self.tally.failed += 1;
                         self.tally.tell(error.to_string());
@@ -212,14 +211,14 @@ impl Walk {
             }
         }
         if self.fetches.is_some() {
-            // Listings, too. Others may read all the time, for which it does not wait.
+            // Includes listings. Does not wait for other readers, which may read all the time.
             self.stack.settled().await;
         }
         self.told()
     }
 
-    /// Directories first, so that it is known early how much there is, as long as what was found
-    /// does not become too much.
+    /// The next entry: directories first, so that the total is known early, unless too many files are
+    /// queued.
     fn next(&mut self) -> Option<Work> {
         if self.files.len() >= MAX_WAITING {
             return self.files.pop();
@@ -295,7 +294,7 @@ impl Walk {
     }
 }
 
-/// What is to be done about a path with these attributes; nothing about links and the like.
+/// The entry to queue for a path with these attributes; none for links and special files.
 fn work_of(path: RemotePath, attr: Option<Attr>) -> Option<Work> {
     match attr {
         None => Some(Work::Unknown(path)),
@@ -307,7 +306,7 @@ fn work_of(path: RemotePath, attr: Option<Attr>) -> Option<Work> {
     }
 }
 
-/// A directory that is closed when it is dropped.
+/// An open directory, closed when dropped.
 struct Listing<'a>(&'a dyn Remote, Dh);
 
 impl Drop for Listing<'_> {
@@ -336,7 +335,7 @@ async fn file(
     let places = places(stack, path).await?;
     let (source, at) = places.into_iter().next().ok_or(Errno::ENOENT)?;
     let Some(Kept { layer, .. }) = &source.cached else {
-        // It is on this machine.
+        // A local directory.
         let presence = Presence { size, present: size, whole: true };
         return Ok(if fetches {
             Done::Warmed(size, Warmed::Already)

@@ -1,4 +1,4 @@
-//! Paths on the command line as paths of mounts.
+//! Translates paths of the command line to paths in mounts.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::mounts;
 use crate::report::{Problem, printable};
 use crate::status;
 
-/// Bytes of paths in one request, at most: half of what a daemon takes.
+/// Maximum bytes of paths in one request: half of what a daemon accepts.
 const MAX_PATHS_BYTES: usize = 32 << 10;
 
 /// Some paths of one mount.
@@ -22,21 +22,20 @@ pub struct Places {
     pub paths: Vec<cache::Path>,
 }
 
-/// Finds the mounts that `paths` are in. Asks the mounted file systems what the paths lead to.
+/// Finds the mounts that contain `paths`. Accesses the mounted file systems to resolve them.
 pub fn find(paths: &[PathBuf]) -> Result<Vec<Places>, Problem> {
-    let table =
-        mounts::all().map_err(|error| Problem::new("table of mounts", error.to_string()))?;
+    let table = mounts::all().map_err(|error| Problem::new("mount table", error.to_string()))?;
     let mut found: Vec<Places> = Vec::new();
     for typed in paths {
         let what = || format!("'{}'", printable(typed));
         let path = typed.canonicalize().map_err(|error| Problem::new(what(), error.to_string()))?;
         let around = |mount: &&mounts::Mount| path.starts_with(&mount.mountpoint);
-        // Of those that lie on top of each other the last is seen.
+        // Of stacked mounts the last is visible.
         let mount =
             table.iter().filter(around).max_by_key(|mount| mount.mountpoint.as_os_str().len());
         let mountpoint = mount.map(|mount| mount.mountpoint.clone()).unwrap_or_default();
         status::find(&mountpoint).map_err(|_| {
-            Problem::new(what(), "it is in no mount of sshoal")
+            Problem::new(what(), "not in a mount of sshoal")
                 .hint("`sshoal status` lists the mounts")
         })?;
         let inside = path.strip_prefix(&mountpoint).unwrap_or(Path::new(""));
@@ -51,8 +50,8 @@ pub fn find(paths: &[PathBuf]) -> Result<Vec<Places>, Problem> {
 }
 
 impl Places {
-    /// Has the daemon of the mount do a job with all paths, in as many requests as it takes;
-    /// `progress` hears what all of it has come to so far.
+    /// Runs a job on all paths by the daemon of the mount, in several requests if necessary. `progress`
+    /// is called with the total so far.
     pub fn ask(
         self,
         job: impl Fn(Vec<cache::Path>) -> CacheJob,

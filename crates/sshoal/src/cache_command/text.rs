@@ -1,4 +1,4 @@
-//! What `sshoal cache` says, to people and as JSON. All that comes from elsewhere is escaped.
+//! The output of `sshoal cache`, as text and JSON. All text from outside is escaped.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -8,55 +8,55 @@ use cache::{Store, store};
 use serde::Serialize;
 
 use crate::control::cache::Tally;
+use crate::quantity::{bytes, count};
 use crate::report::printable;
-use crate::status::units::{bytes, count};
 
-/// How a store is.
+/// The status of a store.
 #[derive(Debug, Serialize)]
 pub struct Told {
-    /// Where it is.
+    /// The directory.
     pub dir: String,
-    /// Bytes that it takes.
+    /// Its size in bytes.
     pub used_bytes: u64,
-    /// Most that it may take, as far as this command knows: a mount may have been told otherwise.
+    /// Maximum size in bytes, as far as this command knows: a mount may have another limit.
     pub limit_bytes: u64,
-    /// Largest file that is kept.
+    /// Size of the largest file that is cached, in bytes.
     pub largest_file_bytes: u64,
-    /// Bytes that are free on its disk.
+    /// Free bytes on its disk.
     pub disk_free_bytes: u64,
-    /// Bytes that stay free there.
+    /// Bytes to leave free on its disk.
     pub keep_free_bytes: u64,
-    /// Why nothing is written at the moment.
+    /// Why nothing is written at present, if so.
     pub off: Option<String>,
-    /// What is pinned.
+    /// The pins.
     pub pins: Vec<Pin>,
 }
 
-/// A sub-tree that is kept from eviction.
+/// A subtree that is protected from eviction.
 #[derive(Debug, Serialize)]
 pub struct Pin {
     /// The source, by the beginning of its identity.
     pub source: String,
-    /// Its path there, escaped.
+    /// The path in the source, escaped.
     pub path: String,
 }
 
-/// A content.
+/// A cached content.
 #[derive(Debug, Serialize)]
 pub struct Content {
-    /// Its digest (blake3); `null` for one that is not whole.
+    /// Its digest (blake3); `null` for a partial content.
     pub digest: Option<String>,
-    /// Its length.
+    /// Its length in bytes.
     pub size_bytes: u64,
-    /// What is here of it.
+    /// The bytes of it that are cached.
     pub present_bytes: u64,
-    /// When it was last used, to the hour, in seconds since 1970.
+    /// When it was last used, rounded to the hour, in seconds since 1970.
     pub used_secs: i64,
-    /// Paths that have or had it, in their sources.
+    /// Paths in sources that have or had this content.
     pub places: Vec<Pin>,
 }
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Debug, Serialize)]
 pub struct Verified {
     good: u64,
@@ -68,7 +68,7 @@ pub struct Verified {
     damaged_directories: u64,
 }
 
-/// The beginning of a source's identity, enough to tell those of one cache apart.
+/// The beginning of a source's identity, enough to distinguish the sources of one cache.
 fn source(id: &cache::SourceId) -> String {
     id.as_bytes()[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -78,12 +78,12 @@ fn path(path: &base::RemotePath) -> String {
 }
 
 impl Told {
-    /// Of this store.
+    /// The status of this store.
     pub fn of(store: &Store) -> Told {
         let status = store.status();
         let pin = |pin: store::Pin| Pin { source: source(&pin.source), path: path(&pin.path) };
         let mut pins: Vec<Pin> = store.pins().into_iter().map(pin).collect();
-        // Each is kept under both identities that a source has.
+        // Each pin is stored under both identities of a source.
         pins.sort_by(|one, other| one.path.cmp(&other.path));
         pins.dedup_by(|one, other| one.path == other.path);
         Told {
@@ -127,16 +127,16 @@ impl From<store::Verified> for Verified {
     }
 }
 
-/// How it is, in a few lines.
+/// The status in a few lines.
 pub fn status(told: &Told) -> String {
     let mut out = format!("{}\n", told.dir);
     let (used, limit) = (bytes(told.used_bytes), bytes(told.limit_bytes));
-    let _ = writeln!(out, "  holds      {used} (at most {limit})");
-    let _ = writeln!(out, "  files      of up to {} are kept", bytes(told.largest_file_bytes));
+    let _ = writeln!(out, "  used       {used} (limit {limit})");
+    let _ = writeln!(out, "  max file   {}", bytes(told.largest_file_bytes));
     let (free, keep) = (bytes(told.disk_free_bytes), bytes(told.keep_free_bytes));
-    let _ = writeln!(out, "  disk       {free} free ({keep} are left)");
+    let _ = writeln!(out, "  disk       {free} free ({keep} reserved)");
     if let Some(why) = &told.off {
-        let _ = writeln!(out, "  writes     none: {why}");
+        let _ = writeln!(out, "  writes     off: {why}");
     }
     for pin in &told.pins {
         let path = if pin.path.is_empty() { "all of a source" } else { &pin.path };
@@ -145,7 +145,7 @@ pub fn status(told: &Told) -> String {
     out
 }
 
-/// A line for each: how much is here, the digest, and the last path.
+/// One line per content: size, digest and last path.
 pub fn contents(contents: &[Content]) -> String {
     let mut out = String::new();
     for content in contents {
@@ -160,10 +160,10 @@ pub fn contents(contents: &[Content]) -> String {
     out
 }
 
-/// What was found, in a few words.
+/// The result of a verification in one or two lines.
 pub fn verified(found: &Verified) -> String {
     let mut out = format!(
-        "{} ({}) are as they were written\n",
+        "{} ({}) match their checksums\n",
         count(found.good, "content"),
         bytes(found.good_bytes)
     );
@@ -171,30 +171,30 @@ pub fn verified(found: &Verified) -> String {
     if damaged > 0 {
         let _ = writeln!(
             out,
-            "removed as damaged: {}, {} of partial ones, {} of directories",
+            "removed as damaged: {}, {} of partial contents, {} of directories",
             count(found.damaged, "content"),
-            count(found.damaged_chunks, "piece"),
+            count(found.damaged_chunks, "chunk"),
             count(found.damaged_directories, "record"),
         );
     }
     out
 }
 
-/// What cleaning has come to.
+/// The result of a garbage collection.
 pub fn cleaned(told: &Told, freed_bytes: u64) -> String {
     format!("freed {}\n{}", bytes(freed_bytes), status(told))
 }
 
-/// How much of files is here.
+/// How much of some files is cached.
 pub fn presence(tally: &Tally) -> String {
     let (here, all) = (bytes(tally.present_bytes), bytes(tally.bytes));
     let mut out = format!(
-        "{here} of {all} in {} of {} are here\n",
+        "{here} of {all} in {} of {} cached\n",
         tally.whole_files,
         count(tally.files, "file")
     );
     if tally.failed > 0 {
-        let _ = writeln!(out, "{} could not be looked at", tally.failed);
+        let _ = writeln!(out, "{} could not be checked", tally.failed);
     }
     out
 }
@@ -217,8 +217,8 @@ mod tests {
         };
         assert_eq!(
             status(&told),
-            "/c\n  holds      5 MiB (at most 20 GiB)\n  files      of up to 10 GiB are kept\n  \
-             disk       1 GiB free (512 MiB are left)\n  writes     none: No space left on device\n  pinned     src\n"
+            "/c\n  used       5 MiB (limit 20 GiB)\n  max file   10 GiB\n  \
+             disk       1 GiB free (512 MiB reserved)\n  writes     off: No space left on device\n  pinned     src\n"
         );
     }
 

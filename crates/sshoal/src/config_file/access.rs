@@ -1,4 +1,4 @@
-//! Reading a configuration file, if it may be trusted.
+//! Reads a configuration file, if it may be trusted.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read};
@@ -10,15 +10,16 @@ use rustix::process::getuid;
 
 use crate::report::{Problem, printable};
 
-/// A file of a thousand mounts has some hundred kilobytes.
+/// Maximum size of a file in bytes. A file with a thousand mounts has some hundred kilobytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The text of a file that is there. One that others could have written is refused.
+/// The text of a file, or `None` if it does not exist. A file that others could have written is an
+/// error.
 pub(super) fn read(path: &Path) -> Result<Option<String>, Problem> {
     let about = || format!("configuration '{}'", printable(path));
     let failed =
         |error: std::io::Error| Problem::new(about(), base::Errno::from(error).to_string());
-    // A FIFO is not waited for.
+    // Does not block on a FIFO.
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
     let opened = OpenOptions::new().read(true).custom_flags(nonblocking).open(path);
     let file = match opened {
@@ -30,21 +31,21 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, Problem> {
     };
     let stat = file.metadata().map_err(failed)?;
     if !stat.is_file() {
-        return Err(Problem::new(about(), "not a file"));
+        return Err(Problem::new(about(), "not a regular file"));
     }
     let me = getuid().as_raw();
     if stat.uid() != me && stat.uid() != 0 {
-        let why = format!("belongs to user {}, neither to you nor to root", stat.uid());
-        return Err(Problem::new(about(), why).hint("what stands in it runs commands as you"));
+        let why = format!("owned by user {}, not by you or root", stat.uid());
+        return Err(Problem::new(about(), why).hint("its settings can run commands as you"));
     }
     if stat.mode() & 0o022 != 0 {
-        return Err(Problem::new(about(), "others can write to it")
+        return Err(Problem::new(about(), "writable by others")
             .hint(format!("chmod go-w '{}'", printable(path))));
     }
     let mut text = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
     if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(Problem::new(about(), format!("longer than {MAX_FILE_BYTES} bytes")));
+        return Err(Problem::new(about(), format!("larger than {MAX_FILE_BYTES} bytes")));
     }
     let text = String::from_utf8(text).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
@@ -72,13 +73,13 @@ mod tests {
         for mode in [0o620, 0o602] {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             let said = read(&path).unwrap_err().to_string();
-            assert!(said.contains("others can write to it\n  chmod go-w '"), "{said}");
+            assert!(said.contains("writable by others\n  chmod go-w '"), "{said}");
         }
-        assert!(read(dir.path()).unwrap_err().to_string().ends_with("not a file"));
+        assert!(read(dir.path()).unwrap_err().to_string().ends_with("not a regular file"));
         let fifo = dir.path().join("fifo");
         let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
         assert!(made.success());
-        assert!(read(&fifo).unwrap_err().to_string().ends_with("not a file"));
+        assert!(read(&fifo).unwrap_err().to_string().ends_with("not a regular file"));
     }
 
     #[test]
@@ -88,7 +89,7 @@ mod tests {
             let file = tempfile::NamedTempFile::new().unwrap();
             chown(file.path(), Some(1), None).unwrap();
             let said = read(file.path()).unwrap_err().to_string();
-            assert!(said.contains("belongs to user 1, neither to you nor to root\n"), "{said}");
+            assert!(said.contains("owned by user 1, not by you or root\n"), "{said}");
         }
     }
 
@@ -98,6 +99,6 @@ mod tests {
         fs::write(file.path(), b"a\nb\xff").unwrap();
         assert!(read(file.path()).unwrap_err().to_string().ends_with("not valid UTF-8 in line 2"));
         fs::write(file.path(), vec![b'#'; (1 << 20) + 1]).unwrap();
-        assert!(read(file.path()).unwrap_err().to_string().contains("longer than 1048576 bytes"));
+        assert!(read(file.path()).unwrap_err().to_string().contains("larger than 1048576 bytes"));
     }
 }

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use super::{Configuration, Places, show};
 use crate::report::{EXIT_FAILURE, EXIT_OK, printable};
 
-/// Tells all mistakes, on standard error, or how many mounts there are. 1 if there is a mistake.
+/// Prints all errors of the configuration files to standard error, and the number of mounts of each
+/// file. The exit code is 1 if there is an error.
 pub fn check(program: &str) -> anyhow::Result<ExitCode> {
     let places = Places::of_environment();
     let configuration = Configuration::load(&places)?;
@@ -24,9 +25,9 @@ pub fn check(program: &str) -> anyhow::Result<ExitCode> {
         let mounts = document.entries.len();
         let plural = if mounts == 1 { "" } else { "s" };
         let found = match document.faults.len() {
-            0 => "no mistake".to_owned(),
-            1 => "1 mistake".to_owned(),
-            many => format!("{many} mistakes"),
+            0 => "no errors".to_owned(),
+            1 => "1 error".to_owned(),
+            many => format!("{many} errors"),
         };
         let _ = writeln!(text, "{}: {mounts} mount{plural}, {found}", printable(&document.path));
     }
@@ -34,7 +35,7 @@ pub fn check(program: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if faults == 0 { EXIT_OK } else { EXIT_FAILURE }))
 }
 
-/// Shows one mount, or all, as they result from the files.
+/// Prints the resulting settings of one mount, or of all.
 pub fn show(name: Option<&str>) -> anyhow::Result<ExitCode> {
     let places = Places::of_environment();
     let configuration = Configuration::load(&places)?;
@@ -45,7 +46,7 @@ pub fn show(name: Option<&str>) -> anyhow::Result<ExitCode> {
     };
     let mut text = String::new();
     for (index, name) in names.into_iter().enumerate() {
-        // Fails for one with a mistake in it: what would be shown would not be what results.
+        // Fails for a mount with an error: the settings shown would not be those in effect.
         configuration.find(OsStr::new(name))?;
         let (document, entry) = configuration.entry(OsStr::new(name))?;
         text += if index > 0 { "\n" } else { "" };
@@ -56,5 +57,5 @@ pub fn show(name: Option<&str>) -> anyhow::Result<ExitCode> {
 
 fn none(places: &Places) -> String {
     let paths: Vec<String> = places.all().map(printable).collect();
-    format!("There is no configuration: looked for {}\n", paths.join(" and "))
+    format!("No configuration file; searched {}\n", paths.join(" and "))
 }

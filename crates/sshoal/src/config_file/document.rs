@@ -1,7 +1,7 @@
-//! From the text of a file to its mounts and all its mistakes.
+//! Parses the text of a file into its mounts, and collects all its errors.
 //!
-//! TOML's own grammar is read by a library that keeps the place of each key and value. What the
-//! keys mean is walked through by hand, so that one mistake does not hide the others.
+//! A library parses TOML and records the position of each key and value. The keys are interpreted here,
+//! so that one error does not hide the others.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -14,38 +14,38 @@ use super::place::{Fault, Text};
 use crate::mount::suggestion;
 use crate::report::printable;
 
-/// A file, understood.
+/// A parsed file.
 #[derive(Debug)]
 pub(super) struct Document {
     pub path: PathBuf,
     /// Options of every mount.
     pub defaults: Vec<Setting>,
     pub entries: Vec<Entry>,
-    /// In the order in which they stand in the file.
+    /// The mounts in the order of the file.
     pub faults: Vec<Fault>,
 }
 
 impl Document {
-    /// The mistakes in one mount, or those in what all are built on.
+    /// The errors in one mount, or those in the defaults.
     pub fn faults_of(&self, mount: Option<&str>) -> impl Iterator<Item = &Fault> {
         self.faults.iter().filter(move |fault| fault.mount.as_deref() == mount)
     }
 }
 
-/// A key with its value, both with their places.
+/// A key with its value, both with their positions.
 pub(super) type Pair<'t, 'i> = (&'t Spanned<std::borrow::Cow<'i, str>>, &'t Spanned<DeValue<'i>>);
 
-/// What reads a file and collects what is wrong in it.
+/// Interprets a file and collects its errors.
 pub(super) struct Reader<'a> {
     pub text: Text<'a>,
-    /// What `~` stands for.
+    /// The directory for `~`.
     pub home: Option<&'a Path>,
-    /// The mount that is being read.
+    /// The current mount.
     pub mount: Option<String>,
     faults: Vec<(usize, Fault)>,
 }
 
-/// Reads all of it.
+/// Parses a file.
 pub(super) fn read(path: &Path, text: &str, home: Option<&Path>) -> Document {
     let mut reader = Reader { text: Text { path, text }, home, mount: None, faults: Vec::new() };
     let mut document = Document {
@@ -59,7 +59,7 @@ pub(super) fn read(path: &Path, text: &str, home: Option<&Path>) -> Document {
         let span = error.span().unwrap_or(0..0);
         reader.fault(span, error.message(), None);
     }
-    // What was made of a broken text would only lead to mistakes that nobody has made.
+    // After a syntax error, further errors would be wrong.
     if errors.is_empty() {
         reader.root(table.get_ref(), &mut document);
     }
@@ -69,18 +69,18 @@ pub(super) fn read(path: &Path, text: &str, home: Option<&Path>) -> Document {
 }
 
 impl Reader<'_> {
-    /// Notes a mistake.
+    /// Adds an error.
     pub fn fault(&mut self, span: Range<usize>, why: &str, hint: Option<&str>) {
         let problem = self.text.problem(span.clone(), why, hint);
         self.faults.push((span.start, Fault { mount: self.mount.clone(), problem }));
     }
 
-    /// How many have been noted.
+    /// The number of errors so far.
     pub fn faults_count(&self) -> usize {
         self.faults.len()
     }
 
-    /// Notes one that somebody else has found words for.
+    /// Adds an error that was reported as a [`Problem`](crate::report::Problem).
     pub fn fault_of(&mut self, span: Range<usize>, problem: &crate::report::Problem) {
         let said = problem.to_string();
         match said.split_once("\n  ") {
@@ -89,11 +89,11 @@ impl Reader<'_> {
         }
     }
 
-    /// Notes a key that means nothing here.
+    /// Adds the error for an unknown key.
     pub fn unknown(&mut self, key: &Spanned<std::borrow::Cow<'_, str>>, known: &[&str]) {
         let name = key.get_ref();
         let hint = suggestion::nearest(name, known.iter().copied()).map_or_else(
-            || format!("known here are {}", known.join(", ")),
+            || format!("valid keys: {}", known.join(", ")),
             |meant| format!("did you mean '{meant}'?"),
         );
         self.fault(key.span(), &format!("no such key '{}'", printable(&**name)), Some(&hint));
@@ -137,7 +137,7 @@ impl Reader<'_> {
                 || name.contains(char::is_control)
             {
                 let why =
-                    "the name of a mount has no ':', '/' or blank and no '-' at its beginning";
+                    "the name of a mount cannot contain ':', '/' or a space, or begin with '-'";
                 self.fault(key.span(), why, None);
             } else if let Some(table) = self.table(value) {
                 entries.extend(entry::read(self, key, table));
@@ -152,28 +152,28 @@ impl Reader<'_> {
         match value.get_ref() {
             DeValue::Table(table) => Some(table),
             _ => {
-                self.fault(value.span(), "this has to be a table", None);
+                self.fault(value.span(), "must be a table", None);
                 None
             }
         }
     }
 
-    /// The value, if it is a text.
+    /// The value, if it is a string.
     pub fn string<'t>(&mut self, value: &'t Spanned<DeValue<'_>>) -> Option<&'t str> {
         match value.get_ref() {
             DeValue::String(text) if text.contains('\0') => {
-                self.fault(value.span(), "there is a NUL in this", None);
+                self.fault(value.span(), "contains a NUL byte", None);
                 None
             }
             DeValue::String(text) => Some(text),
             _ => {
-                self.fault(value.span(), "this has to be a text in quotes", None);
+                self.fault(value.span(), "must be a string in quotes", None);
                 None
             }
         }
     }
 
-    /// The texts of an array, or the one text that stands for it.
+    /// The strings of an array, or a single string.
     pub fn strings<'t>(&mut self, value: &'t Spanned<DeValue<'_>>) -> Vec<(&'t str, Range<usize>)> {
         let items = match value.get_ref() {
             DeValue::Array(items) => items.iter().collect(),
@@ -183,7 +183,7 @@ impl Reader<'_> {
     }
 }
 
-/// The pairs of a table as they stand in the file.
+/// The pairs of a table in the order of the file.
 pub(super) fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<Pair<'t, 'i>> {
     let mut pairs: Vec<Pair<'t, 'i>> = table.iter().collect();
     pairs.sort_by_key(|(key, _)| key.span().start);
@@ -220,13 +220,13 @@ mountpoint = 'relative'
         let expected = [
             "2:1: no such key 'option'\n  option = []\n  ^^^^^^\n  did you mean 'options'?",
             "4:1: no such key 'mountpiont'\n  mountpiont = '/x'\n  ^^^^^^^^^^\n  did you mean 'mountpoint'?",
-            "5:12: source 'h:/a=ro,rw': its words contradict each other\n  ",
-            "5:33: a source is a text in quotes or a table",
+            "5:12: source 'h:/a=ro,rw': contradictory branch modes\n  ",
+            "5:33: a source must be a string in quotes or a table",
             "6:12: option 'reconect': no such option\n  options = ['reconect', 'soft=no']\n             ^^^^^^^^^^\n  did you mean 'reconnect'?",
             "6:24: option 'soft=no': needs a number of seconds, as in soft=20\n",
-            "7:8: the name of a mount has no ':'",
-            "9:11: there is no source in it",
-            "10:14: a mount point has to be absolute, or to begin with ~/",
+            "7:8: the name of a mount cannot contain ':'",
+            "9:11: the list of sources is empty",
+            "10:14: a mount point must be absolute or begin with ~/",
             "11:2: no such key 'mont'\n  [mont.e]\n   ^^^^\n  did you mean 'mount'?",
         ];
         for (got, expected) in all.iter().zip(expected) {
@@ -259,7 +259,7 @@ mountpoint = 'relative'
         let all =
             faults("[mount.a]\nsources = ['h:', 'h:=ro']\n[mount.b]\nsources = ['h:=optional']");
         assert_eq!(all.len(), 2, "{all:?}");
-        assert!(all[0].starts_with("2:11: source 'h:': the same source is there twice"), "{all:?}");
+        assert!(all[0].starts_with("2:11: source 'h:': the source is given twice"), "{all:?}");
         assert!(all[1].starts_with("4:11: source 'h:': the only source"), "{all:?}");
     }
 

@@ -15,10 +15,10 @@ use crate::mount::ssh_keywords::{self, Keyword};
 use crate::program::Program;
 use crate::sources::{self, BranchWord, SourceSpec, WORDS};
 
-/// A file has the same options whoever reads it.
+/// The program whose options are valid: the same for all its names.
 const PROGRAM: Program = Program { name: "sshoal", helper: false };
 
-/// A mount as it stands in one file. Numbers are lines.
+/// A mount of one file. Numbers are lines.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub name: String,
@@ -28,17 +28,17 @@ pub(super) struct Entry {
     pub options: Vec<Setting>,
 }
 
-/// One option as it stands in a file.
+/// One option of a file.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
     pub name: String,
-    /// As in a list after `-o`, without its escapes. `None`: `NAME = false`, which takes back what
-    /// counts less.
+    /// The option as in a list after `-o`, without escapes. `None`: `NAME = false`, which removes an
+    /// option of lower precedence.
     pub word: Option<OsString>,
     pub line: usize,
 }
 
-/// Reads a mount. `None` if it has no sources, which has been noted then.
+/// Parses a mount. `None` if it has no sources, which was added as an error.
 pub(super) fn read(
     reader: &mut Reader<'_>,
     key: &Spanned<std::borrow::Cow<'_, str>>,
@@ -67,7 +67,7 @@ pub(super) fn read(
     }
     let Some(sources_at) = sources_at else {
         let hint = "add sources = [\"host:dir\"]";
-        reader.fault(key.span(), "this mount has no sources", Some(hint));
+        reader.fault(key.span(), "the mount has no sources", Some(hint));
         return Some(entry);
     };
     if reader.faults_count() == before {
@@ -76,7 +76,7 @@ pub(super) fn read(
     Some(entry)
 }
 
-/// Checks what goes together, once each for itself is right.
+/// Checks the combination of sources and options, once each of them is valid.
 fn check(reader: &mut Reader<'_>, entry: &Entry, at: Range<usize>, sources_at: Range<usize>) {
     let specs: Vec<SourceSpec> = entry.sources.iter().map(|(source, _)| source.clone()).collect();
     if let Err(problem) = sources::check(&specs) {
@@ -105,12 +105,12 @@ fn mountpoint(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Option<(
     match (below_home, reader.home) {
         (Some(below), Some(home)) => Some((home.join(below), line)),
         (Some(_), None) => {
-            reader.fault(value.span(), "there is no home directory (HOME is not set)", None);
+            reader.fault(value.span(), "no home directory: HOME is not set", None);
             None
         }
         (None, _) if text.starts_with('/') => Some((PathBuf::from(text), line)),
         (None, _) => {
-            let why = "a mount point has to be absolute, or to begin with ~/";
+            let why = "a mount point must be absolute or begin with ~/";
             reader.fault(value.span(), why, None);
             None
         }
@@ -123,7 +123,11 @@ fn read_sources(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Vec<(S
         _ => vec![value],
     };
     if items.is_empty() {
-        reader.fault(value.span(), "there is no source in it", Some("a source is \"host:dir\""));
+        reader.fault(
+            value.span(),
+            "the list of sources is empty",
+            Some("a source is \"host:dir\""),
+        );
     }
     let mut sources = Vec::new();
     for item in items {
@@ -135,7 +139,7 @@ fn read_sources(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Vec<(S
             }),
             DeValue::Table(table) => of_table(reader, table, item.span()),
             _ => {
-                reader.fault(item.span(), "a source is a text in quotes or a table", None);
+                reader.fault(item.span(), "a source must be a string in quotes or a table", None);
                 None
             }
         };
@@ -147,8 +151,7 @@ fn read_sources(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Vec<(S
 const SOURCE_KEYS: [&str; 9] =
     ["source", "host", "path", "local", "place", "mode", "presence", "pool", "ssh"];
 
-/// A source in parts. They are put together as a user would write them, so that there is one
-/// grammar.
+/// A source given as a table. Its parts are combined to one word, so that there is one grammar.
 fn of_table(
     reader: &mut Reader<'_>,
     table: &DeTable<'_>,
@@ -173,14 +176,14 @@ fn of_table(
         (None, None, Some(whole)) if path.is_none() && place.is_none() => whole.to_owned(),
         (Some(hosts), None, None) => {
             let hosts: Vec<&str> = hosts.iter().map(|(host, _)| *host).collect();
-            // This machine is said by another key.
+            // A local directory has a key of its own.
             let hosts = if hosts == ["local"] { vec!["[local]"] } else { hosts };
             in_parts(place, &format!("{}:{}", hosts.join(","), path.unwrap_or_default()))
         }
         (None, Some(local), None) if path.is_none() => in_parts(place, &format!("local:{local}")),
         _ => {
             let hint = "{ host = \"alpha\", path = \"/dir\" } or { local = \"/dir\" }";
-            reader.fault(span, "a source has either a host or a local directory", Some(hint));
+            reader.fault(span, "a source needs either a host or a local directory", Some(hint));
             return None;
         }
     };
@@ -202,12 +205,12 @@ fn of_table(
     }
 }
 
-/// The empty list at the end keeps a directory that ends like a list what it is.
+/// Combines the parts. The empty list at the end keeps a directory that ends like a list unchanged.
 fn in_parts(place: Option<&str>, origin: &str) -> String {
     place.map(|place| format!("{place}=")).unwrap_or_default() + origin + "="
 }
 
-/// What `mode`, `presence` or `pool` says.
+/// The value of `mode`, `presence` or `pool`.
 fn word(reader: &mut Reader<'_>, key: &str, value: &Spanned<DeValue<'_>>) -> Option<BranchWord> {
     let belongs = |word: &BranchWord| match word {
         BranchWord::Mode(_) => key == "mode",
@@ -219,7 +222,7 @@ fn word(reader: &mut Reader<'_>, key: &str, value: &Spanned<DeValue<'_>>) -> Opt
     let found = known().find(|(name, _)| *name == text).map(|(_, word)| *word);
     if found.is_none() {
         let names: Vec<&str> = known().map(|(name, _)| *name).collect();
-        reader.fault(value.span(), &format!("{key} is one of {}", names.join(", ")), None);
+        reader.fault(value.span(), &format!("{key} must be one of {}", names.join(", ")), None);
     }
     found
 }
@@ -237,8 +240,9 @@ fn ssh_arguments(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Vec<O
                 reader.fault(span, &format!("{keyword} has no effect"), Some(why));
             }
             _ => {
-                let why = "a source has keywords of ssh_config(5) only, each with a value";
-                reader.fault(span, why, Some("other options are for the whole mount"));
+                let why =
+                    "only keywords of ssh_config(5), each with a value, are valid for a source";
+                reader.fault(span, why, Some("set mount options for the whole mount"));
             }
         }
     }
@@ -249,7 +253,7 @@ fn ssh_arguments(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Vec<O
 pub(super) fn options(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Vec<Setting> {
     let mut checked = Vec::new();
     for (setting, span) in settings(reader, value) {
-        // What is taken back is checked as a name.
+        // Of a removed option, only the name is checked.
         let known = match &setting.word {
             Some(word) => command_line::check_option(PROGRAM, word),
             None => command_line::check_option_name(&setting.name),
@@ -307,7 +311,7 @@ fn values(reader: &mut Reader<'_>, name: &str, value: &Spanned<DeValue<'_>>) -> 
         }
         DeValue::String(_) => reader.string(value).map(|text| Value::Text(text.to_owned())),
         DeValue::Integer(number) if number.radix() == 10 => Some(Value::Text(number.to_string())),
-        // `umask = 0o022` is what it looks like.
+        // TOML has octal numbers: `umask = 0o022`.
         DeValue::Integer(number) if number.radix() == 8 => {
             Some(Value::Text(number.as_str().to_owned()))
         }
@@ -318,14 +322,14 @@ fn values(reader: &mut Reader<'_>, name: &str, value: &Spanned<DeValue<'_>>) -> 
         DeValue::Boolean(true) => Some(Value::On),
         DeValue::Boolean(false) => Some(Value::TakenBack),
         _ => {
-            reader.fault(value.span(), "this is no value of an option", None);
+            reader.fault(value.span(), "not a valid value of an option", None);
             None
         }
     };
     one.into_iter().collect()
 }
 
-/// A word as TOML has a text.
+/// A word as a TOML string.
 pub(super) fn quoted(word: &OsStr) -> String {
     let text = String::from_utf8_lossy(word.as_bytes());
     let mut quoted = String::from("\"");
@@ -407,19 +411,19 @@ IdentityFile = ['k1', 'k2']
     #[test]
     fn wrong_parts_of_a_source_are_told() {
         for (table, why) in [
-            ("{ path = '/x' }", "a source has either a host or a local directory"),
-            ("{ host = 'h', local = '/x' }", "a source has either a host or a local directory"),
-            ("{ local = '/x', path = '/y' }", "a source has either a host or a local directory"),
-            ("{ host = 'h', mode = 'wr' }", "mode is one of rw, ro, nc"),
-            ("{ host = 'h', presence = 'ro' }", "presence is one of required, optional"),
+            ("{ path = '/x' }", "a source needs either a host or a local directory"),
+            ("{ host = 'h', local = '/x' }", "a source needs either a host or a local directory"),
+            ("{ local = '/x', path = '/y' }", "a source needs either a host or a local directory"),
+            ("{ host = 'h', mode = 'wr' }", "mode must be one of rw, ro, nc"),
+            ("{ host = 'h', presence = 'ro' }", "presence must be one of required, optional"),
             ("{ host = 'h', pool = 'hash' }", "a pool needs several gateways"),
-            ("{ host = 'h', place = '../x' }", "has '.' or '..' in it"),
+            ("{ host = 'h', place = '../x' }", "contains '.' or '..'"),
             ("{ host = 'h', hots = 'x' }", "no such key 'hots'"),
-            ("{ host = 'h', ssh = { Prot = 1 } }", "a source has keywords of ssh_config(5) only"),
-            ("{ host = 'h', ssh = ['soft=5'] }", "a source has keywords of ssh_config(5) only"),
+            ("{ host = 'h', ssh = { Prot = 1 } }", "only keywords of ssh_config(5)"),
+            ("{ host = 'h', ssh = ['soft=5'] }", "only keywords of ssh_config(5)"),
             ("{ host = 'h', ssh = ['ForwardAgent=yes'] }", "ForwardAgent has no effect"),
-            ("{ host = 7 }", "this has to be a text in quotes"),
-            ("{ host = ['g', 'g'] }", "the gateway 'g' is there twice"),
+            ("{ host = 7 }", "must be a string in quotes"),
+            ("{ host = ['g', 'g'] }", "the gateway 'g' is listed twice"),
             ("{ local = 'x' }", "needs an absolute path"),
         ] {
             let (_, faults) = entry(&format!("sources = [{table}]"));

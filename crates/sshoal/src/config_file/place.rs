@@ -1,16 +1,16 @@
-//! Where in a file something stands, and a mistake shown there.
+//! Positions in a file, and errors reported there.
 
 use std::ops::Range;
 use std::path::Path;
 
 use crate::report::{Problem, printable};
 
-/// A mistake in a file.
+/// An error in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// The mount that it is in; `None` for what all of them are built on.
+    /// The mount that contains it; `None` for the defaults and the file as a whole.
     pub mount: Option<String>,
-    /// Place, reason, the line itself, and what would be right.
+    /// Position, reason, the line itself, and a hint.
     pub problem: Problem,
 }
 
@@ -30,12 +30,12 @@ impl Text<'_> {
         (line, before[line_start..].chars().count() + 1)
     }
 
-    /// What to say about the bytes of `span`: place and reason, the line with a mark below them,
-    /// and a hint, if there is one.
+    /// The message about the bytes of `span`: position and reason, the line with a mark below it, and a
+    /// hint, if any.
     pub fn problem(&self, span: Range<usize>, why: &str, hint: Option<&str>) -> Problem {
         let (line, column) = self.position(span.start);
         let text = self.text.split('\n').nth(line - 1).unwrap_or_default().trim_end();
-        // Each character has to take one column, or the mark would be beside it.
+        // Each character must take one column, so that the mark is below it.
         let shown: String =
             text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
         let width = self.text.get(span).map_or(1, |marked| {

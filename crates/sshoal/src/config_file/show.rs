@@ -1,5 +1,4 @@
-//! A mount as it results from the files, with where each line is from, in a form that could be put
-//! into a file again.
+//! Prints the effective settings of a mount with their origins, in the format of the file.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
@@ -10,11 +9,11 @@ use super::entry::{Entry, Setting, quoted};
 use crate::report::printable;
 use crate::sources::{BranchWord, SourceSpec, WORDS};
 
-/// Comments begin here, unless a line is longer.
+/// The column of comments, unless a line is longer.
 const COMMENT_COLUMN: usize = 44;
 
-/// The text of one mount. `settings` are its options in effect, with the file that has them and
-/// whether they are defaults there.
+/// The text of one mount. `settings` are its effective options, with their file and whether they are
+/// defaults there.
 pub(super) fn mount(
     document: &Document,
     entry: &Entry,
@@ -67,7 +66,7 @@ fn value(source: &SourceSpec) -> String {
     format!("{{ source = {}, ssh = [{}] }}", quoted(&word), keywords.join(", "))
 }
 
-/// The word of a command line that means this source.
+/// The source as a word of a command line.
 fn word(source: &SourceSpec) -> OsString {
     let mut said = Vec::new();
     if source.is_branch {
@@ -80,7 +79,7 @@ fn word(source: &SourceSpec) -> OsString {
         .filter_map(|said| WORDS.iter().find(|(_, word)| word == said).map(|(name, _)| *name));
     let names: Vec<&str> = names.collect();
     let mut word = source.name.clone();
-    // Without words a directory may end in what looks like them.
+    // Without words, a directory may end like a list of words.
     let reads_itself = crate::sources::parse(&word).is_ok_and(|read| read.name == word);
     if !names.is_empty() || !reads_itself {
         word.push("=");
@@ -89,7 +88,7 @@ fn word(source: &SourceSpec) -> OsString {
     word
 }
 
-/// A word of a list after `-o`, with what keeps it one word.
+/// A word of a list after `-o`, with commas and backslashes escaped.
 fn escaped(word: &OsStr) -> OsString {
     let mut escaped = Vec::new();
     for byte in word.as_bytes() {

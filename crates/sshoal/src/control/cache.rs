@@ -1,39 +1,39 @@
-//! What is asked of the cache on the disk of a mount, and what comes of it.
+//! Jobs of the disk cache of a mount, and their results.
 
 use base::RemotePath;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Something to be done with files of a mount and their copies on the disk.
+/// A job on files of a mount and their cached contents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cache", rename_all = "kebab-case")]
 pub enum CacheJob {
-    /// Keep them from eviction: what is here of them, and what comes.
+    /// Protect them from eviction: what is cached of them, now and later.
     Pin {
-        /// Files or directories with all below them.
+        /// Files, or directories and all below them.
         paths: Vec<Path>,
     },
-    /// No longer.
+    /// Remove the protection.
     Unpin {
-        /// What was pinned, as it was.
+        /// The pinned paths, as they were given.
         paths: Vec<Path>,
     },
-    /// Tell how much of them is here.
+    /// Report how much of them is cached.
     Check {
-        /// Files or directories with all below them.
+        /// Files, or directories and all below them.
         paths: Vec<Path>,
     },
-    /// Fetch what is missing of them. Told of while it goes on.
+    /// Fetch what is not cached of them. Reports progress.
     Warm {
-        /// Files or directories with all below them.
+        /// Files, or directories and all below them.
         paths: Vec<Path>,
-        /// Files at a time.
+        /// Number of files to fetch in parallel.
         at_once: u32,
     },
 }
 
-/// A path below the root of a mount. Names are bytes, and text is not, so it travels as
-/// hexadecimal digits.
+/// A path below the root of a mount. Names are bytes that need not be valid text, so the path is
+/// sent as hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path(pub RemotePath);
 
@@ -58,25 +58,25 @@ impl<'de> Deserialize<'de> for Path {
     }
 }
 
-/// What a job on files has come to so far.
+/// The result of a job so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tally {
-    /// Files that were found.
+    /// Files found.
     pub files: u64,
-    /// Their bytes.
+    /// Bytes of these files.
     pub bytes: u64,
-    /// Files that are done with.
+    /// Files processed.
     pub done_files: u64,
-    /// Files of which all is here.
+    /// Files that are cached completely.
     pub whole_files: u64,
-    /// Bytes that are here.
+    /// Bytes cached.
     pub present_bytes: u64,
-    /// Files that had something missing and are whole now.
+    /// Files that this job completed.
     pub fetched_files: u64,
-    /// Bytes that were moved.
+    /// Bytes fetched.
     pub fetched_bytes: u64,
-    /// Files that were read and not kept, since they are being changed or there is no room.
+    /// Files that were read but not cached, because they changed meanwhile or the cache is full.
     pub not_kept_files: u64,
     /// Files and directories that could not be read.
     pub failed: u64,

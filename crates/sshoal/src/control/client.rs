@@ -1,4 +1,4 @@
-//! The command's side: asks, and waits for no longer than a daemon that is well would need.
+//! The command's side: sends a request and waits for the reply with a deadline.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,22 +14,22 @@ use crate::record::{self, Found};
 use crate::report::{Problem, printable};
 use crate::status;
 
-/// Within this time a daemon answers, or is said to hang. It answers in a millisecond when all is
-/// well.
+/// A daemon that does not answer within this time is reported as hung. Usually the answer takes a
+/// millisecond.
 pub const DEADLINE: Duration = Duration::from_secs(2);
 
-/// Why there is no answer.
+/// Why there is no reply.
 #[derive(Debug)]
 pub enum Silence {
-    /// The daemon has no socket: it is of a version that had none, or could not make one.
+    /// The daemon has no socket: its version had none, or the socket could not be created.
     NoSocket,
-    /// It has ended just now.
+    /// The daemon has just ended.
     Ended,
-    /// It says nothing.
+    /// The daemon does not reply.
     Hangs,
-    /// What it says is not understood.
+    /// The reply is invalid.
     Garbled,
-    /// The system does not let us ask.
+    /// A system call failed.
     Io(io::Error),
 }
 
@@ -47,13 +47,13 @@ impl From<io::Error> for Silence {
     }
 }
 
-/// Asks the daemon whose record was `found`. What takes it time is waited for, as long as it has
-/// said within [`DEADLINE`] that it is at work.
+/// Sends a request to the daemon of the record `found`. A long job is waited for without a limit once
+/// the daemon has replied, within [`DEADLINE`], that it is working.
 pub fn ask(found: &Found, wish: Wish) -> Result<Reply, Silence> {
     follow(found, wish, &mut |_| {})
 }
 
-/// The same, with `progress` hearing how far it is.
+/// Sends a request as [`ask`] does, and calls `progress` with the progress of the job.
 pub fn follow(
     found: &Found,
     wish: Wish,
@@ -63,7 +63,7 @@ pub fn follow(
     converse(found.connect()?, wish, deadline, progress)
 }
 
-/// What the daemon of the mount at `mountpoint` answers, unless it refuses.
+/// The reply of the daemon of the mount at `mountpoint`; a refusal is an error.
 pub fn ask_mount(
     mountpoint: &Path,
     wish: Wish,
@@ -86,7 +86,7 @@ fn record_of(mount: &Mount) -> Result<Found, String> {
     }
 }
 
-/// A mount that has not answered, for this reason.
+/// The error for a mount whose daemon did not answer, with the reason.
 pub fn unasked(mountpoint: &Path, why: String) -> Problem {
     Problem::new(format!("'{}'", printable(mountpoint)), why)
 }
@@ -124,7 +124,7 @@ fn reply(reader: &mut impl BufRead) -> Result<Reply, Silence> {
     }
 }
 
-/// A stream all of whose reads together end at a time.
+/// A stream with one deadline for all its reads.
 struct Limited<'a> {
     stream: &'a UnixStream,
     deadline: Option<Instant>,

@@ -1,4 +1,4 @@
-//! The daemon's side: hears requests and answers them.
+//! The daemon's side: accepts requests and answers them.
 
 use std::io;
 use std::os::unix::net::UnixListener as BlockingListener;
@@ -18,43 +18,42 @@ use super::{Change, MAX_REQUEST_BYTES, PROTOCOL, Reply, Request, Wish};
 use crate::report::Problem;
 use crate::status::schema::MountStatus;
 
-/// Connections at a time. More wait in the kernel until one is over.
+/// Maximum number of connections. Further ones wait in the kernel until one is closed.
 const MAX_CONNECTIONS: usize = 16;
 
-/// How long a peer may take to say what he wants, and to take what he is answered. Our own commands
-/// take a millisecond.
+/// How long a peer may take to send its request, and to receive the reply. The commands of this
+/// program take a millisecond.
 const PEER_LIMIT: Duration = Duration::from_secs(5);
 
-/// The pause after a connection that could not be taken, as without a descriptor left.
+/// The pause after a failed accept(2), for example when no descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// What can be asked about a mount.
+/// The requests that a mount answers.
 #[async_trait]
 pub trait Asked: Send + Sync + 'static {
-    /// How it is. Waits for nothing.
+    /// The status. Waits for nothing.
     fn status(&self) -> MountStatus;
 
-    /// Changes its branches. May be dropped, and then has done all or nothing.
+    /// Changes the branches. If the future is dropped, the change was made completely or not at all.
     async fn change(&self, change: Change) -> Result<(), Problem>;
 
-    /// Does something with its cache on disk, and tells `told` how far it is. May be dropped at any
-    /// time.
+    /// Runs a job of the disk cache, and sends the progress to `told`. May be dropped at any time.
     async fn cache(&self, job: CacheJob, told: watch::Sender<Tally>) -> Result<Tally, Problem>;
 }
 
-/// Answers for as long as it is kept.
+/// Answers requests until it is dropped.
 #[derive(Debug)]
 pub struct Server(JoinHandle<()>);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // With it go the connections.
+        // The task owns the connections.
         self.0.abort();
     }
 }
 
 impl Server {
-    /// Answers who connects to `listener`. Must be called within a tokio runtime.
+    /// Answers requests on `listener`. Must be called within a tokio runtime.
     pub fn start(listener: BlockingListener, mount: Arc<dyn Asked>) -> io::Result<Server> {
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
@@ -71,7 +70,7 @@ async fn serve(listener: UnixListener, mount: Arc<dyn Asked>) {
                     connections.spawn(converse(stream, mount.clone()));
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "a connection to the control socket was not taken");
+                    tracing::debug!(%error, "cannot accept a connection to the control socket");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -80,14 +79,14 @@ async fn serve(listener: UnixListener, mount: Arc<dyn Asked>) {
     }
 }
 
-/// One connection, from beginning to end.
+/// Serves one connection.
 async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
     let allowed = stream.peer_cred().is_ok_and(|peer| is_allowed(peer.uid()));
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader.take(MAX_REQUEST_BYTES));
     let wish = match (allowed, tokio::time::timeout(PEER_LIMIT, request(&mut reader)).await) {
         (false, _) => Err(not_allowed()),
-        // Who says nothing hears nothing.
+        // A silent peer gets no reply.
         (true, Err(_) | Ok(Err(Unheard::Gone))) => return,
         (true, Ok(Err(Unheard::Odd(why)))) => Err(Problem::new("control socket", why)),
         (true, Ok(Ok(wish))) => Ok(wish),
@@ -100,7 +99,7 @@ async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
                 return;
             }
             let hung_up = async {
-                // Nothing more is to be said; whatever comes is the end, or as good as that.
+                // The client sends nothing more, so anything received means that it has ended.
                 let _ = reader.read_u8().await;
             };
             tokio::select! {
@@ -114,11 +113,11 @@ async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
         },
     };
     if let Err(error) = say(&mut writer, &reply).await {
-        tracing::debug!(%error, "an answer at the control socket was not taken");
+        tracing::debug!(%error, "cannot send a reply over the control socket");
     }
 }
 
-/// Does `job`, and tells the peer meanwhile how far it is. `None` when he has hung up.
+/// Runs `job`, and sends its progress to the peer. `None` if the peer has closed the connection.
 async fn follow(
     reader: &mut (impl AsyncBufReadExt + Unpin),
     writer: &mut (impl AsyncWriteExt + Unpin),
@@ -147,14 +146,17 @@ fn is_allowed(user: u32) -> bool {
 }
 
 fn not_allowed() -> Problem {
-    Problem::new("control socket", "only the user who mounted, and root, may look")
+    Problem::new(
+        "control socket",
+        "permission denied: only the owner of the mount and root may connect",
+    )
 }
 
 /// Why there is no request.
 enum Unheard {
-    /// The peer has left, or does not speak lines.
+    /// The peer has closed the connection, or did not send a line.
     Gone,
-    /// It is not understood.
+    /// The request is invalid.
     Odd(String),
 }
 
@@ -168,18 +170,18 @@ async fn request(reader: &mut (impl AsyncBufReadExt + Unpin)) -> Result<Wish, Un
 }
 
 fn understood(line: &[u8]) -> Result<Wish, String> {
-    /// What every version has.
+    /// The field that every version has.
     #[derive(Deserialize)]
     struct Version {
         protocol: u32,
     }
-    let not_understood = "the request was not understood";
+    let not_understood = "invalid request";
     let version: Version = serde_json::from_slice(line).map_err(|_| not_understood)?;
     if version.protocol != PROTOCOL {
         let (asked, ours) = (version.protocol, PROTOCOL);
         return Err(format!(
-            "it was asked in version {asked} of the protocol, and this mount's sshoal {} speaks \
-             version {ours}",
+            "the request uses version {asked} of the protocol, but the daemon of this mount (sshoal \
+             {}) version {ours}",
             env!("CARGO_PKG_VERSION")
         ));
     }

@@ -1,16 +1,16 @@
-//! From the words of a command line to a mount request.
+//! Parses a command line into a mount request.
 //!
 //! The grammar is that of sshfs and of mount helpers: flags and operands in any order, `--` ends
 //! the flags, values may be glued to their flag. Of two operands the first with a `:` is the
 //! source; of more, the last is the mount point and the others are sources. It is parsed here
-//! rather than by clap, since the order of options counts (ssh takes the first value of a keyword,
-//! most others the last), names are bytes, and the meaning of `-f` and `-s` depends on the
+//! rather than by clap, since the order of options matters (ssh uses the first value of a keyword,
+//! most other options the last), names are bytes, and the meaning of `-f` and `-s` depends on the
 //! program's name.
 //!
-//! An operand may also name a mount of the configuration file, where [`Saved`] is given. What
-//! stands there comes first then, as if it had been typed before all else.
+//! If [`Saved`] is given, an operand may also name a mount of the configuration file. The settings of
+//! the file are then applied first, as if they had been typed before all others.
 //!
-//! Pure but for the current directory and [`Saved`], which the caller gives.
+//! Pure except for the current directory and [`Saved`], which the caller provides.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -30,20 +30,20 @@ use crate::sources::{self, SourceSpec};
 /// A mount that has a name in the configuration file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SavedMount {
-    /// Its name, without a `:` or a `/` in it.
+    /// The name, without `:` and `/`.
     pub name: String,
-    /// What it shows.
+    /// The sources.
     pub sources: Vec<SourceSpec>,
-    /// Where, unless the command line says so.
+    /// The mount point, unless the command line gives one.
     pub mountpoint: Option<PathBuf>,
-    /// Its options, those that count least first.
+    /// The options, in order of increasing precedence.
     pub layers: Vec<Layer>,
 }
 
 /// Options that come from one place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
-    /// Where relative paths in them start from.
+    /// The directory to which relative paths in them are relative.
     pub directory: PathBuf,
     /// The words of `-o`.
     pub words: Vec<OsString>,
@@ -52,18 +52,18 @@ pub struct Layer {
 /// Finds the mount with a name.
 pub type Saved<'a> = &'a dyn Fn(&OsStr) -> Result<SavedMount, Problem>;
 
-/// What a command line asks for.
+/// The request of a command line.
 #[derive(Debug, PartialEq)]
 pub enum Wish {
     /// The help on standard output.
     Help,
     /// The version on standard output.
     Version,
-    /// A mount; with things that the user should know, though nothing is wrong.
+    /// A mount, with notes for the user that are not errors.
     Mount(Box<MountRequest>, Vec<String>),
 }
 
-/// Parses what follows `argv[0]` (and `mount`, if that was given). Without `saved` no operand is
+/// Parses the words after `argv[0]` (and `mount`, if that was given). Without `saved`, no operand is
 /// the name of a mount.
 pub fn parse(
     program: Program,
@@ -79,7 +79,7 @@ pub fn parse(
     match saved.and_then(|saved| Some((saved, parser.name_of_saved()?))) {
         None => parser.finish(),
         Some((saved, name)) => {
-            // Once more, with what is saved below it.
+            // Parses again, with the saved settings as the lower layer.
             let mount = saved(name)?;
             let mut parser = Parser::new(program, cwd.clone());
             parser.saved(&mount)?;
@@ -137,7 +137,7 @@ impl Parser {
         }
     }
 
-    /// Takes the words of a command line, in their order.
+    /// Parses the words of a command line.
     fn words(&mut self, words: Vec<OsString>) -> Result<Option<Wish>, Problem> {
         let mut words = words.into_iter();
         let mut flags_are_over = false;
@@ -161,7 +161,7 @@ impl Parser {
         Ok(None)
     }
 
-    /// Takes the options of a saved mount.
+    /// Applies the options of a saved mount.
     fn saved(&mut self, mount: &SavedMount) -> Result<(), Problem> {
         for layer in &mount.layers {
             let below = self.draft.begin_layer(layer.directory.clone());
@@ -183,7 +183,7 @@ impl Parser {
         }
     }
 
-    /// The flags in force, those that shadow others first.
+    /// The valid flags; flags that shadow others come first.
     fn flags(&self) -> impl Iterator<Item = &'static FlagDefinition> + use<> {
         let of_helper = if self.program.helper { HELPER_FLAGS } else { &[] };
         of_helper.iter().chain(FLAGS)
@@ -261,8 +261,8 @@ impl Parser {
         Ok(None)
     }
 
-    /// One word of `-o`. A word that is an option of ours and a keyword of ssh is the keyword when
-    /// it has a value and the option has none (`user` and `User=alice`).
+    /// Applies one word of `-o`. A name that is both a mount option and a keyword of ssh is the keyword
+    /// if it has a value and the option takes none (`user` and `User=alice`).
     fn option(&mut self, word: &OsStr) -> Result<(), Problem> {
         let (name, value) = name_and_value(word);
         if let Some(option) = option_table::find(name) {
@@ -275,7 +275,7 @@ impl Parser {
                     .map_err(|why| Problem::new(quoted(word), why));
             }
         }
-        // ssh also takes `Keyword value`.
+        // ssh also accepts `Keyword value`.
         let spaced = || {
             let bytes = word.as_bytes();
             let at = bytes.iter().position(|byte| *byte == b' ')?;
@@ -316,11 +316,11 @@ impl Parser {
         let Some(mountpoint) = typed.or(mount.mountpoint) else {
             let what = format!("mount '{}'", printable(&mount.name));
             return Err(Problem::new(what, "has no mount point")
-                .hint("add mountpoint = \"/…\" to it, or name the directory behind the name"));
+                .hint("add mountpoint = \"/…\" to it, or give the directory after the name"));
         };
         let mut wish = self.request(mount.sources, mountpoint)?;
         if let Wish::Mount(request, _) = &mut wish {
-            // As fstab has it, so that mount(8) finds it again.
+            // As in fstab, so that mount(8) can match it.
             request.source = mount.name.into();
         }
         Ok(wish)
@@ -333,12 +333,12 @@ impl Parser {
 
     fn take_operands(&mut self) -> Result<(Vec<SourceSpec>, OsString), Problem> {
         let operands = std::mem::take(&mut self.operands);
-        let (words, mountpoint) = self.told_apart(operands)?;
+        let (words, mountpoint) = self.split_operands(operands)?;
         let words = words.into_iter().map(|word| without_type(word, self.program));
         let sources = if self.program.is_sshfs() {
             words.map(|word| sources::parse_as_sshfs(&word)).collect::<Result<_, _>>()
         } else if self.program.helper {
-            // mount(8) gives all of them as one word.
+            // mount(8) passes all sources as one word.
             words
                 .flat_map(|word| sources::split_list(&word))
                 .map(|word| sources::parse(&word))
@@ -350,7 +350,7 @@ impl Parser {
     }
 
     /// The words of the sources, and the mount point.
-    fn told_apart(
+    fn split_operands(
         &self,
         mut operands: Vec<OsString>,
     ) -> Result<(Vec<OsString>, OsString), Problem> {
@@ -369,26 +369,26 @@ impl Parser {
         let mountpoint = operands.pop().unwrap_or_default();
         if let Some(at) = operands.iter().position(|word| !has_colon(word)) {
             let what = |word: &OsString| format!("argument '{}'", printable(word));
-            // `host: /mnt more`: what comes behind a mount point is too much.
+            // `host: /mnt more`: nothing may follow the mount point.
             if !has_colon(&mountpoint) && operands[at..].iter().all(|word| !has_colon(word)) {
                 let extra = operands.get(at + 1).unwrap_or(&mountpoint);
                 let why = format!(
-                    "one too many after source '{}' and mount point '{}'",
+                    "unexpected after source '{}' and mount point '{}'",
                     printable(&operands[first]),
                     printable(&operands[at])
                 );
                 return Err(Problem::new(what(extra), why).hint(match self.program.is_sshfs() {
                     true => hint.to_string(),
-                    false => format!("{hint}; a directory of this machine is local:/DIRECTORY"),
+                    false => format!("{hint}; a local directory is written local:/DIRECTORY"),
                 }));
             }
             let shown = printable(&operands[at]);
-            return Err(Problem::new(format!("source '{shown}'"), "has no ':' in it")
-                .hint("the mount point comes last, after all sources"));
+            return Err(Problem::new(format!("source '{shown}'"), "contains no ':'")
+                .hint("the mount point must be the last argument"));
         }
         if self.program.is_sshfs() {
             let what = format!("source '{}'", printable(&operands[1]));
-            return Err(Problem::new(what, "one too many: as sshfs, this program mounts one")
+            return Err(Problem::new(what, "unexpected: sshfs mounts a single source")
                 .hint("`sshoal SOURCE SOURCE … MOUNTPOINT` mounts several as one tree"));
         }
         if mountpoint.is_empty() {
@@ -397,24 +397,25 @@ impl Parser {
         Ok((operands, mountpoint))
     }
 
-    /// What to say when no operand has a colon.
+    /// The error if no operand contains a colon.
     fn no_source(&self, operands: &[OsString]) -> Problem {
         match operands {
             [] => Problem::new("source", "missing").hint(self.see_help()),
             [only] => {
-                let why = format!("missing (there is only '{}')", printable(only));
-                Problem::new("source", why).hint("it is [user@]host:[dir]")
+                let why = format!("missing (only '{}' was given)", printable(only));
+                Problem::new("source", why).hint("a source is [user@]host:[dir]")
             }
             [first, ..] => {
                 let first = printable(first);
-                Problem::new(format!("source '{first}'"), "has no ':' in it")
-                    .hint(format!("[user@]host:[dir]; the home directory of {first} is '{first}:'"))
+                Problem::new(format!("source '{first}'"), "contains no ':'").hint(format!(
+                    "a source is [user@]host:[dir]; the home directory on {first} is '{first}:'"
+                ))
             }
         }
     }
 
     fn see_help(&self) -> String {
-        format!("`{} --help` shows what there is", self.program.name)
+        format!("`{} --help` shows the usage", self.program.name)
     }
 }
 
@@ -428,7 +429,7 @@ fn about(flag: &FlagDefinition) -> String {
     format!("flag '{}'", flag.usage().split(' ').next().unwrap_or_default().trim_end_matches(','))
 }
 
-/// Old lines of fstab have the file system's name in the source: `sshfs#host:dir`.
+/// Removes the file system's name from sources of old fstab lines: `sshfs#host:dir`.
 fn without_type(source: OsString, program: Program) -> OsString {
     let bytes = source.as_bytes();
     let stripped = [&b"sshfs#"[..], b"sshoal#"].iter().find_map(|kind| bytes.strip_prefix(*kind));
@@ -442,20 +443,17 @@ fn unknown_option(word: &OsStr, name: &OsStr, value: Option<&OsStr>, draft: &Dra
     let text = name.to_string_lossy();
     let problem = Problem::new(quoted(word), "no such option");
     if value.is_none() && ssh_keywords::is_keyword(name) {
-        return problem
-            .hint(format!("as a keyword of ssh it needs a value: {}=…", printable(name)));
+        return problem.hint(format!("a keyword of ssh needs a value: {}=…", printable(name)));
     }
-    let known = option_table::all().flat_map(option_table::MountOption::names);
-    let known = known.filter(|name| !name.ends_with('*')).chain(ssh_keywords::all());
-    if let Some(meant) = suggestion::nearest(&text, known) {
+    if let Some(meant) = suggestion::nearest_option(&text) {
         return problem.hint(format!("did you mean '{meant}'?"));
     }
     let list = draft.request.ssh.arguments.last().map(|last| last.to_string_lossy());
     match list.as_deref().and_then(|last| last.strip_prefix("-o")?.split_once('=')) {
-        // Ciphers=a,b: the comma has ended the option.
+        // Ciphers=a,b: the comma ended the option.
         Some((keyword, _)) if value.is_none() => {
-            problem.hint(format!("if it belongs to {keyword}, write the comma before it as '\\,'"))
+            problem.hint(format!("if it is part of {keyword}, write the comma before it as '\\,'"))
         }
-        _ => problem.hint("`sshoal help options` lists all"),
+        _ => problem.hint("`sshoal help options` lists all options"),
     }
 }

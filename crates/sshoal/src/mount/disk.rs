@@ -1,32 +1,33 @@
-//! What is asked of the cache on this machine's disk, and of what it knows.
+//! The options of the disk cache and of digests.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use base::DigestKind;
 
+use crate::quantity;
 use crate::report::Problem;
 
 /// The cache of a mount with `cache=disk`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskOptions {
-    /// Where it is; `None` for the user's usual place.
+    /// The directory; `None` for the user's default.
     pub dir: Option<PathBuf>,
-    /// Bytes at most; `None` for the store's choice.
+    /// Maximum size in bytes; `None` for the store's default.
     pub size_bytes: Option<u64>,
-    /// Bytes that stay free on its disk; `None` for the store's choice.
+    /// Bytes to leave free on its disk; `None` for the store's default.
     pub free_bytes: Option<u64>,
-    /// Patterns of what never changes, as paths below the sources, without a `/` at either end.
+    /// Patterns of files that never change: paths below the sources, without leading or trailing `/`.
     pub immutable: Vec<String>,
-    /// No host is asked anything.
+    /// No host is contacted.
     pub offline: bool,
-    /// Whether the kernel may read cached files by itself.
+    /// Whether the kernel may read cached files directly.
     pub passthrough: Passthrough,
-    /// Whether digests are told.
+    /// Which digests are available.
     pub digest: DigestMode,
-    /// As which attributes.
+    /// The attributes for digests.
     pub attributes: Vec<DigestAttribute>,
-    /// What tells digests of files at the host.
+    /// The command that computes digests of files on the host.
     pub digest_command: Option<OsString>,
 }
 
@@ -46,10 +47,10 @@ impl Default for DiskOptions {
     }
 }
 
-/// Whether the kernel may read cached files by itself, where it can.
+/// Whether the kernel may read cached files directly, if it supports that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Passthrough {
-    /// Where that gains more than it costs.
+    /// If it is faster.
     #[default]
     Auto,
     /// Yes.
@@ -58,31 +59,31 @@ pub enum Passthrough {
     No,
 }
 
-/// Which digests are told as extended attributes.
+/// Which digests are available as extended attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DigestMode {
-    /// None: there are no such attributes.
+    /// None; the attributes do not exist.
     Off,
-    /// Those of contents that are known to be current.
+    /// Digests of cached contents that are known to be current.
     #[default]
     Known,
-    /// Of all files: what is not known is fetched.
+    /// Digests of all files; files that are not cached are fetched.
     Compute,
 }
 
-/// An extended attribute that tells a digest.
+/// An extended attribute whose value is a digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DigestAttribute {
-    /// The attribute, from `user.` on.
+    /// The name, beginning with `user.`.
     pub name: String,
-    /// Which digest.
+    /// The digest algorithm.
     pub kind: DigestKind,
-    /// As text of lower case hexadecimal digits; else as bytes.
+    /// The value is text of lower-case hexadecimal digits; otherwise bytes.
     pub is_hex: bool,
 }
 
-/// Those that build systems ask for: text for Buck2, EdenFS and siso, bytes for Bazel. There is no
-/// `user.blake3`, since the one that Buck2 asks for is made with a key.
+/// The attributes that build systems read: text for Buck2, EdenFS and siso, bytes for Bazel. There is
+/// no `user.blake3`, since Buck2 expects a keyed digest there.
 pub fn usual_attributes() -> Vec<DigestAttribute> {
     [
         ("user.md5", DigestKind::Md5, true),
@@ -97,51 +98,51 @@ pub fn usual_attributes() -> Vec<DigestAttribute> {
     .into()
 }
 
-/// The options about it, in whatever order they come.
+/// The options of the disk cache.
 #[derive(Debug, Default)]
 pub struct DiskDraft {
     /// `cache=disk`.
     pub is_on: bool,
     options: DiskOptions,
-    /// Something was said about it.
-    is_told: bool,
+    /// Whether an option of the disk cache was given.
+    is_mentioned: bool,
 }
 
-/// Smallest bound of the cache: a few files of usual size, below which it would only cost time.
+/// Minimum size of the cache: a few files of usual size. A smaller cache would only cost time.
 const MIN_SIZE_BYTES: u64 = 1 << 20;
 
-/// Longest name of an attribute by Linux (`XATTR_NAME_MAX`).
+/// Maximum length of an attribute's name on Linux (`XATTR_NAME_MAX`).
 const MAX_ATTRIBUTE_NAME_BYTES: usize = 255;
 
 impl DiskDraft {
     pub fn set(&mut self, change: impl FnOnce(&mut DiskOptions)) {
-        self.is_told = true;
+        self.is_mentioned = true;
         change(&mut self.options);
     }
 
     pub fn set_size(&mut self, text: &str) -> Result<(), String> {
-        let bytes = size(text)?;
+        let bytes = quantity::parse_bytes(text)?;
         if bytes < MIN_SIZE_BYTES {
-            return Err("is less than a cache can work with, which is 1M".to_owned());
+            return Err("must be at least 1M".to_owned());
         }
         self.set(|options| options.size_bytes = Some(bytes));
         Ok(())
     }
 
     pub fn set_free(&mut self, text: &str) -> Result<(), String> {
-        let bytes = size(text)?;
+        let bytes = quantity::parse_bytes(text)?;
         self.set(|options| options.free_bytes = Some(bytes));
         Ok(())
     }
 
-    /// Adds patterns parted by colons.
+    /// Adds colon-separated patterns.
     pub fn add_immutable(&mut self, list: &str) -> Result<(), String> {
         for pattern in list.split(':') {
             let names = pattern.trim_matches('/');
             if names.split('/').any(|name| matches!(name, "" | "." | "..")) {
                 return Err(match names {
-                    "" => "names everything; that is consistency=immutable".to_owned(),
-                    _ => "needs paths without . and .., as in immutable=/src/*".to_owned(),
+                    "" => "matches everything; use consistency=immutable".to_owned(),
+                    _ => "needs paths without '.' and '..', as in immutable=/src/*".to_owned(),
                 });
             }
             self.set(|options| options.immutable.push(names.to_owned()));
@@ -162,42 +163,20 @@ impl DiskDraft {
         Ok(())
     }
 
-    /// The cache, if one is wanted. What has no effect without one is told in `notes`.
+    /// The options, if the cache is enabled. Adds a note if options have no effect without it.
     pub fn finish(self, notes: &mut Vec<String>) -> Result<Option<DiskOptions>, Problem> {
         if self.is_on {
             return Ok(Some(self.options));
         }
         if self.options.offline {
-            let why = "there is no cache that could be shown";
+            let why = "needs a disk cache";
             return Err(Problem::new("option 'offline'", why).hint("add cache=disk"));
         }
-        if self.is_told {
-            notes.push("what is said about the disk cache has no effect without cache=disk".into());
+        if self.is_mentioned {
+            notes.push("options of the disk cache have no effect without cache=disk".into());
         }
         Ok(None)
     }
-}
-
-/// A number of bytes, with a unit or without.
-pub fn size(text: &str) -> Result<u64, String> {
-    let wanted = || "needs a size, as in 512M or 20G".to_owned();
-    let (digits, shift) = match text.char_indices().next_back() {
-        Some((at, unit)) if unit.is_ascii_alphabetic() => match unit.to_ascii_uppercase() {
-            'K' => (&text[..at], 10),
-            'M' => (&text[..at], 20),
-            'G' => (&text[..at], 30),
-            'T' => (&text[..at], 40),
-            _ => return Err(wanted()),
-        },
-        _ => (text, 0),
-    };
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(wanted());
-    }
-    let number: u64 = digits.parse().map_err(|_| wanted())?;
-    // Half of what 64 bits hold, so that sums of two do not overflow.
-    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes <= u64::MAX >> 1);
-    bytes.ok_or_else(wanted)
 }
 
 fn attribute(text: &str) -> Result<DigestAttribute, String> {
@@ -208,12 +187,12 @@ fn attribute(text: &str) -> Result<DigestAttribute, String> {
         Some("sha1") => DigestKind::Sha1,
         Some("sha256") => DigestKind::Sha256,
         Some("blake3") => DigestKind::Blake3,
-        _ => return Err("begins with none of md5, sha1, sha256, blake3".to_owned()),
+        _ => return Err("must begin with md5, sha1, sha256 or blake3".to_owned()),
     };
     let is_hex = match form {
         Some("hex") => true,
         Some("raw") => false,
-        _ => return Err("needs hex or raw behind the digest, as in sha256:hex:user.NAME".into()),
+        _ => return Err("needs hex or raw after the digest, as in sha256:hex:user.NAME".into()),
     };
     let name = name.filter(|name| {
         let own = name.strip_prefix("user.").unwrap_or_default();
@@ -221,7 +200,9 @@ fn attribute(text: &str) -> Result<DigestAttribute, String> {
     });
     match name {
         Some(name) => Ok(DigestAttribute { name: name.to_owned(), kind, is_hex }),
-        None => Err("needs a name that begins with user., and not with user.sshoal.".to_owned()),
+        None => {
+            Err("needs a name that begins with 'user.', but not with 'user.sshoal.'".to_owned())
+        }
     }
 }
 
@@ -230,19 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_units_and_bounds() {
-        for (text, bytes) in
-            [("0", 0), ("7", 7), ("4k", 4096), ("20G", 20 << 30), ("8388607T", 8_388_607 << 40)]
-        {
-            assert_eq!(size(text), Ok(bytes), "{text}");
-        }
-        for text in ["", "G", "1.5G", "-1", "5P", "8388608T", "99999999999999999999", "1 G", "5%"] {
-            assert!(size(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn an_attribute_is_told_by_digest_form_and_name() {
+    fn an_attribute_is_mentioned_by_digest_form_and_name() {
         let told = attribute("sha256:raw:user.a:b").unwrap();
         let wanted = DigestAttribute {
             name: "user.a:b".to_owned(),

@@ -1,4 +1,4 @@
-//! Keeps the tables in `docs/options.md` in step with the program's.
+//! Keeps the synopsis and the tables of `docs/options.md` equal to the program's.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -7,24 +7,44 @@ use super::flag_table::{FLAGS, FlagDefinition, HELPER_FLAGS};
 use super::option_table::GROUPS;
 use super::ssh_keywords;
 
-const BEGIN: &str = "<!-- made from the program's tables: begin -->\n";
-const END: &str = "<!-- made from the program's tables: end -->\n";
+/// The marks around a generated part of the page.
+type Marks = (&'static str, &'static str);
 
-/// Set to anything, the test writes the tables instead of comparing them.
+const SYNOPSIS: Marks = (
+    "<!-- generated from the program's commands: begin -->\n",
+    "<!-- generated from the program's commands: end -->\n",
+);
+const TABLES: Marks = (
+    "<!-- made from the program's tables: begin -->\n",
+    "<!-- made from the program's tables: end -->\n",
+);
+
+/// With this variable set to anything, the test writes the generated parts instead of comparing
+/// them.
 const WRITE: &str = "SSHOAL_WRITE_DOCS";
 
 #[test]
-fn the_page_of_options_has_every_option_and_nothing_else() {
+fn the_page_of_options_has_every_command_and_option_and_nothing_else() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/options.md");
     let page = std::fs::read_to_string(&path).unwrap();
-    let (before, rest) = page.split_once(BEGIN).expect("the page has lost its begin mark");
-    let (tables, after) = rest.split_once(END).expect("the page has lost its end mark");
+    let generated = replaced(&page, SYNOPSIS, &synopsis());
+    let generated = replaced(&generated, TABLES, &tables_of_the_program());
     if std::env::var_os(WRITE).is_some() {
-        let page = format!("{before}{BEGIN}{}{END}{after}", tables_of_the_program());
-        std::fs::write(&path, page).unwrap();
-    } else if tables != tables_of_the_program() {
-        panic!("docs/options.md is out of step: `{WRITE}=1 cargo test -p sshoal page_of_options`");
+        std::fs::write(&path, generated).unwrap();
+    } else if page != generated {
+        panic!("docs/options.md is outdated: `{WRITE}=1 cargo test -p sshoal page_of_options`");
     }
+}
+
+/// The page with `text` between the marks.
+fn replaced(page: &str, (begin, end): Marks, text: &str) -> String {
+    let (before, rest) = page.split_once(begin).expect("the page lacks a begin mark");
+    let (_, after) = rest.split_once(end).expect("the page lacks an end mark");
+    format!("{before}{begin}{text}{end}{after}")
+}
+
+fn synopsis() -> String {
+    format!("```text\n{}\n```\n", crate::command::usages().join("\n"))
 }
 
 fn tables_of_the_program() -> String {
@@ -43,7 +63,7 @@ fn tables_of_the_program() -> String {
     let mut keywords: Vec<&str> = ssh_keywords::all().collect();
     keywords.sort_unstable_by_key(|keyword| keyword.to_ascii_lowercase());
     let _ = writeln!(text, "`{}`", keywords.join("` `"));
-    text.push_str("\nNot passed on:\n\n");
+    text.push_str("\nNot passed to ssh:\n\n");
     for (keyword, why) in ssh_keywords::withheld() {
         let _ = writeln!(text, "- `{keyword}`: {why}");
     }

@@ -1,5 +1,5 @@
-//! A mount request in the making: what the options said so far, and what follows from all of them
-//! together once the last one is known.
+//! A mount request under construction: collects the options, then checks and combines them once all
+//! are known.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -25,7 +25,7 @@ pub enum IdMapKind {
     File,
 }
 
-/// The options about owners, in whatever order they came.
+/// The options about owners.
 #[derive(Debug, Default)]
 pub struct Ids {
     pub kind: IdMapKind,
@@ -34,7 +34,7 @@ pub struct Ids {
     pub others_same: bool,
 }
 
-/// A time-out of which either end may have been given.
+/// A time-out whose minimum and maximum may each be set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ends {
     pub min: Option<Duration>,
@@ -46,7 +46,7 @@ impl Ends {
         Ends { min: Some(time), max: Some(time) }
     }
 
-    /// An end that was not given gives way to one that was.
+    /// Fills in the defaults; a default is adjusted to the other value if that was set.
     fn resolve(self, default: Timeout, kind: &str) -> Result<Timeout, Problem> {
         let timeout = Timeout {
             min: self.min.unwrap_or(default.min.min(self.max.unwrap_or(default.min))),
@@ -55,7 +55,7 @@ impl Ends {
         if timeout.min > timeout.max {
             return Err(Problem::new(
                 format!("options 'ac{kind}min' and 'ac{kind}max'"),
-                "the shortest time is longer than the longest",
+                "the minimum is greater than the maximum",
             ));
         }
         Ok(timeout)
@@ -67,7 +67,7 @@ impl Ends {
 pub struct Times {
     pub files: Ends,
     dirs: Ends,
-    /// Directories were given a time of their own, which `dcache_stat_timeout` leaves alone.
+    /// Directories have a time of their own, which `dcache_stat_timeout` does not change.
     has_own_dirs: bool,
     pub negative: Option<Duration>,
     pub open_revalidate: Option<Duration>,
@@ -107,9 +107,9 @@ impl Times {
     fn resolve(&self, cache: &mut CacheOptions) -> Result<(), Problem> {
         cache.files = self.files.resolve(cache.files, "reg")?;
         cache.dirs = self.dirs.resolve(cache.dirs, "dir")?;
-        // Who shortens what is known of a directory means also what is not in it.
+        // A shorter time-out of directories also applies to negative lookups.
         cache.negative = self.negative.unwrap_or(cache.negative.min(cache.dirs.max));
-        // And who wants no attributes to be kept means opens too.
+        // A shorter time-out of attributes also applies to opens.
         let revalidate = cache.open_revalidate.min(cache.files.max);
         cache.open_revalidate = self.open_revalidate.unwrap_or(revalidate);
         if self.is_off {
@@ -122,7 +122,7 @@ impl Times {
     }
 }
 
-/// What the options said so far.
+/// The options so far.
 #[derive(Debug)]
 pub struct Draft {
     pub request: MountRequest,
@@ -136,16 +136,16 @@ pub struct Draft {
     transports: Vec<Transport>,
     has_policy: bool,
     has_pool: bool,
-    /// Things worth a line on standard error though nothing is wrong.
+    /// Notes for the user; not errors.
     pub notes: Vec<String>,
     cwd: PathBuf,
 }
 
-/// Turns something on or off.
+/// Turns a workaround on or off.
 type Switch = fn(&mut Draft, bool);
 
-/// What `workaround=` knows: the word, and what it does. Those that do nothing are for servers
-/// that died out long ago, or for what is never done.
+/// The words of `workaround=` and their effects. Those without effect are for servers that are no
+/// longer in use, or for operations that this program never does.
 const WORKAROUNDS: &[(&str, Switch)] = &[
     ("rename", |draft, on| draft.request.host.rename_workaround = on),
     ("renamexdev", |draft, on| draft.request.host.renamexdev_workaround = on),
@@ -158,7 +158,7 @@ const WORKAROUNDS: &[(&str, Switch)] = &[
 ];
 
 impl Draft {
-    /// All defaults. `cwd` is what relative paths start from.
+    /// A request with all defaults. Relative paths are relative to `cwd`.
     pub fn new(program: Program, cwd: PathBuf) -> Draft {
         let mut request = MountRequest::new(Vec::new(), PathBuf::new());
         request.fuse.subtype = program.name.into();
@@ -179,30 +179,30 @@ impl Draft {
         }
     }
 
-    /// `path` from the root on, since the process will not stay where it was started.
+    /// `path` as an absolute path, since the process changes its current directory.
     pub fn absolute(&self, path: &OsStr) -> OsString {
         self.cwd.join(path).into_os_string()
     }
 
-    /// Where relative paths start from.
+    /// The directory to which relative paths are relative.
     pub fn cwd(&self) -> &Path {
         &self.cwd
     }
 
-    /// From here on options count more than those before: they are typed after what a
-    /// configuration file has. Of two values for ssh the first counts, so that these go before
-    /// those, which are returned for [`Draft::end_layer`].
+    /// Begins a layer of options that take precedence over those before, as the command line does over
+    /// a configuration file. ssh uses the first of two values, so the arguments of the earlier layers
+    /// must come after these; they are returned for [`Draft::end_layer`].
     pub fn begin_layer(&mut self, cwd: PathBuf) -> (PathBuf, Vec<OsString>) {
         let below = std::mem::take(&mut self.request.ssh.arguments);
         (std::mem::replace(&mut self.cwd, cwd), below)
     }
 
-    /// The end of what [`Draft::begin_layer`] began.
+    /// Ends a layer begun by [`Draft::begin_layer`].
     pub fn end_layer(&mut self, (cwd, mut below): (PathBuf, Vec<OsString>)) {
         self.cwd = cwd;
         let arguments = &mut self.request.ssh.arguments;
         let is_file = |argument: &OsString| argument.as_bytes().starts_with(b"-F");
-        // Of two of these the last counts, unlike all else.
+        // Of two `-F`, ssh uses the last, unlike with all other options.
         if arguments.iter().any(is_file) {
             below.retain(|argument| !is_file(argument));
         }
@@ -224,7 +224,7 @@ impl Draft {
         self.has_pool = true;
     }
 
-    /// One word for ssh, as sshfs has it.
+    /// Passes `-F` to ssh, as one word like sshfs.
     pub fn set_ssh_config(&mut self, file: OsString) {
         let mut argument = OsString::from("-F");
         argument.push(ssh_keywords::absolute(&file, &self.cwd));
@@ -242,7 +242,8 @@ impl Draft {
         }
     }
 
-    /// A program with a `/` in its path that is not absolute is meant from here.
+    /// Sets the ssh command. A relative path of the program that contains a `/` is relative to the
+    /// current directory.
     pub fn set_ssh_command(&mut self, command: OsString) {
         let bytes = command.as_bytes();
         let program = &bytes[..first_word_length(bytes)];
@@ -257,26 +258,23 @@ impl Draft {
         };
     }
 
-    /// A list parted by colons; each word may begin with `no`.
+    /// Applies a colon-separated list; each word may begin with `no`.
     pub fn set_workarounds(&mut self, list: &str) -> Result<(), String> {
         for word in list.split(':').filter(|word| !word.is_empty()) {
             let find = |name: &str| WORKAROUNDS.iter().find(|(known, _)| *known == name);
             match (word, find(word), word.strip_prefix("no").and_then(find)) {
                 ("none", ..) => WORKAROUNDS.iter().for_each(|(_, set)| set(self, false)),
-                // As in sshfs 2, which had no renamexdev.
+                // As in sshfs 2, which did not have renamexdev.
                 ("all", ..) => self.request.host.rename_workaround = true,
                 (_, Some((_, set)), _) => set(self, true),
                 (_, None, Some((_, set))) => set(self, false),
                 (_, None, None) => {
                     let known = WORKAROUNDS.iter().map(|(word, _)| *word);
                     let meant = suggestion::nearest(word, known.clone()).map_or_else(
-                        || format!("known are none, all, {}", known.collect::<Vec<_>>().join(", ")),
+                        || format!("valid are none, all, {}", known.collect::<Vec<_>>().join(", ")),
                         |meant| format!("did you mean {meant}?"),
                     );
-                    return Err(format!(
-                        "no workaround is called '{}'; {meant}",
-                        word.escape_debug()
-                    ));
+                    return Err(format!("no such workaround: '{}'; {meant}", word.escape_debug()));
                 }
             }
         }
@@ -289,7 +287,7 @@ impl Draft {
         }
     }
 
-    /// The request, if the options go together.
+    /// The request, if the options can be combined.
     pub fn finish(
         mut self,
         sources: Vec<SourceSpec>,
@@ -321,21 +319,21 @@ impl Draft {
         sources::check(&request.sources)?;
         let hosts: usize = request.sources.iter().map(|source| source.gateways().len()).sum();
         let one_only = match self.transports.first() {
-            Some(Transport::Passive) => Some(("passive", "standard input and output are")),
-            Some(Transport::Vsock { .. }) => Some(("vsock", "an address is")),
+            Some(Transport::Passive) => Some(("passive", "standard input and output carry")),
+            Some(Transport::Vsock { .. }) => Some(("vsock", "one address carries")),
             _ => None,
         };
         if let Some((name, what)) = one_only
             && hosts > 1
         {
-            let why = format!("{what} one connection, and there are {hosts} hosts");
+            let why = format!("{what} a single connection, but there are {hosts} hosts");
             return Err(Problem::new(format!("option '{name}'"), why));
         }
         let of_hosts = request.sources.iter().filter(|source| !source.gateways().is_empty());
         if request.ssh.password_stdin && of_hosts.count() > 1 {
-            let why = "one password would be given to several hosts";
+            let why = "would send one password to several hosts";
             return Err(Problem::new("option 'password_stdin'", why)
-                .hint("use keys, or leave it away to be asked for each"));
+                .hint("use keys, or omit the option to be prompted for each password"));
         }
         if self.has_policy && !request.is_union() {
             self.notes.push("create and action have no effect on a single source".to_owned());
@@ -361,13 +359,11 @@ impl Draft {
         }
         if self.request.ssh.transport == Transport::Passive {
             if self.request.ssh.password_stdin {
-                return Err(
-                    excluding("passive", "password_stdin").hint("both would need standard input")
-                );
+                return Err(excluding("passive", "password_stdin").hint("both need standard input"));
             }
             if self.request.host.max_conns.is_some_and(|number| number > 1) {
                 return Err(excluding("passive", "max_conns")
-                    .hint("standard input and output are one connection"));
+                    .hint("standard input and output carry a single connection"));
             }
             self.request.host.max_conns = Some(1);
             self.request.run.foreground = true;
@@ -380,13 +376,13 @@ impl Draft {
         if let Some(disk) = &disk {
             let has_host = self.request.sources.iter().any(|it| !it.gateways().is_empty());
             if !has_host {
-                self.notes.push("cache=disk has no effect on directories of this machine".into());
+                self.notes.push("cache=disk has no effect on local directories".into());
             }
             if self.request.consistency == Consistency::Strict {
                 return Err(excluding("cache=disk", "consistency=strict")
-                    .hint("strict means that nothing is kept"));
+                    .hint("consistency=strict allows no caching"));
             }
-            // Nobody is to be connected to, now or later.
+            // No host is to be contacted.
             self.request.host.delay_connect |= disk.offline;
         }
         self.request.disk = disk;
@@ -400,8 +396,8 @@ impl Draft {
         let has_files = users.is_some() || groups.is_some();
         self.request.idmap = match self.ids.kind {
             IdMapKind::File if !has_files => {
-                return Err(Problem::new("option 'idmap=file'", "there is no file to map by")
-                    .hint("add uidfile=FILE or gidfile=FILE or both"));
+                return Err(Problem::new("option 'idmap=file'", "needs a file")
+                    .hint("add uidfile=FILE, gidfile=FILE or both"));
             }
             IdMapKind::File => IdMap::File { users, groups, others_same: self.ids.others_same },
             IdMapKind::User => IdMap::User,
@@ -415,10 +411,10 @@ impl Draft {
 }
 
 fn excluding(one: &str, other: &str) -> Problem {
-    Problem::new(format!("options '{one}' and '{other}'"), "they exclude each other")
+    Problem::new(format!("options '{one}' and '{other}'"), "cannot be combined")
 }
 
-/// The bytes before the first space that has no backslash before it.
+/// The number of bytes before the first space without a backslash before it.
 fn first_word_length(command: &[u8]) -> usize {
     (0..command.len())
         .find(|at| command[*at] == b' ' && (*at == 0 || command[at - 1] != b'\\'))

@@ -1,4 +1,5 @@
-//! The flags outside of `-o`: one definition feeds the parser, the help and `docs/options.md`.
+//! The flags other than mount options: one definition feeds the parser, the help and
+//! `docs/options.md`.
 
 use std::ffi::OsString;
 
@@ -13,58 +14,67 @@ pub struct FlagDefinition {
     pub long: Option<&'static str>,
     /// One line, without a full stop.
     pub help: &'static str,
-    /// Among the few that `--help` shows.
+    /// Whether `--help` shows the flag.
     pub is_prominent: bool,
-    /// Whether it has a value, and what it does.
+    /// Form of the value, if any, and effect.
     pub effect: FlagEffect,
 }
 
-/// What a flag does.
+/// The effect of a flag.
 pub enum FlagEffect {
-    /// Shows the help and ends.
+    /// Prints the help and exits.
     Help,
-    /// Shows the version and ends.
+    /// Prints the version and exits.
     Version,
-    /// The value is a list of options.
+    /// The value is a list of mount options.
     Options,
-    /// Without a value.
+    /// No value.
     Set(fn(&mut Draft)),
-    /// With one, whose name comes first. The error says what it should have been.
+    /// A value with this name. The error says what the value should be.
     Value(&'static str, fn(&mut Draft, OsString) -> Result<(), String>),
-    /// Unknown options of `-o` are no errors.
+    /// Unknown mount options are not errors.
     Sloppy,
-    /// Without a value and without effect, for this reason.
+    /// No value, and no effect, for this reason.
     Ignored(&'static str),
-    /// Known, and not to be had, for this reason.
+    /// Known, but an error, for this reason.
     Refused(&'static str),
 }
 
 use FlagEffect::{Help, Ignored, Options, Refused, Set, Sloppy, Value, Version};
 
-/// The flags of the plain form: sshfs's, and those of ssh that mean something for a mount.
+/// The flags of sshfs, and those of ssh that make sense for a mount.
 pub const FLAGS: &[FlagDefinition] = &[
-    flag(b'o', "mount options, see below", Options).prominent(),
-    flag(b'p', "port of the ssh server", Value("PORT", set_port)).prominent(),
+    flag(b'o', "mount options", Options).prominent(),
+    flag(b'p', "port of the SSH server", Value("PORT", set_port)).prominent(),
     flag(
         b'F',
-        "ssh's configuration file",
+        "configuration file of ssh",
         Value("FILE", |draft, file| {
             draft.set_ssh_config(file);
             Ok(())
         }),
     )
     .prominent(),
-    flag(b'C', "compress", Set(|draft| draft.add_ssh_argument("-oCompression=yes"))).prominent(),
+    flag(b'C', "compress the connection", Set(|draft| draft.add_ssh_argument("-oCompression=yes")))
+        .prominent(),
     flag(b'i', "identity file", Value("FILE", |draft, file| path_for_ssh(draft, "-i", file)))
         .prominent(),
     flag(b'J', "jump host", Value("HOST", |draft, host| for_ssh(draft, "-J", host))).prominent(),
     flag(b'l', "login name", Value("USER", |draft, user| for_ssh(draft, "-l", user))),
-    flag(b'c', "ciphers", Value("LIST", |draft, list| for_ssh(draft, "-c", list))),
+    flag(b'c', "ciphers for encryption", Value("LIST", |draft, list| for_ssh(draft, "-c", list))),
     flag(b'm', "message authentication codes", Value("LIST", |draft, l| for_ssh(draft, "-m", l))),
-    flag(b'4', "IPv4 only", Set(|draft| draft.add_ssh_argument("-4"))),
-    flag(b'6', "IPv6 only", Set(|draft| draft.add_ssh_argument("-6"))),
-    flag(b'b', "address to connect from", Value("ADDRESS", |draft, a| for_ssh(draft, "-b", a))),
-    flag(b'B', "interface to connect from", Value("NAME", |draft, n| for_ssh(draft, "-B", n))),
+    flag(b'4', "use IPv4 only", Set(|draft| draft.add_ssh_argument("-4"))),
+    flag(b'6', "use IPv6 only", Set(|draft| draft.add_ssh_argument("-6"))),
+    flag(
+        b'b',
+        "local address to connect from",
+        Value("ADDRESS", |draft, a| for_ssh(draft, "-b", a)),
+    ),
+    flag(
+        b'B',
+        "local interface to connect from",
+        Value("NAME", |draft, n| for_ssh(draft, "-B", n)),
+    ),
     flag(
         b'I',
         "PKCS#11 library",
@@ -73,38 +83,39 @@ pub const FLAGS: &[FlagDefinition] = &[
             if is_path { path_for_ssh(draft, "-I", file) } else { for_ssh(draft, "-I", file) }
         }),
     ),
-    flag(b'S', "control socket", Value("PATH", |draft, p| path_for_ssh(draft, "-S", p))),
-    flag(b'q', "ssh says less", Set(|draft| draft.add_ssh_argument("-q"))),
+    flag(b'S', "control socket of ssh", Value("PATH", |draft, p| path_for_ssh(draft, "-S", p))),
+    flag(b'q', "quiet (ssh -q)", Set(|draft| draft.add_ssh_argument("-q"))),
     flag(b'K', "GSSAPI authentication", Set(|draft| draft.add_ssh_argument("-K"))),
-    flag(b'k', "no forwarding of GSSAPI credentials", Set(|draft| draft.add_ssh_argument("-k"))),
+    flag(b'k', "do not delegate GSSAPI credentials", Set(|draft| draft.add_ssh_argument("-k"))),
     flag(b'f', "stay in the foreground", Set(|draft| draft.request.run.foreground = true))
         .long("foreground")
         .prominent(),
     flag(b'd', "log each request; implies -f", Set(|draft| draft.request.run.debug = true))
         .long("debug")
         .prominent(),
-    flag(b'v', "tell more", Set(|draft| draft.request.run.verbose = true)).long("verbose"),
-    flag(b's', "one thread only", Set(|draft| draft.request.run.single_thread = true)),
-    flag(b'h', "help", Help).long("help").prominent(),
-    flag(b'V', "version", Version).long("version").prominent(),
-    flag(b'1', "ssh protocol 1", Refused("no ssh speaks protocol 1 any more")),
-    flag(b'2', "ssh protocol 2", Ignored("there is no other")),
-    flag(b'a', "no forwarding of the agent", Ignored("always so")),
-    flag(b'x', "no forwarding of X11", Ignored("always so")),
-    flag(b'A', "forwarding of the agent", Ignored("a mount never forwards the agent")),
-    flag(b'X', "forwarding of X11", Ignored("a mount never forwards X11")),
-    flag(b'Y', "trusted forwarding of X11", Ignored("a mount never forwards X11")),
+    flag(b'v', "more messages", Set(|draft| draft.request.run.verbose = true)).long("verbose"),
+    flag(b's', "use one thread only", Set(|draft| draft.request.run.single_thread = true)),
+    flag(b'h', "print this help", Help).long("help").prominent(),
+    flag(b'V', "print the version", Version).long("version").prominent(),
+    flag(b'1', "use SSH protocol 1", Refused("no ssh supports protocol 1 any more")),
+    flag(b'2', "use SSH protocol 2", Ignored("always on")),
+    flag(b'a', "do not forward the agent", Ignored("always on")),
+    flag(b'x', "do not forward X11", Ignored("always on")),
+    flag(b'A', "forward the agent", Ignored("a mount never forwards the agent")),
+    flag(b'X', "forward X11", Ignored("a mount never forwards X11")),
+    flag(b'Y', "forward X11 as trusted", Ignored("a mount never forwards X11")),
 ];
 
-/// What mount(8) gives to its helpers; these come before [`FLAGS`] when the program runs as one.
+/// The flags that mount(8) passes to its helpers. When the program runs as one, they take
+/// precedence over [`FLAGS`].
 pub const HELPER_FLAGS: &[FlagDefinition] = &[
-    flag(b's', "ignore options that are not known", Sloppy),
-    flag(b'f', "do everything but mount", Set(|draft| draft.request.run.fake = true)),
-    flag(b'n', "do not write /etc/mtab", Ignored("it is the kernel's table by now")),
-    flag(b't', "type of the mount", Value("TYPE", set_type)),
+    flag(b's', "ignore unknown options", Sloppy),
+    flag(b'f', "check everything, but do not mount", Set(|draft| draft.request.run.fake = true)),
+    flag(b'n', "do not write /etc/mtab", Ignored("the kernel keeps the mount table")),
+    flag(b't', "type of the file system", Value("TYPE", set_type)),
     flag(
         b'N',
-        "namespace",
+        "mount namespace",
         Value("NAMESPACE", |_, _| {
             Err("mounting into another namespace is not supported; use nsenter(1)".to_owned())
         }),
@@ -126,7 +137,7 @@ impl FlagDefinition {
         self
     }
 
-    /// Why it does nothing, if it does nothing.
+    /// `ignored` or `refused`, and the reason, if the flag has no effect.
     pub fn why_not(&self) -> Option<(&'static str, &'static str)> {
         match self.effect {
             Ignored(why) => Some(("ignored", why)),
@@ -135,7 +146,7 @@ impl FlagDefinition {
         }
     }
 
-    /// What its value is called, if it has one.
+    /// The name of the value in the help, if the flag takes one.
     pub fn value_name(&self) -> Option<&'static str> {
         match self.effect {
             Options => Some("OPTION[,...]"),
@@ -144,7 +155,7 @@ impl FlagDefinition {
         }
     }
 
-    /// As the help shows it.
+    /// Names and value, as the help shows them.
     pub fn usage(&self) -> String {
         let short = self.short.map(|short| format!("-{}", char::from(short)));
         let long = self.long.map(|long| format!("--{long}"));
@@ -175,7 +186,7 @@ fn set_port(draft: &mut Draft, port: OsString) -> Result<(), String> {
     Ok(())
 }
 
-/// mount(8) passes on what stands in fstab, such as `fuse.sshfs`.
+/// mount(8) passes the type from fstab, such as `fuse.sshfs`.
 fn set_type(draft: &mut Draft, kind: OsString) -> Result<(), String> {
     let subtype = kind.to_str().map(|kind| kind.strip_prefix("fuse.").unwrap_or(kind));
     if let Some(subtype @ ("sshoal" | "sshfs")) = subtype {

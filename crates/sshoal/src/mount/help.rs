@@ -1,4 +1,4 @@
-//! The texts of `--help`, `help options` and `--version`, made from the tables.
+//! The texts of `--help`, `help options`, `help OPTION` and `--version`, generated from the tables.
 
 use std::fmt::Write;
 
@@ -7,11 +7,14 @@ use super::option_table::{self, GROUPS, MountOption};
 use super::ssh_keywords;
 use crate::program::Program;
 
-/// Terminals are this wide at least.
+/// The width of the text in columns, that of the narrowest usual terminal.
 const WIDTH: usize = 80;
 
-/// Where the explanations begin.
+/// The column of the descriptions of flags and options.
 const INDENT: usize = 30;
+
+/// The column of the descriptions of commands.
+const COMMAND_INDENT: usize = 12;
 
 /// The version of sshfs whose command line this program takes.
 const SSHFS_VERSION: &str = "3.7.6";
@@ -20,20 +23,21 @@ const SSHFS_VERSION: &str = "3.7.6";
 pub fn short(program: Program) -> String {
     let name = program.name;
     let mut text = format!("usage: {name} [user@]host:[dir] mountpoint [options]\n");
-    if !program.is_sshfs() {
+    if program.is_sshfs() {
+        text += "\nMounts a remote directory over SSH.\n";
+    } else {
         text += "       sshoal source source … mountpoint [options]\n";
-        text += "         a source is [place=][user@]host[,host…]:[dir][=ro|nc|optional|…]\n";
-        text += "       sshoal mount name [mountpoint] | --all\n";
-        text += "       sshoal umount mountpoint [-z]\n";
-        text += "       sshoal pull | push source … target [options]\n";
-        text += "       sshoal status [mountpoint] [--json]\n";
-        text += "       sshoal branch list | add | set | rm mountpoint [source] [ro|rw|…]\n";
-        text += "       sshoal warm | cache | config | demo | bench …\n";
-        text += "       sshoal help [options | OPTION | COMMAND]\n";
+        text += "       sshoal COMMAND …\n";
+        text += "\nMounts remote directories over SSH. Several sources are shown as one tree;\n";
+        text += "a source is [place=][user@]host[,host…]:[dir][=ro|nc|optional|…]\n";
+        text += "\nCommands (`sshoal help COMMAND` shows their arguments):\n";
+        for (name, description) in crate::command::descriptions() {
+            line(&mut text, COMMAND_INDENT, &name, &description);
+        }
     }
-    text += "\nMakes a directory of another machine usable here, over ssh.\n\n";
+    text += "\nFlags:\n";
     for flag in FLAGS.iter().filter(|flag| flag.is_prominent) {
-        line(&mut text, &flag.usage(), flag.help);
+        line(&mut text, INDENT, &flag.usage(), flag.help);
     }
     for group in GROUPS {
         let mut prominent = group.options.iter().filter(|option| option.is_prominent).peekable();
@@ -41,12 +45,12 @@ pub fn short(program: Program) -> String {
             let _ = writeln!(text, "\n{} (-o):", group.title);
         }
         for option in prominent {
-            line(&mut text, &option.usage(), option.help);
+            line(&mut text, INDENT, &option.usage(), option.help);
         }
     }
-    text += "\nEvery keyword of ssh_config(5) is an option, too: -o IdentityFile=~/.ssh/key\n";
-    text += "`sshoal help options` and docs/options.md tell of all options.\n";
-    text += "Unmount with `sshoal umount mountpoint`; it waits until all is written.\n";
+    text += "\nKeywords of ssh_config(5) are options too: -o IdentityFile=~/.ssh/key\n";
+    text += "`sshoal help options` and docs/options.md list all options.\n";
+    text += "`sshoal umount mountpoint` unmounts and waits until all data is written.\n";
     text
 }
 
@@ -54,38 +58,49 @@ pub fn short(program: Program) -> String {
 pub fn full() -> String {
     let mut text = "Flags:\n".to_owned();
     for flag in FLAGS {
-        line(&mut text, &flag.usage(), &(flag.help.to_owned() + &reason(flag.why_not())));
+        let help = flag.help.to_owned() + &reason(flag.why_not());
+        line(&mut text, INDENT, &flag.usage(), &help);
     }
     text += "\nFlags when started by mount(8), as mount.sshoal or mount.sshfs:\n";
     for flag in HELPER_FLAGS {
-        line(&mut text, &flag.usage(), &(flag.help.to_owned() + &reason(flag.why_not())));
+        let help = flag.help.to_owned() + &reason(flag.why_not());
+        line(&mut text, INDENT, &flag.usage(), &help);
     }
     for group in GROUPS {
         let _ = writeln!(text, "\n{} (-o):", group.title);
         for option in group.options {
-            line(&mut text, &option.usage(), &explanation(option));
+            line(&mut text, INDENT, &option.usage(), &explanation(option));
         }
     }
-    text += "\nKeywords of ssh_config(5), in any case, as -o KEYWORD=VALUE:\n";
+    text += "\nKeywords of ssh_config(5), in upper or lower case, as -o KEYWORD=VALUE:\n";
     let mut keywords: Vec<&str> = ssh_keywords::all().collect();
     keywords.sort_unstable_by_key(|keyword| keyword.to_ascii_lowercase());
     fold(&mut text, &keywords.join(", "), 2, 2);
     for (keyword, why) in ssh_keywords::withheld() {
-        let _ = writeln!(text, "  ({keyword} is not passed on: {why})");
+        let _ = writeln!(text, "  ({keyword} is not passed to ssh: {why})");
     }
-    text += "\nIn a list of options a backslash keeps a comma: -o 'Ciphers=a\\,b'.\n";
+    text += "\nWrite a comma inside a value as '\\,': -o 'Ciphers=a\\,b'.\n";
     text
 }
 
-/// `help OPTION`: one option, or `None` if there is none with that name.
+/// `help OPTION`: a mount option or a keyword of ssh, or `None` if there is none with that name.
 pub fn one(name: &str) -> Option<String> {
-    let option = option_table::find(name.as_ref())?;
     let mut text = String::new();
-    line(&mut text, &format!("-o {}", option.usage()), &explanation(option));
+    if let Some(option) = option_table::find(name.as_ref()) {
+        line(&mut text, INDENT, &format!("-o {}", option.usage()), &explanation(option));
+        return Some(text);
+    }
+    let keyword = ssh_keywords::find(name.as_ref())?;
+    let withheld = ssh_keywords::withheld().iter().find(|(withheld, _)| *withheld == keyword);
+    let help = match withheld {
+        Some((_, why)) => format!("a keyword of ssh_config(5) [ignored: {why}]"),
+        None => "passed to ssh; see ssh_config(5)".to_owned(),
+    };
+    line(&mut text, INDENT, &format!("-o {keyword}=VALUE"), &help);
     Some(text)
 }
 
-/// `--version`. Scripts look for the first words of sshfs's.
+/// `--version`. Scripts look for the first words of sshfs's version.
 pub fn version(program: Program) -> String {
     let version = env!("CARGO_PKG_VERSION");
     if program.is_sshfs() {
@@ -95,7 +110,7 @@ pub fn version(program: Program) -> String {
     }
 }
 
-/// The help line with what else there is to know.
+/// The help line, followed by the reason if the option has no effect, and by its other names.
 pub fn explanation(option: &MountOption) -> String {
     let mut text = option.help.to_owned() + &reason(option.why_not());
     if !option.aliases.is_empty() {
@@ -108,20 +123,21 @@ fn reason(why_not: Option<(&str, &str)>) -> String {
     why_not.map(|(fate, why)| format!(" [{fate}: {why}]")).unwrap_or_default()
 }
 
-fn line(text: &mut String, usage: &str, help: &str) {
+/// Adds a usage, and the description from column `indent` on.
+fn line(text: &mut String, indent: usize, usage: &str, help: &str) {
     let _ = write!(text, "  {usage}");
     let used = 2 + usage.chars().count();
-    if used + 2 > INDENT {
+    if used + 2 > indent {
         text.push('\n');
-        fold(text, help, INDENT, INDENT);
+        fold(text, help, indent, indent);
     } else {
-        text.push_str(&" ".repeat(INDENT - used));
-        fold(text, help, 0, INDENT);
+        text.push_str(&" ".repeat(indent - used));
+        fold(text, help, 0, indent);
     }
 }
 
-/// Adds words in lines that end before [`WIDTH`]; the first line's indent is separate, for it may
-/// have begun already (then at `indent`).
+/// Adds words in lines of at most [`WIDTH`] columns, each indented by `indent`. `first_indent` is
+/// what is still missing from the indent of the first line.
 fn fold(text: &mut String, words: &str, first_indent: usize, indent: usize) {
     text.push_str(&" ".repeat(first_indent));
     let mut column = indent;
@@ -161,10 +177,14 @@ mod tests {
     #[test]
     fn the_short_help_is_short_and_says_what_matters() {
         let text = short(PROGRAM);
-        assert!(text.lines().count() <= 80, "{} lines", text.lines().count());
+        assert!(text.lines().count() <= 95, "{} lines", text.lines().count());
         assert!(text.starts_with("usage: sshoal [user@]host:[dir] mountpoint [options]\n"));
         for word in ["-p PORT", "-f, --foreground", "allow_other", "follow_symlinks", "umount"] {
             assert!(text.contains(word), "{word}");
+        }
+        for (name, description) in crate::command::descriptions() {
+            assert!(text.contains(&format!("\n  {name} ")), "{name}: {text}");
+            assert!(text.contains(description.split(' ').next().unwrap()), "{description}");
         }
         assert!(short(SSHFS).starts_with("usage: sshfs [user@]host:[dir]"));
         assert!(!short(SSHFS).contains("sshfs umount"));
@@ -179,11 +199,43 @@ mod tests {
     }
 
     #[test]
-    fn one_option_can_be_asked_for_by_any_of_its_names() {
+    fn one_option_is_found_by_any_of_its_names() {
         let text = one("cache_timeout").unwrap();
         assert!(text.starts_with("  -o dcache_timeout=SECONDS"), "{text}");
-        assert!(one("iversion").unwrap().contains("[ignored: SFTP has none]"));
+        assert!(one("iversion").unwrap().contains("[ignored: SFTP has no"));
         assert_eq!(one("no_such_option"), None);
+    }
+
+    #[test]
+    fn every_option_and_keyword_has_help_of_its_own() {
+        for name in option_table::all().flat_map(MountOption::names) {
+            let text = one(name).unwrap_or_else(|| panic!("no help for {name}"));
+            let option = option_table::find(name.as_ref()).unwrap();
+            assert!(text.starts_with(&format!("  -o {}", option.name)), "{text}");
+        }
+        for keyword in ssh_keywords::all() {
+            let text = one(keyword).unwrap_or_else(|| panic!("no help for {keyword}"));
+            assert!(text.contains("ssh_config(5)"), "{text}");
+        }
+        let text = one("serveraliveinterval").unwrap();
+        assert!(text.starts_with("  -o ServerAliveInterval=VALUE\n"), "{text}");
+        assert!(text.ends_with(" passed to ssh; see ssh_config(5)\n"), "{text}");
+        assert!(one("ForwardAgent").unwrap().contains("[ignored: a mount never"));
+    }
+
+    /// `help OPTION` shows a description without the one before it in the table.
+    #[test]
+    fn no_description_refers_to_another_one() {
+        let options = option_table::all().map(|option| (option.name, option.help));
+        let flags = FLAGS.iter().chain(HELPER_FLAGS).map(|flag| ("flag", flag.help));
+        for (name, help) in options.chain(flags) {
+            let first = help.split([' ', ',', ':']).next().unwrap_or_default();
+            let connectives = ["and", "but", "or", "so", "they", "it", "its", "those", "that"];
+            assert!(!connectives.contains(&first), "{name}: {help}");
+            for words in ["the same ", "likewise"] {
+                assert!(!help.starts_with(words) && !help.ends_with("likewise"), "{name}: {help}");
+            }
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! The files of `idmap=file`: which remote id is which user or group here.
+//! The files of `idmap=file`: they map remote ids to local users and groups.
 //!
-//! A line is `name:remote id`, or one of passwd(5) or group(5) as the remote has them; the name is
-//! looked up on this machine. As in sshfs, a file that others could change is refused, since it
-//! decides whose files are whose.
+//! A line is `name:remote id`, or a line of the remote's passwd(5) or group(5); the name is looked up
+//! on the local machine. As in sshfs, a file that other users can write is refused, since it determines
+//! the owners of files.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,13 +16,14 @@ use super::request::{IdMap, IdTable};
 use crate::accounts;
 use crate::report::{Problem, printable};
 
-/// A passwd file of a large site has some ten thousand lines of about 100 bytes.
+/// Maximum size of a file in bytes. The passwd file of a large site has some ten thousand lines of
+/// about 100 bytes.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// Finds the local id of a name; `None` if there is none.
 type Lookup = fn(&[u8]) -> std::io::Result<Option<u32>>;
 
-/// Reads the files that an id map is made of.
+/// Reads the files of an id map.
 pub fn load(idmap: &mut IdMap) -> Result<(), Problem> {
     let IdMap::File { users, groups, .. } = idmap else {
         return Ok(());
@@ -42,7 +43,7 @@ fn about(file: &Path) -> String {
     format!("id file '{}'", printable(file))
 }
 
-/// The content of a file that is the user's and that nobody else can write to.
+/// Reads a file, which must be owned by the user and not writable by others.
 fn read(path: &Path) -> Result<Vec<u8>, Problem> {
     let failed = |error: std::io::Error| Problem::new(about(path), error.to_string());
     let file = File::open(path).map_err(failed)?;
@@ -52,7 +53,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Problem> {
         return Err(Problem::new(about(path), format!("not owned by user {me}")));
     }
     if stat.mode() & 0o022 != 0 {
-        return Err(Problem::new(about(path), "others can write to it")
+        return Err(Problem::new(about(path), "writable by others")
             .hint(format!("chmod go-w '{}'", printable(path))));
     }
     let mut text = Vec::new();
@@ -63,8 +64,8 @@ fn read(path: &Path) -> Result<Vec<u8>, Problem> {
     Ok(text)
 }
 
-/// Remote id to local id for each line whose name is known here. Of two lines with one remote id
-/// the last counts.
+/// Maps the remote id to the local id for each line whose name exists locally. Of two lines with the
+/// same remote id the last is used.
 fn parse(text: &[u8], path: &Path, lookup: Lookup) -> Result<HashMap<u32, u32>, Problem> {
     let mut ids = HashMap::new();
     for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
@@ -73,25 +74,28 @@ fn parse(text: &[u8], path: &Path, lookup: Lookup) -> Result<HashMap<u32, u32>, 
         }
         let what = format!("{}, line {}", about(path), index + 1);
         let (name, remote) = name_and_id(line).ok_or_else(|| {
-            Problem::new(&what, "neither 'name:id' nor a line of passwd(5) or group(5)")
+            Problem::new(&what, "must be 'name:id' or a line of passwd(5) or group(5)")
         })?;
         match lookup(name) {
             Ok(Some(local)) => {
                 ids.insert(remote, local);
             }
             Ok(None) => {
-                tracing::debug!("{what}: '{}' is not known here", name.escape_ascii());
+                tracing::debug!("{what}: no local account '{}'", name.escape_ascii());
             }
             Err(error) => {
                 let name = name.escape_ascii();
-                return Err(Problem::new(what, format!("cannot look up '{name}': {error}")));
+                return Err(Problem::new(
+                    what,
+                    format!("cannot look up account '{name}': {error}"),
+                ));
             }
         }
     }
     Ok(ids)
 }
 
-/// The fields: of two, the second is the id; of more, the third.
+/// Name and id of a line: of two fields, the second is the id; of more, the third.
 fn name_and_id(line: &[u8]) -> Option<(&[u8], u32)> {
     let mut fields = line.split(|byte| *byte == b':');
     let name = fields.next().filter(|name| !name.is_empty())?;
@@ -133,7 +137,7 @@ mod tests {
         }
         let failing: Lookup = |_| Err(std::io::Error::other("no answer"));
         let problem = parse(b"ann:1", Path::new(FILE), failing).unwrap_err().to_string();
-        assert_eq!(problem, "id file '/etc/map', line 1: cannot look up 'ann': no answer");
+        assert_eq!(problem, "id file '/etc/map', line 1: cannot look up account 'ann': no answer");
     }
 
     #[test]
@@ -151,7 +155,7 @@ mod tests {
 
         std::fs::set_permissions(file.path(), Permissions::from_mode(0o620)).unwrap();
         let problem = load(&mut map).unwrap_err().to_string();
-        assert!(problem.contains("others can write to it\n  chmod go-w"), "{problem}");
+        assert!(problem.contains("writable by others\n  chmod go-w"), "{problem}");
         let problem = read(Path::new("/no/file")).unwrap_err().to_string();
         assert!(problem.contains("No such file"), "{problem}");
     }

@@ -1,12 +1,11 @@
-//! What is mounted on a mount point already.
+//! Checks what is already mounted on a mount point.
 //!
-//! A second mount over one of ours hides the first one, which stays and is found by no command, so
-//! it is refused without `nonempty`. A dead one, whose process has ended, is of use to nothing and
-//! is cleared.
+//! A second mount over a mount of sshoal would hide the first one, which no command could find any
+//! more, so it is refused without `nonempty`. A dead mount, whose daemon has ended, is removed.
 //!
-//! A FUSE file system may not answer. A call that its process has taken and does not answer cannot
-//! be killed, nor can the process end that has made it. So another process makes it, which is waited
-//! for a bounded time: [`probe`].
+//! A FUSE file system may not answer. A system call that its daemon has accepted and does not answer
+//! cannot be killed, nor can its caller. So a separate process makes the call, and the wait for it is
+//! bounded: [`probe`].
 
 use std::io;
 use std::path::Path;
@@ -21,29 +20,29 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::mounts::{self, Mount};
 use crate::report::{Problem, printable};
 
-/// A file system that has not answered within this time does not. More than one over a slow link
+/// A file system that does not answer within this time is treated as hung. More than a slow link
 /// needs.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How a mounted file system answers.
+/// The answer of a mounted file system.
 enum Answer {
     Good,
-    /// Its process has ended.
+    /// Its daemon has ended.
     Dead,
     Refused,
-    /// None.
+    /// It did not answer in time.
     Silence,
 }
 
-/// Makes sure that a file system can be mounted on `place`, also over one of ours if `may_cover`.
-/// `what` names the place in messages; `note` is called with what was done.
+/// Checks that a file system can be mounted on `place`, over a mount of sshoal only if `may_cover`, and
+/// removes dead mounts. `what` names the place in messages; `note` is called for each removed mount.
 pub fn clear(
     place: &Path,
     may_cover: bool,
     what: &str,
     note: impl Fn(&str),
 ) -> Result<(), Problem> {
-    // Several may lie on each other; each round clears one.
+    // Several mounts may be stacked; each iteration removes one.
     while let Some(mount) = mounts::find(place).ok().flatten() {
         if !mounts::is_fuse(&mount.kind) {
             break;
@@ -55,27 +54,27 @@ pub fn clear(
             .map_err(|error| Problem::new(what, format!("cannot be probed: {error}")))?;
         match answer {
             Answer::Good if is_ours && !may_cover => {
-                let why = format!("{named} is mounted there already");
+                let why = format!("{named} is already mounted here");
                 return Err(Problem::new(what, why).hint(format!(
                     "`sshoal umount {at}` unmounts it; -o nonempty mounts over it"
                 )));
             }
             Answer::Good => break,
             Answer::Dead if is_ours && fuse::unmount(&mount.mountpoint, true).is_ok() => {
-                note(&format!("{what}: cleared a mount of {named}, whose process had ended"));
+                note(&format!("{what}: removed a dead mount of {named}"));
             }
             Answer::Dead => {
-                let why = format!("{named} is mounted there, and its process has ended");
+                let why = format!("{named} is mounted here, but its daemon has ended");
                 return Err(Problem::new(what, why)
-                    .hint(format!("`{} {at}` clears it", unmount_command(&mount, false))));
+                    .hint(format!("`{} {at}` removes it", unmount_command(&mount, false))));
             }
             Answer::Refused => {
                 let by = mount.owner.map_or_else(String::new, |uid| format!(" by user {uid}"));
-                return Err(Problem::new(what, format!("{named} is mounted there{by}"))
-                    .hint("only its owner may use it; choose another directory"));
+                return Err(Problem::new(what, format!("{named} is mounted here{by}"))
+                    .hint("only its owner may access it; choose another directory"));
             }
             Answer::Silence => {
-                let why = format!("{named} is mounted there and does not answer");
+                let why = format!("{named} is mounted here and does not respond");
                 return Err(Problem::new(what, why)
                     .hint(format!("`{} {at}` detaches it", unmount_command(&mount, true))));
             }
@@ -84,7 +83,7 @@ pub fn clear(
     Ok(())
 }
 
-/// What unmounts a mount.
+/// The command that unmounts a mount.
 pub fn unmount_command(mount: &Mount, lazy: bool) -> &'static str {
     match (mount.kind == "fuse.sshoal", lazy) {
         (true, false) => "sshoal umount",
@@ -94,7 +93,7 @@ pub fn unmount_command(mount: &Mount, lazy: bool) -> &'static str {
     }
 }
 
-/// Asks a file system for the attributes of its root, in a process of its own.
+/// Requests the attributes of the root of a file system, in a separate process.
 fn answer(place: &Path) -> io::Result<Answer> {
     let mut command = Command::new("/proc/self/exe");
     command.arg("probe").arg(place);
@@ -104,7 +103,7 @@ fn answer(place: &Path) -> io::Result<Answer> {
     let handle = pidfd_open(pid, PidfdFlags::empty())?;
     let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
     if poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&limit))? == 0 {
-        // It may not end before the file system does, so it is not waited for.
+        // It may not end before the file system does, so do not wait for it.
         let _ = child.kill();
         return Ok(Answer::Silence);
     }
@@ -119,9 +118,9 @@ fn answer(place: &Path) -> io::Result<Answer> {
     })
 }
 
-/// What the process of [`answer`] does. Its exit code is the error number, or 0.
+/// The process of [`answer`]. The exit code is the error number, or 0.
 pub fn probe(place: &Path) -> ExitCode {
-    // Not from the kernel's cache, which has something of file systems that hang, too.
+    // Not from the kernel's cache, which may answer for a file system that hangs.
     let flags = AtFlags::STATX_FORCE_SYNC;
     match statx(CWD, place, flags, StatxFlags::BASIC_STATS) {
         Ok(_) => ExitCode::SUCCESS,

@@ -1,11 +1,11 @@
-//! The words of an `-o` list.
+//! Splits the list of options after `-o`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// Splits at commas. A backslash takes the next byte as it is, or, followed by three octal digits
-/// up to `\377`, stands for that byte; all else, quotes too, stays. This is libfuse's rule, and so
-/// sshfs's. Empty words, as in `a,,b`, are dropped.
+/// Splits at commas. A backslash makes the next byte literal, or, followed by three octal digits up to
+/// `\377`, denotes that byte; all else, including quotes, is literal. This is the rule of libfuse and
+/// sshfs. Empty words, as in `a,,b`, are dropped.
 pub fn split(list: &OsStr) -> Vec<OsString> {
     let mut words = Vec::new();
     let mut word = Vec::new();
@@ -29,7 +29,7 @@ pub fn split(list: &OsStr) -> Vec<OsString> {
     words.into_iter().filter(|word| !word.is_empty()).map(OsString::from_vec).collect()
 }
 
-/// Parts a word at its first `=`.
+/// Splits a word at its first `=`.
 pub fn name_and_value(word: &OsStr) -> (&OsStr, Option<&OsStr>) {
     let bytes = word.as_bytes();
     match bytes.iter().position(|byte| *byte == b'=') {

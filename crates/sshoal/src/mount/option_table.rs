@@ -1,8 +1,8 @@
 //! The options of `-o`: one definition feeds the parser, `--help`, `docs/options.md` and the
 //! suggestions for misspelled ones.
 //!
-//! An entry's [`Effect`] is both the shape of its value and what it does, so the two cannot
-//! disagree. Keywords of ssh_config are no entries; they have [a list](super::ssh_keywords).
+//! An entry's [`Effect`] is both the form of its value and its effect, so that the two cannot
+//! disagree. Keywords of ssh_config(5) are in [a list](super::ssh_keywords) of their own.
 
 mod cache;
 mod compatibility;
@@ -21,25 +21,25 @@ use crate::report::printable;
 
 /// One option.
 pub struct MountOption {
-    /// As it is to be typed; one that ends in `*` stands for all with that beginning.
+    /// The name as it is typed. A name that ends in `*` stands for all with that prefix.
     pub name: &'static str,
     /// Other spellings, most of them from older versions of sshfs.
     pub aliases: &'static [&'static str],
-    /// One line, without a full stop.
+    /// One line, without a full stop, that can be read alone: `help OPTION` prints nothing else.
     pub help: &'static str,
-    /// Among the few that `--help` shows.
+    /// Whether `--help` shows the option.
     pub is_prominent: bool,
-    /// Shape and meaning.
+    /// Form of the value, and effect.
     pub effect: Effect,
 }
 
-/// The shape of an option's value, and what it does.
+/// The form of an option's value, and the option's effect.
 pub enum Effect {
     /// No value.
     Flag(fn(&mut Draft)),
-    /// Any text that is not empty. The first part is the value's name in the help, as below.
+    /// Any text that is not empty. The first field is the value's name in the help.
     Text(&'static str, fn(&mut Draft, OsString)),
-    /// Seconds, fractions too.
+    /// Seconds, with an optional fraction.
     Seconds(fn(&mut Draft, Duration)),
     /// A whole number within these limits.
     Number(u32, u32, fn(&mut Draft, u32)),
@@ -47,36 +47,36 @@ pub enum Effect {
     Mode(fn(&mut Draft, u32)),
     /// One of these words.
     Choice(&'static [Word]),
-    /// A grammar of its own, which says what would be right.
+    /// A value with a grammar of its own. The error says what the value should be.
     Custom(&'static str, fn(&mut Draft, &str) -> Result<(), String>),
-    /// Taken, with or without a value, and without effect, for this reason.
+    /// Accepted with or without a value, and without effect, for this reason.
     Ignored(&'static str),
-    /// Known, and not to be had, for this reason.
+    /// Known, but an error, for this reason.
     Refused(&'static str),
 }
 
-/// A word that may be a value, and what it does.
+/// A word that may be a value, and its effect.
 pub type Word = (&'static str, fn(&mut Draft));
 
-/// A chapter of the help.
+/// A section of the help.
 pub struct Group {
-    /// Its heading.
+    /// The heading.
     pub title: &'static str,
-    /// Its options in the order in which they are shown.
+    /// The options in the order in which they are shown.
     pub options: &'static [MountOption],
 }
 
 /// All options.
 pub const GROUPS: &[Group] = &[
     Group { title: "Connection", options: connection::OPTIONS },
-    Group { title: "Several hosts, and hosts that are away", options: many_hosts::OPTIONS },
-    Group { title: "Freshness and caches", options: cache::OPTIONS },
-    Group { title: "The cache on disk, and digests", options: disk::OPTIONS },
-    Group { title: "Owners, permissions, links", options: ownership::OPTIONS },
-    Group { title: "The mount", options: fuse::OPTIONS },
-    Group { title: "The process", options: process::OPTIONS },
-    Group { title: "Words for mount(8) and fstab", options: compatibility::FSTAB },
-    Group { title: "Other words of sshfs and libfuse", options: compatibility::OTHERS },
+    Group { title: "Several hosts, and unreachable hosts", options: many_hosts::OPTIONS },
+    Group { title: "Consistency and caching", options: cache::OPTIONS },
+    Group { title: "Disk cache and digests", options: disk::OPTIONS },
+    Group { title: "Owners, permissions, symbolic links", options: ownership::OPTIONS },
+    Group { title: "Mount", options: fuse::OPTIONS },
+    Group { title: "Process", options: process::OPTIONS },
+    Group { title: "Options for mount(8) and fstab", options: compatibility::FSTAB },
+    Group { title: "Other options of sshfs and libfuse", options: compatibility::OTHERS },
 ];
 
 const fn option(name: &'static str, help: &'static str, effect: Effect) -> MountOption {
@@ -94,7 +94,7 @@ impl MountOption {
         self
     }
 
-    /// Its spellings, the name first.
+    /// All spellings, the name first.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         std::iter::once(self.name).chain(self.aliases.iter().copied())
     }
@@ -107,7 +107,7 @@ impl MountOption {
         })
     }
 
-    /// As the help shows it: the name, and what its value looks like.
+    /// The name and the form of the value, as the help shows them.
     pub fn usage(&self) -> String {
         let name = self.name;
         match &self.effect {
@@ -123,17 +123,17 @@ impl MountOption {
         }
     }
 
-    /// Whether a value belongs to it.
+    /// Whether the option takes a value.
     pub fn may_have_value(&self) -> bool {
         !matches!(self.effect, Effect::Flag(_))
     }
 
-    /// Whether it is without effect, as the words of fstab are.
+    /// Whether the option is accepted without effect, as those of fstab are.
     pub fn is_ignored(&self) -> bool {
         matches!(self.effect, Effect::Ignored(_))
     }
 
-    /// Why it does nothing, if it does nothing.
+    /// `ignored` or `refused`, and the reason, if the option has no effect.
     pub fn why_not(&self) -> Option<(&'static str, &'static str)> {
         match self.effect {
             Effect::Ignored(why) => Some(("ignored", why)),
@@ -142,7 +142,7 @@ impl MountOption {
         }
     }
 
-    /// Does what it is there for. The error says what the value should have been.
+    /// Sets the option in `draft`. The error says what the value should be.
     pub fn apply(&self, draft: &mut Draft, value: Option<&OsStr>) -> Result<(), String> {
         let wanted = |what: &str| format!("needs {what}, as in {}", self.example());
         let text = || value.filter(|value| !value.is_empty());
@@ -191,7 +191,7 @@ impl MountOption {
         }
     }
 
-    /// The option with a value that is right.
+    /// The option with a valid value.
     fn example(&self) -> String {
         let name = self.name;
         match &self.effect {
@@ -214,7 +214,7 @@ pub fn all() -> impl Iterator<Item = &'static MountOption> {
     GROUPS.iter().flat_map(|group| group.options)
 }
 
-/// A time-out from 0 to about thirty years; more would be a slip, and might overflow something.
+/// A time-out from 0 to about thirty years; more would be a typing error, and could overflow.
 fn seconds(text: &OsStr) -> Option<Duration> {
     const MAX_SECONDS: f64 = 1e9;
     let seconds: f64 = text.to_str()?.parse().ok()?;
@@ -227,7 +227,7 @@ fn mode(text: &OsStr) -> Option<u32> {
     u32::from_str_radix(text, 8).ok().filter(|mode| is_octal && *mode <= 0o777)
 }
 
-/// For messages: an option's name as it was typed.
+/// An option as it was typed, for messages.
 pub fn quoted(name: &OsStr) -> String {
     format!("option '{}'", printable(name))
 }

@@ -333,15 +333,15 @@ fn what_is_ignored_changes_nothing_with_or_without_a_value() {
 #[test]
 fn what_cannot_be_had_says_why() {
     for (option, why) in [
-        ("modules=subdir", "modules of libfuse do not work here"),
-        ("subdir=/x", "give the directory in the source"),
-        ("remount", "unmount it and mount it anew"),
-        ("ssh_protocol=1", "version 1 is no longer in any ssh"),
+        ("modules=subdir", "libfuse modules are not supported"),
+        ("subdir=/x", "name the directory in the source"),
+        ("remount", "unmount, then mount with the new options"),
+        ("ssh_protocol=1", "no ssh supports version 1"),
     ] {
         let said = failure(&["host:", "/mnt", "-o", option]);
         assert!(said.starts_with(&format!("option '{option}': ")) && said.contains(why), "{said}");
     }
-    assert!(failure(&["-1", "host:", "/mnt"]).starts_with("flag '-1': no ssh speaks"));
+    assert!(failure(&["-1", "host:", "/mnt"]).starts_with("flag '-1': no ssh supports"));
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn a_word_of_fstab_with_a_value_may_be_a_keyword_of_ssh() {
     let said = failure(&["h:", "/m", "-o", "IdentityFile"]);
     assert_eq!(
         said,
-        "option 'IdentityFile': no such option\n  as a keyword of ssh it needs a value: IdentityFile=…"
+        "option 'IdentityFile': no such option\n  a keyword of ssh needs a value: IdentityFile=…"
     );
 }
 
@@ -453,11 +453,14 @@ fn wrong_options_are_named_with_what_would_be_right() {
             "cache_timeuot=5",
             "option 'cache_timeuot=5': no such option\n  did you mean 'cache_timeout'?",
         ),
-        ("quux", "option 'quux': no such option\n  `sshoal help options` lists all"),
-        ("a\x1b[2J", "option 'a\\u{1b}[2J': no such option\n  `sshoal help options` lists all"),
+        ("quux", "option 'quux': no such option\n  `sshoal help options` lists all options"),
+        (
+            "a\x1b[2J",
+            "option 'a\\u{1b}[2J': no such option\n  `sshoal help options` lists all options",
+        ),
         (
             "Ciphers=aes128-ctr,aes256-ctr",
-            "option 'aes256-ctr': no such option\n  if it belongs to Ciphers, write the comma before it as '\\,'",
+            "option 'aes256-ctr': no such option\n  if it is part of Ciphers, write the comma before it as '\\,'",
         ),
         ("reconnect=yes", "option 'reconnect=yes': takes no value"),
         ("uid=ann", "option 'uid=ann': needs a whole number from 0 to 4294967294, as in uid=4"),
@@ -480,44 +483,38 @@ fn wrong_options_are_named_with_what_would_be_right() {
         ),
         (
             "workaround=renam",
-            "option 'workaround=renam': no workaround is called 'renam'; did you mean rename?",
+            "option 'workaround=renam': no such workaround: 'renam'; did you mean rename?",
         ),
         (
             "idmap=file",
-            "option 'idmap=file': there is no file to map by\n  add uidfile=FILE or gidfile=FILE or both",
+            "option 'idmap=file': needs a file\n  add uidfile=FILE, gidfile=FILE or both",
         ),
-        (
-            "allow_other,allow_root",
-            "options 'allow_other' and 'allow_root': they exclude each other",
-        ),
-        ("passive,directport=1", "options 'passive' and 'directport': they exclude each other"),
+        ("allow_other,allow_root", "options 'allow_other' and 'allow_root': cannot be combined"),
+        ("passive,directport=1", "options 'passive' and 'directport': cannot be combined"),
         (
             "passive,password_stdin",
-            "options 'passive' and 'password_stdin': they exclude each other\n  both would need standard input",
+            "options 'passive' and 'password_stdin': cannot be combined\n  both need standard input",
         ),
         (
             "passive,max_conns=2",
-            "options 'passive' and 'max_conns': they exclude each other\n  standard input and output are one connection",
+            "options 'passive' and 'max_conns': cannot be combined\n  standard input and output carry a single connection",
         ),
-        ("offline", "option 'offline': there is no cache that could be shown\n  add cache=disk"),
+        ("offline", "option 'offline': needs a disk cache\n  add cache=disk"),
         (
             "cache=disk,consistency=strict",
-            "options 'cache=disk' and 'consistency=strict': they exclude each other\n  strict means that nothing is kept",
+            "options 'cache=disk' and 'consistency=strict': cannot be combined\n  consistency=strict allows no caching",
         ),
         ("cache_size=5X", "option 'cache_size=5X': needs a size, as in 512M or 20G"),
-        (
-            "cache_size=9k",
-            "option 'cache_size=9k': is less than a cache can work with, which is 1M",
-        ),
+        ("cache_size=9k", "option 'cache_size=9k': must be at least 1M"),
         ("cache=dsk", "option 'cache=dsk': must be disk, yes or no"),
-        ("immutable=/", "option 'immutable=/': names everything; that is consistency=immutable"),
+        ("immutable=/", "option 'immutable=/': matches everything; use consistency=immutable"),
         (
             "digest_attribute=sha512:hex:user.x",
-            "option 'digest_attribute=sha512:hex:user.x': begins with none of md5, sha1, sha256, blake3",
+            "option 'digest_attribute=sha512:hex:user.x': must begin with md5, sha1, sha256 or blake3",
         ),
         (
             "acregmin=9,acregmax=3",
-            "options 'acregmin' and 'acregmax': the shortest time is longer than the longest",
+            "options 'acregmin' and 'acregmax': the minimum is greater than the maximum",
         ),
     ] {
         assert_eq!(failure(&["h:", "/m", "-o", options]), said);

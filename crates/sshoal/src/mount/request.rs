@@ -1,7 +1,7 @@
-//! What a mount is asked to be: the command line as plain data, with every default in its place.
+//! The request for a mount: the command line as plain data, with all defaults.
 //!
-//! The other crates have settings of their own; [`wiring`](super::wiring) translates. Nothing here
-//! knows option names (see [`option_table`](super::option_table)), and nothing here does I/O.
+//! The other crates have settings of their own; [`wiring`](super::wiring) translates. Option names are
+//! in [`option_table`](super::option_table). Nothing here does I/O.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -14,43 +14,43 @@ use crate::sources::{self, PoolMode, SourceSpec};
 /// One mount, complete and consistent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MountRequest {
-    /// What the table of mounts shows: the sources as they were typed, or the name that the mount
-    /// has in the configuration file.
+    /// The source in the mount table: the sources as they were typed, or the name of the mount in the
+    /// configuration file.
     pub source: OsString,
-    /// What is shown, in the order of search. At least one, which go together.
+    /// The sources in search order: at least one, and checked together.
     pub sources: Vec<SourceSpec>,
-    /// Where to mount: an absolute path without links, or `/dev/fd/N` (an open FUSE descriptor).
+    /// The mount point: an absolute path without links, or `/dev/fd/N` (an open FUSE descriptor).
     pub mountpoint: PathBuf,
     /// How to reach the SFTP server.
     pub ssh: SshOptions,
-    /// How to talk to it.
+    /// How to use it.
     pub host: HostOptions,
-    /// What calls do while their host is away.
+    /// What calls do while their host is unreachable.
     pub patience: Patience,
-    /// How several sources are one tree.
+    /// The policies of the union.
     pub union: UnionOptions,
-    /// How the gateways of a pool share the work, where the source says nothing else.
+    /// How the gateways of a pool share requests, unless the source sets it.
     pub pool: PoolMode,
-    /// How long what was seen counts.
+    /// Time-outs and the kernel's page cache.
     pub cache: CacheOptions,
     /// When caches may answer.
     pub consistency: Consistency,
-    /// The cache on this machine's disk, if there is to be one.
+    /// The disk cache, if enabled.
     pub disk: Option<DiskOptions>,
     /// Symbolic links.
     pub links: Symlinks,
     /// Translation of owners.
     pub idmap: IdMap,
-    /// Owners and permissions that every file seems to have.
+    /// Owner and permissions shown for all files.
     pub shown: Shown,
-    /// The kernel's side of the mount.
+    /// Options of the mount in the kernel.
     pub fuse: FuseOptions,
     /// This process.
     pub run: RunOptions,
 }
 
 impl MountRequest {
-    /// All defaults, for these sources and this mount point.
+    /// A request with all defaults for these sources and this mount point.
     #[must_use]
     pub fn new(sources: Vec<SourceSpec>, mountpoint: PathBuf) -> MountRequest {
         MountRequest {
@@ -73,27 +73,26 @@ impl MountRequest {
         }
     }
 
-    /// Whether what is shown is a tree of branches, be it of one.
+    /// Whether the mount is a union, possibly of one branch.
     #[must_use]
     pub fn is_union(&self) -> bool {
         self.sources.len() > 1 || self.sources.iter().any(SourceSpec::wants_union)
     }
 }
 
-/// How the bytes get to the SFTP server.
+/// How to connect to the SFTP server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SshOptions {
-    /// The command in place of `ssh`: words parted by spaces, `\ ` for a space in a word.
+    /// The command instead of `ssh`: words separated by spaces, `\ ` for a space in a word.
     pub command: OsString,
-    /// Arguments for ssh in the order in which they were given, each as one word or as a flag
-    /// followed by its value (`-oPort=2222`, `-4`, `-i`, `/home/a/key`). Relative paths were made
-    /// absolute, since ssh runs in `/`.
+    /// Arguments of ssh in the given order, each as one word or as a flag followed by its value
+    /// (`-oPort=2222`, `-4`, `-i`, `/home/a/key`). Paths are absolute, since ssh runs in `/`.
     pub arguments: Vec<OsString>,
-    /// A subsystem's name, or a command if there is a `/` in it. `None`: the subsystem `sftp`.
+    /// The name of a subsystem, or a command if it contains a `/`. `None`: the subsystem `sftp`.
     pub sftp_server: Option<OsString>,
-    /// What carries the bytes.
+    /// The transport.
     pub transport: Transport,
-    /// The password is one line on standard input, given to ssh at its prompt.
+    /// The password is the first line of standard input, and is sent at ssh's prompt.
     pub password_stdin: bool,
 }
 
@@ -109,7 +108,7 @@ impl Default for SshOptions {
     }
 }
 
-/// What carries the bytes to and from the SFTP server.
+/// The transport of the bytes to and from the SFTP server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// The `ssh` program.
@@ -119,9 +118,9 @@ pub enum Transport {
     DirectPort(u16),
     /// A vsock connection between a virtual machine and its host, without encryption.
     Vsock {
-        /// The other side's context id.
+        /// Context id of the server's machine.
         cid: u32,
-        /// Its port.
+        /// The port.
         port: u32,
     },
     /// Standard input and output of this process. Always in the foreground, with one session.
@@ -131,30 +130,29 @@ pub enum Transport {
 /// How the host is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostOptions {
-    /// A lost connection is made again.
+    /// Reconnect when the connection is lost.
     pub reconnect: bool,
     /// Connect at the first access instead of before mounting.
     pub delay_connect: bool,
-    /// Before mounting, make sure that the remote directory is there.
+    /// Check before mounting that the remote directory exists.
     pub check_root: bool,
-    /// The server follows symbolic links; none is ever seen here.
+    /// The server follows symbolic links; none is visible in the mount.
     pub follow_symlinks: bool,
-    /// One READDIR at a time.
+    /// Send one READDIR request at a time.
     pub sync_readdir: bool,
-    /// Most sessions open at once; `None` leaves it to the host layer. At least 1.
+    /// Maximum number of sessions, at least 1; `None`: the default of the host layer.
     pub max_conns: Option<u32>,
-    /// Most bytes of one SFTP READ; `None` for what the server allows.
+    /// Maximum bytes of one SFTP READ; `None`: the server's limit.
     pub max_read_bytes: Option<u32>,
-    /// Most bytes of one SFTP WRITE; `None` for what the server allows.
+    /// Maximum bytes of one SFTP WRITE; `None`: the server's limit.
     pub max_write_bytes: Option<u32>,
     /// `link(2)` fails with ENOSYS.
     pub disable_hardlink: bool,
-    /// Renaming over something deletes it first where the server cannot do it in one step.
+    /// Renaming over an existing file deletes it first if the server cannot replace it in one step.
     pub rename_workaround: bool,
-    /// A rename that the server refuses counts as one to another file system (EXDEV), so that `mv`
-    /// copies.
+    /// A rename that the server refuses fails with EXDEV, so that `mv` copies.
     pub renamexdev_workaround: bool,
-    /// How long the server may be silent while it owes an answer before the session counts as
+    /// How long the server may be silent while requests are in flight, before the session is treated as
     /// lost.
     pub request_timeout: Duration,
 }
@@ -178,63 +176,63 @@ impl Default for HostOptions {
     }
 }
 
-/// What calls do whose host cannot be reached. Without `reconnect` they fail at once all the same.
+/// What calls do while their host is unreachable. Without `reconnect` they fail at once in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Patience {
     /// They wait, and can be interrupted.
     #[default]
     Hard,
-    /// They wait for so long, and fail with ETIMEDOUT then.
+    /// They wait this long, then fail with ETIMEDOUT.
     Soft(Duration),
 }
 
-/// How several sources are one tree.
+/// The policies of a union.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnionOptions {
-    /// Where something new is made.
+    /// Where new files are created.
     pub create: CreatePolicy,
-    /// What a change does to something that several branches have.
+    /// To which branches a change of an existing file applies.
     pub action: ActionPolicy,
 }
 
-/// Where something new is made, in mergerfs's words. Branches that are `ro` or `nc` never count.
+/// Where new files are created, in mergerfs's terms. Branches that are `ro` or `nc` are never used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CreatePolicy {
     /// In the first branch that has the directory.
     #[default]
     EpFf,
-    /// In the first branch; directories on the way there are made.
+    /// In the first branch; missing parent directories are created.
     Ff,
-    /// In the branch with the most space left that has the directory.
+    /// In the branch with the most free space that has the directory.
     EpMfs,
-    /// In the branch with the most space left; directories on the way there are made.
+    /// In the branch with the most free space; missing parent directories are created.
     Mfs,
-    /// In any branch, by chance.
+    /// In a random branch.
     Rand,
 }
 
-/// What a change does to something that several branches have.
+/// To which branches a change of an existing file applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ActionPolicy {
-    /// It is for the branch that shows it.
+    /// To the first branch that has it, which is the visible one.
     #[default]
     First,
-    /// It is for all branches.
+    /// To all branches that have it.
     All,
 }
 
-/// How long something seen counts: `min` after a change, growing up to `max` while it stays the
-/// same. `min <= max`.
+/// How long cached data is valid: `min` after a change, growing up to `max` while it stays unchanged.
+/// `min <= max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeout {
-    /// After a change, and when first seen.
+    /// After a change, and when first cached.
     pub min: Duration,
-    /// For what has not changed for long.
+    /// For data that has not changed for long.
     pub max: Duration,
 }
 
 impl Timeout {
-    /// The same time for everything.
+    /// A time-out with equal minimum and maximum.
     #[must_use]
     pub const fn fixed(time: Duration) -> Timeout {
         Timeout { min: time, max: time }
@@ -248,35 +246,35 @@ pub struct CacheOptions {
     pub files: Timeout,
     /// Attributes, names and listings of directories (`acdirmin`, `acdirmax`).
     pub dirs: Timeout,
-    /// Names that are not there (`acnegative`).
+    /// Negative lookups (`acnegative`).
     pub negative: Duration,
-    /// What the server told of a file, at its next open (`open_revalidate`).
+    /// Attributes of a file, at its next open (`open_revalidate`).
     pub open_revalidate: Duration,
-    /// Upper limit of what the kernel is told about names (`entry_timeout`).
+    /// Upper limit of the kernel's time-out of names (`entry_timeout`).
     pub kernel_entry: Option<Duration>,
-    /// Upper limit of what the kernel is told about attributes (`attr_timeout`).
+    /// Upper limit of the kernel's time-out of attributes (`attr_timeout`).
     pub kernel_attr: Option<Duration>,
-    /// Upper limit of what the kernel is told about absent names (`negative_timeout`).
+    /// Upper limit of the kernel's time-out of negative lookups (`negative_timeout`).
     pub kernel_negative: Option<Duration>,
     /// The kernel's pages of a file at its next open.
     pub pages: PageCache,
-    /// While the host is away, what is cached is shown, however old it is.
+    /// Serve cached data of any age while the host is unreachable.
     pub serve_stale: bool,
-    /// A write returns when the server has the data.
+    /// A write returns only when the server has acknowledged the data.
     pub sync_writes: bool,
-    /// Bytes read ahead for the whole mount; 0: none, but by the kernel.
+    /// Maximum bytes read ahead for the whole mount; 0: no readahead except the kernel's.
     pub readahead_bytes: u32,
-    /// Bytes that may be written and not be at the server yet, for the whole mount. At least 1.
+    /// Maximum unacknowledged bytes written, for the whole mount. At least 1.
     pub dirty_bytes: u32,
-    /// The same for one file. At least 1.
+    /// Maximum unacknowledged bytes written to one file. At least 1.
     pub dirty_file_bytes: u32,
-    /// Bytes of what is known of files and directories.
+    /// Memory for names and attributes, in bytes.
     pub metadata_bytes: u32,
 }
 
 impl Default for CacheOptions {
-    /// The times are NFS's with its `max` shortened to what sshfs uses for everything (20 s), and
-    /// its `min` to the resolution of SFTP's time stamps (1 s).
+    /// The times are those of NFS, with `max` shortened to the time-out of sshfs (20 s), and `min` to the
+    /// resolution of SFTP's time stamps (1 s).
     fn default() -> CacheOptions {
         let timeout = Timeout { min: Duration::from_secs(1), max: Duration::from_secs(20) };
         CacheOptions {
@@ -298,40 +296,40 @@ impl Default for CacheOptions {
     }
 }
 
-/// What happens to the kernel's pages of a file when it is opened again.
+/// Whether the kernel's pages of a file are kept when it is opened again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PageCache {
-    /// Kept when the file is proven to be the one that they are from.
+    /// Kept if the file was validated to be unchanged.
     #[default]
     Validated,
-    /// Kept when size and time of last change are the same (`auto_cache`).
+    /// Kept if size and modification time are unchanged (`auto_cache`).
     SameTime,
     /// Always kept (`kernel_cache`).
     Always,
-    /// None are made (`direct_io`).
+    /// No pages are cached (`direct_io`).
     Never,
 }
 
 /// When the content and the attributes of a file may come from a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
-    /// Each call asks the server.
+    /// Each call sends a request to the server.
     Strict,
-    /// Each open asks whether the file is still the one that is cached.
+    /// Each open validates the cached file.
     #[default]
     CloseToOpen,
-    /// Caches count until their time-out, also at open.
+    /// Cached data is valid until its time-out, also at open.
     Timeout,
     /// The tree never changes.
     Immutable,
 }
 
-/// What the kernel gets to see of symbolic links.
+/// How symbolic links are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Symlinks {
     /// Which targets are shown.
     pub targets: LinkTargets,
-    /// Absolute targets below the remote root are made relative, whatever `targets` says.
+    /// Absolute targets below the remote root are made relative, with any value of `targets`.
     pub transform: bool,
 }
 
@@ -347,21 +345,21 @@ pub enum LinkTargets {
     Any,
 }
 
-/// Translation of owners between this machine and the remote.
+/// Translation of owners between the local machine and the remote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum IdMap {
-    /// Numbers stay.
+    /// No translation.
     #[default]
     None,
-    /// The remote login's user and group are the local user's and the other way round.
+    /// The user and group of the remote login become those of the local user, and vice versa.
     User,
-    /// Tables by name. A table that is `None` leaves its numbers alone.
+    /// By tables of names. A table that is `None` leaves its ids unchanged.
     File {
         /// Users.
         users: Option<IdTable>,
         /// Groups.
         groups: Option<IdTable>,
-        /// An id that is in no table stays (`nomap=ignore`); otherwise using it is EPERM.
+        /// An id that is not in the table stays unchanged (`nomap=ignore`); otherwise its use is EPERM.
         others_same: bool,
     },
 }
@@ -369,13 +367,13 @@ pub enum IdMap {
 /// A `uidfile` or `gidfile`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdTable {
-    /// Where it is.
+    /// The path.
     pub file: PathBuf,
     /// Remote id to local id; empty until the file was read.
     pub ids: HashMap<u32, u32>,
 }
 
-/// Owner and permissions that every file seems to have, whatever the server says.
+/// Owner and permissions shown for all files instead of the server's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
     /// Owner.
@@ -388,25 +386,25 @@ pub struct Shown {
     pub dir_umask: Option<u32>,
 }
 
-/// The kernel's side.
+/// Options of the mount in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a mount flag of its own")]
 pub struct FuseOptions {
-    /// First column of `/proc/mounts`; `None` for the source.
+    /// First column of `/proc/mounts`; `None`: the source.
     pub fsname: Option<OsString>,
-    /// The type is `fuse.` and this.
+    /// The type is `fuse.` followed by this.
     pub subtype: OsString,
     /// Other users may use the mount.
     pub allow_other: bool,
     /// Root may use the mount. Never together with `allow_other`.
     pub allow_root: bool,
-    /// The kernel checks the permission bits. On with `allow_other` unless told otherwise.
+    /// The kernel checks permission bits. On with `allow_other` unless turned off.
     pub default_permissions: bool,
-    /// Nothing can be changed through the mount.
+    /// The mount is read-only.
     pub read_only: bool,
-    /// Set-user-id bits count. Off by default: the server must not hand out privileges here.
+    /// Set-user-ID bits are honored. Off by default: the server must not grant local privileges.
     pub suid: bool,
-    /// Device nodes work. Off by default, as above.
+    /// Device files can be accessed. Off by default: the server must not grant local privileges.
     pub dev: bool,
     /// Programs may be run.
     pub exec: bool,
@@ -416,16 +414,15 @@ pub struct FuseOptions {
     pub sync: bool,
     /// Changes of directories are synchronous.
     pub dirsync: bool,
-    /// The mount goes when the process dies.
+    /// Unmount when the daemon dies.
     pub auto_unmount: bool,
     /// SELinux context of all files.
     pub context: Option<OsString>,
-    /// Most asynchronous requests that the kernel keeps in flight; `None` for the fuse layer's
-    /// choice.
+    /// Maximum background requests of the kernel in flight; `None`: the default of the fuse layer.
     pub max_background: Option<u16>,
-    /// At how many of them the kernel holds back readahead.
+    /// Number of background requests at which the kernel throttles readahead.
     pub congestion_threshold: Option<u16>,
-    /// Most bytes that the kernel reads ahead; `None` for the most that it does.
+    /// Maximum bytes that the kernel reads ahead; `None`: its maximum.
     pub max_readahead_bytes: Option<u32>,
 }
 
@@ -458,16 +455,16 @@ impl Default for FuseOptions {
 pub struct RunOptions {
     /// Stay attached to the terminal.
     pub foreground: bool,
-    /// Tell about each request. Implies `foreground`.
+    /// Log each request. Implies `foreground`.
     pub debug: bool,
-    /// Tell more than warnings.
+    /// Log more than warnings.
     pub verbose: bool,
     /// One thread only.
     pub single_thread: bool,
-    /// What the process says once it is in the background goes to the end of this file.
+    /// Messages of the background process are appended to this file.
     pub log: Option<PathBuf>,
     /// Check everything, but do not mount (`mount -f`).
     pub fake: bool,
-    /// Mount also over a mount of sshoal.
+    /// Allow mounting over a mount of sshoal.
     pub nonempty: bool,
 }

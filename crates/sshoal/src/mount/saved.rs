@@ -1,4 +1,4 @@
-//! `sshoal mount --all`: every mount of the configuration file, each in a process of its own.
+//! `sshoal mount --all`: mounts every mount of the configuration file, each in a separate process.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -10,22 +10,21 @@ use crate::mounts;
 use crate::program::Program;
 use crate::report::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 
-/// Mounts all that are not mounted. One that fails does not keep the others from being mounted; the
-/// exit code is then 1.
+/// Mounts all that are not mounted yet. A failure does not stop the others; the exit code is then 1.
 pub fn mount_all(program: Program, words: &[OsString]) -> anyhow::Result<ExitCode> {
     if words.len() > 1 {
-        return Err(Problem::new("mount --all", "takes no other words")
-            .hint("options of all mounts stand in the configuration, below [defaults]")
+        return Err(Problem::new("mount --all", "takes no other arguments")
+            .hint("set options for all mounts in the configuration file, in [defaults]")
             .into());
     }
     let configuration = Configuration::load(&Places::of_environment())?;
     let names = configuration.names();
     if names.is_empty() {
-        return Err(Problem::new("mount --all", "there is no mount in the configuration")
-            .hint("`sshoal config check` tells where it is looked for")
+        return Err(Problem::new("mount --all", "no mounts in the configuration file")
+            .hint("`sshoal config check` shows which files are searched")
             .into());
     }
-    // ssh may ask for a password, and two that ask at the same time cannot be told apart.
+    // ssh may prompt for a password, and two prompts at a time could not be distinguished.
     let one_at_a_time = File::open("/dev/tty").is_ok();
     let mut failed: Vec<String> = Vec::new();
     let mut running: Vec<(String, Child)> = Vec::new();
@@ -61,12 +60,12 @@ pub fn mount_all(program: Program, words: &[OsString]) -> anyhow::Result<ExitCod
     Ok(ExitCode::from(EXIT_FAILURE))
 }
 
-/// The process returns when its mount serves, or has said why it does not.
+/// Starts a process, which ends when its mount serves requests, or after printing why it does not.
 fn start(name: &str) -> std::io::Result<Child> {
     Command::new(std::env::current_exe()?).arg("mount").arg(name).spawn()
 }
 
-/// Waits for a process; the name of its mount if that failed, which it has told itself.
+/// Waits for a process; returns the name of its mount if it failed. The process has printed why.
 fn failure((name, mut child): (String, Child)) -> Option<String> {
     match child.wait() {
         Ok(status) if status.success() => None,
@@ -74,8 +73,8 @@ fn failure((name, mut child): (String, Child)) -> Option<String> {
     }
 }
 
-/// Whether it is there already, so that the command may be given again. The directory itself is not
-/// looked at: a mount whose host is away would keep us waiting.
+/// Whether it is already mounted, so that the command can be repeated. The directory itself is not
+/// accessed: a mount with an unreachable host would block.
 fn is_mounted(mount: &SavedMount) -> bool {
     let found = mount.mountpoint.as_ref().and_then(|place| mounts::find(place).ok().flatten());
     found.is_some_and(|found| found.kind == "fuse.sshoal")

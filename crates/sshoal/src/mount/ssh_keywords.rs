@@ -1,8 +1,8 @@
 //! The keywords of ssh_config(5): each may be given as `-o Keyword=value` and goes to ssh.
 //!
-//! The list is OpenSSH's up to 10.x with what earlier versions had and Debian's and Apple's builds
-//! add. It is only for telling a keyword from a misspelled option of ours: whether a keyword exists
-//! in the ssh that runs, and what its value may be, is for that ssh to say.
+//! The list contains the keywords of OpenSSH up to 10.x, those that earlier versions had, and those
+//! that Debian's and Apple's builds add. It only distinguishes keywords from misspelled mount
+//! options: the installed ssh decides whether a keyword exists and which values are valid.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -10,15 +10,15 @@ use std::path::Path;
 /// How the value of a keyword names a file of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Files {
-    /// It does not.
+    /// It names none.
     None,
     /// The whole value is a path.
     One,
-    /// Paths parted by white space.
+    /// Paths separated by white space.
     List,
 }
 
-/// Keywords whose value goes to ssh as it is.
+/// Keywords whose value is passed to ssh unchanged.
 const PLAIN: &[&str] = &[
     "AddKeysToAgent",
     "AddressFamily",
@@ -152,49 +152,54 @@ const WITH_FILE: &[&str] = &[
 /// Keywords whose value is several paths.
 const WITH_FILES: &[&str] = &["GlobalKnownHostsFile", "UserKnownHostsFile"];
 
-/// Keywords that are taken and not given to ssh, with the reason.
+/// Keywords that are accepted but not passed to ssh, with the reason.
 const WITHHELD: &[(&str, &str)] = &[
     ("ForwardAgent", "a mount never forwards the agent"),
     ("ForwardX11", "a mount never forwards X11"),
     ("ForwardX11Trusted", "a mount never forwards X11"),
-    ("Host", "conditions belong into ssh's configuration file (-F)"),
-    ("Match", "conditions belong into ssh's configuration file (-F)"),
-    ("Tunnel", "a mount never makes a tunnel"),
-    ("TunnelDevice", "a mount never makes a tunnel"),
+    ("Host", "works only in ssh's configuration file (-F)"),
+    ("Match", "works only in ssh's configuration file (-F)"),
+    ("Tunnel", "a mount never opens a tunnel"),
+    ("TunnelDevice", "a mount never opens a tunnel"),
 ];
 
-/// Words that may stand where a path is expected.
+/// Values that are valid where a path is expected, but are not paths.
 const NO_PATHS: &[&str] = &["none", "SSH_AUTH_SOCK"];
 
-/// What becomes of `-o Keyword=value`.
+/// The effect of `-o Keyword=value`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Keyword {
     /// An argument for ssh.
     Argument(OsString),
-    /// Nothing, for this reason.
+    /// None: the keyword is not passed to ssh, for this reason.
     Withheld(&'static str, &'static str),
 }
 
-/// All keywords as ssh_config(5) spells them, those that are withheld too, in no order.
+/// All keywords as ssh_config(5) spells them, including the withheld ones, in no order.
 pub fn all() -> impl Iterator<Item = &'static str> {
     let withheld = WITHHELD.iter().map(|(keyword, _)| *keyword);
     PLAIN.iter().chain(WITH_FILE).chain(WITH_FILES).copied().chain(withheld)
 }
 
-/// Those that are withheld, and why.
+/// The keywords that are not passed to ssh, with the reason.
 pub fn withheld() -> &'static [(&'static str, &'static str)] {
     WITHHELD
 }
 
-/// Whether this is a keyword, in any case.
-pub fn is_keyword(name: &OsStr) -> bool {
-    all().any(|keyword| name.eq_ignore_ascii_case(keyword))
+/// The keyword with this name, in upper or lower case, as ssh_config(5) spells it.
+pub fn find(name: &OsStr) -> Option<&'static str> {
+    all().find(|keyword| name.eq_ignore_ascii_case(keyword))
 }
 
-/// `None` if `name` is no keyword. A relative path in the value becomes absolute from `cwd`, since
-/// ssh will not run there.
+/// Whether `name` is a keyword, in upper or lower case.
+pub fn is_keyword(name: &OsStr) -> bool {
+    find(name).is_some()
+}
+
+/// `None` if `name` is not a keyword. A relative path in the value becomes absolute from `cwd`,
+/// since ssh runs in `/`.
 pub fn recognize(name: &OsStr, value: &OsStr, cwd: &Path) -> Option<Keyword> {
-    let keyword = all().find(|keyword| name.eq_ignore_ascii_case(keyword))?;
+    let keyword = find(name)?;
     if let Some((keyword, why)) = WITHHELD.iter().find(|(withheld, _)| *withheld == keyword) {
         return Some(Keyword::Withheld(keyword, why));
     }
@@ -208,7 +213,7 @@ pub fn recognize(name: &OsStr, value: &OsStr, cwd: &Path) -> Option<Keyword> {
     let mut argument = OsString::from(format!("-o{keyword}="));
     match (files, value.to_str()) {
         (Files::One, _) => argument.push(absolute(value, cwd)),
-        // Quotes would make the words' ends a matter of ssh's own grammar.
+        // With quotes, ssh's own grammar decides where a word ends.
         (Files::List, Some(list)) if !list.contains('"') => {
             for (index, word) in list.split_whitespace().enumerate() {
                 argument.push(if index > 0 { " " } else { "" });
@@ -221,7 +226,7 @@ pub fn recognize(name: &OsStr, value: &OsStr, cwd: &Path) -> Option<Keyword> {
 }
 
 /// `path` below `cwd` if it is relative. A word that ssh expands itself (`~`, `%d`, `$HOME`), a
-/// quoted one and one that is no path stay as they are.
+/// quoted word and a word that is not a path stay as they are.
 pub fn absolute(path: &OsStr, cwd: &Path) -> OsString {
     let first = path.as_encoded_bytes().first();
     let is_left_to_ssh = matches!(first, None | Some(b'/' | b'~' | b'%' | b'$' | b'"'));
@@ -276,7 +281,7 @@ mod tests {
     fn every_keyword_of_the_installed_ssh_is_in_the_list_once() {
         let ours: BTreeSet<String> = all().map(str::to_ascii_lowercase).collect();
         assert_eq!(ours.len(), all().count(), "a keyword is listed twice");
-        // ssh tells its effective configuration, and so most of its keywords.
+        // ssh prints its effective configuration, and so most of its keywords.
         let output = std::process::Command::new("ssh")
             .args(["-G", "-F", "none", "localhost"])
             .output()

@@ -1,4 +1,4 @@
-//! One source as a word of a command line.
+//! The grammar of a source in one word of a command line.
 //!
 //! ```text
 //! source  = [PLACE "="] where ["=" [word {"," word}]]
@@ -9,16 +9,16 @@
 //! word    = "rw" | "ro" | "nc" | "required" | "optional" | "balance" | "hash" | "failover"
 //! ```
 //!
-//! Where one character could mean two things:
+//! Ambiguities are resolved so:
 //!
-//! - PLACE is what stands before the first `=`, if that comes before the first `:`.
-//! - What stands behind the last `=` counts as words only if every one of them is such a word, or
-//!   if nothing stands there. So `host:/a=b` is a directory, and a directory that ends in what
-//!   looks like words is written with an empty list behind it: `host:/x=ro=`.
-//! - Commas part gateways before the `:` and nothing in the directory.
-//! - `local:` with an absolute directory is this machine. A host of that name is `[local]:`.
+//! - PLACE is the text before the first `=`, if that comes before the first `:`.
+//! - The text after the last `=` is a list of words only if each is a known word, or if it is empty. So
+//!   `host:/a=b` is a directory; a directory whose name ends like a list is written with an empty list
+//!   after it: `host:/x=ro=`.
+//! - Commas separate gateways before the `:`, and have no meaning in the directory.
+//! - `local:` with an absolute directory is a local directory. A host of that name is `[local]:`.
 //!
-//! Everything is bytes; only a host and a user have to be text.
+//! All parts are bytes; only a host and a user must be text.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -30,17 +30,17 @@ use ssh::Destination;
 use super::{MAX_GATEWAYS, Mode, Origin, PoolMode, Presence, SourceSpec};
 use crate::report::{Problem, printable};
 
-/// What a user has to know when a source is wrong.
-const SHAPE: &str = "it is [PLACE=][user@]host[,host…]:[dir][=ro|nc|optional|…]";
+/// The hint for an invalid source.
+const SHAPE: &str = "a source is [PLACE=][user@]host[,host…]:[dir][=ro|nc|optional|…]";
 
-/// What a word behind a source says.
+/// The meaning of a word after a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchWord {
     /// What may be changed.
     Mode(Mode),
-    /// What its absence means.
+    /// The effect if it is unreachable.
     Presence(Presence),
-    /// How its gateways share the work.
+    /// How its gateways share requests.
     Pool(PoolMode),
 }
 
@@ -56,7 +56,7 @@ pub const WORDS: &[(&str, BranchWord)] = &[
     ("failover", BranchWord::Pool(PoolMode::Failover)),
 ];
 
-/// Reads a source.
+/// Parses a source.
 pub fn parse(word: &OsStr) -> Result<SourceSpec, Problem> {
     let wrong = |why: String| Problem::new(about(word), why);
     let (rest, words) = cut_words(word.as_bytes());
@@ -77,7 +77,7 @@ pub fn parse(word: &OsStr) -> Result<SourceSpec, Problem> {
     with_words(source, &words).map_err(|(why, hint)| wrong(why).hint(hint))
 }
 
-/// Reads a source as sshfs does: one host and one directory, whatever its name looks like.
+/// Parses a source as sshfs does: one host and one directory of any name.
 pub fn parse_as_sshfs(word: &OsStr) -> Result<SourceSpec, Problem> {
     let (destination, directory) =
         Destination::parse(word.as_bytes()).map_err(|e| said(word, &e))?;
@@ -93,8 +93,8 @@ pub fn parse_as_sshfs(word: &OsStr) -> Result<SourceSpec, Problem> {
     })
 }
 
-/// Parts the one word that fstab has for all sources at its blanks. A part that could not begin a
-/// source belongs to the one before it, whose directory has a blank in its name.
+/// Splits the first field of an fstab line, which contains all sources, at its spaces. A part that is
+/// not a source belongs to the one before it, whose directory has a space in its name.
 pub fn split_list(list: &OsStr) -> Vec<OsString> {
     let mut sources: Vec<Vec<u8>> = Vec::new();
     for part in list.as_bytes().split(|byte| *byte == b' ') {
@@ -109,28 +109,28 @@ pub fn split_list(list: &OsStr) -> Vec<OsString> {
     sources.iter().map(|source| OsStr::from_bytes(source).to_owned()).collect()
 }
 
-/// Checks a place in the mount: relative, and leading nowhere else. The error says why not.
+/// Parses a place in the mount: a relative path without `.` and `..`. The error is the reason.
 fn parse_place(place: &[u8]) -> Result<Vec<Name>, String> {
     let shown = || printable(OsStr::from_bytes(place));
     if place.is_empty() {
-        return Err("there is no place before the '='".to_owned());
+        return Err("the place before '=' is empty".to_owned());
     }
     if place.starts_with(b"/") {
-        return Err(format!("the place '{}' has to be relative to the mount point", shown()));
+        return Err(format!("the place '{}' must be relative to the mount point", shown()));
     }
     if place.starts_with(b"-") {
-        return Err(format!("the place '{}' begins with '-', as an option does", shown()));
+        return Err(format!("the place '{}' cannot begin with '-', as options do", shown()));
     }
     let names = place.split(|byte| *byte == b'/').map(Name::new).collect::<Result<Vec<_>, _>>();
     names.map_err(|invalid| match invalid {
-        InvalidName::Empty => format!("the place '{}' has an empty part", shown()),
-        InvalidName::Dots => format!("the place '{}' has '.' or '..' in it", shown()),
-        InvalidName::ForbiddenByte => format!("the place '{}' has a NUL in it", shown()),
-        InvalidName::TooLong => format!("the place '{}' has {invalid} in it", shown()),
+        InvalidName::Empty => format!("the place '{}' contains an empty name", shown()),
+        InvalidName::Dots => format!("the place '{}' contains '.' or '..'", shown()),
+        InvalidName::ForbiddenByte => format!("the place '{}' contains a NUL byte", shown()),
+        InvalidName::TooLong => format!("the place '{}' contains {invalid}", shown()),
     })
 }
 
-/// Adds what the words say. The error is what is wrong and what would be right.
+/// Applies the words to the source. The error is the reason and a hint.
 pub fn with_words(
     mut source: SourceSpec,
     words: &[BranchWord],
@@ -155,15 +155,15 @@ pub fn with_words(
         };
         if !is_first {
             return Err((
-                "its words contradict each other".to_owned(),
-                "one of rw, ro, nc; one of required, optional; one of balance, hash, failover",
+                "contradictory branch modes".to_owned(),
+                "use at most one of rw, ro, nc; of required, optional; of balance, hash, failover",
             ));
         }
     }
     if source.pool.is_some() && source.gateways().len() < 2 {
         return Err((
             "a pool needs several gateways".to_owned(),
-            "they are parted by commas: gw1,gw2:/dir=balance",
+            "separate them by commas: gw1,gw2:/dir=balance",
         ));
     }
     Ok(source)
@@ -173,13 +173,13 @@ fn about(word: &OsStr) -> String {
     format!("source '{}'", printable(word))
 }
 
-/// The words behind the last `=`, and what stands before it; all of it when that is no list.
+/// The text before the last `=`, and the words after it; the whole text if they are not a list.
 fn cut_words(word: &[u8]) -> (&[u8], Vec<BranchWord>) {
     let Some(at) = word.iter().rposition(|byte| *byte == b'=') else {
         return (word, Vec::new());
     };
     let list = &word[at + 1..];
-    // `FOO=` has no source before it: what is missing is said later.
+    // `FOO=` has no source before it; the error is reported later.
     if !word[..at].contains(&b':') {
         return (word, Vec::new());
     }
@@ -194,7 +194,7 @@ fn cut_words(word: &[u8]) -> (&[u8], Vec<BranchWord>) {
     }
 }
 
-/// What stands before the first `=`, if that comes before the first `:`.
+/// Splits off the text before the first `=`, if that comes before the first `:`.
 fn cut_place(word: &[u8]) -> (Option<&[u8]>, &[u8]) {
     let first = word.iter().position(|byte| matches!(byte, b'=' | b':'));
     match first {
@@ -212,20 +212,20 @@ fn parse_origin(word: &OsStr, text: &[u8]) -> Result<Origin, Problem> {
         return Ok(Origin::Hosts { gateways: vec![destination], directory });
     }
     let Some(colon) = host_end(text) else {
-        // Its own words for what is missing.
+        // Returns a specific error.
         Destination::parse(text).map_err(|error| said(word, &error))?;
-        return Err(Problem::new(about(word), "names no host").hint(SHAPE));
+        return Err(Problem::new(about(word), "contains no host").hint(SHAPE));
     };
     let mut gateways = Vec::new();
     for gateway in split_gateways(&text[..colon]) {
         if gateway == b"local" && text[..colon].len() > gateway.len() {
-            return Err(Problem::new(about(word), "this machine cannot be in a pool")
-                .hint("a host of the name local is written [local]"));
+            return Err(Problem::new(about(word), "a pool cannot contain a local directory")
+                .hint("a host named local is written [local]"));
         }
         let alone = [gateway, b":"].concat();
         let (destination, _) = Destination::parse(&alone).map_err(|error| said(word, &error))?;
         if gateways.contains(&destination) {
-            let why = format!("the gateway '{destination}' is there twice");
+            let why = format!("the gateway '{destination}' is listed twice");
             return Err(Problem::new(about(word), why));
         }
         gateways.push(destination);
@@ -233,7 +233,7 @@ fn parse_origin(word: &OsStr, text: &[u8]) -> Result<Origin, Problem> {
     if gateways.len() > MAX_GATEWAYS {
         return Err(Problem::new(
             about(word),
-            format!("a pool has {MAX_GATEWAYS} gateways at most"),
+            format!("a pool can have at most {MAX_GATEWAYS} gateways"),
         ));
     }
     Ok(Origin::Hosts { gateways, directory: text[colon + 1..].to_vec() })
@@ -241,14 +241,11 @@ fn parse_origin(word: &OsStr, text: &[u8]) -> Result<Origin, Problem> {
 
 fn local(word: &OsStr, path: &[u8]) -> Result<Origin, Problem> {
     if !path.starts_with(b"/") {
-        return Err(Problem::new(
-            about(word),
-            "a directory of this machine needs an absolute path",
-        )
-        .hint("local:/dir is this machine; for a host of the name local write [local]:dir"));
+        return Err(Problem::new(about(word), "a local directory needs an absolute path")
+            .hint("local:/dir is a local directory; a host named local is written [local]:dir"));
     }
     if path.contains(&0) {
-        return Err(Problem::new(about(word), "the path has a NUL in it"));
+        return Err(Problem::new(about(word), "the path contains a NUL byte"));
     }
     Ok(Origin::Local(PathBuf::from(OsStr::from_bytes(path))))
 }
@@ -267,7 +264,7 @@ fn host_end(text: &[u8]) -> Option<usize> {
     end.filter(|at| text[*at] == b':')
 }
 
-/// Parts at the commas outside of brackets.
+/// Splits at the commas outside of brackets.
 fn split_gateways(hosts: &[u8]) -> Vec<&[u8]> {
     let mut in_brackets = false;
     hosts
@@ -389,28 +386,28 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_what_would_be_right() {
         for (word, why, hint) in [
-            ("host", "names no host", "an IPv6 address is written"),
-            ("FOO=bar", "names no host", "IPv6"),
-            ("/h:/d", "names no host", "IPv6"),
-            (":/d", "invalid hostname \"\": it is empty", "alias in ~/.ssh/config"),
+            ("host", "contains no host", "an IPv6 address is written"),
+            ("FOO=bar", "contains no host", "IPv6"),
+            ("/h:/d", "contains no host", "IPv6"),
+            (":/d", "invalid hostname \"\": the host is empty", "alias in ~/.ssh/config"),
             ("a,,b:/d", "invalid hostname \"\"", ""),
-            ("-oX:/d", "begins with '-'", ""),
-            ("=h:/d", "there is no place before the '='", "PLACE="),
-            ("/a=h:/d", "the place '/a' has to be relative to the mount point", "PLACE="),
-            ("a/../b=h:/d", "the place 'a/../b' has '.' or '..' in it", "PLACE="),
-            (".=h:/d", "the place '.' has '.' or '..' in it", "PLACE="),
-            ("a//b=h:/d", "the place 'a//b' has an empty part", "PLACE="),
-            ("a/=h:/d", "the place 'a/' has an empty part", "PLACE="),
-            ("-oA=h:/d", "begins with '-', as an option does", "PLACE="),
-            ("h:/x=ro,rw", "its words contradict each other", "one of rw, ro, nc"),
-            ("h:/x=required,optional", "contradict", "one of required, optional"),
-            ("g,h:/x=hash,balance", "contradict", "one of balance"),
+            ("-oX:/d", "cannot begin with '-'", ""),
+            ("=h:/d", "the place before '=' is empty", "PLACE="),
+            ("/a=h:/d", "the place '/a' must be relative to the mount point", "PLACE="),
+            ("a/../b=h:/d", "the place 'a/../b' contains '.' or '..'", "PLACE="),
+            (".=h:/d", "the place '.' contains '.' or '..'", "PLACE="),
+            ("a//b=h:/d", "the place 'a//b' contains an empty name", "PLACE="),
+            ("a/=h:/d", "the place 'a/' contains an empty name", "PLACE="),
+            ("-oA=h:/d", "cannot begin with '-', as options do", "PLACE="),
+            ("h:/x=ro,rw", "contradictory branch modes", "one of rw, ro, nc"),
+            ("h:/x=required,optional", "contradict", "of required, optional"),
+            ("g,h:/x=hash,balance", "contradict", "of balance, hash"),
             ("h:/x=balance", "a pool needs several gateways", "gw1,gw2:/dir=balance"),
             ("local:/x=hash", "a pool needs several gateways", "gw1,gw2"),
-            ("g,g:/x", "the gateway 'g' is there twice", ""),
-            ("local:x", "a directory of this machine needs an absolute path", "[local]:dir"),
+            ("g,g:/x", "the gateway 'g' is listed twice", ""),
+            ("local:x", "a local directory needs an absolute path", "[local]:dir"),
             ("local:", "needs an absolute path", "[local]:dir"),
-            ("local,h:/x", "this machine cannot be in a pool", "[local]"),
+            ("local,h:/x", "a pool cannot contain a local directory", "[local]"),
             ("h\x1b[2J:/d", "", ""),
         ] {
             let said = failure(word);
@@ -420,7 +417,7 @@ mod tests {
             assert!(!said.contains('\x1b'), "{said:?}");
         }
         let many: Vec<String> = (0..65).map(|number| format!("g{number}")).collect();
-        assert!(failure(&format!("{}:/x", many.join(","))).contains("64 gateways at most"));
+        assert!(failure(&format!("{}:/x", many.join(","))).contains("at most 64 gateways"));
     }
 
     #[test]

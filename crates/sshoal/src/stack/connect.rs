@@ -1,13 +1,13 @@
-//! Connecting to all hosts of a mount before there is a mount.
+//! Connects to all hosts of a mount before the mount exists.
 //!
-//! All at once, so that mounting takes as long as the slowest host. ssh asks for passwords and for
-//! new host keys on the terminal, where two cannot ask at a time. So with several hosts ssh may not
-//! ask at first; those that failed for the want of an answer are then connected one after another,
-//! with ssh's questions and words on the terminal. A single host may ask at once.
+//! The hosts are connected in parallel, so that mounting takes as long as the slowest host. ssh prompts
+//! for passwords and new host keys on the terminal, where two cannot prompt at a time. So with several
+//! hosts ssh may not prompt at first; hosts that failed for that reason are then connected one after
+//! another, with ssh's prompts and messages on the terminal. A single host may prompt at once.
 //!
-//! A gateway of a pool that is not reached is left for later if another one is, and so is a host
-//! whose source is optional. What a host that is reached says against its source (no such
-//! directory) always ends the mounting.
+//! An unreachable gateway of a pool is connected later if another one is reachable, and so is a host
+//! whose source is optional. If a reached host refuses its source (no such directory), mounting always
+//! fails.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use tokio::task::JoinSet;
 use crate::connector::SshConnector;
 use crate::report::Problem;
 
-/// How long a mount waits for hosts that it can do without. A login over a slow way with a jump
-/// host takes three seconds.
+/// How long mounting waits for optional hosts. A login over a slow link with a jump host takes three
+/// seconds.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// One host to be connected.
 pub(super) struct Target {
-    /// As the user calls it.
+    /// The name as the user wrote it.
     pub name: String,
     pub connector: Arc<SshConnector>,
     pub config: host::Config,
@@ -34,7 +34,7 @@ pub(super) struct Target {
 /// The hosts of one source.
 pub(super) struct Wanted {
     pub targets: Vec<Target>,
-    /// The mount can do without all of them.
+    /// The mount works without them.
     pub is_optional: bool,
 }
 
@@ -45,12 +45,12 @@ pub(super) struct Reached {
     pub connected: Vec<bool>,
 }
 
-/// Who may be asked for passwords.
+/// Whether ssh may prompt for passwords.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asking {
-    /// The user on the terminal.
+    /// On the terminal.
     Terminal,
-    /// Nobody.
+    /// Never.
     Nobody,
 }
 
@@ -59,13 +59,13 @@ enum Missed {
         error: host::Error,
         wants_answer: bool,
     },
-    /// It had not answered when it was waited for no longer.
+    /// It had not answered when the wait was given up.
     Late,
 }
 
 type Tried = Result<Host, Missed>;
 
-/// Connects to the hosts of all sources. The order stays.
+/// Connects to the hosts of all sources. Keeps their order.
 pub(super) async fn all(sources: Vec<Wanted>, asking: Asking) -> Result<Vec<Reached>, Problem> {
     let count: usize = sources.iter().map(|source| source.targets.len()).sum();
     let at_once = asking == Asking::Terminal && count == 1;
@@ -90,7 +90,7 @@ pub(super) async fn all(sources: Vec<Wanted>, asking: Asking) -> Result<Vec<Reac
         }
         match judge(&source, tried).await {
             Ok(source) => reached.push(source),
-            // All that are missing are told, so that nobody has to find them one by one.
+            // Reports all failures, so that the user can fix them together.
             Err(problem) => {
                 missing = Some(match missing {
                     None => problem,
@@ -102,7 +102,7 @@ pub(super) async fn all(sources: Vec<Wanted>, asking: Asking) -> Result<Vec<Reac
     missing.map_or(Ok(reached), Err)
 }
 
-/// Tries all hosts of a source together. Gives up those that take long once it can do without.
+/// Connects to all hosts of a source in parallel. Gives up slow hosts that are not needed.
 fn without_order(
     index: usize,
     source: &Wanted,
@@ -130,7 +130,7 @@ fn without_order(
                         can_do_without |= result.is_ok();
                         tried[index] = result;
                     }
-                    // It has panicked, which is told as if it were late.
+                    // The task has panicked; the host is reported as not answering.
                     Some(Err(error)) => tracing::error!(%error, "connecting"),
                 },
                 () = &mut limit, if can_do_without => break,
@@ -147,24 +147,24 @@ async fn connect(connector: &Arc<SshConnector>, config: host::Config) -> Tried {
         .map_err(|error| Missed::Failed { error, wants_answer: connector.wants_answer() })
 }
 
-/// Tries again, one after another and with ssh's questions on the terminal, those whose ssh had
-/// nobody to ask. An optional host is asked for only where there is somebody.
+/// Retries, one after another and with ssh's prompts on the terminal, the hosts whose ssh could not
+/// prompt. Optional hosts are retried only if there is a terminal.
 async fn ask(source: &Wanted, tried: &mut [Tried]) {
-    let somebody = || File::open("/dev/tty").is_ok();
+    let has_terminal = || File::open("/dev/tty").is_ok();
     for (target, tried) in source.targets.iter().zip(tried) {
         let wants_answer = matches!(tried, Err(Missed::Failed { wants_answer: true, .. }));
-        if wants_answer && (!source.is_optional || somebody()) {
+        if wants_answer && (!source.is_optional || has_terminal()) {
             target.connector.set_asking(true);
             *tried = connect(&target.connector, target.config.clone()).await;
         }
     }
 }
 
-/// What may have been meant by a directory that is not there.
+/// The hint for a missing directory whose name ends like a list of words.
 const WORDS: &str = "words behind a source are rw, ro, nc, required, optional; \
     and of a pool balance, hash, failover";
 
-/// Whether a path ends as if somebody had put a word behind it.
+/// Whether a path ends like a list of words after a source.
 fn ends_like_a_word(path: &[u8]) -> bool {
     let last = path.rsplit(|byte| *byte == b'=').next().unwrap_or_default();
     last.len() < path.len()
@@ -172,7 +172,7 @@ fn ends_like_a_word(path: &[u8]) -> bool {
         && last.iter().all(|byte| byte.is_ascii_alphabetic() || b",-_".contains(byte))
 }
 
-/// Whether a host has answered so, and not a connection failed.
+/// Whether the error is an answer of a host, not a failed connection.
 fn is_answer(error: &host::Error) -> bool {
     match error {
         host::Error::Connect(_) | host::Error::Session { .. } | host::Error::Refused { .. } => {
@@ -186,7 +186,7 @@ fn is_answer(error: &host::Error) -> bool {
     }
 }
 
-/// Whether a source can be mounted with what came of its hosts.
+/// Whether a source can be mounted with the connected hosts.
 async fn judge(source: &Wanted, tried: Vec<Tried>) -> Result<Reached, Problem> {
     let about = |target: &Target, why: &Missed| match why {
         Missed::Failed { error, .. } => {
@@ -204,7 +204,7 @@ async fn judge(source: &Wanted, tried: Vec<Tried>) -> Result<Reached, Problem> {
     let one_lives = tried.iter().any(Result::is_ok);
     let mut reached = Reached { hosts: Vec::new(), connected: Vec::new() };
     for (target, tried) in source.targets.iter().zip(tried) {
-        // From here on it is as with any later connection: what ssh says goes to the log.
+        // From here on, as with any later connection, ssh's messages go to the log.
         target.connector.set_asking(true);
         let host = match tried {
             Ok(host) => {
@@ -221,7 +221,7 @@ async fn judge(source: &Wanted, tried: Vec<Tried>) -> Result<Reached, Problem> {
                 if speaks_of_source || !one_lives && !source.is_optional {
                     return Err(problem);
                 }
-                tracing::warn!("mounted without {problem}");
+                tracing::warn!("mounted without an optional source: {problem}");
                 reached.connected.push(false);
                 later(target)
                     .await
@@ -233,7 +233,7 @@ async fn judge(source: &Wanted, tried: Vec<Tried>) -> Result<Reached, Problem> {
     Ok(reached)
 }
 
-/// The host without a connection, which is made when it is needed.
+/// The host without a connection; it connects when needed.
 async fn later(target: &Target) -> Result<Host, host::Error> {
     let config = host::Config { delay_connect: true, ..target.config.clone() };
     let connector: Arc<dyn Connector> = target.connector.clone();

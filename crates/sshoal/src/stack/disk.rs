@@ -1,10 +1,10 @@
-//! The cache on this machine's disk: where it is, and the layer of each source that uses it.
+//! The disk cache of a mount: its directory, and the layer of each source that uses it.
 //!
-//! **Whose a cached file is.** What is cached belongs to a source, and must never be shown for
-//! another one. A source is told from others by who logs in where (as ssh itself says it, after its
-//! configuration) with the host's key in `known_hosts` ([`ssh::Dialer::identity`]), and by the
-//! directory as it was typed: what that leads to is known only once there is a connection, and a
-//! mount with `offline` has none. Of a pool all gateways count. `docs/cache.md` tells more.
+//! **Identity of a source.** Cached data belongs to a source, and must never be served for another one.
+//! A source is identified by the login (user, host and port after ssh's configuration) with the host's
+//! key in `known_hosts` ([`ssh::Dialer::identity`]), and by the directory as it was typed: its real path
+//! is known only with a connection, and a mount with `offline` has none. Of a pool, all gateways are
+//! part of the identity. See `docs/cache.md`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use crate::mount::request::{Consistency, MountRequest};
 use crate::report::{Problem, printable};
 use crate::sources::{Origin, SourceSpec};
 
-/// Records of the store that are kept in memory, in bytes: the listings of a few thousand
-/// directories. `vfs` has most of what is in use.
+/// Maximum size of the store's records in memory, in bytes: the listings of a few thousand
+/// directories. `vfs` caches most of what is in use.
 const MEMORY_BYTES: u64 = 4 << 20;
 
 /// The cache of a mount.
 pub struct Disk {
-    /// Where it is.
+    /// The directory.
     pub dir: PathBuf,
-    /// The store; or why there is none, and the mount goes on without.
+    /// The store; or the reason why the mount works without it.
     pub store: Result<Store, String>,
 }
 
 impl Disk {
-    /// Opens the store. What is wrong with the place itself is an error; a disk that fails is not.
+    /// Opens the store. An invalid directory is an error; a failing disk is not.
     pub async fn open(options: &DiskOptions) -> Result<Disk, Problem> {
         let dir = options.dir.clone().map_or_else(default_dir, Ok)?;
         let config = StoreConfig {
@@ -41,7 +41,7 @@ impl Disk {
             free_bytes: options.free_bytes,
             memory_bytes: MEMORY_BYTES,
             digests: options.digest != DigestMode::Off,
-            // Nobody asks for contents by other digests but a server that tells them.
+            // Contents are looked up by other digests only if a server reports them.
             aliases: options.digest_command.is_some(),
         };
         let about = || format!("cache '{}'", printable(&dir));
@@ -51,42 +51,42 @@ impl Disk {
         let store = match opened {
             Ok(store) => Ok(store),
             Err(error) if is_of_disk(&error) => {
-                tracing::warn!("mounted without the cache on disk: {error}");
+                tracing::warn!("mounted without the disk cache: {error}");
                 Err(error.to_string())
             }
             Err(error) => {
                 return Err(Problem::new(about(), error.to_string())
-                    .hint("cache_dir=DIR chooses another place; it is to be the user's own"));
+                    .hint("choose another directory, owned by you, with cache_dir=DIR"));
             }
         };
         Ok(Disk { dir, store })
     }
 }
 
-/// The layer of one source that keeps what was read.
+/// The disk cache layer of one source.
 pub struct Kept {
     /// The layer.
     pub layer: Arc<Cached>,
-    /// Under which the store knows the source.
+    /// The identity of the source in the store.
     pub id: SourceId,
 }
 
-/// Whether the disk is at fault, which a mount can do without.
+/// Whether the disk has failed; the mount then works without the cache.
 fn is_of_disk(error: &StoreError) -> bool {
     matches!(error, StoreError::Io { .. })
 }
 
-/// The user's usual place for it.
+/// The user's default directory.
 pub fn default_dir() -> Result<PathBuf, Problem> {
     // Mounts of the system have no home.
     let system = || rustix::process::geteuid().is_root().then(|| "/var/cache/sshoal".into());
     cache::store::default_dir().or_else(system).ok_or_else(|| {
         Problem::new("cache=disk", "neither XDG_CACHE_HOME nor HOME is set")
-            .hint("cache_dir=DIR tells where it is to be")
+            .hint("name the directory of the cache with cache_dir=DIR")
     })
 }
 
-/// The layer around `below`, which is all that is known of `spec`'s hosts.
+/// The cache layer around `below`, for the source `spec`.
 pub(super) async fn cached(
     store: &Store,
     options: &DiskOptions,
@@ -106,7 +106,7 @@ pub(super) async fn cached(
     let config = CachedConfig {
         mode: match request.consistency {
             Consistency::Immutable => cache::Mode::Immutable,
-            // What counts by its age is the business of `vfs`; twice would be too long.
+            // `vfs` applies the time-outs; applying them twice would be too long.
             Consistency::Strict | Consistency::CloseToOpen | Consistency::Timeout => {
                 cache::Mode::CloseToOpen
             }
@@ -114,7 +114,7 @@ pub(super) async fn cached(
         immutable: sub_trees(&options.immutable),
         offline: options.offline,
         stale_ok: request.cache.serve_stale,
-        backing: crate::mount::wiring::may_pass_through(request),
+        backing: crate::open_modes::may_use_passthrough(request),
         digest_source: match &options.digest_command {
             Some(command) => Some(Arc::new(DigestCommand::new(command, directory, connectors)?)),
             None => None,
@@ -132,13 +132,13 @@ fn sub_trees(patterns: &[String]) -> SubTrees {
     trees
 }
 
-/// The identity of a directory behind these gateways, in whatever order they come.
+/// The identity of a directory behind these gateways, independent of their order.
 fn source_id(mut gateways: Vec<String>, directory: &[u8]) -> SourceId {
     gateways.sort();
     gateways.dedup();
     let mut text = Vec::new();
     for gateway in gateways {
-        // Lengths in front, so that no two lists are the same bytes.
+        // Each part is preceded by its length, so that different lists give different bytes.
         text.extend((gateway.len() as u64).to_be_bytes());
         text.extend(gateway.into_bytes());
     }
@@ -147,7 +147,7 @@ fn source_id(mut gateways: Vec<String>, directory: &[u8]) -> SourceId {
     SourceId::new(&text)
 }
 
-/// A path without the slashes and dots that change nothing.
+/// A path without redundant slashes and dots.
 fn normal(path: &[u8]) -> Vec<u8> {
     let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
     let names: Vec<&[u8]> = names.collect();

@@ -1,4 +1,4 @@
-//! What was asked for, in the words of the layers below `vfs`.
+//! Translates the request into the settings of the layers below `vfs`.
 
 use std::io::Write;
 
@@ -26,7 +26,7 @@ pub(super) fn ssh_config(
             Transport::Passive => ssh::Transport::Passive,
         },
         ssh_command: options.command.clone(),
-        // ssh takes the first of two.
+        // ssh uses the first of two values.
         args: [own_arguments, &options.arguments].concat(),
         sftp_server: sftp_server.transpose()?,
         password,
@@ -34,7 +34,7 @@ pub(super) fn ssh_config(
     })
 }
 
-/// One line from standard input; asked for, and not shown, if that is a terminal.
+/// Reads the password from standard input; on a terminal with a prompt and without echo.
 pub(super) fn password() -> Result<ssh::Password, Problem> {
     let problem = |why: String| Problem::new("password", why);
     let stdin = std::io::stdin();
@@ -44,8 +44,8 @@ pub(super) fn password() -> Result<ssh::Password, Problem> {
     }
     let read = ssh::Password::read(&stdin).map_err(|error| problem(error.to_string()))?;
     read.ok_or_else(|| {
-        problem("none on standard input".into())
-            .hint("with password_stdin the first line of standard input is the password")
+        problem("standard input is empty".into())
+            .hint("password_stdin reads the password from the first line of standard input")
     })
 }
 
@@ -73,7 +73,7 @@ pub(super) fn host_config(request: &MountRequest, base: Vec<u8>) -> host::Config
 pub(super) fn steady_config(request: &MountRequest, name: String) -> steady::Config {
     steady::Config {
         patience: match request.patience {
-            // There is nothing to wait for.
+            // Nothing blocks here.
             _ if !request.host.reconnect => steady::Patience::None,
             Patience::Hard => steady::Patience::Hard,
             Patience::Soft(time) => steady::Patience::Soft(time),

@@ -1,13 +1,13 @@
-//! What one branch's absolute links and owners mean in a tree of several.
+//! Translates the absolute links and the owners of one branch of a union.
 //!
-//! A mount of one host leaves both to `vfs`, which knows one remote root and one login. Branches
-//! have one each, so they are translated here, where it is known which branch it is:
+//! With a single host, `vfs` does both: it knows one remote root and one login. In a union each branch
+//! has its own, so they are translated here, below the union:
 //!
-//! - The target of a link that is absolute and below the branch's root there becomes relative to
-//!   the link. Both are in the same branch, so that it leads to the same file in the mount.
-//! - With `idmap=user` the login's ids there become those of the local user, and back.
+//! - An absolute link target below the branch's remote root becomes relative to the link. Both are in
+//!   the same branch, so that the link leads to the same file in the mount.
+//! - With `idmap=user`, the ids of the remote login become those of the local user, and back.
 //!
-//! Roots and logins are asked for when they are needed, since a host may be away at first.
+//! Roots and logins are queried when needed, since a host may be unreachable at first.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use bytes::Bytes;
 use host::Host;
 use tokio::sync::OnceCell;
 
-/// One branch, translated.
+/// A branch with translated links and owners.
 pub(super) struct View {
     inner: Arc<dyn Remote>,
     roots: Option<Roots>,
     owners: Option<Owners>,
 }
 
-/// Where the branch's root is on its own machine.
+/// The path of the branch's root on its own host.
 pub(super) enum Roots {
-    /// As each of these hosts has it, once it is known.
+    /// As reported by these hosts, once known.
     OfHosts(Vec<Arc<Host>>),
     /// An absolute path without links in it.
     Known(Vec<u8>),
 }
 
-/// Whose ids are the local user's.
+/// The login whose ids are those of the local user.
 pub(super) struct Owners {
     hosts: Vec<Arc<Host>>,
     map: OnceCell<vfs::IdMap>,
@@ -48,7 +48,7 @@ impl View {
         View { inner, roots, owners }
     }
 
-    /// Nothing awaits anything once the login is known.
+    /// Once the login is known, this does not wait.
     async fn attr_here(&self, attr: Attr) -> Result<Attr> {
         match &self.owners {
             None => Ok(attr),
@@ -83,7 +83,7 @@ impl Roots {
 }
 
 impl Owners {
-    /// Asks the hosts when it has to, the first that answers.
+    /// Queries the hosts if necessary, until one answers.
     pub fn of_login(hosts: Vec<Arc<Host>>) -> Owners {
         Owners { hosts, map: OnceCell::new() }
     }
@@ -127,7 +127,7 @@ impl Remote for View {
     }
 
     async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
-        // Before the batch is taken, which would be lost if this failed or were dropped.
+        // Before the batch is fetched, which would be lost if this failed or were dropped.
         let map = match &self.owners {
             Some(owners) => Some(owners.map().await?),
             None => None,
@@ -150,7 +150,7 @@ impl Remote for View {
         if self.owners.is_none() {
             return Ok(opened);
         }
-        // Given back if the caller leaves, or if the login is not told.
+        // Closed if the caller is cancelled, or if the login cannot be queried.
         let handle = Given { inner: self.inner.as_ref(), fh: Some(opened.fh) };
         let attr = self.attr_here(opened.attr).await?;
         Ok(Opened { fh: handle.keep(), attr })
@@ -243,7 +243,7 @@ impl Remote for View {
         self.inner.locate(path).await
     }
 
-    /// Owners are of no account for a digest.
+    /// A digest does not depend on owners.
     async fn digest(
         &self,
         path: &RemotePath,
@@ -271,7 +271,7 @@ impl Remote for View {
     }
 }
 
-/// A handle that is closed unless it is kept.
+/// A guard that closes a handle unless it is taken.
 struct Given<'a> {
     inner: &'a dyn Remote,
     fh: Option<Fh>,

@@ -1,4 +1,4 @@
-//! The status of a mount, put together from its layers. Waits for nothing.
+//! Collects the status of a mount from its layers. Waits for nothing.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,7 +17,7 @@ use crate::sources::PoolMode;
 use crate::stack::disk::Disk;
 use crate::stack::{Source, Stack};
 
-/// How the mount is that shows `stack` through `vfs` and `adapter` since `mounted`.
+/// The status of the mount of `stack` through `vfs` and `adapter`, mounted at `mounted`.
 pub fn status(stack: &Stack, vfs: &Vfs, adapter: &Adapter, mounted: Instant) -> MountStatus {
     let (opened_through, lost) = (adapter.opened_through(), adapter.ending().lost(vfs));
     let figures = vfs.figures();
@@ -119,7 +119,7 @@ fn source(source: &Source, usual_pool: PoolMode) -> SourceStatus {
         None if is_idle => State::Idle,
         None => State::Connected,
     };
-    // What a single host has to say is more than the number of an error.
+    // The reason reported by a host is more specific than an error number.
     let said = hosts.iter().find_map(|host| host.why.clone());
     SourceStatus {
         source: source.spec.shown(),
@@ -172,14 +172,14 @@ fn host(name: &str, host: &Host, gateway: Option<&GatewayStatus>) -> HostStatus 
     status
 }
 
-/// The pool knows whether it uses a gateway, and since when it does not.
+/// Adds the pool's state of a gateway: whether it is used, and since when it is not.
 fn as_gateway(status: &mut HostStatus, gateway: &GatewayStatus) {
     match &gateway.state {
         replicas::State::Well => return,
         replicas::State::Returning => status.state = State::Returning,
         replicas::State::LeftOut(why) => {
             status.state = State::LeftOut;
-            // ssh's own words, where it is ssh that failed.
+            // If ssh failed, its own message is kept.
             status.why.get_or_insert_with(|| why.to_string());
         }
     }
@@ -210,7 +210,7 @@ fn session(told: &host::SessionStatus) -> SessionStatus {
     }
 }
 
-/// What failed, without the hints that follow on lines of their own.
+/// The failure without the hints on the following lines.
 fn in_one_line(why: &str) -> String {
     printable(why.lines().next().unwrap_or_default())
 }

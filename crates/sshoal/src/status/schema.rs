@@ -1,9 +1,8 @@
-//! What a mount tells about itself: the values that its daemon sends and `sshoal status --json`
-//! prints.
+//! The status of a mount: the values that its daemon sends and `sshoal status --json` prints.
 //!
-//! Others read this. Fields may be added; none changes its name, its meaning or its unit, and a
-//! value that is not known is `null`. Words for the user are escaped. Times are how long something
-//! has been so, since the clocks of two processes need not agree.
+//! Other programs read this. Fields may be added; none changes its name, meaning or unit, and an
+//! unknown value is `null`. Text for the user is escaped. Times are durations, since the clocks of
+//! two processes may differ.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,36 +10,35 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MountStatus {
-    /// The version of the daemon's program.
+    /// Version of the daemon.
     pub version: String,
-    /// The daemon's process.
+    /// Process id of the daemon.
     pub pid: u32,
-    /// How long it has been mounted, in milliseconds.
+    /// Time since the mount was created, in milliseconds.
     pub up_ms: u64,
-    /// How several sources are one tree; `null` for a plain mount of one, to which no branch can
-    /// be added.
+    /// The union's policies; `null` for a mount of a single source, to which no branch can be added.
     pub union: Option<UnionStatus>,
-    /// The sources, in the order of search.
+    /// The sources, in search order.
     pub sources: Vec<SourceStatus>,
-    /// What was acknowledged to applications and is not at the servers yet.
+    /// Data acknowledged to applications that the servers have not acknowledged yet.
     pub unwritten: Unwritten,
-    /// What was acknowledged to applications and will never be there, if there is something.
+    /// Data acknowledged to applications that could not be written, if any, in words.
     pub lost: Option<String>,
-    /// What is open.
+    /// Open files and directories.
     pub open: OpenStatus,
-    /// What is kept in memory.
+    /// The cache in memory.
     pub cache: CacheStatus,
-    /// What is kept on this machine's disk; `null` for a mount without such a cache.
+    /// The disk cache; `null` for a mount without one.
     pub disk: Option<DiskStatus>,
 }
 
-/// How several sources are one tree.
+/// The policies of a union.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UnionStatus {
-    /// Where something new is made: `epff`, `ff`, `epmfs`, `mfs` or `rand`.
+    /// Where new files are created: `epff`, `ff`, `epmfs`, `mfs` or `rand`.
     pub create: String,
-    /// What a change is made to: `first` or `all`.
+    /// To which branches a change applies: `first` or `all`.
     pub action: String,
 }
 
@@ -50,44 +48,44 @@ pub struct UnionStatus {
 pub struct SourceStatus {
     /// As the user wrote it, escaped.
     pub source: String,
-    /// The directory of the mount in which it is shown, escaped; empty for the mount's root.
+    /// Where in the mount the source appears, escaped; empty for the mount's root.
     pub place: String,
     /// `rw`, `ro` or `nc`.
     pub mode: String,
     /// `required` or `optional`.
     pub presence: String,
-    /// How it is.
+    /// The state of the connection.
     pub state: State,
-    /// For how long it has been so, in milliseconds.
+    /// Time in this state, in milliseconds.
     pub state_ms: Option<u64>,
-    /// Why, where it is not as it should be.
+    /// The reason, if the state is a failure.
     pub why: Option<String>,
-    /// Calls that wait for it to come back.
+    /// Calls that wait for the connection.
     pub waiting_calls: u64,
-    /// Bytes of writes that the server has not acknowledged, and that are sent again if need be.
+    /// Bytes written that the server has not acknowledged; they are sent again after a reconnect.
     pub unacknowledged_bytes: u64,
-    /// Files with writes that are not proven to be on the server's disk.
+    /// Files with writes that may not be on the server's disk yet.
     pub unsynced_files: u64,
-    /// How the gateways of a pool share the work (`balance`, `hash` or `failover`); `null` where
-    /// there is no pool.
+    /// How the gateways of a pool share requests (`balance`, `hash` or `failover`); `null` without a
+    /// pool.
     pub pool: Option<String>,
-    /// The host, or the gateways; none for a directory of this machine.
+    /// The host, or the gateways; empty for a local directory.
     pub hosts: Vec<HostStatus>,
 }
 
-/// How a source, or a host, is.
+/// The state of a source or a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// It answers.
+    /// Connected, and the server answers.
     Connected,
-    /// It cannot be reached; calls that need it wait or fail.
+    /// Unreachable; calls that need it wait or fail.
     Reconnecting,
-    /// It cannot be reached, or answers nothing, and the others do without it.
+    /// Ejected: unreachable or not answering; requests go to the others.
     LeftOut,
-    /// It was left out, answers again, and gets few requests for a while.
+    /// Readmitted: it answers again, and gets few requests for a while.
     Returning,
-    /// There is no connection, and nobody has needed one.
+    /// Not connected, because no call has needed a connection yet.
     #[default]
     Idle,
 }
@@ -96,21 +94,21 @@ pub enum State {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostStatus {
-    /// As the user calls it, escaped.
+    /// As the user wrote it, escaped.
     pub host: String,
-    /// How it is.
+    /// The state of its first session.
     pub state: State,
-    /// For how long it has been so, in milliseconds.
+    /// Time in this state, in milliseconds.
     pub state_ms: Option<u64>,
-    /// Why, where it is not as it should be.
+    /// The reason, if the state is a failure.
     pub why: Option<String>,
-    /// What the way there and back takes at best, in microseconds.
+    /// Minimum round-trip time, in microseconds.
     pub round_trip_us: Option<u64>,
-    /// What small requests take at present, in microseconds; of gateways only.
+    /// Current latency of small requests, in microseconds; of gateways only.
     pub latency_us: Option<u64>,
-    /// Sessions at most.
+    /// Maximum number of sessions.
     pub max_sessions: u64,
-    /// Those that there are, or that are being made.
+    /// The sessions that exist or are being established.
     pub sessions: Vec<SessionStatus>,
 }
 
@@ -118,50 +116,50 @@ pub struct HostStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SessionStatus {
-    /// Its place among the sessions of the host; the first is for metadata.
+    /// Index among the sessions of the host; session 0 carries metadata.
     pub slot: u64,
-    /// How it is.
+    /// The state.
     pub state: SessionState,
-    /// For how long it has been up, in milliseconds.
+    /// Time since the login, in milliseconds.
     pub up_ms: Option<u64>,
-    /// Requests without an answer.
+    /// Requests in flight.
     pub in_flight: u64,
-    /// For how long there have been some without one byte from the server, in milliseconds.
+    /// Time since the last byte from the server while requests are in flight, in milliseconds.
     pub silent_ms: u64,
-    /// Why it is not up.
+    /// The reason, if the session is not up.
     pub why: Option<String>,
 }
 
-/// How a session is.
+/// The state of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SessionState {
-    /// It is being made.
+    /// Being established.
     #[default]
     Connecting,
-    /// It serves.
+    /// Established.
     Up,
-    /// It has ended.
+    /// Ended.
     Lost,
-    /// It could not be made.
+    /// Could not be established.
     Failed,
 }
 
-/// What was acknowledged to applications and is not at the servers yet.
+/// Data acknowledged to applications that the servers have not acknowledged yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Unwritten {
     /// Bytes.
     pub bytes: u64,
-    /// Bytes at most: then writers wait.
+    /// Number of bytes at which writers wait.
     pub limit_bytes: u64,
-    /// Files that they belong to.
+    /// Files with such bytes.
     pub files: u64,
-    /// Changes of attributes.
+    /// Attribute changes.
     pub changes: u64,
 }
 
-/// What is open.
+/// Open files and directories.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpenStatus {
@@ -171,97 +169,96 @@ pub struct OpenStatus {
     pub directories: u64,
 }
 
-/// What is kept in memory.
+/// The cache in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheStatus {
     /// Inodes that the kernel remembers.
     pub inodes: u64,
-    /// Names in listings.
+    /// Names in cached listings.
     pub listed_names: u64,
-    /// Bytes that these take.
+    /// Memory used by the cached listings.
     pub listed_bytes: u64,
-    /// Bytes of small files that nobody has read yet.
+    /// Bytes of prefetched small files that were not read yet.
     pub fetched_bytes: u64,
 }
 
-/// The cache on this machine's disk. Counts are of this mount since it was made.
+/// The disk cache. Counts are those of this mount since it was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DiskStatus {
-    /// Where it is, escaped.
+    /// The directory, escaped.
     pub dir: String,
-    /// It is used, and written to.
+    /// Whether the cache is in use and writable.
     pub on: bool,
-    /// Why not.
+    /// The reason, if it is not.
     pub why: Option<String>,
-    /// Bytes that it takes, of all mounts that share it.
+    /// Size of the cache, which several mounts may share.
     pub used_bytes: u64,
-    /// Bytes that it may take.
+    /// Maximum size of the cache.
     pub limit_bytes: u64,
-    /// Opens to read whose content was here.
+    /// Opens for reading that were served from the cache.
     pub hits: u64,
-    /// Opens to read that went to the server.
+    /// Opens for reading that went to the server.
     pub misses: u64,
-    /// Bytes read from here.
+    /// Bytes read from the cache.
     pub read_here_bytes: u64,
     /// Bytes read from servers.
     pub read_there_bytes: u64,
-    /// Contents that were completed.
+    /// Contents that were cached completely.
     pub completed: u64,
-    /// Files that changed while they were fetched, and were not kept.
+    /// Files that changed while being fetched, and were not cached.
     pub changed_meanwhile: u64,
-    /// Bytes that were not kept since the disk was too slow.
+    /// Bytes not cached because the disk was too slow.
     pub left_out_bytes: u64,
-    /// Opens of files that are too large to be kept.
+    /// Opens of files that are too large for the cache.
     pub too_large: u64,
-    /// Contents and records that were found damaged, and thrown away.
+    /// Contents and records that were damaged, and removed.
     pub damaged: u64,
-    /// Questions that could not be answered offline.
+    /// Requests that could not be answered offline.
     pub missed_offline: u64,
-    /// Opens that were left to the kernel, which then reads by itself.
+    /// Opens with passthrough: the kernel reads the cached file directly.
     pub opened_through: u64,
 }
 
-/// A mount as seen from outside, with or without an answer of its daemon.
+/// A mount, with or without an answer of its daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SeenMount {
-    /// Where it is mounted, escaped.
+    /// The mount point, escaped.
     pub mountpoint: String,
-    /// What the table of mounts says is mounted, escaped.
+    /// The source in the mount table, escaped.
     pub source: String,
     /// The user who mounted it.
     pub owner: Option<u32>,
-    /// What became of asking its daemon.
+    /// The result of querying the daemon.
     pub daemon: Daemon,
-    /// The daemon's process, as its record says.
+    /// Process id of the daemon, from its record.
     pub pid: Option<u32>,
-    /// Why there is a daemon although it is not mounted here, escaped; not there if it is.
+    /// Why a daemon runs although nothing is mounted here, escaped; absent if it is mounted.
     pub unmounted: Option<String>,
-    /// Words about `daemon`, where it has not answered.
+    /// The reason, if the daemon did not answer.
     pub why: Option<String>,
-    /// What it answered.
+    /// The status, if the daemon answered.
     pub status: Option<Box<MountStatus>>,
 }
 
-/// What became of asking a daemon.
+/// The result of querying a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Daemon {
-    /// It has answered.
+    /// It answered.
     Answers,
-    /// It lives and does not answer.
+    /// It runs but does not answer.
     Hangs,
-    /// It is gone, or cannot be found.
+    /// It has ended, or cannot be found.
     Dead,
-    /// It lives and cannot be asked: of a version that had no status, or of one that speaks
-    /// otherwise.
+    /// It runs but cannot be queried: its version has no status, or another protocol.
     Mute,
-    /// It is somebody else's.
+    /// It belongs to another user.
     NotAllowed,
 }
 
-/// All that `sshoal status --json` prints.
+/// The output of `sshoal status --json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Document {
     /// [`SCHEMA`].
@@ -270,5 +267,5 @@ pub struct Document {
     pub mounts: Vec<SeenMount>,
 }
 
-/// Changed when a field changes its name, its meaning or its unit.
+/// Incremented when a field changes its name, its meaning or its unit.
 pub const SCHEMA: u32 = 1;

@@ -1,19 +1,19 @@
-//! What `sshoal status` says to people: a few lines a mount, aligned.
+//! The text of `sshoal status`: a few aligned lines per mount.
 //!
-//! All words that come from a daemon, which may be another user's, are escaped here once more.
+//! All text from a daemon is escaped again, since the daemon may be another user's.
 
 use std::fmt::Write as _;
 
 use super::schema::{
     Daemon, DiskStatus, HostStatus, MountStatus, SeenMount, SessionState, SourceStatus, State,
 };
-use super::units::{bytes, count, duration, latency};
+use crate::quantity::{bytes, count, duration, latency};
 use crate::report::printable;
 
-/// Requests that wait for longer than this without a word from the server are worth a line.
+/// A server that has been silent for longer than this while requests wait is reported.
 const SILENCE_MS: u64 = 1000;
 
-/// All of it.
+/// The text for all mounts.
 pub fn render(mounts: &[SeenMount]) -> String {
     let all: Vec<String> = mounts.iter().map(mount).collect();
     all.join("\n")
@@ -34,11 +34,11 @@ fn mount(mount: &SeenMount) -> String {
 
 fn unanswered(mount: &SeenMount) -> String {
     let what = match mount.daemon {
-        Daemon::Answers => "answered nothing",
-        Daemon::Hangs => "does not answer",
-        Daemon::Dead => "gone",
-        Daemon::Mute => "cannot be asked",
-        Daemon::NotAllowed => "not yours to ask",
+        Daemon::Answers => "sent an empty reply",
+        Daemon::Hangs => "not responding",
+        Daemon::Dead => "dead",
+        Daemon::Mute => "cannot be queried",
+        Daemon::NotAllowed => "not permitted",
     };
     let pid = mount.pid.map_or_else(String::new, |pid| format!("{pid}, "));
     let why = mount.why.as_deref().map_or_else(String::new, |why| format!(": {}", printable(why)));
@@ -72,7 +72,7 @@ fn status(out: &mut String, status: &MountStatus) {
     let limit = bytes(unwritten.limit_bytes);
     let words = match unwritten.bytes {
         0 => "nothing".to_owned(),
-        some => format!("{} in {} (at most {limit})", bytes(some), count(unwritten.files, "file")),
+        some => format!("{} in {} (limit {limit})", bytes(some), count(unwritten.files, "file")),
     };
     fact(out, "unwritten", &words);
     status.lost.iter().for_each(|lost| fact(out, "lost", &printable(lost).to_string()));
@@ -82,7 +82,11 @@ fn status(out: &mut String, status: &MountStatus) {
     let cache = &status.cache;
     let (inodes, names) = (count(cache.inodes, "inode"), count(cache.listed_names, "listed name"));
     let (listed, fetched) = (bytes(cache.listed_bytes), bytes(cache.fetched_bytes));
-    fact(out, "kept", &format!("{inodes}; {names} ({listed}); {fetched} of files read ahead"));
+    fact(
+        out,
+        "cached",
+        &format!("{inodes}; {names} ({listed}); {fetched} of file data prefetched"),
+    );
     status.disk.iter().for_each(|disk| self::disk(out, disk));
 }
 
@@ -96,7 +100,7 @@ fn disk(out: &mut String, disk: &DiskStatus) {
         &match (disk.on, disk.limit_bytes) {
             (true, _) => format!("{used} of {limit} in {dir}"),
             (false, 0) => format!("off: {why}"),
-            (false, _) => format!("not written to: {why}; {used} of {limit} in {dir}"),
+            (false, _) => format!("read-only: {why}; {used} of {limit} in {dir}"),
         },
     );
     if disk.limit_bytes == 0 {
@@ -105,31 +109,32 @@ fn disk(out: &mut String, disk: &DiskStatus) {
     let (here, there) = (bytes(disk.read_here_bytes), bytes(disk.read_there_bytes));
     let opens = disk.hits + disk.misses;
     let mut facts = vec![
-        format!("{} of {} from disk", disk.hits, count(opens, "open")),
-        format!("{here} read from disk, {there} from the server"),
+        format!("{} of {} served from the disk cache", disk.hits, count(opens, "open")),
+        format!("{here} read from the cache, {there} from the server"),
     ];
     if disk.opened_through > 0 {
-        facts.push(format!("{} read by the kernel itself", count(disk.opened_through, "open")));
+        facts.push(format!("{} by kernel passthrough", count(disk.opened_through, "open")));
     }
     if disk.damaged > 0 {
-        facts.push(format!("{} damaged", count(disk.damaged, "piece")));
+        facts.push(format!("{} damaged", count(disk.damaged, "chunk")));
     }
     if disk.changed_meanwhile > 0 {
-        facts.push(format!("{} changed while fetched", count(disk.changed_meanwhile, "file")));
+        facts
+            .push(format!("{} changed while being fetched", count(disk.changed_meanwhile, "file")));
     }
     if disk.left_out_bytes > 0 {
-        facts.push(format!("{} not kept, the disk being slow", bytes(disk.left_out_bytes)));
+        facts.push(format!("{} not cached because the disk is slow", bytes(disk.left_out_bytes)));
     }
     if disk.too_large > 0 {
-        facts.push(format!("{} of files that are too large for it", count(disk.too_large, "open")));
+        facts.push(format!("{} of files too large for the cache", count(disk.too_large, "open")));
     }
     if disk.missed_offline > 0 {
-        facts.push(format!("{} offline without an answer", count(disk.missed_offline, "question")));
+        facts.push(format!("{} not answerable offline", count(disk.missed_offline, "request")));
     }
     fact(out, "", &facts.join("; "));
 }
 
-/// The branches alone, a line each.
+/// The branches, one line each.
 pub fn branch_list(status: &MountStatus) -> String {
     table(&status.sources).into_iter().map(|line| line + "\n").collect()
 }
@@ -142,7 +147,7 @@ fn branches(out: &mut String, sources: &[SourceStatus]) {
     }
 }
 
-/// A line for each source: what it is called, what it is, and how.
+/// One line per source: name, mode, presence and state, in columns.
 fn table(sources: &[SourceStatus]) -> Vec<String> {
     let rows: Vec<[String; 3]> = sources
         .iter()
@@ -171,7 +176,7 @@ fn source_state(source: &SourceStatus) -> String {
     words
 }
 
-/// A state; for how long and why are told where it is not as it should be.
+/// A state, with its duration and reason if it is a failure.
 fn state(state: State, ms: Option<u64>, why: Option<&str>) -> String {
     let word = match state {
         State::Connected => return "connected".to_owned(),
@@ -189,21 +194,21 @@ fn host(out: &mut String, host: &HostStatus) {
     let up = host.sessions.iter().filter(|session| session.state == SessionState::Up).count();
     let mut facts = vec![format!("{up} of {}", count(host.max_sessions, "session"))];
     facts.extend(host.round_trip_us.map(|us| format!("round trip {}", latency(us))));
-    facts.extend(host.latency_us.map(|us| format!("answers in {}", latency(us))));
-    let under_way: u64 = host.sessions.iter().map(|session| session.in_flight).sum();
-    if under_way > 0 {
-        facts.push(format!("{} under way", count(under_way, "request")));
+    facts.extend(host.latency_us.map(|us| format!("latency {}", latency(us))));
+    let in_flight: u64 = host.sessions.iter().map(|session| session.in_flight).sum();
+    if in_flight > 0 {
+        facts.push(format!("{} in flight", count(in_flight, "request")));
     }
     let silent = host.sessions.iter().map(|session| session.silent_ms).max().unwrap_or_default();
     if silent >= SILENCE_MS {
-        facts.push(format!("nothing heard for {}", duration(silent)));
+        facts.push(format!("silent for {}", duration(silent)));
     }
     if !matches!(host.state, State::Connected | State::Idle) {
         facts.push(state(host.state, host.state_ms, host.why.as_deref()));
     }
     let _ = writeln!(out, "      {}: {}", printable(&host.host), facts.join(", "));
     for session in host.sessions.iter().skip(1) {
-        // The first one's trouble is the host's.
+        // A failure of the first session is reported as the host's.
         if let Some(why) = &session.why {
             let _ = writeln!(out, "        session {}: {}", session.slot, printable(why));
         }

@@ -14,25 +14,25 @@ use crate::report::{Problem, printable};
 /// Behind the help of `pull`.
 pub const PULL_EXAMPLES: &str = "\
 Examples:
-  sshoal pull host:project .                     the directory project, into this one
-  sshoal pull host:project/ copy                 what is in it, as copy
-  sshoal pull --exclude '*.o' --delete h:src/ s  a mirror without objects
-  sshoal pull gw1,gw2:/data/set /scratch         through two gateways at once
-  sshoal pull -n -v host:project .               what would be done
+  sshoal pull host:project .                     copy directory project to ./project
+  sshoal pull host:project/ copy                 copy the contents of project to ./copy
+  sshoal pull --exclude '*.o' --delete h:src/ s  mirror without object files
+  sshoal pull gw1,gw2:/data/set /scratch         copy through two gateways in parallel
+  sshoal pull -n -v host:project .               list what would be copied
 
-Exit status: 0 all is there, 1 some entries failed, 2 the command line is wrong, 3 it could not
-begin, or the connection was lost for good, 130 it was interrupted. See docs/transfer.md.";
+Exit status: 0 success, 1 some entries failed, 2 wrong command line, 3 the copy could not start or
+the connection was lost permanently, 130 interrupted. See docs/transfer.md.";
 
 /// Behind the help of `push`.
 pub const PUSH_EXAMPLES: &str = "\
 Examples:
-  sshoal push project host:backup                the directory project, into backup
-  sshoal push project/ host:copy                 what is in it, as copy
-  sshoal push -J gate --delete site/ me@web:www  a mirror, through a jump host
-  sshoal push -n -v project host:                what would be done
+  sshoal push project host:backup                copy directory project to backup/project
+  sshoal push project/ host:copy                 copy the contents of project to copy
+  sshoal push -J gate --delete site/ me@web:www  mirror through a jump host
+  sshoal push -n -v project host:                list what would be copied
 
-Exit status: 0 all is there, 1 some entries failed, 2 the command line is wrong, 3 it could not
-begin, or the connection was lost for good, 130 it was interrupted. See docs/transfer.md.";
+Exit status: 0 success, 1 some entries failed, 2 wrong command line, 3 the copy could not start or
+the connection was lost permanently, 130 interrupted. See docs/transfer.md.";
 
 /// Options of both, as clap reads them.
 #[derive(Debug, Args)]
@@ -41,104 +41,104 @@ pub struct Arguments {
     #[arg(required = true, num_args = 1.., value_name = "SOURCE... TARGET")]
     pub operands: Vec<OsString>,
 
-    /// How it comes over
+    /// How to copy
     #[arg(long, value_enum, default_value_t = Engine::Auto, help_heading = "How")]
     pub engine: Engine,
     /// Compress a stream: auto, never, zstd or gzip
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = compress,
         help_heading = "How")]
     pub compress: Compress,
-    /// Tell what would be done, and do nothing
+    /// Show what would be done, and change nothing
     #[arg(short = 'n', long, help_heading = "How")]
     pub dry_run: bool,
-    /// Read each file back and compare it
+    /// Read each copied file back and compare it
     #[arg(long, help_heading = "How")]
     pub verify: bool,
-    /// Write each file to the target's disk (fsync) before it gets its name
+    /// Write each file to the target's disk (fsync) before giving it its name
     #[arg(long, help_heading = "How")]
     pub fsync: bool,
-    /// Do not keep what is not whole for the next run
+    /// Do not keep incomplete files for the next run to resume
     #[arg(long, help_heading = "How")]
     pub no_partial: bool,
-    /// Keep it, as is usual
+    /// Keep incomplete files for the next run to resume (default)
     #[arg(long, conflicts_with = "no_partial", hide = true)]
     pub partial: bool,
 
-    /// Always so: directories, links, modes, times, and owners where allowed
+    /// Copy directories, links, modes, times, and owners where allowed (always on)
     #[arg(short = 'a', long, hide = true)]
     pub archive: bool,
-    /// Always so
+    /// Copy directories recursively (always on)
     #[arg(short = 'r', long, hide = true)]
     pub recursive: bool,
-    /// Always so, where it makes a copy faster
+    /// Compress where that makes the copy faster (always on)
     #[arg(short = 'z', hide = true)]
     pub rsync_compress: bool,
-    /// What rsync calls `--partial --progress`
+    /// rsync's --partial --progress
     #[arg(short = 'P', hide = true)]
     pub partial_progress: bool,
-    /// rsync's word for `ssh_command`
+    /// rsync's name for -o ssh_command=COMMAND
     #[arg(short = 'e', long = "rsh", value_name = "COMMAND", hide = true)]
     pub rsh: Option<OsString>,
-    /// rsync's limit of the rate
+    /// rsync's rate limit (not supported)
     #[arg(long, value_name = "RATE", hide = true)]
     pub bwlimit: Option<OsString>,
     /// Preserve hard links
     #[arg(short = 'H', long, help_heading = "What is kept")]
     pub hard_links: bool,
-    /// Keep extended attributes of users (user.*)
+    /// Preserve extended attributes of users (user.*)
     #[arg(short = 'X', long, help_heading = "What is kept")]
     pub xattrs: bool,
-    /// Keep all extended attributes, also those that give rights: capabilities, access lists
+    /// Preserve all extended attributes, including capabilities and access control lists
     #[arg(long, help_heading = "What is kept")]
     pub all_xattrs: bool,
-    /// Keep set-user-ID and set-group-ID bits of files whose owner and group are kept
+    /// Preserve set-user-ID and set-group-ID bits of files whose owner and group are preserved
     #[arg(long, help_heading = "What is kept")]
     pub keep_setid: bool,
-    /// Make holes of zeros
+    /// Turn blocks of zeros into holes
     #[arg(short = 'S', long, help_heading = "What is kept")]
     pub sparse: bool,
-    /// Copy devices and pipes, too
+    /// Also copy device files and named pipes
     #[arg(long, help_heading = "What is kept")]
     pub devices: bool,
-    /// Leave owners to the login at the target
+    /// Do not preserve owners: all files belong to the user at the target
     #[arg(long, conflicts_with_all = ["uid_map", "gid_map"], help_heading = "What is kept")]
     pub no_owner: bool,
-    /// A user id at the source, and what it becomes
+    /// Change the user id FROM at the source to TO at the target
     #[arg(long, value_name = "FROM:TO", value_parser = ids, help_heading = "What is kept")]
     pub uid_map: Vec<(u32, u32)>,
-    /// A group id at the source, and what it becomes
+    /// Change the group id FROM at the source to TO at the target
     #[arg(long, value_name = "FROM:TO", value_parser = ids, help_heading = "What is kept")]
     pub gid_map: Vec<(u32, u32)>,
 
-    /// Compare by digest, not by size and time
+    /// Compare files by digest instead of size and modification time
     #[arg(short = 'c', long, help_heading = "What is copied")]
     pub checksum: bool,
-    /// Skip what is newer at the target
+    /// Skip files that are newer at the target
     #[arg(short = 'u', long, help_heading = "What is copied")]
     pub update: bool,
-    /// Only update what is at the target
+    /// Only update files that exist at the target
     #[arg(long, help_heading = "What is copied")]
     pub existing: bool,
     /// Stay on the source's file system
     #[arg(short = 'x', long, help_heading = "What is copied")]
     pub one_file_system: bool,
-    /// Delete at the target what the sources do not have, after all was copied
+    /// Delete entries at the target that the sources do not have, after copying
     #[arg(long, conflicts_with = "existing", help_heading = "What is copied")]
     pub delete: bool,
     /// Delete nothing if more than N entries would be deleted
     #[arg(long, value_name = "N", requires = "delete", help_heading = "What is copied")]
     pub max_delete: Option<u64>,
-    /// What is left out.
+    /// Patterns of entries to leave out.
     #[command(flatten)]
     pub rules: Rules,
 
-    /// ssh's configuration file
+    /// Configuration file of ssh
     #[arg(short = 'F', value_name = "FILE", help_heading = "ssh")]
     pub config: Option<PathBuf>,
-    /// Port
+    /// Port of the SSH server
     #[arg(short = 'p', value_name = "PORT", help_heading = "ssh")]
     pub port: Option<OsString>,
-    /// Let ssh compress
+    /// Compress the connection (ssh -C)
     #[arg(short = 'C', help_heading = "ssh")]
     pub ssh_compression: bool,
     /// Identity file
@@ -147,39 +147,39 @@ pub struct Arguments {
     /// Jump host
     #[arg(short = 'J', value_name = "HOST", help_heading = "ssh")]
     pub jump: Option<OsString>,
-    /// Options of ssh, and those of a mount that concern the connection
+    /// Options of ssh, and mount options about the connection
     #[arg(short = 'o', value_name = "OPTION", help_heading = "ssh")]
     pub options: Vec<OsString>,
 
-    /// Name each entry
+    /// Show each entry
     #[arg(short = 'v', long, help_heading = "What is shown")]
     pub verbose: bool,
-    /// Tell what the program does
+    /// Show debug messages
     #[arg(long, help_heading = "What is shown")]
     pub debug: bool,
-    /// Nothing but problems
+    /// Show problems only
     #[arg(short = 'q', long, conflicts_with_all = ["verbose", "progress"],
         help_heading = "What is shown")]
     pub quiet: bool,
-    /// One JSON object a line, on standard output
+    /// Print JSON to standard output, one object per line
     #[arg(long, conflicts_with = "quiet", help_heading = "What is shown")]
     pub json: bool,
-    /// All figures at the end
+    /// Show detailed statistics at the end
     #[arg(long, help_heading = "What is shown")]
     pub stats: bool,
-    /// A progress bar, even if standard error is no terminal
+    /// Show a progress bar even if standard error is not a terminal
     #[arg(long, help_heading = "What is shown")]
     pub progress: bool,
 }
 
-/// How it comes over.
+/// How to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
-    /// What is fastest for it
+    /// Choose the fastest
     Auto,
-    /// One stream by the server's tar; only for what is not there yet
+    /// One stream by tar on the server; only for targets that do not exist yet
     Tar,
-    /// Requests over several sessions; needs no commands
+    /// SFTP requests over several sessions; runs no commands on the server
     Sftp,
 }
 
@@ -196,9 +196,9 @@ enum Rule {
 }
 
 const RULES: [(Rule, &str, &str, &str); 3] = [
-    (Rule::Exclude, "exclude", "PATTERN", "Leave out what matches, as in .gitignore"),
-    (Rule::Include, "include", "PATTERN", "But not this; the first pattern that matches counts"),
-    (Rule::From, "exclude-from", "FILE", "Patterns, one a line"),
+    (Rule::Exclude, "exclude", "PATTERN", "Leave out entries that match, as in .gitignore"),
+    (Rule::Include, "include", "PATTERN", "Copy entries that match; the first match decides"),
+    (Rule::From, "exclude-from", "FILE", "Read exclude patterns from FILE, one per line"),
 ];
 
 impl clap::FromArgMatches for Rules {

@@ -186,7 +186,7 @@ fn an_sftp_server_that_is_not_there_or_fails() {
     let place = world.mountpoint();
     let place = place.to_str().unwrap();
     let said = world.refusal(&[&world.source(), place]);
-    assert_says(&said, &["gave no reason (exit status: 3)"]);
+    assert_says(&said, &["ended without a message (exit status: 3)"]);
     let said = world.refusal(&[&world.source(), place, "-o", "sftp_server=/no/such/server"]);
     assert_says(&said, &["/no/such/server"]);
 }
@@ -209,7 +209,7 @@ fn an_ssh_that_is_not_there_or_does_nothing() {
     let place = tempfile::tempdir().unwrap();
     for (body, why) in [
         (None, "No such file or directory"),
-        (Some("exit 0"), "gave no reason (exit status: 0)"),
+        (Some("exit 0"), "ended without a message (exit status: 0)"),
         (Some("echo 'not in the mood' >&2; exit 7"), "not in the mood"),
         (Some("kill -9 $$"), "signal"),
     ] {

@@ -88,7 +88,7 @@ fn a_kept_one_can_be_looked_at_until_it_is_ended() {
     let tree = tree();
     for signal in [Signal::INT, Signal::TERM] {
         let mut demo = Demo::start(&["--keep"], tree.path());
-        let told = demo.read_until("Ctrl-C here ends it");
+        let told = demo.read_until("Ctrl-C ends the demo");
         assert!(told.ends_with(&format!("kill {}", demo.process.pid())), "{told}");
         assert!(fs::read(demo.dir.join("tree/it's a/file")).unwrap() == pattern(100_000));
         fs::write(demo.dir.join("work/mine"), b"mine").unwrap();

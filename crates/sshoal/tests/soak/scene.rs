@@ -26,7 +26,7 @@ const MOST_LINES: usize = 40;
 /// Of what it says about its connections, which end all the time.
 const ORDINARY: [&str; 5] = [
     "session ended: ",
-    "the link or the server went away",
+    "the network or the server failed",
     "client_loop: ",
     "Connection ",
     "note: ",

@@ -1,11 +1,11 @@
-//! `sshoal demo`: what this program does, shown on a private server with throw-away keys.
+//! `sshoal demo`: demonstrates the program on a private server with temporary keys.
 //!
-//! Every step is a command that a user could type, its output, and what it proves; the proof is
-//! checked, and a step that does not hold ends the demo with an error. Nothing of the user's own
-//! ssh is read or changed.
+//! Every step is a command that a user could type, its output, and a statement about the result; the
+//! statement is checked, and if it is false the demo ends with an error. The user's own ssh files are
+//! neither read nor changed.
 //!
-//! Invariant: whatever ends the demo (its last step, an error, Ctrl-C), the mounts are unmounted,
-//! the server is ended, and the directory is removed, in this order, by the drop of [`Scene`].
+//! Invariant: when the demo ends for any reason (its last step, an error, Ctrl-C), the drop of [`Scene`]
+//! unmounts the mounts, ends the server and removes the directory, in this order.
 
 mod stage;
 mod steps;
@@ -23,28 +23,28 @@ use cli::{Problem, printable};
 use crate::interrupts::Interrupts;
 use stage::Stage;
 
-/// Trees to show, the first that is there.
+/// Directories to mount; the first that exists is used.
 const TREES: [&str; 3] = ["/usr/include", "/usr/share/doc", "/etc"];
 
 /// The server's name in the commands.
 const HOST: &str = "demohost";
 
-/// The mount point of the tree, and the one of the directory to write in.
+/// The mount points of the read-only and of the writable directory.
 const MOUNTS: [&str; 2] = ["tree", "work"];
 
-/// Where it plays: `tree` and `work` are mount points, `server` is what is mounted at `work`,
-/// `config` is ssh's configuration, and `bin` has a link to the program in it.
+/// The directory of the demo: `tree` and `work` are mount points, `server` is mounted at `work`,
+/// `config` is ssh's configuration, and `bin` has a link to the program.
 struct Scene {
     stage: Stage,
     interrupts: Interrupts,
     sshd: Sshd,
-    /// What is mounted at `tree`.
+    /// The directory mounted at `tree`.
     shown: PathBuf,
-    /// Last, so that it is removed when nothing uses it any more.
+    /// The last field, so that it is removed when nothing uses it any more.
     dir: TempDir,
 }
 
-/// Shows everything on `tree`. With `keep` it stays mounted until the user ends it.
+/// Runs the demo with `tree`. With `keep` it stays mounted until the user ends it.
 pub fn run(program: &Path, tree: Option<PathBuf>, keep: bool) -> Result<(), Problem> {
     let shown = shown_tree(tree)?;
     let interrupts = Interrupts::listen().map_err(|error| io_problem("signals", &error))?;
@@ -89,7 +89,7 @@ impl Scene {
         let options = Options { alias: HOST.to_owned(), ..Options::default() };
         let sshd = Sshd::start(options).map_err(|error| {
             Problem::new("demo: cannot start a private sshd", error.to_string())
-                .hint("it needs openssh-server and openssh-client")
+                .hint("install openssh-server and openssh-client")
         })?;
         let prepare = || {
             let dir = sandbox::private_dir("sshoal-demo-")?;
@@ -108,7 +108,7 @@ impl Scene {
         self.dir.path().join(name)
     }
 
-    /// A line of shell in the scene's directory.
+    /// A shell command in the scene's directory.
     fn command(&self, line: &str) -> Command {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let paths = std::iter::once(self.at("bin")).chain(std::env::split_paths(&path));
@@ -120,21 +120,21 @@ impl Scene {
         command
     }
 
-    /// Shows and runs a line of shell; its output, which is shown too.
+    /// Shows and runs a shell command; shows and returns its output.
     fn run(&self, line: &str) -> Result<String, Problem> {
         let output = self.run_silently(line)?;
         self.stage.output(&output);
         Ok(output)
     }
 
-    /// The same without its output.
+    /// Shows and runs a shell command without showing its output.
     fn run_silently(&self, line: &str) -> Result<String, Problem> {
         self.check_interrupts()?;
         self.stage.command(line);
         self.output_of(line)
     }
 
-    /// Runs a line of shell that nobody sees.
+    /// Runs a shell command without showing it.
     fn output_of(&self, line: &str) -> Result<String, Problem> {
         let output = self.command(line).output().map_err(|error| io_problem("sh", &error))?;
         self.check_interrupts()?;
@@ -149,21 +149,21 @@ impl Scene {
     /// An error if the user has ended the demo.
     fn check_interrupts(&self) -> Result<(), Problem> {
         match self.interrupts.has_come() {
-            true => Err(Problem::new("demo", "interrupted; everything is taken down again")),
+            true => Err(Problem::new("demo", "interrupted; everything was removed")),
             false => Ok(()),
         }
     }
 
-    /// Tells what to look at, and returns when it is to end.
+    /// Prints the mount points, and waits until the user ends the demo.
     fn stay(&self) {
         let dir = self.dir.path().display();
         self.stage.heading("Look around");
-        self.stage.note(&format!("cd {dir}, in another terminal"));
+        self.stage.note(&format!("cd {dir}    # in another terminal"));
         self.stage.note(&format!("  tree    {} on the server, read-only", self.shown.display()));
         self.stage.note("  work    a directory on the server to write in");
         self.stage.note("  server  the same directory as the server sees it");
         let pid = std::process::id();
-        self.stage.note(&format!("Ctrl-C here ends it, or there:  kill {pid}"));
+        self.stage.note(&format!("Ctrl-C ends the demo; so does:  kill {pid}"));
         self.interrupts.wait();
     }
 
@@ -187,9 +187,9 @@ fn is_mounted(place: &Path) -> bool {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        // A server that a step has stopped would keep the mounts.
+        // A server stopped by a step would block the unmounting.
         self.sshd.cont();
         self.unmount_all();
-        // Their ssh end with them; the server is ended with the field.
+        // The ssh processes end with the mounts; the server ends when its field is dropped.
     }
 }

@@ -1,4 +1,4 @@
-//! Ctrl-C and its like, kept until somebody asks for them, so that the program can clean up.
+//! Records SIGINT and similar signals instead of ending the process, so that the program can clean up.
 
 use std::io;
 use std::sync::mpsc::{Receiver, channel};
@@ -6,11 +6,11 @@ use std::thread;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Signals that have come.
+/// The signals received.
 pub struct Interrupts(Receiver<()>);
 
 impl Interrupts {
-    /// From here on signals do not end the process.
+    /// From here on these signals do not end the process.
     pub fn listen() -> io::Result<Interrupts> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let entered = runtime.enter();
@@ -36,12 +36,12 @@ impl Interrupts {
         Ok(Interrupts(receiver))
     }
 
-    /// Whether one has come since this was last asked.
+    /// Whether a signal was received since the last call.
     pub fn has_come(&self) -> bool {
         self.0.try_recv().is_ok()
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub fn wait(&self) {
         let _ = self.0.recv();
     }

@@ -29,18 +29,18 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show what sshoal does, on a private server that is gone afterwards.
+    /// Demonstrate sshoal with a private, temporary SSH server.
     Demo {
-        /// Leave it mounted, to look around, until Ctrl-C.
+        /// Keep the demonstration mounted until Ctrl-C.
         #[arg(long)]
         keep: bool,
-        /// Show this directory (/usr/include, or another one where that is missing).
+        /// Mount this directory (default /usr/include, or another directory if that is missing).
         #[arg(long, value_name = "TREE")]
         dir: Option<PathBuf>,
     },
-    /// Measure sshoal, its peers and the floor with the same work, in one run.
+    /// Benchmark sshoal against other programs.
     Bench(Box<bench::Arguments>),
-    /// Does one piece of work for `bench`, in a process of its own.
+    /// Do one piece of work for `bench`, in a separate process.
     #[command(name = ::bench::worker::SUBCOMMAND, hide = true)]
     Worker,
 }

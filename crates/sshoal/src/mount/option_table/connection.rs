@@ -1,36 +1,36 @@
-//! How to reach the server, and what to ask of it.
+//! How to connect to the server, and which SFTP requests to send.
 
 use super::Effect::{Custom, Flag, Number, Seconds, Text};
 use super::{MountOption, option};
 use crate::mount::draft::Draft;
 use crate::mount::request::Transport;
 
-/// More sessions than this gain nothing, and a server lets so many logins wait or drops them.
+/// More sessions gain nothing, and a server delays or refuses that many logins.
 const MAX_CONNS: u32 = 64;
 
 pub(super) const OPTIONS: &[MountOption] = &[
     option(
         "reconnect",
-        "make a lost connection again (the default)",
+        "reconnect when the connection is lost (default)",
         Flag(|draft| draft.request.host.reconnect = true),
     ),
     option(
         "noreconnect",
-        "a lost connection stays lost, and all access fails",
+        "do not reconnect; all access fails once the connection is lost",
         Flag(|draft| draft.request.host.reconnect = false),
     )
     .also(&["no_reconnect"])
     .prominent(),
     option(
         "request_timeout",
-        "a server silent this long while a request waits counts as lost (60)",
+        "disconnect a server that does not answer a request for this long (default 60)",
         Seconds(|draft, time| draft.request.host.request_timeout = time),
     )
     .also(&["stall"])
     .prominent(),
     option(
         "max_conns",
-        "use up to N ssh connections at once, as far as they gain (8)",
+        "open up to N SSH connections, adding them while throughput improves (default 8)",
         Number(1, MAX_CONNS, |draft, number| draft.request.host.max_conns = Some(number)),
     )
     .prominent(),
@@ -41,38 +41,38 @@ pub(super) const OPTIONS: &[MountOption] = &[
     ),
     option(
         "no_check_root",
-        "mount without a look whether the remote directory is there",
+        "do not check before mounting that the remote directory exists",
         Flag(|draft| draft.request.host.check_root = false),
     ),
-    option("ssh_config", "ssh's configuration file, as -F", Text("FILE", Draft::set_ssh_config)),
+    option("ssh_config", "configuration file of ssh (-F)", Text("FILE", Draft::set_ssh_config)),
     option(
         "sftp_server",
-        "a subsystem, or, with a '/' in it, a command ('sudo /usr/lib/sftp-server')",
+        "SFTP subsystem, or a command if it contains a '/' ('sudo /usr/lib/sftp-server')",
         Text("SERVER", |draft, value| draft.request.ssh.sftp_server = Some(value)),
     )
     .prominent(),
     option(
         "ssh_command",
-        "run this instead of ssh; spaces part its words, '\\ ' is a space",
+        "run this command instead of ssh; spaces separate arguments, '\\ ' is a space",
         Text("COMMAND", Draft::set_ssh_command),
     ),
     option(
         "ssh_protocol",
-        "version of the ssh protocol; OpenSSH has only 2 since 2017",
+        "version of the SSH protocol; OpenSSH supports only 2 since 2017",
         Custom("2", |_, version| match version {
             "2" => Ok(()),
-            "1" => Err("version 1 is no longer in any ssh; leave the option away".to_owned()),
-            _ => Err("needs 2".to_owned()),
+            "1" => Err("no ssh supports version 1 any more; omit the option".to_owned()),
+            _ => Err("must be 2".to_owned()),
         }),
     ),
     option(
         "password_stdin",
-        "read the password from standard input (for pam_mount)",
+        "read the password from standard input (as pam_mount needs)",
         Flag(|draft| draft.request.ssh.password_stdin = true),
     ),
     option(
         "directport",
-        "connect to this TCP port of the host, without ssh and its encryption",
+        "connect to this TCP port of the host, without ssh or encryption",
         Number(1, u16::MAX as u32, |draft, port| {
             if let Ok(port) = u16::try_from(port) {
                 draft.set_transport(Transport::DirectPort(port));
@@ -94,7 +94,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     ),
     option(
         "passive",
-        "speak SFTP over standard input and output; implies -f",
+        "use standard input and output as the SFTP connection; implies -f",
         Flag(|draft| draft.set_transport(Transport::Passive)),
     )
     .also(&["slave"]),
@@ -105,26 +105,26 @@ pub(super) const OPTIONS: &[MountOption] = &[
     ),
     option(
         "max_read",
-        "most bytes of one SFTP READ; 0: what the server allows (the default)",
+        "maximum bytes of one SFTP READ; 0: the server's limit (default)",
         Number(0, u32::MAX, |draft, bytes| {
             draft.request.host.max_read_bytes = (bytes > 0).then_some(bytes);
         }),
     ),
     option(
         "max_write",
-        "most bytes of one SFTP WRITE; 0: what the server allows (the default)",
+        "maximum bytes of one SFTP WRITE; 0: the server's limit (default)",
         Number(0, u32::MAX, |draft, bytes| {
             draft.request.host.max_write_bytes = (bytes > 0).then_some(bytes);
         }),
     ),
     option(
         "sync_readdir",
-        "one READDIR at a time",
+        "send one READDIR request at a time",
         Flag(|draft| draft.request.host.sync_readdir = true),
     ),
     option(
         "workaround",
-        "list parted by colons of [no]rename, [no]renamexdev, none, all (none)",
+        "colon-separated list of [no]rename, [no]renamexdev, none, all (default none)",
         Custom("LIST", Draft::set_workarounds),
     ),
 ];

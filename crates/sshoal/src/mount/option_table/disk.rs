@@ -1,4 +1,4 @@
-//! The cache on this machine's disk, and what it knows of contents.
+//! The disk cache, and digests of contents.
 
 use super::Effect::{Choice, Custom, Flag, Text};
 use super::{MountOption, option};
@@ -7,7 +7,7 @@ use crate::mount::disk::{DigestMode, Passthrough};
 pub(super) const OPTIONS: &[MountOption] = &[
     option(
         "cache",
-        "disk: keep what is read on the local disk too; yes and no as dir_cache (yes)",
+        "disk: also cache file contents on the local disk; yes, no: see dir_cache (default yes)",
         Choice(&[
             ("disk", |draft| {
                 draft.disk.is_on = true;
@@ -26,7 +26,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     .prominent(),
     option(
         "cache_dir",
-        "where that cache is ($XDG_CACHE_HOME/sshoal, or ~/.cache/sshoal)",
+        "directory of the disk cache (default $XDG_CACHE_HOME/sshoal, else ~/.cache/sshoal)",
         Text("DIR", |draft, dir| {
             let dir = draft.absolute(&dir).into();
             draft.disk.set(|options| options.dir = Some(dir));
@@ -34,27 +34,27 @@ pub(super) const OPTIONS: &[MountOption] = &[
     ),
     option(
         "cache_size",
-        "its size at most; K, M, G, T are taken (20G, or a tenth of the disk if that is less)",
+        "maximum size of the disk cache, such as 512M (default 20G, at most 10% of its disk)",
         Custom("SIZE", |draft, text| draft.disk.set_size(text)),
     ),
     option(
         "cache_free",
-        "leave so much of its disk free (a twentieth of the disk)",
+        "minimum free space on the disk of the cache, such as 5G (default 5% of the disk)",
         Custom("SIZE", |draft, text| draft.disk.set_free(text)),
     ),
     option(
         "immutable",
-        "what never changes: paths in the sources parted by colons, with * and ? (/src/*)",
+        "files that never change: colon-separated paths in the sources, with * and ? (/src/*)",
         Custom("LIST", |draft, list| draft.disk.add_immutable(list)),
     ),
     option(
         "offline",
-        "show what is in the disk cache without asking any host; the rest fails with EIO",
+        "serve only what is in the disk cache and contact no host; all else fails with EIO",
         Flag(|draft| draft.disk.set(|options| options.offline = true)),
     ),
     option(
         "passthrough",
-        "the kernel reads large cached files by itself (root and ro only; auto: unless immutable)",
+        "kernel reads large cached files directly (root and ro only; auto: unless immutable)",
         Choice(&[
             ("auto", |draft| draft.disk.set(|options| options.passthrough = Passthrough::Auto)),
             ("yes", |draft| draft.disk.set(|options| options.passthrough = Passthrough::Yes)),
@@ -63,7 +63,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     ),
     option(
         "digest",
-        "extended attributes with digests: of known contents, of all, or none (known)",
+        "digests as extended attributes: of cached contents, of all files, none (default known)",
         Choice(&[
             ("known", |draft| draft.disk.set(|options| options.digest = DigestMode::Known)),
             ("compute", |draft| draft.disk.set(|options| options.digest = DigestMode::Compute)),
@@ -72,12 +72,12 @@ pub(super) const OPTIONS: &[MountOption] = &[
     ),
     option(
         "digest_attribute",
-        "one more attribute, as sha256:hex:user.NAME or blake3:raw:user.NAME; none: no others",
+        "add a digest attribute, such as sha256:hex:user.NAME; none: remove the default ones",
         Custom("KIND:FORM:NAME", |draft, text| draft.disk.add_attribute(text)),
     ),
     option(
         "digest_command",
-        "run this there to learn digests of files, as sha256sum does (nothing is run)",
+        "get digests by running this command, such as sha256sum, on the server (default none)",
         Text("COMMAND", |draft, command| {
             draft.disk.set(|options| options.digest_command = Some(command));
         }),

@@ -1,46 +1,70 @@
-//! What the kernel is told at mounting.
+//! Options of the mount in the kernel.
 
 use super::Effect::{Flag, Number, Text};
 use super::{MountOption, option};
 
-/// The kernel's counters of requests in flight have 16 bits.
+/// The kernel's limits of requests in flight have 16 bits.
 const MAX_COUNT: u32 = u16::MAX as u32;
 
 pub(super) const OPTIONS: &[MountOption] = &[
     option("ro", "read-only", Flag(|draft| draft.request.fuse.read_only = true)).prominent(),
-    option("rw", "not read-only (the default)", Flag(|draft| draft.request.fuse.read_only = false)),
-    option("suid", "set-user-id bits count", Flag(|draft| draft.request.fuse.suid = true)),
-    option("nosuid", "they do not (the default)", Flag(|draft| draft.request.fuse.suid = false)),
-    option("dev", "device nodes work", Flag(|draft| draft.request.fuse.dev = true)),
-    option("nodev", "they do not (the default)", Flag(|draft| draft.request.fuse.dev = false)),
+    option("rw", "read-write (default)", Flag(|draft| draft.request.fuse.read_only = false)),
+    option(
+        "suid",
+        "honor set-user-ID and set-group-ID bits",
+        Flag(|draft| draft.request.fuse.suid = true),
+    ),
+    option(
+        "nosuid",
+        "ignore set-user-ID and set-group-ID bits (default)",
+        Flag(|draft| draft.request.fuse.suid = false),
+    ),
+    option("dev", "allow access to device files", Flag(|draft| draft.request.fuse.dev = true)),
+    option(
+        "nodev",
+        "deny access to device files (default)",
+        Flag(|draft| draft.request.fuse.dev = false),
+    ),
     option(
         "exec",
-        "programs can be run (the default)",
+        "allow programs to be executed (default)",
         Flag(|draft| draft.request.fuse.exec = true),
     ),
-    option("noexec", "they cannot", Flag(|draft| draft.request.fuse.exec = false)),
-    option("atime", "no flag noatime (the default)", Flag(|draft| draft.request.fuse.atime = true)),
-    option("noatime", "the flag noatime", Flag(|draft| draft.request.fuse.atime = false)),
+    option(
+        "noexec",
+        "do not allow programs to be executed",
+        Flag(|draft| draft.request.fuse.exec = false),
+    ),
+    option(
+        "atime",
+        "mount without noatime (default)",
+        Flag(|draft| draft.request.fuse.atime = true),
+    ),
+    option("noatime", "mount with noatime", Flag(|draft| draft.request.fuse.atime = false)),
     option("sync", "all writes are synchronous", Flag(|draft| draft.request.fuse.sync = true)),
-    option("async", "they are not (the default)", Flag(|draft| draft.request.fuse.sync = false)),
+    option(
+        "async",
+        "writes are asynchronous (default)",
+        Flag(|draft| draft.request.fuse.sync = false),
+    ),
     option(
         "dirsync",
-        "changes of directories are synchronous",
+        "directory changes are synchronous",
         Flag(|draft| draft.request.fuse.dirsync = true),
     ),
     option(
         "fsname",
-        "what the mount table shows as source (the source)",
+        "source that the mount table shows (default: the source as typed)",
         Text("NAME", |draft, name| draft.request.fuse.fsname = Some(name)),
     ),
     option(
         "subtype",
-        "what it shows after 'fuse.' as type (sshoal; sshfs under that name)",
+        "type that the mount table shows after 'fuse.' (default: the program's name)",
         Text("NAME", |draft, name| draft.request.fuse.subtype = name),
     ),
     option(
         "auto_unmount",
-        "unmount when the process dies",
+        "unmount when the daemon dies",
         Flag(|draft| draft.request.fuse.auto_unmount = true),
     ),
     option(
@@ -50,21 +74,21 @@ pub(super) const OPTIONS: &[MountOption] = &[
     ),
     option(
         "max_background",
-        "most requests that the kernel has under way by itself",
+        "maximum background requests of the kernel, such as readahead",
         Number(1, MAX_COUNT, |draft, count| {
             draft.request.fuse.max_background = u16::try_from(count).ok();
         }),
     ),
     option(
         "congestion_threshold",
-        "so many of them hold back the kernel's readahead",
+        "number of background requests at which the kernel throttles readahead",
         Number(1, MAX_COUNT, |draft, count| {
             draft.request.fuse.congestion_threshold = u16::try_from(count).ok();
         }),
     ),
     option(
         "max_readahead",
-        "most bytes that the kernel reads ahead (524288 as root, else 131072)",
+        "maximum bytes that the kernel reads ahead (default 524288 as root, else 131072)",
         Number(0, u32::MAX, |draft, bytes| {
             draft.request.fuse.max_readahead_bytes = Some(bytes);
         }),

@@ -1,4 +1,4 @@
-//! How several sources are one tree, and what happens while a host cannot be reached.
+//! Unions and pools, and what calls do while a host is unreachable.
 
 use super::Effect::{Choice, Flag, Seconds};
 use super::{MountOption, option};
@@ -8,18 +8,18 @@ use crate::sources::PoolMode;
 pub(super) const OPTIONS: &[MountOption] = &[
     option(
         "hard",
-        "calls wait for a host that is away, and can be interrupted (the default)",
+        "calls wait for an unreachable host, and can be interrupted (default)",
         Flag(|draft| draft.request.patience = Patience::Hard),
     ),
     option(
         "soft",
-        "calls wait so long for a host that is away, then fail with ETIMEDOUT",
+        "calls wait this long for an unreachable host, then fail with ETIMEDOUT",
         Seconds(|draft, time| draft.request.patience = Patience::Soft(time)),
     )
     .prominent(),
     option(
         "stale",
-        "while a host is away, show what is cached, however old it is (no)",
+        "ok: serve cached data of any age while a host is unreachable (default no)",
         Choice(&[
             ("ok", |draft| draft.request.cache.serve_stale = true),
             ("no", |draft| draft.request.cache.serve_stale = false),
@@ -27,7 +27,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     ),
     option(
         "create",
-        "in which of several branches something new is made (epff)",
+        "branch in which new files are created, in mergerfs's terms (default epff)",
         Choice(&[
             ("epff", |draft| draft.set_create(CreatePolicy::EpFf)),
             ("ff", |draft| draft.set_create(CreatePolicy::Ff)),
@@ -39,7 +39,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     .prominent(),
     option(
         "action",
-        "changes of what several branches have are for the first, or for all (first)",
+        "apply changes to the first branch that has the file, or to all (default first)",
         Choice(&[
             ("first", |draft| draft.set_action(ActionPolicy::First)),
             ("all", |draft| draft.set_action(ActionPolicy::All)),
@@ -47,7 +47,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     ),
     option(
         "pool",
-        "how the gateways of a pool (gw1,gw2:dir) share the work (balance)",
+        "how the gateways of a pool (gw1,gw2:dir) share requests (default balance)",
         Choice(&[
             ("balance", |draft| draft.set_pool(PoolMode::Balance)),
             ("hash", |draft| draft.set_pool(PoolMode::Hash)),

@@ -1,4 +1,4 @@
-//! How the program runs.
+//! The process, its log, and the mount point.
 
 use super::Effect::{Flag, Text};
 use super::{MountOption, option};
@@ -6,31 +6,31 @@ use super::{MountOption, option};
 pub(super) const OPTIONS: &[MountOption] = &[
     option(
         "foreground",
-        "as -f: stay attached to the terminal",
+        "stay in the foreground (-f)",
         Flag(|draft| draft.request.run.foreground = true),
     ),
     option(
         "debug",
-        "as -d: log each request; implies -f",
+        "log each request (-d); implies -f",
         Flag(|draft| draft.request.run.debug = true),
     )
     .also(&["sshfs_debug"]),
-    option("verbose", "as -v: tell more", Flag(|draft| draft.request.run.verbose = true))
+    option("verbose", "more messages (-v)", Flag(|draft| draft.request.run.verbose = true))
         .also(&["sshfs_verbose"]),
     option(
         "log",
-        "append the messages of the background process to it",
+        "append the messages of the background process to this file",
         Text("FILE", |draft, file| draft.request.run.log = Some(draft.absolute(&file).into())),
     )
     .prominent(),
     option(
         "nonempty",
-        "mount also over another mount of sshoal; files at the place are always covered",
+        "allow mounting over another mount of sshoal (files are always hidden by a mount)",
         Flag(|draft| draft.request.run.nonempty = true),
     ),
     option(
         "single_thread",
-        "as -s: one thread only",
+        "use one thread only (-s)",
         Flag(|draft| draft.request.run.single_thread = true),
     ),
 ];

@@ -71,13 +71,13 @@ fn a_plain_mount_takes_a_few_lines() {
       alpha: 2 of 8 sessions, round trip 0.51 ms
   unwritten  nothing
   open       5 files, 1 directory
-  kept       1,234 inodes; 5,678 listed names (1.2 MiB); 64 KiB of files read ahead
+  cached     1,234 inodes; 5,678 listed names (1.2 MiB); 64 KiB of file data prefetched
 ";
     assert_eq!(render(&[answering(status)]), expected);
 }
 
 #[test]
-fn branches_are_a_table_and_trouble_is_told() {
+fn branches_are_a_table_and_failures_are_shown() {
     let mut alpha = source("alpha:/data", vec![connected("alpha", 3)]);
     alpha.hosts[0].sessions[0].in_flight = 3;
     alpha.hosts[0].sessions[0].silent_ms = 12_300;
@@ -105,22 +105,22 @@ fn branches_are_a_table_and_trouble_is_told() {
   process    77, sshoal 0.1.0, for 2 h 5 min
   branches   create epff, action first
     alpha:/data    rw  required  connected
-      alpha: 2 of 8 sessions, round trip 0.51 ms, 3 requests under way, nothing heard for 12 s
+      alpha: 2 of 8 sessions, round trip 0.51 ms, 3 requests in flight, silent for 12 s
         session 2: too many sessions
     gw1,gw2:/p     rw  required  connected (pool, balance)
-      gw1: 1 of 8 sessions, round trip 0.51 ms, answers in 12.3 ms
+      gw1: 1 of 8 sessions, round trip 0.51 ms, latency 12.3 ms
       gw2: 0 of 8 sessions, left out for 12 s: no answer for 5.0 s
     P=beta:/srv/b  ro  optional  reconnecting for 1 min 1 s: connection refused
-  unwritten  13 MiB in 1 file (at most 128 MiB)
+  unwritten  13 MiB in 1 file (limit 128 MiB)
   waiting    1 call and 1 MiB of writes for P=beta:/srv/b
   open       5 files, 1 directory
-  kept       1,234 inodes; 5,678 listed names (1.2 MiB); 64 KiB of files read ahead
+  cached     1,234 inodes; 5,678 listed names (1.2 MiB); 64 KiB of file data prefetched
 ";
     assert_eq!(render(&[answering(status)]), expected);
 }
 
 #[test]
-fn who_does_not_answer_is_told_by_name() {
+fn a_daemon_that_does_not_answer_has_its_mount_shown() {
     let silent = |daemon, pid, why: &str| SeenMount {
         daemon,
         pid,
@@ -136,11 +136,11 @@ fn who_does_not_answer_is_told_by_name() {
     let expected = "\
 /mnt/d
   source     alpha:/d
-  process    77, does not answer: nothing within 2 s
+  process    77, not responding: nothing within 2 s
 
 /mnt/d
   source     alpha:/d
-  process    gone: it was killed
+  process    dead: it was killed
 ";
     assert_eq!(render(&mounts), expected);
 }
@@ -190,7 +190,7 @@ fn nothing_of_a_daemon_reaches_the_terminal_raw() {
 }
 
 #[test]
-fn a_cache_on_disk_tells_what_it_was_good_for() {
+fn a_disk_cache_shows_its_use() {
     let disk = DiskStatus {
         dir: "/c".into(),
         on: true,
@@ -210,12 +210,12 @@ fn a_cache_on_disk_tells_what_it_was_good_for() {
     };
     assert_eq!(
         told(disk.clone()),
-        "  disk       5 MiB of 20 GiB in /c\n             7 of 8 opens from disk; 3 MiB read from \
-         disk, 0 B from the server; 2 opens read by the kernel itself; 1 piece damaged"
+        "  disk       5 MiB of 20 GiB in /c\n             7 of 8 opens served from the disk cache; 3 MiB read from \
+         the cache, 0 B from the server; 2 opens by kernel passthrough; 1 chunk damaged"
     );
     let why = Some("No space left on device".to_owned());
     let off = DiskStatus { on: false, why: why.clone(), ..disk };
-    assert!(told(off).starts_with("  disk       not written to: No space left on device; 5 MiB"));
+    assert!(told(off).starts_with("  disk       read-only: No space left on device; 5 MiB"));
     let none = DiskStatus { why, ..DiskStatus::default() };
     assert_eq!(told(none), "  disk       off: No space left on device");
 }

@@ -177,7 +177,7 @@ fn a_host_that_looks_like_an_option_is_refused() {
         let ended = run_within(limit, command.args(words).arg(dir.path()).current_dir(dir.path()));
         assert_ne!(ended.status.code(), Some(0), "{words:?}");
         // The second has a place before its `=`.
-        let why = ["invalid hostname", "begins with '-', as an option does"];
+        let why = ["invalid hostname", "cannot begin with '-', as options do"];
         assert!(why.iter().any(|why| ended.stderr.contains(why)), "{words:?}: {}", ended.stderr);
         assert!(!proof.exists());
     }

@@ -33,7 +33,7 @@ fn a_tree_is_fetched_before_anybody_reads_it() {
     let again = json(&["warm"], &[first.place()]);
     assert_eq!((&again["fetched_files"], &again["fetched_bytes"]), (&0.into(), &0.into()));
     let said = told(&["cache", "check"], &[&first.at("dir0"), &first.at(&files[1].0)]);
-    assert!(said.ends_with("files are here\n"), "{said}");
+    assert!(said.ends_with("files cached\n"), "{said}");
     first.unmount();
     world.sshd_mut().end();
     let offline = mount(&world, "consistency=immutable,offline");
@@ -56,7 +56,7 @@ fn a_list_is_fetched_and_what_fails_is_named() {
     assert_eq!(ended.status.code(), Some(1));
     assert!(ended.stderr.contains("none': No such file"), "{ended:?}");
     let ended = sshoal(&["warm"], &[&world.served("")]);
-    assert!(ended.stderr.contains("it is in no mount of sshoal"), "{ended:?}");
+    assert!(ended.stderr.contains("not in a mount of sshoal"), "{ended:?}");
     mount.unmount();
 }
 
@@ -70,7 +70,7 @@ fn a_mount_without_a_cache_says_how_to_get_one() {
         assert!(ended.stderr.contains("cache=disk"), "{ended:?}");
     }
     let ended = sshoal(&["cache", "status", "--dir"], &[&world.local("none")]);
-    assert!(ended.stderr.contains("there is none"), "{ended:?}");
+    assert!(ended.stderr.contains("does not exist"), "{ended:?}");
     mount.unmount();
 }
 
@@ -90,7 +90,7 @@ fn the_store_is_looked_at_cleaned_and_emptied_while_it_is_used() {
     assert_eq!(of_largest["places"][0]["path"], files.last().unwrap().0.as_str());
     let text = told(&["cache", "ls", "--dir"], &[&dir]);
     assert_eq!(text.lines().count(), files.len());
-    assert!(told(&["cache", "verify", "--dir"], &[&dir]).contains("as they were written"));
+    assert!(told(&["cache", "verify", "--dir"], &[&dir]).contains("match their checksums"));
 
     // What is pinned stays.
     let (pinned, content) = &files[5];

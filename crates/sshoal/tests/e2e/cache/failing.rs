@@ -99,7 +99,7 @@ fn a_disk_that_can_be_written_nothing_to_is_done_without() {
     let mount = ready(world.mount(&[&option])).with_errors();
     read_all(&mount, &files);
     let words = mount.words();
-    assert!(words.contains("without the cache on disk") && words.lines().count() == 1, "{words}");
+    assert!(words.contains("without the disk cache") && words.lines().count() == 1, "{words}");
     mount.unmount();
 }
 

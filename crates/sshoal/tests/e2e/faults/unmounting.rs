@@ -103,7 +103,7 @@ fn a_copy_in_another_mount_namespace_is_not_waited_for() {
     other.child().stdout.take().unwrap().read_exact(&mut begun).unwrap();
     let ended = umount(&[], mount.place());
     assert!(ended.status.success(), "{ended:?}");
-    assert!(ended.stderr.contains("is in a mount namespace"), "{ended:?}");
+    assert!(ended.stderr.contains("still mounted in the mount namespace of process"), "{ended:?}");
     assert!(!mount.is_mounted());
     // It is listed as long as it has a daemon.
     let listed = run(program().arg("status")).stdout;
@@ -218,14 +218,14 @@ fn a_mount_over_a_mount_is_refused() {
     let mount = world.mount(&[]);
     let place = mount.place().to_str().unwrap();
     let said = world.refusal(&[&world.source(), place]);
-    assert!(said.contains("is mounted there already"), "{said}");
+    assert!(said.contains("is already mounted here"), "{said}");
     assert!(said.contains(&format!("`sshoal umount {place}`")), "{said}");
     // One that does not answer keeps nobody.
     mount.daemon().stop();
     let begun = std::time::Instant::now();
     let said = world.refusal(&[&world.source(), place]);
     mount.daemon().signal(Signal::CONT);
-    assert!(said.contains("is mounted there and does not answer"), "{said}");
+    assert!(said.contains("is mounted here and does not respond"), "{said}");
     assert!(said.contains(&format!("`sshoal umount -z {place}`")), "{said}");
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     assert_eq!(fs::read(mount.at("file")).unwrap(), b"content");
@@ -266,7 +266,7 @@ fn a_mount_over_one_that_takes_calls_and_answers_none_ends() {
     });
     let begun = std::time::Instant::now();
     let said = world.refusal(&[&world.source(), place.to_str().unwrap()]);
-    assert!(said.contains("is mounted there and does not answer"), "{said}");
+    assert!(said.contains("is mounted here and does not respond"), "{said}");
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     drop(silent);
     assert!(server.join().unwrap() > 0, "nothing was asked");

@@ -62,7 +62,7 @@ fn assert_given_up(mut unmounting: Unmounting, mount: &mut Mount) {
     assert!(words.contains(&bytes), "{words}");
     assert_eq!(mount.wait_ended(), Some(1));
     let words = mount.words();
-    assert!(words.contains(&format!("{BYTES} bytes that were written were given up")), "{words}");
+    assert!(words.contains(&format!("gave up {BYTES} bytes that were not written")), "{words}");
 }
 
 /// L11
@@ -102,7 +102,7 @@ fn a_mount_that_is_ended_by_signals_does_not_wait_for_ever() {
     held.mount.daemon().signal(Signal::TERM);
     eventually(SOON, "it ends, when it is told once more", || {
         held.mount.daemon().signal(Signal::TERM);
-        held.mount.words().contains("given up by a signal")
+        held.mount.words().contains("interrupted by a signal")
     });
     assert_eq!(held.mount.wait_ended(), Some(1));
     assert!(!held.mount.is_mounted());

@@ -137,7 +137,7 @@ sources = ['{alpha}=rw,ro']
     );
     assert!(stderr.contains("\n  did you mean 'mountpoint'?\n"), "{stderr}");
     assert!(stderr.contains(&format!("sshoal: {}:8:12: source '", file.display())), "{stderr}");
-    assert_eq!(stdout, format!("{}: 2 mounts, 2 mistakes\n", file.display()));
+    assert_eq!(stdout, format!("{}: 2 mounts, 2 errors\n", file.display()));
     let said = refusal(&mut configured.command(&["mount", "bad"]));
     assert!(said.contains(":7:1: no such key") && said.contains("config check"), "{said}");
     let place = configured.hosts.local("one");
@@ -158,15 +158,15 @@ fn a_file_that_others_can_write_to_is_refused() {
     fs::set_permissions(configured.file(), fs::Permissions::from_mode(0o666)).unwrap();
     for words in [&["config", "check"][..], &["mount", "first"], &["mount", "--all"]] {
         let said = refusal(&mut configured.command(words));
-        assert!(said.contains("others can write to it\n  chmod go-w '"), "{said}");
+        assert!(said.contains("writable by others\n  chmod go-w '"), "{said}");
     }
     fs::remove_file(configured.file()).unwrap();
     let said = refusal(&mut configured.command(&["mount", "first"]));
     assert!(said.starts_with("sshoal: mount 'first': not in the configuration\n"), "{said}");
     let said = refusal(&mut configured.command(&["mount", "--all"]));
-    assert!(said.contains("there is no mount in the configuration"), "{said}");
+    assert!(said.contains("no mounts in the configuration file"), "{said}");
     let said = refusal(&mut configured.command(&["mount", "--all", "-f"]));
-    assert!(said.contains("takes no other words"), "{said}");
+    assert!(said.contains("takes no other arguments"), "{said}");
     let nothing = succeed(&mut configured.command(&["config", "check"]));
     assert!(nothing.starts_with("There is no configuration: looked for /etc/"), "{nothing}");
 }

@@ -58,7 +58,7 @@ fn when_all_are_optional_one_has_to_be_there() {
         hosts.fleet.kill(name);
     }
     let said = hosts.refusal(&sources, &[]);
-    assert!(said.contains("no source can be reached"), "{said}");
+    assert!(said.contains("no source is reachable"), "{said}");
     hosts.fleet.restart("beta").unwrap();
     hosts.put("beta", "b", "b");
     let mount = hosts.mount(&sources, &[]).with_errors();

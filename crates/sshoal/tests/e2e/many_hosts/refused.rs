@@ -14,7 +14,7 @@ fn a_mount_point_inside_of_a_local_source() {
     for sources in [vec![source.clone()], vec![hosts.source("alpha"), source]] {
         let said = refusal(hosts.command().args(&sources).arg(&inner));
         assert!(said.contains("it is inside the source 'local:/"), "{said}");
-        assert!(said.ends_with("\n  the mount would contain itself\n"), "{said}");
+        assert!(said.ends_with("\n  a mount cannot contain itself\n"), "{said}");
     }
 }
 

@@ -134,11 +134,11 @@ fn a_daemon_that_hangs_or_is_dead_is_told_to_be() {
     assert_eq!(mount.wait_ended(), None);
     let told = status(mount.place());
     assert_eq!((&told["daemon"], &told["pid"]), (&"dead".into(), &().into()));
-    assert!(told["why"].as_str().unwrap().contains("`sshoal umount` clears it"), "{told}");
+    assert!(told["why"].as_str().unwrap().contains("`sshoal umount` removes it"), "{told}");
     assert!(umount(&[], mount.place()).status.success());
     let ended = run(program().arg("status").arg(mount.place()));
     assert_eq!(ended.status.code(), Some(1));
-    assert!(ended.stderr.contains("nothing is mounted there"), "{ended:?}");
+    assert!(ended.stderr.contains("nothing is mounted here"), "{ended:?}");
 }
 
 #[test]

@@ -9,8 +9,8 @@ use crate::world::World;
 
 /// What an ssh says that lets nobody in, and what is told then.
 const REFUSALS: [(&str, &str); 3] = [
-    ("user@host: Permission denied (publickey,password).", "log in with plain ssh first"),
-    ("ssh: connect to host host port 22: Connection timed out", "is the host up"),
+    ("user@host: Permission denied (publickey,password).", "check that plain ssh can log in"),
+    ("ssh: connect to host host port 22: Connection timed out", "check that the host is up"),
     ("Host key verification failed.", "accept the server's key"),
 ];
 

@@ -1,14 +1,14 @@
-//! What the demo looks like: headings, commands, their output, proofs. Colours on a terminal only.
+//! The output of the demo: headings, commands, their output, results. Colours on a terminal only.
 
 use std::cell::Cell;
 use std::io::Write;
 
 use cli::printable;
 
-/// Lines of a command's output that are shown; the rest is counted.
+/// Maximum lines of a command's output that are shown; the rest is counted.
 const SHOWN_LINES: usize = 8;
 
-/// Longest line that is shown, in characters: what fits a usual terminal behind the indentation.
+/// Maximum length of a line, in characters: fits a usual terminal after the indentation.
 const SHOWN_WIDTH: usize = 96;
 
 pub(super) struct Stage {
@@ -23,7 +23,7 @@ impl Stage {
         Stage { colours, steps: Cell::new(0) }
     }
 
-    /// A terminal that has gone away must not keep the demo from taking everything down.
+    /// A closed terminal must not prevent the cleanup.
     fn line(&self, style: &str, text: &str) {
         let mut out = std::io::stdout().lock();
         let _ = match self.colours {
@@ -45,7 +45,7 @@ impl Stage {
 
     pub(super) fn output(&self, text: &str) {
         let lines: Vec<&str> = text.lines().collect();
-        // One line more costs no more than the line that says that there is one.
+        // One more line takes no more space than the line that counts it.
         let shown = if lines.len() <= SHOWN_LINES + 1 { lines.len() } else { SHOWN_LINES };
         for line in &lines[..shown] {
             let line = printable(line.replace('\t', "  "));

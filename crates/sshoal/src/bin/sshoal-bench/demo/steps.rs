@@ -1,4 +1,4 @@
-//! The steps of the demo. Each fails when it does not show what it says.
+//! The steps of the demo. Each fails if its statement is false.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -14,22 +14,22 @@ use sandbox::leftover;
 use super::{HOST, MOUNTS, Scene, io_problem, is_mounted};
 use cli::{Problem, printable};
 
-/// What the step with the stopped server reads: more than one request, less than one's patience.
+/// Bytes that the step with the stopped server reads: several requests, but quick to copy.
 const BIG_BYTES: usize = 16 << 20;
 
-/// How long a reader of a stopped server is shown to hang.
+/// How long the demo shows a reader hanging on a stopped server.
 const HANGING: Duration = Duration::from_secs(1);
 
-/// Within this time Ctrl-C has to free it (promise A5).
+/// Within this time Ctrl-C must end the reader (promise A5).
 const FREED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Within this time there has to be a new connection.
+/// Within this time the mount must have reconnected.
 const RECONNECTED_WITHIN: Duration = Duration::from_secs(15);
 
-/// Within this time after an unmount the server has no session any more.
+/// Within this time after an unmount the server must have no session any more.
 const ENDED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Of a larger tree only so many files and bytes are read and copied, so that nobody has to wait.
+/// Maximum files and bytes read and copied of a large tree, so that the demo stays short.
 const READ_FILES: usize = 1_000;
 const READ_BYTES: u64 = 32 << 20;
 
@@ -47,16 +47,16 @@ pub(super) fn play(scene: &Scene) -> Result<(), Problem> {
     killed_server(scene)
 }
 
-/// An error unless it is so.
+/// Reports a statement, or fails if it is false.
 fn prove(scene: &Scene, is_so: bool, what: &str) -> Result<(), Problem> {
     if !is_so {
-        return Err(Problem::new("demo", format!("this does not hold: {what}")));
+        return Err(Problem::new("demo", format!("check failed: {what}")));
     }
     scene.stage.proof(what);
     Ok(())
 }
 
-/// For the shell, in quotes where it takes them.
+/// A path for the shell, quoted if necessary.
 fn quoted(path: &Path) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(byte);
     match path.as_os_str().as_bytes().iter().all(plain) {
@@ -66,13 +66,13 @@ fn quoted(path: &Path) -> String {
 }
 
 fn mount(scene: &Scene) -> Result<(), Problem> {
-    scene.stage.heading("Mount a directory of the server, and one to write in");
+    scene.stage.heading("Mount two directories of the server, one read-only and one writable");
     let tree = quoted(&scene.shown);
     let served = quoted(&scene.at("server"));
     scene.run(&format!("sshoal -F config {HOST}:{tree} tree -o ro"))?;
     scene.run(&format!("sshoal -F config {HOST}:{served} work"))?;
     let mounted = MOUNTS.iter().all(|name| is_mounted(&scene.at(name)));
-    prove(scene, mounted, "both are mounted; nothing but sshd and its sftp-server was needed")
+    prove(scene, mounted, "both are mounted; the server needs only sshd and its sftp-server")
 }
 
 fn list(scene: &Scene) -> Result<(), Problem> {
@@ -110,7 +110,7 @@ fn read(scene: &Scene) -> Result<(), Problem> {
     prove(scene, here == there && files.count > 0, &what)
 }
 
-/// Names, each with a NUL behind it, below the tree.
+/// Names of files below the tree, each followed by a NUL byte.
 struct FilesToRead {
     names: Vec<u8>,
     count: usize,
@@ -126,7 +126,7 @@ fn files_to_read(tree: &Path) -> FilesToRead {
         for entry in entries {
             let Ok(meta) = entry.metadata() else { continue };
             let path = entry.path();
-            // What this user may not read, the mount cannot show him either.
+            // The mount cannot read files that this user may not read.
             let readable = || rustix::fs::access(&path, rustix::fs::Access::READ_OK).is_ok();
             if meta.is_dir() {
                 dirs.push(path);
@@ -150,7 +150,11 @@ fn write(scene: &Scene) -> Result<(), Problem> {
     scene.stage.heading("Write");
     scene.run("echo 'written through the mount' > work/note && sync work/note")?;
     let there = scene.run("cat server/note")?;
-    prove(scene, there == "written through the mount\n", "after fsync it is on the server's disk")
+    prove(
+        scene,
+        there == "written through the mount\n",
+        "after fsync the data is on the server's disk",
+    )
 }
 
 fn names(scene: &Scene) -> Result<(), Problem> {
@@ -169,14 +173,15 @@ fn names(scene: &Scene) -> Result<(), Problem> {
 }
 
 fn unpack(scene: &Scene) -> Result<(), Problem> {
-    scene.stage.heading("A whole tree, from one mount into the other");
+    scene.stage.heading("Copy a tree from one mount to the other");
     let begun = Instant::now();
     scene.run("(cd tree && tar -c --null -T ../files) | tar -C work/dir -x")?;
     let took = begun.elapsed();
     let compare =
         r#"xargs -0 sh -c 'for f; do cmp -- "$f" "../server/dir/$f"; done' sh < ../files"#;
     let output = scene.output_of(&format!("cd tree && {compare}"))?;
-    let what = format!("nothing differs on the server; written in {:.1} s", took.as_secs_f64());
+    let what =
+        format!("the copy on the server is identical; written in {:.1} s", took.as_secs_f64());
     prove(scene, output.is_empty(), &what)
 }
 
@@ -206,17 +211,17 @@ fn stopped_server(scene: &Scene) -> Result<(), Problem> {
     };
     let took = begun.elapsed();
     if !freed {
-        // Before anybody waits for it: its server has to answer.
+        // The server must answer before this waits for the reader.
         scene.sshd.cont();
         let _ = reader.kill();
         let _ = reader.wait();
     }
     scene.stage.note("^C");
-    prove(scene, hangs && freed, &format!("the reader was gone {} ms later", took.as_millis()))?;
+    prove(scene, hangs && freed, &format!("the reader ended {} ms later", took.as_millis()))?;
     scene.stage.command("kill -CONT $(pidof sftp-server)");
     scene.sshd.cont();
     let size = scene.run("wc -c < work/big")?;
-    prove(scene, size.trim() == BIG_BYTES.to_string(), "the mount works on")
+    prove(scene, size.trim() == BIG_BYTES.to_string(), "the mount still works")
 }
 
 fn killed_server(scene: &Scene) -> Result<(), Problem> {
@@ -226,7 +231,7 @@ fn killed_server(scene: &Scene) -> Result<(), Problem> {
     let line = "ls work/dir/renamed tree > /dev/null";
     let begun = Instant::now();
     scene.stage.command(line);
-    // What is asked for in the very moment of the loss may fail; what comes later waits.
+    // A request at the moment of the loss may fail; later ones wait.
     while let Err(problem) = scene.output_of(line) {
         scene.check_interrupts()?;
         if begun.elapsed() > RECONNECTED_WITHIN {
@@ -235,10 +240,10 @@ fn killed_server(scene: &Scene) -> Result<(), Problem> {
         thread::sleep(Duration::from_millis(100));
     }
     let took = begun.elapsed().as_millis();
-    prove(scene, true, &format!("it works again after {took} ms, over a new connection"))
+    prove(scene, true, &format!("works again after {took} ms, over a new connection"))
 }
 
-/// Unmounts as a user would.
+/// Unmounts with the commands of a user.
 pub(super) fn close(scene: &Scene) -> Result<(), Problem> {
     scene.stage.heading("Unmount");
     for name in MOUNTS {
@@ -246,15 +251,15 @@ pub(super) fn close(scene: &Scene) -> Result<(), Problem> {
     }
     let gone = !MOUNTS.iter().any(|name| is_mounted(&scene.at(name)));
     let begun = Instant::now();
-    // The server learns of it by their closing the connection.
+    // The server is notified by the closed connections.
     while !scene.sshd.session_pids().is_empty() && begun.elapsed() < ENDED_WITHIN {
         thread::sleep(Duration::from_millis(10));
     }
     let gone = gone && scene.sshd.session_pids().is_empty();
-    prove(scene, gone, "everything is written; the daemons and their ssh have ended")
+    prove(scene, gone, "all data is written; the daemons and their ssh processes have ended")
 }
 
-/// To be called when the scene is gone.
+/// Call this after the scene was dropped.
 pub(super) fn check_nothing_is_left(dir: &Path) -> Result<(), Problem> {
     let left = leftover::find(dir).map_err(|error| io_problem("what is left", &error))?;
     if left.is_empty() && !dir.exists() {
@@ -262,5 +267,5 @@ pub(super) fn check_nothing_is_left(dir: &Path) -> Result<(), Problem> {
         return Ok(());
     }
     let dir = printable(dir);
-    Err(Problem::new("demo", format!("something is left below {dir}: {left:?}")))
+    Err(Problem::new("demo", format!("files were left below {dir}: {left:?}")))
 }

@@ -1,6 +1,6 @@
-//! Numbers as one says them.
+//! Counts, sizes and times as text, and sizes from text.
 
-/// So many of something, such as `1 file` and `2 files`.
+/// A count with its noun, such as `1 file` and `2 files`.
 pub fn count(number: u64, one: &str) -> String {
     let number_words = grouped(number);
     match (number, one.strip_suffix('y')) {
@@ -10,7 +10,7 @@ pub fn count(number: u64, one: &str) -> String {
     }
 }
 
-/// With a comma between thousands.
+/// The number with a comma between thousands.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -23,7 +23,7 @@ fn grouped(number: u64) -> String {
     out
 }
 
-/// A number of bytes, in the unit that leaves few digits.
+/// A number of bytes in the largest binary unit of which there is at least one, such as `1.5 KiB`.
 pub fn bytes(number: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if number < 1024 {
@@ -39,7 +39,7 @@ pub fn bytes(number: u64) -> String {
     format!("{value:.places$} {}", UNITS[unit])
 }
 
-/// A time, in the two units that matter.
+/// A time in its two largest units, such as `2 h 5 min`.
 pub fn duration(ms: u64) -> String {
     let secs = ms / 1000;
     let two = |large: u64, large_unit: &str, small: u64, small_unit: &str| match small {
@@ -55,7 +55,7 @@ pub fn duration(ms: u64) -> String {
     }
 }
 
-/// A time that an answer takes.
+/// A latency in milliseconds.
 pub fn latency(us: u64) -> String {
     match us {
         0..10_000 => format!("{:.2} ms", us as f64 / 1000.0),
@@ -64,12 +64,34 @@ pub fn latency(us: u64) -> String {
     }
 }
 
+/// Parses a number of bytes, optionally with a binary unit: `512`, `4k`, `20G`. At most half of what
+/// 64 bits hold, so that the sum of two does not overflow. The error says what is valid.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let wanted = || "needs a size, as in 512M or 20G".to_owned();
+    let (digits, shift) = match text.char_indices().next_back() {
+        Some((at, unit)) if unit.is_ascii_alphabetic() => match unit.to_ascii_uppercase() {
+            'K' => (&text[..at], 10),
+            'M' => (&text[..at], 20),
+            'G' => (&text[..at], 30),
+            'T' => (&text[..at], 40),
+            _ => return Err(wanted()),
+        },
+        _ => (text, 0),
+    };
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(wanted());
+    }
+    let number: u64 = digits.parse().map_err(|_| wanted())?;
+    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes <= u64::MAX >> 1);
+    bytes.ok_or_else(wanted)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_said_as_one_says_them() {
+    fn counts_sizes_and_times_are_readable() {
         assert_eq!([0, 1, 2].map(|number| count(number, "file")), ["0 files", "1 file", "2 files"]);
         assert_eq!(count(1_234_567, "directory"), "1,234,567 directories");
         assert_eq!(
@@ -103,5 +125,17 @@ mod tests {
             [80, 510, 12_345, 120_400].map(latency),
             ["0.08 ms", "0.51 ms", "12.3 ms", "120 ms"]
         );
+    }
+
+    #[test]
+    fn parsed_sizes_have_units_and_bounds() {
+        for (text, bytes) in
+            [("0", 0), ("7", 7), ("4k", 4096), ("20G", 20 << 30), ("8388607T", 8_388_607 << 40)]
+        {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "G", "1.5G", "-1", "5P", "8388608T", "99999999999999999999", "1 G", "5%"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
     }
 }

@@ -1,26 +1,26 @@
-//! Directories that the kernel lists without opening them here.
+//! Listings of mounts without OPENDIR requests (FUSE's no_opendir).
 //!
-//! As with files ([`unopened`](super::unopened)): where nothing changes, the kernel keeps listings,
-//! and to open a directory needs not be told. What it has not listed yet it asks for without a
-//! handle, which is made here, and kept until the end of the listing was asked for, the kernel
-//! forgets the inode, or [`MAX_KEPT`] others were listed later.
+//! If nothing changes, the kernel caches listings and need not send OPENDIR, as with files
+//! ([`no_open`](super::no_open)). Its requests for entries that it has not cached have no handle; the
+//! directory is opened here, and the handle kept until the end of the listing was requested, the
+//! kernel forgets the inode, or [`MAX_OPEN`] other directories were listed since.
 
 use std::sync::Arc;
 
 use base::{Errno, Result};
 use vfs::{DirHandle, Ino, ListedEntry, Listing, Vfs};
 
-use super::kept::Kept;
+use super::lru::Lru;
 
-/// Directories that are kept open for those who list them: more than are listed at once. One that
-/// goes too early is listed again, from where it was.
-const MAX_KEPT: usize = 32;
+/// Maximum number of directories kept open: more than are listed at a time. If one is released too
+/// early, it is opened again and the listing continues at its offset.
+const MAX_OPEN: usize = 32;
 
-/// The directories that are being listed. See the [module](self).
+/// The directories that are being listed; see the [module](self).
 #[derive(Default)]
-pub struct Unasked(Kept<Directory, MAX_KEPT>);
+pub struct NoOpendir(Lru<Directory, MAX_OPEN>);
 
-/// An open directory; released when the last who lists it is done.
+/// An open directory, released when its last listing has ended.
 struct Directory {
     vfs: Arc<Vfs>,
     handle: DirHandle,
@@ -32,8 +32,8 @@ impl Drop for Directory {
     }
 }
 
-impl Unasked {
-    /// Lists as [`Vfs::readdir`] does. Whoever begins has a listing of his own.
+impl NoOpendir {
+    /// Lists as [`Vfs::readdir`] does. A listing from offset 0 gets a handle of its own.
     pub async fn readdir(
         &self,
         vfs: &Arc<Vfs>,
@@ -51,7 +51,7 @@ impl Unasked {
         let mut counted = Counted { listing, pushed: false };
         let mut listed = vfs.readdir(directory.handle, offset, plus, &mut counted).await;
         if listed == Err(Errno::EINVAL) && is_known {
-            // Somebody else lists it as well, and is too far ahead for one handle to serve both.
+            // Another listing of the directory is too far ahead for one handle to serve both.
             directory = self.open(vfs, ino).await?;
             listed = vfs.readdir(directory.handle, offset, plus, &mut counted).await;
         }
@@ -64,22 +64,22 @@ impl Unasked {
     async fn open(&self, vfs: &Arc<Vfs>, ino: u64) -> Result<Arc<Directory>> {
         let handle = vfs.opendir(Ino(ino)).await?;
         let directory = Arc::new(Directory { vfs: vfs.clone(), handle });
-        self.0.keep(ino, directory.clone());
+        self.0.insert(ino, directory.clone());
         Ok(directory)
     }
 
-    /// The kernel has forgotten `ino`, or nobody lists it any more.
+    /// Releases the handle of `ino`: the kernel has forgotten the inode, or the listing has ended.
     pub fn forget(&self, ino: u64) {
-        self.0.forget(ino);
+        self.0.remove(ino);
     }
 
-    /// Gives all of them back.
+    /// Releases all handles.
     pub fn clear(&self) {
         self.0.clear();
     }
 }
 
-/// Notes whether there was anything to list.
+/// Records whether an entry was listed.
 struct Counted<'a> {
     listing: &'a mut (dyn Listing + Send),
     pushed: bool,
@@ -102,7 +102,7 @@ mod tests {
     use testkit::{Call, FaultyRemote, MemRemote};
     use vfs::{Config, Consistency};
 
-    /// Takes so many names at a time.
+    /// Accepts this many names at a time.
     struct Names(usize, Vec<(Vec<u8>, u64)>);
 
     impl Listing for Names {
@@ -118,7 +118,7 @@ mod tests {
     struct Stage {
         remote: Arc<FaultyRemote<MemRemote>>,
         vfs: Arc<Vfs>,
-        unasked: Unasked,
+        no_opendir: NoOpendir,
     }
 
     impl Stage {
@@ -129,17 +129,17 @@ mod tests {
             }
             let config = Config { consistency: Consistency::Immutable, ..Config::default() };
             let vfs = Arc::new(Vfs::new(remote.clone(), config));
-            Stage { remote, vfs, unasked: Unasked::default() }
+            Stage { remote, vfs, no_opendir: NoOpendir::default() }
         }
 
         async fn list(&self, offset: u64, most: usize) -> Result<Vec<(Vec<u8>, u64)>> {
             let mut names = Names(most, Vec::new());
-            self.unasked.readdir(&self.vfs, Ino::ROOT.0, offset, false, &mut names).await?;
+            self.no_opendir.readdir(&self.vfs, Ino::ROOT.0, offset, false, &mut names).await?;
             Ok(names.1)
         }
 
-        fn kept(&self) -> usize {
-            self.unasked.0.len()
+        fn open_directories(&self) -> usize {
+            self.no_opendir.0.len()
         }
     }
 
@@ -152,15 +152,15 @@ mod tests {
             let Some((_, next)) = names.last() else { break };
             offset = *next;
             seen.extend(names.into_iter().map(|(name, _)| name));
-            assert_eq!(stage.kept(), 1);
+            assert_eq!(stage.open_directories(), 1);
         }
         assert_eq!(seen.len(), 12, "the dots too");
-        assert_eq!(stage.kept(), 0, "its end was asked for");
-        // Whoever goes on with one that is gone gets the same.
+        assert_eq!(stage.open_directories(), 0, "its end was asked for");
+        // A listing whose handle was released continues with the same entries.
         let rest = stage.list(7, 100).await.unwrap();
         assert_eq!(rest.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>(), seen[7..]);
-        stage.unasked.forget(Ino::ROOT.0);
-        assert_eq!(stage.kept(), 0);
+        stage.no_opendir.forget(Ino::ROOT.0);
+        assert_eq!(stage.open_directories(), 0);
     }
 
     #[tokio::test]
@@ -168,9 +168,9 @@ mod tests {
         let stage = Stage::new(1);
         stage.remote.fail(Call::Opendir, 1, base::Errno::EACCES);
         assert_eq!(stage.list(0, 5).await, Err(base::Errno::EACCES));
-        assert_eq!(stage.kept(), 0);
+        assert_eq!(stage.open_directories(), 0);
         assert_eq!(stage.list(0, 5).await.unwrap().len(), 3);
-        stage.unasked.clear();
-        assert_eq!(stage.kept(), 0);
+        stage.no_opendir.clear();
+        assert_eq!(stage.open_directories(), 0);
     }
 }

@@ -1,13 +1,13 @@
-//! Files that the kernel reads without opening them here.
+//! Reads of mounts without OPEN requests (FUSE's no_open).
 //!
-//! Where nothing changes, neither on the server nor through the mount, the kernel needs not tell of
-//! each open: an open costs it nothing then, and most reads neither, since the pages stay. A read
-//! that it cannot answer comes without a handle, and gets one here, which is kept while the file is
+//! If nothing changes, neither on the server nor through the mount, the kernel need not send OPEN:
+//! opening a file then costs no request, and most reads none either, since the pages stay cached. A
+//! READ for other pages has no handle; the file is opened here, and the handle kept while the file is
 //! being read.
 //!
-//! What follows from it: who may not read a file learns so from the read and not from the open, and
-//! there is no close that could end a handle. So one goes when the end of its file was read, when
-//! the kernel forgets the inode, and when [`MAX_KEPT`] others were read later.
+//! Consequences: a user without permission gets the error from the read instead of the open. And no
+//! RELEASE ends a handle; it is released when the end of its file was read, when the kernel forgets
+//! the inode, and when [`MAX_OPEN`] other files were read since.
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ use base::{Access, Data, Result};
 use tokio::sync::OnceCell;
 use vfs::{Handle, Ino, OpenRequest, Vfs};
 
-use super::kept::Kept;
+use super::lru::Lru;
 
-/// Files that are kept open for those who read them. Each may be a handle at the server, which has
-/// some hundreds of them, and most readers do not read more than a few files at a time.
-const MAX_KEPT: usize = 64;
+/// Maximum number of files kept open. Each may be a handle of the server, which has some hundreds of
+/// them; most programs read no more than a few files at a time.
+const MAX_OPEN: usize = 64;
 
-/// The files that are being read. See the [module](self).
+/// The files that are being read; see the [module](self).
 #[derive(Default)]
-pub struct Unopened(Kept<OnceCell<File>, MAX_KEPT>);
+pub struct NoOpen(Lru<OnceCell<File>, MAX_OPEN>);
 
-/// An open file; released when the last who reads it is done.
+/// An open file, released when its last read has ended.
 struct File {
     vfs: Arc<Vfs>,
     handle: Handle,
@@ -37,7 +37,7 @@ impl Drop for File {
     }
 }
 
-impl Unopened {
+impl NoOpen {
     /// Reads as [`Vfs::read`] does.
     pub async fn read(&self, vfs: &Arc<Vfs>, ino: u64, offset: u64, len: u32) -> Result<Data> {
         let cell = self.0.get_or_default(ino);
@@ -50,19 +50,20 @@ impl Unopened {
             Ok(file) => vfs.read(file.handle, offset, len).await,
             Err(error) => Err(error),
         };
-        // Who reads on asks for the rest, and gets it from the kernel's pages or by another open.
+        // A short read is the end of the file. Further reads are answered from the kernel's pages,
+        // or open the file again.
         if read.as_ref().map_or(true, |data| data.len() < len as usize) {
-            self.0.forget_this(ino, &cell);
+            self.0.remove_if_same(ino, &cell);
         }
         read
     }
 
-    /// The kernel has forgotten `ino`, or part of its look-ups.
+    /// Releases the handle of `ino`: the kernel has forgotten the inode, or some of its lookups.
     pub fn forget(&self, ino: u64) {
-        self.0.forget(ino);
+        self.0.remove(ino);
     }
 
-    /// Gives all of them back.
+    /// Releases all handles.
     pub fn clear(&self) {
         self.0.clear();
     }
@@ -77,7 +78,7 @@ mod tests {
     struct Stage {
         remote: Arc<FaultyRemote<MemRemote>>,
         vfs: Arc<Vfs>,
-        unopened: Unopened,
+        no_open: NoOpen,
     }
 
     impl Stage {
@@ -89,7 +90,7 @@ mod tests {
                 ..Config::default()
             };
             let vfs = Arc::new(Vfs::new(remote.clone(), config));
-            Stage { remote, vfs, unopened: Unopened::default() }
+            Stage { remote, vfs, no_open: NoOpen::default() }
         }
 
         async fn file(&self, name: &str, content: &str) -> u64 {
@@ -101,7 +102,7 @@ mod tests {
         }
 
         async fn read(&self, ino: u64, offset: u64, len: u32) -> Vec<u8> {
-            self.unopened.read(&self.vfs, ino, offset, len).await.unwrap().to_vec()
+            self.no_open.read(&self.vfs, ino, offset, len).await.unwrap().to_vec()
         }
     }
 
@@ -116,26 +117,26 @@ mod tests {
         assert_eq!(stage.read(ino, 8, 4).await, b"89");
         assert_eq!(stage.vfs.handles(), 0, "its end was read");
         assert_eq!(stage.read(ino, 0, 2).await, b"01");
-        stage.unopened.forget(ino);
+        stage.no_open.forget(ino);
         assert_eq!(stage.vfs.handles(), 0);
     }
 
     #[tokio::test]
-    async fn those_read_longest_ago_go_first_and_all_at_the_end() {
+    async fn the_least_recently_read_files_are_released_first_and_all_at_the_end() {
         let stage = Stage::new();
         let mut inos = Vec::new();
-        for number in 0..MAX_KEPT + 1 {
+        for number in 0..MAX_OPEN + 1 {
             inos.push(stage.file(&format!("f{number}"), "content").await);
         }
-        for ino in &inos[..MAX_KEPT] {
+        for ino in &inos[..MAX_OPEN] {
             stage.read(*ino, 0, 2).await;
         }
         stage.read(inos[0], 0, 2).await;
-        stage.read(inos[MAX_KEPT], 0, 2).await;
-        assert_eq!(stage.vfs.handles(), MAX_KEPT);
-        let open: Vec<bool> = inos.iter().map(|ino| stage.unopened.0.get(*ino).is_some()).collect();
-        assert!(open[0] && !open[1] && open[2] && open[MAX_KEPT]);
-        stage.unopened.clear();
+        stage.read(inos[MAX_OPEN], 0, 2).await;
+        assert_eq!(stage.vfs.handles(), MAX_OPEN);
+        let open: Vec<bool> = inos.iter().map(|ino| stage.no_open.0.get(*ino).is_some()).collect();
+        assert!(open[0] && !open[1] && open[2] && open[MAX_OPEN]);
+        stage.no_open.clear();
         assert_eq!(stage.vfs.handles(), 0);
     }
 
@@ -144,19 +145,19 @@ mod tests {
         let stage = Stage::new();
         let ino = stage.file("f", "content").await;
         stage.remote.fail(Call::Open, 1, base::Errno::EACCES);
-        let failed = stage.unopened.read(&stage.vfs, ino, 0, 4).await;
+        let failed = stage.no_open.read(&stage.vfs, ino, 0, 4).await;
         assert_eq!(failed, Err(base::Errno::EACCES));
         assert_eq!(stage.read(ino, 0, 4).await, b"cont");
     }
 
-    /// Who gives up leaves nothing open.
+    /// A cancelled read leaves nothing open.
     #[tokio::test]
-    async fn a_read_that_was_given_up_can_be_made_again() {
+    async fn a_cancelled_read_can_be_repeated() {
         let stage = Stage::new();
         let ino = stage.file("f", "content").await;
         let gate = stage.remote.hold(Call::Open, 1);
         {
-            let mut read = Box::pin(stage.unopened.read(&stage.vfs, ino, 0, 4));
+            let mut read = Box::pin(stage.no_open.read(&stage.vfs, ino, 0, 4));
             let pending = std::future::poll_fn(|context| {
                 std::task::Poll::Ready(read.as_mut().poll(context).is_pending())
             });
@@ -164,7 +165,7 @@ mod tests {
         }
         gate.release();
         assert_eq!(stage.read(ino, 0, 4).await, b"cont");
-        stage.unopened.clear();
+        stage.no_open.clear();
         assert_eq!(stage.vfs.handles(), 0);
     }
 }
