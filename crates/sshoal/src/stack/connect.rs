@@ -221,7 +221,7 @@ async fn judge(source: &Wanted, tried: Vec<Tried>) -> Result<Reached, Problem> {
                 if speaks_of_source || !one_lives && !source.is_optional {
                     return Err(problem);
                 }
-                tracing::warn!("mounted without an optional source: {problem}");
+                tracing::warn!("mounted without {problem}");
                 reached.connected.push(false);
                 later(target)
                     .await

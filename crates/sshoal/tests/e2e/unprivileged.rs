@@ -239,7 +239,7 @@ fn others_are_kept_out() {
     let over = format!("'{}' host: \"$1\"", program.display());
     let ended = as_user(&over, mount.place());
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
-    assert!(ended.stderr.contains("(fuse.sshoal) is mounted there by user 0"), "{ended:?}");
+    assert!(ended.stderr.contains("(fuse.sshoal) is mounted here by user 0"), "{ended:?}");
     mount.unmount();
     // With allow_other the permission bits count; without them everybody would be the login.
     let mount = world.mount(&["-o", "allow_other"]);

@@ -108,7 +108,7 @@ fn a_copy_in_another_mount_namespace_is_not_waited_for() {
     // It is listed as long as it has a daemon.
     let listed = run(program().arg("status")).stdout;
     let place = mount.place().to_str().unwrap();
-    let why = "  mounted    not here; in the mount namespace of process ";
+    let why = "  mounted    not in this mount namespace, but in that of process ";
     let told = listed.lines().skip_while(|line| *line != place).nth(1);
     assert!(told.is_some_and(|line| line.starts_with(why)), "{listed}");
     assert!(fs::read(world.served("file")).unwrap() == pattern(1 << 20));

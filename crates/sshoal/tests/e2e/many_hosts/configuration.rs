@@ -168,5 +168,5 @@ fn a_file_that_others_can_write_to_is_refused() {
     let said = refusal(&mut configured.command(&["mount", "--all", "-f"]));
     assert!(said.contains("takes no other arguments"), "{said}");
     let nothing = succeed(&mut configured.command(&["config", "check"]));
-    assert!(nothing.starts_with("There is no configuration: looked for /etc/"), "{nothing}");
+    assert!(nothing.starts_with("No configuration file; searched /etc/"), "{nothing}");
 }

@@ -155,11 +155,11 @@ fn only_the_user_and_root_may_look() {
     let mount = hosts.mount(&[hosts.fleet.source("alpha")], &[]);
     let ended = run(as_somebody_else(&copy).arg("status").arg(mount.place()));
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
-    let said = "not yours to ask: mounted by user 0, who alone may ask";
+    let said = "not permitted: mounted by user 0; only that user and root";
     assert!(ended.stdout.contains(said), "{ended:?}");
     let ended = run(as_somebody_else(&copy).args(["branch", "list"]).arg(mount.place()));
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
-    assert!(ended.stderr.contains("mounted by user 0, who alone may ask"), "{ended:?}");
+    assert!(ended.stderr.contains("mounted by user 0; only that user and root"), "{ended:?}");
     let ended = run(as_somebody_else(&copy).arg("status"));
     assert!(!ended.stdout.contains("alpha:"), "{ended:?}");
     mount.unmount();
