@@ -25,7 +25,7 @@ use base::{
 };
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::digest::{self, Held};
+use crate::digest;
 use crate::flow::Side;
 use crate::outcome::{Doing, Problem};
 use crate::plan::is_same_second;
@@ -80,15 +80,15 @@ struct Copy<'a> {
     /// Where it goes, and the last name of that.
     to: RemotePath,
     name: Name,
-    from: Origin<'a>,
+    from: Origin,
     /// What is left of an earlier run may be continued.
     may_resume: bool,
 }
 
 /// Where the content comes from.
-enum Origin<'a> {
+enum Origin {
     /// A file that is open at the source.
-    Open(Held<'a>),
+    Open(Lent),
     /// It is here, whole; there is room for it.
     Read { data: Data, _room: OwnedSemaphorePermit },
 }
@@ -126,7 +126,7 @@ pub(crate) async fn file(core: &Core, step: &Step, left: &Left) -> Outcome<Copie
             Err(Errno::ENOENT) => return Err(Problem::Vanished { name: step.name.clone() }),
             opened => opened.map_err(failed(step, Doing::Read))?,
         };
-        let from = Origin::Open(Held { remote, fh: opened.fh });
+        let from = Origin::Open(Lent::new(remote.clone(), opened.fh));
         let (to, name) = (to.clone(), name.clone());
         let copy = Copy { core, step, left, attr: opened.attr, to, name, from, may_resume };
         let attempt = match opened.attr.size <= core.flow.piece_bytes() {
@@ -158,7 +158,7 @@ fn taken(step: &Step) -> Problem {
 /// Reads a small file of this machine, on one thread that may block: to open it, look at it and read
 /// it in turn would be as many changes of threads. `None` where that is not for this file, or does
 /// not go well: then it goes as any other, which tells what is wrong.
-async fn read_here<'a>(core: &Core, step: &Step) -> Option<(Attr, Origin<'a>)> {
+async fn read_here(core: &Core, step: &Step) -> Option<(Attr, Origin)> {
     let here = core.here.get(step.source)?.clone()?;
     let most = core.flow.piece_bytes();
     if step.attr.size > most {
@@ -183,10 +183,11 @@ impl<'a> Copy<'a> {
         failed(self.step, doing)
     }
 
-    /// The file at the source, which is open.
-    fn source(&self) -> Outcome<&Held<'a>> {
+    /// The source's remote, and the handle of the file that is open there.
+    fn source(&self) -> Outcome<(&'a std::sync::Arc<dyn Remote>, base::Fh)> {
+        let remote = &self.core.job.sources[self.step.source].tree.remote;
         match &self.from {
-            Origin::Open(held) => Ok(held),
+            Origin::Open(file) => Ok((remote, file.fh())),
             Origin::Read { .. } => Err(self.failed(Doing::Read)(Errno::EBADF)),
         }
     }

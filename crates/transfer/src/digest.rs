@@ -1,15 +1,18 @@
 //! Digests of whole files: by a command where the file is, or by reading it.
 
+pub mod lines;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::shell::quote;
-use base::{Access, DigestEffort, DigestKind, Errno, OpenFlags, Remote, RemotePath, Result};
+use base::{Access, DigestEffort, DigestKind, Errno, Lent, OpenFlags, Remote, RemotePath, Result};
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 
+use self::lines::Line;
 use crate::job::Tree;
 use crate::shell::{Running, Shell};
 
@@ -59,29 +62,17 @@ pub(crate) async fn of_first(tree: &Tree, path: &RemotePath, len: u64) -> Option
     }
 }
 
-/// Closes a handle, whatever becomes of its holder.
-pub(crate) struct Held<'a> {
-    pub(crate) remote: &'a Arc<dyn Remote>,
-    pub(crate) fh: base::Fh,
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.remote.close(self.fh);
-    }
-}
-
 /// Reads the file, up to `len` bytes.
 async fn by_reading(remote: &Arc<dyn Remote>, path: &RemotePath, len: u64) -> Result<Digest> {
     let opened = remote.open(path, OpenFlags::existing(Access::Read)).await?;
-    let held = Held { remote, fh: opened.fh };
+    let file = Lent::new(remote.clone(), opened.fh);
     let mut hasher = Sha256::new();
     let mut ahead = std::collections::VecDeque::new();
     let mut next = 0;
     let end = opened.attr.size.min(len);
     loop {
         while ahead.len() < READS_AHEAD as usize && (next == 0 || next < end) {
-            let (remote, fh, offset) = (remote.clone(), held.fh, next);
+            let (remote, fh, offset) = (remote.clone(), file.fh(), next);
             let asked = (len - next).min(u64::from(READ_BYTES)) as u32;
             ahead.push_back(AbortOnDrop(tokio::spawn(async move {
                 remote.read(fh, offset, asked).await
@@ -175,7 +166,7 @@ impl Digester for ShellDigester {
         let mut answer = Vec::new();
         stdout.take(ANSWER_BYTES).read_to_end(&mut answer).await.ok()?;
         drop(exit);
-        digits(answer.get(..64)?)
+        Digest::try_from(lines::digest(answer.get(..64)?)?).ok()
     }
 }
 
@@ -237,47 +228,13 @@ fn enter(root: &[u8]) -> Option<Vec<u8>> {
     Some(command)
 }
 
-/// The lines of `sha256sum`, by name.
+/// The digests that `sha256sum` has printed, by the path below `./`.
 fn parse(answer: &[u8]) -> HashMap<Vec<u8>, Digest> {
-    answer.split(|byte| *byte == b'\n').filter_map(line).collect()
-}
-
-/// One line: digest, space, `*`, name; a `\` first where the name has escapes.
-fn line(line: &[u8]) -> Option<(Vec<u8>, Digest)> {
-    let (escaped, line) = match line.strip_prefix(b"\\") {
-        Some(rest) => (true, rest),
-        None => (false, line),
+    let of_path = |line: Line<'_>| {
+        let path = line.name.strip_prefix(b"./")?.to_vec();
+        Some((path, Digest::try_from(line.digest).ok()?))
     };
-    let (digest, rest) = line.split_at_checked(64)?;
-    let name = rest.strip_prefix(b" *").or(rest.strip_prefix(b"  "))?.strip_prefix(b"./")?;
-    Some((if escaped { unescape(name)? } else { name.to_vec() }, digits(digest)?))
-}
-
-/// 64 hexadecimal digits.
-fn digits(digits: &[u8]) -> Option<Digest> {
-    let mut digest = Digest::default();
-    for (byte, pair) in digest.iter_mut().zip(digits.chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(digest)
-}
-
-/// `\\`, `\n` and `\r` as what they stand for.
-fn unescape(name: &[u8]) -> Option<Vec<u8>> {
-    let mut bytes = name.iter();
-    let mut plain = Vec::with_capacity(name.len());
-    while let Some(byte) = bytes.next() {
-        plain.push(match (byte, byte == &b'\\') {
-            (byte, false) => *byte,
-            (_, true) => match bytes.next()? {
-                b'n' => b'\n',
-                b'r' => b'\r',
-                b'\\' => b'\\',
-                _ => return None,
-            },
-        });
-    }
-    Some(plain)
+    lines::parse(answer, size_of::<Digest>()).filter_map(of_path).collect()
 }
 
 #[cfg(test)]

@@ -47,6 +47,7 @@ mod setid;
 pub mod shell;
 pub mod sink;
 pub mod step;
+pub mod strategy;
 pub mod tar;
 pub mod temporary;
 pub mod unseen;

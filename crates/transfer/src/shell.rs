@@ -70,3 +70,35 @@ pub trait Shell: Send + Sync + 'static {
     /// Starts `command`, which the login's shell there reads, whichever it is.
     async fn start(&self, command: &[u8]) -> Result<Running, ShellError>;
 }
+
+/// The name that GNU's programs show with escapes: `find` with those of the C locale, `sha256sum` with
+/// three of them. `None` for what ends within an escape.
+pub(crate) fn unescape(name: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = name.iter().copied().peekable();
+    let mut plain = Vec::with_capacity(name.len());
+    while let Some(byte) = bytes.next() {
+        if byte != b'\\' {
+            plain.push(byte);
+            continue;
+        }
+        plain.push(match bytes.next()? {
+            b'a' => 7,
+            b'b' => 8,
+            b't' => b'\t',
+            b'n' => b'\n',
+            b'v' => 11,
+            b'f' => 12,
+            b'r' => b'\r',
+            first @ b'0'..=b'3' => {
+                let mut value = first - b'0';
+                for _ in 0..2 {
+                    let digit = bytes.next_if(|byte| (b'0'..=b'7').contains(byte))?;
+                    value = value << 3 | (digit - b'0');
+                }
+                value
+            }
+            byte => byte,
+        });
+    }
+    Some(plain)
+}

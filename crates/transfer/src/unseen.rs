@@ -20,7 +20,7 @@ use tokio::io::AsyncReadExt;
 use crate::job::below;
 use crate::outcome::Problem;
 use crate::run::Core;
-use crate::shell::{Running, Shell};
+use crate::shell::{Running, Shell, unescape};
 
 /// Longest answer that is read, in bytes: some thousand complaints.
 const ANSWER_BYTES: u64 = 256 << 10;
@@ -139,37 +139,6 @@ fn complaint(line: &[u8], top: &[u8]) -> Complaint {
         Some((path, words)) => Complaint { path: Some(path), words },
         None => Complaint { path: None, words: line.escape_ascii().to_string() },
     }
-}
-
-/// The name that GNU's quoting of the C locale stands for.
-fn unescape(name: &[u8]) -> Option<Vec<u8>> {
-    let mut bytes = name.iter().copied().peekable();
-    let mut plain = Vec::with_capacity(name.len());
-    while let Some(byte) = bytes.next() {
-        if byte != b'\\' {
-            plain.push(byte);
-            continue;
-        }
-        plain.push(match bytes.next()? {
-            b'a' => 7,
-            b'b' => 8,
-            b't' => b'\t',
-            b'n' => b'\n',
-            b'v' => 11,
-            b'f' => 12,
-            b'r' => b'\r',
-            first @ b'0'..=b'3' => {
-                let mut value = first - b'0';
-                for _ in 0..2 {
-                    let digit = bytes.next_if(|byte| (b'0'..=b'7').contains(byte))?;
-                    value = value << 3 | (digit - b'0');
-                }
-                value
-            }
-            byte => byte,
-        });
-    }
-    Some(plain)
 }
 
 /// Notes as problems what the sources could not look at, as far as that is known and nothing else has

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, ValueEnum};
+use transfer::strategy;
 use transfer::tar::{Compress, Method};
 use transfer::{Filter, Options, Owners, Xattrs};
 
@@ -181,6 +182,16 @@ pub enum Engine {
     Tar,
     /// Requests over several sessions; needs no commands
     Sftp,
+}
+
+impl From<Engine> for strategy::Engine {
+    fn from(engine: Engine) -> strategy::Engine {
+        match engine {
+            Engine::Auto => strategy::Engine::Auto,
+            Engine::Tar => strategy::Engine::Tar,
+            Engine::Sftp => strategy::Engine::Sftp,
+        }
+    }
 }
 
 /// Patterns in the order in which they were given.

@@ -10,8 +10,6 @@ use tokio::io::{AsyncRead, ReadBuf};
 use transfer::shell::{Exit, Source};
 use transfer::{Running, Shell, ShellError};
 
-use crate::report::Problem;
-
 /// Exit status with which ssh tells of itself.
 const SSH_FAILED: i32 = 255;
 
@@ -20,13 +18,6 @@ pub struct SshShell {
     config: ssh::Config,
     /// ssh may ask its user on the terminal.
     may_ask: bool,
-}
-
-impl SshShell {
-    /// The shell of the host that this configuration leads to.
-    pub fn new(config: ssh::Config) -> SshShell {
-        SshShell { config, may_ask: true }
-    }
 }
 
 #[async_trait]
@@ -169,20 +160,12 @@ pub fn session(running: Running) -> host::Connection {
     host::Connection::from_halves(stdout, stdin, Box::new(explain))
 }
 
-/// The shell of a source's first gateway; `None` where no ssh leads there.
-pub fn of(configs: Vec<ssh::Config>) -> Result<Option<Arc<dyn Shell>>, Problem> {
-    Ok(first(configs).map(|config| Arc::new(SshShell::new(config)) as Arc<dyn Shell>))
-}
-
-/// As [`of`]; where a login would have to ask, it fails.
-pub fn unasked(configs: Vec<ssh::Config>) -> Option<Arc<dyn Shell>> {
-    let shell = |config| SshShell { config, may_ask: false };
-    first(configs).map(|config| Arc::new(shell(config)) as Arc<dyn Shell>)
-}
-
-fn first(configs: Vec<ssh::Config>) -> Option<ssh::Config> {
+/// The shell of a place's first gateway; `None` where no ssh leads there. Unless it `may_ask`, a
+/// login fails where ssh would have to ask the user for something.
+pub fn of(configs: Vec<ssh::Config>, may_ask: bool) -> Option<Arc<dyn Shell>> {
     let config = configs.into_iter().next();
-    config.filter(|config| config.transport == ssh::Transport::Ssh)
+    let config = config.filter(|config| config.transport == ssh::Transport::Ssh)?;
+    Some(Arc::new(SshShell { config, may_ask }))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What is seen of a copy: each entry, how far it is, and how it ended.
+//! What is seen of a copy: each entry, how far it is, and how it copied.
 //!
 //! Results go to standard output, everything else to standard error. Names are escaped; in JSON
 //! they are what they are, as far as they are UTF-8, and bytes beside that where they are not.
@@ -10,13 +10,11 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
+use transfer::strategy::{Copied, CopyError, Direction, Display};
 use transfer::{Action, Entry, Events, Outcome, Progress, Skip, Stop, Why};
 
-use super::Way;
 use super::arguments::Arguments;
-use super::carry::Ended;
 use crate::progress::{self, Frame};
-use crate::report::Problem;
 
 /// How often the bar is drawn.
 const FRAME: Duration = Duration::from_millis(100);
@@ -84,11 +82,6 @@ impl Show {
         }
     }
 
-    /// Counts what this one counts, too.
-    pub fn watch(&self, progress: Arc<Progress>) {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner).push(progress);
-    }
-
     /// Draws the bar until what is returned is dropped. Within a runtime.
     pub fn draw(self: Arc<Show>) -> Drawing {
         let bar = self.bar.clone();
@@ -130,18 +123,18 @@ impl Show {
     }
 
     /// The end of a copy that was begun.
-    pub fn summary(&self, way: Way, ended: &Ended) {
-        let outcome = &ended.outcome;
+    pub fn summary(&self, direction: Direction, copied: &Copied) {
+        let outcome = &copied.outcome;
         match self.mode {
-            Mode::Json => self.print_json(&summary_json(way, ended)),
+            Mode::Json => self.print_json(&summary_json(direction, copied)),
             Mode::Quiet => self.problems(outcome),
             Mode::Usual | Mode::Verbose => {
                 self.problems(outcome);
                 let seconds = self.began.elapsed().as_secs_f64();
-                let mut text = summary(outcome, &ended.engines, self.dry_run, seconds);
+                let mut text = summary(outcome, &copied.engines, self.dry_run, seconds);
                 if self.has_stats {
-                    text += &figures(ended);
-                    ended.notes.iter().for_each(|note| text += &format!("{note}\n"));
+                    text += &figures(copied);
+                    copied.notes.iter().for_each(|note| text += &format!("{note}\n"));
                 }
                 self.print(&text);
             }
@@ -149,10 +142,10 @@ impl Show {
     }
 
     /// A copy that could not begin, or not go on.
-    pub fn broken(&self, problem: &Problem) {
-        eprintln!("sshoal: {problem}");
+    pub fn broken(&self, error: &CopyError) {
+        eprintln!("sshoal: {error}");
         if self.mode == Mode::Json {
-            let event = json!({"event": "broken", "why": problem.to_string()});
+            let event = json!({"event": "broken", "why": error.to_string()});
             self.print_json(&event);
         }
     }
@@ -196,6 +189,12 @@ impl Show {
         self.bar.suspend(|| {
             let _ = std::io::stdout().write_all(text.as_bytes());
         });
+    }
+}
+
+impl Display for Show {
+    fn watch(&self, progress: Arc<Progress>) {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).push(progress);
     }
 }
 
@@ -283,12 +282,12 @@ fn entry_json(entry: &Entry<'_>) -> Value {
     event
 }
 
-fn summary_json(way: Way, ended: &Ended) -> Value {
-    let Ended { outcome, engines, notes, .. } = ended;
+fn summary_json(direction: Direction, copied: &Copied) -> Value {
+    let Copied { outcome, engines, notes, .. } = copied;
     let counts = &outcome.counts;
     json!({
         "event": "summary",
-        "command": way.name(),
+        "command": direction.name(),
         "engines": engines,
         "complete": outcome.is_complete(),
         "stopped": outcome.stopped.map(|stop| match stop {
@@ -310,7 +309,7 @@ fn summary_json(way: Way, ended: &Ended) -> Value {
         "bytes_resumed": counts.bytes_resumed,
         "problems": outcome.problems_total,
         "seconds": outcome.elapsed.as_secs_f64(),
-        "limited_by": limit(ended),
+        "limited_by": limit(copied),
         "notes": notes,
     })
 }
@@ -321,14 +320,14 @@ const FULL_LINK: f64 = 0.7;
 
 /// What was waited for, as far as that is known: what the other side's processor does cannot be
 /// seen from here, but a stream that leaves its link idle has waited for that side.
-fn limit(ended: &Ended) -> &'static str {
-    let outcome = &ended.outcome;
+fn limit(copied: &Copied) -> &'static str {
+    let outcome = &copied.outcome;
     let (source, target) = (outcome.waited_for_source, outcome.waited_for_target);
     let waited = source + target;
     if outcome.counts.bytes_copied == 0 || waited < outcome.elapsed / 2 {
         return "this machine";
     }
-    match (ended.link_share, source > target) {
+    match (copied.link_share, source > target) {
         (Some(share), _) if share >= FULL_LINK => "the link",
         (Some(_), true) => "the source's side",
         (Some(_), false) => "the target's side",
@@ -370,15 +369,15 @@ fn summary(outcome: &Outcome, engines: &[&str], dry_run: bool, seconds: f64) -> 
     format!("{}; {seconds:.2} s{rate}{by}\n", parts.join(", "))
 }
 
-fn figures(ended: &Ended) -> String {
-    let outcome = &ended.outcome;
+fn figures(copied: &Copied) -> String {
+    let outcome = &copied.outcome;
     let counts = &outcome.counts;
     format!(
         "entries: {}, of {}; already there from an earlier run: {}\nlimited by: {}\n",
         counts.entries,
         size(counts.bytes),
         size(counts.bytes_resumed),
-        limit(ended)
+        limit(copied)
     )
 }
 

@@ -13,7 +13,6 @@ use tokio::task::JoinSet;
 
 use super::resume::Begun;
 use super::{Attempt, Copy, Outcome, Temporary, pieces};
-use crate::digest::Held;
 use crate::events::Progress;
 use crate::flow::Side;
 use crate::outcome::Doing;
@@ -94,9 +93,9 @@ impl<'a> Copy<'a> {
     /// All was written: the source is looked at again, and the file gets its name.
     async fn complete(&self, made: Temporary, start: u64) -> Outcome<Attempt> {
         let size = self.core.job.options.sparse.then_some(self.attr.size);
-        let from = self.source()?;
+        let (source, from) = self.source()?;
         let (now, dressed, is_own) = tokio::join!(
-            from.remote.fstat(from.fh),
+            source.fstat(from),
             self.dress(&made.file, size),
             self.is_own(&made)
         );
@@ -123,7 +122,7 @@ impl<'a> Copy<'a> {
         length: u64,
     ) -> Outcome<Carried> {
         let (flow, size) = (&self.core.flow, self.attr.size);
-        let from = self.source()?;
+        let (_, from) = self.source()?;
         let mut tasks: JoinSet<Result<Piece, Fault>> = JoinSet::new();
         let mut written = Written { all_before: start, further: BTreeMap::new() };
         let mut next = start;
@@ -175,13 +174,13 @@ impl<'a> Copy<'a> {
     /// Reads a piece and writes it.
     fn piece(
         &self,
-        from: &Held<'a>,
+        from: Fh,
         to: Fh,
         offset: u64,
         len: u64,
         (sparse, room): (bool, OwnedSemaphorePermit),
     ) -> impl Future<Output = Result<Piece, Fault>> + Send + 'static {
-        let (source, from) = (from.remote.clone(), from.fh);
+        let source = self.core.job.sources[self.step.source].tree.remote.clone();
         let target = self.target().clone();
         let waits = self.core.flow.waits();
         async move {

@@ -130,13 +130,13 @@ impl<'a> Copy<'a> {
     }
 
     async fn samples_are_equal(&self, made: &Temporary, start: u64) -> bool {
-        let Ok(source) = self.source() else { return false };
+        let Ok((source, from)) = self.source() else { return false };
         let len = start.min(SAMPLE_BYTES);
         let mut comparing = JoinSet::new();
         for at in 1..=SAMPLES {
             let offset = (start - len) * at / SAMPLES;
             let (left, left_fh) = (self.target().clone(), made.file.fh());
-            let (right, right_fh) = (source.remote.clone(), source.fh);
+            let (right, right_fh) = (source.clone(), from);
             comparing.spawn(async move {
                 let len = len as u32;
                 let (left, right) = tokio::join!(

@@ -47,7 +47,7 @@ impl<'a> Copy<'a> {
     async fn read(&self) -> Outcome<Option<Data>> {
         let (remote, fh) = match &self.from {
             Origin::Read { data, .. } => return Ok(Some(data.clone())),
-            Origin::Open(held) => (held.remote, held.fh),
+            Origin::Open(_) => self.source()?,
         };
         let since = Instant::now();
         // One more than there should be, so that a file that has grown is seen.
