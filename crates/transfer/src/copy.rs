@@ -40,9 +40,9 @@ const ATTEMPTS: usize = 2;
 
 /// What there is under a temporary name while a step is under way, for who stops it.
 #[derive(Default)]
-pub(crate) struct Left(Mutex<Option<RemotePath>>);
+pub(crate) struct Unfinished(Mutex<Option<RemotePath>>);
 
-impl Left {
+impl Unfinished {
     /// This is there now, and worth nothing.
     fn set(&self, path: Option<RemotePath>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = path;
@@ -74,7 +74,7 @@ type Outcome<T> = Result<T, Problem>;
 struct Copy<'a> {
     core: &'a Core,
     step: &'a Step,
-    left: &'a Left,
+    left: &'a Unfinished,
     /// As the source had it when it was opened.
     attr: Attr,
     /// Where it goes, and the last name of that.
@@ -104,7 +104,7 @@ struct Temporary {
 }
 
 /// Copies a regular file. Its directory is there.
-pub(crate) async fn file(core: &Core, step: &Step, left: &Left) -> Outcome<Copied> {
+pub(crate) async fn file(core: &Core, step: &Step, left: &Unfinished) -> Outcome<Copied> {
     let to = core.job.target.path_of(&step.name);
     let Some(name) = to.file_name() else {
         return Err(failed(step, Doing::Make)(Errno::EISDIR));
@@ -230,7 +230,7 @@ impl<'a> Copy<'a> {
     /// Gives the open file what it is to have, and tells what it has then. Sent behind the writes
     /// of the file, and takes effect behind them. The file is closed in the same burst, unless more
     /// may have to be done with it.
-    async fn dress(&self, file: &Lent, size: Option<u64>) -> Outcome<Attr> {
+    async fn apply_metadata(&self, file: &Lent, size: Option<u64>) -> Outcome<Attr> {
         let (core, fh, target) = (self.core, file.fh(), self.target());
         let change = AttrChange { size, ..attributes(core, &self.attr) };
         let is_last = change.uid.is_none()
@@ -268,7 +268,7 @@ impl<'a> Copy<'a> {
         if self.core.job.options.verify && !self.is_equal(&path).await? {
             return Err(differs("digest"));
         }
-        self.make_way().await?;
+        self.remove_obstacle().await?;
         let renamed = self.target().rename(&path, &self.to, RenameMode::Replace).await;
         drop(lock);
         match renamed {
@@ -288,8 +288,8 @@ impl<'a> Copy<'a> {
         Ok(read.map_err(&failed)? == written.map_err(&failed)?)
     }
 
-    async fn make_way(&self) -> Outcome<()> {
-        make_way(self.core, self.step, &self.to).await
+    async fn remove_obstacle(&self) -> Outcome<()> {
+        remove_obstacle(self.core, self.step, &self.to).await
     }
 }
 
@@ -311,7 +311,7 @@ pub(crate) async fn remove_stale(core: &Core, step: &Step) {
 }
 
 /// Removes an empty directory that has the name.
-async fn make_way(core: &Core, step: &Step, to: &RemotePath) -> Outcome<()> {
+async fn remove_obstacle(core: &Core, step: &Step, to: &RemotePath) -> Outcome<()> {
     if !step.there.is_some_and(|there| there.is_dir()) {
         return Ok(());
     }

@@ -52,7 +52,7 @@ pub(crate) struct Absent {
 
 /// What waits for everything else to be done.
 #[derive(Default)]
-pub(crate) struct Late {
+pub(crate) struct DeferredDeletions {
     pub(crate) deletions: Vec<Deletion>,
     /// Steps for which a directory must go first.
     pub(crate) steps: Vec<Step>,
@@ -60,8 +60,8 @@ pub(crate) struct Late {
 
 /// Deletes, if nothing has failed. Gives the steps that could not be carried out before.
 pub(crate) async fn carry_out(core: &Arc<Core>) -> Vec<Step> {
-    let Late { deletions, steps } =
-        std::mem::take(&mut *core.late.lock().unwrap_or_else(PoisonError::into_inner));
+    let DeferredDeletions { deletions, steps } =
+        std::mem::take(&mut *core.deferred.lock().unwrap_or_else(PoisonError::into_inner));
     if deletions.is_empty() {
         return steps;
     }

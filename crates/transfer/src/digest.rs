@@ -126,7 +126,7 @@ const ANSWER_BYTES: u64 = 128 + 2 * 4096;
 
 type Wish = (Vec<u8>, oneshot::Sender<Option<Digest>>);
 
-/// Digests by `sha256sum` on the far side, many files with one command.
+/// Digests by `sha256sum` on the server, many files with one command.
 ///
 /// A server without the command, or without commands, answers `None` for all.
 pub struct ShellDigester {
@@ -136,7 +136,7 @@ pub struct ShellDigester {
 }
 
 impl ShellDigester {
-    /// For a remote whose root is the directory `root` of the far side's shell: absolute, or
+    /// For a remote whose root is the directory `root` of the server's shell: absolute, or
     /// relative to where its commands begin.
     ///
     /// To be used within a tokio runtime.
@@ -243,7 +243,7 @@ mod tests {
     use crate::shell::{Exit, ShellError};
     use testkit::{MemRemote, path};
 
-    /// The shell of this machine, in the place of the far side's.
+    /// The shell of this machine, in the place of the server's.
     struct Here;
 
     #[async_trait]
@@ -303,7 +303,7 @@ mod tests {
         for len in [0, 1, READ_BYTES as usize, 20 * READ_BYTES as usize + 7] {
             let content: Vec<u8> = (0..len).map(|at| (at / 251 + at) as u8).collect();
             remote.put_file("f", &content);
-            let tree = Tree::far(remote.clone());
+            let tree = Tree::remote(remote.clone());
             let digest = of_file(&tree, &path("f")).await.unwrap();
             assert_eq!(digest, Digest::from(Sha256::digest(&content)), "{len} bytes");
             let first = len / 2 + len.min(1);

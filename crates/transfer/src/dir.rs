@@ -44,11 +44,11 @@ pub(crate) struct Dir {
     ready: OnceCell<Result<()>>,
     changed: AtomicBool,
     last: Option<Last>,
-    over: mpsc::UnboundedSender<Over>,
+    over: mpsc::UnboundedSender<DirDone>,
 }
 
 /// A directory in which all is done.
-pub(crate) struct Over {
+pub(crate) struct DirDone {
     pub(crate) name: RemotePath,
     pub(crate) path: RemotePath,
     pub(crate) last: Option<Last>,
@@ -73,7 +73,7 @@ impl Dir {
     pub(crate) fn new(
         place: Place,
         target: Arc<dyn Remote>,
-        over: mpsc::UnboundedSender<Over>,
+        over: mpsc::UnboundedSender<DirDone>,
     ) -> Arc<Dir> {
         let Place { name, path, need, parent, last } = place;
         let (ready, changed) = (OnceCell::new(), AtomicBool::new(false));
@@ -81,7 +81,7 @@ impl Dir {
     }
 
     /// Where to send those that are below this one, when all is done in them.
-    pub(crate) fn over(&self) -> mpsc::UnboundedSender<Over> {
+    pub(crate) fn over(&self) -> mpsc::UnboundedSender<DirDone> {
         self.over.clone()
     }
 
@@ -144,7 +144,7 @@ impl Dir {
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        let over = Over {
+        let over = DirDone {
             name: std::mem::take(&mut self.name),
             path: std::mem::take(&mut self.path),
             last: self.last.take(),

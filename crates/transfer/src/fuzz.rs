@@ -1,4 +1,4 @@
-//! Bodies of the fuzz targets (`fuzz/`): what comes from the far side is read by them as a run
+//! Bodies of the fuzz targets (`fuzz/`): what comes from the server is read by them as a run
 //! reads it, and what must hold is asserted. The tests run them with changed seeds for a second.
 
 use std::io::Read;

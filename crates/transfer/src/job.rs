@@ -30,7 +30,7 @@ pub struct Tree {
 impl Tree {
     /// The root of `remote`, on another machine.
     #[must_use]
-    pub fn far(remote: Arc<dyn Remote>) -> Tree {
+    pub fn remote(remote: Arc<dyn Remote>) -> Tree {
         Tree {
             remote,
             path: RemotePath::root(),
@@ -43,7 +43,7 @@ impl Tree {
 
     /// The root of `remote`, which is the directory `root` of this machine.
     #[must_use]
-    pub fn here(remote: Arc<dyn Remote>, root: impl AsRef<Path>) -> Tree {
+    pub fn local(remote: Arc<dyn Remote>, root: impl AsRef<Path>) -> Tree {
         let local = Some(root.as_ref().to_owned());
         Tree { remote, path: RemotePath::root(), local, digester: None, unseen: None, ahead: None }
     }
@@ -142,7 +142,7 @@ mod tests {
     use testkit::{MemRemote, path};
 
     fn job(to: &[&str]) -> Job {
-        let tree = Tree::far(Arc::new(MemRemote::new()));
+        let tree = Tree::remote(Arc::new(MemRemote::new()));
         let source = |to: &&str| Source { tree: tree.clone(), to: path(to) };
         Job {
             sources: to.iter().map(source).collect(),

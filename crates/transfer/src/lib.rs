@@ -9,9 +9,9 @@
 //! | [`plan`] | compares the trees and gives out [`Step`]s, bounded in memory |
 //! | [`run`] | carries steps out, counts, deletes last, sets the times of directories last of all |
 //! | [`engine`] | all steps over SFTP; the tar engine takes files out of the steps and leaves the rest |
-//! | [`tar`] | what is not there yet, in one stream by the far side's `tar` |
+//! | [`tar`] | what is not there yet, in one stream by the server's `tar` |
 //! | [`sink`] | files written into a local directory by system calls that cannot leave it |
-//! | [`shell`], [`digest`] | commands on the far side, and digests made by them |
+//! | [`shell`], [`digest`] | commands on the server, and digests made by them |
 //! | [`unseen`] | what a server cannot look at, and leaves out of its listings |
 //!
 //! Invariants:

@@ -25,7 +25,7 @@ pub(crate) use self::names::{Group, Names};
 use crate::copy;
 use crate::deletion;
 use crate::digest::AbortOnDrop;
-use crate::dir::Over;
+use crate::dir::DirDone;
 use crate::events::{Events, Progress};
 use crate::job::{Job, JobError};
 use crate::outcome::{Doing, Outcome, Problem, Stop};
@@ -254,7 +254,7 @@ async fn ready(step: &Step) -> Result<(), Problem> {
 
 /// Carries out one step, and takes note of how it ended, unless the run is stopped meanwhile.
 async fn carry_out(core: &Arc<Core>, step: &Step) {
-    let left = copy::Left::default();
+    let left = copy::Unfinished::default();
     let end = tokio::select! {
         biased;
         () = core.stopped() => None,
@@ -267,7 +267,7 @@ async fn carry_out(core: &Arc<Core>, step: &Step) {
     }
 }
 
-async fn act(core: &Arc<Core>, step: &Step, left: &copy::Left) -> Result<Copied, Problem> {
+async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<Copied, Problem> {
     match &step.action {
         Action::Nothing => {
             // A run that still needs what is removed finds that the file is there.
@@ -330,7 +330,7 @@ async fn set_attributes(core: &Core, step: &Step, change: AttrChange) -> Result<
 }
 
 /// Finishes directories as they come, some at once, until none can come any more.
-async fn finish_dirs(core: Arc<Core>, mut overs: mpsc::UnboundedReceiver<Over>) {
+async fn finish_dirs(core: Arc<Core>, mut overs: mpsc::UnboundedReceiver<DirDone>) {
     let room = Arc::new(Semaphore::new(FINISHING));
     let mut tasks = JoinSet::new();
     while let Some(over) = overs.recv().await {
@@ -356,7 +356,7 @@ async fn finish_dirs(core: Arc<Core>, mut overs: mpsc::UnboundedReceiver<Over>) 
 }
 
 /// What a directory is to get now that all in it is done. Where that is nothing, its end is noted.
-fn change_of(core: &Core, over: Over) -> (Over, Option<AttrChange>) {
+fn change_of(core: &Core, over: DirDone) -> (DirDone, Option<AttrChange>) {
     let Some(last) = over.last.as_ref() else { return (over, None) };
     if core.job.options.dry_run {
         core.dir_ended(&over.name, last, Ok(()));
@@ -389,7 +389,7 @@ fn change_of(core: &Core, over: Over) -> (Over, Option<AttrChange>) {
     (over, Some(change))
 }
 
-async fn finish_dir(core: &Core, over: &Over, change: AttrChange) {
+async fn finish_dir(core: &Core, over: &DirDone, change: AttrChange) {
     let failed = |doing| {
         let name = over.name.clone();
         move |errno| Problem::Failed { name, doing, errno }
@@ -412,7 +412,7 @@ async fn finish_dir(core: &Core, over: &Over, change: AttrChange) {
 
 /// Returns when the names in a directory are on the target's disk, and its own where nothing above it
 /// was changed by this run but for that.
-async fn sync_dir(core: &Core, over: &Over) -> base::Result<()> {
+async fn sync_dir(core: &Core, over: &DirDone) -> base::Result<()> {
     let target = &core.job.target.remote;
     target.fsyncdir(&over.path).await?;
     match (&over._parent, over.path.parent()) {

@@ -1,4 +1,4 @@
-//! Commands on the far side.
+//! Commands on the server.
 
 use std::future::Future;
 use std::os::fd::{AsFd, OwnedFd};
@@ -64,7 +64,7 @@ impl Source for ChildStdout {
     }
 }
 
-/// The far side's shell.
+/// The server's shell.
 #[async_trait]
 pub trait Shell: Send + Sync + 'static {
     /// Starts `command`, which the login's shell there reads, whichever it is.

@@ -320,7 +320,7 @@ impl Sink {
     ) -> Result<Finished> {
         let (dir, name) = self.place(path)?;
         let make = |temporary: &Name| symlinkat(target, &dir, temporary.as_bytes());
-        self.replacing(&dir, &name, attr, make, |dir, made| dress(dir, made, finish))
+        self.replacing(&dir, &name, attr, make, |dir, made| apply_metadata(dir, made, finish))
     }
 
     /// Makes `path` a further name of `existing`, which must be in the directory too.
@@ -361,7 +361,7 @@ impl Sink {
         let make =
             |temporary: &Name| mknodat(&dir, temporary.as_bytes(), kind, Mode::empty(), device);
         self.replacing(&dir, &name, attr, make, |dir, made| {
-            let finished = dress(dir, made, finish)?;
+            let finished = apply_metadata(dir, made, finish)?;
             set_perm(dir, made, finish.perm)?;
             Ok(finished)
         })
@@ -443,7 +443,7 @@ fn is_name_of(dir: &OwnedFd, name: &Name, file: &OwnedFd) -> Result<bool> {
 }
 
 /// Gives owner and time to what cannot be opened.
-fn dress(dir: &OwnedFd, made: &Name, finish: &Finish) -> Result<Finished> {
+fn apply_metadata(dir: &OwnedFd, made: &Name, finish: &Finish) -> Result<Finished> {
     let mut finished = Finished::default();
     if let Some((uid, gid)) = finish.owner {
         let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));

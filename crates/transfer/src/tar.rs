@@ -1,4 +1,4 @@
-//! Trees in one stream: `tar` on the far side, this program on ours.
+//! Trees in one stream: `tar` on the server, this program on ours.
 //!
 //! A stream is the fastest way for thousands of small files, since none of them costs a round trip
 //! or a request, and it needs nothing but one login. It is for what is not there yet: a pull into
@@ -14,35 +14,35 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `script`, `far` | the command for the far side's shell, and the conversation with it |
+//! | `script`, `peer` | the command for the server's shell, and the conversation with it |
 //! | `reader`, `writer`, `member` | the archive's format |
 //! | [`collect`] | the files that a run needs, by their names |
 //! | `unpack`, `pack` | archive to tree, tree to archive |
 //! | `receive` | one member of an archive into a directory |
-//! | [`listing`] | the far side's tree in one answer, before the login serves SFTP |
+//! | [`listing`] | the server's tree in one answer, before the login serves SFTP |
 //! | `large` | whether a tree has files for which a stream is slow |
 //! | `stage` | what a pushed tree is called until it is whole |
-//! | `stream`, `tally` | waiting for the far side on a thread; what was done |
+//! | `stream`, `counters` | waiting for the server on a thread; what was done |
 //!
 //! Invariants:
 //! 1. What is unpacked here goes through [`Sink`], and has its name when it is whole.
 //! 2. What is unpacked there is in a directory of its own until all of it is whole.
 //! 3. Dropping the future ends the command and the thread that works for it.
 
-pub mod collect;
-mod far;
+pub mod by_name;
+mod counters;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
 mod large;
 pub mod listing;
 mod member;
 mod pack;
+mod peer;
 mod reader;
 mod receive;
 mod script;
 mod stage;
 mod stream;
-mod tally;
 mod unpack;
 mod writer;
 
@@ -65,14 +65,14 @@ use crate::shell::{Running, Shell};
 use crate::sink::Sink;
 pub use large::BIG_BYTES;
 
-pub use far::{ANSWER_LIMIT, LOGIN_LIMIT};
-use far::{Ended, Far};
-use listing::Left;
+use counters::Counters;
+use listing::SftpLogin;
+pub use peer::{ANSWER_LIMIT, LOGIN_LIMIT};
+use peer::{Ended, Peer};
 use script::{Kind, State};
 use stage::{begin_of_stages, numbered_stage};
 pub use stage::{stage, suits};
 use stream::{Flow, Input, Output};
-use tally::Tally;
 use unpack::{Naming, Unpacker};
 
 /// A round trip from which on one stream is bound by OpenSSH's window of 2 MiB: 400 MB/s.
@@ -88,7 +88,7 @@ const LASTING_BYTES: u64 = 4 << 20;
 /// How a copy by a stream is made.
 #[derive(Clone)]
 pub struct Streaming {
-    /// The far side's shell.
+    /// The server's shell.
     pub shell: Arc<dyn Shell>,
     /// What is copied, and how.
     pub options: Options,
@@ -101,34 +101,34 @@ pub struct Streaming {
     /// Who wants to see each entry.
     pub events: Arc<dyn Events>,
     /// Where the login of a stream that has not come about is left; without it, it ends.
-    pub spare: Option<Spare>,
-    /// Told once when the far side has answered: the login is over.
+    pub reusable_login: Option<ReusableLogin>,
+    /// Told once when the server has answered: the login is over.
     pub greeted: Arc<Notify>,
 }
 
 /// The login of a stream that has not come about, as an SFTP session which has not begun yet. Only
-/// where the far side's shell finds the program.
+/// where the server's shell finds the program.
 #[derive(Clone, Default)]
-pub struct Spare {
-    left: Arc<Mutex<Option<Left>>>,
+pub struct ReusableLogin {
+    left: Arc<Mutex<Option<SftpLogin>>>,
     /// What is in the way of a push is listed.
     lists: bool,
 }
 
-impl Spare {
+impl ReusableLogin {
     /// One that has a listing, too, of what a push has found in its place.
     #[must_use]
-    pub fn with_listing() -> Spare {
-        Spare { lists: true, ..Spare::default() }
+    pub fn with_listing() -> ReusableLogin {
+        ReusableLogin { lists: true, ..ReusableLogin::default() }
     }
 
     /// The session, once.
     #[must_use]
-    pub fn take(&self) -> Option<Left> {
+    pub fn take(&self) -> Option<SftpLogin> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn keep(&self, left: Left) {
+    fn keep(&self, left: SftpLogin) {
         *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
     }
 }
@@ -136,7 +136,7 @@ impl Spare {
 /// From there to here.
 #[derive(Clone, Debug)]
 pub struct Pull {
-    /// A directory of the far side: absolute, or relative to the login's home.
+    /// A directory of the server: absolute, or relative to the login's home.
     pub directory: Vec<u8>,
     /// What of it; `None` for all that is in it.
     pub name: Option<Name>,
@@ -146,7 +146,7 @@ pub struct Pull {
     pub target: RemotePath,
     /// What the source becomes, relative to the target.
     pub to: RemotePath,
-    /// Where the far side is to tell what the source is: what it becomes if it is no directory,
+    /// Where the server is to tell what the source is: what it becomes if it is no directory,
     /// relative to the root, in the place of `target` and `to`. If it is one, the target is made if
     /// it is not there.
     pub unless_directory: Option<RemotePath>,
@@ -157,7 +157,7 @@ pub struct Pull {
 pub struct Push {
     /// What: a file or directory. A link is followed in none but its last component.
     pub path: PathBuf,
-    /// A directory of the far side: absolute, or relative to the login's home.
+    /// A directory of the server: absolute, or relative to the login's home.
     pub directory: Vec<u8>,
     /// Whether that directory is made if it is not there; the one above it has to be.
     pub may_make: bool,
@@ -194,9 +194,9 @@ impl Use {
 #[derive(Clone, Debug)]
 pub enum Streamed {
     /// All is there.
-    Whole(Streak),
+    Whole(StreamOutcome),
     /// Some is there, and a [`Run`](crate::Run) has to bring the rest.
-    Partly(Streak),
+    Partly(StreamOutcome),
     /// Nothing was done, for this reason: for a user, on one line.
     Declined(Declined),
 }
@@ -204,7 +204,7 @@ pub enum Streamed {
 /// Why there was no stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Declined {
-    /// The far side runs no commands; its words.
+    /// The server runs no commands; its words.
     NoShell(String),
     /// A name has a newline, which not every login shell can be given.
     Unquotable,
@@ -218,7 +218,7 @@ pub enum Declined {
     Staged {
         /// What it is called, beside the name.
         stage: Name,
-        /// As [`Streak::in_doubt`].
+        /// As [`StreamOutcome::in_doubt`].
         in_doubt: bool,
     },
     /// Several sessions bring it faster, with this time from a request to its answer.
@@ -241,7 +241,7 @@ pub struct Unable {
 
 /// What a stream has done.
 #[derive(Clone, Debug, Default)]
-pub struct Streak {
+pub struct StreamOutcome {
     /// Entries that are at the target.
     pub counts: Counts,
     /// The system refused owners.
@@ -252,7 +252,7 @@ pub struct Streak {
     pub link_bytes: u64,
     /// How long it took.
     pub elapsed: Duration,
-    /// How much of that was spent waiting for the far side or the link.
+    /// How much of that was spent waiting for the server or the link.
     pub waited: Duration,
     /// The rate at which the link brought the first bytes, in bytes a second, where that was looked
     /// at.
@@ -291,7 +291,7 @@ impl Streaming {
         options.set_ids.then_some("--keep-setid").or(Streaming::unsuited_for_push(options))
     }
 
-    /// As [`Streaming::unsuited`], of any stream that goes there: the far side's tar unpacks it.
+    /// As [`Streaming::unsuited`], of any stream that goes there: the server's tar unpacks it.
     #[must_use]
     pub fn unsuited_for_push(options: &Options) -> Option<&'static str> {
         options.fsync.then_some("--fsync")
@@ -319,11 +319,11 @@ impl Streaming {
         let Some(command) = script::pull(&directory, &name, &self.options) else {
             return Ok(Streamed::Declined(Declined::Unquotable));
         };
-        let (far, method) = match self.prepare(&command, Use::Tree).await {
+        let (peer, method) = match self.prepare(&command, Use::Tree).await {
             Ok(prepared) => prepared,
             Err(declined) => return Ok(Streamed::Declined(declined)),
         };
-        let told = pull.unless_directory.as_ref().map(|path| (path, far.greeting.is_directory));
+        let told = pull.unless_directory.as_ref().map(|path| (path, peer.greeting.is_directory));
         let mut made = None;
         let (target, to) = match told {
             Some((path, false)) => (RemotePath::root(), path.clone()),
@@ -333,24 +333,24 @@ impl Streaming {
             }
             None => (pull.target.clone(), pull.to.clone()),
         };
-        let (leash, waiting, flow) = stream::leash();
-        let rate = far.rate;
-        let Running { stdin, stdout, exit } = far.running;
+        let (guard, waiting, flow) = stream::cancellable();
+        let rate = peer.rate;
+        let Running { stdin, stdout, exit } = peer.running;
         let is_directory = told.map(|(_, is_directory)| is_directory);
         let naming = Naming { top: pull.name.clone(), to, is_directory };
         let options = self.options.clone();
-        let mut tally = self.tally();
+        let mut counters = self.counters();
         let began = Instant::now();
         let work = tokio::task::spawn_blocking(move || {
             let input = BufReader::with_capacity(READ_BYTES, Input::new(stdout, waiting));
             let unpacked = compress::decoder(method, input).and_then(|archive| {
                 let archive = BufReader::with_capacity(READ_BYTES, archive);
-                Unpacker::new(&sink, &target, &naming, &options, &mut tally).run(archive)
+                Unpacker::new(&sink, &target, &naming, &options, &mut counters).run(archive)
             });
-            (tally, unpacked)
+            (counters, unpacked)
         });
-        let (tally, unpacked) = joined(work.await).map_err(unable)?;
-        drop(leash);
+        let (counters, unpacked) = joined(work.await).map_err(unable)?;
+        drop(guard);
         let failed = unpacked.err().map(|error| error.to_string());
         if let (Some(_), Some(made)) = (&failed, &made) {
             // Where nothing has come into it: the source may be none that needs it.
@@ -362,7 +362,7 @@ impl Streaming {
             Some(why) => Some(why),
             None => unclean(exit.await),
         };
-        Ok(streamed(tally, ended, (method, rate), &flow, began))
+        Ok(streamed(counters, ended, (method, rate), &flow, began))
     }
 
     /// Brings a tree there. Until it is whole it has the name of a [`stage`].
@@ -378,49 +378,49 @@ impl Streaming {
         let making = script::Making { parent: push.may_make, stage: is_directory };
         let command = script::push(&directory, &names, making, &self.options);
         let Some(command) = command else { return Ok(Streamed::Declined(Declined::Unquotable)) };
-        let (far, method) = match self.prepare_for(&command, Use::Push, Some(push)).await {
+        let (peer, method) = match self.prepare_for(&command, Use::Push, Some(push)).await {
             Ok(prepared) => prepared,
             Err(declined) => return Ok(Streamed::Declined(declined)),
         };
-        let in_doubt = far.greeting.state == State::Ready(Kind::Bsd);
+        let in_doubt = peer.greeting.state == State::Ready(Kind::Bsd);
         let (parent, from) = opened(&push.path)?;
-        let (leash, waiting, flow) = stream::leash();
-        let rate = far.rate;
-        let Running { stdin, stdout, exit } = far.running;
+        let (guard, waiting, flow) = stream::cancellable();
+        let rate = peer.rate;
+        let Running { stdin, stdout, exit } = peer.running;
         let (options, to, top) = (self.options.clone(), push.to.clone(), stage.clone());
-        let mut tally = self.tally();
+        let mut counters = self.counters();
         let began = Instant::now();
         let work = tokio::task::spawn_blocking(move || {
             let output = Output { stream: stdin, waiting };
-            let packed = pack(output, (method, rate), &options, &mut tally, |packer| {
+            let packed = pack(output, (method, rate), &options, &mut counters, |packer| {
                 packer.pack(parent.as_fd(), &from, top.as_bytes(), &to)?;
                 Ok([top.as_bytes(), script::MARK].concat())
             });
-            (tally, packed)
+            (counters, packed)
         });
-        let (tally, packed) = joined(work.await)?;
-        drop(leash);
+        let (counters, packed) = joined(work.await)?;
+        drop(guard);
         let stdin: Box<dyn tokio::io::AsyncWrite + Send + Unpin> = Box::new(tokio::io::sink());
         let mut running = Running { stdin, stdout, exit };
-        let said = far::line(&mut running).await.unwrap_or_default();
+        let said = peer::line(&mut running).await.unwrap_or_default();
         let ended = match packed {
             Err(error) => Some(error.to_string()),
             Ok(()) if said == b"done" => None,
-            Ok(()) => Some(far::farewell(running).await.why()),
+            Ok(()) => Some(peer::close_reason(running).await.why()),
         };
-        Ok(match streamed(tally, ended, (method, rate), &flow, began) {
-            Streamed::Partly(streak) => {
-                let in_doubt = in_doubt && !streak.placed;
+        Ok(match streamed(counters, ended, (method, rate), &flow, began) {
+            Streamed::Partly(done) => {
+                let in_doubt = in_doubt && !done.placed;
                 let stage = Some(stage);
-                Streamed::Partly(Streak { is_push: true, in_doubt, stage, ..streak })
+                Streamed::Partly(StreamOutcome { is_push: true, in_doubt, stage, ..done })
             }
-            Streamed::Whole(streak) => Streamed::Whole(Streak { is_push: true, ..streak }),
+            Streamed::Whole(done) => Streamed::Whole(StreamOutcome { is_push: true, ..done }),
             declined => declined,
         })
     }
 
-    /// The far side, at the point at which the archive begins.
-    async fn prepare(&self, command: &[u8], to: Use) -> Result<(Far, Option<Method>), Declined> {
+    /// The server, at the point at which the archive begins.
+    async fn prepare(&self, command: &[u8], to: Use) -> Result<(Peer, Option<Method>), Declined> {
         self.prepare_for(command, to, None).await
     }
 
@@ -430,26 +430,27 @@ impl Streaming {
         command: &[u8],
         to: Use,
         push: Option<&Push>,
-    ) -> Result<(Far, Option<Method>), Declined> {
+    ) -> Result<(Peer, Option<Method>), Declined> {
         let talk = async {
-            let lists = to == Use::Push && self.spare.as_ref().is_some_and(|spare| spare.lists);
+            let lists = to == Use::Push
+                && self.reusable_login.as_ref().is_some_and(|reusable_login| reusable_login.lists);
             let words = if lists { script::LIST } else { script::HELLO };
-            let mut far = Far::greet(&*self.shell, command, words).await?;
+            let mut peer = Peer::greet(&*self.shell, command, words).await?;
             self.greeted.notify_one();
-            if let Some(declined) = self.unfit(&mut far, to, push).await? {
+            if let Some(declined) = self.unfit(&mut peer, to, push).await? {
                 let is_listed = lists && declined == Declined::Occupied;
-                self.leave(far, is_listed).await;
+                self.leave(peer, is_listed).await;
                 return Ok(Err(declined));
             }
             // Here only one of them has a fast enough library to compress.
             if self.only_if_fast && to.is_of_names() {
-                far.measure_round_trip().await?;
+                peer.measure_round_trip().await?;
             }
             let is_push = to.is_outward();
-            far.greeting.methods.retain(|method| !is_push || *method == Method::Gzip);
-            let method = far.method(self.compress, !is_push).await?;
-            far.begin(method).await?;
-            Ok::<_, Ended>(Ok((far, method)))
+            peer.greeting.methods.retain(|method| !is_push || *method == Method::Gzip);
+            let method = peer.method(self.compress, !is_push).await?;
+            peer.begin(method).await?;
+            Ok::<_, Ended>(Ok((peer, method)))
         };
         match talk.await {
             Ok(prepared) => prepared,
@@ -462,17 +463,17 @@ impl Streaming {
     /// Why there is to be no stream.
     async fn unfit(
         &self,
-        far: &mut Far,
+        peer: &mut Peer,
         to: Use,
         push: Option<&Push>,
     ) -> Result<Option<Declined>, Ended> {
-        let declined = match far.greeting.state {
+        let declined = match peer.greeting.state {
             State::Ready(_) => None,
             State::NoTar | State::Bare => Some(Declined::NoTar),
             State::Absent => Some(Declined::Absent),
             State::There => Some(Declined::Occupied),
             State::Staged(kind) => {
-                let stage = push.zip(far.greeting.stage.as_deref());
+                let stage = push.zip(peer.greeting.stage.as_deref());
                 let stage = stage.and_then(|(it, number)| numbered_stage(&it.name, number).ok());
                 let in_doubt = kind == Kind::Bsd;
                 stage.map(|stage| Declined::Staged { stage, in_doubt })
@@ -489,17 +490,17 @@ impl Streaming {
         {
             return Ok(declined);
         }
-        let is_one_file = to == Use::Tree && !far.greeting.is_directory;
-        if is_one_file && !far.greeting.is_big {
+        let is_one_file = to == Use::Tree && !peer.greeting.is_directory;
+        if is_one_file && !peer.greeting.is_big {
             return Ok(None);
         }
-        let round_trip = far.measure_round_trip().await?;
+        let round_trip = peer.measure_round_trip().await?;
         if round_trip <= LONG_ROUND_TRIP {
             return Ok(None);
         }
         let has_big_files = match push {
             None if is_one_file => true,
-            None => far.has_big_files().await?,
+            None => peer.has_big_files().await?,
             Some(push) => {
                 let (path, name) = (push.path.clone(), push.to.clone());
                 let options = self.options.clone();
@@ -510,27 +511,30 @@ impl Streaming {
         Ok(has_big_files.then_some(Declined::Slower(round_trip)))
     }
 
-    /// Leaves the login of a far side that is not needed; what is there may be listed before.
-    async fn leave(&self, mut far: Far, is_listed: bool) {
-        let Some(spare) = self.spare.as_ref().filter(|_| far.greeting.has_sftp) else { return };
+    /// Leaves the login of a server that is not needed; what is there may be listed before.
+    async fn leave(&self, mut peer: Peer, is_listed: bool) {
+        let Some(reusable_login) = self.reusable_login.as_ref().filter(|_| peer.greeting.has_sftp)
+        else {
+            return;
+        };
         let left = async {
-            far.serve().await?;
+            peer.serve().await?;
             let listing = match is_listed {
-                true => listing::read(&mut far.running, listing::limit(&self.options)).await?,
+                true => listing::read(&mut peer.running, listing::limit(&self.options)).await?,
                 false => None,
             };
-            Ok::<_, Ended>(Left { running: far.running, listing })
+            Ok::<_, Ended>(SftpLogin { running: peer.running, listing })
         };
         match left.await {
-            Ok(left) => spare.keep(left),
+            Ok(left) => reusable_login.keep(left),
             Err(ended) => {
                 tracing::debug!("the login of the stream is not used: {}", ended.why());
             }
         }
     }
 
-    fn tally(&self) -> Tally {
-        Tally::new(self.progress.clone(), self.events.clone())
+    fn counters(&self) -> Counters {
+        Counters::new(self.progress.clone(), self.events.clone())
     }
 }
 
@@ -552,11 +556,11 @@ fn pack(
     output: Output,
     (method, rate): (Option<Method>, Option<f64>),
     options: &Options,
-    tally: &mut Tally,
+    counters: &mut Counters,
     trees: impl FnOnce(&mut pack::Packer<'_, Encoder<Output>>) -> io::Result<Vec<u8>>,
 ) -> io::Result<()> {
     let encoder = Encoder::new(method.is_some(), output, rate);
-    let mut packer = pack::Packer::new(encoder, options, tally);
+    let mut packer = pack::Packer::new(encoder, options, counters);
     let mark = trees(&mut packer)?;
     let mut output = packer.finish(&mark)?.finish()?;
     output.flush()
@@ -595,18 +599,19 @@ fn unclean(exit: Result<crate::shell::Exit, crate::shell::ShellError>) -> Option
 }
 
 fn streamed(
-    tally: Tally,
+    counters: Counters,
     ended: Option<String>,
     (method, rate): (Option<Method>, Option<f64>),
     flow: &Flow,
     began: Instant,
 ) -> Streamed {
     let placed = ended.is_none();
-    let is_whole = placed && tally.missed == 0;
-    let why = ended.or_else(|| (tally.missed > 0).then(|| format!("{} missed", tally.missed)));
-    let streak = Streak {
-        counts: tally.counts,
-        owners_refused: tally.owners_refused,
+    let is_whole = placed && counters.missed == 0;
+    let why =
+        ended.or_else(|| (counters.missed > 0).then(|| format!("{} missed", counters.missed)));
+    let done = StreamOutcome {
+        counts: counters.counts,
+        owners_refused: counters.owners_refused,
         method,
         link_bytes: flow.bytes(),
         elapsed: began.elapsed(),
@@ -617,12 +622,12 @@ fn streamed(
         placed,
         stage: None,
         in_doubt: false,
-        cut: tally.sending.filter(|(_, attr)| attr.size >= LASTING_BYTES),
+        cut: counters.sending.filter(|(_, attr)| attr.size >= LASTING_BYTES),
     };
-    if is_whole { Streamed::Whole(streak) } else { Streamed::Partly(streak) }
+    if is_whole { Streamed::Whole(done) } else { Streamed::Partly(done) }
 }
 
-impl Streak {
+impl StreamOutcome {
     /// The outcome of both, where a run has brought what the stream has missed: what the run found
     /// unchanged is what the stream has copied.
     #[must_use]

@@ -47,7 +47,7 @@ pub trait Unseen: Send + Sync + 'static {
     async fn below(&self, top: &RemotePath) -> Option<Vec<Complaint>>;
 }
 
-/// By a `find` of the far side.
+/// By a `find` of the server.
 pub struct ShellFind {
     shell: Arc<dyn Shell>,
     root: Vec<u8>,
@@ -55,7 +55,7 @@ pub struct ShellFind {
 }
 
 impl ShellFind {
-    /// For a remote whose root is the directory `root` of the far side's shell: absolute, or relative
+    /// For a remote whose root is the directory `root` of the server's shell: absolute, or relative
     /// to where its commands begin.
     #[must_use]
     pub fn new(shell: Arc<dyn Shell>, root: Vec<u8>, one_file_system: bool) -> ShellFind {

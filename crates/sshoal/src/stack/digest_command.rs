@@ -284,7 +284,9 @@ fn parse(answer: &[u8], kind: DigestKind, paths: &[RemotePath]) -> Vec<Option<By
     // A file whose name is shown with escapes has no digest.
     let digests: HashMap<Vec<u8>, Bytes> = lines::parse(answer, len)
         .filter(|line| !line.is_escaped)
-        .map(|line| (line.name.strip_prefix(b"./").unwrap_or(&line.name).to_vec(), line.digest.into()))
+        .map(|line| {
+            (line.name.strip_prefix(b"./").unwrap_or(&line.name).to_vec(), line.digest.into())
+        })
         .collect();
     let directory = directory(paths);
     paths.iter().map(|path| digests.get(name_in(&directory, path)).cloned()).collect()

@@ -1,4 +1,4 @@
-//! Commands on the far side, each by an ssh of its own.
+//! Commands on the server, each by an ssh of its own.
 
 use std::os::fd::OwnedFd;
 use std::pin::Pin;

@@ -94,9 +94,9 @@ impl<'a> Copy<'a> {
     async fn complete(&self, made: Temporary, start: u64) -> Outcome<Attempt> {
         let size = self.core.job.options.sparse.then_some(self.attr.size);
         let (source, from) = self.source()?;
-        let (now, dressed, is_own) = tokio::join!(
+        let (now, applied, is_own) = tokio::join!(
             source.fstat(from),
-            self.dress(&made.file, size),
+            self.apply_metadata(&made.file, size),
             self.is_own(&made)
         );
         if !is_own {
@@ -105,7 +105,7 @@ impl<'a> Copy<'a> {
         if !self.is_unchanged(&now.map_err(self.failed(Doing::Read))?) {
             return Ok(Attempt::Changed);
         }
-        if !self.place(made, &dressed?).await? {
+        if !self.place(made, &applied?).await? {
             return Ok(Attempt::Taken);
         }
         let bytes = self.attr.size - start;

@@ -1,5 +1,5 @@
 //! Listings of a tree, made before they are asked for: of a tree of this machine while a login goes
-//! on, which takes longer than to list some thousand entries; of one of the far side by one answer.
+//! on, which takes longer than to list some thousand entries; of one of the server by one answer.
 //!
 //! Invariants:
 //! 1. A listing is given out once, and not when it is old: it is what would have been found by who

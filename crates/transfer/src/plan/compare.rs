@@ -230,7 +230,7 @@ fn gather_deletions(
         })
         .collect();
     deletions.sort_by(|a, b| a.name.cmp(&b.name));
-    core.late.lock().unwrap_or_else(PoisonError::into_inner).deletions.extend(deletions);
+    core.deferred.lock().unwrap_or_else(PoisonError::into_inner).deletions.extend(deletions);
 }
 
 /// Whether another run writes to the file, where that can be told.
@@ -392,7 +392,7 @@ async fn enter(
     step.there = None;
     // None of its other names waits for it.
     step.identity = None;
-    let mut late = core.late.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut late = core.deferred.lock().unwrap_or_else(PoisonError::into_inner);
     late.deletions.push(deletion);
     late.steps.push(step);
 }

@@ -20,9 +20,9 @@ use crate::outcome::Outcome;
 use crate::plan::Ahead;
 use crate::run::Run;
 use crate::shell::Shell;
-use crate::tar::collect::Collector;
-use crate::tar::listing::{self, Left, Listing};
-use crate::tar::{ANSWER_LIMIT, Declined, LOGIN_LIMIT, Spare, Streamed, Streaming};
+use crate::tar::by_name::StreamsByName;
+use crate::tar::listing::{self, Listing, SftpLogin};
+use crate::tar::{ANSWER_LIMIT, Declined, LOGIN_LIMIT, ReusableLogin, Streamed, Streaming};
 use crate::unseen::{ShellFind, Unseen};
 
 /// Hint for a local target whose parent directory does not exist.
@@ -67,9 +67,9 @@ pub(super) struct Stage {
     pub(super) stage: Name,
     /// This copy has made it.
     pub(super) is_own: bool,
-    /// See [`Streak::in_doubt`](crate::tar::Streak::in_doubt).
+    /// See [`StreamOutcome::in_doubt`](crate::tar::StreamOutcome::in_doubt).
     pub(super) in_doubt: bool,
-    /// See [`Streak::cut`](crate::tar::Streak::cut).
+    /// See [`StreamOutcome::cut`](crate::tar::StreamOutcome::cut).
     pub(super) cut: Option<(RemotePath, Attr)>,
 }
 
@@ -199,7 +199,7 @@ impl Context {
             path: place.printable(),
             why: error.to_string(),
         })?;
-        let tree = Tree::here(Arc::new(local), &place.directory).at(place.relative());
+        let tree = Tree::local(Arc::new(local), &place.directory).at(place.relative());
         Ok(Source { tree, to })
     }
 
@@ -227,12 +227,13 @@ impl Context {
     }
 
     /// A stream with counters of its own. If it does not start, its login serves the run.
-    pub(super) fn streaming(&self, shell: Arc<dyn Shell>) -> (Streaming, Spare) {
+    pub(super) fn streaming(&self, shell: Arc<dyn Shell>) -> (Streaming, ReusableLogin) {
         let progress = Arc::new(Progress::default());
         self.display.watch(progress.clone());
-        let spare = if self.may_list() { Spare::with_listing() } else { Spare::default() };
+        let reusable_login =
+            if self.may_list() { ReusableLogin::with_listing() } else { ReusableLogin::default() };
         let streaming = self.streaming_with(shell, progress);
-        (Streaming { spare: Some(spare.clone()), ..streaming }, spare)
+        (Streaming { reusable_login: Some(reusable_login.clone()), ..streaming }, reusable_login)
     }
 
     /// A stream of a run, which has the counters.
@@ -248,7 +249,7 @@ impl Context {
             only_if_fast: self.plan.engine == Engine::Auto,
             progress,
             events: self.display.clone(),
-            spare: None,
+            reusable_login: None,
             greeted: Arc::default(),
         }
     }
@@ -267,17 +268,17 @@ impl Context {
             None => Remains::Rest,
         };
         Ok(match streamed {
-            Streamed::Whole(streak) => {
-                results.note_stream(streak, true);
+            Streamed::Whole(done) => {
+                results.note_stream(done, true);
                 Remains::Nothing
             }
-            Streamed::Partly(streak) => {
-                if let Some(why) = &streak.why {
+            Streamed::Partly(done) => {
+                if let Some(why) = &done.why {
                     tracing::debug!("the stream is not whole: {why}");
                 }
-                let left = streak.stage.clone().filter(|_| !streak.placed);
-                let (in_doubt, cut) = (streak.in_doubt, streak.cut.clone());
-                results.note_stream(streak, false);
+                let left = done.stage.clone().filter(|_| !done.placed);
+                let (in_doubt, cut) = (done.in_doubt, done.cut.clone());
+                results.note_stream(done, false);
                 left.map_or(Remains::Rest, |left| stage(left, true, in_doubt, cut))
             }
             Streamed::Declined(Declined::Staged { stage: left, in_doubt }) => {
@@ -302,7 +303,7 @@ impl Context {
     pub(super) async fn connect(
         &self,
         place: usize,
-        login: Option<Left>,
+        login: Option<SftpLogin>,
     ) -> Result<Connected, Halt> {
         Ok(self.unless_stopped(self.connect_patiently(place, login)).await??)
     }
@@ -322,7 +323,7 @@ impl Context {
         &self,
         place: usize,
         top: &RemotePath,
-    ) -> Result<Option<Left>, CopyError> {
+    ) -> Result<Option<SftpLogin>, CopyError> {
         if !self.may_list() || self.may_run_commands().is_err() {
             return Ok(None);
         }
@@ -335,13 +336,13 @@ impl Context {
     async fn connect_patiently(
         &self,
         place: usize,
-        login: Option<Left>,
+        login: Option<SftpLogin>,
     ) -> Result<Connected, CopyError> {
         // Users who name the server want that one.
         let login = login.filter(|_| !self.plan.logins.own_server);
         let is_left = login.is_some();
         let (login, mut listing) = match login {
-            Some(Left { running, listing }) => (Some(running), listing),
+            Some(SftpLogin { running, listing }) => (Some(running), listing),
             None => (None, None),
         };
         // The gateways of a pool may ask on the terminal one after another.
@@ -384,19 +385,19 @@ impl Context {
         CopyError::NoLogin { hosts: self.plan.remote[place].hosts(), why }
     }
 
-    /// Runs a job over the remotes, and over streams for the files that the collector takes. Returns
+    /// Runs a job over the remotes, and over streams for the files that the by_name takes. Returns
     /// the outcome of this run alone.
     pub(super) async fn run(
         &self,
         job: Job,
-        mut collector: Collector,
+        mut by_name: StreamsByName,
         results: &mut Results,
     ) -> Result<Outcome, CopyError> {
         let is_local = job.target.local.is_some()
             && job.sources.iter().all(|source| source.tree.local.is_some());
-        engine::check(&job, &collector).map_err(|error| self.wrong_job(error))?;
+        engine::check(&job, &by_name).map_err(|error| self.wrong_job(error))?;
         if self.plan.engine == Engine::Tar
-            && let Ok(called) = self.unless_stopped(collector.call()).await
+            && let Ok(called) = self.unless_stopped(by_name.call()).await
         {
             called.or_else(|declined| self.require_stream(&words(&declined)))?;
         }
@@ -409,21 +410,21 @@ impl Context {
                 stopper.stop();
             }
         });
-        let outcome = engine::drive_with(run, &mut collector).await;
+        let outcome = engine::drive_with(run, &mut by_name).await;
         stopping.abort();
-        if let Some(declined) = collector.declined() {
+        if let Some(declined) = by_name.declined() {
             results.note(format!("no stream by tar: {}", words(declined)));
         }
-        let collected = collector.collected();
-        if collected.entries > 0 {
+        let totals = by_name.totals();
+        if totals.entries > 0 {
             results.note_engine("tar");
         }
-        if let Some(link) = collected.link {
+        if let Some(link) = totals.link {
             results.note_link(link.bytes, link.elapsed, link.rate);
         }
         let counts = outcome.counts;
         let copied = counts.files_copied + counts.links_made + counts.names_made;
-        if copied > collected.entries || collected.entries == 0 {
+        if copied > totals.entries || totals.entries == 0 {
             results.note_engine(if is_local { "local" } else { "sftp" });
         }
         results.note_run(outcome.clone());
@@ -447,7 +448,7 @@ impl Context {
 impl Connected {
     /// The tree at `path`, with digests made at the server.
     pub(super) fn tree(&self, path: RemotePath) -> Tree {
-        let mut tree = Tree::far(self.connection.remote.clone()).at(path);
+        let mut tree = Tree::remote(self.connection.remote.clone()).at(path);
         if let Some(shell) = self.shell.clone() {
             tree.digester = Some(Arc::new(ShellDigester::new(shell, self.directory.clone())));
         }

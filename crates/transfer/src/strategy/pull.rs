@@ -15,15 +15,15 @@ use super::results::Results;
 use super::{CopyError, Halt};
 use crate::job::{Job, Source, Tree, below};
 use crate::plan::Ahead;
-use crate::tar::collect::{Collect, Collector};
-use crate::tar::listing::Left;
+use crate::tar::by_name::{PullByName, StreamsByName};
+use crate::tar::listing::SftpLogin;
 use crate::tar::{Declined, Pull, Streamed};
 
 /// See the table of the [module](super).
 enum State {
     NewName(Name),
     /// With the name, and the login that is left of the stream to it.
-    Resolve(Name, Option<Left>),
+    Resolve(Name, Option<SftpLogin>),
     Prepare,
     Stream(usize),
     Connect,
@@ -37,7 +37,7 @@ enum Login {
     /// It is connected.
     Connected(Connected),
     /// By the login of its stream, if that is left.
-    OfStream(Option<Left>),
+    OfStream(Option<SftpLogin>),
     /// No stream was tried: by a login that lists the source first.
     Listing,
 }
@@ -126,7 +126,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Connects, and checks whether the source is a directory.
-    async fn resolve(&mut self, name: &Name, login: Option<Left>) -> Result<State, Halt> {
+    async fn resolve(&mut self, name: &Name, login: Option<SftpLogin>) -> Result<State, Halt> {
         let connected = self.context.connect(0, login).await?;
         let source = self.context.plan.remote[0].path();
         let since = Instant::now();
@@ -218,21 +218,21 @@ impl<'a> Machine<'a> {
             streams.push(self.stream_by_names(*index, connected));
         }
         let root = self.root.take().expect("State::Prepare has opened it");
-        let mut target = Tree::here(root, &self.target.directory).at(self.target.relative());
+        let mut target = Tree::local(root, &self.target.directory).at(self.target.relative());
         target.ahead = self.ahead.take();
         let job = Job { sources, target, options: self.context.plan.options.clone() };
-        self.context.run(job, Collector::new(streams), self.results).await?;
+        self.context.run(job, StreamsByName::new(streams), self.results).await?;
         Ok(State::Done)
     }
 
     /// The stream by names of a source, if it may have one.
-    fn stream_by_names(&self, index: usize, connected: &Connected) -> Option<Collect> {
+    fn stream_by_names(&self, index: usize, connected: &Connected) -> Option<PullByName> {
         let place = &self.context.plan.remote[index];
         if let Err(why) = self.context.may_stream_names(place) {
             tracing::debug!("no stream by names: {why}");
             return None;
         }
-        Some(Collect {
+        Some(PullByName {
             streaming: self.context.streaming_of_run(connected.shell.clone()?),
             directory: connected.directory.clone(),
             name: place.place.name.clone(),
@@ -258,9 +258,9 @@ impl<'a> Machine<'a> {
         &mut self,
         index: usize,
         pull: &Pull,
-    ) -> Result<(Remains, Option<Left>), Halt> {
+    ) -> Result<(Remains, Option<SftpLogin>), Halt> {
         let Some(shell) = self.context.shell(index)? else { return Ok((Remains::Rest, None)) };
-        let (streaming, spare) = self.context.streaming(shell);
+        let (streaming, reusable_login) = self.context.streaming(shell);
         if pull.unless_directory.is_none() && !pull.target.is_root() && !pull.to.is_root() {
             make_target(pull)?;
         }
@@ -272,7 +272,7 @@ impl<'a> Machine<'a> {
             streamed => streamed,
         };
         let remains = self.context.note_stream(streamed, None, self.results)?;
-        Ok((remains, spare.take()))
+        Ok((remains, reusable_login.take()))
     }
 }
 

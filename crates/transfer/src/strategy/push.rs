@@ -12,15 +12,15 @@ use super::stage::{Completed, Completion};
 use super::{CopyError, Halt};
 use crate::job::{Job, below};
 use crate::plan::Ahead;
-use crate::tar::collect::{Collector, Deliver};
-use crate::tar::listing::{Left, Listing};
-use crate::tar::{Declined, Push, Spare, Streamed, Streaming};
+use crate::tar::by_name::{PushByName, StreamsByName};
+use crate::tar::listing::{Listing, SftpLogin};
+use crate::tar::{Declined, Push, ReusableLogin, Streamed, Streaming};
 
 /// See the table of the [module](super).
 enum State {
     NewName(Name),
     /// With the name, and the login that is left of the stream to it.
-    Resolve(Name, Option<Left>),
+    Resolve(Name, Option<SftpLogin>),
     Stream(usize),
     Connect,
     Stage,
@@ -120,9 +120,9 @@ impl<'a> Machine<'a> {
         let path = only.path();
         let push = Push { path, directory, may_make: false, name: stream_name, to };
         // The name may be that of a directory, and its contents need no listing.
-        let spare = Spare::default();
+        let reusable_login = ReusableLogin::default();
         let streaming = self.context.streaming(shell).0;
-        let streaming = Streaming { spare: Some(spare.clone()), ..streaming };
+        let streaming = Streaming { reusable_login: Some(reusable_login.clone()), ..streaming };
         self.resolved = match self.push(&streaming, &push).await? {
             // `Stream(0)` decides, when it is known what has the name.
             Some(Streamed::Declined(Declined::Occupied)) => None,
@@ -135,11 +135,11 @@ impl<'a> Machine<'a> {
                 remains => Some(remains),
             },
         };
-        Ok(State::Resolve(name, spare.take()))
+        Ok(State::Resolve(name, reusable_login.take()))
     }
 
     /// Connects, and checks whether the target is a directory.
-    async fn resolve(&mut self, name: &Name, login: Option<Left>) -> Result<State, Halt> {
+    async fn resolve(&mut self, name: &Name, login: Option<SftpLogin>) -> Result<State, Halt> {
         let connecting = self.context.connect(0, login);
         let connecting = self.context.with_sessions_ahead(connecting, std::future::pending());
         let connected = connecting.await?;
@@ -215,10 +215,10 @@ impl<'a> Machine<'a> {
         // Only the directory that the user has named as the target is made.
         let may_make = !self.target.is_root() && !to.is_root();
         let push = Push { path, directory, may_make, name, to };
-        let (streaming, spare) = self.context.streaming(shell);
+        let (streaming, reusable_login) = self.context.streaming(shell);
         let streamed = self.push(&streaming, &push).await?;
         let remains = self.note_stream(streamed, &push.name)?;
-        if let Some(login) = spare.take().filter(|_| self.connected.is_none()) {
+        if let Some(login) = reusable_login.take().filter(|_| self.connected.is_none()) {
             let mut connected = self.context.connect(0, Some(login)).await?;
             self.listing = connected.listing.take().map(|listing| (index, listing));
             self.connected = Some(connected);
@@ -252,11 +252,11 @@ impl<'a> Machine<'a> {
         }
         let (index, stage) = self.stages.remove(0);
         let connected = self.connected.as_ref().expect("State::Connect has connected");
-        let collector = self.streams_by_names(connected, 1);
+        let by_name = self.streams_by_names(connected, 1);
         let to = &self.to[index];
         let completion =
             Completion::new(self.context, connected, &self.target, (index, to), stage)?;
-        if completion.run(collector, self.results).await? == Completed::Compare {
+        if completion.run(by_name, self.results).await? == Completed::Compare {
             self.rest.push(index);
         }
         Ok(State::Stage)
@@ -267,7 +267,7 @@ impl<'a> Machine<'a> {
             return Ok(State::Done);
         }
         let connected = self.connected.as_ref().expect("State::Connect has connected");
-        let collector = self.streams_by_names(connected, self.rest.len());
+        let by_name = self.streams_by_names(connected, self.rest.len());
         let source = |index: &usize| self.context.local_source(*index, self.to[*index].clone());
         let mut sources = self.rest.iter().map(source).collect::<Result<Vec<_>, _>>()?;
         sources[0].tree.ahead = self.ahead.take();
@@ -277,20 +277,20 @@ impl<'a> Machine<'a> {
             Arc::new(listing.ahead(&target.path_of(&self.to[index])))
         });
         let job = Job { sources, target, options: self.context.plan.options.clone() };
-        self.context.run(job, collector, self.results).await?;
+        self.context.run(job, by_name, self.results).await?;
         Ok(State::Done)
     }
 
     /// The streams of a run that compares this many sources with the target.
-    fn streams_by_names(&self, connected: &Connected, sources: usize) -> Collector {
+    fn streams_by_names(&self, connected: &Connected, sources: usize) -> StreamsByName {
         let may = self.context.may_stream_names(&self.context.plan.remote[0]);
         let (Ok(()), Some(shell)) = (&may, &connected.shell) else {
             tracing::debug!("no stream by names: {may:?}");
-            return Collector::default();
+            return StreamsByName::default();
         };
         let streaming = self.context.streaming_of_run(shell.clone());
         let directory = connected.directory.clone();
-        Collector::outward(sources, &Deliver { streaming, directory })
+        StreamsByName::push(sources, &PushByName { streaming, directory })
     }
 
     /// The directory, and the name in it, to which a stream may copy a source; if there is none, why.

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::Copied;
 use crate::outcome::{Outcome, Stop};
-use crate::tar::Streak;
+use crate::tar::StreamOutcome;
 
 /// What has been done so far.
 #[derive(Default)]
 pub(super) struct Results {
     /// Each with whether it copied all of its source.
-    streams: Vec<(Streak, bool)>,
+    streams: Vec<(StreamOutcome, bool)>,
     runs: Option<Outcome>,
     engines: Vec<&'static str>,
     notes: Vec<String>,
@@ -22,7 +22,7 @@ impl Results {
         self.notes.push(note);
     }
 
-    pub(super) fn note_stream(&mut self, stream: Streak, is_whole: bool) {
+    pub(super) fn note_stream(&mut self, stream: StreamOutcome, is_whole: bool) {
         self.note_engine("tar");
         self.note_link(stream.link_bytes, stream.elapsed, stream.rate);
         self.streams.push((stream, is_whole));

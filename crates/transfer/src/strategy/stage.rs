@@ -13,14 +13,14 @@
 use base::shell::quote;
 use base::{Attr, AttrChange, Errno, Name, RemotePath, RenameMode};
 
+use super::CopyError;
 use super::context::{Connected, Context, Stage};
 use super::push::path_in;
 use super::results::Results;
-use super::CopyError;
 use crate::job::Job;
 use crate::options::Options;
 use crate::shell::Running;
-use crate::tar::collect::Collector;
+use crate::tar::by_name::StreamsByName;
 use crate::tar::{self, LOGIN_LIMIT};
 use crate::temporary::{self, MachineRun};
 
@@ -36,8 +36,8 @@ pub(super) enum Completed {
 
 /// See the [module](self).
 enum State {
-    Claim(Collector),
-    Run(Collector),
+    Claim(StreamsByName),
+    Run(StreamsByName),
     Name,
     End(Completed),
 }
@@ -85,21 +85,21 @@ impl<'a> Completion<'a> {
 
     pub(super) async fn run(
         self,
-        collector: Collector,
+        by_name: StreamsByName,
         results: &mut Results,
     ) -> Result<Completed, CopyError> {
-        let mut state = State::Claim(collector);
+        let mut state = State::Claim(by_name);
         loop {
             state = match state {
-                State::Claim(collector) => self.claim(collector).await?,
-                State::Run(collector) => self.complete(collector, results).await?,
+                State::Claim(by_name) => self.claim(by_name).await?,
+                State::Run(by_name) => self.complete(by_name, results).await?,
                 State::Name => self.name().await?,
                 State::End(completed) => return Ok(completed),
             }
         }
     }
 
-    async fn claim(&self, collector: Collector) -> Result<State, CopyError> {
+    async fn claim(&self, by_name: StreamsByName) -> Result<State, CopyError> {
         match self.rename(&self.found, &self.own).await {
             Ok(()) => {}
             // Another copy has it now, or had it.
@@ -124,12 +124,12 @@ impl<'a> Completion<'a> {
         {
             self.keep_beginning(file, attr).await;
         }
-        Ok(State::Run(collector))
+        Ok(State::Run(by_name))
     }
 
     async fn complete(
         &self,
-        collector: Collector,
+        by_name: StreamsByName,
         results: &mut Results,
     ) -> Result<State, CopyError> {
         let options = &self.context.plan.options;
@@ -148,7 +148,7 @@ impl<'a> Completion<'a> {
             },
         };
         let tree = job.target.clone();
-        let outcome = self.context.run(job, collector, results).await?;
+        let outcome = self.context.run(job, by_name, results).await?;
         if outcome.stopped.is_some() {
             return Ok(State::End(Completed::Done));
         }

@@ -1,4 +1,4 @@
-//! The far side's tree in one answer: a login that is to serve SFTP lists it first, with its `find`.
+//! The server's tree in one answer: a login that is to serve SFTP lists it first, with its `find`.
 //!
 //! SFTP lists a directory in three round trips, and each level of a tree waits for the one above
 //! it. One command needs none of that, and takes less of both machines' time.
@@ -33,7 +33,7 @@ use crate::options::Options;
 use crate::plan::Ahead;
 use crate::shell::{Running, Shell};
 
-use super::far::{Ended, Far};
+use super::peer::{Ended, Peer};
 use super::script::{self, State};
 use records::Records;
 
@@ -58,7 +58,7 @@ const WORD_BYTES: usize = 16;
 /// The directories that are known whole.
 #[derive(Debug)]
 pub struct Listing {
-    /// When the last of it came. Over a slow link it is older by what it took to come; so is the list
+    /// When the last of it came. DirDone a slow link it is older by what it took to come; so is the list
     /// of files that rsync works by.
     when: Instant,
     /// Relative to the top, each with what is in it.
@@ -82,7 +82,7 @@ impl Listing {
 }
 
 /// A login that serves SFTP now, and what it has listed before.
-pub struct Left {
+pub struct SftpLogin {
     /// The session, which has not begun yet.
     pub running: Running,
     /// What was listed, if anything was.
@@ -95,7 +95,7 @@ pub(super) fn limit(options: &Options) -> usize {
 }
 
 /// A login that lists what is at `top`, relative to `directory`, and serves SFTP then. `None` where the
-/// far side runs no commands, or lacks a server to become.
+/// server runs no commands, or lacks a server to become.
 ///
 /// Dropped, it ends the login.
 ///
@@ -106,20 +106,20 @@ pub async fn log_in(
     directory: &[u8],
     top: &RemotePath,
     options: &Options,
-) -> Result<Option<Left>, String> {
+) -> Result<Option<SftpLogin>, String> {
     let directory = script::plain_path(directory);
     let command = script::tree(&directory, &script::plain_path(top.as_bytes()), options);
     let Some(command) = command else { return Ok(None) };
     let talk = async {
-        let mut far = Far::greet(&**shell, &command, script::LIST_AND_SERVE).await?;
-        if !far.greeting.has_sftp {
+        let mut peer = Peer::greet(&**shell, &command, script::LIST_AND_SERVE).await?;
+        if !peer.greeting.has_sftp {
             return Err(Ended::Refused("its server of SFTP is not found".to_owned()));
         }
-        let listing = match far.greeting.state {
-            State::Bare => read(&mut far.running, limit(options)).await?,
+        let listing = match peer.greeting.state {
+            State::Bare => read(&mut peer.running, limit(options)).await?,
             _ => None,
         };
-        Ok(Left { running: far.running, listing })
+        Ok(SftpLogin { running: peer.running, listing })
     };
     match talk.await {
         Ok(left) => Ok(Some(left)),

@@ -1,4 +1,4 @@
-//! What the far side's shell is given: one command for each direction, and the words in which it
+//! What the server's shell is given: one command for each direction, and the words in which it
 //! answers.
 //!
 //! One command does everything, since each further one costs a login. It reads words from its
@@ -338,7 +338,7 @@ pub(super) struct Greeting {
     pub stage: Option<String>,
 }
 
-/// What the far side found.
+/// What the server found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// A tar that can.

@@ -3,7 +3,7 @@
 //! A thread that unpacks or packs waits in the stream itself, so that a piece that is there already
 //! costs no change of threads; and what it waits for is the descriptor, where it can have that, so
 //! that a piece that comes wakes this thread and no other. Whoever started it frees it by dropping
-//! the [`Leash`].
+//! the [`CancelGuard`].
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -22,14 +22,14 @@ use crate::shell::Source;
 
 /// Held by whoever waits for a thread: its streams fail when this is dropped.
 #[allow(dead_code, reason = "its drop is what counts")]
-pub(super) struct Leash(watch::Sender<()>, Option<OwnedFd>);
+pub(super) struct CancelGuard(watch::Sender<()>, Option<OwnedFd>);
 
 /// What a stream needs to wait.
 #[derive(Clone)]
 pub(super) struct Waiting {
     runtime: Handle,
-    leash: watch::Receiver<()>,
-    /// A pipe that hangs up with the leash.
+    guard: watch::Receiver<()>,
+    /// A pipe that hangs up with the guard.
     hangup: Option<Arc<OwnedFd>>,
     flow: Arc<Flow>,
 }
@@ -59,14 +59,14 @@ impl Flow {
 }
 
 /// Must be called within a runtime, which serves the streams.
-pub(super) fn leash() -> (Leash, Waiting, Arc<Flow>) {
+pub(super) fn cancellable() -> (CancelGuard, Waiting, Arc<Flow>) {
     let (sender, receiver) = watch::channel(());
     let flow = Arc::new(Flow::default());
     // Without one the runtime waits.
     let (hangup, held) = pipe_with(PipeFlags::CLOEXEC).ok().unzip();
     let (runtime, hangup) = (Handle::current(), hangup.map(Arc::new));
-    let waiting = Waiting { runtime, leash: receiver, hangup, flow: flow.clone() };
-    (Leash(sender, held), waiting, flow)
+    let waiting = Waiting { runtime, guard: receiver, hangup, flow: flow.clone() };
+    (CancelGuard(sender, held), waiting, flow)
 }
 
 fn given_up() -> io::Error {
@@ -74,15 +74,15 @@ fn given_up() -> io::Error {
 }
 
 impl Waiting {
-    /// Waits for `what`, or until the leash is gone.
+    /// Waits for `what`, or until the guard is gone.
     fn wait(&mut self, what: impl Future<Output = io::Result<usize>>) -> io::Result<usize> {
         let since = Instant::now();
-        let (runtime, leash) = (&self.runtime, &mut self.leash);
+        let (runtime, guard) = (&self.runtime, &mut self.guard);
         let done = runtime.block_on(async {
             tokio::select! {
                 biased;
                 done = what => done,
-                _ = leash.changed() => Err(given_up()),
+                _ = guard.changed() => Err(given_up()),
             }
         })?;
         self.flow.note(done, since);
@@ -93,7 +93,7 @@ impl Waiting {
     fn read(&self, lent: &Lent, buffer: &mut [u8]) -> io::Result<usize> {
         let since = Instant::now();
         loop {
-            if self.leash.has_changed().is_err() {
+            if self.guard.has_changed().is_err() {
                 return Err(given_up());
             }
             match rustix::io::read(&lent.descriptor, &mut *buffer) {
@@ -117,7 +117,7 @@ struct Lent {
 }
 
 impl Lent {
-    /// Until there is something to read, or the leash is gone.
+    /// Until there is something to read, or the guard is gone.
     fn wait(&self) -> io::Result<()> {
         let input = PollFd::new(&self.descriptor, PollFlags::IN);
         let hangup = PollFd::new(&*self.hangup, PollFlags::empty());
@@ -192,22 +192,22 @@ mod tests {
     }
 
     fn both() -> [(Box<dyn Source>, Box<dyn AsyncWrite + Unpin + Send>); 2] {
-        let (lends, far) = UnixStream::pair().unwrap();
+        let (lends, peer) = UnixStream::pair().unwrap();
         let (lends_not, other) = tokio::io::duplex(1 << 16);
-        [(Box::new(lends), Box::new(far)), (Box::new(lends_not), Box::new(other))]
+        [(Box::new(lends), Box::new(peer)), (Box::new(lends_not), Box::new(other))]
     }
 
     #[tokio::test]
     async fn a_thread_reads_all_up_to_the_end() {
-        for (near, mut far) in both() {
-            let (_leash, waiting, flow) = leash();
+        for (near, mut peer) in both() {
+            let (_guard, waiting, flow) = cancellable();
             let reading = tokio::task::spawn_blocking(move || {
                 let mut read = Vec::new();
                 Input::new(near, waiting).read_to_end(&mut read).map(|_| read)
             });
             let sent: Vec<u8> = (0..3_000_000u32).map(|at| (at >> 3) as u8).collect();
-            far.write_all(&sent).await.unwrap();
-            drop(far);
+            peer.write_all(&sent).await.unwrap();
+            drop(peer);
             assert!(reading.await.unwrap().unwrap() == sent);
             assert_eq!(flow.bytes(), 3_000_000);
         }
@@ -215,8 +215,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_thread_that_waits_is_free_without_the_leash() {
-        for (near, mut far) in both() {
-            let (leash, waiting, _) = leash();
+        for (near, mut peer) in both() {
+            let (guard, waiting, _) = cancellable();
             let (told, begun) = tokio::sync::oneshot::channel();
             let reading = tokio::task::spawn_blocking(move || {
                 let mut input = Input::new(near, waiting);
@@ -224,20 +224,20 @@ mod tests {
                 told.send(first).unwrap();
                 input.read(&mut [0; 8])
             });
-            far.write_all(b"a").await.unwrap();
+            peer.write_all(b"a").await.unwrap();
             assert_eq!(begun.await, Ok(1));
-            drop(leash);
+            drop(guard);
             assert_eq!(reading.await.unwrap().unwrap_err().to_string(), "given up");
         }
     }
 
     #[tokio::test]
     async fn without_the_leash_nothing_more_is_read() {
-        let (near, mut far) = UnixStream::pair().unwrap();
-        let (leash, waiting, _) = leash();
+        let (near, mut peer) = UnixStream::pair().unwrap();
+        let (guard, waiting, _) = cancellable();
         let mut input = Input::new(Box::new(near), waiting);
-        far.write_all(b"more").await.unwrap();
-        drop(leash);
+        peer.write_all(b"more").await.unwrap();
+        drop(guard);
         let read = tokio::task::spawn_blocking(move || input.read(&mut [0; 1]));
         assert_eq!(read.await.unwrap().unwrap_err().to_string(), "given up");
     }

@@ -228,7 +228,7 @@ fn binary_numbers_are_read() {
     }
 }
 
-/// What the far side's command leaves of an archive of files with these names, and what it says.
+/// What the server's command leaves of an archive of files with these names, and what it says.
 fn taken(there: &std::path::Path, archive: &[u8]) -> String {
     use std::io::Write;
     use std::os::unix::ffi::OsStrExt;

@@ -15,10 +15,10 @@ use crate::plan::is_same_second;
 use crate::run::{Copied, Core};
 use crate::sink::Finished;
 use crate::step::{Action, Step, Why};
+use crate::tar::counters::is_full;
 use crate::tar::member::{Kind, Member};
 use crate::tar::reader::Reader;
 use crate::tar::receive::{Broken, Receiver, attr};
-use crate::tar::tally::is_full;
 use crate::tar::unpack::pass_trailer;
 
 /// Something that has come, in case that it has to come again.
@@ -84,7 +84,7 @@ struct Put {
 }
 
 /// Puts members in their places.
-pub(super) struct Arriving<'a> {
+pub(super) struct Placer<'a> {
     core: &'a Core,
     /// What a broken stream has begun is not kept: its step goes back, and the run begins anew.
     options: Options,
@@ -95,11 +95,11 @@ pub(super) struct Arriving<'a> {
     firsts: HashMap<RemotePath, RemotePath>,
 }
 
-impl<'a> Arriving<'a> {
-    pub(super) fn new(core: &'a Core, pending: &'a Pending) -> Arriving<'a> {
+impl<'a> Placer<'a> {
+    pub(super) fn new(core: &'a Core, pending: &'a Pending) -> Placer<'a> {
         let (brought, left) = (Vec::new(), Vec::new());
         let options = Options { partial: false, ..core.job.options.clone() };
-        Arriving { core, options, pending, brought, left, firsts: HashMap::new() }
+        Placer { core, options, pending, brought, left, firsts: HashMap::new() }
     }
 
     /// What has come, and what could not be put in its place.

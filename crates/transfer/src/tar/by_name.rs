@@ -1,5 +1,5 @@
-//! The files that a run needs, in one stream: their names go to the far side's tar as the run finds
-//! them, and what comes is put in its place. Or the other way round: they go to the far side's tar,
+//! The files that a run needs, in one stream: their names go to the server's tar as the run finds
+//! them, and what comes is put in its place. Or the other way round: they go to the server's tar,
 //! each under its temporary name, and get their own over SFTP when all of them are there.
 //!
 //! So a copy into a place that is not empty, one with patterns, and one that goes on after an
@@ -17,9 +17,9 @@
 //!    come.
 //! 4. What one stream takes is bounded, and so is what is kept of it.
 
-mod arriving;
-mod lane;
-mod leaving;
+mod pull;
+mod push;
+mod worker;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,8 +35,8 @@ use crate::flow::Side;
 use crate::outcome::Problem;
 use crate::run::{Core, Run};
 use crate::step::Step;
-use arriving::Brought;
-use lane::Lane;
+use pull::Brought;
+use worker::Worker;
 
 /// Files that are looked at again at once.
 const LOOKS: usize = 64;
@@ -47,10 +47,10 @@ const SAME_TIME: Duration = Duration::from_secs(2);
 
 /// A source of which files may come in a stream.
 #[derive(Clone)]
-pub struct Collect {
+pub struct PullByName {
     /// How. [`Streaming::only_if_fast`]: only small files, and only where there are many.
     pub streaming: Streaming,
-    /// The directory of the far side that is the root of the source's remote: absolute, or relative
+    /// The directory of the server that is the root of the source's remote: absolute, or relative
     /// to the login's home.
     pub directory: Vec<u8>,
     /// What of it is copied; `None` for all that is in it.
@@ -59,17 +59,17 @@ pub struct Collect {
 
 /// A target that files may go to in a stream.
 #[derive(Clone)]
-pub struct Deliver {
-    /// As in [`Collect`].
+pub struct PushByName {
+    /// As in [`PullByName`].
     pub streaming: Streaming,
-    /// The directory of the far side that is the root of the target's remote: absolute, or relative
+    /// The directory of the server that is the root of the target's remote: absolute, or relative
     /// to the login's home.
     pub directory: Vec<u8>,
 }
 
 /// What streams have brought of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Collected {
+pub struct ByNameTotals {
     /// Entries that have come.
     pub entries: u64,
     /// The last stream on its link.
@@ -83,9 +83,9 @@ pub struct Link {
     pub bytes: u64,
     /// How long it took.
     pub elapsed: Duration,
-    /// How much of that was spent waiting for the far side or the link.
+    /// How much of that was spent waiting for the server or the link.
     pub waited: Duration,
-    /// As in [`Streak::rate`](super::Streak::rate).
+    /// As in [`StreamOutcome::rate`](super::StreamOutcome::rate).
     pub rate: Option<f64>,
     /// How it was compressed.
     pub method: Option<Method>,
@@ -93,9 +93,9 @@ pub struct Link {
 
 /// Takes steps out of a run. See the [module](self).
 #[derive(Default)]
-pub struct Collector {
-    lanes: Vec<Option<Lane>>,
-    collected: Collected,
+pub struct StreamsByName {
+    workers: Vec<Option<Worker>>,
+    totals: ByNameTotals,
     declined: Option<Declined>,
 }
 
@@ -110,7 +110,7 @@ impl Pending {
 }
 
 /// How a stream ended.
-struct Delivered {
+struct StreamEnd {
     /// How many entries have come.
     entries: u64,
     /// What may have to come again.
@@ -122,32 +122,32 @@ struct Delivered {
     link: Link,
 }
 
-impl Collector {
+impl StreamsByName {
     /// Streams from other machines to this one, for each source of a job, in their order; `None` for
     /// a source that has none.
     #[must_use]
-    pub fn new(sources: Vec<Option<Collect>>) -> Collector {
-        let lanes = sources.into_iter().map(|collect| collect.map(Lane::inward)).collect();
-        Collector { lanes, ..Collector::default() }
+    pub fn new(sources: Vec<Option<PullByName>>) -> StreamsByName {
+        let workers = sources.into_iter().map(|collect| collect.map(Worker::pull)).collect();
+        StreamsByName { workers, ..StreamsByName::default() }
     }
 
     /// Streams from this machine to another one, one for each of so many sources.
     #[must_use]
-    pub fn outward(sources: usize, deliver: &Deliver) -> Collector {
-        let lane = |source| Some(Lane::outward(deliver.clone(), source));
-        Collector { lanes: (0..sources).map(lane).collect(), ..Collector::default() }
+    pub fn push(sources: usize, deliver: &PushByName) -> StreamsByName {
+        let worker = |source| Some(Worker::push(deliver.clone(), source));
+        StreamsByName { workers: (0..sources).map(worker).collect(), ..StreamsByName::default() }
     }
 
     /// Whether files of the source of this number may come in a stream.
     #[must_use]
     pub fn has(&self, source: usize) -> bool {
-        self.lanes.get(source).is_some_and(Option::is_some)
+        self.workers.get(source).is_some_and(Option::is_some)
     }
 
     /// What has come so far.
     #[must_use]
-    pub fn collected(&self) -> Collected {
-        self.collected
+    pub fn totals(&self) -> ByNameTotals {
+        self.totals
     }
 
     /// Why a stream that was tried did not come about.
@@ -156,14 +156,14 @@ impl Collector {
         self.declined.as_ref()
     }
 
-    /// Calls the far sides at once, and waits for them: for who wants to know now whether there are
+    /// Calls the servers at once, and waits for them: for who wants to know now whether there are
     /// streams.
     ///
     /// # Errors
     /// The first reason why there is one not.
     pub async fn call(&mut self) -> Result<(), Declined> {
-        for lane in self.lanes.iter_mut().flatten() {
-            lane.call().await?;
+        for worker in self.workers.iter_mut().flatten() {
+            worker.call().await?;
         }
         Ok(())
     }
@@ -172,30 +172,30 @@ impl Collector {
     pub(crate) async fn take(&mut self, run: &Run, step: Step) -> Vec<Step> {
         let core = run.core();
         let source = step.source;
-        let Some(Some(lane)) = self.lanes.get_mut(source) else { return vec![step] };
-        let need = lane.need(core, &step);
+        let Some(Some(worker)) = self.workers.get_mut(source) else { return vec![step] };
+        let need = worker.need(core, &step);
         if !need.is_wanted() {
             return vec![step];
         }
-        if let Err(declined) = lane.prepare(core, need).await {
+        if let Err(declined) = worker.prepare(core, need).await {
             tracing::debug!("no stream: {declined:?}");
             self.declined = Some(declined);
         }
-        if !lane.is_open() {
+        if !worker.is_open() {
             return vec![step];
         }
-        let far_side = lane.far_side();
+        let remote_side = worker.remote_side();
         let prepared = tokio::select! {
             biased;
             () = core.stopped() => return Vec::new(),
-            prepared = prepare(run, &step, far_side) => prepared,
+            prepared = prepare(run, &step, remote_side) => prepared,
         };
         if let Err(problem) = prepared {
             run.ended(step, Err(problem));
             return Vec::new();
         }
-        let lane = self.lanes[source].as_mut().expect("it was there");
-        match lane.add(core, step).await {
+        let worker = self.workers[source].as_mut().expect("it was there");
+        match worker.add(core, step).await {
             true => Vec::new(),
             false => self.end(core, source).await,
         }
@@ -203,15 +203,15 @@ impl Collector {
 
     /// Sends what waits for more: nothing more comes for now.
     pub(crate) async fn flush(&mut self, core: &Arc<Core>) {
-        for lane in self.lanes.iter_mut().flatten() {
-            lane.flush(core).await;
+        for worker in self.workers.iter_mut().flatten() {
+            worker.flush(core).await;
         }
     }
 
     /// Waits for all streams, and gives back what they have not brought.
     pub(crate) async fn finish(&mut self, core: &Arc<Core>) -> Vec<Step> {
         let mut left = Vec::new();
-        for source in 0..self.lanes.len() {
+        for source in 0..self.workers.len() {
             left.extend(self.end(core, source).await);
         }
         left
@@ -219,17 +219,17 @@ impl Collector {
 
     /// Ends the stream of a source, if it has one.
     async fn end(&mut self, core: &Arc<Core>, source: usize) -> Vec<Step> {
-        let Some(lane) = &mut self.lanes[source] else { return Vec::new() };
-        let side = lane.far_side();
-        let Some(delivered) = lane.end(core).await else { return Vec::new() };
-        self.collected.entries += delivered.entries;
-        self.collected.link = Some(delivered.link);
-        core.flow.waited_so_long(side, delivered.link.waited);
-        let mut left = delivered.left;
-        let mut doubtful = delivered.brought;
-        let began = SystemTime::now().checked_sub(delivered.link.elapsed + SAME_TIME);
+        let Some(worker) = &mut self.workers[source] else { return Vec::new() };
+        let side = worker.remote_side();
+        let Some(end) = worker.end(core).await else { return Vec::new() };
+        self.totals.entries += end.entries;
+        self.totals.link = Some(end.link);
+        core.flow.waited_so_long(side, end.link.waited);
+        let mut left = end.left;
+        let mut doubtful = end.brought;
+        let began = SystemTime::now().checked_sub(end.link.elapsed + SAME_TIME);
         let mut torn_since = None;
-        match delivered.why {
+        match end.why {
             Some(why) => {
                 torn_since = began.filter(|_| can_come_again(core)).map(seconds);
                 tracing::debug!("the stream did not end well: {why}");
@@ -243,9 +243,9 @@ impl Collector {
 
 /// Makes the step's directory, and removes what earlier runs have left of the step. At another machine
 /// that is done when the file has its name, since here it would cost a round trip for each.
-async fn prepare(run: &Run, step: &Step, far_side: Side) -> Result<(), Problem> {
+async fn prepare(run: &Run, step: &Step, remote_side: Side) -> Result<(), Problem> {
     run.ready(step).await?;
-    if far_side == Side::Source {
+    if remote_side == Side::Source {
         copy::remove_stale(run.core(), step).await;
     }
     Ok(())

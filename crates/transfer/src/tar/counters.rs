@@ -10,7 +10,7 @@ use crate::sink::Finished;
 use crate::step::{Action, Skip, Why};
 
 /// Counts, and who is told of them.
-pub(super) struct Tally {
+pub(super) struct Counters {
     pub counts: Counts,
     /// Entries, or parts of the tree, that have to be looked at again.
     pub missed: u64,
@@ -22,10 +22,10 @@ pub(super) struct Tally {
     events: Arc<dyn Events>,
 }
 
-impl Tally {
-    pub(super) fn new(progress: Arc<Progress>, events: Arc<dyn Events>) -> Tally {
+impl Counters {
+    pub(super) fn new(progress: Arc<Progress>, events: Arc<dyn Events>) -> Counters {
         let counts = Counts::default();
-        Tally { counts, missed: 0, owners_refused: false, sending: None, progress, events }
+        Counters { counts, missed: 0, owners_refused: false, sending: None, progress, events }
     }
 
     /// The counters of who watches.

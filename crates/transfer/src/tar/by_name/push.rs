@@ -15,8 +15,8 @@ use crate::options::Options;
 use crate::run::{Copied, Core};
 use crate::sink::Sink;
 use crate::step::Step;
+use crate::tar::counters::Counters;
 use crate::tar::pack::Packer;
-use crate::tar::tally::Tally;
 use crate::temporary::{self, MachineRun, Partial};
 
 /// Renames that are under way at once.
@@ -32,7 +32,7 @@ pub(super) struct Sent {
 
 /// What was sent, and what could not be read.
 #[derive(Default)]
-pub(super) struct Left {
+pub(super) struct Packed {
     pub(super) sent: Vec<Sent>,
     pub(super) left: Vec<Step>,
 }
@@ -47,15 +47,15 @@ pub(super) fn pack<W: Write>(
     output: W,
     pending: &Pending,
     sendings: &mut mpsc::Receiver<Vec<u8>>,
-    done: &mut Left,
+    done: &mut Packed,
 ) -> io::Result<W> {
     let root = core.job.sources[source].tree.local.as_ref();
     let root = root.ok_or_else(|| io::Error::other("the source is not here"))?;
     let sink = Sink::open(root).map_err(|errno| io::Error::from_raw_os_error(errno.raw()))?;
     // Further names are made by the run, when all files are there.
     let options = Options { hard_links: false, ..core.job.options.clone() };
-    let mut tally = Tally::new(Arc::default(), Arc::new(Silent));
-    let mut packer = Packer::new(output, &options, &mut tally);
+    let mut counters = Counters::new(Arc::default(), Arc::new(Silent));
+    let mut packer = Packer::new(output, &options, &mut counters);
     while let Some(names) = sendings.blocking_recv() {
         for name in names.split(|byte| *byte == 0) {
             let path = name.strip_prefix(b"./").and_then(|name| RemotePath::parse(name).ok());

@@ -30,8 +30,8 @@ const LONG_ANSWER_LIMIT: Duration = Duration::from_secs(300);
 /// Longest line that is an answer.
 const LINE_LIMIT_BYTES: usize = 4096;
 
-/// The far side, ready for the archive.
-pub(super) struct Far {
+/// The server, ready for the archive.
+pub(super) struct Peer {
     pub running: Running,
     pub greeting: Greeting,
     /// How long an answer took, if that was asked for.
@@ -70,28 +70,30 @@ impl From<ShellError> for Ended {
     }
 }
 
-impl Far {
+impl Peer {
     /// Starts the command and greets it: the first of `words` is the greeting's, and the others are
     /// those that need not wait for its answer.
     pub(super) async fn greet(
         shell: &dyn Shell,
         command: &[u8],
         words: &[u8],
-    ) -> Result<Far, Ended> {
-        within(LOGIN_LIMIT, Far::greet_patiently(shell, command, words)).await
+    ) -> Result<Peer, Ended> {
+        within(LOGIN_LIMIT, Peer::greet_patiently(shell, command, words)).await
     }
 
     async fn greet_patiently(
         shell: &dyn Shell,
         command: &[u8],
         words: &[u8],
-    ) -> Result<Far, Ended> {
+    ) -> Result<Peer, Ended> {
         let mut running = shell.start(command).await?;
         // Where nobody reads, the answer tells.
         let _ = running.stdin.write_all(words).await;
         let mut seen = 0;
         let greeting = loop {
-            let Ok(line) = line(&mut running).await else { return Err(farewell(running).await) };
+            let Ok(line) = line(&mut running).await else {
+                return Err(close_reason(running).await);
+            };
             if let Some(greeting) = Greeting::parse(&line) {
                 break greeting;
             }
@@ -100,7 +102,7 @@ impl Far {
                 return Err(Ended::Refused("it answers something else than a shell does".into()));
             }
         };
-        Ok(Far { running, greeting, round_trip: None, rate: None })
+        Ok(Peer { running, greeting, round_trip: None, rate: None })
     }
 
     /// How long an answer takes.
@@ -232,7 +234,7 @@ pub(super) async fn line(running: &mut Running) -> std::io::Result<Vec<u8>> {
 }
 
 /// Why a command has ended that should not have.
-pub(super) async fn farewell(running: Running) -> Ended {
+pub(super) async fn close_reason(running: Running) -> Ended {
     let Running { stdin, stdout, exit } = running;
     drop((stdin, stdout));
     match exit.await {
