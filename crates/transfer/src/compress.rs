@@ -1,8 +1,7 @@
-//! Whether an archive is compressed on its way, and how.
+//! Whether a stream is compressed, and how.
 //!
-//! The server has the programs `zstd` and `gzip`, or not; here they are libraries without C.
-//! What pays is decided by what was measured: the link's rate, and what comes of the first
-//! megabytes.
+//! The server may have the programs `zstd` and `gzip`; this side has libraries without C. Measurements
+//! decide whether compression pays: the rate of the link, and how much the first megabytes shrink.
 
 mod members;
 

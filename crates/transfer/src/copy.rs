@@ -1,13 +1,13 @@
-//! The content of files, from one remote to another, and links.
+//! Contents of files, from one remote to another, and links.
 //!
-//! A file comes under a temporary name (`temporary`), which only its owner may read; it gets mode,
-//! owner and times while it is open, and its name last. Small files are one read and one write, and
-//! where the target is a directory of this machine, one hop to a thread that does all of it
-//! (`sink`). Large ones go in pieces (`pieces`).
+//! A file is written under a temporary name (`temporary`), and only its owner may read it. It gets mode,
+//! owner and times while it is open, and its name last. Small files are one read and one write. Where
+//! the target is a local directory, one thread does all of it (`sink`). Large files go in pieces
+//! (`pieces`).
 //!
-//! A file that has changed when it was read is copied once more, and then given up. So is one of
-//! which another run has taken away what was written: over SFTP nothing tells a run that is at work
-//! from one that was killed.
+//! A file that changed while it was read is copied once more, and then reported. The same holds if
+//! another run has renamed the temporary file: over SFTP a run cannot distinguish another run in
+//! progress from one that was killed.
 
 mod large;
 mod links;

@@ -1,13 +1,13 @@
-//! What the sources do not have: deleted at the target when all else is done, or not at all.
+//! Entries that the sources do not have: deleted at the target after everything else, or not at all.
 //!
-//! While the run goes on the names are only gathered, each with its directory, whose times are set
-//! when nothing is to be deleted in it any more. What the filter excludes is never deleted, and
-//! neither is a directory that has some of it.
+//! During the run they are only collected, each with its directory, whose times are set after the last
+//! deletion in it. Entries that the filter excludes are never deleted, nor are directories that contain
+//! some of them.
 //!
-//! A listing does not prove that a name is absent: OpenSSH's server leaves out what it cannot look
-//! at, such as the mount point of a file system that has died. So each source is asked once more for
-//! each name, and only `ENOENT` and `ENOTDIR` allow its deletion. Any other answer is a problem, and
-//! with a problem nothing is deleted.
+//! A listing does not prove that a name is absent: OpenSSH's server omits entries that it cannot
+//! `lstat`, such as the mount point of a dead file system. So each source is queried again for each
+//! name, and only `ENOENT` and `ENOTDIR` allow the deletion. Any other answer is a problem, and with a
+//! problem nothing is deleted.
 
 use std::sync::{Arc, PoisonError};
 

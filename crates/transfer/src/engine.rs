@@ -13,11 +13,10 @@ use crate::outcome::Outcome;
 use crate::run::Run;
 use crate::tar::by_name::StreamsByName;
 
-/// Checks that no option asks for what nothing here carries: neither SFTP, nor a stream, where the
-/// source has one.
+/// Checks that SFTP, or the stream of the source if it has one, can do what the options request.
 ///
 /// # Errors
-/// Naming the option, and what can.
+/// Names the option, and the remedy.
 pub fn check(job: &Job, by_name: &StreamsByName) -> Result<(), JobError> {
     let options = &job.options;
     if (0..job.sources.len()).all(|source| by_name.has(source)) {
@@ -43,24 +42,24 @@ pub fn check(job: &Job, by_name: &StreamsByName) -> Result<(), JobError> {
     Ok(())
 }
 
-/// Copies all that `job` asks for.
+/// Executes a job over SFTP.
 ///
-/// Dropped, it ends at once; what is large stays for the next run.
+/// Dropping the future ends the copy at once; unfinished large files are kept for the next run.
 ///
 /// # Errors
-/// When it cannot be begun. What happens later is in the outcome.
+/// When the job cannot start. Later failures are in the outcome.
 pub async fn copy(job: Job, events: Arc<dyn Events>) -> Result<Outcome, JobError> {
     let mut by_name = StreamsByName::default();
     check(&job, &by_name)?;
     Ok(drive_with(Run::start(job, events).await?, &mut by_name).await)
 }
 
-/// Carries out all steps of a run, and ends it.
+/// Executes all steps of a run, and ends it.
 pub async fn drive(run: Run) -> Outcome {
     drive_with(run, &mut StreamsByName::default()).await
 }
 
-/// As [`drive`]; the steps that the by_name takes come by its streams.
+/// As [`drive`], with streams for the steps that `by_name` takes.
 pub async fn drive_with(mut run: Run, by_name: &mut StreamsByName) -> Outcome {
     let core = run.core().clone();
     loop {

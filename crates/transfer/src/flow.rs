@@ -1,4 +1,4 @@
-//! How much is on its way at once, and what it has waited for.
+//! How much is in flight at once, and the time spent waiting for each side.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,11 +1,10 @@
-//! Which entries the sources have, which the target has, and what is to be done about it.
+//! Which entries the sources have, which the target has, and what to do about each.
 //!
 //! Pairs of directories are compared, many at a time: both are listed, with attributes, and their
-//! entries matched by name. What comes out are [`Step`]s, in a channel with room for a few
-//! thousand; so memory is bounded by the listings of the pairs that are compared at once, whatever
-//! the size of the trees.
+//! entries matched by name. The results are [`Step`]s, in a channel with room for a few thousand. So
+//! memory is bounded by the listings of the pairs compared at once, whatever the size of the trees.
 //!
-//! A step for a directory comes before those for what is in it. Apart from that there is no order.
+//! A step for a directory precedes those for its contents. Otherwise there is no order.
 
 mod ahead;
 mod compare;

@@ -1,11 +1,11 @@
-//! One run: steps are taken, carried out by as many at once as there is room for, and counted.
+//! One run: steps are taken, executed as many at a time as the bounds allow, and counted.
 //!
-//! The order in which a run ends: all steps are over; files get their further names; what is to be deleted is deleted, if nothing
-//! has failed; then come the steps that had to wait for a deletion; then the directories that were
-//! kept for these get their times.
+//! The order in which a run ends: all steps end; files get their further names; surplus entries are
+//! deleted, if nothing has failed; then the steps that waited for a deletion are executed; then the
+//! directories that were held for these get their times.
 //!
-//! Dropping a [`Run`] ends it at once. [`Stopper::stop`] ends it in order: what is small is cleaned
-//! up, what is large stays for the next run.
+//! Dropping a [`Run`] ends it at once. [`Stopper::stop`] ends it in order: unfinished small files are
+//! removed, large ones are kept for the next run.
 //!
 //! Locks are held for a few instructions.
 

@@ -1,17 +1,16 @@
-//! Files written into a directory of this machine, by system calls that cannot leave it.
+//! Files written into a local directory, by system calls that cannot leave it.
 //!
-//! For content that comes from elsewhere than a [`base::Remote`] (an archive), and for many small
-//! files, where one hop to another thread for each is much: all calls here block, so they belong
-//! on a thread where that does no harm.
+//! For contents that do not come from a [`base::Remote`] (an archive), and for many small files, where a
+//! change of threads for each costs too much: all calls block, so they belong on a thread that may.
 //!
 //! Invariants:
-//! 1. Directories on the way are opened by `openat2`, beneath the root and through no link; the
-//!    last name is never followed. A directory that is kept open is the one that was there.
-//! 2. A file is made under a temporary name of its own, for its owner alone, and renamed when it is
-//!    whole, if the name is still that of the file which was written. Dropped before, it is removed,
-//!    or kept if it was begun so.
-//! 3. What may be continued by another run is locked (`flock`) while it is written.
-//! 4. Directories kept open are bounded.
+//! 1. Directories are opened by `openat2`, beneath the root and through no link; the last component is
+//!    never followed. A directory that is kept open is the one that was found.
+//! 2. A file has a temporary name of its own, and only its owner may read it, until it is whole. It is
+//!    renamed if that name is still the name of the file that was written. Dropped before, it is removed,
+//!    or kept if it was created so.
+//! 3. A file that another run may continue is locked (`flock`) while it is written.
+//! 4. The number of directories kept open is bounded.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,13 +1,12 @@
-//! What a server's listings leave out since it cannot look at it.
+//! Entries that a server cannot `lstat` and omits from its listings.
 //!
-//! OpenSSH's server lists what `lstat` tells of a directory's entries, and leaves out those for which
-//! it fails: the mount point of a FUSE file system that has died or is another user's, a stale handle
-//! of NFS, a bad inode. SFTP gives no sign of that. A `find` of the server, which looks at each entry
-//! too, complains of them. So where a shell is there, a source whose directories are listed over SFTP
-//! is gone through by one more command, and what that complains of is a problem of the run.
+//! OpenSSH's server lists the entries of a directory with what `lstat` returns, and omits those for which
+//! it fails: the mount point of a FUSE file system that has died or belongs to another user, a stale NFS
+//! handle, a bad inode. SFTP does not report that. A `find` at the server that calls `lstat` on each
+//! entry does. So where there is a shell, one more command walks each source whose directories are
+//! listed over SFTP, and each of its error messages is a problem of the run.
 //!
-//! It does not have to succeed: without it, nothing is known, and `deletion` asks
-//! for each name by itself.
+//! The command may fail: then nothing is known, and `deletion` queries each name.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Files that are one piece.
+//! Files that are copied in one piece.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,12 +1,12 @@
-//! Listings of a tree, made before they are asked for: of a tree of this machine while a login goes
-//! on, which takes longer than to list some thousand entries; of one of the server by one answer.
+//! Listings that are made before they are requested: of a local tree during a login, which takes longer
+//! than listing some thousand entries; of a tree at the server by one answer.
 //!
 //! Invariants:
-//! 1. A listing is given out once, and not when it is old: it is what would have been found by who
-//!    asks, but for what others have changed in a moment.
-//! 2. What is held is bounded, and nothing is listed any more when nobody can have it.
+//! 1. A listing is returned once, and only while it is recent: it differs from a new listing only by
+//!    what others have changed within seconds.
+//! 2. Memory is bounded, and nothing more is listed when no caller can get it.
 //!
-//! It is for trees that the run has not begun to change. Who begins it answers for that.
+//! Only for trees that the run has not begun to change; the caller ensures that.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

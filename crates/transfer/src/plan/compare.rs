@@ -1,4 +1,4 @@
-//! One pair of directories: their entries matched by name.
+//! One pair of directories: entries matched by name.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};

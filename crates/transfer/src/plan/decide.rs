@@ -1,4 +1,4 @@
-//! What is to be done with one entry, from its attributes at both ends: pure.
+//! What to do with one entry, from its attributes on both sides. Pure.
 
 use base::{Attr, FileKind, Timestamp};
 

@@ -1,4 +1,4 @@
-//! The beginning: the target itself, and what each source is.
+//! The start of a plan: the target itself, and the kind of each source.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What all parts of a run share, and the books.
+//! What all parts of a run share, and its counters.
 
 use std::collections::BTreeMap;
 use std::future::Future;

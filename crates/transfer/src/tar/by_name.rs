@@ -1,21 +1,19 @@
-//! The files that a run needs, in one stream: their names go to the server's tar as the run finds
-//! them, and what comes is put in its place. Or the other way round: they go to the server's tar,
-//! each under its temporary name, and get their own over SFTP when all of them are there.
+//! Streams of single files that a run needs. For a pull their names are sent to the server's tar as the
+//! run finds them, and the members that arrive are put in their places. For a push the files are sent to
+//! the server's tar, each under its temporary name, and are renamed over SFTP when all of them have
+//! arrived.
 //!
-//! So a copy into a place that is not empty, one with patterns, and one that goes on after an
-//! interruption, have many small files at the speed of a stream, while the run copies large ones
-//! in pieces over its sessions at the same time. A stream costs a login: it is begun when there are
-//! many files, and until it is there they go as all others do.
+//! So many small files are copied at the speed of a stream also where the target is not empty, where
+//! there are patterns, and after an interruption. Meanwhile the run copies large files in pieces over
+//! its sessions. A stream costs a login: it starts when there are many files, and until it has logged
+//! in, the files are copied as all others are.
 //!
 //! Invariants:
-//! 1. Where a file goes is said by its step, never by the archive. A member that no step asked for
-//!    is passed over.
-//! 2. A step that is taken ends here, or is given back; what is given back is for the run, which
-//!    tells what is wrong with it.
-//! 3. What is not as it was when it was asked for, and all that tar's exit status may concern (a file
-//!    that changed while it was read), is looked at again, and copied by the run if it is not what has
-//!    come.
-//! 4. What one stream takes is bounded, and so is what is kept of it.
+//! 1. The step decides where a file goes, never the archive. A member without a step is skipped.
+//! 2. A step that is taken ends here, or is returned to the run, which then reports its problems.
+//! 3. A file that is not as requested, and all files that tar's exit status may concern (one that
+//!    changed while it was read), are checked again. The run copies those that differ.
+//! 4. The size of one stream is bounded, and so is the memory for it.
 
 mod pull;
 mod push;

@@ -1,4 +1,4 @@
-//! What came of a stream, entry by entry, while it goes on.
+//! What a stream has done so far, entry by entry.
 
 use std::sync::Arc;
 

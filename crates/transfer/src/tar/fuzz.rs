@@ -1,4 +1,4 @@
-//! Bodies of the fuzz targets of what the server's `tar` and `find` send.
+//! Bodies of the fuzz targets for the output of the server's `tar` and `find`.
 
 use std::io::{self, Read};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Whether a tree of this machine has large files: the counterpart of the server's `find`.
+//! Whether a local tree has large files: the counterpart of the server's `find`.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -1,23 +1,24 @@
-//! The server's tree in one answer: a login that is to serve SFTP lists it first, with its `find`.
+//! The tree at the server in one answer: a login that will serve SFTP lists the tree first, with the
+//! server's `find`.
 //!
-//! SFTP lists a directory in three round trips, and each level of a tree waits for the one above
-//! it. One command needs none of that, and takes less of both machines' time.
+//! SFTP needs three round trips for each directory, and each level of a tree waits for the one above
+//! it. One command needs none of that, and takes less time on both machines.
 //!
-//! It does not have to succeed. What it has not told is listed over SFTP by whoever asks for it:
-//! everything, where there is no GNU `find`, or where it had to complain of anything; what is not
-//! complete, where it was stopped. It is stopped after two seconds, which is what a file system
-//! costs that is slow to list (a parallel one, a disk that is asleep) and gives nothing for it.
+//! The listing may fail. SFTP lists whatever it does not contain: everything, where there is no GNU
+//! `find` or where it reported an error; the incomplete directories, where it was stopped. It is stopped
+//! after two seconds: that is the cost where a file system is slow to list (a parallel one, a disk that
+//! spins up) and the listing is of no use.
 //!
-//! The answer to the word `list` is a record for each entry with a NUL behind it, one that tells
-//! that nothing is missing, two NULs more, and a word in a line: how the listing ended. No record is
-//! empty, so that an empty one is the end, also where the last one was cut off. The server of SFTP,
-//! which talks next, says nothing before it is asked.
+//! The answer to the word `list` is a record for each entry, each with a NUL after it, a record that
+//! says that nothing is missing, two more NULs, and a line with one word: how the listing ended. No
+//! record is empty, so an empty one marks the end, also where the last one was cut off. The SFTP
+//! server, which runs next, sends nothing before it gets a request.
 //!
 //! Invariants:
-//! 1. A directory is given out when all of it is known, and never otherwise: with `--delete`, what
-//!    is missing in a listing is deleted by it.
-//! 2. Whatever the answer is, memory is bounded; a session in whose answer there is anything behind
-//!    the line, or no end, is not used.
+//! 1. A directory is returned only if all of its entries are known: with `--delete`, an entry that is
+//!    missing in a listing is deleted.
+//! 2. Memory is bounded, whatever the answer is. A session is not used if its answer has no end, or
+//!    anything after the line.
 
 mod records;
 

@@ -1,4 +1,4 @@
-//! One member of an archive, as both directions speak of it.
+//! One member of an archive, as the reader and the writer describe it.
 
 use base::{FileKind, Timestamp};
 

@@ -1,8 +1,8 @@
-//! A tree of this machine to an archive.
+//! Packs a local tree into an archive.
 //!
-//! Only its names are ours to choose: a file is opened without following a link, its header is of
-//! what was opened, and what it has lost by the time it is read is made up with zeros, so that the
-//! archive stays one. What changed meanwhile, or cannot be read, is missed, and the rest goes on.
+//! A file is opened without following a link, and its header describes the file that was opened. If it
+//! has become shorter when it is read, zeros fill the rest, so that the archive stays valid. A file that
+//! changed meanwhile or cannot be read counts as missed, and the rest goes on.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! A conversation with the command of [`script`](super::script), up to the archive.
+//! The dialogue with the command of [`script`](super::script), up to the archive.
 
 use std::time::{Duration, Instant};
 

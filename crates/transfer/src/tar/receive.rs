@@ -1,6 +1,6 @@
-//! One member of an archive, into a directory of this machine.
+//! One member of an archive, into a local directory.
 //!
-//! Where it goes is the caller's choice, and that it goes nowhere else is the business of [`Sink`].
+//! The caller chooses the place, and [`Sink`] ensures that nothing is written elsewhere.
 
 use std::io::{self, BufRead};
 

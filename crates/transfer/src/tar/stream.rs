@@ -1,9 +1,8 @@
-//! A command's streams for code that blocks.
+//! A command's streams for blocking code.
 //!
-//! A thread that unpacks or packs waits in the stream itself, so that a piece that is there already
-//! costs no change of threads; and what it waits for is the descriptor, where it can have that, so
-//! that a piece that comes wakes this thread and no other. Whoever started it frees it by dropping
-//! the [`CancelGuard`].
+//! A thread that unpacks or packs waits in the stream itself, so data that has already arrived costs no
+//! change of threads. Where there is a descriptor, the thread waits for that, so arriving data wakes this
+//! thread and no other. Dropping the [`CancelGuard`] ends the wait.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! What is written is read again, by us and by the tar of this machine; what is broken is refused.
+//! Archives are read back by this reader and by the system's tar; broken ones are refused.
 
 use std::io::{self, Read};
 

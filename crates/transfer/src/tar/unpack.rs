@@ -1,8 +1,8 @@
-//! An archive from a server to a tree here.
+//! Unpacks an archive from a server into a local tree.
 //!
-//! The archive is believed in nothing: its names are those below the one that was asked for, or
-//! they are refused; that none of them leads elsewhere is the business of [`Sink`]. What cannot be
-//! unpacked is missed, and the rest goes on.
+//! The archive is not trusted: names outside of the one that was requested are refused, and [`Sink`]
+//! ensures that no name leads elsewhere. A member that cannot be unpacked counts as missed, and the
+//! rest goes on.
 
 use std::io::{self, BufRead};
 

@@ -13,4 +13,5 @@ mod listing;
 mod round_trip;
 mod shell;
 mod silent;
+mod strategy;
 mod trees;

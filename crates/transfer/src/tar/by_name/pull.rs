@@ -1,4 +1,4 @@
-//! What comes of a stream, put where its steps say. On a thread that may block.
+//! The members of a stream, written where their steps say. On a thread that may block.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead};

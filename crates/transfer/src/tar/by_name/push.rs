@@ -1,5 +1,4 @@
-//! Files that go to another machine in a stream: each under its temporary name, which it has until
-//! tar has ended well.
+//! Files that are pushed in a stream: each has its temporary name until tar has ended successfully.
 
 use std::io::{self, Write};
 use std::sync::Arc;

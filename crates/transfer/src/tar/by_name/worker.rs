@@ -1,4 +1,4 @@
-//! One source's stream: when it is worth it, and the names that it is given.
+//! The stream of one source: when it starts, and the names that are sent to it.
 
 use std::io::{BufReader, Write};
 use std::sync::Arc;
