@@ -19,6 +19,8 @@ use super::push::path_in;
 use super::results::Results;
 use crate::job::Job;
 use crate::options::Options;
+use crate::outcome::{Doing, Problem};
+use crate::plan;
 use crate::shell::Running;
 use crate::tar::by_name::StreamsByName;
 use crate::tar::{self, LOGIN_LIMIT};
@@ -152,13 +154,15 @@ impl<'a> Completion<'a> {
         if outcome.stopped.is_some() {
             return Ok(State::End(Completed::Done));
         }
-        // A file that failed may be there as the stream has left it, and that is not whole.
+        let mut is_partial = outcome.problems_total > outcome.problems.len() as u64;
         for problem in &outcome.problems {
-            let _ = self.connected.connection.remote.unlink(&tree.path_of(problem.name())).await;
+            is_partial |= !self.remove_failed(&tree.path_of(problem.name()), problem).await;
         }
-        let has_more = outcome.problems_total > outcome.problems.len() as u64;
-        if has_more || outcome.deletions_withheld > 0 {
-            let why = if has_more { "so much has failed" } else { "not all in it is to be there" };
+        if is_partial || outcome.deletions_withheld > 0 {
+            let why = match is_partial {
+                true => "so much has failed",
+                false => "not all in it is to be there",
+            };
             results.note(format!("{why} that '{}' keeps this name for now", self.own));
             return Ok(State::End(Completed::Done));
         }
@@ -184,6 +188,24 @@ impl<'a> Completion<'a> {
         }
         let (path, rename) = (self.whole.to_string(), format!("from '{}'", self.own));
         Err(CopyError::Rename { path, rename, errno })
+    }
+
+    /// Removes an entry that failed: it may be a file as the stream has left it, and that is not
+    /// whole. False if such files remain.
+    async fn remove_failed(&self, path: &RemotePath, problem: &Problem) -> bool {
+        let remote = &self.connected.connection.remote;
+        if let Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) = remote.unlink(path).await {
+            return true;
+        }
+        let Ok(attr) = remote.lstat(path).await else { return false };
+        match problem {
+            // The entries of this directory were compared.
+            Problem::Failed { doing: Doing::SetAttr | Doing::Sync, .. } if attr.is_dir() => true,
+            _ => {
+                attr.is_dir()
+                    && plan::list(remote, path).await.is_ok_and(|entries| entries.is_empty())
+            }
+        }
     }
 
     async fn rename(&self, from: &RemotePath, to: &RemotePath) -> base::Result<()> {
