@@ -19,22 +19,22 @@ use crate::shell::{Running, Shell};
 /// A SHA-256 digest.
 pub type Digest = [u8; 32];
 
-/// Who can make digests of a tree's files without moving them.
+/// Makes digests of a tree's files without transferring them.
 #[async_trait]
 pub trait Digester: Send + Sync + 'static {
-    /// The digest of the regular file `path` of the remote; `None` when it could not be made, and
-    /// reading is what is left.
+    /// The digest of the regular file `path` of the remote; `None` if it cannot be made without reading
+    /// the file.
     async fn digest(&self, path: &RemotePath) -> Option<Digest>;
 
     /// As [`Digester::digest`], of the first `len` bytes of the file.
     async fn digest_of_first(&self, path: &RemotePath, len: u64) -> Option<Digest>;
 }
 
-/// Bytes of a file that are read at a time, and pieces on their way.
+/// Bytes of one read, and reads in flight.
 const READ_BYTES: u32 = 256 << 10;
 const READS_AHEAD: u64 = 16;
 
-/// The digest of a file of `tree`, by the cheapest way there is.
+/// The digest of a file of `tree`, by the cheapest method.
 pub(crate) async fn of_file(tree: &Tree, path: &RemotePath) -> Result<Digest> {
     if let Some(digester) = &tree.digester
         && let Some(digest) = digester.digest(path).await
@@ -52,8 +52,8 @@ pub(crate) async fn of_file(tree: &Tree, path: &RemotePath) -> Result<Digest> {
     by_reading(&tree.remote, path, u64::MAX).await
 }
 
-/// The digest of the first `len` bytes of a file of `tree`, where it is made without moving them;
-/// `None` where that cannot be.
+/// The digest of the first `len` bytes of a file of `tree`, if it can be made without transferring
+/// them.
 pub(crate) async fn of_first(tree: &Tree, path: &RemotePath, len: u64) -> Option<Digest> {
     match (&tree.digester, &tree.local) {
         (_, Some(_)) => by_reading(&tree.remote, path, len).await.ok(),
@@ -94,7 +94,7 @@ async fn by_reading(remote: &Arc<dyn Remote>, path: &RemotePath, len: u64) -> Re
     Ok(hasher.finalize().into())
 }
 
-/// A task that ends with who waits for it.
+/// A task that is aborted when its waiter is dropped.
 pub(crate) struct AbortOnDrop<T>(pub(crate) tokio::task::JoinHandle<T>);
 
 impl<T> AbortOnDrop<Result<T>> {
@@ -115,20 +115,20 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-/// Files of one command at most; as many as wait while the one before runs.
+/// Files of one command, at most: those that were requested while the one before ran.
 const BATCH_FILES: usize = 8192;
 
-/// Files that wait for a command at most.
+/// Files that wait for a command, at most.
 const WAITING_FILES: usize = 2 * BATCH_FILES;
 
-/// Longest answer of a command, in bytes for each file: digest, name, and what an escape takes.
+/// Limit of a command's answer, in bytes per file: digest, and name with escapes.
 const ANSWER_BYTES: u64 = 128 + 2 * 4096;
 
 type Wish = (Vec<u8>, oneshot::Sender<Option<Digest>>);
 
-/// Digests by `sha256sum` on the server, many files with one command.
+/// Digests by `sha256sum` at the server, many files with one command.
 ///
-/// A server without the command, or without commands, answers `None` for all.
+/// `None` for all files if the server does not have the command, or runs none.
 pub struct ShellDigester {
     wishes: mpsc::Sender<Wish>,
     shell: Arc<dyn Shell>,
@@ -136,10 +136,10 @@ pub struct ShellDigester {
 }
 
 impl ShellDigester {
-    /// For a remote whose root is the directory `root` of the server's shell: absolute, or
-    /// relative to where its commands begin.
+    /// For a remote whose root is the directory `root` of the server's shell: absolute, or relative to
+    /// the directory where its commands start.
     ///
-    /// To be used within a tokio runtime.
+    /// Must be called within a tokio runtime.
     #[must_use]
     pub fn new(shell: Arc<dyn Shell>, root: Vec<u8>) -> ShellDigester {
         let (wishes, wished) = mpsc::channel(WAITING_FILES);
@@ -172,7 +172,7 @@ impl Digester for ShellDigester {
 
 async fn serve(shell: Arc<dyn Shell>, root: Vec<u8>, mut wished: mpsc::Receiver<Wish>) {
     let mut batch = Vec::new();
-    // All that came while the last one ran go together.
+    // All files that were requested while the last command ran go together.
     while wished.recv_many(&mut batch, BATCH_FILES).await > 0 {
         let paths: Vec<Vec<u8>> = batch.iter().map(|(path, _)| path.clone()).collect();
         let mut digests = match run(&*shell, &root, paths).await {
@@ -195,7 +195,7 @@ async fn run(
     paths: Vec<Vec<u8>>,
 ) -> std::result::Result<HashMap<Vec<u8>, Digest>, String> {
     let mut command = enter(root).ok_or("the directory's name has a newline")?;
-    // Standard error says why a file is missing; for us it is missing.
+    // Why a file has no digest does not matter.
     command.extend_from_slice(b" && exec xargs -0 sha256sum -b 2>/dev/null");
     let Running { mut stdin, mut stdout, exit } =
         shell.start(&command).await.map_err(|error| error.to_string())?;
@@ -215,8 +215,7 @@ async fn run(
     Ok(parse(&answer))
 }
 
-/// The command that makes `root` the directory of the next one; `None` where no shell can be given
-/// its name.
+/// The command that changes to `root`; `None` if its name cannot be quoted for every login shell.
 fn enter(root: &[u8]) -> Option<Vec<u8>> {
     let mut command = b"cd ".to_vec();
     if root.is_empty() {

@@ -1,9 +1,9 @@
-//! The engine that needs nothing but SFTP: all steps by the remotes' own operations, and those that
-//! a stream does better by one, where there is a [`StreamsByName`] that has one.
+//! The engine that needs only SFTP: all steps by operations of the remotes, except those that a
+//! stream of [`StreamsByName`] takes.
 //!
-//! Small files go many at once, each in three round trips; large ones in pieces, as many as the
-//! remote says are worth having on their way; both beside each other, within the bounds of `flow`.
-//! DirDone how many sessions that goes is the remote's choice (`host`).
+//! Many small files are copied at once, each in three round trips; large ones in pieces, as many in
+//! flight as the remote suggests; both at the same time, within the bounds of `flow`. The remote
+//! decides over how many sessions that goes (`host`).
 
 use std::sync::Arc;
 

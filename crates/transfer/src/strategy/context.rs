@@ -385,8 +385,8 @@ impl Context {
         CopyError::NoLogin { hosts: self.plan.remote[place].hosts(), why }
     }
 
-    /// Runs a job over the remotes, and over streams for the files that the by_name takes. Returns
-    /// the outcome of this run alone.
+    /// Executes a job over the remotes, with streams for the files that `by_name` takes. Returns the
+    /// outcome of this run alone.
     pub(super) async fn run(
         &self,
         job: Job,

@@ -36,60 +36,60 @@ use crate::step::Step;
 use pull::Brought;
 use worker::Worker;
 
-/// Files that are looked at again at once.
+/// Files that are checked again at once.
 const LOOKS: usize = 64;
 
-/// A file that was changed since so long before a stream may have changed while tar read it, and
-/// look the same: times are kept to the second, and two clocks are compared.
+/// A file changed this long before a stream started, or later, may have changed while tar read it
+/// without a visible difference: times have a resolution of a second, and two clocks are compared.
 const SAME_TIME: Duration = Duration::from_secs(2);
 
-/// A source of which files may come in a stream.
+/// A source of which single files may be pulled in a stream.
 #[derive(Clone)]
 pub struct PullByName {
-    /// How. [`Streaming::only_if_fast`]: only small files, and only where there are many.
+    /// With [`Streaming::only_if_fast`] only small files, and only if there are many.
     pub streaming: Streaming,
-    /// The directory of the server that is the root of the source's remote: absolute, or relative
-    /// to the login's home.
+    /// The directory at the server that is the root of the source's remote: absolute, or relative to the
+    /// login's home.
     pub directory: Vec<u8>,
-    /// What of it is copied; `None` for all that is in it.
+    /// The entry of it that is copied; `None` for its contents.
     pub name: Option<Name>,
 }
 
-/// A target that files may go to in a stream.
+/// A target to which single files may be pushed in a stream.
 #[derive(Clone)]
 pub struct PushByName {
     /// As in [`PullByName`].
     pub streaming: Streaming,
-    /// The directory of the server that is the root of the target's remote: absolute, or relative
-    /// to the login's home.
+    /// The directory at the server that is the root of the target's remote: absolute, or relative to the
+    /// login's home.
     pub directory: Vec<u8>,
 }
 
-/// What streams have brought of a run.
+/// What the streams of a run have copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ByNameTotals {
-    /// Entries that have come.
+    /// Entries that were copied.
     pub entries: u64,
-    /// The last stream on its link.
+    /// The last stream.
     pub link: Option<Link>,
 }
 
-/// One stream on its link.
+/// The use of the link by one stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
-    /// Bytes that it took.
+    /// Bytes on the link.
     pub bytes: u64,
     /// How long it took.
     pub elapsed: Duration,
-    /// How much of that was spent waiting for the server or the link.
+    /// The part of that spent waiting for the server or the link.
     pub waited: Duration,
     /// As in [`StreamOutcome::rate`](super::StreamOutcome::rate).
     pub rate: Option<f64>,
-    /// How it was compressed.
+    /// The compression.
     pub method: Option<Method>,
 }
 
-/// Takes steps out of a run. See the [module](self).
+/// Takes steps from a run, and copies their files in streams. See the [module](self).
 #[derive(Default)]
 pub struct StreamsByName {
     workers: Vec<Option<Worker>>,
@@ -97,7 +97,7 @@ pub struct StreamsByName {
     declined: Option<Declined>,
 }
 
-/// Steps whose files have been asked for, by their path at the source.
+/// Steps whose files were requested, by their path at the source.
 #[derive(Default)]
 struct Pending(Mutex<HashMap<RemotePath, Step>>);
 
@@ -109,56 +109,55 @@ impl Pending {
 
 /// How a stream ended.
 struct StreamEnd {
-    /// How many entries have come.
+    /// Entries that were copied.
     entries: u64,
-    /// What may have to come again.
+    /// Entries that may have to be copied again.
     brought: Vec<Brought>,
-    /// What did not come, or could not be put in its place.
+    /// Steps that were not executed, or failed.
     left: Vec<Step>,
-    /// Why what was brought may not be what is there.
+    /// Why copied files may differ from their sources.
     why: Option<String>,
     link: Link,
 }
 
 impl StreamsByName {
-    /// Streams from other machines to this one, for each source of a job, in their order; `None` for
-    /// a source that has none.
+    /// The streams of a pull, one for each source of a job, in their order; `None` for a source without
+    /// one.
     #[must_use]
     pub fn new(sources: Vec<Option<PullByName>>) -> StreamsByName {
         let workers = sources.into_iter().map(|collect| collect.map(Worker::pull)).collect();
         StreamsByName { workers, ..StreamsByName::default() }
     }
 
-    /// Streams from this machine to another one, one for each of so many sources.
+    /// The streams of a push of that many sources.
     #[must_use]
     pub fn push(sources: usize, deliver: &PushByName) -> StreamsByName {
         let worker = |source| Some(Worker::push(deliver.clone(), source));
         StreamsByName { workers: (0..sources).map(worker).collect(), ..StreamsByName::default() }
     }
 
-    /// Whether files of the source of this number may come in a stream.
+    /// Whether the source of this number may have a stream.
     #[must_use]
     pub fn has(&self, source: usize) -> bool {
         self.workers.get(source).is_some_and(Option::is_some)
     }
 
-    /// What has come so far.
+    /// What was copied so far.
     #[must_use]
     pub fn totals(&self) -> ByNameTotals {
         self.totals
     }
 
-    /// Why a stream that was tried did not come about.
+    /// Why a stream was declined, if one was.
     #[must_use]
     pub fn declined(&self) -> Option<&Declined> {
         self.declined.as_ref()
     }
 
-    /// Calls the servers at once, and waits for them: for who wants to know now whether there are
-    /// streams.
+    /// Logs in for all streams now, and waits for the answers.
     ///
     /// # Errors
-    /// The first reason why there is one not.
+    /// Why the first of them was declined.
     pub async fn call(&mut self) -> Result<(), Declined> {
         for worker in self.workers.iter_mut().flatten() {
             worker.call().await?;
@@ -166,7 +165,7 @@ impl StreamsByName {
         Ok(())
     }
 
-    /// Takes the step, or gives it back, perhaps with others that were taken before.
+    /// Takes the step, or returns it, perhaps with others that were taken before.
     pub(crate) async fn take(&mut self, run: &Run, step: Step) -> Vec<Step> {
         let core = run.core();
         let source = step.source;
@@ -199,14 +198,14 @@ impl StreamsByName {
         }
     }
 
-    /// Sends what waits for more: nothing more comes for now.
+    /// Sends the names that wait for more: the run has none for now.
     pub(crate) async fn flush(&mut self, core: &Arc<Core>) {
         for worker in self.workers.iter_mut().flatten() {
             worker.flush(core).await;
         }
     }
 
-    /// Waits for all streams, and gives back what they have not brought.
+    /// Waits for all streams, and returns the steps that they have not executed.
     pub(crate) async fn finish(&mut self, core: &Arc<Core>) -> Vec<Step> {
         let mut left = Vec::new();
         for source in 0..self.workers.len() {
@@ -239,8 +238,8 @@ impl StreamsByName {
     }
 }
 
-/// Makes the step's directory, and removes what earlier runs have left of the step. At another machine
-/// that is done when the file has its name, since here it would cost a round trip for each.
+/// Creates the step's directory, and removes temporary files that earlier runs have left of the step.
+/// At a server these are removed when the file has its name, since now each would cost a round trip.
 async fn prepare(run: &Run, step: &Step, remote_side: Side) -> Result<(), Problem> {
     run.ready(step).await?;
     if remote_side == Side::Source {
@@ -249,7 +248,7 @@ async fn prepare(run: &Run, step: &Step, remote_side: Side) -> Result<(), Proble
     Ok(())
 }
 
-/// Whether a file that has come may be replaced by one that the run copies, with nothing lost.
+/// Whether a file of a stream may be replaced by one that the run copies, without loss.
 fn can_come_again(core: &Core) -> bool {
     !core.job.options.xattrs.any() && !core.job.options.hard_links
 }
@@ -259,8 +258,9 @@ fn seconds(time: SystemTime) -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// What of it is not as it has come, and the files that were changed after `torn_since`, in seconds:
-/// the books forget that they have. What was not looked at when the run is stopped is left.
+/// Returns the steps of the files that differ from their source, and of those changed after
+/// `torn_since`, in seconds; they no longer count as copied. Files that were not checked when the run is
+/// stopped are kept.
 async fn look_again(
     core: &Arc<Core>,
     source: usize,

@@ -19,21 +19,21 @@ use tokio::sync::watch;
 
 use crate::shell::Source;
 
-/// Held by whoever waits for a thread: its streams fail when this is dropped.
+/// Held by the task that waits for a thread: the thread's streams fail when this is dropped.
 #[allow(dead_code, reason = "its drop is what counts")]
 pub(super) struct CancelGuard(watch::Sender<()>, Option<OwnedFd>);
 
-/// What a stream needs to wait.
+/// What a stream waits with.
 #[derive(Clone)]
 pub(super) struct Waiting {
     runtime: Handle,
     guard: watch::Receiver<()>,
-    /// A pipe that hangs up with the guard.
+    /// A pipe that hangs up when the guard is dropped.
     hangup: Option<Arc<OwnedFd>>,
     flow: Arc<Flow>,
 }
 
-/// What went through, and how long it took.
+/// Bytes transferred, and time spent waiting.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     bytes: AtomicU64,
@@ -41,12 +41,12 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Bytes of the stream, as they are on the link.
+    /// Bytes of the stream on the link.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How long was waited for the other side.
+    /// Time spent waiting for the other side.
     pub(super) fn waited(&self) -> Duration {
         Duration::from_nanos(self.waited_ns.load(Ordering::Relaxed))
     }
@@ -73,7 +73,7 @@ fn given_up() -> io::Error {
 }
 
 impl Waiting {
-    /// Waits for `what`, or until the guard is gone.
+    /// Waits for `what`, or until the guard is dropped.
     fn wait(&mut self, what: impl Future<Output = io::Result<usize>>) -> io::Result<usize> {
         let since = Instant::now();
         let (runtime, guard) = (&self.runtime, &mut self.guard);
@@ -88,7 +88,7 @@ impl Waiting {
         Ok(done)
     }
 
-    /// Reads from what is lent, or waits for it. Nothing, where it has ended or fails.
+    /// Reads from the descriptor, or waits for it. Returns 0 at its end, and after an error.
     fn read(&self, lent: &Lent, buffer: &mut [u8]) -> io::Result<usize> {
         let since = Instant::now();
         loop {
@@ -108,7 +108,7 @@ impl Waiting {
     }
 }
 
-/// A descriptor that the thread reads by itself.
+/// A descriptor that the thread reads itself.
 struct Lent {
     /// Does not block.
     descriptor: OwnedFd,
@@ -116,7 +116,7 @@ struct Lent {
 }
 
 impl Lent {
-    /// Until there is something to read, or the guard is gone.
+    /// Waits until there is something to read, or the guard is dropped.
     fn wait(&self) -> io::Result<()> {
         let input = PollFd::new(&self.descriptor, PollFlags::IN);
         let hangup = PollFd::new(&*self.hangup, PollFlags::empty());
@@ -130,7 +130,7 @@ impl Lent {
 /// A command's output.
 pub(super) struct Input {
     stream: Box<dyn Source>,
-    /// While the thread reads by itself.
+    /// While the thread reads the descriptor itself.
     lent: Option<Lent>,
     waiting: Waiting,
 }

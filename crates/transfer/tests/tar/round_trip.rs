@@ -438,7 +438,7 @@ async fn a_large_file_does_not_wait_for_the_window_of_one_stream() {
     let told = streaming.push(&push_of(&tree, there.path(), "two")).await.unwrap();
     assert!(matches!(told, Streamed::Declined(Declined::Slower(_))), "{told:?}");
     assert_eq!(fs::read_dir(there.path()).unwrap().count(), 1, "nothing was begun");
-    // DirDone a short way one stream is as fast, and who asks for one has it.
+    // With a short round trip one stream is as fast, and a stream that is requested is used.
     streaming.only_if_fast = false;
     whole(streaming.push(&push_of(&tree, there.path(), "two")).await.unwrap());
     streaming.only_if_fast = true;

@@ -18,28 +18,28 @@ use crate::tar::counters::Counters;
 use crate::tar::pack::Packer;
 use crate::temporary::{self, MachineRun, Partial};
 
-/// Renames that are under way at once.
+/// Renames that are in flight at once.
 const RENAMES: usize = 64;
 
 /// A file that was sent.
 pub(super) struct Sent {
     step: Step,
-    /// What it is called at the target.
+    /// Its temporary name at the target.
     temporary: RemotePath,
     bytes: u64,
 }
 
-/// What was sent, and what could not be read.
+/// The files that were sent, and the steps of those that could not be read.
 #[derive(Default)]
 pub(super) struct Packed {
     pub(super) sent: Vec<Sent>,
     pub(super) left: Vec<Step>,
 }
 
-/// Packs what is asked for, until nobody asks any more. On a thread that may block.
+/// Packs the requested files, until the last request. On a thread that may block.
 ///
 /// # Errors
-/// When the archive cannot be sent.
+/// If the archive cannot be sent.
 pub(super) fn pack<W: Write>(
     core: &Core,
     source: usize,
@@ -96,7 +96,7 @@ fn temporary_path(core: &Core, step: &Step) -> Option<RemotePath> {
     Some(to.parent()?.join(&name))
 }
 
-/// Gives what was sent its names. Gives back what that failed for.
+/// Renames the sent files to their names. Returns the steps for which that failed.
 pub(super) async fn place(core: &Arc<Core>, sent: Vec<Sent>) -> Vec<Step> {
     let mut placing = JoinSet::new();
     let mut left = Vec::new();
@@ -135,12 +135,12 @@ pub(super) async fn place(core: &Arc<Core>, sent: Vec<Sent>) -> Vec<Step> {
     }
 }
 
-/// What was sent, when it is not known what has come of it.
+/// The steps of sent files whose arrival is unknown.
 pub(super) fn in_doubt(sent: Vec<Sent>) -> impl Iterator<Item = Step> {
     sent.into_iter().map(|sent| begun(sent.step, &sent.temporary))
 }
 
-/// The step with what the stream may have left of it, so that who brings it removes that.
+/// The step with the temporary file that the stream may have left, so that the run removes it.
 fn begun(mut step: Step, temporary: &RemotePath) -> Step {
     let file = temporary.file_name();
     let partial = file.and_then(|file| Partial::parse(&file, &step.attr).map(|(_, it)| it));

@@ -20,28 +20,28 @@ use crate::tar::peer::{Peer, close_reason, line};
 use crate::tar::stream::{self, Input, Output};
 use crate::tar::{Declined, LONG_ROUND_TRIP, READ_BYTES, Streaming, Use, script, unclean};
 
-/// Files of a source from which on a stream is worth its login. 100 ms and more go into one, in
-/// which a server opens this many at least.
+/// A stream is worth its login from this number of files on. A login takes 100 ms and more, in which a
+/// server opens at least this many.
 const WORTH_FILES: usize = 256;
 
-/// Files up to this size are small: they go into the stream, and larger ones in pieces.
+/// Files up to this size are small: they are streamed, and larger ones go in pieces.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// As [`SMALL_BYTES`] where a round trip is long: there several sessions bring all but the smallest
-/// faster than one stream does, which has to wait for its window.
+/// As [`SMALL_BYTES`] with a long round trip: there several sessions copy all but the smallest files
+/// faster than one stream, which is bound by its window.
 const SMALL_FAR_BYTES: u64 = 64 << 10;
 
-/// Files that one stream takes. What is kept of each until tar has ended well is some 250 bytes.
+/// Files of one stream. Each takes some 250 bytes of memory until tar has succeeded.
 const STREAM_FILES: usize = 1 << 18;
 
-/// As [`STREAM_FILES`], of what goes to another machine. It gets its names when all of it is there,
-/// so that this is what an interruption costs.
+/// As [`STREAM_FILES`], for a push. Its files get their names after all have arrived, so this is what an
+/// interruption costs.
 const STREAM_FILES_OUT: usize = 1 << 15;
 
 /// Names that are sent together, in bytes.
 const SEND_BYTES: usize = 16 << 10;
 
-/// Such sendings that wait for tar.
+/// Batches of names that wait for tar.
 const SENDINGS: usize = 4;
 
 /// Whether a step is for the stream.
@@ -49,9 +49,9 @@ const SENDINGS: usize = 4;
 pub(super) enum Need {
     /// It is not.
     None,
-    /// It may be, if there are many.
+    /// It is, if there are many.
     Many,
-    /// It is, since nothing else is wanted, or can bring it.
+    /// It is: nothing else is wanted, or can copy it.
     This,
 }
 
@@ -66,14 +66,14 @@ type Called = Result<(Peer, Option<Method>), Declined>;
 /// One source's stream. See the [module](self).
 pub(super) struct Worker {
     kind: Kind,
-    /// Files that were for it.
+    /// Steps that were for the stream.
     seen: usize,
-    /// Files up to this size are for it.
+    /// Files up to this size are for the stream.
     small_bytes: u64,
     state: State,
 }
 
-/// Where to.
+/// The direction of the stream.
 #[derive(Clone)]
 enum Kind {
     Pull(PullByName),
@@ -89,7 +89,7 @@ impl Kind {
         }
     }
 
-    /// Whether the local side of it is here.
+    /// Whether the other side is a local directory.
     fn can(&self, core: &Core) -> bool {
         match self {
             Kind::Pull(_) => core.sink.is_some(),
@@ -97,7 +97,7 @@ impl Kind {
         }
     }
 
-    /// Files that one stream takes.
+    /// Files of one stream.
     fn most(&self) -> usize {
         match self {
             Kind::Pull(_) => STREAM_FILES,
@@ -107,14 +107,14 @@ impl Kind {
 }
 
 enum State {
-    /// Not worth it yet.
+    /// It is not worth a login yet.
     Idle,
-    /// The server is being called.
+    /// The login is in progress.
     Calling(AbortOnDrop<Called>),
-    /// It has answered.
+    /// The server has answered.
     Called(Box<(Peer, Option<Method>)>),
     Open(Stream),
-    /// There is none, or none any more.
+    /// There is none, and there will be none.
     Never,
 }
 
@@ -137,7 +137,7 @@ impl Worker {
         Worker { kind, seen: 0, small_bytes: SMALL_BYTES, state: State::Idle }
     }
 
-    /// Who is waited for.
+    /// The side at the server.
     pub(super) fn remote_side(&self) -> Side {
         match self.kind {
             Kind::Pull(_) => Side::Source,
@@ -182,7 +182,7 @@ impl Worker {
         matches!(self.state, State::Open(_))
     }
 
-    /// Makes the stream if it is worth it by now. One that cannot be waited without is waited for.
+    /// Starts the stream if it is worth it by now. Waits for its login if the step needs it.
     pub(super) async fn prepare(&mut self, core: &Arc<Core>, need: Need) -> Result<(), Declined> {
         self.seen += 1;
         if matches!(self.state, State::Idle) && (need == Need::This || self.seen >= WORTH_FILES) {
@@ -207,7 +207,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Calls the server, and waits for its answer.
+    /// Logs in, and waits for the server's answer.
     pub(super) async fn call(&mut self) -> Result<(), Declined> {
         if matches!(self.state, State::Idle) {
             self.state = State::Calling(AbortOnDrop(tokio::spawn(call(self.kind.clone()))));
@@ -215,7 +215,7 @@ impl Worker {
         self.answered().await
     }
 
-    /// Waits for the answer of a server that is being called.
+    /// Waits for the answer, if a login is in progress.
     async fn answered(&mut self) -> Result<(), Declined> {
         let State::Calling(calling) = &mut self.state else { return Ok(()) };
         let called = (&mut calling.0).await;
@@ -233,8 +233,8 @@ impl Worker {
         }
     }
 
-    /// Asks for the step's file. False where the stream is to be ended: it has taken its share, or
-    /// takes nothing any more.
+    /// Requests the step's file. False if the stream must end: it has its number of files, or accepts no
+    /// more.
     pub(super) async fn add(&mut self, core: &Core, step: Step) -> bool {
         let State::Open(stream) = &mut self.state else { return false };
         stream.add(step);
@@ -249,8 +249,8 @@ impl Worker {
         }
     }
 
-    /// Ends the stream, and waits for it. `None` where there is none, or the run is stopped. Another
-    /// one can follow if this one ended well.
+    /// Ends the stream, and waits for it. `None` if there is none, or the run is stopped. Another one can
+    /// follow if this one succeeded.
     pub(super) async fn end(&mut self, core: &Core) -> Option<StreamEnd> {
         let state = std::mem::replace(&mut self.state, State::Idle);
         let State::Open(mut stream) = state else {
@@ -280,7 +280,7 @@ impl Worker {
     }
 }
 
-/// Calls the server.
+/// Logs in and starts the command.
 async fn call(kind: Kind) -> Called {
     let pull = match kind {
         Kind::Pull(pull) => pull,
@@ -324,7 +324,7 @@ impl Stream {
         self.pending.steps().insert(step.from.clone(), step);
     }
 
-    /// Sends the names that have been gathered. False when nobody takes them any more.
+    /// Sends the collected names. False if the stream accepts no more.
     async fn send(&mut self, core: &Core) -> bool {
         if self.buffer.is_empty() {
             return true;
@@ -338,7 +338,7 @@ impl Stream {
     }
 }
 
-/// Gives tar names, and takes its archive, to the end of both.
+/// Sends names to tar, and unpacks its archive, to the end of both.
 async fn pull_files(
     core: Arc<Core>,
     peer: Peer,
@@ -378,7 +378,7 @@ async fn pull_files(
     StreamEnd { entries: brought.len() as u64, brought, left, why, link }
 }
 
-/// Sends what is named, and gives it its names when tar has ended well.
+/// Sends the named files, and renames them to their names when tar has succeeded.
 async fn push_files(
     core: Arc<Core>,
     source: usize,
@@ -442,7 +442,7 @@ async fn push_files(
     StreamEnd { entries, brought: Vec::new(), left, why, link }
 }
 
-/// Writes names as they come; when there are no more, tar's input ends.
+/// Writes names as they arrive; after the last one closes tar's input.
 async fn feed(
     mut stdin: Box<dyn AsyncWrite + Send + Unpin>,
     mut sendings: mpsc::Receiver<Vec<u8>>,
