@@ -9,7 +9,7 @@
 //! | [`connections`], [`shell`] | connections and commands at the servers, by ssh |
 //! | [`show`] | what is shown: entries, progress, summary |
 //!
-//! Exit codes: 0 all is there, [`EXIT_PARTIAL`], [`EXIT_USAGE`], [`EXIT_BROKEN`],
+//! Exit codes: 0 everything was copied, [`EXIT_PARTIAL`], [`EXIT_USAGE`], [`EXIT_BROKEN`],
 //! [`EXIT_INTERRUPTED`].
 
 pub mod arguments;

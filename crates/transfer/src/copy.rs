@@ -38,12 +38,12 @@ pub(crate) use pieces::solid;
 /// How often a file is read that changes meanwhile.
 const ATTEMPTS: usize = 2;
 
-/// What there is under a temporary name while a step is under way, for who stops it.
+/// The temporary file of a step in progress, for a run that is stopped.
 #[derive(Default)]
 pub(crate) struct Unfinished(Mutex<Option<RemotePath>>);
 
 impl Unfinished {
-    /// This is there now, and worth nothing.
+    /// Sets the file that exists now and cannot be continued.
     fn set(&self, path: Option<RemotePath>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = path;
     }
@@ -77,7 +77,7 @@ struct Copy<'a> {
     left: &'a Unfinished,
     /// As the source had it when it was opened.
     attr: Attr,
-    /// Where it goes, and the last name of that.
+    /// Its path at the target, and the last name of that.
     to: RemotePath,
     name: Name,
     from: Origin,
@@ -89,7 +89,7 @@ struct Copy<'a> {
 enum Origin {
     /// A file that is open at the source.
     Open(Lent),
-    /// It is here, whole; there is room for it.
+    /// The whole content, and its share of the memory bound.
     Read { data: Data, _room: OwnedSemaphorePermit },
 }
 
@@ -103,7 +103,7 @@ struct Temporary {
     lock: Option<Lock>,
 }
 
-/// Copies a regular file. Its directory is there.
+/// Copies a regular file. Its directory exists.
 pub(crate) async fn file(core: &Core, step: &Step, left: &Unfinished) -> Outcome<Copied> {
     let to = core.job.target.path_of(&step.name);
     let Some(name) = to.file_name() else {
@@ -149,15 +149,15 @@ pub(crate) async fn file(core: &Core, step: &Step, left: &Unfinished) -> Outcome
     Err(problem)
 }
 
-/// Another run takes away what this one writes.
+/// Another run has renamed the temporary file of this one.
 fn taken(step: &Step) -> Problem {
     let words = "another copy into the same place is at work; copy again when it has ended";
     Problem::Other { name: step.name.clone(), words: words.to_owned() }
 }
 
-/// Reads a small file of this machine, on one thread that may block: to open it, look at it and read
-/// it in turn would be as many changes of threads. `None` where that is not for this file, or does
-/// not go well: then it goes as any other, which tells what is wrong.
+/// Reads a small local file on one thread that may block: separate calls for open, stat and read would
+/// each change threads. `None` for other files, and after an error: then the file is copied as any
+/// other, which reports the error.
 async fn read_here(core: &Core, step: &Step) -> Option<(Attr, Origin)> {
     let here = core.here.get(step.source)?.clone()?;
     let most = core.flow.piece_bytes();
@@ -216,7 +216,7 @@ impl<'a> Copy<'a> {
         Ok(Temporary { path, file, uid: opened.attr.uid, lock: None })
     }
 
-    /// Whether the file is at the target as it is to be: another run has brought it.
+    /// Whether the target has the file as it should be: another run has copied it.
     async fn is_there(&self) -> bool {
         let options = &self.core.job.options;
         let Ok(there) = self.target().lstat(&self.to).await else { return false };

@@ -24,7 +24,7 @@ use crate::step::Step;
 /// Names that are removed at once.
 const AT_ONCE: usize = 64;
 
-/// Names that the sources are asked for at once.
+/// Names that are queried at the sources at once.
 const ASKED_AT_ONCE: usize = 256;
 
 /// Something to be deleted, with all below it.
@@ -50,7 +50,7 @@ pub(crate) struct Absent {
     pub(crate) alias: Option<Attr>,
 }
 
-/// What waits for everything else to be done.
+/// What waits until everything else is done.
 #[derive(Default)]
 pub(crate) struct DeferredDeletions {
     pub(crate) deletions: Vec<Deletion>,
@@ -58,7 +58,7 @@ pub(crate) struct DeferredDeletions {
     pub(crate) steps: Vec<Step>,
 }
 
-/// Deletes, if nothing has failed. Gives the steps that could not be carried out before.
+/// Deletes, if nothing has failed. Returns the steps that could not be executed before.
 pub(crate) async fn carry_out(core: &Arc<Core>) -> Vec<Step> {
     let DeferredDeletions { deletions, steps } =
         std::mem::take(&mut *core.deferred.lock().unwrap_or_else(PoisonError::into_inner));
@@ -153,7 +153,8 @@ async fn delete(core: &Arc<Core>, deletion: &Deletion) {
     }
 }
 
-/// How many entries a deletion takes away, counted up to `most`. What cannot be listed counts one.
+/// The number of entries that a deletion removes, up to `most`. A directory that cannot be listed counts
+/// as one.
 async fn count_tree(core: &Core, name: &RemotePath, kind: FileKind, most: u64) -> u64 {
     let mut count = 1;
     let mut dirs = vec![name.clone()];

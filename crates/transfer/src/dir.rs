@@ -15,9 +15,9 @@ use crate::step::Action;
 /// What must be done before anything in it can be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// It is there.
+    /// It exists.
     Nothing,
-    /// It is to be made.
+    /// It has to be created.
     Make,
     /// Something that is no directory has its name.
     Replace,
@@ -54,13 +54,13 @@ pub(crate) struct DirDone {
     pub(crate) last: Option<Last>,
     /// How making it went, if anybody needed it.
     pub(crate) ready: Option<Result<()>>,
-    /// It was made or widened, or something in it was changed.
+    /// It was created or its mode was widened, or an entry of it was changed.
     pub(crate) changed: bool,
-    /// Kept until this one is finished.
+    /// Held until this one is finished.
     pub(crate) _parent: Option<Arc<Dir>>,
 }
 
-/// Where a directory is, and what is known of it.
+/// The place of a directory, and its known attributes.
 pub(crate) struct Place {
     pub(crate) name: RemotePath,
     pub(crate) path: RemotePath,
@@ -80,7 +80,7 @@ impl Dir {
         Arc::new(Dir { name, path, need, target, parent, ready, changed, last, over })
     }
 
-    /// Where to send those that are below this one, when all is done in them.
+    /// Where directories below this one are sent after all steps in them.
     pub(crate) fn over(&self) -> mpsc::UnboundedSender<DirDone> {
         self.over.clone()
     }
@@ -90,12 +90,12 @@ impl Dir {
         matches!(self.need, Need::Nothing | Need::Widen(_))
     }
 
-    /// Makes it if it is not there, and those above it.
+    /// Creates it and its ancestors if they do not exist.
     pub(crate) async fn ready(&self) -> Result<()> {
         *self.ready.get_or_init(|| Box::pin(self.prepare())).await
     }
 
-    /// As [`Dir::ready`], for who is about to change something in it.
+    /// As [`Dir::ready`], before an entry in it is changed.
     pub(crate) async fn ready_for_change(&self) -> Result<()> {
         self.ready().await?;
         self.changed.store(true, Ordering::Relaxed);

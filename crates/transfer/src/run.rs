@@ -43,9 +43,9 @@ const FINISHING: usize = 64;
 /// What copying one file took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Bytes that came over.
+    /// Bytes that were transferred.
     pub bytes: u64,
-    /// Bytes that were there from an earlier run.
+    /// Bytes that an earlier run had transferred.
     pub resumed: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct Run {
     /// What is left of the bundle that was received last.
     bundle: std::vec::IntoIter<Step>,
     tasks: JoinSet<()>,
-    /// Further names of files, which are made when all files are there.
+    /// Further names of files, which are created after all files were copied.
     names: Vec<Step>,
     planner: AbortOnDrop<()>,
     finisher: AbortOnDrop<()>,
@@ -77,7 +77,7 @@ impl Run {
     /// Looks at the target, and begins to compare.
     ///
     /// # Errors
-    /// When the job makes no sense, or the target can be neither looked at nor be made.
+    /// If the job is invalid, or `lstat` and creation of the target fail.
     pub async fn start(job: Job, events: Arc<dyn Events>) -> Result<Run, JobError> {
         job.check()?;
         let core = Core::new(job, events);
@@ -108,7 +108,7 @@ impl Run {
         &self.core.job
     }
 
-    /// Counters to look at while it goes on.
+    /// The counters of the run.
     #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
         self.core.progress.clone()
@@ -120,10 +120,10 @@ impl Run {
         Stopper(self.core.clone())
     }
 
-    /// The next step; `None` when there is none any more, or the run was stopped. Each step goes to
-    /// [`Run::apply`], or is carried out by the caller and told to [`Run::ended`].
+    /// The next step; `None` after the last one, or if the run was stopped. The caller passes each step
+    /// to [`Run::apply`], or executes it and calls [`Run::ended`].
     ///
-    /// A caller who keeps steps of regular files for himself calls [`Run::ready`] before he writes.
+    /// A caller that executes a step for a regular file calls [`Run::ready`] before it writes.
     pub async fn next(&mut self) -> Option<Step> {
         if let Some(step) = self.next_now() {
             return Some(step);
@@ -136,7 +136,7 @@ impl Run {
         self.bundle.next()
     }
 
-    /// As [`Run::next`], where a step is there already.
+    /// As [`Run::next`], without waiting.
     pub(crate) fn next_now(&mut self) -> Option<Step> {
         match self.core.stop_reason() {
             Some(_) => None,
@@ -169,7 +169,7 @@ impl Run {
         self.core.refuse_owners();
     }
 
-    /// Carries a step out, beside others. Waits until there is room for it.
+    /// Starts to execute a step, at the same time as others. Waits until the bounds allow it.
     pub async fn apply(&mut self, step: Step) {
         while let Some(over) = self.tasks.try_join_next() {
             over_or_panic(over);
@@ -355,7 +355,7 @@ async fn finish_dirs(core: Arc<Core>, mut overs: mpsc::UnboundedReceiver<DirDone
     }
 }
 
-/// What a directory is to get now that all in it is done. Where that is nothing, its end is noted.
+/// The attributes for a directory after all steps in it. If there are none, its end is noted.
 fn change_of(core: &Core, over: DirDone) -> (DirDone, Option<AttrChange>) {
     let Some(last) = over.last.as_ref() else { return (over, None) };
     if core.job.options.dry_run {

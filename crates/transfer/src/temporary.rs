@@ -45,7 +45,7 @@ const NUMBER_DIGITS: usize = 12;
 /// All of them.
 pub(crate) const DIGITS: usize = TAG_DIGITS + MACHINE_DIGITS + NUMBER_DIGITS;
 
-/// Longest name in bytes; nearly all file systems have this limit.
+/// Limit of a name, in bytes, of nearly all file systems.
 const NAME_MAX: usize = 255;
 
 /// Longest part of the file's own name.
@@ -61,7 +61,7 @@ pub const SPAN_IN_ORDER: u8 = 20;
 /// The span of what another machine's tar writes. Nothing of it is relied on.
 pub const SPAN_OF_STREAM: u8 = 0xff;
 
-/// Largest span that is believed: nobody sends so far ahead.
+/// The largest valid span: no run sends that far ahead.
 const SPAN_MAX: u8 = 40;
 
 /// A run of a machine, from its start to its end: 24 bits of a digest of what tells it from others.
@@ -101,7 +101,7 @@ impl MachineRun {
     }
 }
 
-/// What there is of a file from an earlier run, or of another one that is at work.
+/// A temporary file of an earlier run, or of another one in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partial {
     /// Its temporary name.

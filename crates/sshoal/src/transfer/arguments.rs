@@ -12,124 +12,124 @@ use transfer::{Filter, Options, Owners, Xattrs};
 
 use crate::report::{Problem, printable};
 
-/// Behind the help of `pull`.
+/// The end of the help of `pull`.
 pub const PULL_EXAMPLES: &str = "\
 Examples:
   sshoal pull host:project .                     the directory project, into this one
-  sshoal pull host:project/ copy                 what is in it, as copy
-  sshoal pull --exclude '*.o' --delete h:src/ s  a mirror without objects
+  sshoal pull host:project/ copy                 its contents, into copy
+  sshoal pull --exclude '*.o' --delete h:src/ s  a mirror without object files
   sshoal pull gw1,gw2:/data/set /scratch         through two gateways at once
-  sshoal pull -n -v host:project .               what would be done
+  sshoal pull -n -v host:project .               show what would be copied
 
-Exit status: 0 all is there, 1 some entries failed, 2 the command line is wrong, 3 it could not
-begin, or the connection was lost for good, 130 it was interrupted. See docs/transfer.md.";
+Exit status: 0 everything was copied, 1 some entries failed, 2 the command line is wrong, 3 the copy
+could not start or the connection was lost, 130 interrupted. See docs/transfer.md.";
 
-/// Behind the help of `push`.
+/// The end of the help of `push`.
 pub const PUSH_EXAMPLES: &str = "\
 Examples:
   sshoal push project host:backup                the directory project, into backup
-  sshoal push project/ host:copy                 what is in it, as copy
+  sshoal push project/ host:copy                 its contents, into copy
   sshoal push -J gate --delete site/ me@web:www  a mirror, through a jump host
-  sshoal push -n -v project host:                what would be done
+  sshoal push -n -v project host:                show what would be copied
 
-Exit status: 0 all is there, 1 some entries failed, 2 the command line is wrong, 3 it could not
-begin, or the connection was lost for good, 130 it was interrupted. See docs/transfer.md.";
+Exit status: 0 everything was copied, 1 some entries failed, 2 the command line is wrong, 3 the copy
+could not start or the connection was lost, 130 interrupted. See docs/transfer.md.";
 
-/// Options of both, as clap reads them.
+/// Options of both commands, as clap parses them.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Sources, then the target. A trailing slash on a source copies the directory's contents
     #[arg(required = true, num_args = 1.., value_name = "SOURCE... TARGET")]
     pub operands: Vec<OsString>,
 
-    /// How it comes over
+    /// How to copy
     #[arg(long, value_enum, default_value_t = Engine::Auto, help_heading = "How")]
     pub engine: Engine,
-    /// Compress a stream: auto, never, zstd or gzip
+    /// Compress streams: auto, never, zstd or gzip
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = compress,
         help_heading = "How")]
     pub compress: Compress,
-    /// Tell what would be done, and do nothing
+    /// Show what would be done, and change nothing
     #[arg(short = 'n', long, help_heading = "How")]
     pub dry_run: bool,
-    /// Read each file back and compare it
+    /// Read each file back and compare it with its source
     #[arg(long, help_heading = "How")]
     pub verify: bool,
     /// Write each file to the target's disk (fsync) before it gets its name
     #[arg(long, help_heading = "How")]
     pub fsync: bool,
-    /// Do not keep what is not whole for the next run
+    /// Remove incomplete files instead of keeping them for the next run
     #[arg(long, help_heading = "How")]
     pub no_partial: bool,
-    /// Keep it, as is usual
+    /// Keep incomplete files; the default
     #[arg(long, conflicts_with = "no_partial", hide = true)]
     pub partial: bool,
 
-    /// Always so: directories, links, modes, times, and owners where allowed
+    /// Always on: directories, links, modes, times, and owners where permitted
     #[arg(short = 'a', long, hide = true)]
     pub archive: bool,
-    /// Always so
+    /// Always on
     #[arg(short = 'r', long, hide = true)]
     pub recursive: bool,
-    /// Always so, where it makes a copy faster
+    /// Always on where it makes a copy faster
     #[arg(short = 'z', hide = true)]
     pub rsync_compress: bool,
-    /// What rsync calls `--partial --progress`
+    /// rsync's `--partial --progress`
     #[arg(short = 'P', hide = true)]
     pub partial_progress: bool,
-    /// rsync's word for `ssh_command`
+    /// rsync's name for `ssh_command`
     #[arg(short = 'e', long = "rsh", value_name = "COMMAND", hide = true)]
     pub rsh: Option<OsString>,
-    /// rsync's limit of the rate
+    /// rsync's rate limit
     #[arg(long, value_name = "RATE", hide = true)]
     pub bwlimit: Option<OsString>,
     /// Preserve hard links
     #[arg(short = 'H', long, help_heading = "What is kept")]
     pub hard_links: bool,
-    /// Keep extended attributes of users (user.*)
+    /// Preserve extended attributes of users (user.*)
     #[arg(short = 'X', long, help_heading = "What is kept")]
     pub xattrs: bool,
-    /// Keep all extended attributes, also those that give rights: capabilities, access lists
+    /// Preserve all extended attributes, including those that grant rights: capabilities, access lists
     #[arg(long, help_heading = "What is kept")]
     pub all_xattrs: bool,
-    /// Keep set-user-ID and set-group-ID bits of files whose owner and group are kept
+    /// Preserve set-user-ID and set-group-ID bits of files whose owner and group are preserved
     #[arg(long, help_heading = "What is kept")]
     pub keep_setid: bool,
-    /// Make holes of zeros
+    /// Turn blocks of zeros into holes
     #[arg(short = 'S', long, help_heading = "What is kept")]
     pub sparse: bool,
-    /// Copy devices and pipes, too
+    /// Copy devices and pipes
     #[arg(long, help_heading = "What is kept")]
     pub devices: bool,
-    /// Leave owners to the login at the target
+    /// Do not set owners: files belong to the user at the target
     #[arg(long, conflicts_with_all = ["uid_map", "gid_map"], help_heading = "What is kept")]
     pub no_owner: bool,
-    /// A user id at the source, and what it becomes
+    /// Change a user id of the source to another one at the target
     #[arg(long, value_name = "FROM:TO", value_parser = ids, help_heading = "What is kept")]
     pub uid_map: Vec<(u32, u32)>,
-    /// A group id at the source, and what it becomes
+    /// Change a group id of the source to another one at the target
     #[arg(long, value_name = "FROM:TO", value_parser = ids, help_heading = "What is kept")]
     pub gid_map: Vec<(u32, u32)>,
 
-    /// Compare by digest, not by size and time
+    /// Compare by digest instead of size and time
     #[arg(short = 'c', long, help_heading = "What is copied")]
     pub checksum: bool,
-    /// Skip what is newer at the target
+    /// Skip files that are newer at the target
     #[arg(short = 'u', long, help_heading = "What is copied")]
     pub update: bool,
-    /// Only update what is at the target
+    /// Only update files that exist at the target
     #[arg(long, help_heading = "What is copied")]
     pub existing: bool,
-    /// Stay on the source's file system
+    /// Do not enter other file systems
     #[arg(short = 'x', long, help_heading = "What is copied")]
     pub one_file_system: bool,
-    /// Delete at the target what the sources do not have, after all was copied
+    /// Delete entries of the target that the sources do not have, after copying
     #[arg(long, conflicts_with = "existing", help_heading = "What is copied")]
     pub delete: bool,
     /// Delete nothing if more than N entries would be deleted
     #[arg(long, value_name = "N", requires = "delete", help_heading = "What is copied")]
     pub max_delete: Option<u64>,
-    /// What is left out.
+    /// Patterns.
     #[command(flatten)]
     pub rules: Rules,
 
@@ -139,7 +139,7 @@ pub struct Arguments {
     /// Port
     #[arg(short = 'p', value_name = "PORT", help_heading = "ssh")]
     pub port: Option<OsString>,
-    /// Let ssh compress
+    /// Enable the compression of ssh
     #[arg(short = 'C', help_heading = "ssh")]
     pub ssh_compression: bool,
     /// Identity file
@@ -148,39 +148,39 @@ pub struct Arguments {
     /// Jump host
     #[arg(short = 'J', value_name = "HOST", help_heading = "ssh")]
     pub jump: Option<OsString>,
-    /// Options of ssh, and those of a mount that concern the connection
+    /// Options of ssh, and options of a mount that concern the connection
     #[arg(short = 'o', value_name = "OPTION", help_heading = "ssh")]
     pub options: Vec<OsString>,
 
-    /// Name each entry
+    /// Print each entry
     #[arg(short = 'v', long, help_heading = "What is shown")]
     pub verbose: bool,
-    /// Tell what the program does
+    /// Log what the program does
     #[arg(long, help_heading = "What is shown")]
     pub debug: bool,
-    /// Nothing but problems
+    /// Print only problems
     #[arg(short = 'q', long, conflicts_with_all = ["verbose", "progress"],
         help_heading = "What is shown")]
     pub quiet: bool,
-    /// One JSON object a line, on standard output
+    /// Print one JSON object per line on standard output
     #[arg(long, conflicts_with = "quiet", help_heading = "What is shown")]
     pub json: bool,
-    /// All figures at the end
+    /// Print statistics at the end
     #[arg(long, help_heading = "What is shown")]
     pub stats: bool,
-    /// A progress bar, even if standard error is no terminal
+    /// Show a progress bar even if standard error is not a terminal
     #[arg(long, help_heading = "What is shown")]
     pub progress: bool,
 }
 
-/// How it comes over.
+/// How to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
-    /// What is fastest for it
+    /// The fastest for each part of the copy
     Auto,
-    /// One stream by the server's tar; only for what is not there yet
+    /// Streams through the server's tar; fail where none is possible
     Tar,
-    /// Requests over several sessions; needs no commands
+    /// SFTP over several sessions; runs no commands
     Sftp,
 }
 
@@ -198,7 +198,7 @@ impl From<Engine> for strategy::Engine {
 #[derive(Clone, Debug, Default)]
 pub struct Rules(Vec<(Rule, OsString)>);
 
-/// What a pattern is for.
+/// The kind of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     Exclude,
@@ -207,9 +207,14 @@ enum Rule {
 }
 
 const RULES: [(Rule, &str, &str, &str); 3] = [
-    (Rule::Exclude, "exclude", "PATTERN", "Leave out what matches, as in .gitignore"),
-    (Rule::Include, "include", "PATTERN", "But not this; the first pattern that matches counts"),
-    (Rule::From, "exclude-from", "FILE", "Patterns, one a line"),
+    (Rule::Exclude, "exclude", "PATTERN", "Exclude what matches, as in .gitignore"),
+    (
+        Rule::Include,
+        "include",
+        "PATTERN",
+        "Do not exclude what matches; the first matching pattern decides",
+    ),
+    (Rule::From, "exclude-from", "FILE", "Read patterns from a file, one per line"),
 ];
 
 impl clap::FromArgMatches for Rules {
@@ -251,7 +256,7 @@ impl Args for Rules {
 }
 
 impl Rules {
-    /// Whether nothing is left out.
+    /// Whether there are no patterns.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -295,7 +300,7 @@ fn ids(text: &str) -> Result<(u32, u32), String> {
 }
 
 impl Arguments {
-    /// What is to be copied, and how. `may_own`: whether the target's side may give files away.
+    /// What is copied, and how. `may_own`: whether the user at the target may set owners.
     pub fn transfer_options(&self, may_own: bool) -> Result<Options, Problem> {
         let map = |pairs: &[(u32, u32)]| pairs.iter().copied().collect::<HashMap<_, _>>();
         let is_mapped = self.maps_owners();
@@ -330,7 +335,7 @@ impl Arguments {
         })
     }
 
-    /// An option of rsync for which this program has another word, or none.
+    /// An option of rsync that has another name in this program, or none.
     pub fn refused(&self) -> Option<Problem> {
         let rsh = self.rsh.as_ref().map(|command| {
             let hint = format!(
@@ -348,12 +353,12 @@ impl Arguments {
         rsh.or_else(limit)
     }
 
-    /// Whether the user maps owners, or expects them to be kept.
+    /// Whether the user maps owners.
     pub fn maps_owners(&self) -> bool {
         !self.uid_map.is_empty() || !self.gid_map.is_empty()
     }
 
-    /// What ssh is given, in the words of the command line that mounts.
+    /// The options for ssh, as words of the command line of a mount.
     pub fn ssh_words(&self) -> Vec<OsString> {
         let mut words = Vec::new();
         let mut pair = |flag: &str, value: &OsString| {

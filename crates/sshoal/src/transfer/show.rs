@@ -1,7 +1,7 @@
-//! What is seen of a copy: each entry, how far it is, and how it copied.
+//! The output of a copy: each entry, progress, and the summary.
 //!
-//! Results go to standard output, everything else to standard error. Names are escaped; in JSON
-//! they are what they are, as far as they are UTF-8, and bytes beside that where they are not.
+//! Results go to standard output, everything else to standard error. Names are escaped. In JSON a
+//! name is a string; if it is not UTF-8, a further member has its bytes.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,10 +19,10 @@ use crate::progress::{self, Frame};
 /// How often the bar is drawn.
 const FRAME: Duration = Duration::from_millis(100);
 
-/// Problems that are told one by one; the others are counted.
+/// Problems that are printed; further ones are counted.
 const PROBLEMS_SHOWN: usize = 20;
 
-/// Where it is shown, and how much of it.
+/// What is shown, and where.
 pub struct Show {
     mode: Mode,
     has_bar: bool,
@@ -58,13 +58,13 @@ impl Drop for Drawing {
 }
 
 impl Show {
-    /// As the command line wants it.
+    /// As the command line says.
     pub fn new(arguments: &Arguments) -> Show {
         let mode = match (arguments.json, arguments.quiet, arguments.verbose) {
             (true, _, _) => Mode::Json,
             (_, true, _) => Mode::Quiet,
             (_, _, true) => Mode::Verbose,
-            // Whoever asks what would be done wants to see it.
+            // A dry run is for its output.
             _ if arguments.dry_run => Mode::Verbose,
             _ => Mode::Usual,
         };
@@ -82,7 +82,7 @@ impl Show {
         }
     }
 
-    /// Draws the bar until what is returned is dropped. Within a runtime.
+    /// Draws the bar until the result is dropped. Must be called within a runtime.
     pub fn draw(self: Arc<Show>) -> Drawing {
         let bar = self.bar.clone();
         if !self.has_bar {
@@ -117,12 +117,12 @@ impl Show {
         self.bar.set_message(done.line(progress::columns()));
     }
 
-    /// Takes the bar away, for an end at once.
+    /// Removes the bar, for an immediate exit.
     pub fn clear(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// The end of a copy that was begun.
+    /// Prints the end of a copy that has started.
     pub fn summary(&self, direction: Direction, copied: &Copied) {
         let outcome = &copied.outcome;
         match self.mode {
@@ -141,7 +141,7 @@ impl Show {
         }
     }
 
-    /// A copy that could not begin, or not go on.
+    /// Prints why a copy could not start, or not go on.
     pub fn broken(&self, error: &CopyError) {
         eprintln!("sshoal: {error}");
         if self.mode == Mode::Json {
@@ -158,7 +158,7 @@ impl Show {
         if more > 0 {
             eprintln!("sshoal: and {more} more; --json tells of all");
         }
-        // As with rsync, it is expected where nobody asks for certain owners.
+        // As with rsync, this is expected unless the user maps owners.
         if outcome.owners_refused && self.maps_owners {
             eprintln!("sshoal: note: owners were left, since only root may give files away");
         }
@@ -179,12 +179,12 @@ impl Show {
         }
     }
 
-    /// One value on a line of its own.
+    /// Prints one value on a line of its own.
     fn print_json(&self, value: &Value) {
         self.print(&base::printable::printable_json(&format!("{value}\n")));
     }
 
-    /// A reader that has seen enough (`| head`) is no error.
+    /// A reader that closes the pipe (`| head`) is no error.
     fn print(&self, text: &str) {
         self.bar.suspend(|| {
             let _ = std::io::stdout().write_all(text.as_bytes());
@@ -209,7 +209,7 @@ impl Events for Show {
     }
 }
 
-/// What is done with an entry, in one word.
+/// The action on an entry, in one word.
 fn word(action: &Action) -> &'static str {
     match action {
         Action::MakeDir => "make",
@@ -314,12 +314,12 @@ fn summary_json(direction: Direction, copied: &Copied) -> Value {
     })
 }
 
-/// A stream that uses this part of what its link can is bound by it. What the link can is measured
-/// in a burst of 256 KiB, so that it is not known better.
+/// A stream that uses this part of its link's rate is bound by the link. The rate is measured in a
+/// burst of 256 KiB, so it is not known more exactly.
 const FULL_LINK: f64 = 0.7;
 
-/// What was waited for, as far as that is known: what the other side's processor does cannot be
-/// seen from here, but a stream that leaves its link idle has waited for that side.
+/// The bottleneck, as far as it is known: the load of the other side's processor is not visible, but a
+/// stream that leaves its link idle has waited for that side.
 fn limit(copied: &Copied) -> &'static str {
     let outcome = &copied.outcome;
     let (source, target) = (outcome.waited_for_source, outcome.waited_for_target);
@@ -385,7 +385,7 @@ fn many(count: u64, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
 }
 
-/// Bytes in the unit that suits them.
+/// Bytes in a suitable unit.
 fn size(bytes: u64) -> String {
     match bytes {
         0..1_000 => format!("{bytes} B"),

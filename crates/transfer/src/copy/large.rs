@@ -44,7 +44,7 @@ enum Carried {
     Taken,
 }
 
-/// How far ahead pieces of a file of this size are sent, in bits of the number of bytes.
+/// The span for a file of this size: how far ahead pieces are sent, as an exponent of 2.
 pub(super) fn span(size: u64) -> u8 {
     let quarter = (size / 4).max(1).ilog2() as u8;
     quarter.clamp(*SPAN_BITS.start(), *SPAN_BITS.end())
@@ -90,7 +90,7 @@ impl<'a> Copy<'a> {
         wrong || !self.core.job.options.partial
     }
 
-    /// All was written: the source is looked at again, and the file gets its name.
+    /// Everything was written: checks the source again, and gives the file its name.
     async fn complete(&self, made: Temporary, start: u64) -> Outcome<Attempt> {
         let size = self.core.job.options.sparse.then_some(self.attr.size);
         let (source, from) = self.source()?;

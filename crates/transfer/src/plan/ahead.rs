@@ -18,24 +18,24 @@ use tokio::task::JoinSet;
 use super::list;
 use crate::digest::AbortOnDrop;
 
-/// Entries that are held at most: some 8 MB.
+/// Entries that are held, at most: some 8 MB.
 const HELD: usize = 1 << 15;
 
-/// Directories that are listed at once. Disks that are slow answer several sooner than one.
+/// Directories that are listed at once. Slow disks answer several in less time than one after another.
 const AT_ONCE: usize = 4;
 
-/// Listings that are older are made again. A login takes less, unless somebody types a password;
-/// and to compare a large tree takes more.
+/// Listings that are older are made again. A login takes less, unless the user types a password;
+/// comparing a large tree takes more.
 const OLD: Duration = Duration::from_secs(5);
 
-/// Directories that were asked for before they were listed, after which it is given up: whoever
-/// asks is faster.
+/// Requests for directories that were not listed yet, after which listing ahead stops: the caller is
+/// faster.
 const MISSED: usize = 1024;
 
 type Entries = Vec<(Name, Attr)>;
 
-/// Listings of a tree that are made before they are asked for, for trees that the run has not begun to
-/// change: one is given out once, and not when it is old. Dropped, it ends.
+/// Listings of a tree that are made before they are requested, for trees that the run has not begun to
+/// change. Each is returned once, and only while it is recent. Dropping this ends the listing.
 pub struct Ahead {
     listings: Arc<Mutex<Listings>>,
     _walk: Option<AbortOnDrop<()>>,
@@ -44,7 +44,7 @@ pub struct Ahead {
 #[derive(Default)]
 struct Listings {
     made: HashMap<RemotePath, (Instant, Entries)>,
-    /// What was asked for and not there.
+    /// Directories that were requested and not listed.
     missed: HashSet<RemotePath>,
     held: usize,
     over: bool,
@@ -72,7 +72,7 @@ impl Ahead {
         Ahead { listings: Arc::new(Mutex::new(listings)), _walk: None }
     }
 
-    /// The listing of the directory, if there is one. It is not made any more afterwards.
+    /// The listing of the directory, if there is one. It is not made again.
     pub(crate) fn take(&self, path: &RemotePath) -> Option<Entries> {
         let mut listings = locked(&self.listings);
         match listings.made.remove(path) {

@@ -29,14 +29,14 @@ pub(crate) struct Core {
     pub(crate) events: Arc<dyn Events>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) flow: Flow,
-    /// The target by system calls, where it is a directory of this machine.
+    /// The target by system calls, if it is a local directory.
     pub(crate) sink: Option<Arc<Sink>>,
-    /// The sources by system calls, where they are directories of this machine.
+    /// The sources by system calls, if they are local directories.
     pub(crate) here: Vec<Option<Arc<Sink>>>,
     pub(crate) owners_refused: AtomicBool,
     pub(crate) deferred: Mutex<DeferredDeletions>,
     target_run: OnceCell<MachineRun>,
-    /// What is being asked of sources whose directories are listed by their remotes.
+    /// The queries of sources whose directories are listed by their remotes.
     unseen: Mutex<BTreeMap<usize, Asked>>,
     totals: Mutex<Totals>,
     stop: watch::Sender<Option<Stop>>,
@@ -52,7 +52,7 @@ struct Totals {
     limited: bool,
 }
 
-/// Whether nothing can go on after this.
+/// Whether the run cannot go on after this error.
 fn is_lost(errno: Errno) -> bool {
     matches!(errno, Errno::EHOSTDOWN | Errno::ETIMEDOUT)
 }
@@ -289,7 +289,7 @@ impl Core {
         self.totals().withheld += deletions;
     }
 
-    /// There were more deletions than are allowed.
+    /// Notes that there were more deletions than permitted.
     pub(crate) fn limit_deletions(&self) {
         self.totals().limited = true;
     }
