@@ -469,7 +469,7 @@ fn set_perm(dir: &OwnedFd, made: &Name, perm: u32) -> Result<()> {
     }
 }
 
-/// Whether the system lets this user set no owners.
+/// Whether the system has refused the change (`EPERM`, `EINVAL`). Other errors are returned.
 fn is_refused(set: rustix::io::Result<()>) -> Result<bool> {
     match set {
         Ok(()) => Ok(false),
