@@ -227,7 +227,7 @@ impl<'a> Copy<'a> {
             && differing(self.core, &self.attr, &there).is_empty()
     }
 
-    /// Gives the open file what it is to have, and tells what it has then. Sent behind the writes
+    /// Sets the attributes of the open file, and returns its attributes after that. Sent after the writes
     /// of the file, and takes effect behind them. The file is closed in the same burst, unless more
     /// may have to be done with it.
     async fn apply_metadata(&self, file: &Lent, size: Option<u64>) -> Outcome<Attr> {
@@ -294,7 +294,7 @@ impl<'a> Copy<'a> {
 }
 
 /// Removes what earlier runs and streams have left of the step's file. What another run is at work on
-/// stays, where that can be told.
+/// stays, where that can be detected.
 pub(crate) async fn remove_stale(core: &Core, step: &Step) {
     let directory = core.job.target.path_of(&step.name).parent().unwrap_or_default();
     for partial in &step.partials {

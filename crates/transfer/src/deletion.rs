@@ -212,7 +212,7 @@ async fn set_perm(core: &Core, path: &RemotePath, perm: u32) -> Result<()> {
     core.job.target.remote.setattr(path, change).await
 }
 
-/// Removes what is at `name`, from the bottom up; tells whether all of it is gone. It is in `parent`,
+/// Removes the tree `name`, from the bottom up; returns whether all of it was removed. It is in `parent`,
 /// if that is removed too.
 async fn remove_tree(
     core: &Arc<Core>,

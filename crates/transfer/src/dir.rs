@@ -132,7 +132,7 @@ impl Dir {
         // One that no source gives attributes to keeps those that it is made with.
         let perm = if self.last.is_some() { 0o700 } else { 0o777 };
         match self.target.mkdir(&self.path, perm).await {
-            // Made by somebody else, or by a call that was given up.
+            // Created by another program, or by a call that was given up.
             Err(Errno::EEXIST) => match self.target.lstat(&self.path).await?.is_dir() {
                 true => Ok(()),
                 false => Err(Errno::EEXIST),
@@ -152,7 +152,7 @@ impl Drop for Dir {
             changed: *self.changed.get_mut(),
             _parent: self.parent.take(),
         };
-        // Nobody listens any more when the run was dropped.
+        // The receiver is gone when the run was dropped.
         let _ = self.over.send(over);
     }
 }

@@ -154,7 +154,7 @@ impl Run {
     /// Makes the directory that the step is in. To be called before something is written for it.
     ///
     /// # Errors
-    /// The problem to tell [`Run::ended`].
+    /// The problem to pass to [`Run::ended`].
     pub async fn ready(&self, step: &Step) -> Result<(), Problem> {
         ready(step).await
     }
@@ -199,8 +199,8 @@ impl Run {
         });
     }
 
-    /// Waits for all steps under way, deletes, and tells how it went. To be called when
-    /// [`Run::next`] has given `None` and the caller's own steps are over.
+    /// Waits for all steps in progress, deletes, and returns the outcome. To be called when [`Run::next`]
+    /// has returned `None` and the caller's own steps have ended.
     pub async fn finish(mut self) -> Outcome {
         self.steps.close();
         if self.core.stop_reason().is_some() {
@@ -278,7 +278,7 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
         }
         Action::Skip(_) | Action::Delete => Ok(Copied::default()),
         Action::MakeDir => {
-            // How it went is told when it is over.
+            // The result is reported at its end.
             if let Some(own) = &step.own {
                 let _ = own.ready().await;
             }

@@ -160,7 +160,7 @@ impl Sink {
     pub(crate) fn read_whole(&self, path: &RemotePath, size: u64) -> Result<Option<(Attr, Bytes)>> {
         use std::io::Read;
         let (dir, name) = self.place(path)?;
-        // A pipe has nobody at its other end.
+        // A pipe may have no writer.
         let flags = OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&dir, name.as_bytes(), flags, Mode::empty()).map_err(errno)?;
         let Some(before) = regular(&fstat(&file).map_err(errno)?) else { return Ok(None) };
@@ -226,7 +226,7 @@ impl Sink {
     /// Those of the system; `ELOOP` if a component of the path is a link.
     pub(crate) fn lock(&self, path: &RemotePath) -> Result<Option<Lock>> {
         let (dir, name) = self.place(path)?;
-        // For writing, since NFS locks nothing else. A pipe has nobody at its other end.
+        // For writing, since NFS locks nothing else. A pipe may have no reader.
         let flags =
             OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&dir, name.as_bytes(), flags, Mode::empty()).map_err(errno)?;
@@ -356,7 +356,7 @@ impl Sink {
             FileKind::CharDevice => FileType::CharacterDevice,
             _ => return Err(Errno::EINVAL),
         };
-        // Nobody's before it has its owner.
+        // With no rights before it has its owner.
         let make =
             |temporary: &Name| mknodat(&dir, temporary.as_bytes(), kind, Mode::empty(), device);
         self.replacing(&dir, &name, attr, make, |dir, made| {

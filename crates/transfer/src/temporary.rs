@@ -64,7 +64,7 @@ pub const SPAN_OF_STREAM: u8 = 0xff;
 /// The largest valid span: no run sends that far ahead.
 const SPAN_MAX: u8 = 40;
 
-/// A run of a machine, from its start to its end: 24 bits of a digest of what tells it from others.
+/// One boot of a machine: 24 bits of a digest of its identification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineRun(u32);
 

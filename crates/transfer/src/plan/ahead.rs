@@ -63,8 +63,7 @@ impl Ahead {
         Ahead { listings, _walk: Some(AbortOnDrop(walk)) }
     }
 
-    /// These listings, each in the order of names, which were made then. Whoever gives them answers
-    /// for how many there are.
+    /// These listings, each in the order of names, made at that time. The caller bounds their number.
     pub(crate) fn of(when: Instant, made: impl Iterator<Item = (RemotePath, Entries)>) -> Ahead {
         let made = made.map(|(path, entries)| (path, (when, entries)));
         let mut listings = Listings { made: made.collect(), over: true, ..Listings::default() };
@@ -115,7 +114,7 @@ async fn walk(remote: Arc<dyn Remote>, top: RemotePath, listings: Arc<Mutex<List
         }
         let (path, entries) = match listing.join_next().await {
             Some(Ok((path, Ok(entries)))) => (path, entries),
-            // Whoever asks for it is told why.
+            // The caller that lists it gets the error.
             Some(Ok((_, Err(_)))) => continue,
             Some(Err(_)) | None => break,
         };
@@ -172,7 +171,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_asked_for_before_is_not_listed() {
-        // On one thread nothing is listed before somebody waits.
+        // On one thread nothing is listed before the test waits.
         let mut ahead = Ahead::begin(tree().await, path("top"));
         assert!(ahead.take(&path("top/one")).is_none());
         ahead.ended().await;

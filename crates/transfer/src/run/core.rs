@@ -144,7 +144,7 @@ impl Core {
         asked.entry(source).or_insert_with(|| {
             let (unseen, top) = (unseen.clone(), tree.path.clone());
             let task = tokio::spawn(async move { Ok(unseen.below(&top).await) });
-            // Here, so that it ends with the run, also if nobody waits for it.
+            // Here, so that it ends with the run, also without a waiter.
             let task = AbortOnDrop(task);
             Box::pin(async move { task.join().await.ok().flatten() })
         });

@@ -23,7 +23,7 @@ pub(super) fn is_in(path: &Path, name: &RemotePath, options: &Options) -> bool {
     let mut left = MAX_ENTRIES;
     let mut todo = vec![(path.to_owned(), name.clone())];
     while let Some((path, name)) = todo.pop() {
-        // What cannot be looked at is told by who copies it.
+        // The copy reports what cannot be read.
         let Ok(stat) = path.symlink_metadata() else { continue };
         if options.filter.excludes(&name, stat.is_dir())
             || options.one_file_system && Some(stat.dev()) != device

@@ -155,7 +155,7 @@ impl<'a, W: Write> Packer<'a, W> {
         depth: usize,
     ) -> io::Result<()> {
         let kind = match kind {
-            // Some file systems do not tell.
+            // Some file systems do not report it.
             FileType::Unknown => {
                 match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
                     Ok(stat) => FileType::from_raw_mode(stat.st_mode),
@@ -197,7 +197,7 @@ impl<'a, W: Write> Packer<'a, W> {
         };
         let device = *self.device.get_or_insert(stat.st_dev);
         if self.options.one_file_system && device != stat.st_dev {
-            // Whoever looks again knows what to say of it.
+            // The run that checks it again reports the problem.
             self.missed(place, Doing::ListSource, Errno::EXDEV);
             return Ok(());
         }
@@ -477,7 +477,7 @@ fn pieces(file: &File, stat: &Stat) -> Option<Vec<Piece>> {
         pieces.push((begin, end - begin));
         at = end;
     }
-    // Its length is told by an empty piece at its end.
+    // An empty piece at its end marks its length.
     pieces.push((size, 0));
     Some(pieces)
 }

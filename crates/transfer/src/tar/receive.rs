@@ -34,7 +34,7 @@ fn here(doing: Doing) -> impl Fn(Errno) -> Broken {
 pub(super) struct Receiver<'a> {
     pub sink: &'a Sink,
     pub options: &'a Options,
-    /// Told of bytes that were written.
+    /// Called with the number of bytes that were written.
     pub count: &'a dyn Fn(u64),
 }
 

@@ -316,7 +316,7 @@ fn a_perl_that_hangs_or_has_words_is_in_nobodys_way() {
     for shell in shells() {
         is_called("#!/bin/sh\necho words; echo words >&2; read -r word; echo \"$word\"\n".into());
         assert!(!talk(widening(&shell, there.path(), true)), "{shell:?}");
-        // It hangs until somebody opens the other end, which waits for it in turn.
+        // Opening it would hang until the other end is opened.
         is_called(format!("#!/bin/sh\nread -r word <'{}'\n", gate.display()));
         assert!(!talk(widening(&shell, there.path(), false)), "{shell:?}");
         drop(fs::OpenOptions::new().write(true).open(&gate).unwrap());

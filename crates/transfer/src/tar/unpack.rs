@@ -28,7 +28,7 @@ fn xattr_bytes(finish: &Finish) -> usize {
     finish.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum()
 }
 
-/// Reads what is behind an archive's end: who writes it should not find that nobody reads.
+/// Reads everything after an archive's end, so that its writer gets no broken pipe.
 pub(super) fn pass_trailer<R: BufRead>(reader: Reader<R>) -> io::Result<()> {
     io::copy(&mut reader.into_rest().take(TRAILER_LIMIT_BYTES), &mut io::sink()).map(drop)
 }
@@ -205,7 +205,7 @@ impl<'a> Unpacker<'a> {
     fn hard_link(&mut self, member: &Member, name: &RemotePath) -> Result<(), Errno> {
         let first = self.naming.place(&member.link).ok_or(Errno::EXDEV)?;
         let attr = attr(member, FileKind::Regular);
-        // Without -H each name is a file of its own, which is for whoever copies what was missed.
+        // Without -H each name is a file of its own; the run copies it as missed.
         if !self.options.hard_links {
             return Err(Errno::EMLINK);
         }

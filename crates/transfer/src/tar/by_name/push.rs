@@ -79,7 +79,7 @@ pub(super) fn pack<W: Write>(
                     done.left.push(begun(step, &temporary));
                     return Err(error);
                 }
-                // The run tells what is wrong with it.
+                // The run reports the problem.
                 Ok(Ok(false)) => done.left.push(begun(step, &temporary)),
                 Err(()) => done.left.push(step),
             }

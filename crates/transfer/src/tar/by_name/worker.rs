@@ -149,7 +149,7 @@ impl Worker {
     pub(super) fn need(&self, core: &Core, step: &Step) -> Need {
         let options = &core.job.options;
         let forced = !self.kind.streaming().only_if_fast;
-        // Names of one file are told by the archive only if all of them are in it.
+        // The archive shows hard links only if all names of a file are in it.
         let together = options.hard_links && matches!(self.kind, Kind::Pull(_));
         // What is in the way is for the run, and so is what can be gone on with, unless it cannot
         // come by the run at all.
@@ -448,7 +448,7 @@ async fn feed(
     mut sendings: mpsc::Receiver<Vec<u8>>,
 ) {
     while let Some(names) = sendings.recv().await {
-        // Where nobody reads them, the archive has ended, too.
+        // If tar does not read them, the archive has ended, too.
         if stdin.write_all(&names).await.is_err() || stdin.flush().await.is_err() {
             return;
         }

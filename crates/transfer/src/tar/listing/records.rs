@@ -48,7 +48,7 @@ struct Directory {
     /// Relative to the top; `None` where it is too long.
     path: Option<RemotePath>,
     entries: Entries,
-    /// Something is in it that cannot be told as SFTP would.
+    /// It contains an entry that cannot be represented as SFTP would.
     is_odd: bool,
 }
 
@@ -150,7 +150,7 @@ impl Record {
     }
 }
 
-/// The kind that `find` tells by a letter; `Some(None)` for what has none.
+/// The kind for a letter of `find`; `Some(None)` for a kind without a letter.
 fn kind(field: &[u8]) -> Option<Option<FileKind>> {
     let [letter] = field else { return None };
     Some(match letter {
