@@ -233,7 +233,7 @@ impl<'a> Machine<'a> {
         if self.connected.is_none() {
             self.connected = Some(match &self.to[..] {
                 // All that is in the directory itself may be much more than is pushed into it.
-                [only] if !self.is_tried && !(self.target.is_root() && only.is_root()) => {
+                [only] if !(self.is_tried || self.target.is_root() && only.is_root()) => {
                     let top = below(&self.target, only);
                     let mut connected = self.context.connect_listing(0, &top).await?;
                     self.listing = connected.listing.take().map(|listing| (0, listing));
