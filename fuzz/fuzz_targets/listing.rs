@@ -1,4 +1,4 @@
-//! Any bytes as the answer of the far side's `find`.
+//! Any bytes as the answer of the server's `find`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -15,7 +15,7 @@ use crate::mount::{help, suggestion};
 use crate::program::Program;
 use crate::report::{EXIT_OK, Problem};
 use crate::status;
-use crate::transfer::{self, Way};
+use crate::transfer::{self, Direction};
 use crate::umount;
 use crate::warm;
 
@@ -183,8 +183,8 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         Command::Config { command: ConfigCommand::Show { name } } => {
             config_file::commands::show(name.as_deref())
         }
-        Command::Pull(arguments) => Ok(transfer::run(Way::Pull, &arguments)),
-        Command::Push(arguments) => Ok(transfer::run(Way::Push, &arguments)),
+        Command::Pull(arguments) => Ok(transfer::run(Direction::Pull, &arguments)),
+        Command::Push(arguments) => Ok(transfer::run(Direction::Push, &arguments)),
         Command::Demo(Words { words }) => Err(companion::run("demo", words).into()),
         Command::Bench(Words { words }) => Err(companion::run("bench", words).into()),
         Command::Probe { place } => Ok(mount::probe(&place)),

@@ -1,23 +1,24 @@
-//! `sshoal pull` and `sshoal push`: the commands around the crate of that name.
+//! The commands `sshoal pull` and `sshoal push`: arguments, connections, what is shown, exit codes.
 //!
-//! | module | what it is |
+//! How a copy is made is decided in [`transfer::strategy`].
+//!
+//! | module | contents |
 //! |---|---|
 //! | [`arguments`] | the command line |
 //! | [`place`] | what operands mean |
-//! | [`shell`] | commands on the far side |
-//! | [`carry`] | which engine, in which order, and what follows on what |
-//! | [`show`] | what is seen of it: entries, progress, summary |
+//! | [`connections`], [`shell`] | connections and commands at the servers, by ssh |
+//! | [`show`] | what is shown: entries, progress, summary |
 //!
-//! Exit codes: 0 all is there, [`EXIT_PARTIAL`], [`EXIT_USAGE`], [`EXIT_BROKEN`],
+//! Exit codes: 0 everything was copied, [`EXIT_PARTIAL`], [`EXIT_USAGE`], [`EXIT_BROKEN`],
 //! [`EXIT_INTERRUPTED`].
 
 pub mod arguments;
-mod carry;
+mod connections;
 mod place;
 mod shell;
 mod show;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,13 +26,19 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit, WaitOptions, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use transfer::Stop;
+pub use transfer::strategy::Direction;
+use transfer::strategy::place::{LocalPlace, RemotePlace};
+use transfer::strategy::{self, Engine, Plan};
+use transfer::tar::Compress;
 
 use crate::mount::command_line::{self, Wish};
 use crate::mount::request::MountRequest;
 use crate::program::Program;
-use crate::report::{EXIT_OK, Problem};
+use crate::report::{EXIT_OK, Problem, printable};
 pub use arguments::Arguments;
-use carry::Carrier;
+use connections::Connections;
+use place::{RemoteOperand, is_remote};
 use show::Show;
 
 /// Some entries failed; the others are there.
@@ -40,38 +47,19 @@ const EXIT_PARTIAL: u8 = 1;
 /// The command line is wrong.
 pub const EXIT_USAGE: u8 = 2;
 
-/// It could not begin, or a connection was lost for good.
+/// The copy could not begin, or a connection was lost for good.
 const EXIT_BROKEN: u8 = 3;
 
-/// As a shell has it for a program that Ctrl-C has ended.
+/// What a shell reports of a program that Ctrl-C has ended.
 const EXIT_INTERRUPTED: u8 = 130;
 
-/// How long is waited at the end for what goes on, and then for programs that were told to end.
-const FAREWELL: Duration = Duration::from_millis(200);
+/// How long the command waits at its end for threads, and then for the programs that it has ended.
+const END_WAIT: Duration = Duration::from_millis(200);
 
 /// Threads beside those that read or write files: one for each direction of a connection.
 const WORKERS: usize = 2;
 
-/// Which way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// From there to here.
-    Pull,
-    /// From here to there.
-    Push,
-}
-
-impl Way {
-    /// The command's name.
-    fn name(self) -> &'static str {
-        match self {
-            Way::Pull => "pull",
-            Way::Push => "push",
-        }
-    }
-}
-
-/// A command line that clap has refused, with this command's exit code.
+/// The exit code of these commands for a command line that clap has refused.
 pub fn misused(program: Program, explained: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
     Ok(explained.unwrap_or_else(|error| {
         eprintln!("{}: {error:#}", program.name);
@@ -79,10 +67,10 @@ pub fn misused(program: Program, explained: anyhow::Result<ExitCode>) -> anyhow:
     }))
 }
 
-/// Does what is asked for.
-pub fn run(way: Way, arguments: &Arguments) -> ExitCode {
-    let wrong = |problem: &Problem| {
-        eprintln!("sshoal: {}: {problem}", way.name());
+/// Copies as the command line says.
+pub fn run(direction: Direction, arguments: &Arguments) -> ExitCode {
+    let wrong = |problem: String| {
+        eprintln!("sshoal: {}: {problem}", direction.name());
         ExitCode::from(EXIT_USAGE)
     };
     if arguments.debug {
@@ -90,32 +78,34 @@ pub fn run(way: Way, arguments: &Arguments) -> ExitCode {
         let to = std::io::stderr;
         let _ = tracing_subscriber::fmt().with_max_level(level).with_writer(to).try_init();
     }
-    let prepared = connection(arguments)
-        .and_then(|request| Carrier::new(way, arguments, request, Arc::new(Show::new(arguments))));
-    let carrier = match prepared {
-        Ok(carrier) => carrier,
-        Err(problem) => return wrong(&problem),
+    let (plan, connections) = match plan(direction, arguments) {
+        Ok(plan) => plan,
+        Err(problem) => return wrong(problem.to_string()),
     };
+    if let Err(error) = plan.check() {
+        return wrong(error.to_string());
+    }
     let runtime = match runtime() {
         Ok(runtime) => runtime,
-        Err(problem) => return wrong(&problem),
+        Err(problem) => return wrong(problem.to_string()),
     };
-    // On one of the threads that carry out its steps: from outside, each step would wake one.
-    let carrying = runtime.spawn(carried(way, carrier));
-    let code = match runtime.block_on(carrying) {
+    let show = Arc::new(Show::new(arguments));
+    // On one of the threads of the runtime: from outside, each step would wake one of them.
+    let copying = runtime.spawn(copy(plan, connections, show));
+    let code = match runtime.block_on(copying) {
         Ok(code) => code,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     };
-    // Whatever still hangs in a system call must not keep the process.
-    runtime.shutdown_timeout(FAREWELL);
+    // A thread that hangs in a system call must not keep the process.
+    runtime.shutdown_timeout(END_WAIT);
     await_children();
     ExitCode::from(code)
 }
 
-/// Waits a little for the programs that were told to end: what they have used counts for this
-/// command where somebody waits for them, as `time` and the bench show it. Nobody else waits for them any more.
+/// Waits a little for the programs that were ended. The time they have used is added to that of this
+/// command only if this process waits for them; `time` and the bench show it.
 fn await_children() {
-    let until = Instant::now() + FAREWELL;
+    let until = Instant::now() + END_WAIT;
     while Instant::now() < until {
         match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some(_)) => {}
@@ -126,7 +116,80 @@ fn await_children() {
     }
 }
 
-/// What the words about the connection ask for, in the form of a mount that is never made.
+/// What the command line says, and the connections for it.
+fn plan(direction: Direction, arguments: &Arguments) -> Result<(Plan, Connections), Problem> {
+    let request = connection(arguments)?;
+    if let Some(refused) = arguments.refused() {
+        return Err(refused);
+    }
+    let operands = arguments.operands.split_last();
+    let Some((target, sources)) = operands.filter(|(_, sources)| !sources.is_empty()) else {
+        let usage = format!("usage: sshoal {} [OPTIONS] SOURCE... TARGET", direction.name());
+        return Err(Problem::new("target", "missing").hint(usage));
+    };
+    let (mut remote, mut local) = (Vec::new(), Vec::new());
+    match direction {
+        Direction::Pull => {
+            for word in sources {
+                if !is_remote(word) {
+                    let why = "the source of a pull is on another machine";
+                    return Err(wrong_side(word, why, Direction::Push));
+                }
+                remote.push(RemoteOperand::parse(word, false)?);
+            }
+            if is_remote(target) {
+                let why = "the target of a pull is on this machine";
+                return Err(wrong_side(target, why, Direction::Push).hint_too(COLON));
+            }
+            local.push(LocalPlace::of_target(target));
+        }
+        Direction::Push => {
+            if !is_remote(target) {
+                let why = "the target of a push is on another machine";
+                return Err(wrong_side(target, why, Direction::Pull));
+            }
+            remote.push(RemoteOperand::parse(target, true)?);
+            for word in sources {
+                if is_remote(word) {
+                    let why = "the source of a push is on this machine";
+                    return Err(wrong_side(word, why, Direction::Pull).hint_too(COLON));
+                }
+                local.push(LocalPlace::of(word));
+            }
+        }
+    }
+    let may_own = direction == Direction::Push || rustix::process::geteuid().is_root();
+    let options = arguments.transfer_options(may_own)?;
+    let places = remote.iter().map(RemotePlace::from).collect();
+    let connections = Connections::new(request, remote);
+    let plan = Plan {
+        direction,
+        engine: Engine::from(arguments.engine),
+        // Compressed data does not get smaller when ssh compresses it once more.
+        compress: match arguments.ssh_compression && arguments.compress == Compress::Auto {
+            true => Compress::Never,
+            false => arguments.compress,
+        },
+        options,
+        has_patterns: !arguments.rules.is_empty(),
+        remote: places,
+        local,
+        target_is_directory: target.as_encoded_bytes().ends_with(b"/"),
+        logins: connections.logins(),
+    };
+    Ok((plan, connections))
+}
+
+/// Hint for a name that looks like that of a place at a server.
+const COLON: &str = "a name with a colon in it is written ./name";
+
+fn wrong_side(word: &OsStr, why: &str, other: Direction) -> Problem {
+    let command = other.name();
+    let hint = format!("host:path names one; `sshoal {command}` goes the other way");
+    Problem::new(format!("'{}'", printable(word)), why).hint(hint)
+}
+
+/// The options of the connection, in the form of a mount that is never made.
 fn connection(arguments: &Arguments) -> Result<MountRequest, Problem> {
     let cwd = std::env::current_dir()
         .map_err(|error| Problem::new("current directory", error.to_string()))?;
@@ -156,34 +219,34 @@ fn runtime() -> Result<tokio::runtime::Runtime, Problem> {
         .map_err(|error| Problem::new("cannot start", error.to_string()))
 }
 
-async fn carried(way: Way, carrier: Carrier) -> u8 {
-    let (asked, stop) = watch::channel(false);
-    let show = carrier.show();
-    let interrupts = tokio::spawn(interrupts(asked, show.clone()));
+async fn copy(plan: Plan, connections: Connections, show: Arc<Show>) -> u8 {
+    let (stopping, stop) = watch::channel(false);
+    let direction = plan.direction;
+    let interrupts = tokio::spawn(interrupts(stopping, show.clone()));
     let drawing = show.clone().draw();
-    let ended = carrier.carry(stop).await;
+    let copied = strategy::copy(plan, Arc::new(connections), show.clone(), stop).await;
     interrupts.abort();
     drop(drawing);
-    match ended {
-        Ok(ended) => {
-            show.summary(way, &ended);
-            let outcome = ended.outcome;
+    match copied {
+        Ok(copied) => {
+            show.summary(direction, &copied);
+            let outcome = copied.outcome;
             match outcome.stopped {
-                Some(transfer::Stop::Asked) => EXIT_INTERRUPTED,
-                Some(transfer::Stop::Lost(_)) => EXIT_BROKEN,
+                Some(Stop::Asked) => EXIT_INTERRUPTED,
+                Some(Stop::Lost(_)) => EXIT_BROKEN,
                 None if outcome.is_complete() => EXIT_OK,
                 None => EXIT_PARTIAL,
             }
         }
-        Err(problem) => {
-            show.broken(&problem);
+        Err(error) => {
+            show.broken(&error);
             EXIT_BROKEN
         }
     }
 }
 
-/// The first signal asks for an orderly end, the second one is the end.
-async fn interrupts(asked: watch::Sender<bool>, show: Arc<Show>) {
+/// The first signal ends the copy in order, the second one ends the process at once.
+async fn interrupts(stopping: watch::Sender<bool>, show: Arc<Show>) {
     let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
     let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(signal) else {
         tracing::warn!("cannot wait for signals");
@@ -195,9 +258,9 @@ async fn interrupts(asked: watch::Sender<bool>, show: Arc<Show>) {
             _ = terminate.recv() => {}
             _ = hangup.recv() => {}
         }
-        if asked.send_replace(true) {
+        if stopping.send_replace(true) {
             show.clear();
-            // What is not whole has a name that says so.
+            // Files that are not whole have temporary names.
             std::process::exit(EXIT_INTERRUPTED.into());
         }
     }

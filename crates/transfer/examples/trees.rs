@@ -65,13 +65,13 @@ async fn run(sshd: &Sshd, port: u16, conns: usize, dir: &Path) -> Result<(), Fau
     }
     by_tar(sshd, port, dir, &shm.path().join("tar")).await?;
     for again in ["fresh", "again"] {
-        let source = Tree::far(far(sshd, port, conns, dir).await?);
-        let target = Tree::here(Arc::new(Local::open(&pulled)?), &pulled);
+        let source = Tree::remote(far(sshd, port, conns, dir).await?);
+        let target = Tree::local(Arc::new(Local::open(&pulled)?), &pulled);
         copy(&format!("pull {again}"), source, target).await?;
     }
     for again in ["fresh", "again"] {
-        let source = Tree::here(Arc::new(Local::open(dir)?), dir);
-        let target = Tree::far(far(sshd, port, conns, &pushed).await?);
+        let source = Tree::local(Arc::new(Local::open(dir)?), dir);
+        let target = Tree::remote(far(sshd, port, conns, &pushed).await?);
         copy(&format!("push {again}"), source, target).await?;
     }
     Ok(())

@@ -1,8 +1,7 @@
-//! Whether an archive is compressed on its way, and how.
+//! Whether a stream is compressed, and how.
 //!
-//! The far side has the programs `zstd` and `gzip`, or not; here they are libraries without C.
-//! What pays is decided by what was measured: the link's rate, and what comes of the first
-//! megabytes.
+//! The server may have the programs `zstd` and `gzip`; this side has libraries without C. Measurements
+//! decide whether compression pays: the rate of the link, and how much the first megabytes shrink.
 
 mod members;
 
@@ -73,7 +72,7 @@ pub enum Compress {
 /// What does not shrink to this part is not worth the work.
 const WORTH: f64 = 0.75;
 
-/// The method that might pay on a link of that rate, of those that the far side has.
+/// The method that might pay on a link of that rate, of those that the server has.
 pub(crate) fn candidate(rate_bytes_per_s: f64, available: &[Method]) -> Option<Method> {
     let pays = |method: &Method| rate_bytes_per_s < method.pays_below();
     [Method::Zstd, Method::Gzip]

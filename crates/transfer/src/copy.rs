@@ -1,13 +1,13 @@
-//! The content of files, from one remote to another, and links.
+//! Contents of files, from one remote to another, and links.
 //!
-//! A file comes under a temporary name (`temporary`), which only its owner may read; it gets mode,
-//! owner and times while it is open, and its name last. Small files are one read and one write, and
-//! where the target is a directory of this machine, one hop to a thread that does all of it
-//! (`sink`). Large ones go in pieces (`pieces`).
+//! A file is written under a temporary name (`temporary`), and only its owner may read it. It gets mode,
+//! owner and times while it is open, and its name last. Small files are one read and one write. Where
+//! the target is a local directory, one thread does all of it (`sink`). Large files go in pieces
+//! (`pieces`).
 //!
-//! A file that has changed when it was read is copied once more, and then given up. So is one of
-//! which another run has taken away what was written: over SFTP nothing tells a run that is at work
-//! from one that was killed.
+//! A file that changed while it was read is copied once more, and then reported. The same holds if
+//! another run has renamed the temporary file: over SFTP a run cannot distinguish another run in
+//! progress from one that was killed.
 
 mod large;
 mod links;
@@ -25,7 +25,7 @@ use base::{
 };
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::digest::{self, Held};
+use crate::digest;
 use crate::flow::Side;
 use crate::outcome::{Doing, Problem};
 use crate::plan::is_same_second;
@@ -38,12 +38,12 @@ pub(crate) use pieces::solid;
 /// How often a file is read that changes meanwhile.
 const ATTEMPTS: usize = 2;
 
-/// What there is under a temporary name while a step is under way, for who stops it.
+/// The temporary file of a step in progress, for a run that is stopped.
 #[derive(Default)]
-pub(crate) struct Left(Mutex<Option<RemotePath>>);
+pub(crate) struct Unfinished(Mutex<Option<RemotePath>>);
 
-impl Left {
-    /// This is there now, and worth nothing.
+impl Unfinished {
+    /// Sets the file that exists now and cannot be continued.
     fn set(&self, path: Option<RemotePath>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = path;
     }
@@ -74,22 +74,22 @@ type Outcome<T> = Result<T, Problem>;
 struct Copy<'a> {
     core: &'a Core,
     step: &'a Step,
-    left: &'a Left,
+    left: &'a Unfinished,
     /// As the source had it when it was opened.
     attr: Attr,
-    /// Where it goes, and the last name of that.
+    /// Its path at the target, and the last name of that.
     to: RemotePath,
     name: Name,
-    from: Origin<'a>,
+    from: Origin,
     /// What is left of an earlier run may be continued.
     may_resume: bool,
 }
 
 /// Where the content comes from.
-enum Origin<'a> {
+enum Origin {
     /// A file that is open at the source.
-    Open(Held<'a>),
-    /// It is here, whole; there is room for it.
+    Open(Lent),
+    /// The whole content, and its share of the memory bound.
     Read { data: Data, _room: OwnedSemaphorePermit },
 }
 
@@ -103,8 +103,8 @@ struct Temporary {
     lock: Option<Lock>,
 }
 
-/// Copies a regular file. Its directory is there.
-pub(crate) async fn file(core: &Core, step: &Step, left: &Left) -> Outcome<Copied> {
+/// Copies a regular file. Its directory exists.
+pub(crate) async fn file(core: &Core, step: &Step, left: &Unfinished) -> Outcome<Copied> {
     let to = core.job.target.path_of(&step.name);
     let Some(name) = to.file_name() else {
         return Err(failed(step, Doing::Make)(Errno::EISDIR));
@@ -126,7 +126,7 @@ pub(crate) async fn file(core: &Core, step: &Step, left: &Left) -> Outcome<Copie
             Err(Errno::ENOENT) => return Err(Problem::Vanished { name: step.name.clone() }),
             opened => opened.map_err(failed(step, Doing::Read))?,
         };
-        let from = Origin::Open(Held { remote, fh: opened.fh });
+        let from = Origin::Open(Lent::new(remote.clone(), opened.fh));
         let (to, name) = (to.clone(), name.clone());
         let copy = Copy { core, step, left, attr: opened.attr, to, name, from, may_resume };
         let attempt = match opened.attr.size <= core.flow.piece_bytes() {
@@ -149,16 +149,16 @@ pub(crate) async fn file(core: &Core, step: &Step, left: &Left) -> Outcome<Copie
     Err(problem)
 }
 
-/// Another run takes away what this one writes.
+/// Another run has renamed the temporary file of this one.
 fn taken(step: &Step) -> Problem {
     let words = "another copy into the same place is at work; copy again when it has ended";
     Problem::Other { name: step.name.clone(), words: words.to_owned() }
 }
 
-/// Reads a small file of this machine, on one thread that may block: to open it, look at it and read
-/// it in turn would be as many changes of threads. `None` where that is not for this file, or does
-/// not go well: then it goes as any other, which tells what is wrong.
-async fn read_here<'a>(core: &Core, step: &Step) -> Option<(Attr, Origin<'a>)> {
+/// Reads a small local file on one thread that may block: separate calls for open, stat and read would
+/// each change threads. `None` for other files, and after an error: then the file is copied as any
+/// other, which reports the error.
+async fn read_here(core: &Core, step: &Step) -> Option<(Attr, Origin)> {
     let here = core.here.get(step.source)?.clone()?;
     let most = core.flow.piece_bytes();
     if step.attr.size > most {
@@ -183,10 +183,11 @@ impl<'a> Copy<'a> {
         failed(self.step, doing)
     }
 
-    /// The file at the source, which is open.
-    fn source(&self) -> Outcome<&Held<'a>> {
+    /// The source's remote, and the handle of the file that is open there.
+    fn source(&self) -> Outcome<(&'a std::sync::Arc<dyn Remote>, base::Fh)> {
+        let remote = &self.core.job.sources[self.step.source].tree.remote;
         match &self.from {
-            Origin::Open(held) => Ok(held),
+            Origin::Open(file) => Ok((remote, file.fh())),
             Origin::Read { .. } => Err(self.failed(Doing::Read)(Errno::EBADF)),
         }
     }
@@ -215,7 +216,7 @@ impl<'a> Copy<'a> {
         Ok(Temporary { path, file, uid: opened.attr.uid, lock: None })
     }
 
-    /// Whether the file is at the target as it is to be: another run has brought it.
+    /// Whether the target has the file as it should be: another run has copied it.
     async fn is_there(&self) -> bool {
         let options = &self.core.job.options;
         let Ok(there) = self.target().lstat(&self.to).await else { return false };
@@ -226,10 +227,10 @@ impl<'a> Copy<'a> {
             && differing(self.core, &self.attr, &there).is_empty()
     }
 
-    /// Gives the open file what it is to have, and tells what it has then. Sent behind the writes
+    /// Sets the attributes of the open file, and returns its attributes after that. Sent after the writes
     /// of the file, and takes effect behind them. The file is closed in the same burst, unless more
     /// may have to be done with it.
-    async fn dress(&self, file: &Lent, size: Option<u64>) -> Outcome<Attr> {
+    async fn apply_metadata(&self, file: &Lent, size: Option<u64>) -> Outcome<Attr> {
         let (core, fh, target) = (self.core, file.fh(), self.target());
         let change = AttrChange { size, ..attributes(core, &self.attr) };
         let is_last = change.uid.is_none()
@@ -267,7 +268,7 @@ impl<'a> Copy<'a> {
         if self.core.job.options.verify && !self.is_equal(&path).await? {
             return Err(differs("digest"));
         }
-        self.make_way().await?;
+        self.remove_obstacle().await?;
         let renamed = self.target().rename(&path, &self.to, RenameMode::Replace).await;
         drop(lock);
         match renamed {
@@ -287,13 +288,13 @@ impl<'a> Copy<'a> {
         Ok(read.map_err(&failed)? == written.map_err(&failed)?)
     }
 
-    async fn make_way(&self) -> Outcome<()> {
-        make_way(self.core, self.step, &self.to).await
+    async fn remove_obstacle(&self) -> Outcome<()> {
+        remove_obstacle(self.core, self.step, &self.to).await
     }
 }
 
 /// Removes what earlier runs and streams have left of the step's file. What another run is at work on
-/// stays, where that can be told.
+/// stays, where that can be detected.
 pub(crate) async fn remove_stale(core: &Core, step: &Step) {
     let directory = core.job.target.path_of(&step.name).parent().unwrap_or_default();
     for partial in &step.partials {
@@ -310,7 +311,7 @@ pub(crate) async fn remove_stale(core: &Core, step: &Step) {
 }
 
 /// Removes an empty directory that has the name.
-async fn make_way(core: &Core, step: &Step, to: &RemotePath) -> Outcome<()> {
+async fn remove_obstacle(core: &Core, step: &Step, to: &RemotePath) -> Outcome<()> {
     if !step.there.is_some_and(|there| there.is_dir()) {
         return Ok(());
     }

@@ -1,13 +1,13 @@
-//! What the sources do not have: deleted at the target when all else is done, or not at all.
+//! Entries that the sources do not have: deleted at the target after everything else, or not at all.
 //!
-//! While the run goes on the names are only gathered, each with its directory, whose times are set
-//! when nothing is to be deleted in it any more. What the filter excludes is never deleted, and
-//! neither is a directory that has some of it.
+//! During the run they are only collected, each with its directory, whose times are set after the last
+//! deletion in it. Entries that the filter excludes are never deleted, nor are directories that contain
+//! some of them.
 //!
-//! A listing does not prove that a name is absent: OpenSSH's server leaves out what it cannot look
-//! at, such as the mount point of a file system that has died. So each source is asked once more for
-//! each name, and only `ENOENT` and `ENOTDIR` allow its deletion. Any other answer is a problem, and
-//! with a problem nothing is deleted.
+//! A listing does not prove that a name is absent: OpenSSH's server omits entries that it cannot
+//! `lstat`, such as the mount point of a dead file system. So each source is queried again for each
+//! name, and only `ENOENT` and `ENOTDIR` allow the deletion. Any other answer is a problem, and with a
+//! problem nothing is deleted.
 
 use std::sync::{Arc, PoisonError};
 
@@ -24,7 +24,7 @@ use crate::step::Step;
 /// Names that are removed at once.
 const AT_ONCE: usize = 64;
 
-/// Names that the sources are asked for at once.
+/// Names that are queried at the sources at once.
 const ASKED_AT_ONCE: usize = 256;
 
 /// Something to be deleted, with all below it.
@@ -50,18 +50,18 @@ pub(crate) struct Absent {
     pub(crate) alias: Option<Attr>,
 }
 
-/// What waits for everything else to be done.
+/// What waits until everything else is done.
 #[derive(Default)]
-pub(crate) struct Late {
+pub(crate) struct DeferredDeletions {
     pub(crate) deletions: Vec<Deletion>,
     /// Steps for which a directory must go first.
     pub(crate) steps: Vec<Step>,
 }
 
-/// Deletes, if nothing has failed. Gives the steps that could not be carried out before.
+/// Deletes, if nothing has failed. Returns the steps that could not be executed before.
 pub(crate) async fn carry_out(core: &Arc<Core>) -> Vec<Step> {
-    let Late { deletions, steps } =
-        std::mem::take(&mut *core.late.lock().unwrap_or_else(PoisonError::into_inner));
+    let DeferredDeletions { deletions, steps } =
+        std::mem::take(&mut *core.deferred.lock().unwrap_or_else(PoisonError::into_inner));
     if deletions.is_empty() {
         return steps;
     }
@@ -153,7 +153,8 @@ async fn delete(core: &Arc<Core>, deletion: &Deletion) {
     }
 }
 
-/// How many entries a deletion takes away, counted up to `most`. What cannot be listed counts one.
+/// The number of entries that a deletion removes, up to `most`. A directory that cannot be listed counts
+/// as one.
 async fn count_tree(core: &Core, name: &RemotePath, kind: FileKind, most: u64) -> u64 {
     let mut count = 1;
     let mut dirs = vec![name.clone()];
@@ -211,7 +212,7 @@ async fn set_perm(core: &Core, path: &RemotePath, perm: u32) -> Result<()> {
     core.job.target.remote.setattr(path, change).await
 }
 
-/// Removes what is at `name`, from the bottom up; tells whether all of it is gone. It is in `parent`,
+/// Removes the tree `name`, from the bottom up; returns whether all of it was removed. It is in `parent`,
 /// if that is removed too.
 async fn remove_tree(
     core: &Arc<Core>,

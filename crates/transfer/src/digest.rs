@@ -1,37 +1,40 @@
 //! Digests of whole files: by a command where the file is, or by reading it.
 
+pub mod lines;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::shell::quote;
-use base::{Access, DigestEffort, DigestKind, Errno, OpenFlags, Remote, RemotePath, Result};
+use base::{Access, DigestEffort, DigestKind, Errno, Lent, OpenFlags, Remote, RemotePath, Result};
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 
+use self::lines::Line;
 use crate::job::Tree;
 use crate::shell::{Running, Shell};
 
 /// A SHA-256 digest.
 pub type Digest = [u8; 32];
 
-/// Who can make digests of a tree's files without moving them.
+/// Makes digests of a tree's files without transferring them.
 #[async_trait]
 pub trait Digester: Send + Sync + 'static {
-    /// The digest of the regular file `path` of the remote; `None` when it could not be made, and
-    /// reading is what is left.
+    /// The digest of the regular file `path` of the remote; `None` if it cannot be made without reading
+    /// the file.
     async fn digest(&self, path: &RemotePath) -> Option<Digest>;
 
     /// As [`Digester::digest`], of the first `len` bytes of the file.
     async fn digest_of_first(&self, path: &RemotePath, len: u64) -> Option<Digest>;
 }
 
-/// Bytes of a file that are read at a time, and pieces on their way.
+/// Bytes of one read, and reads in flight.
 const READ_BYTES: u32 = 256 << 10;
 const READS_AHEAD: u64 = 16;
 
-/// The digest of a file of `tree`, by the cheapest way there is.
+/// The digest of a file of `tree`, by the cheapest method.
 pub(crate) async fn of_file(tree: &Tree, path: &RemotePath) -> Result<Digest> {
     if let Some(digester) = &tree.digester
         && let Some(digest) = digester.digest(path).await
@@ -49,8 +52,8 @@ pub(crate) async fn of_file(tree: &Tree, path: &RemotePath) -> Result<Digest> {
     by_reading(&tree.remote, path, u64::MAX).await
 }
 
-/// The digest of the first `len` bytes of a file of `tree`, where it is made without moving them;
-/// `None` where that cannot be.
+/// The digest of the first `len` bytes of a file of `tree`, if it can be made without transferring
+/// them.
 pub(crate) async fn of_first(tree: &Tree, path: &RemotePath, len: u64) -> Option<Digest> {
     match (&tree.digester, &tree.local) {
         (_, Some(_)) => by_reading(&tree.remote, path, len).await.ok(),
@@ -59,29 +62,17 @@ pub(crate) async fn of_first(tree: &Tree, path: &RemotePath, len: u64) -> Option
     }
 }
 
-/// Closes a handle, whatever becomes of its holder.
-pub(crate) struct Held<'a> {
-    pub(crate) remote: &'a Arc<dyn Remote>,
-    pub(crate) fh: base::Fh,
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.remote.close(self.fh);
-    }
-}
-
 /// Reads the file, up to `len` bytes.
 async fn by_reading(remote: &Arc<dyn Remote>, path: &RemotePath, len: u64) -> Result<Digest> {
     let opened = remote.open(path, OpenFlags::existing(Access::Read)).await?;
-    let held = Held { remote, fh: opened.fh };
+    let file = Lent::new(remote.clone(), opened.fh);
     let mut hasher = Sha256::new();
     let mut ahead = std::collections::VecDeque::new();
     let mut next = 0;
     let end = opened.attr.size.min(len);
     loop {
         while ahead.len() < READS_AHEAD as usize && (next == 0 || next < end) {
-            let (remote, fh, offset) = (remote.clone(), held.fh, next);
+            let (remote, fh, offset) = (remote.clone(), file.fh(), next);
             let asked = (len - next).min(u64::from(READ_BYTES)) as u32;
             ahead.push_back(AbortOnDrop(tokio::spawn(async move {
                 remote.read(fh, offset, asked).await
@@ -103,7 +94,7 @@ async fn by_reading(remote: &Arc<dyn Remote>, path: &RemotePath, len: u64) -> Re
     Ok(hasher.finalize().into())
 }
 
-/// A task that ends with who waits for it.
+/// A task that is aborted when its waiter is dropped.
 pub(crate) struct AbortOnDrop<T>(pub(crate) tokio::task::JoinHandle<T>);
 
 impl<T> AbortOnDrop<Result<T>> {
@@ -124,20 +115,20 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-/// Files of one command at most; as many as wait while the one before runs.
+/// Files of one command, at most: those that were requested while the one before ran.
 const BATCH_FILES: usize = 8192;
 
-/// Files that wait for a command at most.
+/// Files that wait for a command, at most.
 const WAITING_FILES: usize = 2 * BATCH_FILES;
 
-/// Longest answer of a command, in bytes for each file: digest, name, and what an escape takes.
+/// Limit of a command's answer, in bytes per file: digest, and name with escapes.
 const ANSWER_BYTES: u64 = 128 + 2 * 4096;
 
 type Wish = (Vec<u8>, oneshot::Sender<Option<Digest>>);
 
-/// Digests by `sha256sum` on the far side, many files with one command.
+/// Digests by `sha256sum` at the server, many files with one command.
 ///
-/// A server without the command, or without commands, answers `None` for all.
+/// `None` for all files if the server does not have the command, or runs none.
 pub struct ShellDigester {
     wishes: mpsc::Sender<Wish>,
     shell: Arc<dyn Shell>,
@@ -145,10 +136,10 @@ pub struct ShellDigester {
 }
 
 impl ShellDigester {
-    /// For a remote whose root is the directory `root` of the far side's shell: absolute, or
-    /// relative to where its commands begin.
+    /// For a remote whose root is the directory `root` of the server's shell: absolute, or relative to
+    /// the directory where its commands start.
     ///
-    /// To be used within a tokio runtime.
+    /// Must be called within a tokio runtime.
     #[must_use]
     pub fn new(shell: Arc<dyn Shell>, root: Vec<u8>) -> ShellDigester {
         let (wishes, wished) = mpsc::channel(WAITING_FILES);
@@ -175,13 +166,13 @@ impl Digester for ShellDigester {
         let mut answer = Vec::new();
         stdout.take(ANSWER_BYTES).read_to_end(&mut answer).await.ok()?;
         drop(exit);
-        digits(answer.get(..64)?)
+        Digest::try_from(lines::digest(answer.get(..64)?)?).ok()
     }
 }
 
 async fn serve(shell: Arc<dyn Shell>, root: Vec<u8>, mut wished: mpsc::Receiver<Wish>) {
     let mut batch = Vec::new();
-    // All that came while the last one ran go together.
+    // All files that were requested while the last command ran go together.
     while wished.recv_many(&mut batch, BATCH_FILES).await > 0 {
         let paths: Vec<Vec<u8>> = batch.iter().map(|(path, _)| path.clone()).collect();
         let mut digests = match run(&*shell, &root, paths).await {
@@ -204,7 +195,7 @@ async fn run(
     paths: Vec<Vec<u8>>,
 ) -> std::result::Result<HashMap<Vec<u8>, Digest>, String> {
     let mut command = enter(root).ok_or("the directory's name has a newline")?;
-    // Standard error says why a file is missing; for us it is missing.
+    // Why a file has no digest does not matter.
     command.extend_from_slice(b" && exec xargs -0 sha256sum -b 2>/dev/null");
     let Running { mut stdin, mut stdout, exit } =
         shell.start(&command).await.map_err(|error| error.to_string())?;
@@ -224,8 +215,7 @@ async fn run(
     Ok(parse(&answer))
 }
 
-/// The command that makes `root` the directory of the next one; `None` where no shell can be given
-/// its name.
+/// The command that changes to `root`; `None` if its name cannot be quoted for every login shell.
 fn enter(root: &[u8]) -> Option<Vec<u8>> {
     let mut command = b"cd ".to_vec();
     if root.is_empty() {
@@ -237,47 +227,13 @@ fn enter(root: &[u8]) -> Option<Vec<u8>> {
     Some(command)
 }
 
-/// The lines of `sha256sum`, by name.
+/// The digests that `sha256sum` has printed, by the path below `./`.
 fn parse(answer: &[u8]) -> HashMap<Vec<u8>, Digest> {
-    answer.split(|byte| *byte == b'\n').filter_map(line).collect()
-}
-
-/// One line: digest, space, `*`, name; a `\` first where the name has escapes.
-fn line(line: &[u8]) -> Option<(Vec<u8>, Digest)> {
-    let (escaped, line) = match line.strip_prefix(b"\\") {
-        Some(rest) => (true, rest),
-        None => (false, line),
+    let of_path = |line: Line<'_>| {
+        let path = line.name.strip_prefix(b"./")?.to_vec();
+        Some((path, Digest::try_from(line.digest).ok()?))
     };
-    let (digest, rest) = line.split_at_checked(64)?;
-    let name = rest.strip_prefix(b" *").or(rest.strip_prefix(b"  "))?.strip_prefix(b"./")?;
-    Some((if escaped { unescape(name)? } else { name.to_vec() }, digits(digest)?))
-}
-
-/// 64 hexadecimal digits.
-fn digits(digits: &[u8]) -> Option<Digest> {
-    let mut digest = Digest::default();
-    for (byte, pair) in digest.iter_mut().zip(digits.chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(digest)
-}
-
-/// `\\`, `\n` and `\r` as what they stand for.
-fn unescape(name: &[u8]) -> Option<Vec<u8>> {
-    let mut bytes = name.iter();
-    let mut plain = Vec::with_capacity(name.len());
-    while let Some(byte) = bytes.next() {
-        plain.push(match (byte, byte == &b'\\') {
-            (byte, false) => *byte,
-            (_, true) => match bytes.next()? {
-                b'n' => b'\n',
-                b'r' => b'\r',
-                b'\\' => b'\\',
-                _ => return None,
-            },
-        });
-    }
-    Some(plain)
+    lines::parse(answer, size_of::<Digest>()).filter_map(of_path).collect()
 }
 
 #[cfg(test)]
@@ -286,7 +242,7 @@ mod tests {
     use crate::shell::{Exit, ShellError};
     use testkit::{MemRemote, path};
 
-    /// The shell of this machine, in the place of the far side's.
+    /// The shell of this machine, in the place of the server's.
     struct Here;
 
     #[async_trait]
@@ -346,7 +302,7 @@ mod tests {
         for len in [0, 1, READ_BYTES as usize, 20 * READ_BYTES as usize + 7] {
             let content: Vec<u8> = (0..len).map(|at| (at / 251 + at) as u8).collect();
             remote.put_file("f", &content);
-            let tree = Tree::far(remote.clone());
+            let tree = Tree::remote(remote.clone());
             let digest = of_file(&tree, &path("f")).await.unwrap();
             assert_eq!(digest, Digest::from(Sha256::digest(&content)), "{len} bytes");
             let first = len / 2 + len.min(1);

@@ -1,8 +1,8 @@
-//! Directories of the target while a run goes on.
+//! Directories of the target during a run.
 //!
-//! A directory is made when the first step in it needs it, and gets its mode and times when the
-//! last step in it is over: both follow from who holds its [`Dir`]. A child holds its parent, also
-//! while it is being finished, since a parent's own mode may forbid to reach the child.
+//! A directory is created when the first step in it needs it, and gets its mode and times after the last
+//! step in it: both follow from the references to its [`Dir`]. A child refers to its parent, also while
+//! the child is being finished, since the parent's final mode may deny access to the child.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,9 +15,9 @@ use crate::step::Action;
 /// What must be done before anything in it can be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// It is there.
+    /// It exists.
     Nothing,
-    /// It is to be made.
+    /// It has to be created.
     Make,
     /// Something that is no directory has its name.
     Replace,
@@ -44,23 +44,23 @@ pub(crate) struct Dir {
     ready: OnceCell<Result<()>>,
     changed: AtomicBool,
     last: Option<Last>,
-    over: mpsc::UnboundedSender<Over>,
+    over: mpsc::UnboundedSender<DirDone>,
 }
 
 /// A directory in which all is done.
-pub(crate) struct Over {
+pub(crate) struct DirDone {
     pub(crate) name: RemotePath,
     pub(crate) path: RemotePath,
     pub(crate) last: Option<Last>,
     /// How making it went, if anybody needed it.
     pub(crate) ready: Option<Result<()>>,
-    /// It was made or widened, or something in it was changed.
+    /// It was created or its mode was widened, or an entry of it was changed.
     pub(crate) changed: bool,
-    /// Kept until this one is finished.
+    /// Held until this one is finished.
     pub(crate) _parent: Option<Arc<Dir>>,
 }
 
-/// Where a directory is, and what is known of it.
+/// The place of a directory, and its known attributes.
 pub(crate) struct Place {
     pub(crate) name: RemotePath,
     pub(crate) path: RemotePath,
@@ -73,15 +73,15 @@ impl Dir {
     pub(crate) fn new(
         place: Place,
         target: Arc<dyn Remote>,
-        over: mpsc::UnboundedSender<Over>,
+        over: mpsc::UnboundedSender<DirDone>,
     ) -> Arc<Dir> {
         let Place { name, path, need, parent, last } = place;
         let (ready, changed) = (OnceCell::new(), AtomicBool::new(false));
         Arc::new(Dir { name, path, need, target, parent, ready, changed, last, over })
     }
 
-    /// Where to send those that are below this one, when all is done in them.
-    pub(crate) fn over(&self) -> mpsc::UnboundedSender<Over> {
+    /// Where directories below this one are sent after all steps in them.
+    pub(crate) fn over(&self) -> mpsc::UnboundedSender<DirDone> {
         self.over.clone()
     }
 
@@ -90,12 +90,12 @@ impl Dir {
         matches!(self.need, Need::Nothing | Need::Widen(_))
     }
 
-    /// Makes it if it is not there, and those above it.
+    /// Creates it and its ancestors if they do not exist.
     pub(crate) async fn ready(&self) -> Result<()> {
         *self.ready.get_or_init(|| Box::pin(self.prepare())).await
     }
 
-    /// As [`Dir::ready`], for who is about to change something in it.
+    /// As [`Dir::ready`], before an entry in it is changed.
     pub(crate) async fn ready_for_change(&self) -> Result<()> {
         self.ready().await?;
         self.changed.store(true, Ordering::Relaxed);
@@ -132,7 +132,7 @@ impl Dir {
         // One that no source gives attributes to keeps those that it is made with.
         let perm = if self.last.is_some() { 0o700 } else { 0o777 };
         match self.target.mkdir(&self.path, perm).await {
-            // Made by somebody else, or by a call that was given up.
+            // Created by another program, or by a call that was given up.
             Err(Errno::EEXIST) => match self.target.lstat(&self.path).await?.is_dir() {
                 true => Ok(()),
                 false => Err(Errno::EEXIST),
@@ -144,7 +144,7 @@ impl Dir {
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        let over = Over {
+        let over = DirDone {
             name: std::mem::take(&mut self.name),
             path: std::mem::take(&mut self.path),
             last: self.last.take(),
@@ -152,7 +152,7 @@ impl Drop for Dir {
             changed: *self.changed.get_mut(),
             _parent: self.parent.take(),
         };
-        // Nobody listens any more when the run was dropped.
+        // The receiver is gone when the run was dropped.
         let _ = self.over.send(over);
     }
 }

@@ -1,9 +1,9 @@
-//! The engine that needs nothing but SFTP: all steps by the remotes' own operations, and those that
-//! a stream does better by one, where there is a [`Collector`] that has one.
+//! The engine that needs only SFTP: all steps by operations of the remotes, except those that a
+//! stream of [`StreamsByName`] takes.
 //!
-//! Small files go many at once, each in three round trips; large ones in pieces, as many as the
-//! remote says are worth having on their way; both beside each other, within the bounds of `flow`.
-//! Over how many sessions that goes is the remote's choice (`host`).
+//! Many small files are copied at once, each in three round trips; large ones in pieces, as many in
+//! flight as the remote suggests; both at the same time, within the bounds of `flow`. The remote
+//! decides over how many sessions that goes (`host`).
 
 use std::sync::Arc;
 
@@ -11,16 +11,15 @@ use crate::events::Events;
 use crate::job::{Job, JobError, Source};
 use crate::outcome::Outcome;
 use crate::run::Run;
-use crate::tar::collect::Collector;
+use crate::tar::by_name::StreamsByName;
 
-/// Checks that no option asks for what nothing here carries: neither SFTP, nor a stream, where the
-/// source has one.
+/// Checks that SFTP, or the stream of the source if it has one, can do what the options request.
 ///
 /// # Errors
-/// Naming the option, and what can.
-pub fn check(job: &Job, collector: &Collector) -> Result<(), JobError> {
+/// Names the option, and the remedy.
+pub fn check(job: &Job, by_name: &StreamsByName) -> Result<(), JobError> {
     let options = &job.options;
-    if (0..job.sources.len()).all(|source| collector.has(source)) {
+    if (0..job.sources.len()).all(|source| by_name.has(source)) {
         return Ok(());
     }
     if options.xattrs.any() {
@@ -34,7 +33,7 @@ pub fn check(job: &Job, collector: &Collector) -> Result<(), JobError> {
         return Err(JobError::Option(words));
     }
     let told =
-        |(index, source): (usize, &Source)| source.tree.local.is_some() || collector.has(index);
+        |(index, source): (usize, &Source)| source.tree.local.is_some() || by_name.has(index);
     if options.hard_links && !job.sources.iter().enumerate().all(told) {
         let words = "SFTP does not tell which names are of one file; leave -H out, or use a \
                      server that runs commands";
@@ -43,42 +42,42 @@ pub fn check(job: &Job, collector: &Collector) -> Result<(), JobError> {
     Ok(())
 }
 
-/// Copies all that `job` asks for.
+/// Executes a job over SFTP.
 ///
-/// Dropped, it ends at once; what is large stays for the next run.
+/// Dropping the future ends the copy at once; unfinished large files are kept for the next run.
 ///
 /// # Errors
-/// When it cannot be begun. What happens later is in the outcome.
+/// When the job cannot start. Later failures are in the outcome.
 pub async fn copy(job: Job, events: Arc<dyn Events>) -> Result<Outcome, JobError> {
-    let mut collector = Collector::default();
-    check(&job, &collector)?;
-    Ok(drive_with(Run::start(job, events).await?, &mut collector).await)
+    let mut by_name = StreamsByName::default();
+    check(&job, &by_name)?;
+    Ok(drive_with(Run::start(job, events).await?, &mut by_name).await)
 }
 
-/// Carries out all steps of a run, and ends it.
+/// Executes all steps of a run, and ends it.
 pub async fn drive(run: Run) -> Outcome {
-    drive_with(run, &mut Collector::default()).await
+    drive_with(run, &mut StreamsByName::default()).await
 }
 
-/// As [`drive`]; the steps that the collector takes come by its streams.
-pub async fn drive_with(mut run: Run, collector: &mut Collector) -> Outcome {
+/// As [`drive`], with streams for the steps that `by_name` takes.
+pub async fn drive_with(mut run: Run, by_name: &mut StreamsByName) -> Outcome {
     let core = run.core().clone();
     loop {
         let step = match run.next_now() {
             Some(step) => step,
             None => {
-                collector.flush(&core).await;
+                by_name.flush(&core).await;
                 match run.next().await {
                     Some(step) => step,
                     None => break,
                 }
             }
         };
-        for step in collector.take(&run, step).await {
+        for step in by_name.take(&run, step).await {
             run.apply(step).await;
         }
     }
-    for step in collector.finish(&core).await {
+    for step in by_name.finish(&core).await {
         run.apply(step).await;
     }
     run.finish().await

@@ -1,4 +1,4 @@
-//! What is seen from outside while a run goes on.
+//! What a program can observe of a run in progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -7,20 +7,20 @@ use base::{FileKind, RemotePath};
 use crate::outcome::Problem;
 use crate::step::Action;
 
-/// Counters that only grow, cheap enough for each piece of a file.
+/// Counters that only grow. Cheap enough to update for each piece of a file.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Entries of the sources that were compared.
     pub entries: AtomicU64,
-    /// Files to be copied, as far as they are known.
+    /// Files to copy that are known so far.
     pub files_planned: AtomicU64,
-    /// Bytes of them.
+    /// Bytes of these files.
     pub bytes_planned: AtomicU64,
-    /// All of the sources was compared: what is planned is all.
+    /// All sources were compared: the planned counts are final.
     pub planned: AtomicBool,
     /// Files that were copied, or failed.
     pub files_done: AtomicU64,
-    /// Bytes that were copied, or need not be since an earlier run has.
+    /// Bytes that were copied, by this run or an earlier one.
     pub bytes_done: AtomicU64,
 }
 
@@ -29,34 +29,34 @@ impl Progress {
         counter.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Adds to [`Progress::bytes_done`]; for an engine that copies files by itself.
+    /// Adds to [`Progress::bytes_done`]. For engines that copy files themselves.
     pub fn bytes(&self, more: u64) {
         Progress::add(&self.bytes_done, more);
     }
 }
 
-/// What became of one entry.
+/// The result of one entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     /// Relative to the target.
     pub name: &'a RemotePath,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
-    /// Bytes that were copied, or would be.
+    /// Bytes that were copied, or would be (`dry_run`).
     pub bytes: u64,
-    /// What was done, or would be.
+    /// What was done, or would be (`dry_run`).
     pub action: &'a Action,
     /// Why it failed.
     pub problem: Option<&'a Problem>,
 }
 
-/// Who wants to see each entry. Called from several threads, and must not block.
+/// Observes each entry. Called from several threads, and must not block.
 pub trait Events: Send + Sync + 'static {
-    /// An entry was dealt with, or would be (`dry_run`).
+    /// An entry has its result.
     fn entry(&self, entry: Entry<'_>);
 }
 
-/// Nobody does.
+/// Ignores all entries.
 #[derive(Clone, Copy, Debug)]
 pub struct Silent;
 

@@ -1,4 +1,4 @@
-//! How much is on its way at once, and what it has waited for.
+//! How much is in flight at once, and the time spent waiting for each side.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use base::Remote;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Entries that are worked on at once. Each small file takes three round trips, so this many over
+/// Entries in progress at once. Each small file takes three round trips, so this many over
 /// 0.5 ms are 80,000 files a second, more than any server opens; over 100 ms they are 400. A server
 /// of OpenSSH gives out some hundred handles at least.
 const ENTRIES: usize = 128;
@@ -15,10 +15,10 @@ const ENTRIES: usize = 128;
 /// A unit of the budget in bytes: what the smallest file costs.
 const UNIT_BYTES: u64 = 4096;
 
-/// Bytes on their way beside what the remote asks for: pieces that were read and are being written.
+/// Bytes in flight beside the window of the remote: pieces that were read and are being written.
 const BESIDE_BYTES: u64 = 2 << 20;
 
-/// Bytes on their way at most, whatever a remote asks for: 1 Gbit/s over 500 ms.
+/// Bytes in flight at most, whatever window a remote suggests: 1 Gbit/s over 500 ms.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// Longest and shortest piece of a file in bytes, where the remotes do not say. Shorter ones cost a
@@ -35,7 +35,7 @@ pub(crate) struct Flow {
     waits: Arc<Waits>,
 }
 
-/// Which side something was waited for.
+/// The side that was waited for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Source = 0,
@@ -59,7 +59,7 @@ impl Flow {
         room.expect("it is never closed")
     }
 
-    /// Bytes that are worth having on their way now.
+    /// The window: bytes to have in flight now.
     pub(crate) fn window_bytes(&self) -> u64 {
         let windows = self.ends.iter().map(|end| end.suggested_window().bytes);
         windows.max().unwrap_or(0).clamp(UNIT_BYTES, MOST_BYTES)

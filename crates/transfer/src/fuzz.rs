@@ -1,5 +1,5 @@
-//! Bodies of the fuzz targets (`fuzz/`): what comes from the far side is read by them as a run
-//! reads it, and what must hold is asserted. The tests run them with changed seeds for a second.
+//! Bodies of the fuzz targets (`fuzz/`): they read data of a server as a run does, and assert the
+//! invariants. The tests run them for a second with mutated seeds.
 
 use std::io::Read;
 

@@ -1,4 +1,4 @@
-//! From where, and whereto.
+//! Sources and target of a copy.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use crate::unseen::Unseen;
 pub struct Tree {
     /// The remote.
     pub remote: Arc<dyn Remote>,
-    /// Where in it.
+    /// The path in the remote.
     pub path: RemotePath,
-    /// The remote's root, where it is a directory of this machine.
+    /// The root of the remote, if that is a local directory.
     pub local: Option<PathBuf>,
-    /// How digests of its files are made without moving them over the network.
+    /// Makes digests of its files without transferring them.
     pub digester: Option<Arc<dyn Digester>>,
-    /// Who tells what its listings leave out. Only of a source.
+    /// Reports entries that its listings omit. Only for a source.
     pub unseen: Option<Arc<dyn Unseen>>,
-    /// What of it was listed already. Not for a target that something was copied into since.
+    /// Listings of it that were made already. Not for a target that has changed since.
     pub ahead: Option<Arc<Ahead>>,
 }
 
 impl Tree {
-    /// The root of `remote`, on another machine.
+    /// The root of `remote` at a server.
     #[must_use]
-    pub fn far(remote: Arc<dyn Remote>) -> Tree {
+    pub fn remote(remote: Arc<dyn Remote>) -> Tree {
         Tree {
             remote,
             path: RemotePath::root(),
@@ -41,9 +41,9 @@ impl Tree {
         }
     }
 
-    /// The root of `remote`, which is the directory `root` of this machine.
+    /// The root of `remote`, which is the local directory `root`.
     #[must_use]
-    pub fn here(remote: Arc<dyn Remote>, root: impl AsRef<Path>) -> Tree {
+    pub fn local(remote: Arc<dyn Remote>, root: impl AsRef<Path>) -> Tree {
         let local = Some(root.as_ref().to_owned());
         Tree { remote, path: RemotePath::root(), local, digester: None, unseen: None, ahead: None }
     }
@@ -74,43 +74,43 @@ pub fn below(base: &RemotePath, name: &RemotePath) -> RemotePath {
     RemotePath::parse(&joined).expect("names of paths are names")
 }
 
-/// A file or directory to be copied.
+/// A file or directory to copy.
 #[derive(Clone)]
 pub struct Source {
-    /// What: `tree.path` names the file or directory itself.
+    /// `tree.path` is the file or directory itself.
     pub tree: Tree,
-    /// What it becomes at the target, relative to it. The root for a directory whose entries are
-    /// to be the target's own, as a trailing slash asks for.
+    /// Its path at the target, relative to that. The root for a directory whose entries are copied
+    /// directly into the target, as a trailing slash requests.
     pub to: RemotePath,
 }
 
-/// What is to be done.
+/// What a run copies.
 #[derive(Clone)]
 pub struct Job {
-    /// What is copied. Numbered from 0 in [`Step::source`](crate::Step::source).
+    /// Numbered from 0 in [`Step::source`](crate::Step::source).
     pub sources: Vec<Source>,
-    /// The directory that it goes into. Made if it is absent; its parent must be there.
+    /// The directory to copy into. Created if it is absent; its parent must exist.
     pub target: Tree,
     /// How.
     pub options: Options,
 }
 
-/// Why a job cannot be begun.
+/// Why a job cannot start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
     /// No source.
     #[error("nothing to copy: name at least one source")]
     NoSource,
-    /// Two sources would write the same names.
+    /// Two sources have the same names at the target.
     #[error(
         "two sources become \"{0}\" at the target, and would overwrite each other; copy them one \
          after the other, or into different directories"
     )]
     SameName(RemotePath),
-    /// The target is something else.
+    /// The target is not a directory.
     #[error("is no directory; name one, or one that is to be made")]
     TargetNoDirectory,
-    /// The target cannot be looked at.
+    /// `lstat` of the target failed.
     #[error("cannot be examined: {0}")]
     Target(base::Errno),
     /// An option that the engine cannot honour.
@@ -142,7 +142,7 @@ mod tests {
     use testkit::{MemRemote, path};
 
     fn job(to: &[&str]) -> Job {
-        let tree = Tree::far(Arc::new(MemRemote::new()));
+        let tree = Tree::remote(Arc::new(MemRemote::new()));
         let source = |to: &&str| Source { tree: tree.clone(), to: path(to) };
         Job {
             sources: to.iter().map(source).collect(),

@@ -1,28 +1,29 @@
-//! Trees copied from and to other machines: what is needed of them, safely, and again.
+//! Copies trees between this machine and servers, safely and repeatably.
 //!
-//! A copy goes from [`base::Remote`]s to a [`base::Remote`]; a directory of this machine is one
-//! too (`local`), so that pulling and pushing are one engine.
+//! A copy goes from [`base::Remote`]s to a [`base::Remote`]. A directory of this machine is a remote,
+//! too (`local`), so pulling and pushing use the same engines.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | [`options`], [`filter`], [`job`] | what is asked for |
-//! | [`plan`] | compares the trees and gives out [`Step`]s, bounded in memory |
-//! | [`run`] | carries steps out, counts, deletes last, sets the times of directories last of all |
-//! | [`engine`] | all steps over SFTP; the tar engine takes files out of the steps and leaves the rest |
-//! | [`tar`] | what is not there yet, in one stream by the far side's `tar` |
+//! | [`strategy`] | one copy of a command: which engines, in which order, over which logins |
+//! | [`options`], [`filter`], [`job`] | what is copied |
+//! | [`plan`] | compares the trees and emits [`Step`]s, in bounded memory |
+//! | [`run`] | executes steps, counts, deletes last, sets the times of directories at the very end |
+//! | [`engine`] | all steps over SFTP; the tar engine takes files out of the steps and returns the rest |
+//! | [`tar`] | whole new trees and many small files, in one stream through the server's `tar` |
 //! | [`sink`] | files written into a local directory by system calls that cannot leave it |
-//! | [`shell`], [`digest`] | commands on the far side, and digests made by them |
-//! | [`unseen`] | what a server cannot look at, and leaves out of its listings |
+//! | [`shell`], [`digest`] | commands at the server, and digests made by them |
+//! | [`unseen`] | entries that a server cannot `lstat` and omits from its listings |
 //!
 //! Invariants:
-//! 1. Under a final name there is the old file or the new one, whole. What is not whole has a name
-//!    of [`temporary`] that one run alone uses, and can be read by its owner alone. A later run
+//! 1. Under a final name there is the old file or the new one, whole. A file that is not whole has a
+//!    name of [`temporary`] that belongs to one run, and only its owner may read it. A later run
 //!    renames it to a name of its own before it continues it, or removes it.
 //! 2. Nothing is deleted before everything was copied, and nothing at all if anything failed.
-//! 3. Names come from servers as [`base::Name`], and go down as paths that the target's `Remote`
-//!    must not follow links in; what is in the place of a directory is replaced, never gone through.
+//! 3. Names from servers are [`base::Name`]s, and are passed on as paths in which the target's `Remote`
+//!    must not follow links. Whatever has the name of a directory is replaced, never followed.
 //! 4. Each entry of the sources is counted once, in [`Counts`]; the sum is the number of entries.
-//! 5. What fails is one entry's [`Problem`]; the rest goes on. Only a lost remote ends a run.
+//! 5. A failure is the [`Problem`] of one entry; the rest goes on. Only a lost remote ends a run.
 //!
 //! Not here: ssh, the command line, progress on a terminal.
 #![forbid(unsafe_code)]
@@ -47,6 +48,7 @@ mod setid;
 pub mod shell;
 pub mod sink;
 pub mod step;
+pub mod strategy;
 pub mod tar;
 pub mod temporary;
 pub mod unseen;

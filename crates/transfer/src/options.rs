@@ -1,4 +1,4 @@
-//! What is to be copied, and how.
+//! What is copied, and how.
 
 use std::collections::HashMap;
 
@@ -6,13 +6,13 @@ use base::RemotePath;
 
 use crate::filter::Filter;
 
-/// Whose the files at the target are to be.
+/// Owners of the files at the target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Owners {
-    /// Whoever makes them.
+    /// The user who creates them.
     #[default]
     Leave,
-    /// The numbers that they have at the source. Where that is not allowed, once tried, as
+    /// The numeric ids of the source. After the first refusal by the system, as
     /// [`Owners::Leave`].
     Numbers,
     /// As [`Owners::Numbers`], with these numbers changed.
@@ -25,7 +25,7 @@ pub enum Owners {
 }
 
 impl Owners {
-    /// Owner and group at the target, of what has these at the source; `None` where they are left.
+    /// Owner and group at the target for these at the source; `None` if they are not set.
     #[must_use]
     pub fn of(&self, uid: u32, gid: u32) -> Option<(u32, u32)> {
         match self {
@@ -46,21 +46,21 @@ pub enum Xattrs {
     /// None.
     #[default]
     None,
-    /// Those of users, `user.*`.
+    /// Those of the namespace `user`.
     Users,
-    /// Those of all namespaces. Some of them give rights: `security.capability` to a program, access
-    /// lists to users.
+    /// Those of all namespaces. Some of them grant rights: `security.capability` to a program, access
+    /// control lists to users.
     All,
 }
 
 impl Xattrs {
-    /// Whether any is.
+    /// Whether any are copied.
     #[must_use]
     pub fn any(self) -> bool {
         self != Xattrs::None
     }
 
-    /// Whether one of that name is.
+    /// Whether the attribute of that name is copied.
     #[must_use]
     pub fn takes(self, name: &[u8]) -> bool {
         match self {
@@ -71,47 +71,47 @@ impl Xattrs {
     }
 }
 
-/// What is to be copied, and how. [`Options::default`] copies directories, files and symbolic
+/// What is copied, and how. [`Options::default`] copies directories, files and symbolic
 /// links with modes and times, skips what has the same size and time, and deletes nothing.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Owners and groups.
     pub owners: Owners,
-    /// Several names of one file at the source are to be several names of one at the target (`-H`).
-    /// Only where the source is a directory of this machine, or an engine sees them by itself: SFTP
-    /// does not tell.
+    /// Hard links are preserved (`-H`). Only where the source is a local directory, or an engine that
+    /// reports them: SFTP does not.
     pub hard_links: bool,
-    /// Set-user-ID and set-group-ID bits of files whose owner and group at the target are those of
-    /// the source, or what these are mapped to. Without it no file has them.
+    /// Set-user-ID and set-group-ID bits are preserved for files that have at the target the owner and
+    /// group of the source, or the ids that these are mapped to. Without it no file gets them.
     pub set_ids: bool,
-    /// Extended attributes (`-X`). Only by an engine that carries them; SFTP does not.
+    /// Extended attributes (`-X`). Only by an engine that copies them; SFTP does not.
     pub xattrs: Xattrs,
-    /// Each file is on the target's disk before it gets its name, and the name before the run ends.
+    /// Each file is written to the target's disk before it gets its name, and the name before the run
+    /// ends.
     pub fsync: bool,
     /// Blocks of zeros become holes (`-S`).
     pub sparse: bool,
-    /// Devices, sockets and pipes. Only by an engine that carries them.
+    /// Devices, sockets and pipes are copied. Only by an engine that can.
     pub specials: bool,
-    /// Files of equal size are compared by digest, and not by time.
+    /// Files of equal size are compared by digest instead of time.
     pub checksum: bool,
-    /// What the sources do not have is deleted at the target, after everything was copied.
+    /// Entries that the sources do not have are deleted at the target, after everything was copied.
     pub delete: bool,
-    /// With [`Options::delete`]: what the filter leaves out is deleted at the target, too. For a target
-    /// that only copies are in.
+    /// With [`Options::delete`]: entries that the filter excludes are deleted at the target, too. For
+    /// a target that contains only copies.
     pub delete_excluded: bool,
-    /// If more entries than this were to be deleted, none is.
+    /// If more than this many entries would be deleted, none is.
     pub max_delete: Option<u64>,
-    /// What is left out, at the source and from deletion.
+    /// Which entries are excluded, from the copy and from deletion.
     pub filter: Filter,
     /// Directories on other file systems than the source's own are not entered.
     pub one_file_system: bool,
-    /// What is newer at the target is left as it is.
+    /// Files that are newer at the target are skipped.
     pub update: bool,
-    /// Only what is at the target already is brought up to date.
+    /// Only files that exist at the target are updated.
     pub existing: bool,
-    /// Everything is looked at and told, nothing is changed.
+    /// Everything is compared and reported, nothing is changed.
     pub dry_run: bool,
-    /// What is not whole is kept, for the next run to continue.
+    /// Files that are not whole are kept, and the next run continues them.
     pub partial: bool,
     /// Each file is read back at the target and compared by digest.
     pub verify: bool,

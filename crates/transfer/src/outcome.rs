@@ -5,34 +5,34 @@ use std::time::Duration;
 
 use base::{Errno, RemotePath};
 
-/// What was being done when something failed.
+/// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// Looking at a source.
+    /// `lstat` of a source.
     LookSource,
     /// Listing a directory of a source.
     ListSource,
     /// Reading from a source.
     Read,
-    /// Looking at the target.
+    /// `lstat` of the target.
     LookTarget,
     /// Listing a directory of the target.
     ListTarget,
-    /// Making a directory.
+    /// Creating a directory.
     MakeDir,
-    /// Making a file or a link.
+    /// Creating a file or a link.
     Make,
     /// Writing.
     Write,
     /// Setting mode, times or owner.
     SetAttr,
-    /// Waiting until it is on the target's disk.
+    /// Writing a file to the target's disk (fsync).
     Sync,
     /// Giving a finished file its name.
     Rename,
     /// Deleting.
     Delete,
-    /// Comparing what was written with what was read.
+    /// Comparing the copy with the source.
     Verify,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Doing {
     }
 }
 
-/// Why one entry is not at the target as it should be.
+/// Why the copy of one entry is missing or wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// A call failed.
@@ -75,13 +75,13 @@ pub enum Problem {
         /// Relative to the target.
         name: RemotePath,
     },
-    /// It went away before it was read.
+    /// It was removed before it was read.
     #[error("{name}: vanished from the source while the copy went on")]
     Vanished {
         /// Relative to the target.
         name: RemotePath,
     },
-    /// The source has it, and did not list it.
+    /// The source has it, and its listing did not.
     #[error(
         "{name}: is at the source now, and was not in its listing; nothing is deleted, copy again"
     )]
@@ -89,13 +89,13 @@ pub enum Problem {
         /// Relative to the target.
         name: RemotePath,
     },
-    /// Its directory could not be made.
+    /// Its directory could not be created.
     #[error("{name}: not copied, since its directory could not be made")]
     NoDirectory {
         /// Relative to the target.
         name: RemotePath,
     },
-    /// A directory is where a file is to be.
+    /// A directory has the name of a file.
     #[error(
         "{name}: a directory that is not empty has the name at the target; --delete removes it"
     )]
@@ -103,7 +103,7 @@ pub enum Problem {
         /// Relative to the target.
         name: RemotePath,
     },
-    /// What was written is not what was read.
+    /// The copy differs from the source.
     #[error(
         "{name}: differs at the target after the copy ({what}); copy again, and check the disk"
     )]
@@ -113,7 +113,7 @@ pub enum Problem {
         /// Size or digest.
         what: &'static str,
     },
-    /// An engine's own words.
+    /// A message of an engine.
     #[error("{name}: {words}")]
     Other {
         /// Relative to the target.
@@ -123,7 +123,7 @@ pub enum Problem {
     },
 }
 
-/// What helps, where that is known.
+/// A hint, where one is known.
 fn hint(doing: Doing, errno: Errno) -> &'static str {
     match errno {
         Errno::EOPNOTSUPP if doing == Doing::Sync => {
@@ -164,25 +164,25 @@ impl Problem {
     }
 }
 
-/// How many entries of the sources had which end. Each is in one of these, but `deleted`, which
-/// is of the target's.
+/// Entries of the sources by result: each is in one of these counts. `deleted` counts entries of the
+/// target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// All entries of the sources that were not excluded.
+    /// Entries of the sources that were not excluded.
     pub entries: u64,
-    /// Directories that were made.
+    /// Directories that were created.
     pub dirs_made: u64,
     /// Files that were copied.
     pub files_copied: u64,
-    /// Symbolic links that were made.
+    /// Symbolic links that were created.
     pub links_made: u64,
-    /// Further names that were made of files.
+    /// Hard links that were created.
     pub names_made: u64,
-    /// Entries of which only attributes were set.
+    /// Entries that only got other attributes.
     pub attrs_set: u64,
-    /// Entries that were the same.
+    /// Entries that were equal.
     pub unchanged: u64,
-    /// Entries that were left as they are.
+    /// Entries that were skipped.
     pub skipped: u64,
     /// Entries that failed.
     pub failed: u64,
@@ -190,14 +190,14 @@ pub struct Counts {
     pub deleted: u64,
     /// Bytes of all regular files of the sources.
     pub bytes: u64,
-    /// Bytes that came over.
+    /// Bytes that were transferred.
     pub bytes_copied: u64,
-    /// Bytes of copied files that were there from an earlier run.
+    /// Bytes of copied files that an earlier run had transferred.
     pub bytes_resumed: u64,
 }
 
 impl Counts {
-    /// Entries that came to an end, whatever it was.
+    /// Entries that have a result.
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.dirs_made
@@ -211,46 +211,46 @@ impl Counts {
     }
 }
 
-/// Why a run ended before its work was done.
+/// Why a run ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It was asked to.
+    /// The user, or the program, requested it.
     Asked,
-    /// A remote cannot be reached any more.
+    /// A remote is unreachable.
     Lost(Errno),
 }
 
-/// Problems of which the words are kept; the others are only counted.
+/// Problems that are kept; further ones are only counted.
 pub(crate) const PROBLEMS_KEPT: usize = 1000;
 
 /// How a run ended.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// What became of the entries.
+    /// The results of the entries.
     pub counts: Counts,
-    /// The first of them, at most 1000.
+    /// The first 1000 problems.
     pub problems: Vec<Problem>,
-    /// How many there were: entries that failed, directories that could not be listed, deletions
-    /// that failed.
+    /// All problems: entries that failed, directories that could not be listed, deletions that
+    /// failed.
     pub problems_total: u64,
     /// Why it ended early.
     pub stopped: Option<Stop>,
-    /// Deletions that were planned and not done, since something failed or there were too many.
+    /// Deletions that were planned and not executed, because something failed or there were too many.
     pub deletions_withheld: u64,
     /// There were more deletions than `max_delete`.
     pub deletions_limited: bool,
-    /// Owners could not be set, and were left.
+    /// Owners could not be set.
     pub owners_refused: bool,
     /// How long it took.
     pub elapsed: Duration,
-    /// Time that pieces of files have waited for the source, all together.
+    /// Time that pieces of files have waited for the source, in total.
     pub waited_for_source: Duration,
-    /// Time that pieces of files have waited for the target, all together.
+    /// Time that pieces of files have waited for the target, in total.
     pub waited_for_target: Duration,
 }
 
 impl Outcome {
-    /// Whether all that was asked for is done.
+    /// Whether everything was copied and deleted as requested.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.problems_total == 0 && self.stopped.is_none() && self.deletions_withheld == 0

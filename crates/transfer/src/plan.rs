@@ -1,11 +1,10 @@
-//! Which entries the sources have, which the target has, and what is to be done about it.
+//! Which entries the sources have, which the target has, and what to do about each.
 //!
 //! Pairs of directories are compared, many at a time: both are listed, with attributes, and their
-//! entries matched by name. What comes out are [`Step`]s, in a channel with room for a few
-//! thousand; so memory is bounded by the listings of the pairs that are compared at once, whatever
-//! the size of the trees.
+//! entries matched by name. The results are [`Step`]s, in a channel with room for a few thousand. So
+//! memory is bounded by the listings of the pairs compared at once, whatever the size of the trees.
 //!
-//! A step for a directory comes before those for what is in it. Apart from that there is no order.
+//! A step for a directory precedes those for its contents. Otherwise there is no order.
 
 mod ahead;
 mod compare;
@@ -31,13 +30,13 @@ pub(crate) use top::Top;
 /// 100 ms these are 200 to 300 directories a second.
 const PAIRS: usize = 64;
 
-/// As [`PAIRS`], where digests are compared: files of many directories go with one command.
+/// As [`PAIRS`], if digests are compared: one command makes those of many directories.
 const PAIRS_BY_DIGEST: usize = 512;
 
-/// Steps that are given out together: to wake whoever takes them costs as much as to compare a few.
+/// Steps that are sent together: waking the receiver costs as much as comparing a few.
 const TOGETHER: usize = 64;
 
-/// Entries of one directory at most, since a listing is held whole: half a gigabyte of them.
+/// Entries of one directory, at most, since a listing is held whole: half a gigabyte.
 const ENTRIES_MAX: usize = 1 << 22;
 
 /// A directory of a source and the one of the target that it becomes.
@@ -48,7 +47,7 @@ pub(crate) struct Pair {
     pub(crate) own: Arc<Dir>,
     /// It is a directory at the target already.
     pub(crate) there: bool,
-    /// The source's file system, where others are not entered.
+    /// The source's file system, if others are not entered.
     pub(crate) file_system: Option<u64>,
 }
 
@@ -90,7 +89,7 @@ pub(crate) async fn walk(core: Arc<Core>, top: Top, steps: mpsc::Sender<Vec<Step
     core.progress.planned.store(true, Ordering::Relaxed);
 }
 
-/// Gives the steps out; `None` when nobody takes them any more.
+/// Sends the steps; `None` if the receiver was dropped.
 async fn send(
     core: &Core,
     steps: &mpsc::Sender<Vec<Step>>,
@@ -112,8 +111,8 @@ async fn send(
     }
 }
 
-/// A whole directory in the order of names. What has no attributes is asked for them; what has gone
-/// meanwhile is left out.
+/// Lists a whole directory in the order of names. Entries without attributes are queried; those removed
+/// meanwhile are omitted.
 pub(crate) async fn list(remote: &Arc<dyn Remote>, path: &RemotePath) -> Result<Vec<(Name, Attr)>> {
     /// Gives the handle back, whatever becomes of its holder.
     struct Held<'a>(&'a Arc<dyn Remote>, base::Dh);

@@ -1,11 +1,11 @@
-//! One run: steps are taken, carried out by as many at once as there is room for, and counted.
+//! One run: steps are taken, executed as many at a time as the bounds allow, and counted.
 //!
-//! The order in which a run ends: all steps are over; files get their further names; what is to be deleted is deleted, if nothing
-//! has failed; then come the steps that had to wait for a deletion; then the directories that were
-//! kept for these get their times.
+//! The order in which a run ends: all steps end; files get their further names; surplus entries are
+//! deleted, if nothing has failed; then the steps that waited for a deletion are executed; then the
+//! directories that were held for these get their times.
 //!
-//! Dropping a [`Run`] ends it at once. [`Stopper::stop`] ends it in order: what is small is cleaned
-//! up, what is large stays for the next run.
+//! Dropping a [`Run`] ends it at once. [`Stopper::stop`] ends it in order: unfinished small files are
+//! removed, large ones are kept for the next run.
 //!
 //! Locks are held for a few instructions.
 
@@ -25,7 +25,7 @@ pub(crate) use self::names::{Group, Names};
 use crate::copy;
 use crate::deletion;
 use crate::digest::AbortOnDrop;
-use crate::dir::Over;
+use crate::dir::DirDone;
 use crate::events::{Events, Progress};
 use crate::job::{Job, JobError};
 use crate::outcome::{Doing, Outcome, Problem, Stop};
@@ -43,9 +43,9 @@ const FINISHING: usize = 64;
 /// What copying one file took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Bytes that came over.
+    /// Bytes that were transferred.
     pub bytes: u64,
-    /// Bytes that were there from an earlier run.
+    /// Bytes that an earlier run had transferred.
     pub resumed: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct Run {
     /// What is left of the bundle that was received last.
     bundle: std::vec::IntoIter<Step>,
     tasks: JoinSet<()>,
-    /// Further names of files, which are made when all files are there.
+    /// Further names of files, which are created after all files were copied.
     names: Vec<Step>,
     planner: AbortOnDrop<()>,
     finisher: AbortOnDrop<()>,
@@ -77,7 +77,7 @@ impl Run {
     /// Looks at the target, and begins to compare.
     ///
     /// # Errors
-    /// When the job makes no sense, or the target can be neither looked at nor be made.
+    /// If the job is invalid, or `lstat` and creation of the target fail.
     pub async fn start(job: Job, events: Arc<dyn Events>) -> Result<Run, JobError> {
         job.check()?;
         let core = Core::new(job, events);
@@ -108,7 +108,7 @@ impl Run {
         &self.core.job
     }
 
-    /// Counters to look at while it goes on.
+    /// The counters of the run.
     #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
         self.core.progress.clone()
@@ -120,10 +120,10 @@ impl Run {
         Stopper(self.core.clone())
     }
 
-    /// The next step; `None` when there is none any more, or the run was stopped. Each step goes to
-    /// [`Run::apply`], or is carried out by the caller and told to [`Run::ended`].
+    /// The next step; `None` after the last one, or if the run was stopped. The caller passes each step
+    /// to [`Run::apply`], or executes it and calls [`Run::ended`].
     ///
-    /// A caller who keeps steps of regular files for himself calls [`Run::ready`] before he writes.
+    /// A caller that executes a step for a regular file calls [`Run::ready`] before it writes.
     pub async fn next(&mut self) -> Option<Step> {
         if let Some(step) = self.next_now() {
             return Some(step);
@@ -136,7 +136,7 @@ impl Run {
         self.bundle.next()
     }
 
-    /// As [`Run::next`], where a step is there already.
+    /// As [`Run::next`], without waiting.
     pub(crate) fn next_now(&mut self) -> Option<Step> {
         match self.core.stop_reason() {
             Some(_) => None,
@@ -154,7 +154,7 @@ impl Run {
     /// Makes the directory that the step is in. To be called before something is written for it.
     ///
     /// # Errors
-    /// The problem to tell [`Run::ended`].
+    /// The problem to pass to [`Run::ended`].
     pub async fn ready(&self, step: &Step) -> Result<(), Problem> {
         ready(step).await
     }
@@ -169,7 +169,7 @@ impl Run {
         self.core.refuse_owners();
     }
 
-    /// Carries a step out, beside others. Waits until there is room for it.
+    /// Starts to execute a step, at the same time as others. Waits until the bounds allow it.
     pub async fn apply(&mut self, step: Step) {
         while let Some(over) = self.tasks.try_join_next() {
             over_or_panic(over);
@@ -199,8 +199,8 @@ impl Run {
         });
     }
 
-    /// Waits for all steps under way, deletes, and tells how it went. To be called when
-    /// [`Run::next`] has given `None` and the caller's own steps are over.
+    /// Waits for all steps in progress, deletes, and returns the outcome. To be called when [`Run::next`]
+    /// has returned `None` and the caller's own steps have ended.
     pub async fn finish(mut self) -> Outcome {
         self.steps.close();
         if self.core.stop_reason().is_some() {
@@ -254,7 +254,7 @@ async fn ready(step: &Step) -> Result<(), Problem> {
 
 /// Carries out one step, and takes note of how it ended, unless the run is stopped meanwhile.
 async fn carry_out(core: &Arc<Core>, step: &Step) {
-    let left = copy::Left::default();
+    let left = copy::Unfinished::default();
     let end = tokio::select! {
         biased;
         () = core.stopped() => None,
@@ -267,7 +267,7 @@ async fn carry_out(core: &Arc<Core>, step: &Step) {
     }
 }
 
-async fn act(core: &Arc<Core>, step: &Step, left: &copy::Left) -> Result<Copied, Problem> {
+async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<Copied, Problem> {
     match &step.action {
         Action::Nothing => {
             // A run that still needs what is removed finds that the file is there.
@@ -278,7 +278,7 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Left) -> Result<Copied,
         }
         Action::Skip(_) | Action::Delete => Ok(Copied::default()),
         Action::MakeDir => {
-            // How it went is told when it is over.
+            // The result is reported at its end.
             if let Some(own) = &step.own {
                 let _ = own.ready().await;
             }
@@ -330,7 +330,7 @@ async fn set_attributes(core: &Core, step: &Step, change: AttrChange) -> Result<
 }
 
 /// Finishes directories as they come, some at once, until none can come any more.
-async fn finish_dirs(core: Arc<Core>, mut overs: mpsc::UnboundedReceiver<Over>) {
+async fn finish_dirs(core: Arc<Core>, mut overs: mpsc::UnboundedReceiver<DirDone>) {
     let room = Arc::new(Semaphore::new(FINISHING));
     let mut tasks = JoinSet::new();
     while let Some(over) = overs.recv().await {
@@ -355,8 +355,8 @@ async fn finish_dirs(core: Arc<Core>, mut overs: mpsc::UnboundedReceiver<Over>) 
     }
 }
 
-/// What a directory is to get now that all in it is done. Where that is nothing, its end is noted.
-fn change_of(core: &Core, over: Over) -> (Over, Option<AttrChange>) {
+/// The attributes for a directory after all steps in it. If there are none, its end is noted.
+fn change_of(core: &Core, over: DirDone) -> (DirDone, Option<AttrChange>) {
     let Some(last) = over.last.as_ref() else { return (over, None) };
     if core.job.options.dry_run {
         core.dir_ended(&over.name, last, Ok(()));
@@ -389,7 +389,7 @@ fn change_of(core: &Core, over: Over) -> (Over, Option<AttrChange>) {
     (over, Some(change))
 }
 
-async fn finish_dir(core: &Core, over: &Over, change: AttrChange) {
+async fn finish_dir(core: &Core, over: &DirDone, change: AttrChange) {
     let failed = |doing| {
         let name = over.name.clone();
         move |errno| Problem::Failed { name, doing, errno }
@@ -412,7 +412,7 @@ async fn finish_dir(core: &Core, over: &Over, change: AttrChange) {
 
 /// Returns when the names in a directory are on the target's disk, and its own where nothing above it
 /// was changed by this run but for that.
-async fn sync_dir(core: &Core, over: &Over) -> base::Result<()> {
+async fn sync_dir(core: &Core, over: &DirDone) -> base::Result<()> {
     let target = &core.job.target.remote;
     target.fsyncdir(&over.path).await?;
     match (&over._parent, over.path.parent()) {

@@ -1,11 +1,11 @@
 //! Set-user-ID and set-group-ID bits: a mode that gives the rights of a file's owner or group to
 //! everyone who runs it.
 //!
-//! A source decides what is in a file. With these bits it would decide, too, in whose name that runs:
-//! in the name of the user who copies, unless the owner is kept. So a file gets them only where they
-//! were asked for ([`Options::set_ids`](crate::Options::set_ids)), and where it has the owner, or
-//! group, that they are meant for. A directory may keep its set-group-ID bit, which says no more than
-//! whose the files are that are made in it.
+//! The source decides what is in a file. With these bits it would also decide in whose name the file
+//! runs: that of the copying user, unless the owner is preserved. So a file gets them only on request
+//! ([`Options::set_ids`](crate::Options::set_ids)), and only if it has the owner, or group, that they
+//! are meant for. A directory may keep its set-group-ID bit, which only decides the group of the files
+//! created in it.
 
 use base::FileKind;
 

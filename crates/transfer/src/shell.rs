@@ -1,4 +1,4 @@
-//! Commands on the far side.
+//! Commands at the server, and the output of its programs.
 
 use std::future::Future;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,17 +8,17 @@ use async_trait::async_trait;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, Empty, ReadHalf};
 use tokio::process::ChildStdout;
 
-/// Why a command could not be started, or its end not be seen.
+/// Why a command could not start, or its end is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShellError {
-    /// The server allows none, or has no shell.
+    /// The server permits no commands, or has no shell.
     #[error("the server runs no commands: {0}")]
     Refused(String),
-    /// The connection was lost, or could not be made.
+    /// The connection was lost, or could not be established.
     #[error("{0}")]
     Lost(String),
-    /// The login has failed, and another one would fail as well: nobody answers there, or the user
-    /// is not let in.
+    /// The login failed, and another one would fail, too: the host does not answer, or refuses the
+    /// user.
     #[error("{0}")]
     NoLogin(String),
 }
@@ -28,25 +28,25 @@ pub enum ShellError {
 pub struct Exit {
     /// Its exit status; `None` when a signal ended it.
     pub status: Option<i32>,
-    /// What it wrote to its standard error, the first part of it, as it came.
+    /// The first part of its standard error, unchanged.
     pub stderr: Vec<u8>,
 }
 
-/// A command that runs. Dropping it ends it.
+/// A running command. Dropping this ends the command.
 pub struct Running {
-    /// Its standard input; ends with the drop.
+    /// Its standard input; dropping this closes it.
     pub stdin: Box<dyn AsyncWrite + Send + Unpin>,
     /// Its standard output.
     pub stdout: Box<dyn Source>,
-    /// Its end. Dropped before, it ends the command.
+    /// Resolves when the command has ended. Dropping this earlier ends the command.
     pub exit: Pin<Box<dyn Future<Output = Result<Exit, ShellError>> + Send>>,
 }
 
-/// What a command writes.
+/// The standard output of a command.
 pub trait Source: AsyncRead + Send + Unpin {
-    /// A descriptor of it, for a thread that waits in it by itself: nonblocking, and the next byte
-    /// that is read from it is the one that a read of this would have brought. When it is at its end,
-    /// or fails, this is read again, and tells it. `None` where there is no descriptor.
+    /// A nonblocking descriptor for a thread that waits for it: reading it returns the bytes that
+    /// reading this would have returned. At its end, or after an error, the caller reads this again to
+    /// get the result. `None` where there is no descriptor.
     fn lend(&mut self) -> Option<OwnedFd> {
         None
     }
@@ -64,9 +64,41 @@ impl Source for ChildStdout {
     }
 }
 
-/// The far side's shell.
+/// The shell of a server.
 #[async_trait]
 pub trait Shell: Send + Sync + 'static {
-    /// Starts `command`, which the login's shell there reads, whichever it is.
+    /// Starts `command`, which the login shell at the server parses, whichever shell that is.
     async fn start(&self, command: &[u8]) -> Result<Running, ShellError>;
+}
+
+/// The name that GNU's programs show with escapes: `find` with those of the C locale, `sha256sum` with
+/// three of them. `None` for what ends within an escape.
+pub(crate) fn unescape(name: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = name.iter().copied().peekable();
+    let mut plain = Vec::with_capacity(name.len());
+    while let Some(byte) = bytes.next() {
+        if byte != b'\\' {
+            plain.push(byte);
+            continue;
+        }
+        plain.push(match bytes.next()? {
+            b'a' => 7,
+            b'b' => 8,
+            b't' => b'\t',
+            b'n' => b'\n',
+            b'v' => 11,
+            b'f' => 12,
+            b'r' => b'\r',
+            first @ b'0'..=b'3' => {
+                let mut value = first - b'0';
+                for _ in 0..2 {
+                    let digit = bytes.next_if(|byte| (b'0'..=b'7').contains(byte))?;
+                    value = value << 3 | (digit - b'0');
+                }
+                value
+            }
+            byte => byte,
+        });
+    }
+    Some(plain)
 }

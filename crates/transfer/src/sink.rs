@@ -1,17 +1,16 @@
-//! Files written into a directory of this machine, by system calls that cannot leave it.
+//! Files written into a local directory, by system calls that cannot leave it.
 //!
-//! For content that comes from elsewhere than a [`base::Remote`] (an archive), and for many small
-//! files, where one hop to another thread for each is much: all calls here block, so they belong
-//! on a thread where that does no harm.
+//! For contents that do not come from a [`base::Remote`] (an archive), and for many small files, where a
+//! change of threads for each costs too much: all calls block, so they belong on a thread that may.
 //!
 //! Invariants:
-//! 1. Directories on the way are opened by `openat2`, beneath the root and through no link; the
-//!    last name is never followed. A directory that is kept open is the one that was there.
-//! 2. A file is made under a temporary name of its own, for its owner alone, and renamed when it is
-//!    whole, if the name is still that of the file which was written. Dropped before, it is removed,
-//!    or kept if it was begun so.
-//! 3. What may be continued by another run is locked (`flock`) while it is written.
-//! 4. Directories kept open are bounded.
+//! 1. Directories are opened by `openat2`, beneath the root and through no link; the last component is
+//!    never followed. A directory that is kept open is the one that was found.
+//! 2. A file has a temporary name of its own, and only its owner may read it, until it is whole. It is
+//!    renamed if that name is still the name of the file that was written. Dropped before, it is removed,
+//!    or kept if it was created so.
+//! 3. A file that another run may continue is locked (`flock`) while it is written.
+//! 4. The number of directories kept open is bounded.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,7 +36,7 @@ const CONFINED: ResolveFlags =
 const DIRECTORY: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
-/// Directories that are kept open: files of one come together, from a few at a time.
+/// Directories that are kept open: the files of one arrive together, from a few at a time.
 const KEPT_DIRS: usize = 32;
 
 fn errno(error: rustix::io::Errno) -> Errno {
@@ -59,7 +58,7 @@ pub struct Finish {
     pub size: Option<u64>,
     /// Extended attributes by name.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// It is on the disk when this is done; its name is the business of [`Sink::sync_dir`].
+    /// Write it to the disk. [`Sink::sync_dir`] does so for its name.
     pub fsync: bool,
 }
 
@@ -95,7 +94,7 @@ pub struct Incoming {
     keep: bool,
 }
 
-/// A file that no other run writes to, as long as this is not dropped.
+/// A lock on a file: no other run writes to it until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Lock(OwnedFd);
 
@@ -107,7 +106,7 @@ impl Lock {
 }
 
 impl Sink {
-    /// Opens the directory; here links are followed, since it is the user who names it.
+    /// Opens the directory. Links are followed, since the user has named it.
     ///
     /// # Errors
     /// The system's.
@@ -121,7 +120,7 @@ impl Sink {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The directory of this path, through no link.
+    /// Opens the directory of this path, following no link.
     fn dir(&self, path: &RemotePath) -> Result<Arc<OwnedFd>> {
         if path.is_root() {
             return Ok(self.root.clone());
@@ -157,11 +156,11 @@ impl Sink {
     /// now, or changes while it is read.
     ///
     /// # Errors
-    /// The system's; `ELOOP` where a link is on the way, or has the name.
+    /// Those of the system; `ELOOP` if a component of the path is a link.
     pub(crate) fn read_whole(&self, path: &RemotePath, size: u64) -> Result<Option<(Attr, Bytes)>> {
         use std::io::Read;
         let (dir, name) = self.place(path)?;
-        // A pipe has nobody at its other end.
+        // A pipe may have no writer.
         let flags = OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&dir, name.as_bytes(), flags, Mode::empty()).map_err(errno)?;
         let Some(before) = regular(&fstat(&file).map_err(errno)?) else { return Ok(None) };
@@ -177,7 +176,7 @@ impl Sink {
         Ok(is_same.then(|| (before, Bytes::from(content))))
     }
 
-    /// Forgets directories that are kept open, as is needed when one was moved or replaced.
+    /// Closes the directories that are kept open, after one was moved or replaced.
     pub fn forget_dirs(&self) {
         let old = std::mem::take(&mut *self.kept());
         drop(old);
@@ -186,13 +185,13 @@ impl Sink {
     /// Begins the file `path`, a version of which with `attr` comes.
     ///
     /// # Errors
-    /// The system's; `ELOOP` where a link is on the way.
+    /// Those of the system; `ELOOP` if a component of the path but the last is a link.
     pub fn begin(&self, path: &RemotePath, attr: &Attr) -> Result<Incoming> {
         self.begin_named(path, attr, 0)
     }
 
-    /// As [`Sink::begin`], for a file that comes from its beginning to its end: what there is of it
-    /// when it is dropped is kept, and a later run goes on with it.
+    /// As [`Sink::begin`], for a file that arrives in order. When it is dropped, it is kept for a later
+    /// run to continue.
     ///
     /// # Errors
     /// As [`Sink::begin`].
@@ -224,10 +223,10 @@ impl Sink {
     /// this is no file, or one that has further names.
     ///
     /// # Errors
-    /// The system's; `ELOOP` where a link is on the way, or has the name.
+    /// Those of the system; `ELOOP` if a component of the path is a link.
     pub(crate) fn lock(&self, path: &RemotePath) -> Result<Option<Lock>> {
         let (dir, name) = self.place(path)?;
-        // For writing, since NFS locks nothing else. A pipe has nobody at its other end.
+        // For writing, since NFS locks nothing else. A pipe may have no reader.
         let flags =
             OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&dir, name.as_bytes(), flags, Mode::empty()).map_err(errno)?;
@@ -250,11 +249,11 @@ impl Sink {
         is_name_of(&dir, &name, &lock.0)
     }
 
-    /// Writes a whole file that has its name when this returns; with `sparse`, with holes in the
-    /// place of blocks of zeros. Where another run takes it away meanwhile, it is written again.
+    /// Writes a whole file, which then has its name; with `sparse`, with holes instead of blocks of
+    /// zeros. If another run renames the temporary file meanwhile, it is written again.
     ///
     /// # Errors
-    /// The system's; then there is nothing of it.
+    /// Those of the system; then no part of the file exists.
     pub fn put(
         &self,
         path: &RemotePath,
@@ -294,10 +293,10 @@ impl Sink {
         incoming.finish(&Finish { size: Some(end), ..finish.clone() })
     }
 
-    /// Makes a directory for its owner alone; one that is there is as good.
+    /// Creates a directory with mode 0700; one that exists is used as it is.
     ///
     /// # Errors
-    /// The system's; `ENOTDIR` where something else has the name.
+    /// Those of the system; `ENOTDIR` if an entry of another kind has the name.
     pub fn make_dir(&self, path: &RemotePath) -> Result<()> {
         let (dir, name) = self.place(path)?;
         match mkdirat(&dir, name.as_bytes(), Mode::RWXU) {
@@ -320,7 +319,7 @@ impl Sink {
     ) -> Result<Finished> {
         let (dir, name) = self.place(path)?;
         let make = |temporary: &Name| symlinkat(target, &dir, temporary.as_bytes());
-        self.replacing(&dir, &name, attr, make, |dir, made| dress(dir, made, finish))
+        self.replacing(&dir, &name, attr, make, |dir, made| apply_metadata(dir, made, finish))
     }
 
     /// Makes `path` a further name of `existing`, which must be in the directory too.
@@ -357,18 +356,18 @@ impl Sink {
             FileKind::CharDevice => FileType::CharacterDevice,
             _ => return Err(Errno::EINVAL),
         };
-        // Nobody's before it has its owner.
+        // With no rights before it has its owner.
         let make =
             |temporary: &Name| mknodat(&dir, temporary.as_bytes(), kind, Mode::empty(), device);
         self.replacing(&dir, &name, attr, make, |dir, made| {
-            let finished = dress(dir, made, finish)?;
+            let finished = apply_metadata(dir, made, finish)?;
             set_perm(dir, made, finish.perm)?;
             Ok(finished)
         })
     }
 
-    /// Makes something under a temporary name and gives it its own. Where another run takes it away
-    /// meanwhile, it is made again.
+    /// Creates an entry under a temporary name and renames it. If another run renames the temporary
+    /// entry meanwhile, it is created again.
     fn replacing(
         &self,
         dir: &OwnedFd,
@@ -443,7 +442,7 @@ fn is_name_of(dir: &OwnedFd, name: &Name, file: &OwnedFd) -> Result<bool> {
 }
 
 /// Gives owner and time to what cannot be opened.
-fn dress(dir: &OwnedFd, made: &Name, finish: &Finish) -> Result<Finished> {
+fn apply_metadata(dir: &OwnedFd, made: &Name, finish: &Finish) -> Result<Finished> {
     let mut finished = Finished::default();
     if let Some((uid, gid)) = finish.owner {
         let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
@@ -470,7 +469,7 @@ fn set_perm(dir: &OwnedFd, made: &Name, perm: u32) -> Result<()> {
     }
 }
 
-/// Whether the system gives nothing away for this user.
+/// Whether the system has refused the change (`EPERM`, `EINVAL`). Other errors are returned.
 fn is_refused(set: rustix::io::Result<()>) -> Result<bool> {
     match set {
         Ok(()) => Ok(false),
@@ -567,7 +566,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Removes what there is of it when it is dropped, however it was begun.
+    /// Removes the file when it is dropped, however it was created.
     pub fn discard(&mut self) {
         self.keep = false;
     }
@@ -575,8 +574,8 @@ impl Incoming {
     /// Gives it what it is to have, and its name.
     ///
     /// # Errors
-    /// The system's; then the old file is untouched. `EISDIR` where a directory has the name, and
-    /// `ESTALE` where another run has taken the file away.
+    /// Those of the system; then the old file is untouched. `EISDIR` if a directory has the name, and
+    /// `ESTALE` if another run has renamed the temporary file.
     pub fn finish(mut self, finish: &Finish) -> Result<Finished> {
         let file = self.file.take().ok_or(Errno::EBADF)?;
         let finished = apply(&file, finish)?;

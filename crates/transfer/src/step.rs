@@ -1,4 +1,4 @@
-//! What is to be done with one entry.
+//! What to do with one entry.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use crate::temporary::Partial;
 /// Why a file is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// There is none of the name.
+    /// The target has no entry of that name.
     New,
-    /// Something of another kind has the name.
+    /// The target's entry has another kind.
     Kind,
     /// The sizes differ.
     Size,
-    /// The times of last change differ, by a second or more.
+    /// The modification times differ by a second or more.
     Time,
     /// The digests differ.
     Digest,
 }
 
-/// Why an entry is left as it is.
+/// Why an entry is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skip {
     /// It is newer at the target (`update`).
@@ -33,55 +33,55 @@ pub enum Skip {
     Special,
 }
 
-/// What is to be done.
+/// What to do with an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A directory is made; its attributes are set when everything in it is done.
+    /// Create a directory; its attributes are set after all steps in it.
     MakeDir,
-    /// A regular file is copied, or a device where that was asked for.
+    /// Copy a regular file, or a device where that was requested.
     Copy(Why),
-    /// A symbolic link is made.
+    /// Create a symbolic link.
     MakeLink(Why),
-    /// A further name is made of the file that becomes `first`, relative to the target.
+    /// Create a hard link to the copy `first`, relative to the target.
     HardLink {
         /// The first name.
         first: RemotePath,
     },
-    /// The content is right, and this is not.
+    /// Set these attributes; the content is equal.
     SetAttr(AttrChange),
-    /// Nothing: it is the same.
+    /// Nothing: it is equal.
     Nothing,
-    /// Nothing, although it may differ.
+    /// Nothing, though it may differ.
     Skip(Skip),
-    /// It is removed: the sources do not have it.
+    /// Delete it: the sources do not have it.
     Delete,
 }
 
-/// One entry of the sources, and what is to be done with it.
+/// One entry of the sources, and what to do with it.
 #[derive(Clone)]
 pub struct Step {
     /// The number of its source in the job.
     pub source: usize,
-    /// Where it is, in that source's remote.
+    /// Its path in that source's remote.
     pub from: RemotePath,
     /// What it becomes, relative to the target.
     pub name: RemotePath,
-    /// As the source lists it.
+    /// Its attributes in the listing of the source.
     pub attr: Attr,
-    /// What is at the target.
+    /// The attributes of the target's entry of that name.
     pub there: Option<Attr>,
-    /// What is to be done.
+    /// What to do with an entry.
     pub action: Action,
-    /// What there is of it from an earlier run.
+    /// Temporary files that an earlier run has left of it.
     pub(crate) partials: Vec<Partial>,
-    /// The directory that it is in at the target. The times of that directory are set when the last
-    /// step that is in it has been dropped.
+    /// Its directory at the target. The times of that directory are set when the last step in it has
+    /// been dropped.
     pub(crate) dir: Arc<Dir>,
     /// Itself, if it is a directory.
     pub(crate) own: Option<Arc<Dir>>,
-    /// Device and inode at the source, if it has several names and they are to be kept.
+    /// Device and inode at the source, if it has several names and hard links are preserved.
     pub(crate) identity: Option<(u64, u64)>,
-    /// The names of one file, if it has several and they are to be kept.
+    /// The names of the file, if it has several and hard links are preserved.
     pub(crate) names: Option<Arc<crate::run::Names>>,
 }
 
@@ -92,7 +92,7 @@ impl Step {
         !matches!(self.action, Action::Nothing | Action::Skip(_))
     }
 
-    /// Bytes that have to come over.
+    /// Bytes to transfer.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match self.action {

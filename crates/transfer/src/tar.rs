@@ -1,48 +1,48 @@
-//! Trees in one stream: `tar` on the far side, this program on ours.
+//! Trees in one stream: `tar` at the server, this program on this side.
 //!
-//! A stream is the fastest way for thousands of small files, since none of them costs a round trip
-//! or a request, and it needs nothing but one login. It is for what is not there yet: a pull into
-//! a place that is empty, and a push to a name that is free. It carries what SFTP cannot: times to
-//! the nanosecond, hard links, holes, extended attributes, devices.
+//! A stream is the fastest method for thousands of small files: none of them costs a round trip or a
+//! request, and it needs only one login. It is for trees that the target does not have: a pull into
+//! an empty place, and a push to a name that is free. It carries what SFTP cannot: times to the
+//! nanosecond, hard links, holes, extended attributes, devices.
 //!
-//! Where there is something to compare with, a run compares, and what it finds to be needed of many
-//! small files comes in a stream too: [`collect`].
+//! Where the target has entries to compare with, a run compares, and a stream copies the many small
+//! files that it needs: [`by_name`].
 //!
-//! It does not have to succeed. Whatever it missed (what could not be read, what changed meanwhile,
-//! all that came behind the point at which a link broke) is for [`Run`](crate::Run), which compares
-//! both trees and tells of each entry that failed. So a stream tells only of what it has done.
+//! A stream may fail. [`Run`](crate::Run) compares both trees and copies what the stream has missed
+//! (entries that could not be read or changed meanwhile, and all after the point at which a link
+//! broke). The run reports each entry that failed; a stream reports only what it has copied.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `script`, `far` | the command for the far side's shell, and the conversation with it |
+//! | `script`, `peer` | the command for the server's shell, and the dialogue with it |
 //! | `reader`, `writer`, `member` | the archive's format |
-//! | [`collect`] | the files that a run needs, by their names |
+//! | [`by_name`] | single files that a run needs |
 //! | `unpack`, `pack` | archive to tree, tree to archive |
 //! | `receive` | one member of an archive into a directory |
-//! | [`listing`] | the far side's tree in one answer, before the login serves SFTP |
+//! | [`listing`] | the tree at the server in one answer, before the login serves SFTP |
 //! | `large` | whether a tree has files for which a stream is slow |
-//! | `stage` | what a pushed tree is called until it is whole |
-//! | `stream`, `tally` | waiting for the far side on a thread; what was done |
+//! | `stage` | names of pushed trees that are not whole |
+//! | `stream`, `counters` | waiting for the server on a thread; what a stream has done |
 //!
 //! Invariants:
-//! 1. What is unpacked here goes through [`Sink`], and has its name when it is whole.
-//! 2. What is unpacked there is in a directory of its own until all of it is whole.
-//! 3. Dropping the future ends the command and the thread that works for it.
+//! 1. A pull writes through [`Sink`]: a file gets its name when it is whole.
+//! 2. A pushed tree is unpacked into a directory of its own until all of it is whole.
+//! 3. Dropping the future ends the command and its thread.
 
-pub mod collect;
-mod far;
+pub mod by_name;
+mod counters;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
 mod large;
 pub mod listing;
 mod member;
 mod pack;
+mod peer;
 mod reader;
 mod receive;
 mod script;
 mod stage;
 mod stream;
-mod tally;
 mod unpack;
 mod writer;
 
@@ -65,118 +65,118 @@ use crate::shell::{Running, Shell};
 use crate::sink::Sink;
 pub use large::BIG_BYTES;
 
-pub use far::{ANSWER_LIMIT, LOGIN_LIMIT};
-use far::{Ended, Far};
-use listing::Left;
+use counters::Counters;
+use listing::SftpLogin;
+pub use peer::{ANSWER_LIMIT, LOGIN_LIMIT};
+use peer::{Ended, Peer};
 use script::{Kind, State};
 use stage::{begin_of_stages, numbered_stage};
 pub use stage::{stage, suits};
 use stream::{Flow, Input, Output};
-use tally::Tally;
 use unpack::{Naming, Unpacker};
 
-/// A round trip from which on one stream is bound by OpenSSH's window of 2 MiB: 400 MB/s.
+/// With a longer round trip OpenSSH's window of 2 MiB bounds one stream: 400 MB/s.
 pub const LONG_ROUND_TRIP: Duration = Duration::from_millis(5);
 
-/// How much of an archive is read at a time.
+/// Bytes of an archive that are read at a time.
 const READ_BYTES: usize = 512 << 10;
 
-/// From this size on what has come of a file is kept when a stream breaks. Less is sooner sent again
-/// than looked at.
+/// From this size on the beginning of a file is kept when a stream breaks. Sending less again is
+/// faster than checking it.
 const LASTING_BYTES: u64 = 4 << 20;
 
-/// How a copy by a stream is made.
+/// How a stream copies.
 #[derive(Clone)]
 pub struct Streaming {
-    /// The far side's shell.
+    /// The server's shell.
     pub shell: Arc<dyn Shell>,
     /// What is copied, and how.
     pub options: Options,
-    /// Whether it is compressed on its way.
+    /// Whether the stream is compressed.
     pub compress: Compress,
-    /// A stream is not wanted where several sessions would be faster.
+    /// Decline where several sessions would be faster.
     pub only_if_fast: bool,
-    /// Counters for whoever watches.
+    /// Counters for the program.
     pub progress: Arc<Progress>,
-    /// Who wants to see each entry.
+    /// Observes each entry.
     pub events: Arc<dyn Events>,
-    /// Where the login of a stream that has not come about is left; without it, it ends.
-    pub spare: Option<Spare>,
-    /// Told once when the far side has answered: the login is over.
+    /// Keeps the login of a declined stream. Without it, that login ends.
+    pub reusable_login: Option<ReusableLogin>,
+    /// Notified once when the server has answered: the login has succeeded.
     pub greeted: Arc<Notify>,
 }
 
-/// The login of a stream that has not come about, as an SFTP session which has not begun yet. Only
-/// where the far side's shell finds the program.
+/// The login of a declined stream, as an SFTP session before its first packet. Only where the
+/// server's shell finds the SFTP server program.
 #[derive(Clone, Default)]
-pub struct Spare {
-    left: Arc<Mutex<Option<Left>>>,
-    /// What is in the way of a push is listed.
+pub struct ReusableLogin {
+    left: Arc<Mutex<Option<SftpLogin>>>,
+    /// The tree that occupies the target of a push is listed.
     lists: bool,
 }
 
-impl Spare {
-    /// One that has a listing, too, of what a push has found in its place.
+impl ReusableLogin {
+    /// A login that also lists the tree that occupies the target of a push.
     #[must_use]
-    pub fn with_listing() -> Spare {
-        Spare { lists: true, ..Spare::default() }
+    pub fn with_listing() -> ReusableLogin {
+        ReusableLogin { lists: true, ..ReusableLogin::default() }
     }
 
-    /// The session, once.
+    /// Returns the session, once.
     #[must_use]
-    pub fn take(&self) -> Option<Left> {
+    pub fn take(&self) -> Option<SftpLogin> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn keep(&self, left: Left) {
+    fn keep(&self, left: SftpLogin) {
         *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
     }
 }
 
-/// From there to here.
+/// A tree, from the server to this machine.
 #[derive(Clone, Debug)]
 pub struct Pull {
-    /// A directory of the far side: absolute, or relative to the login's home.
+    /// A directory at the server: absolute, or relative to the login's home.
     pub directory: Vec<u8>,
-    /// What of it; `None` for all that is in it.
+    /// An entry of it; `None` for its contents.
     pub name: Option<Name>,
-    /// A directory of this machine.
+    /// A local directory.
     pub root: PathBuf,
-    /// The target, relative to that. It must be there.
+    /// The target, relative to `root`. It must exist.
     pub target: RemotePath,
     /// What the source becomes, relative to the target.
     pub to: RemotePath,
-    /// Where the far side is to tell what the source is: what it becomes if it is no directory,
-    /// relative to the root, in the place of `target` and `to`. If it is one, the target is made if
-    /// it is not there.
+    /// If set, the server reports whether the source is a directory. If it is not, this is its path,
+    /// relative to the root, instead of `target` and `to`. If it is, the target is created if it does
+    /// not exist.
     pub unless_directory: Option<RemotePath>,
 }
 
-/// From here to there.
+/// A tree, from this machine to the server.
 #[derive(Clone, Debug)]
 pub struct Push {
-    /// What: a file or directory. A link is followed in none but its last component.
+    /// A file or directory. Links are followed in all components but the last.
     pub path: PathBuf,
-    /// A directory of the far side: absolute, or relative to the login's home.
+    /// A directory at the server: absolute, or relative to the login's home.
     pub directory: Vec<u8>,
-    /// Whether that directory is made if it is not there; the one above it has to be.
+    /// Whether that directory is created if it does not exist; its parent must exist.
     pub may_make: bool,
-    /// What the source becomes in it.
+    /// The source's name in it.
     pub name: Name,
-    /// What it becomes relative to the target, in what is told and for filters.
+    /// The source's path relative to the target, for reports and filters.
     pub to: RemotePath,
 }
 
 /// What a stream is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
-    /// A whole tree, from there.
+    /// Pull a tree.
     Tree,
-    /// What is named, from there.
+    /// Pull single files.
     Names,
-    /// A whole tree, to there.
+    /// Push a tree.
     Push,
-    /// What is named, to there.
+    /// Push single files.
     Files,
 }
 
@@ -193,47 +193,47 @@ impl Use {
 /// How a stream ended.
 #[derive(Clone, Debug)]
 pub enum Streamed {
-    /// All is there.
-    Whole(Streak),
-    /// Some is there, and a [`Run`](crate::Run) has to bring the rest.
-    Partly(Streak),
-    /// Nothing was done, for this reason: for a user, on one line.
+    /// Everything was copied.
+    Whole(StreamOutcome),
+    /// Something was copied, and a [`Run`](crate::Run) has to copy the rest.
+    Partly(StreamOutcome),
+    /// Nothing was copied, for this reason.
     Declined(Declined),
 }
 
 /// Why there was no stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Declined {
-    /// The far side runs no commands; its words.
+    /// The server runs no commands; its message.
     NoShell(String),
-    /// A name has a newline, which not every login shell can be given.
+    /// A name has a newline, which cannot be quoted for every login shell.
     Unquotable,
-    /// It has no tar of GNU's or of libarchive's kind.
+    /// The server has neither GNU tar nor libarchive's tar.
     NoTar,
-    /// The source is not there, or the directory of the target.
+    /// The source, or the directory of the target, does not exist.
     Absent,
-    /// Something has the target's name.
+    /// The target's name is taken.
     Occupied,
-    /// An earlier, interrupted copy has left a part, or another one is at work.
+    /// There is a stage: an earlier copy was interrupted, or another one is in progress.
     Staged {
-        /// What it is called, beside the name.
+        /// The name of the stage, in the same directory.
         stage: Name,
-        /// As [`Streak::in_doubt`].
+        /// As [`StreamOutcome::in_doubt`].
         in_doubt: bool,
     },
-    /// Several sessions bring it faster, with this time from a request to its answer.
+    /// Several sessions are faster, at this round trip.
     Slower(Duration),
-    /// The connection was lost before the stream began.
+    /// The connection was lost before the stream started.
     Lost(String),
-    /// Nobody was let in, and another login would fail as well.
+    /// The login failed, and another one would fail, too.
     NoLogin(String),
 }
 
-/// Why nothing can come to this machine.
+/// Why a pull cannot write to this machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {errno}", place.to_string_lossy().escape_debug())]
 pub struct Unable {
-    /// What could not be opened or made here.
+    /// The path that could not be opened or created.
     pub place: PathBuf,
     /// Why.
     pub errno: Errno,
@@ -241,40 +241,39 @@ pub struct Unable {
 
 /// What a stream has done.
 #[derive(Clone, Debug, Default)]
-pub struct Streak {
-    /// Entries that are at the target.
+pub struct StreamOutcome {
+    /// Entries that were copied.
     pub counts: Counts,
     /// The system refused owners.
     pub owners_refused: bool,
-    /// How it was compressed.
+    /// The compression.
     pub method: Option<Method>,
-    /// Bytes of the stream, on the link.
+    /// Bytes of the stream on the link.
     pub link_bytes: u64,
     /// How long it took.
     pub elapsed: Duration,
-    /// How much of that was spent waiting for the far side or the link.
+    /// The part of that spent waiting for the server or the link.
     pub waited: Duration,
-    /// The rate at which the link brought the first bytes, in bytes a second, where that was looked
-    /// at.
+    /// The rate of the link for the first bytes, in bytes per second, if that was measured.
     pub rate: Option<f64>,
-    /// Why it is not whole, for a log.
+    /// Why it is not whole, for the log.
     pub why: Option<String>,
-    /// It went there, and not here.
+    /// It was a push.
     pub is_push: bool,
-    /// Of a push: the tree has its name, and not that of the stage.
+    /// Of a push: the tree has its final name, and not that of the stage.
     pub placed: bool,
-    /// Of a push: the name that the tree has until it is whole.
+    /// Of a push: the name of the stage.
     pub stage: Option<Name>,
-    /// Of a push that broke: a file in the stage may have size and time of its source, and not all
+    /// Of a push that broke: a file in the stage may have the size and time of its source, but not all
     /// of its content.
     pub in_doubt: bool,
-    /// Of a push that broke: the large file in the midst of which it did, relative to the target, as
-    /// it was then. There is a beginning of it, or nothing.
+    /// Of a push that broke within a large file: that file, relative to the target, with its
+    /// attributes. The stage has a beginning of it, or nothing.
     pub cut: Option<(RemotePath, Attr)>,
 }
 
 impl Streaming {
-    /// Whether a stream can do what the options ask for; if not, because of which.
+    /// The first option that no stream of a whole tree supports, if there is one.
     #[must_use]
     pub fn unsuited(options: &Options) -> Option<&'static str> {
         let reasons = [
@@ -285,29 +284,29 @@ impl Streaming {
         reasons.into_iter().find(|(is, _)| *is).map(|(_, option)| option)
     }
 
-    /// As [`Streaming::unsuited`], of a tree that goes there.
+    /// As [`Streaming::unsuited`], for the push of a tree.
     #[must_use]
     pub fn unsuited_for_tree_push(options: &Options) -> Option<&'static str> {
         options.set_ids.then_some("--keep-setid").or(Streaming::unsuited_for_push(options))
     }
 
-    /// As [`Streaming::unsuited`], of any stream that goes there: the far side's tar unpacks it.
+    /// As [`Streaming::unsuited`], for any push: the server's tar unpacks it.
     #[must_use]
     pub fn unsuited_for_push(options: &Options) -> Option<&'static str> {
         options.fsync.then_some("--fsync")
     }
 
-    /// As [`Streaming::unsuited`], of a stream by names, where a run has compared before.
+    /// As [`Streaming::unsuited`], for a stream by names, where a run has compared before.
     #[must_use]
     pub fn unsuited_for_names(options: &Options) -> Option<&'static str> {
         let reasons = [(options.dry_run, "--dry-run"), (options.verify, "--verify")];
         reasons.into_iter().find(|(is, _)| *is).map(|(_, option)| option)
     }
 
-    /// Brings a tree from there. The target should be empty: a file there is replaced.
+    /// Pulls a tree. The target should be empty: files in it are replaced.
     ///
     /// # Errors
-    /// Where the target cannot be opened or made.
+    /// If the target cannot be opened or created.
     pub async fn pull(&self, pull: &Pull) -> Result<Streamed, Unable> {
         let directory = script::plain_path(&pull.directory);
         let name = match &pull.name {
@@ -319,11 +318,11 @@ impl Streaming {
         let Some(command) = script::pull(&directory, &name, &self.options) else {
             return Ok(Streamed::Declined(Declined::Unquotable));
         };
-        let (far, method) = match self.prepare(&command, Use::Tree).await {
+        let (peer, method) = match self.prepare(&command, Use::Tree).await {
             Ok(prepared) => prepared,
             Err(declined) => return Ok(Streamed::Declined(declined)),
         };
-        let told = pull.unless_directory.as_ref().map(|path| (path, far.greeting.is_directory));
+        let told = pull.unless_directory.as_ref().map(|path| (path, peer.greeting.is_directory));
         let mut made = None;
         let (target, to) = match told {
             Some((path, false)) => (RemotePath::root(), path.clone()),
@@ -333,24 +332,24 @@ impl Streaming {
             }
             None => (pull.target.clone(), pull.to.clone()),
         };
-        let (leash, waiting, flow) = stream::leash();
-        let rate = far.rate;
-        let Running { stdin, stdout, exit } = far.running;
+        let (guard, waiting, flow) = stream::cancellable();
+        let rate = peer.rate;
+        let Running { stdin, stdout, exit } = peer.running;
         let is_directory = told.map(|(_, is_directory)| is_directory);
         let naming = Naming { top: pull.name.clone(), to, is_directory };
         let options = self.options.clone();
-        let mut tally = self.tally();
+        let mut counters = self.counters();
         let began = Instant::now();
         let work = tokio::task::spawn_blocking(move || {
             let input = BufReader::with_capacity(READ_BYTES, Input::new(stdout, waiting));
             let unpacked = compress::decoder(method, input).and_then(|archive| {
                 let archive = BufReader::with_capacity(READ_BYTES, archive);
-                Unpacker::new(&sink, &target, &naming, &options, &mut tally).run(archive)
+                Unpacker::new(&sink, &target, &naming, &options, &mut counters).run(archive)
             });
-            (tally, unpacked)
+            (counters, unpacked)
         });
-        let (tally, unpacked) = joined(work.await).map_err(unable)?;
-        drop(leash);
+        let (counters, unpacked) = joined(work.await).map_err(unable)?;
+        drop(guard);
         let failed = unpacked.err().map(|error| error.to_string());
         if let (Some(_), Some(made)) = (&failed, &made) {
             // Where nothing has come into it: the source may be none that needs it.
@@ -362,13 +361,13 @@ impl Streaming {
             Some(why) => Some(why),
             None => unclean(exit.await),
         };
-        Ok(streamed(tally, ended, (method, rate), &flow, began))
+        Ok(streamed(counters, ended, (method, rate), &flow, began))
     }
 
-    /// Brings a tree there. Until it is whole it has the name of a [`stage`].
+    /// Pushes a tree. Until it is whole it has the name of a [`stage`].
     ///
     /// # Errors
-    /// The system's, where the source's directory cannot be opened; `ENAMETOOLONG`, see [`stage`].
+    /// Those of the system, if the source's directory cannot be opened; `ENAMETOOLONG`, see [`stage`].
     pub async fn push(&self, push: &Push) -> base::Result<Streamed> {
         let stage = stage(&push.name, &self.options)?;
         let directory = script::plain_path(&push.directory);
@@ -378,78 +377,79 @@ impl Streaming {
         let making = script::Making { parent: push.may_make, stage: is_directory };
         let command = script::push(&directory, &names, making, &self.options);
         let Some(command) = command else { return Ok(Streamed::Declined(Declined::Unquotable)) };
-        let (far, method) = match self.prepare_for(&command, Use::Push, Some(push)).await {
+        let (peer, method) = match self.prepare_for(&command, Use::Push, Some(push)).await {
             Ok(prepared) => prepared,
             Err(declined) => return Ok(Streamed::Declined(declined)),
         };
-        let in_doubt = far.greeting.state == State::Ready(Kind::Bsd);
+        let in_doubt = peer.greeting.state == State::Ready(Kind::Bsd);
         let (parent, from) = opened(&push.path)?;
-        let (leash, waiting, flow) = stream::leash();
-        let rate = far.rate;
-        let Running { stdin, stdout, exit } = far.running;
+        let (guard, waiting, flow) = stream::cancellable();
+        let rate = peer.rate;
+        let Running { stdin, stdout, exit } = peer.running;
         let (options, to, top) = (self.options.clone(), push.to.clone(), stage.clone());
-        let mut tally = self.tally();
+        let mut counters = self.counters();
         let began = Instant::now();
         let work = tokio::task::spawn_blocking(move || {
             let output = Output { stream: stdin, waiting };
-            let packed = pack(output, (method, rate), &options, &mut tally, |packer| {
+            let packed = pack(output, (method, rate), &options, &mut counters, |packer| {
                 packer.pack(parent.as_fd(), &from, top.as_bytes(), &to)?;
                 Ok([top.as_bytes(), script::MARK].concat())
             });
-            (tally, packed)
+            (counters, packed)
         });
-        let (tally, packed) = joined(work.await)?;
-        drop(leash);
+        let (counters, packed) = joined(work.await)?;
+        drop(guard);
         let stdin: Box<dyn tokio::io::AsyncWrite + Send + Unpin> = Box::new(tokio::io::sink());
         let mut running = Running { stdin, stdout, exit };
-        let said = far::line(&mut running).await.unwrap_or_default();
+        let said = peer::line(&mut running).await.unwrap_or_default();
         let ended = match packed {
             Err(error) => Some(error.to_string()),
             Ok(()) if said == b"done" => None,
-            Ok(()) => Some(far::farewell(running).await.why()),
+            Ok(()) => Some(peer::close_reason(running).await.why()),
         };
-        Ok(match streamed(tally, ended, (method, rate), &flow, began) {
-            Streamed::Partly(streak) => {
-                let in_doubt = in_doubt && !streak.placed;
+        Ok(match streamed(counters, ended, (method, rate), &flow, began) {
+            Streamed::Partly(done) => {
+                let in_doubt = in_doubt && !done.placed;
                 let stage = Some(stage);
-                Streamed::Partly(Streak { is_push: true, in_doubt, stage, ..streak })
+                Streamed::Partly(StreamOutcome { is_push: true, in_doubt, stage, ..done })
             }
-            Streamed::Whole(streak) => Streamed::Whole(Streak { is_push: true, ..streak }),
+            Streamed::Whole(done) => Streamed::Whole(StreamOutcome { is_push: true, ..done }),
             declined => declined,
         })
     }
 
-    /// The far side, at the point at which the archive begins.
-    async fn prepare(&self, command: &[u8], to: Use) -> Result<(Far, Option<Method>), Declined> {
+    /// Talks to the server up to the start of the archive.
+    async fn prepare(&self, command: &[u8], to: Use) -> Result<(Peer, Option<Method>), Declined> {
         self.prepare_for(command, to, None).await
     }
 
-    /// As [`Streaming::prepare`], perhaps for a tree that is to go there.
+    /// As [`Streaming::prepare`], with the tree if one is pushed.
     async fn prepare_for(
         &self,
         command: &[u8],
         to: Use,
         push: Option<&Push>,
-    ) -> Result<(Far, Option<Method>), Declined> {
+    ) -> Result<(Peer, Option<Method>), Declined> {
         let talk = async {
-            let lists = to == Use::Push && self.spare.as_ref().is_some_and(|spare| spare.lists);
+            let lists = to == Use::Push
+                && self.reusable_login.as_ref().is_some_and(|reusable_login| reusable_login.lists);
             let words = if lists { script::LIST } else { script::HELLO };
-            let mut far = Far::greet(&*self.shell, command, words).await?;
+            let mut peer = Peer::greet(&*self.shell, command, words).await?;
             self.greeted.notify_one();
-            if let Some(declined) = self.unfit(&mut far, to, push).await? {
+            if let Some(declined) = self.unfit(&mut peer, to, push).await? {
                 let is_listed = lists && declined == Declined::Occupied;
-                self.leave(far, is_listed).await;
+                self.leave(peer, is_listed).await;
                 return Ok(Err(declined));
             }
             // Here only one of them has a fast enough library to compress.
             if self.only_if_fast && to.is_of_names() {
-                far.measure_round_trip().await?;
+                peer.measure_round_trip().await?;
             }
             let is_push = to.is_outward();
-            far.greeting.methods.retain(|method| !is_push || *method == Method::Gzip);
-            let method = far.method(self.compress, !is_push).await?;
-            far.begin(method).await?;
-            Ok::<_, Ended>(Ok((far, method)))
+            peer.greeting.methods.retain(|method| !is_push || *method == Method::Gzip);
+            let method = peer.method(self.compress, !is_push).await?;
+            peer.begin(method).await?;
+            Ok::<_, Ended>(Ok((peer, method)))
         };
         match talk.await {
             Ok(prepared) => prepared,
@@ -459,20 +459,20 @@ impl Streaming {
         }
     }
 
-    /// Why there is to be no stream.
+    /// Why this stream is declined.
     async fn unfit(
         &self,
-        far: &mut Far,
+        peer: &mut Peer,
         to: Use,
         push: Option<&Push>,
     ) -> Result<Option<Declined>, Ended> {
-        let declined = match far.greeting.state {
+        let declined = match peer.greeting.state {
             State::Ready(_) => None,
             State::NoTar | State::Bare => Some(Declined::NoTar),
             State::Absent => Some(Declined::Absent),
             State::There => Some(Declined::Occupied),
             State::Staged(kind) => {
-                let stage = push.zip(far.greeting.stage.as_deref());
+                let stage = push.zip(peer.greeting.stage.as_deref());
                 let stage = stage.and_then(|(it, number)| numbered_stage(&it.name, number).ok());
                 let in_doubt = kind == Kind::Bsd;
                 stage.map(|stage| Declined::Staged { stage, in_doubt })
@@ -489,17 +489,17 @@ impl Streaming {
         {
             return Ok(declined);
         }
-        let is_one_file = to == Use::Tree && !far.greeting.is_directory;
-        if is_one_file && !far.greeting.is_big {
+        let is_one_file = to == Use::Tree && !peer.greeting.is_directory;
+        if is_one_file && !peer.greeting.is_big {
             return Ok(None);
         }
-        let round_trip = far.measure_round_trip().await?;
+        let round_trip = peer.measure_round_trip().await?;
         if round_trip <= LONG_ROUND_TRIP {
             return Ok(None);
         }
         let has_big_files = match push {
             None if is_one_file => true,
-            None => far.has_big_files().await?,
+            None => peer.has_big_files().await?,
             Some(push) => {
                 let (path, name) = (push.path.clone(), push.to.clone());
                 let options = self.options.clone();
@@ -510,31 +510,34 @@ impl Streaming {
         Ok(has_big_files.then_some(Declined::Slower(round_trip)))
     }
 
-    /// Leaves the login of a far side that is not needed; what is there may be listed before.
-    async fn leave(&self, mut far: Far, is_listed: bool) {
-        let Some(spare) = self.spare.as_ref().filter(|_| far.greeting.has_sftp) else { return };
+    /// Keeps the login of a declined stream; it may list the target before.
+    async fn leave(&self, mut peer: Peer, is_listed: bool) {
+        let Some(reusable_login) = self.reusable_login.as_ref().filter(|_| peer.greeting.has_sftp)
+        else {
+            return;
+        };
         let left = async {
-            far.serve().await?;
+            peer.serve().await?;
             let listing = match is_listed {
-                true => listing::read(&mut far.running, listing::limit(&self.options)).await?,
+                true => listing::read(&mut peer.running, listing::limit(&self.options)).await?,
                 false => None,
             };
-            Ok::<_, Ended>(Left { running: far.running, listing })
+            Ok::<_, Ended>(SftpLogin { running: peer.running, listing })
         };
         match left.await {
-            Ok(left) => spare.keep(left),
+            Ok(left) => reusable_login.keep(left),
             Err(ended) => {
                 tracing::debug!("the login of the stream is not used: {}", ended.why());
             }
         }
     }
 
-    fn tally(&self) -> Tally {
-        Tally::new(self.progress.clone(), self.events.clone())
+    fn counters(&self) -> Counters {
+        Counters::new(self.progress.clone(), self.events.clone())
     }
 }
 
-/// Makes a directory that may be there already; its path, if it was not.
+/// Creates a directory that may exist; its path, if it did not.
 fn make_directory(root: &std::path::Path, path: &RemotePath) -> Result<Option<PathBuf>, Unable> {
     use std::os::unix::ffi::OsStrExt;
     let place = root.join(std::ffi::OsStr::from_bytes(path.as_bytes()));
@@ -547,23 +550,23 @@ fn make_directory(root: &std::path::Path, path: &RemotePath) -> Result<Option<Pa
     }
 }
 
-/// Packs what `trees` packs; its value is the path of the mark.
+/// Packs the members that `trees` adds, which returns the path of the mark.
 fn pack(
     output: Output,
     (method, rate): (Option<Method>, Option<f64>),
     options: &Options,
-    tally: &mut Tally,
+    counters: &mut Counters,
     trees: impl FnOnce(&mut pack::Packer<'_, Encoder<Output>>) -> io::Result<Vec<u8>>,
 ) -> io::Result<()> {
     let encoder = Encoder::new(method.is_some(), output, rate);
-    let mut packer = pack::Packer::new(encoder, options, tally);
+    let mut packer = pack::Packer::new(encoder, options, counters);
     let mark = trees(&mut packer)?;
     let mut output = packer.finish(&mark)?.finish()?;
     output.flush()
 }
 
-/// The directory that a path is in, and its last name; of a directory that has no other name than
-/// `.` or `..`, itself.
+/// Opens the parent directory of a path, and returns it with the last name; for `.` and `..` the
+/// directory itself, with `.`.
 fn opened(path: &std::path::Path) -> base::Result<(std::os::fd::OwnedFd, Vec<u8>)> {
     use std::os::unix::ffi::OsStrExt;
     let (directory, name) = match (path.parent(), path.file_name()) {
@@ -585,7 +588,7 @@ fn joined<T>(work: Result<T, tokio::task::JoinError>) -> base::Result<T> {
     })
 }
 
-/// Why a command's end is not the one that is wanted.
+/// Why a command did not end successfully.
 fn unclean(exit: Result<crate::shell::Exit, crate::shell::ShellError>) -> Option<String> {
     match exit {
         Ok(exit) if exit.status == Some(0) => None,
@@ -595,18 +598,19 @@ fn unclean(exit: Result<crate::shell::Exit, crate::shell::ShellError>) -> Option
 }
 
 fn streamed(
-    tally: Tally,
+    counters: Counters,
     ended: Option<String>,
     (method, rate): (Option<Method>, Option<f64>),
     flow: &Flow,
     began: Instant,
 ) -> Streamed {
     let placed = ended.is_none();
-    let is_whole = placed && tally.missed == 0;
-    let why = ended.or_else(|| (tally.missed > 0).then(|| format!("{} missed", tally.missed)));
-    let streak = Streak {
-        counts: tally.counts,
-        owners_refused: tally.owners_refused,
+    let is_whole = placed && counters.missed == 0;
+    let why =
+        ended.or_else(|| (counters.missed > 0).then(|| format!("{} missed", counters.missed)));
+    let done = StreamOutcome {
+        counts: counters.counts,
+        owners_refused: counters.owners_refused,
         method,
         link_bytes: flow.bytes(),
         elapsed: began.elapsed(),
@@ -617,14 +621,14 @@ fn streamed(
         placed,
         stage: None,
         in_doubt: false,
-        cut: tally.sending.filter(|(_, attr)| attr.size >= LASTING_BYTES),
+        cut: counters.sending.filter(|(_, attr)| attr.size >= LASTING_BYTES),
     };
-    if is_whole { Streamed::Whole(streak) } else { Streamed::Partly(streak) }
+    if is_whole { Streamed::Whole(done) } else { Streamed::Partly(done) }
 }
 
-impl Streak {
-    /// The outcome of both, where a run has brought what the stream has missed: what the run found
-    /// unchanged is what the stream has copied.
+impl StreamOutcome {
+    /// The outcome of both, if a run has copied what the stream has missed: what the run found unchanged
+    /// was copied by the stream.
     #[must_use]
     pub fn followed_by(&self, run: Outcome) -> Outcome {
         let (mine, mut counts) = (self.counts, run.counts);
@@ -655,7 +659,7 @@ impl Streak {
         }
     }
 
-    /// How long was waited for the source, and for the target.
+    /// Time spent waiting for the source, and for the target.
     fn waits(&self) -> (Duration, Duration) {
         match self.is_push {
             true => (Duration::ZERO, self.waited),

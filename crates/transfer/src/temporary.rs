@@ -2,29 +2,28 @@
 //!
 //! `.NAME.sshoal-TTTTTTTTTTTTSSMMMMMMNNNNNNNNNNNN`, all digits hexadecimal:
 //!
-//! | part | what |
+//! | part | meaning |
 //! |---|---|
 //! | `NAME` | the file's own name; a long one is cut, and ends with a digest of the whole name |
-//! | `T` | the tag of what is copied: name, size and second of last change |
+//! | `T` | the tag of the version: name, size and second of last change |
 //! | `S` | the span |
-//! | `M` | the run of the machine that it was written in ([`MachineRun`]) |
+//! | `M` | the boot of the machine in which it was written ([`MachineRun`]) |
 //! | `N` | a number that no other temporary file has |
 //!
-//! The last one makes a temporary file the property of one run. Another run continues it only after
-//! it has renamed it to a name of its own: the rename is atomic, and the run that began the file
-//! finds its name gone, and never gives the final name to what it does not own.
+//! The number makes a temporary file the property of one run. Another run continues it only after it has
+//! renamed it to a name of its own: the rename is atomic. The run that created the file finds that its
+//! name is gone, and never gives the final name to a file that it does not own.
 //!
-//! The **span** is what makes an interrupted copy safe to continue without a record beside it.
-//! Pieces of a large file arrive out of order, so a file of N bytes may have holes; but no piece is
-//! sent that lies further than 2^span bytes behind the first byte which has not been acknowledged.
-//! So everything more than 2^span bytes before the end is there. Span 0 says that the file was
-//! never meant to be continued; [`SPAN_OF_STREAM`] that it came in a stream by names. The rule holds
-//! as well where a run that was taken for dead goes on writing: what two runs write of one version
-//! is the same, and neither cuts it.
+//! The **span** makes an interrupted copy safe to continue without any other record. Pieces of a large
+//! file arrive out of order, so a file of N bytes may have holes. But no piece is sent that lies further
+//! than 2^span bytes after the first byte which has not been acknowledged. So everything more than
+//! 2^span bytes before the end is present. Span 0 means that the file is never continued;
+//! [`SPAN_OF_STREAM`] means that it was written by a stream by names. The rule also holds where a run
+//! that was taken for dead goes on writing: two runs write the same bytes of one version, and neither
+//! truncates the file.
 //!
-//! The tag makes what was begun of another version of the file have another name. A loss of power
-//! may leave holes anywhere: what was written in another run of the machine is not relied on by its
-//! length.
+//! The tag gives temporary files of other versions other names. A loss of power may leave holes
+//! anywhere: the length of a file that was written in another boot of the machine proves nothing.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
@@ -46,7 +45,7 @@ const NUMBER_DIGITS: usize = 12;
 /// All of them.
 pub(crate) const DIGITS: usize = TAG_DIGITS + MACHINE_DIGITS + NUMBER_DIGITS;
 
-/// Longest name in bytes; nearly all file systems have this limit.
+/// Limit of a name, in bytes, of nearly all file systems.
 const NAME_MAX: usize = 255;
 
 /// Longest part of the file's own name.
@@ -62,10 +61,10 @@ pub const SPAN_IN_ORDER: u8 = 20;
 /// The span of what another machine's tar writes. Nothing of it is relied on.
 pub const SPAN_OF_STREAM: u8 = 0xff;
 
-/// Largest span that is believed: nobody sends so far ahead.
+/// The largest valid span: no run sends that far ahead.
 const SPAN_MAX: u8 = 40;
 
-/// A run of a machine, from its start to its end: 24 bits of a digest of what tells it from others.
+/// One boot of a machine: 24 bits of a digest of its identification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineRun(u32);
 
@@ -102,7 +101,7 @@ impl MachineRun {
     }
 }
 
-/// What there is of a file from an earlier run, or of another one that is at work.
+/// A temporary file of an earlier run, or of another one in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partial {
     /// Its temporary name.

@@ -1,13 +1,12 @@
-//! What a server's listings leave out since it cannot look at it.
+//! Entries that a server cannot `lstat` and omits from its listings.
 //!
-//! OpenSSH's server lists what `lstat` tells of a directory's entries, and leaves out those for which
-//! it fails: the mount point of a FUSE file system that has died or is another user's, a stale handle
-//! of NFS, a bad inode. SFTP gives no sign of that. A `find` of the server, which looks at each entry
-//! too, complains of them. So where a shell is there, a source whose directories are listed over SFTP
-//! is gone through by one more command, and what that complains of is a problem of the run.
+//! OpenSSH's server lists the entries of a directory with what `lstat` returns, and omits those for which
+//! it fails: the mount point of a FUSE file system that has died or belongs to another user, a stale NFS
+//! handle, a bad inode. SFTP does not report that. A `find` at the server that calls `lstat` on each
+//! entry does. So where there is a shell, one more command walks each source whose directories are
+//! listed over SFTP, and each of its error messages is a problem of the run.
 //!
-//! It does not have to succeed: without it, nothing is known, and `deletion` asks
-//! for each name by itself.
+//! The command may fail: then nothing is known, and `deletion` queries each name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,34 +19,34 @@ use tokio::io::AsyncReadExt;
 use crate::job::below;
 use crate::outcome::Problem;
 use crate::run::Core;
-use crate::shell::{Running, Shell};
+use crate::shell::{Running, Shell, unescape};
 
-/// Longest answer that is read, in bytes: some thousand complaints.
+/// Limit of the answer, in bytes: some thousand messages.
 const ANSWER_BYTES: u64 = 256 << 10;
 
-/// How long is waited for the command when the run has nothing else to do, at least.
+/// Minimum wait for the command when the run has nothing else to do.
 const SHORT_WAIT: Duration = Duration::from_secs(10);
 
-/// The same, at most. In between it is as long as the run has taken.
+/// Maximum wait for the command. Between the two the wait is as long as the run has taken.
 const LONG_WAIT: Duration = Duration::from_secs(300);
 
-/// Something of which the server has complained.
+/// An error message of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complaint {
-    /// In the remote; `None` where the words do not tell.
+    /// The path in the remote; `None` if the message does not contain it.
     pub path: Option<RemotePath>,
-    /// Why, or all that was said.
+    /// The reason, or the whole message.
     pub words: String,
 }
 
-/// Who can tell what of a tree cannot be looked at.
+/// Reports the entries of a tree that the server cannot `lstat`.
 #[async_trait]
 pub trait Unseen: Send + Sync + 'static {
-    /// What there is below `top`; `None` where nothing is known.
+    /// The messages for entries below `top`; `None` if nothing is known.
     async fn below(&self, top: &RemotePath) -> Option<Vec<Complaint>>;
 }
 
-/// By a `find` of the far side.
+/// Runs `find` at the server.
 pub struct ShellFind {
     shell: Arc<dyn Shell>,
     root: Vec<u8>,
@@ -55,8 +54,8 @@ pub struct ShellFind {
 }
 
 impl ShellFind {
-    /// For a remote whose root is the directory `root` of the far side's shell: absolute, or relative
-    /// to where its commands begin.
+    /// For a remote whose root is the directory `root` of the server's shell: absolute, or relative to
+    /// the directory where its commands start.
     #[must_use]
     pub fn new(shell: Arc<dyn Shell>, root: Vec<u8>, one_file_system: bool) -> ShellFind {
         ShellFind { shell, root, one_file_system }
@@ -66,7 +65,7 @@ impl ShellFind {
         let dots = if self.root.starts_with(b"/") { &b""[..] } else { b"./" };
         let (root, top) = ([dots, &self.root].concat(), [b"./", top.as_bytes()].concat());
         let stay = if self.one_file_system { "-xdev " } else { "" };
-        // No file is shorter than nothing; to know that, each is looked at.
+        // No size is below zero, but the test makes `find` call `lstat` on each entry.
         let script = format!(
             "cd -- \"$1\" || exit 3; LC_ALL=C; export LC_ALL; \
              find \"$2\" {stay}-size -0c 2>&1 >/dev/null </dev/null; echo \"end $?\""
@@ -98,8 +97,8 @@ impl Unseen for ShellFind {
     }
 }
 
-/// The lines of `find`, whose names begin with `top`, and how it ended; `None` where there was no
-/// `find`, or where it did not come to its end.
+/// Parses the lines of `find`, whose names begin with `top`, and its exit status; `None` if there was
+/// no `find`, or it was cut off.
 fn parse(answer: &[u8], top: &[u8]) -> Option<Vec<Complaint>> {
     let mut lines: Vec<&[u8]> = answer.split(|byte| *byte == b'\n').collect();
     // Behind the last newline is nothing, unless the answer was cut off.
@@ -119,7 +118,8 @@ fn parse(answer: &[u8], top: &[u8]) -> Option<Vec<Complaint>> {
     )
 }
 
-/// One line: `find: 'NAME': REASON` of GNU's, with escapes in the name; of others without quotes.
+/// Parses one line: `find: 'NAME': REASON` of GNU find, with escapes in the name; others print no
+/// quotes.
 fn complaint(line: &[u8], top: &[u8]) -> Complaint {
     let told = || {
         let rest = line.strip_prefix(b"find: ")?;
@@ -141,39 +141,8 @@ fn complaint(line: &[u8], top: &[u8]) -> Complaint {
     }
 }
 
-/// The name that GNU's quoting of the C locale stands for.
-fn unescape(name: &[u8]) -> Option<Vec<u8>> {
-    let mut bytes = name.iter().copied().peekable();
-    let mut plain = Vec::with_capacity(name.len());
-    while let Some(byte) = bytes.next() {
-        if byte != b'\\' {
-            plain.push(byte);
-            continue;
-        }
-        plain.push(match bytes.next()? {
-            b'a' => 7,
-            b'b' => 8,
-            b't' => b'\t',
-            b'n' => b'\n',
-            b'v' => 11,
-            b'f' => 12,
-            b'r' => b'\r',
-            first @ b'0'..=b'3' => {
-                let mut value = first - b'0';
-                for _ in 0..2 {
-                    let digit = bytes.next_if(|byte| (b'0'..=b'7').contains(byte))?;
-                    value = value << 3 | (digit - b'0');
-                }
-                value
-            }
-            byte => byte,
-        });
-    }
-    Some(plain)
-}
-
-/// Notes as problems what the sources could not look at, as far as that is known and nothing else has
-/// told of it. `asked`: by the number of a source, what is being asked of it.
+/// Adds a problem for each entry that a source cannot `lstat`, if that is known and not reported yet.
+/// `asked`: the queries in flight, by the number of the source.
 pub(crate) async fn report(core: &Arc<Core>, asked: Vec<(usize, Asked)>) {
     let wait = core.elapsed().clamp(SHORT_WAIT, LONG_WAIT);
     for (source, asked) in asked {
@@ -196,7 +165,7 @@ pub(crate) async fn report(core: &Arc<Core>, asked: Vec<(usize, Asked)>) {
     }
 }
 
-/// What is being asked of a source.
+/// The query of a source.
 pub(crate) type Asked = std::pin::Pin<Box<dyn Future<Output = Option<Vec<Complaint>>> + Send>>;
 
 async fn note(core: &Core, source: usize, complaint: Complaint) {

@@ -25,6 +25,7 @@ use cache::DigestSource;
 use ssh::{Diagnosis, Reader, Writer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
+use transfer::digest::lines;
 
 use crate::connector::SshConnector;
 use crate::report::{Problem, printable};
@@ -273,32 +274,22 @@ fn script(command: &str, directory: &str) -> Option<String> {
     Some(format!("exec env LC_ALL=C /bin/sh -c {}", quoted(&shell)?))
 }
 
-/// What lines of `sha256sum` tell of `paths`.
+/// The digests of `paths` that the command has printed.
 fn parse(answer: &[u8], kind: DigestKind, paths: &[RemotePath]) -> Vec<Option<Bytes>> {
     let len = match kind {
         DigestKind::Md5 => 16,
         DigestKind::Sha1 => 20,
         DigestKind::Sha256 | DigestKind::Blake3 => 32,
     };
-    let mut told: HashMap<&[u8], Bytes> = HashMap::new();
-    // A line that begins with a backslash has an escaped name, which is of none that is asked for
-    // as it stands; so such a file has no digest.
-    for line in answer.split(|byte| *byte == b'\n') {
-        let Some((digits, rest)) = line.split_at_checked(2 * len) else { continue };
-        let name = rest.strip_prefix(b"  ").or(rest.strip_prefix(b" *"));
-        let name = name.map(|name| name.strip_prefix(b"./").unwrap_or(name));
-        if let Some((digest, name)) = unhex(digits).zip(name) {
-            told.insert(name, digest);
-        }
-    }
+    // A file whose name is shown with escapes has no digest.
+    let digests: HashMap<Vec<u8>, Bytes> = lines::parse(answer, len)
+        .filter(|line| !line.is_escaped)
+        .map(|line| {
+            (line.name.strip_prefix(b"./").unwrap_or(&line.name).to_vec(), line.digest.into())
+        })
+        .collect();
     let directory = directory(paths);
-    paths.iter().map(|path| told.get(name_in(&directory, path)).cloned()).collect()
-}
-
-fn unhex(digits: &[u8]) -> Option<Bytes> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|value| value as u8);
-    let byte = |pair: &[u8]| Some(digit(pair[0])? << 4 | digit(pair[1])?);
-    digits.chunks_exact(2).map(byte).collect()
+    paths.iter().map(|path| digests.get(name_in(&directory, path)).cloned()).collect()
 }
 
 /// Body of a fuzz target: any bytes as what a command has answered. A digest has the length of its

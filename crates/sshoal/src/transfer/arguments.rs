@@ -6,12 +6,13 @@ use std::path::PathBuf;
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, ValueEnum};
+use transfer::strategy;
 use transfer::tar::{Compress, Method};
 use transfer::{Filter, Options, Owners, Xattrs};
 
 use crate::report::{Problem, printable};
 
-/// Behind the help of `pull`.
+/// The end of the help of `pull`.
 pub const PULL_EXAMPLES: &str = "\
 Examples:
   sshoal pull host:project .                     copy directory project to ./project
@@ -23,7 +24,7 @@ Examples:
 Exit status: 0 success, 1 some entries failed, 2 wrong command line, 3 the copy could not start or
 the connection was lost permanently, 130 interrupted. See docs/transfer.md.";
 
-/// Behind the help of `push`.
+/// The end of the help of `push`.
 pub const PUSH_EXAMPLES: &str = "\
 Examples:
   sshoal push project host:backup                copy directory project to backup/project
@@ -34,7 +35,7 @@ Examples:
 Exit status: 0 success, 1 some entries failed, 2 wrong command line, 3 the copy could not start or
 the connection was lost permanently, 130 interrupted. See docs/transfer.md.";
 
-/// Options of both, as clap reads them.
+/// Options of both commands, as clap parses them.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Sources, then the target. A trailing slash on a source copies the directory's contents
@@ -44,7 +45,7 @@ pub struct Arguments {
     /// How to copy
     #[arg(long, value_enum, default_value_t = Engine::Auto, help_heading = "How")]
     pub engine: Engine,
-    /// Compress a stream: auto, never, zstd or gzip
+    /// Compress streams: auto, never, zstd or gzip
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = compress,
         help_heading = "How")]
     pub compress: Compress,
@@ -119,7 +120,7 @@ pub struct Arguments {
     /// Only update files that exist at the target
     #[arg(long, help_heading = "What is copied")]
     pub existing: bool,
-    /// Stay on the source's file system
+    /// Do not enter other file systems
     #[arg(short = 'x', long, help_heading = "What is copied")]
     pub one_file_system: bool,
     /// Delete entries at the target that the sources do not have, after copying
@@ -183,11 +184,21 @@ pub enum Engine {
     Sftp,
 }
 
+impl From<Engine> for strategy::Engine {
+    fn from(engine: Engine) -> strategy::Engine {
+        match engine {
+            Engine::Auto => strategy::Engine::Auto,
+            Engine::Tar => strategy::Engine::Tar,
+            Engine::Sftp => strategy::Engine::Sftp,
+        }
+    }
+}
+
 /// Patterns in the order in which they were given.
 #[derive(Clone, Debug, Default)]
 pub struct Rules(Vec<(Rule, OsString)>);
 
-/// What a pattern is for.
+/// The kind of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     Exclude,
@@ -240,7 +251,7 @@ impl Args for Rules {
 }
 
 impl Rules {
-    /// Whether nothing is left out.
+    /// Whether there are no patterns.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -284,7 +295,7 @@ fn ids(text: &str) -> Result<(u32, u32), String> {
 }
 
 impl Arguments {
-    /// What is to be copied, and how. `may_own`: whether the target's side may give files away.
+    /// What is copied, and how. `may_own`: whether the user at the target may set owners.
     pub fn transfer_options(&self, may_own: bool) -> Result<Options, Problem> {
         let map = |pairs: &[(u32, u32)]| pairs.iter().copied().collect::<HashMap<_, _>>();
         let is_mapped = self.maps_owners();
@@ -319,7 +330,7 @@ impl Arguments {
         })
     }
 
-    /// An option of rsync for which this program has another word, or none.
+    /// An option of rsync that has another name in this program, or none.
     pub fn refused(&self) -> Option<Problem> {
         let rsh = self.rsh.as_ref().map(|command| {
             let hint = format!(
@@ -337,12 +348,12 @@ impl Arguments {
         rsh.or_else(limit)
     }
 
-    /// Whether the user maps owners, or expects them to be kept.
+    /// Whether the user maps owners.
     pub fn maps_owners(&self) -> bool {
         !self.uid_map.is_empty() || !self.gid_map.is_empty()
     }
 
-    /// What ssh is given, in the words of the command line that mounts.
+    /// The options for ssh, as words of the command line of a mount.
     pub fn ssh_words(&self) -> Vec<OsString> {
         let mut words = Vec::new();
         let mut pair = |flag: &str, value: &OsString| {

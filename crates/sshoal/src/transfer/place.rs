@@ -1,54 +1,15 @@
-//! What operands mean: where a copy begins, and what it becomes.
-//!
-//! As in rsync: a source with a slash at its end is what is in the directory, one without is the
-//! directory itself. Pure.
+//! Operands of a copy: which are at a server, and where there.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
 
-use base::Name;
+use transfer::strategy::place::{Place, RemotePlace};
 
 use crate::report::{Problem, printable};
 use crate::sources::{self, Origin, SourceSpec};
 
-/// A place: a directory, and an entry of it, or all that is in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Empty for the home directory of a login.
-    pub directory: Vec<u8>,
-    /// `None` for what is in the directory.
-    pub name: Option<Name>,
-}
-
-impl Place {
-    /// Splits a path as a user writes it.
-    pub fn of(path: &[u8]) -> Place {
-        let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        match Name::new(last) {
-            // Empty, `.` or `..`
-            Err(_) => Place { directory: path.to_vec(), name: None },
-            Ok(name) => {
-                let above = &path[..path.len() - last.len()];
-                Place { directory: without_slashes(above).to_vec(), name: Some(name) }
-            }
-        }
-    }
-
-    /// The same entry, whether or not a slash stood behind it.
-    pub fn of_target(path: &[u8]) -> Place {
-        Place::of(without_slashes(path))
-    }
-}
-
-/// Without slashes at the end, but for the root.
-fn without_slashes(path: &[u8]) -> &[u8] {
-    let end = path.iter().rposition(|byte| *byte != b'/').map_or(path.len().min(1), |at| at + 1);
-    &path[..end]
-}
-
-/// A path on another machine, relative to the home directory where a shell would take it so: not
-/// all that it is given to is a shell.
+/// A path at a server, relative to the home directory where a shell would take it so: not every
+/// program that gets the path is a shell.
 fn in_home(path: &[u8]) -> &[u8] {
     let below = match path {
         b"~" => b"",
@@ -58,18 +19,18 @@ fn in_home(path: &[u8]) -> &[u8] {
     if below.len() < path.len() { &below[begin..] } else { path }
 }
 
-/// A source or target on other machines.
+/// A source or target at a server.
 #[derive(Clone, Debug)]
-pub struct FarPlace {
-    /// The whole, with the directory as it was written.
+pub struct RemoteOperand {
+    /// The whole, with the path as the user wrote it.
     pub spec: SourceSpec,
-    /// Its directory, taken apart.
+    /// The path, split.
     pub place: Place,
 }
 
-impl FarPlace {
+impl RemoteOperand {
     /// Reads `host:path`.
-    pub fn parse(word: &OsStr, is_target: bool) -> Result<FarPlace, Problem> {
+    pub fn parse(word: &OsStr, is_target: bool) -> Result<RemoteOperand, Problem> {
         let about = || format!("'{}'", printable(word));
         let spec = sources::parse(word)?;
         if spec.wants_union() {
@@ -79,80 +40,49 @@ impl FarPlace {
         }
         let path = match &spec.origin {
             Origin::Hosts { directory, .. } => in_home(directory).to_vec(),
-            // The grammar takes a slash at its end away.
+            // The grammar removes a slash at the end.
             Origin::Local(path) if word.as_bytes().ends_with(b"/") => {
                 [path.as_os_str().as_bytes(), b"/"].concat()
             }
             Origin::Local(path) => path.as_os_str().as_bytes().to_vec(),
         };
         let place = if is_target { Place::of_target(&path) } else { Place::of(&path) };
-        Ok(FarPlace { spec, place })
+        Ok(RemoteOperand { spec, place })
     }
 
-    /// The source with another directory.
-    pub fn spec_at(&self, directory: &[u8]) -> SourceSpec {
+    /// The source whose root is the directory of the place.
+    pub fn in_directory(&self) -> SourceSpec {
         let mut spec = self.spec.clone();
+        let wanted = self.place.directory.clone();
         match &mut spec.origin {
-            Origin::Hosts { directory: there, .. } => *there = directory.to_vec(),
-            Origin::Local(path) => *path = OsString::from_vec(directory.to_vec()).into(),
+            Origin::Hosts { directory, .. } => *directory = wanted,
+            Origin::Local(path) => *path = OsString::from_vec(wanted).into(),
         }
         spec
     }
 }
 
+impl From<&RemoteOperand> for RemotePlace {
+    fn from(operand: &RemoteOperand) -> RemotePlace {
+        RemotePlace {
+            title: operand.spec.name.clone(),
+            gateways: operand.spec.gateways().iter().map(ToString::to_string).collect(),
+            place: operand.place.clone(),
+        }
+    }
+}
+
 /// Whether an operand names another machine.
-pub fn is_far(word: &OsStr) -> bool {
+pub fn is_remote(word: &OsStr) -> bool {
     let bytes = word.as_bytes();
     let end = bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len());
     bytes[..end].contains(&b':')
 }
 
-/// A directory of this machine and an entry of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NearPlace {
-    /// Never empty.
-    pub directory: PathBuf,
-    /// `None` for what is in the directory.
-    pub name: Option<Name>,
-}
-
-impl NearPlace {
-    /// Splits a path as a user writes it.
-    pub fn of(path: &OsStr) -> NearPlace {
-        NearPlace::from(Place::of(path.as_bytes()))
-    }
-
-    /// Of a target: what is there already is a directory for what comes, and something else is
-    /// not.
-    pub fn of_target(path: &OsStr) -> NearPlace {
-        if Path::new(path).is_dir() {
-            return NearPlace { directory: path.into(), name: None };
-        }
-        NearPlace::from(Place::of_target(path.as_bytes()))
-    }
-
-    /// The path.
-    pub fn path(&self) -> PathBuf {
-        match &self.name {
-            Some(name) => self.directory.join(OsStr::from_bytes(name.as_bytes())),
-            None => self.directory.clone(),
-        }
-    }
-}
-
-impl From<Place> for NearPlace {
-    fn from(place: Place) -> NearPlace {
-        let directory = match place.directory.is_empty() {
-            true => PathBuf::from("."),
-            false => OsString::from_vec(place.directory).into(),
-        };
-        NearPlace { directory, name: place.name }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Name;
 
     #[test]
     fn a_tilde_is_the_home_directory() {
@@ -166,8 +96,8 @@ mod tests {
             ("h:/~/a", place("/~", Some("a"))),
         ];
         for (word, wanted) in cases {
-            let far = FarPlace::parse(OsStr::new(word), false).unwrap();
-            assert_eq!(far.place, wanted, "{word}");
+            let operand = RemoteOperand::parse(OsStr::new(word), false).unwrap();
+            assert_eq!(operand.place, wanted, "{word}");
         }
     }
 
@@ -177,38 +107,16 @@ mod tests {
     }
 
     #[test]
-    fn a_slash_means_what_is_in_it() {
-        for (path, directory, name) in [
-            ("", "", None),
-            ("a", "", Some("a")),
-            ("a/b", "a", Some("b")),
-            ("a/b/", "a/b/", None),
-            ("/a", "/", Some("a")),
-            ("/", "/", None),
-            ("a/..", "a/..", None),
-            (".", ".", None),
-            ("a//b", "a", Some("b")),
-        ] {
-            assert_eq!(Place::of(path.as_bytes()), place(directory, name), "{path}");
-        }
-        for (path, directory, name) in
-            [("a/b/", "a", Some("b")), ("a", "", Some("a")), ("", "", None), ("//", "/", None)]
-        {
-            assert_eq!(Place::of_target(path.as_bytes()), place(directory, name), "{path}");
-        }
-    }
-
-    #[test]
     fn a_path_with_a_colon_behind_a_slash_is_of_this_machine() {
-        for (word, far) in [("h:x", true), ("./h:x", false), ("a/b:c", false), ("x", false)] {
-            assert_eq!(is_far(OsStr::new(word)), far, "{word}");
+        for (word, remote) in [("h:x", true), ("./h:x", false), ("a/b:c", false), ("x", false)] {
+            assert_eq!(is_remote(OsStr::new(word)), remote, "{word}");
         }
     }
 
     #[test]
     fn words_of_branches_are_refused() {
-        let said = FarPlace::parse(OsStr::new("h:/x=ro"), false).unwrap_err().to_string();
+        let said = RemoteOperand::parse(OsStr::new("h:/x=ro"), false).unwrap_err().to_string();
         assert!(said.contains("for mounts"), "{said}");
-        assert!(FarPlace::parse(OsStr::new("h:/a=b"), false).is_ok());
+        assert!(RemoteOperand::parse(OsStr::new("h:/a=b"), false).is_ok());
     }
 }

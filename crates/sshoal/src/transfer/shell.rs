@@ -1,4 +1,4 @@
-//! Commands on the far side, each by an ssh of its own.
+//! Commands at the server, each by an ssh of its own.
 
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -10,23 +10,14 @@ use tokio::io::{AsyncRead, ReadBuf};
 use transfer::shell::{Exit, Source};
 use transfer::{Running, Shell, ShellError};
 
-use crate::report::Problem;
-
-/// Exit status with which ssh tells of itself.
+/// Exit status of ssh for its own errors.
 const SSH_FAILED: i32 = 255;
 
-/// Runs commands by ssh. The first host that answers is the one that is used.
+/// Runs commands by ssh.
 pub struct SshShell {
     config: ssh::Config,
     /// ssh may ask its user on the terminal.
     may_ask: bool,
-}
-
-impl SshShell {
-    /// The shell of the host that this configuration leads to.
-    pub fn new(config: ssh::Config) -> SshShell {
-        SshShell { config, may_ask: true }
-    }
 }
 
 #[async_trait]
@@ -37,7 +28,7 @@ impl Shell for SshShell {
         // `ssh` takes a word without a slash for the name of a subsystem.
         let text = if text.contains('/') { text } else { format!(": /; {text}") };
         let config = ssh::Config { sftp_server: Some(text), ..self.config.clone() };
-        // ssh asks its questions on the terminal; what the command says is for its caller.
+        // ssh asks its questions on the terminal; the caller reports the command's messages.
         let dialer = ssh::Dialer::new(config, Arc::new(|_: &str| {}))
             .map_err(|error| ShellError::Refused(error.to_string()))?;
         let connected = match self.may_ask {
@@ -59,7 +50,7 @@ impl Shell for SshShell {
     }
 }
 
-/// What ssh writes.
+/// The output of ssh.
 struct Output(ssh::Reader);
 
 impl AsyncRead for Output {
@@ -90,17 +81,17 @@ fn failed(diagnosis: &ssh::Diagnosis) -> ShellError {
     }
 }
 
-/// How lines of ssh begin that tell no reason, but what comes before or after it: of a control master
-/// that is gone, and of an end that was told already.
+/// Prefixes of messages of ssh that contain no reason: about a dead control master, and about an end
+/// that was reported before.
 const BESIDE: [&str; 4] =
     ["Control socket connect(", "ControlSocket ", "Disconnected from ", "Connection reset by "];
 
-/// How lines of ssh begin that tell of the end of a session: there was a login.
+/// Prefixes of messages of ssh about the end of a session: the login had succeeded.
 const SESSION_LOST: [&str; 3] = ["Timeout, server ", "Read from remote host ", "client_loop: "];
 
-/// Whether ssh's words say that there was no login, whatever was to run there. Another one would ask
-/// the user the same again, and count as one more that has failed. Its last line decides: what comes
-/// before may be of something that went well in the end.
+/// Whether ssh's messages say that the login failed, whatever was to run there. Another login would ask
+/// the user again, and be counted as one more failure. The last line decides: earlier ones may be of
+/// steps that succeeded in the end.
 fn lets_nobody_in(words: &str) -> bool {
     use ssh::Cause;
     let begins = |line: &str, with: &[&str]| with.iter().any(|begin| line.starts_with(begin));
@@ -109,7 +100,7 @@ fn lets_nobody_in(words: &str) -> bool {
     if begins(last, &SESSION_LOST) {
         return false;
     }
-    // So ssh tells of a server that is silent while keys are exchanged.
+    // ssh prints this for a server that is silent during the key exchange.
     if begins(last, &["Connection to "]) && last.ends_with(" timed out") {
         return true;
     }
@@ -126,7 +117,7 @@ fn lets_nobody_in(words: &str) -> bool {
         | Cause::NoCommonAlgorithm
         | Cause::BadConfiguration
         | Cause::PasswordExpired => true,
-        // What refuses commands may yet serve SFTP.
+        // A server that refuses commands may still serve SFTP.
         Cause::Lost
         | Cause::NoSubsystem
         | Cause::CommandNotFound
@@ -136,21 +127,21 @@ fn lets_nobody_in(words: &str) -> bool {
     }
 }
 
-/// The end of a command, as far as it is known.
+/// The end of a command.
 enum End {
     Awaited(Pin<Box<dyn Future<Output = Result<Exit, ShellError>> + Send>>),
-    /// What is to be said of it.
+    /// The explanation.
     Told(String),
 }
 
-/// A command that serves SFTP, as what a host gets for its first session.
+/// A command that serves SFTP, as the first session of a host.
 pub fn session(running: Running) -> host::Connection {
     let Running { stdin, stdout, exit } = running;
     let end = Mutex::new(End::Awaited(exit));
     let explain = move || {
         let mut end = end.lock().unwrap_or_else(PoisonError::into_inner);
         if let End::Awaited(exit) = &mut *end {
-            // It is asked for when the session has ended, and so has the command.
+            // This is called after the end of the session, and so of the command.
             let polled = exit.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             let Poll::Ready(ended) = polled else { return None };
             let words = match ended {
@@ -169,20 +160,12 @@ pub fn session(running: Running) -> host::Connection {
     host::Connection::from_halves(stdout, stdin, Box::new(explain))
 }
 
-/// The shell of a source's first gateway; `None` where no ssh leads there.
-pub fn of(configs: Vec<ssh::Config>) -> Result<Option<Arc<dyn Shell>>, Problem> {
-    Ok(first(configs).map(|config| Arc::new(SshShell::new(config)) as Arc<dyn Shell>))
-}
-
-/// As [`of`]; where a login would have to ask, it fails.
-pub fn unasked(configs: Vec<ssh::Config>) -> Option<Arc<dyn Shell>> {
-    let shell = |config| SshShell { config, may_ask: false };
-    first(configs).map(|config| Arc::new(shell(config)) as Arc<dyn Shell>)
-}
-
-fn first(configs: Vec<ssh::Config>) -> Option<ssh::Config> {
+/// The shell of a place's first gateway; `None` where no ssh leads there. Unless it `may_ask`, a
+/// login fails where ssh would have to ask the user for something.
+pub fn of(configs: Vec<ssh::Config>, may_ask: bool) -> Option<Arc<dyn Shell>> {
     let config = configs.into_iter().next();
-    config.filter(|config| config.transport == ssh::Transport::Ssh)
+    let config = config.filter(|config| config.transport == ssh::Transport::Ssh)?;
+    Some(Arc::new(SshShell { config, may_ask }))
 }
 
 #[cfg(test)]

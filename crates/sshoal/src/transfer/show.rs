@@ -1,7 +1,7 @@
-//! What is seen of a copy: each entry, how far it is, and how it ended.
+//! The output of a copy: each entry, progress, and the summary.
 //!
-//! Results go to standard output, everything else to standard error. Names are escaped; in JSON
-//! they are what they are, as far as they are UTF-8, and bytes beside that where they are not.
+//! Results go to standard output, everything else to standard error. Names are escaped. In JSON a
+//! name is a string; if it is not UTF-8, a further member has its bytes.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,21 +10,19 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
+use transfer::strategy::{Copied, CopyError, Direction, Display};
 use transfer::{Action, Entry, Events, Outcome, Progress, Skip, Stop, Why};
 
-use super::Way;
 use super::arguments::Arguments;
-use super::carry::Ended;
 use crate::progress::{self, Frame};
-use crate::report::Problem;
 
 /// How often the bar is drawn.
 const FRAME: Duration = Duration::from_millis(100);
 
-/// Problems that are told one by one; the others are counted.
+/// Problems that are printed; further ones are counted.
 const PROBLEMS_SHOWN: usize = 20;
 
-/// Where it is shown, and how much of it.
+/// What is shown, and where.
 pub struct Show {
     mode: Mode,
     has_bar: bool,
@@ -60,13 +58,13 @@ impl Drop for Drawing {
 }
 
 impl Show {
-    /// As the command line wants it.
+    /// As the command line says.
     pub fn new(arguments: &Arguments) -> Show {
         let mode = match (arguments.json, arguments.quiet, arguments.verbose) {
             (true, _, _) => Mode::Json,
             (_, true, _) => Mode::Quiet,
             (_, _, true) => Mode::Verbose,
-            // Whoever asks what would be done wants to see it.
+            // A dry run is for its output.
             _ if arguments.dry_run => Mode::Verbose,
             _ => Mode::Usual,
         };
@@ -84,12 +82,7 @@ impl Show {
         }
     }
 
-    /// Counts what this one counts, too.
-    pub fn watch(&self, progress: Arc<Progress>) {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner).push(progress);
-    }
-
-    /// Draws the bar until what is returned is dropped. Within a runtime.
+    /// Draws the bar until the result is dropped. Must be called within a runtime.
     pub fn draw(self: Arc<Show>) -> Drawing {
         let bar = self.bar.clone();
         if !self.has_bar {
@@ -124,35 +117,35 @@ impl Show {
         self.bar.set_message(done.line(progress::columns()));
     }
 
-    /// Takes the bar away, for an end at once.
+    /// Removes the bar, for an immediate exit.
     pub fn clear(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// The end of a copy that was begun.
-    pub fn summary(&self, way: Way, ended: &Ended) {
-        let outcome = &ended.outcome;
+    /// Prints the end of a copy that has started.
+    pub fn summary(&self, direction: Direction, copied: &Copied) {
+        let outcome = &copied.outcome;
         match self.mode {
-            Mode::Json => self.print_json(&summary_json(way, ended)),
+            Mode::Json => self.print_json(&summary_json(direction, copied)),
             Mode::Quiet => self.problems(outcome),
             Mode::Usual | Mode::Verbose => {
                 self.problems(outcome);
                 let seconds = self.began.elapsed().as_secs_f64();
-                let mut text = summary(outcome, &ended.engines, self.dry_run, seconds);
+                let mut text = summary(outcome, &copied.engines, self.dry_run, seconds);
                 if self.has_stats {
-                    text += &figures(ended);
-                    ended.notes.iter().for_each(|note| text += &format!("{note}\n"));
+                    text += &figures(copied);
+                    copied.notes.iter().for_each(|note| text += &format!("{note}\n"));
                 }
                 self.print(&text);
             }
         }
     }
 
-    /// A copy that could not begin, or not go on.
-    pub fn broken(&self, problem: &Problem) {
-        eprintln!("sshoal: {problem}");
+    /// Prints why a copy could not start, or not go on.
+    pub fn broken(&self, error: &CopyError) {
+        eprintln!("sshoal: {error}");
         if self.mode == Mode::Json {
-            let event = json!({"event": "broken", "why": problem.to_string()});
+            let event = json!({"event": "broken", "why": error.to_string()});
             self.print_json(&event);
         }
     }
@@ -165,7 +158,7 @@ impl Show {
         if more > 0 {
             eprintln!("sshoal: and {more} more; --json tells of all");
         }
-        // As with rsync, it is expected where nobody asks for certain owners.
+        // As with rsync, this is expected unless the user maps owners.
         if outcome.owners_refused && self.maps_owners {
             eprintln!("sshoal: note: owners were left, since only root may give files away");
         }
@@ -186,16 +179,22 @@ impl Show {
         }
     }
 
-    /// One value on a line of its own.
+    /// Prints one value on a line of its own.
     fn print_json(&self, value: &Value) {
         self.print(&base::printable::printable_json(&format!("{value}\n")));
     }
 
-    /// A reader that has seen enough (`| head`) is no error.
+    /// A reader that closes the pipe (`| head`) is no error.
     fn print(&self, text: &str) {
         self.bar.suspend(|| {
             let _ = std::io::stdout().write_all(text.as_bytes());
         });
+    }
+}
+
+impl Display for Show {
+    fn watch(&self, progress: Arc<Progress>) {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).push(progress);
     }
 }
 
@@ -210,7 +209,7 @@ impl Events for Show {
     }
 }
 
-/// What is done with an entry, in one word.
+/// The action on an entry, in one word.
 fn word(action: &Action) -> &'static str {
     match action {
         Action::MakeDir => "make",
@@ -283,12 +282,12 @@ fn entry_json(entry: &Entry<'_>) -> Value {
     event
 }
 
-fn summary_json(way: Way, ended: &Ended) -> Value {
-    let Ended { outcome, engines, notes, .. } = ended;
+fn summary_json(direction: Direction, copied: &Copied) -> Value {
+    let Copied { outcome, engines, notes, .. } = copied;
     let counts = &outcome.counts;
     json!({
         "event": "summary",
-        "command": way.name(),
+        "command": direction.name(),
         "engines": engines,
         "complete": outcome.is_complete(),
         "stopped": outcome.stopped.map(|stop| match stop {
@@ -310,25 +309,25 @@ fn summary_json(way: Way, ended: &Ended) -> Value {
         "bytes_resumed": counts.bytes_resumed,
         "problems": outcome.problems_total,
         "seconds": outcome.elapsed.as_secs_f64(),
-        "limited_by": limit(ended),
+        "limited_by": limit(copied),
         "notes": notes,
     })
 }
 
-/// A stream that uses this part of what its link can is bound by it. What the link can is measured
-/// in a burst of 256 KiB, so that it is not known better.
+/// A stream that uses this part of its link's rate is bound by the link. The rate is measured in a
+/// burst of 256 KiB, so it is not known more exactly.
 const FULL_LINK: f64 = 0.7;
 
-/// What was waited for, as far as that is known: what the other side's processor does cannot be
-/// seen from here, but a stream that leaves its link idle has waited for that side.
-fn limit(ended: &Ended) -> &'static str {
-    let outcome = &ended.outcome;
+/// The bottleneck, as far as it is known: the load of the other side's processor is not visible, but a
+/// stream that leaves its link idle has waited for that side.
+fn limit(copied: &Copied) -> &'static str {
+    let outcome = &copied.outcome;
     let (source, target) = (outcome.waited_for_source, outcome.waited_for_target);
     let waited = source + target;
     if outcome.counts.bytes_copied == 0 || waited < outcome.elapsed / 2 {
         return "this machine";
     }
-    match (ended.link_share, source > target) {
+    match (copied.link_share, source > target) {
         (Some(share), _) if share >= FULL_LINK => "the link",
         (Some(_), true) => "the source's side",
         (Some(_), false) => "the target's side",
@@ -370,15 +369,15 @@ fn summary(outcome: &Outcome, engines: &[&str], dry_run: bool, seconds: f64) -> 
     format!("{}; {seconds:.2} s{rate}{by}\n", parts.join(", "))
 }
 
-fn figures(ended: &Ended) -> String {
-    let outcome = &ended.outcome;
+fn figures(copied: &Copied) -> String {
+    let outcome = &copied.outcome;
     let counts = &outcome.counts;
     format!(
         "entries: {}, of {}; already there from an earlier run: {}\nlimited by: {}\n",
         counts.entries,
         size(counts.bytes),
         size(counts.bytes_resumed),
-        limit(ended)
+        limit(copied)
     )
 }
 
@@ -386,7 +385,7 @@ fn many(count: u64, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
 }
 
-/// Bytes in the unit that suits them.
+/// Bytes in a suitable unit.
 fn size(bytes: u64) -> String {
     match bytes {
         0..1_000 => format!("{bytes} B"),

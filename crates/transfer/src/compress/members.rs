@@ -1,14 +1,13 @@
-//! gzip in members: what is written is cut into blocks, and several threads compress them.
+//! gzip in members: the data is split into blocks, and several threads compress them.
 //!
-//! A member is a whole gzip stream of its own, and a file of several of them is their contents one
-//! behind the other: every `gzip -d` takes it. So blocks may be compressed side by side, each as it
-//! deserves: those of data that does not shrink are stored.
+//! A member is a complete gzip stream, and the concatenation of members is the concatenation of their
+//! contents: every `gzip -d` reads it. So blocks can be compressed in parallel, and those that do not
+//! shrink are stored.
 //!
 //! Invariants:
 //! 1. Members are written in the order of their blocks.
-//! 2. No more than [`BLOCKS_EACH`] blocks are with each thread. Who writes waits then, here or in the
-//!    output.
-//! 3. The threads end with the encoder, after the blocks that they have.
+//! 2. Each thread has at most [`BLOCKS_EACH`] blocks. Then the writer waits, here or in the output.
+//! 3. The threads end with the encoder, after their last blocks.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};

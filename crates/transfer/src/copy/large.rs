@@ -1,7 +1,7 @@
-//! Files of many pieces, which are on their way together and come in any order.
+//! Files of many pieces, which are in flight at the same time and arrive in any order.
 //!
-//! No piece is asked for that lies further than the span behind the first byte that is not written
-//! yet, so that an interrupted copy can be continued (`temporary`).
+//! No piece is requested that lies further than the span after the first byte that is not written yet,
+//! so that an interrupted copy can be continued (`temporary`).
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -13,7 +13,6 @@ use tokio::task::JoinSet;
 
 use super::resume::Begun;
 use super::{Attempt, Copy, Outcome, Temporary, pieces};
-use crate::digest::Held;
 use crate::events::Progress;
 use crate::flow::Side;
 use crate::outcome::Doing;
@@ -45,7 +44,7 @@ enum Carried {
     Taken,
 }
 
-/// How far ahead pieces of a file of this size are sent, in bits of the number of bytes.
+/// The span for a file of this size: how far ahead pieces are sent, as an exponent of 2.
 pub(super) fn span(size: u64) -> u8 {
     let quarter = (size / 4).max(1).ilog2() as u8;
     quarter.clamp(*SPAN_BITS.start(), *SPAN_BITS.end())
@@ -91,13 +90,13 @@ impl<'a> Copy<'a> {
         wrong || !self.core.job.options.partial
     }
 
-    /// All was written: the source is looked at again, and the file gets its name.
+    /// Everything was written: checks the source again, and gives the file its name.
     async fn complete(&self, made: Temporary, start: u64) -> Outcome<Attempt> {
         let size = self.core.job.options.sparse.then_some(self.attr.size);
-        let from = self.source()?;
-        let (now, dressed, is_own) = tokio::join!(
-            from.remote.fstat(from.fh),
-            self.dress(&made.file, size),
+        let (source, from) = self.source()?;
+        let (now, applied, is_own) = tokio::join!(
+            source.fstat(from),
+            self.apply_metadata(&made.file, size),
             self.is_own(&made)
         );
         if !is_own {
@@ -106,7 +105,7 @@ impl<'a> Copy<'a> {
         if !self.is_unchanged(&now.map_err(self.failed(Doing::Read))?) {
             return Ok(Attempt::Changed);
         }
-        if !self.place(made, &dressed?).await? {
+        if !self.place(made, &applied?).await? {
             return Ok(Attempt::Taken);
         }
         let bytes = self.attr.size - start;
@@ -123,7 +122,7 @@ impl<'a> Copy<'a> {
         length: u64,
     ) -> Outcome<Carried> {
         let (flow, size) = (&self.core.flow, self.attr.size);
-        let from = self.source()?;
+        let (_, from) = self.source()?;
         let mut tasks: JoinSet<Result<Piece, Fault>> = JoinSet::new();
         let mut written = Written { all_before: start, further: BTreeMap::new() };
         let mut next = start;
@@ -175,13 +174,13 @@ impl<'a> Copy<'a> {
     /// Reads a piece and writes it.
     fn piece(
         &self,
-        from: &Held<'a>,
+        from: Fh,
         to: Fh,
         offset: u64,
         len: u64,
         (sparse, room): (bool, OwnedSemaphorePermit),
     ) -> impl Future<Output = Result<Piece, Fault>> + Send + 'static {
-        let (source, from) = (from.remote.clone(), from.fh);
+        let source = self.core.job.sources[self.step.source].tree.remote.clone();
         let target = self.target().clone();
         let waits = self.core.flow.waits();
         async move {

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use base::{Errno, RemotePath, RenameMode};
 
-use super::{ATTEMPTS, Left, Outcome, failed, make_way, remove_stale, taken};
+use super::{ATTEMPTS, Outcome, Unfinished, failed, remove_obstacle, remove_stale, taken};
 use crate::outcome::{Doing, Problem};
 use crate::run::{Copied, Core, attributes};
 use crate::step::Step;
 use crate::temporary::{self, MachineRun};
 
 /// Makes a symbolic link, in the place of what has its name.
-pub(crate) async fn symlink(core: &Core, step: &Step, left: &Left) -> Outcome<()> {
+pub(crate) async fn symlink(core: &Core, step: &Step, left: &Unfinished) -> Outcome<()> {
     let source = &core.job.sources[step.source].tree.remote;
     let leads_to = match source.readlink(&step.from).await {
         Err(Errno::ENOENT) => return Err(Problem::Vanished { name: step.name.clone() }),
@@ -27,7 +27,7 @@ pub(crate) async fn hard_link(
     core: &Arc<Core>,
     step: &Step,
     first: &RemotePath,
-    left: &Left,
+    left: &Unfinished,
 ) -> Outcome<Copied> {
     if !step.names.as_ref().is_some_and(|names| names.is_done()) {
         let words = format!("not linked, since \"{first}\", the same file, was not copied");
@@ -63,7 +63,12 @@ impl Made {
         }
     }
 
-    async fn dress(&self, core: &Core, step: &Step, path: &RemotePath) -> base::Result<()> {
+    async fn apply_metadata(
+        &self,
+        core: &Core,
+        step: &Step,
+        path: &RemotePath,
+    ) -> base::Result<()> {
         if matches!(self, Made::Name { .. }) {
             return Ok(());
         }
@@ -78,7 +83,7 @@ impl Made {
 
 /// Makes something under a temporary name, and gives it its own. Where another run takes it away
 /// meanwhile, it is made again.
-async fn replacing(core: &Core, step: &Step, left: &Left, made: &Made) -> Outcome<()> {
+async fn replacing(core: &Core, step: &Step, left: &Unfinished, made: &Made) -> Outcome<()> {
     for _ in 0..ATTEMPTS {
         if replace(core, step, left, made).await? {
             return Ok(());
@@ -88,7 +93,7 @@ async fn replacing(core: &Core, step: &Step, left: &Left, made: &Made) -> Outcom
 }
 
 /// `false` where another run has taken it away.
-async fn replace(core: &Core, step: &Step, left: &Left, made: &Made) -> Outcome<bool> {
+async fn replace(core: &Core, step: &Step, left: &Unfinished, made: &Made) -> Outcome<bool> {
     let to = core.job.target.path_of(&step.name);
     let (Some(parent), Some(name)) = (to.parent(), to.file_name()) else {
         return Err(failed(step, Doing::Make)(Errno::EEXIST));
@@ -113,11 +118,11 @@ async fn put(
 ) -> Outcome<bool> {
     let target = &core.job.target.remote;
     made.make(core, path).await.map_err(failed(step, Doing::Make))?;
-    match made.dress(core, step, path).await {
+    match made.apply_metadata(core, step, path).await {
         Err(Errno::ENOENT) => return Ok(false),
-        dressed => dressed.map_err(failed(step, Doing::SetAttr))?,
+        applied => applied.map_err(failed(step, Doing::SetAttr))?,
     }
-    make_way(core, step, to).await?;
+    remove_obstacle(core, step, to).await?;
     match target.rename(path, to, RenameMode::Replace).await {
         Err(Errno::ENOENT) => Ok(false),
         renamed => renamed.map(|()| true).map_err(failed(step, Doing::Rename)),

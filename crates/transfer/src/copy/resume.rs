@@ -1,17 +1,17 @@
-//! What is left of an earlier run, made this run's own, and how far it is to be trusted.
+//! Temporary files of an earlier run: claiming them, and how much of each can be trusted.
 //!
-//! A left-over is continued if
+//! A temporary file is continued if
 //!
-//! 1. it is a regular file of this login's, which only its owner may read; here also: it has one
-//!    name, and no other run is at work on it (`flock`);
+//! 1. it is a regular file of this login's user, and only its owner may read it; on this machine it also
+//!    has one name, and no other run writes it (`flock`);
 //! 2. it could be renamed to a name of this run, which only one run can do;
-//! 3. all before the point of continuing is what the source has. In the run of the machine in which
-//!    it was written, its length and the span prove that it has no holes (`temporary`), and
-//!    [`SAMPLES`] of it are compared. In another one, or where that is not known, holes may be
-//!    anywhere, since what was not synced may be lost with the power: then, and where the user wants
-//!    files compared by digest, the digests of all of it have to be the same.
+//! 3. everything before the point of continuation equals the source. If it was written in the current
+//!    boot of the machine, its length and the span prove that it has no holes (`temporary`), and
+//!    [`SAMPLES`] of it are compared. If not, or if that is not known, holes may be anywhere, since data
+//!    that was not synced may be lost with the power. Then, and where the user wants files compared by
+//!    digest, the digests of the whole part must be equal.
 //!
-//! What fails any of these is removed, and the file begun anew.
+//! A file that fails any of these is removed, and copied from its beginning.
 
 use base::{Access, Errno, FileKind, Lent, OpenFlags, RenameMode};
 
@@ -130,13 +130,13 @@ impl<'a> Copy<'a> {
     }
 
     async fn samples_are_equal(&self, made: &Temporary, start: u64) -> bool {
-        let Ok(source) = self.source() else { return false };
+        let Ok((source, from)) = self.source() else { return false };
         let len = start.min(SAMPLE_BYTES);
         let mut comparing = JoinSet::new();
         for at in 1..=SAMPLES {
             let offset = (start - len) * at / SAMPLES;
             let (left, left_fh) = (self.target().clone(), made.file.fh());
-            let (right, right_fh) = (source.remote.clone(), source.fh);
+            let (right, right_fh) = (source.clone(), from);
             comparing.spawn(async move {
                 let len = len as u32;
                 let (left, right) = tokio::join!(

@@ -1,4 +1,4 @@
-//! Files that are one piece.
+//! Files that are copied in one piece.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -47,7 +47,7 @@ impl<'a> Copy<'a> {
     async fn read(&self) -> Outcome<Option<Data>> {
         let (remote, fh) = match &self.from {
             Origin::Read { data, .. } => return Ok(Some(data.clone())),
-            Origin::Open(held) => (held.remote, held.fh),
+            Origin::Open(_) => self.source()?,
         };
         let since = Instant::now();
         // One more than there should be, so that a file that has grown is seen.
@@ -73,7 +73,7 @@ impl<'a> Copy<'a> {
         let sparse = self.core.job.options.sparse;
         let write = self.core.write(made.file.fh(), 0, &data);
         let size = sparse.then_some(bytes);
-        let (written, now) = tokio::join!(biased; write, self.dress(&made.file, size));
+        let (written, now) = tokio::join!(biased; write, self.apply_metadata(&made.file, size));
         written.map_err(self.failed(Doing::Write))?;
         if !self.place(made, &now?).await? {
             return Ok(Attempt::Taken);
@@ -85,7 +85,7 @@ impl<'a> Copy<'a> {
 
     /// Writes the file by system calls, all of them on one thread.
     async fn put(&self, sink: Arc<Sink>, data: Data) -> Outcome<Attempt> {
-        self.make_way().await?;
+        self.remove_obstacle().await?;
         let since = Instant::now();
         let wanted = attributes(self.core, &self.attr);
         let finish = Finish {

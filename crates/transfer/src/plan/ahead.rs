@@ -1,12 +1,12 @@
-//! Listings of a tree, made before they are asked for: of a tree of this machine while a login goes
-//! on, which takes longer than to list some thousand entries; of one of the far side by one answer.
+//! Listings that are made before they are requested: of a local tree during a login, which takes longer
+//! than listing some thousand entries; of a tree at the server by one answer.
 //!
 //! Invariants:
-//! 1. A listing is given out once, and not when it is old: it is what would have been found by who
-//!    asks, but for what others have changed in a moment.
-//! 2. What is held is bounded, and nothing is listed any more when nobody can have it.
+//! 1. A listing is returned once, and only while it is recent: it differs from a new listing only by
+//!    what others have changed within seconds.
+//! 2. Memory is bounded, and nothing more is listed when no caller can get it.
 //!
-//! It is for trees that the run has not begun to change. Who begins it answers for that.
+//! Only for trees that the run has not begun to change; the caller ensures that.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,24 +18,24 @@ use tokio::task::JoinSet;
 use super::list;
 use crate::digest::AbortOnDrop;
 
-/// Entries that are held at most: some 8 MB.
+/// Entries that are held, at most: some 8 MB.
 const HELD: usize = 1 << 15;
 
-/// Directories that are listed at once. Disks that are slow answer several sooner than one.
+/// Directories that are listed at once. Slow disks answer several in less time than one after another.
 const AT_ONCE: usize = 4;
 
-/// Listings that are older are made again. A login takes less, unless somebody types a password;
-/// and to compare a large tree takes more.
+/// Listings that are older are made again. A login takes less, unless the user types a password;
+/// comparing a large tree takes more.
 const OLD: Duration = Duration::from_secs(5);
 
-/// Directories that were asked for before they were listed, after which it is given up: whoever
-/// asks is faster.
+/// Requests for directories that were not listed yet, after which listing ahead stops: the caller is
+/// faster.
 const MISSED: usize = 1024;
 
 type Entries = Vec<(Name, Attr)>;
 
-/// Listings of a tree that are made before they are asked for, for trees that the run has not begun to
-/// change: one is given out once, and not when it is old. Dropped, it ends.
+/// Listings of a tree that are made before they are requested, for trees that the run has not begun to
+/// change. Each is returned once, and only while it is recent. Dropping this ends the listing.
 pub struct Ahead {
     listings: Arc<Mutex<Listings>>,
     _walk: Option<AbortOnDrop<()>>,
@@ -44,7 +44,7 @@ pub struct Ahead {
 #[derive(Default)]
 struct Listings {
     made: HashMap<RemotePath, (Instant, Entries)>,
-    /// What was asked for and not there.
+    /// Directories that were requested and not listed.
     missed: HashSet<RemotePath>,
     held: usize,
     over: bool,
@@ -63,8 +63,7 @@ impl Ahead {
         Ahead { listings, _walk: Some(AbortOnDrop(walk)) }
     }
 
-    /// These listings, each in the order of names, which were made then. Whoever gives them answers
-    /// for how many there are.
+    /// These listings, each in the order of names, made at that time. The caller bounds their number.
     pub(crate) fn of(when: Instant, made: impl Iterator<Item = (RemotePath, Entries)>) -> Ahead {
         let made = made.map(|(path, entries)| (path, (when, entries)));
         let mut listings = Listings { made: made.collect(), over: true, ..Listings::default() };
@@ -72,7 +71,7 @@ impl Ahead {
         Ahead { listings: Arc::new(Mutex::new(listings)), _walk: None }
     }
 
-    /// The listing of the directory, if there is one. It is not made any more afterwards.
+    /// The listing of the directory, if there is one. It is not made again.
     pub(crate) fn take(&self, path: &RemotePath) -> Option<Entries> {
         let mut listings = locked(&self.listings);
         match listings.made.remove(path) {
@@ -115,7 +114,7 @@ async fn walk(remote: Arc<dyn Remote>, top: RemotePath, listings: Arc<Mutex<List
         }
         let (path, entries) = match listing.join_next().await {
             Some(Ok((path, Ok(entries)))) => (path, entries),
-            // Whoever asks for it is told why.
+            // The caller that lists it gets the error.
             Some(Ok((_, Err(_)))) => continue,
             Some(Err(_)) | None => break,
         };
@@ -172,7 +171,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_asked_for_before_is_not_listed() {
-        // On one thread nothing is listed before somebody waits.
+        // On one thread nothing is listed before the test waits.
         let mut ahead = Ahead::begin(tree().await, path("top"));
         assert!(ahead.take(&path("top/one")).is_none());
         ahead.ended().await;

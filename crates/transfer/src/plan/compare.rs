@@ -1,4 +1,4 @@
-//! One pair of directories: their entries matched by name.
+//! One pair of directories: entries matched by name.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -68,7 +68,7 @@ pub(super) async fn pair(core: Arc<Core>, pair: Pair) -> Found {
     };
     let at_target = match at_target {
         Ok(at_target) => at_target,
-        // What is in it was counted by nobody, so this is one problem.
+        // Its entries were not counted, so this is one problem.
         Err(errno) => {
             core.problem(&failed(Doing::ListTarget, errno));
             return Found::default();
@@ -230,17 +230,17 @@ fn gather_deletions(
         })
         .collect();
     deletions.sort_by(|a, b| a.name.cmp(&b.name));
-    core.late.lock().unwrap_or_else(PoisonError::into_inner).deletions.extend(deletions);
+    core.deferred.lock().unwrap_or_else(PoisonError::into_inner).deletions.extend(deletions);
 }
 
-/// Whether another run writes to the file, where that can be told.
+/// Whether another run writes to the file, where that can be detected.
 fn is_at_work(core: &Core, own: &Dir, name: &Name, attr: &Attr) -> bool {
     let lasts = Partial::parse(name, attr).is_some_and(|(_, partial)| partial.lasts());
     let path = core.job.target.path_of(&own.name).join(name);
     lasts && core.sink.as_ref().is_some_and(|sink| matches!(sink.lock(&path), Ok(None)))
 }
 
-/// Which of the files have other names, where the source can tell.
+/// Which of the files have other names, where the source reports that.
 async fn find_names(core: &Arc<Core>, candidates: &mut [Candidate]) {
     let Some(source) = candidates.first().map(|candidate| candidate.source) else {
         return;
@@ -295,7 +295,7 @@ async fn settle(core: &Arc<Core>, candidates: Vec<Candidate>) -> Vec<(Candidate,
         let verdict = &mut settled[at].1;
         *verdict = match (same, &*verdict) {
             (Ok(true), _) => Verdict::SameContent,
-            // What could not be read will fail again, and be told then.
+            // A file that could not be read will fail again, and be reported then.
             (_, Verdict::ByDigest) => Verdict::Is(Action::Copy(Why::Digest)),
             _ => Verdict::Is(Action::MakeLink(Why::Digest)),
         };
@@ -378,7 +378,7 @@ async fn enter(
         _ => return found.steps.push(step),
     };
     if !core.job.options.delete {
-        // Found again, and told, when the step is carried out; a dry run would not find it.
+        // Found again, and reported, when the step is executed; a dry run would not find it.
         if core.job.options.dry_run {
             core.planned(&step);
             let name = step.name.clone();
@@ -392,7 +392,7 @@ async fn enter(
     step.there = None;
     // None of its other names waits for it.
     step.identity = None;
-    let mut late = core.late.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut late = core.deferred.lock().unwrap_or_else(PoisonError::into_inner);
     late.deletions.push(deletion);
     late.steps.push(step);
 }
@@ -462,7 +462,7 @@ pub(super) fn last(step: &Step) -> Last {
     Last { attr: step.attr, there: step.there, action: step.action.clone() }
 }
 
-/// Whether a directory is on another file system. Where that cannot be told it is not.
+/// Whether a directory is on another file system; false if that is not known.
 async fn is_foreign(remote: &Arc<dyn Remote>, path: &RemotePath, own: Option<u64>) -> bool {
     match own {
         None => false,
@@ -470,7 +470,7 @@ async fn is_foreign(remote: &Arc<dyn Remote>, path: &RemotePath, own: Option<u64
     }
 }
 
-/// What names the file system of a source's top; `None` where it does not matter or is not told.
+/// The id of the file system of a source's top; `None` where it does not matter or is not known.
 pub(super) async fn file_system(core: &Core, source: usize) -> Option<u64> {
     if !core.job.options.one_file_system {
         return None;

@@ -1,4 +1,4 @@
-//! What is to be done with one entry, from its attributes at both ends: pure.
+//! What to do with one entry, from its attributes on both sides. Pure.
 
 use base::{Attr, FileKind, Timestamp};
 
@@ -38,7 +38,7 @@ pub(crate) fn decide(options: &Options, attr: &Attr, there: Option<&Attr>) -> Ve
         FileKind::Directory => Verdict::SameContent,
         FileKind::Symlink => Verdict::ByTarget,
         FileKind::Regular => regular(options, attr, there),
-        // Which device it is is not told; its time is that of its making.
+        // The device number is not known; its time is that of its creation.
         _ if is_same_second(attr.mtime, there.mtime) => Verdict::SameContent,
         _ => Verdict::Is(make(attr, Why::Time)),
     }
@@ -59,7 +59,7 @@ fn regular(options: &Options, attr: &Attr, there: &Attr) -> Verdict {
     }
 }
 
-/// Whether two times are one, as far as SFTP can tell: it has whole seconds from 1970 to 2106, and
+/// Whether two times are equal at the resolution of SFTP: it has whole seconds from 1970 to 2106, and
 /// the nearest of these for all others.
 pub(crate) fn is_same_second(a: Timestamp, b: Timestamp) -> bool {
     let carried = |time: Timestamp| time.secs.clamp(0, i64::from(u32::MAX));

@@ -1,11 +1,10 @@
-//! Names that some file systems do not tell apart: by case (macOS, Windows, vfat, ext4 where it is
-//! asked for) or by the form of accented letters (macOS). Pure.
+//! Names that some file systems do not distinguish: by case (macOS, Windows, vfat, ext4 with casefold)
+//! or by the form of accented letters (macOS). Pure.
 //!
-//! Whether a file system does so is for its server to say. Here are only the names of which it has to
-//! be asked: those of a source that are not at the target, each with a surplus name of the target
-//! that may be the same. Letters are compared in lower case. Accents are not composed here: of two
-//! names that are equal before their first letter outside of ASCII, one with accents of their own
-//! may be the other.
+//! Only the server knows whether its file system does so. This module finds the names to query: those
+//! of a source that are not at the target, each with a surplus name of the target that may be the same.
+//! Letters are compared in lower case. Accents are not composed here: two names that are equal up to
+//! their first letter outside of ASCII may be the same if one has combining accents.
 
 use std::collections::HashMap;
 

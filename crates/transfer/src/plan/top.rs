@@ -1,4 +1,4 @@
-//! The beginning: the target itself, and what each source is.
+//! The start of a plan: the target itself, and the kind of each source.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::compare::{self, file_system, last, need};
 use super::{Found, Pair};
-use crate::dir::{Dir, Over, Place};
+use crate::dir::{Dir, DirDone, Place};
 use crate::job::JobError;
 use crate::outcome::{Doing, Problem};
 use crate::run::{Core, differing};
@@ -22,7 +22,7 @@ impl Top {
     /// Looks at the target and at the sources.
     pub(crate) async fn look(
         core: &Arc<Core>,
-        over: mpsc::UnboundedSender<Over>,
+        over: mpsc::UnboundedSender<DirDone>,
     ) -> Result<Top, JobError> {
         let target = &core.job.target;
         let there = match target.remote.lstat(&target.path).await {
@@ -69,7 +69,7 @@ async fn source(core: &Core, index: usize) -> Option<Attr> {
 async fn whole(
     core: &Arc<Core>,
     there: Option<Attr>,
-    over: mpsc::UnboundedSender<Over>,
+    over: mpsc::UnboundedSender<DirDone>,
     found: &mut Found,
 ) {
     let Some(attr) = source(core, 0).await else {

@@ -1,4 +1,4 @@
-//! Which attributes an entry is to have at the target, and which of them it lacks.
+//! Which attributes an entry gets at the target, and which of them it lacks.
 
 use std::sync::atomic::Ordering;
 

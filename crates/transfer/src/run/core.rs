@@ -1,4 +1,4 @@
-//! What all parts of a run share, and the books.
+//! What all parts of a run share, and its counters.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -10,7 +10,7 @@ use base::{Attr, AttrChange, Errno, FileKind, RemotePath, Result};
 use tokio::sync::{OnceCell, watch};
 
 use super::Copied;
-use crate::deletion::Late;
+use crate::deletion::DeferredDeletions;
 use crate::digest::AbortOnDrop;
 use crate::dir::Last;
 use crate::events::{Entry, Events, Progress};
@@ -29,22 +29,22 @@ pub(crate) struct Core {
     pub(crate) events: Arc<dyn Events>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) flow: Flow,
-    /// The target by system calls, where it is a directory of this machine.
+    /// The target by system calls, if it is a local directory.
     pub(crate) sink: Option<Arc<Sink>>,
-    /// The sources by system calls, where they are directories of this machine.
+    /// The sources by system calls, if they are local directories.
     pub(crate) here: Vec<Option<Arc<Sink>>>,
     pub(crate) owners_refused: AtomicBool,
-    pub(crate) late: Mutex<Late>,
+    pub(crate) deferred: Mutex<DeferredDeletions>,
     target_run: OnceCell<MachineRun>,
-    /// What is being asked of sources whose directories are listed by their remotes.
+    /// The queries of sources whose directories are listed by their remotes.
     unseen: Mutex<BTreeMap<usize, Asked>>,
-    tally: Mutex<Tally>,
+    totals: Mutex<Totals>,
     stop: watch::Sender<Option<Stop>>,
     begun: Instant,
 }
 
 #[derive(Default)]
-struct Tally {
+struct Totals {
     counts: Counts,
     problems: Vec<Problem>,
     problems_total: u64,
@@ -52,7 +52,7 @@ struct Tally {
     limited: bool,
 }
 
-/// Whether nothing can go on after this.
+/// Whether the run cannot go on after this error.
 fn is_lost(errno: Errno) -> bool {
     matches!(errno, Errno::EHOSTDOWN | Errno::ETIMEDOUT)
 }
@@ -73,10 +73,10 @@ impl Core {
             events,
             progress: Arc::default(),
             owners_refused: AtomicBool::new(false),
-            late: Mutex::default(),
+            deferred: Mutex::default(),
             target_run: OnceCell::new(),
             unseen: Mutex::default(),
-            tally: Mutex::default(),
+            totals: Mutex::default(),
             stop: watch::Sender::new(None),
             begun: Instant::now(),
         })
@@ -94,8 +94,8 @@ impl Core {
         *self.target_run.get_or_init(learn).await
     }
 
-    fn tally(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    fn totals(&self) -> MutexGuard<'_, Totals> {
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the run; the first reason stays.
@@ -123,12 +123,12 @@ impl Core {
 
     /// Whether anything has failed.
     pub(crate) fn has_problems(&self) -> bool {
-        self.tally().problems_total > 0
+        self.totals().problems_total > 0
     }
 
     /// Whether it is known of this entry, or of a directory that it is in, that it has failed.
     pub(crate) fn has_problem_at(&self, name: &RemotePath) -> bool {
-        self.tally().problems.iter().any(|problem| name.is_within(problem.name()))
+        self.totals().problems.iter().any(|problem| name.is_within(problem.name()))
     }
 
     /// How long the run takes already.
@@ -144,7 +144,7 @@ impl Core {
         asked.entry(source).or_insert_with(|| {
             let (unseen, top) = (unseen.clone(), tree.path.clone());
             let task = tokio::spawn(async move { Ok(unseen.below(&top).await) });
-            // Here, so that it ends with the run, also if nobody waits for it.
+            // Here, so that it ends with the run, also without a waiter.
             let task = AbortOnDrop(task);
             Box::pin(async move { task.join().await.ok().flatten() })
         });
@@ -163,10 +163,10 @@ impl Core {
             Progress::add(&self.progress.files_planned, 1);
             Progress::add(&self.progress.bytes_planned, step.bytes());
         }
-        let mut tally = self.tally();
-        tally.counts.entries += 1;
+        let mut totals = self.totals();
+        totals.counts.entries += 1;
         if step.attr.kind == FileKind::Regular {
-            tally.counts.bytes += step.attr.size;
+            totals.counts.bytes += step.attr.size;
         }
     }
 
@@ -177,10 +177,10 @@ impl Core {
         {
             return self.stop(Stop::Lost(errno));
         }
-        let mut tally = self.tally();
-        tally.problems_total += 1;
-        if tally.problems.len() < PROBLEMS_KEPT {
-            tally.problems.push(problem.clone());
+        let mut totals = self.totals();
+        totals.problems_total += 1;
+        if totals.problems.len() < PROBLEMS_KEPT {
+            totals.problems.push(problem.clone());
         }
     }
 
@@ -206,7 +206,7 @@ impl Core {
 
     /// Takes back that a step has ended well with these bytes: it has to be done again.
     pub(crate) fn take_back(&self, action: &Action, bytes: u64) {
-        let counts = &mut self.tally().counts;
+        let counts = &mut self.totals().counts;
         match action {
             Action::Copy(_) => {
                 counts.files_copied -= 1;
@@ -249,7 +249,7 @@ impl Core {
             }
         }
         {
-            let counts = &mut self.tally().counts;
+            let counts = &mut self.totals().counts;
             match (&end, action) {
                 (Err(_), _) => counts.failed += 1,
                 (Ok(_), Action::MakeDir) => counts.dirs_made += 1,
@@ -277,7 +277,7 @@ impl Core {
         end: std::result::Result<(), &Problem>,
     ) {
         match end {
-            Ok(()) => self.tally().counts.deleted += 1,
+            Ok(()) => self.totals().counts.deleted += 1,
             Err(problem) => self.problem(problem),
         }
         let (action, problem) = (&Action::Delete, end.err());
@@ -286,12 +286,12 @@ impl Core {
 
     /// So many deletions were planned and not done.
     pub(crate) fn withheld(&self, deletions: u64) {
-        self.tally().withheld += deletions;
+        self.totals().withheld += deletions;
     }
 
-    /// There were more deletions than are allowed.
+    /// Notes that there were more deletions than permitted.
     pub(crate) fn limit_deletions(&self) {
-        self.tally().limited = true;
+        self.totals().limited = true;
     }
 
     /// Owners are refused: from now on they are left.
@@ -382,14 +382,14 @@ impl Core {
 
     /// How it went so far.
     pub(crate) fn outcome(&self) -> Outcome {
-        let mut tally = self.tally();
+        let mut totals = self.totals();
         Outcome {
-            counts: tally.counts,
-            problems: std::mem::take(&mut tally.problems),
-            problems_total: tally.problems_total,
+            counts: totals.counts,
+            problems: std::mem::take(&mut totals.problems),
+            problems_total: totals.problems_total,
             stopped: self.stop_reason(),
-            deletions_withheld: tally.withheld,
-            deletions_limited: tally.limited,
+            deletions_withheld: totals.withheld,
+            deletions_limited: totals.limited,
             owners_refused: self.owners_refused.load(Ordering::Relaxed),
             elapsed: self.begun.elapsed(),
             waited_for_source: self.flow.waited_for(Side::Source),

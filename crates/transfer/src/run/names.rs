@@ -1,7 +1,7 @@
-//! Several names of one file, where they are to be kept.
+//! Several names of one file, where hard links are preserved.
 //!
-//! The first name that the walk meets is copied. The others become further names of what it has
-//! become, when all copying is over: so none of them waits in the place of the one that it needs.
+//! The first name that the walk finds is copied. The others become hard links to the copy after all
+//! files were copied. So none of them occupies a slot while it waits for the first.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,14 +1,14 @@
-//! Bodies of the fuzz targets of what the far side's `tar` and `find` send.
+//! Bodies of the fuzz targets for the output of the server's `tar` and `find`.
 
 use std::io::{self, Read};
 use std::sync::Arc;
 
 use base::RemotePath;
 
+use super::counters::Counters;
 use super::listing::Answer;
 use super::member::{BLOCK_BYTES, checksum};
 use super::reader::Reader;
-use super::tally::Tally;
 use super::unpack::{Naming, Unpacker};
 use crate::events::{Progress, Silent};
 use crate::options::{Options, Xattrs};
@@ -72,9 +72,9 @@ pub(crate) fn unpack(data: &[u8]) {
     };
     let naming = Naming { top: None, to: RemotePath::root(), is_directory: None };
     let sink = Sink::open(&root).expect("the directory");
-    let mut tally = Tally::new(Arc::new(Progress::default()), Arc::new(Silent));
+    let mut counters = Counters::new(Arc::new(Progress::default()), Arc::new(Silent));
     let target = RemotePath::root();
-    let _ = Unpacker::new(&sink, &target, &naming, &options, &mut tally).run(&archive[..]);
+    let _ = Unpacker::new(&sink, &target, &naming, &options, &mut counters).run(&archive[..]);
     let mut names: Vec<_> = std::fs::read_dir(outside.path())
         .expect("the directory outside")
         .map(|entry| entry.expect("an entry").file_name())
@@ -87,7 +87,7 @@ pub(crate) fn unpack(data: &[u8]) {
     assert_eq!(std::os::unix::fs::MetadataExt::nlink(&links), 1, "a second name was made");
 }
 
-/// Any bytes as the answer of the far side's `find`: in which pieces they come changes nothing.
+/// Any bytes as the answer of the server's `find`: in which pieces they come changes nothing.
 pub(crate) fn listing(data: &[u8]) {
     let Some((piece, answer)) = data.split_first() else { return };
     let whole = heard(answer, answer.len().max(1));

@@ -1,4 +1,4 @@
-//! Whether a tree of this machine has large files: the counterpart of the far side's `find`.
+//! Whether a local tree has large files: the counterpart of the server's `find`.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::options::Options;
 /// More bytes than this, and several sessions together are faster than one stream.
 pub const BIG_BYTES: u64 = BIG_BLOCKS * 512;
 
-/// Entries that are looked at, at most: the far side waits meanwhile. A tree of so many has mostly
+/// Entries that are looked at, at most: the server waits meanwhile. A tree of so many has mostly
 /// small files.
 const MAX_ENTRIES: usize = 100_000;
 
@@ -23,7 +23,7 @@ pub(super) fn is_in(path: &Path, name: &RemotePath, options: &Options) -> bool {
     let mut left = MAX_ENTRIES;
     let mut todo = vec![(path.to_owned(), name.clone())];
     while let Some((path, name)) = todo.pop() {
-        // What cannot be looked at is told by who copies it.
+        // The copy reports what cannot be read.
         let Ok(stat) = path.symlink_metadata() else { continue };
         if options.filter.excludes(&name, stat.is_dir())
             || options.one_file_system && Some(stat.dev()) != device

@@ -1,23 +1,24 @@
-//! The far side's tree in one answer: a login that is to serve SFTP lists it first, with its `find`.
+//! The tree at the server in one answer: a login that will serve SFTP lists the tree first, with the
+//! server's `find`.
 //!
-//! SFTP lists a directory in three round trips, and each level of a tree waits for the one above
-//! it. One command needs none of that, and takes less of both machines' time.
+//! SFTP needs three round trips for each directory, and each level of a tree waits for the one above
+//! it. One command needs none of that, and takes less time on both machines.
 //!
-//! It does not have to succeed. What it has not told is listed over SFTP by whoever asks for it:
-//! everything, where there is no GNU `find`, or where it had to complain of anything; what is not
-//! complete, where it was stopped. It is stopped after two seconds, which is what a file system
-//! costs that is slow to list (a parallel one, a disk that is asleep) and gives nothing for it.
+//! The listing may fail. SFTP lists whatever it does not contain: everything, where there is no GNU
+//! `find` or where it reported an error; the incomplete directories, where it was stopped. It is stopped
+//! after two seconds: that is the cost where a file system is slow to list (a parallel one, a disk that
+//! spins up) and the listing is of no use.
 //!
-//! The answer to the word `list` is a record for each entry with a NUL behind it, one that tells
-//! that nothing is missing, two NULs more, and a word in a line: how the listing ended. No record is
-//! empty, so that an empty one is the end, also where the last one was cut off. The server of SFTP,
-//! which talks next, says nothing before it is asked.
+//! The answer to the word `list` is a record for each entry, each with a NUL after it, a record that
+//! says that nothing is missing, two more NULs, and a line with one word: how the listing ended. No
+//! record is empty, so an empty one marks the end, also where the last one was cut off. The SFTP
+//! server, which runs next, sends nothing before it gets a request.
 //!
 //! Invariants:
-//! 1. A directory is given out when all of it is known, and never otherwise: with `--delete`, what
-//!    is missing in a listing is deleted by it.
-//! 2. Whatever the answer is, memory is bounded; a session in whose answer there is anything behind
-//!    the line, or no end, is not used.
+//! 1. A directory is returned only if all of its entries are known: with `--delete`, an entry that is
+//!    missing in a listing is deleted.
+//! 2. Memory is bounded, whatever the answer is. A session is not used if its answer has no end, or
+//!    anything after the line.
 
 mod records;
 
@@ -33,47 +34,47 @@ use crate::options::Options;
 use crate::plan::Ahead;
 use crate::shell::{Running, Shell};
 
-use super::far::{Ended, Far};
+use super::peer::{Ended, Peer};
 use super::script::{self, State};
 use records::Records;
 
-/// Longest listing, in bytes: some 150,000 entries.
+/// Limit of a listing, in bytes: some 150,000 entries.
 pub(super) const BYTES: usize = 8 << 20;
 
-/// As [`BYTES`], where patterns leave something out: it may be most of the tree.
+/// As [`BYTES`], with patterns, which may exclude most of the tree.
 pub(super) const BYTES_FILTERED: usize = 1 << 20;
 
-/// What has been silent for so long is not waited for: `find` hangs, where no signal ends it.
+/// How long a listing may send nothing: `find` may hang where no signal ends it.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// How much is read at a time.
+/// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 
-/// Longest record: a name, of whatever file system, and its numbers.
+/// Limit of a record: a name of any file system, and its numbers.
 const RECORD_BYTES: usize = 16 << 10;
 
-/// Longest word that tells the end, with the NULs before it.
+/// Limit of the word at the end, with the NULs before it.
 const WORD_BYTES: usize = 16;
 
-/// The directories that are known whole.
+/// The directories of which all entries are known.
 #[derive(Debug)]
 pub struct Listing {
-    /// When the last of it came. Over a slow link it is older by what it took to come; so is the list
-    /// of files that rsync works by.
+    /// When its last byte arrived. On a slow link the listing is older by its transfer time, as is the
+    /// file list of rsync.
     when: Instant,
-    /// Relative to the top, each with what is in it.
+    /// Relative to the top, each with its entries.
     directories: Vec<(RemotePath, Vec<(Name, Attr)>)>,
 }
 
 impl Listing {
-    /// The directories that are known whole, relative to the top, each with what is in it in the
-    /// order of names. Times are as SFTP has them.
+    /// The directories of which all entries are known, relative to the top, each with its entries in
+    /// the order of names. Times have the resolution of SFTP.
     #[must_use]
     pub fn directories(&self) -> &[(RemotePath, Vec<(Name, Attr)>)] {
         &self.directories
     }
 
-    /// For whoever compares a tree of which `top` is what was listed.
+    /// The listings for a run over a tree in which `top` was listed.
     #[must_use]
     pub fn ahead(self, top: &RemotePath) -> Ahead {
         let directories = self.directories.into_iter();
@@ -81,45 +82,45 @@ impl Listing {
     }
 }
 
-/// A login that serves SFTP now, and what it has listed before.
-pub struct Left {
-    /// The session, which has not begun yet.
+/// A login that serves SFTP now, and what it listed before.
+pub struct SftpLogin {
+    /// The session, before the first SFTP packet.
     pub running: Running,
-    /// What was listed, if anything was.
+    /// The listing, if there is one.
     pub listing: Option<Listing>,
 }
 
-/// How many bytes a listing has at most.
+/// The limit of a listing, in bytes.
 pub(super) fn limit(options: &Options) -> usize {
     if options.filter.is_empty() { BYTES } else { BYTES_FILTERED }
 }
 
-/// A login that lists what is at `top`, relative to `directory`, and serves SFTP then. `None` where the
-/// far side runs no commands, or lacks a server to become.
+/// Logs in, lists `top`, relative to `directory`, and then serves SFTP. `None` where the server runs no
+/// commands, or its SFTP server program is not found.
 ///
-/// Dropped, it ends the login.
+/// Dropping the future ends the login.
 ///
 /// # Errors
-/// Why nobody is let in, where that is so: another login would fail as well.
+/// Why the login failed, if another login would fail, too.
 pub async fn log_in(
     shell: &Arc<dyn Shell>,
     directory: &[u8],
     top: &RemotePath,
     options: &Options,
-) -> Result<Option<Left>, String> {
+) -> Result<Option<SftpLogin>, String> {
     let directory = script::plain_path(directory);
     let command = script::tree(&directory, &script::plain_path(top.as_bytes()), options);
     let Some(command) = command else { return Ok(None) };
     let talk = async {
-        let mut far = Far::greet(&**shell, &command, script::LIST_AND_SERVE).await?;
-        if !far.greeting.has_sftp {
+        let mut peer = Peer::greet(&**shell, &command, script::LIST_AND_SERVE).await?;
+        if !peer.greeting.has_sftp {
             return Err(Ended::Refused("its server of SFTP is not found".to_owned()));
         }
-        let listing = match far.greeting.state {
-            State::Bare => read(&mut far.running, limit(options)).await?,
+        let listing = match peer.greeting.state {
+            State::Bare => read(&mut peer.running, limit(options)).await?,
             _ => None,
         };
-        Ok(Left { running: far.running, listing })
+        Ok(SftpLogin { running: peer.running, listing })
     };
     match talk.await {
         Ok(left) => Ok(Some(left)),
@@ -131,10 +132,10 @@ pub async fn log_in(
     }
 }
 
-/// Reads a listing to its end; `None` where it is not to be used.
+/// Reads a listing to its end; `None` if it cannot be used.
 ///
 /// # Errors
-/// Where it has no end, after which the session is of no use.
+/// If the listing has no end. Then the session cannot be used.
 pub(super) async fn read(running: &mut Running, limit: usize) -> Result<Option<Listing>, Ended> {
     let mut answer = Answer::new(limit);
     let mut block = vec![0; READ_BYTES];
@@ -154,14 +155,14 @@ pub(super) async fn read(running: &mut Running, limit: usize) -> Result<Option<L
     }
 }
 
-/// An answer, as far as it has come.
+/// The part of an answer that has arrived.
 pub(super) struct Answer {
     records: Records,
-    /// The record that has come whole last: the one before the end may be cut off.
+    /// The last complete record: the one before the end may be cut off.
     last: Vec<u8>,
-    /// The one that comes.
+    /// The record that is arriving.
     next: Vec<u8>,
-    /// What tells the end, from when on it comes.
+    /// The word at the end, as soon as it arrives.
     word: Option<Vec<u8>>,
     limit: usize,
     taken: usize,
@@ -173,7 +174,7 @@ impl Answer {
         Answer { records: Records::default(), last, next, word: None, limit, taken: 0 }
     }
 
-    /// Takes what has come; true when it has ended.
+    /// Parses further bytes; true when the answer has ended.
     pub(super) fn take(&mut self, mut bytes: &[u8]) -> io::Result<bool> {
         let wrong = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why.to_owned()));
         while self.word.is_none() {
@@ -209,7 +210,7 @@ impl Answer {
         }
     }
 
-    /// What is known by it, when it has ended.
+    /// The listing, when the answer has ended.
     pub(super) fn listing(self) -> Option<Listing> {
         let word = self.word.as_deref().unwrap_or_default();
         let begin = word.iter().position(|byte| *byte != 0).unwrap_or(word.len());

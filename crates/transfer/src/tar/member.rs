@@ -1,4 +1,4 @@
-//! One member of an archive, as both directions speak of it.
+//! One member of an archive, as the reader and the writer describe it.
 
 use base::{FileKind, Timestamp};
 
@@ -53,7 +53,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// One with no data, no attributes and nobody's: to be filled in.
+    /// A member without data, attributes and owner, to be filled in.
     pub(super) fn bare(path: &[u8], kind: Kind) -> Member {
         Member {
             path: path.to_vec(),
@@ -76,7 +76,7 @@ impl Member {
     }
 }
 
-/// What a member is that is none of the usual, by its letter; `None` for what nobody knows.
+/// The kind of a special member, by its letter; `None` for an unknown letter.
 pub(super) fn special(letter: u8) -> Option<FileKind> {
     match letter {
         b'3' => Some(FileKind::CharDevice),

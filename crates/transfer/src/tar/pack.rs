@@ -1,8 +1,8 @@
-//! A tree of this machine to an archive.
+//! Packs a local tree into an archive.
 //!
-//! Only its names are ours to choose: a file is opened without following a link, its header is of
-//! what was opened, and what it has lost by the time it is read is made up with zeros, so that the
-//! archive stays one. What changed meanwhile, or cannot be read, is missed, and the rest goes on.
+//! A file is opened without following a link, and its header describes the file that was opened. If it
+//! has become shorter when it is read, zeros fill the rest, so that the archive stays valid. A file that
+//! changed meanwhile or cannot be read counts as missed, and the rest goes on.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,10 +17,10 @@ use crate::options::Options;
 use crate::outcome::Doing;
 use crate::setid;
 
+use super::counters::Counters;
 use super::member::{Kind, Member};
 use super::reader::Piece;
 use super::receive::attr;
-use super::tally::Tally;
 use super::writer;
 
 /// How much is gathered before it is sent.
@@ -40,7 +40,7 @@ pub(super) struct Packer<'a, W: Write> {
     output: W,
     buffer: Vec<u8>,
     options: &'a Options,
-    tally: &'a mut Tally,
+    counters: &'a mut Counters,
     /// Of files with several names: the first of them in the archive, and at the target.
     names: HashMap<(u64, u64), (Vec<u8>, RemotePath)>,
     /// The file system that is not left.
@@ -58,9 +58,13 @@ fn errno(error: rustix::io::Errno) -> Errno {
 }
 
 impl<'a, W: Write> Packer<'a, W> {
-    pub(super) fn new(output: W, options: &'a Options, tally: &'a mut Tally) -> Packer<'a, W> {
+    pub(super) fn new(
+        output: W,
+        options: &'a Options,
+        counters: &'a mut Counters,
+    ) -> Packer<'a, W> {
         let buffer = Vec::with_capacity(SEND_BYTES + READ_BYTES);
-        Packer { output, buffer, options, tally, names: HashMap::new(), device: None }
+        Packer { output, buffer, options, counters, names: HashMap::new(), device: None }
     }
 
     /// Packs what is called `from` in `directory`, as `stage` in the archive and `to` at the target.
@@ -91,7 +95,7 @@ impl<'a, W: Write> Packer<'a, W> {
         path: Vec<u8>,
         to: &RemotePath,
     ) -> io::Result<bool> {
-        let (missed, place) = (self.tally.missed, Place { path, name: to.clone() });
+        let (missed, place) = (self.counters.missed, Place { path, name: to.clone() });
         let (directory, name) = (directory.as_fd(), name.as_bytes());
         match kind {
             FileKind::Regular => self.file(directory, name, &place)?,
@@ -105,7 +109,7 @@ impl<'a, W: Write> Packer<'a, W> {
             FileKind::Fifo => self.special(directory, name, FileType::Fifo, &place)?,
             FileKind::Directory | FileKind::Socket => return Ok(false),
         }
-        Ok(self.tally.missed == missed)
+        Ok(self.counters.missed == missed)
     }
 
     /// Sends what is packed.
@@ -139,7 +143,7 @@ impl<'a, W: Write> Packer<'a, W> {
     }
 
     fn missed(&mut self, place: &Place, doing: Doing, errno: Errno) {
-        self.tally.missed(&place.name, doing, errno);
+        self.counters.missed(&place.name, doing, errno);
     }
 
     fn entry(
@@ -151,7 +155,7 @@ impl<'a, W: Write> Packer<'a, W> {
         depth: usize,
     ) -> io::Result<()> {
         let kind = match kind {
-            // Some file systems do not tell.
+            // Some file systems do not report it.
             FileType::Unknown => {
                 match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
                     Ok(stat) => FileType::from_raw_mode(stat.st_mode),
@@ -193,7 +197,7 @@ impl<'a, W: Write> Packer<'a, W> {
         };
         let device = *self.device.get_or_insert(stat.st_dev);
         if self.options.one_file_system && device != stat.st_dev {
-            // Whoever looks again knows what to say of it.
+            // The run that checks it again reports the problem.
             self.missed(place, Doing::ListSource, Errno::EXDEV);
             return Ok(());
         }
@@ -204,7 +208,7 @@ impl<'a, W: Write> Packer<'a, W> {
         let member = self.member(place, Kind::Directory, &stat, self.xattrs(&directory));
         writer::append(&mut self.buffer, &member);
         self.send_if_full()?;
-        self.tally.directory(&place.name);
+        self.counters.directory(&place.name);
         match entries(&directory) {
             Err(error) => self.missed(place, Doing::ListSource, errno(error)),
             Ok(entries) => {
@@ -228,7 +232,7 @@ impl<'a, W: Write> Packer<'a, W> {
                 let member = self.member(place, Kind::Symlink, &stat, Vec::new());
                 let member = Member { link: target.into_bytes(), ..member };
                 writer::append(&mut self.buffer, &member);
-                self.tally.symlink(&place.name);
+                self.counters.symlink(&place.name);
             }
             Err(error) => self.missed(place, Doing::Read, errno(error)),
         }
@@ -250,14 +254,14 @@ impl<'a, W: Write> Packer<'a, W> {
             _ => 0,
         };
         if letter == 0 || !self.options.specials {
-            self.tally.skip(&place.name, file_kind(kind));
+            self.counters.skip(&place.name, file_kind(kind));
             return Ok(());
         }
         match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == kind => {
                 let member = self.member(place, Kind::Other(letter), &stat, Vec::new());
                 writer::append(&mut self.buffer, &member);
-                self.tally.special(&place.name, file_kind(kind));
+                self.counters.special(&place.name, file_kind(kind));
             }
             Ok(_) => self.missed(place, Doing::Read, Errno::ESTALE),
             Err(error) => self.missed(place, Doing::Read, errno(error)),
@@ -284,9 +288,9 @@ impl<'a, W: Write> Packer<'a, W> {
             return self.send_if_full();
         }
         let size = stat.st_size as u64;
-        self.tally.begin_file(size);
+        self.counters.begin_file(size);
         let member = self.member(place, Kind::File, &stat, self.xattrs(&file));
-        self.tally.sending = Some((place.name.clone(), attr(&member, FileKind::Regular)));
+        self.counters.sending = Some((place.name.clone(), attr(&member, FileKind::Regular)));
         let file = File::from(file);
         let pieces = self.options.sparse.then(|| pieces(&file, &stat)).flatten();
         let whole = match pieces {
@@ -304,12 +308,12 @@ impl<'a, W: Write> Packer<'a, W> {
                 == (stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
         };
         if whole && after.is_ok_and(is_same) {
-            self.tally.file(&place.name, size);
+            self.counters.file(&place.name, size);
         } else {
             self.missed(place, Doing::Read, Errno::ESTALE);
         }
         self.send_if_full()?;
-        self.tally.sending = None;
+        self.counters.sending = None;
         Ok(())
     }
 
@@ -322,7 +326,7 @@ impl<'a, W: Write> Packer<'a, W> {
         if let Some((first, shown)) = self.names.get(&identity).cloned() {
             let member = self.member(place, Kind::HardLink, stat, Vec::new());
             writer::append(&mut self.buffer, &Member { link: first, stored_bytes: 0, ..member });
-            self.tally.hard_link(&place.name, &shown);
+            self.counters.hard_link(&place.name, &shown);
             return true;
         }
         if self.names.len() < NAMES_LIMIT {
@@ -363,7 +367,7 @@ impl<'a, W: Write> Packer<'a, W> {
             match read {
                 Ok(read) if read > 0 => {
                     self.buffer.truncate(start + read);
-                    self.tally.bytes(read as u64);
+                    self.counters.bytes(read as u64);
                     done += read as u64;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {
@@ -392,7 +396,7 @@ impl<'a, W: Write> Packer<'a, W> {
             path: place.path.clone(),
             kind,
             link: Vec::new(),
-            // The far side's tar would give set-ID bits to files of any owner.
+            // The server's tar would give set-ID bits to files of any owner.
             perm: setid::without(kind.file_kind(), stat.st_mode & 0o7777),
             uid,
             gid,
@@ -473,7 +477,7 @@ fn pieces(file: &File, stat: &Stat) -> Option<Vec<Piece>> {
         pieces.push((begin, end - begin));
         at = end;
     }
-    // Its length is told by an empty piece at its end.
+    // An empty piece at its end marks its length.
     pieces.push((size, 0));
     Some(pieces)
 }

@@ -1,9 +1,9 @@
-//! From the bytes of an archive to members: `ustar`, with the extensions of pax and of GNU tar.
+//! Parses the bytes of an archive into members: `ustar`, with the extensions of pax and of GNU tar.
 //!
-//! Of our own, since the bytes come from a server that need not be friendly: all headers before a
-//! member take no more memory than [`EXTENSION_LIMIT_BYTES`] together, and there are no more than
-//! [`EXTENSION_LIMIT`]; values of extended attributes may hold any byte, and are kept where they are
-//! wanted; sparse files come in the one form that today's tars write (pax 1.0).
+//! This reader is our own, because the bytes come from a server that may be hostile: all headers before
+//! a member take no more memory than [`EXTENSION_LIMIT_BYTES`] together, and there are no more than
+//! [`EXTENSION_LIMIT`]; values of extended attributes may hold any byte, and are kept only where they
+//! are wanted; sparse files have the one form that current tars write (pax 1.0).
 //!
 //! Names are not checked here: see `ground`.
 

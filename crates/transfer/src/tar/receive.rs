@@ -1,6 +1,6 @@
-//! One member of an archive, into a directory of this machine.
+//! One member of an archive, into a local directory.
 //!
-//! Where it goes is the caller's choice, and that it goes nowhere else is the business of [`Sink`].
+//! The caller chooses the place, and [`Sink`] ensures that nothing is written elsewhere.
 
 use std::io::{self, BufRead};
 
@@ -34,7 +34,7 @@ fn here(doing: Doing) -> impl Fn(Errno) -> Broken {
 pub(super) struct Receiver<'a> {
     pub sink: &'a Sink,
     pub options: &'a Options,
-    /// Told of bytes that were written.
+    /// Called with the number of bytes that were written.
     pub count: &'a dyn Fn(u64),
 }
 

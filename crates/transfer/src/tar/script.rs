@@ -1,27 +1,26 @@
-//! What the far side's shell is given: one command for each direction, and the words in which it
-//! answers.
+//! The command for the server's shell, one for each use, and its answers.
 //!
 //! One command does everything, since each further one costs a login. It reads words from its
-//! standard input, a line each, and answers them, until one of them begins the archive:
+//! standard input, one per line, and answers them, until one of them starts the archive:
 //!
 //! | word | answer |
 //! |---|---|
-//! | `hello` | `sshoal-1 STATE [zstd] [gzip] [sftp] [dir] [big] [stage=NUMBER]`; `STATE` is the kind of tar, or why there is no copy; what is to come is a directory, or a large file; the stage of another run |
-//! | `list` | what is there already, as `listing` describes it; nothing where there is nothing |
+//! | `hello` | `sshoal-1 STATE [zstd] [gzip] [sftp] [dir] [big] [stage=NUMBER]`; `STATE` is the kind of tar, or why there is no copy; the source is a directory, or a large file; the stage of another run |
+//! | `list` | the existing tree, as `listing` describes it; nothing if there is none |
 //! | `rate` | [`RATE_BYTES`] that cannot be compressed |
-//! | `big` | how many large files there are: `0`, or more |
-//! | `sample` | how many bytes the first [`SAMPLE_BYTES`] of the archive are, compressed |
-//! | `plain`, `gzip`, `zstd` | the archive, so compressed, or what takes it |
-//! | `sftp` | an SFTP server in the place of the shell: where there is no archive, the login is not lost |
+//! | `big` | the number of large files: `0`, or more |
+//! | `sample` | the compressed size of the first [`SAMPLE_BYTES`] of the archive |
+//! | `plain`, `gzip`, `zstd` | the archive with that compression, or the end that receives it |
+//! | `sftp` | an SFTP server replaces the shell: without an archive the login remains useful |
 //!
-//! The first word is sent before anything was answered: a server that runs something else than a
-//! shell (an SFTP server that is forced on the user) ends by it, and is not waited for.
+//! The first word is sent before any answer: a server that runs another program than a shell (a forced
+//! SFTP server) ends because of it, and causes no wait.
 //!
-//! A pushed tree goes into a directory beside its place, the stage, whose name no other run uses. The
-//! last member of the archive is a mark: only where it was unpacked the archive was whole, and the
-//! tree gets its name. (tar takes an archive that ends between two members for a whole one.) Another
-//! run may rename the stage, to go on with it: then tar makes what follows anew under the old name,
-//! and that is removed. So the inode of the stage is compared before it gets its name.
+//! A pushed tree is unpacked into a directory beside its place, the stage, whose name no other run
+//! uses. The last member of the archive is a mark: the tree gets its name only if the mark was unpacked,
+//! because then the archive was whole. (For tar an archive that ends between two members is whole.)
+//! Another run may rename the stage and continue it. Then tar creates further members under the old
+//! name, and these are removed. So the inode of the stage is compared before it gets its name.
 
 use std::fmt::Write as _;
 
@@ -30,27 +29,27 @@ use crate::compress::Method;
 use crate::options::{Options, Owners, Xattrs};
 use base::shell::quote;
 
-/// Answered to `rate`: 13 ms at 20 MB/s.
+/// Bytes of the answer to `rate`: 13 ms at 20 MB/s.
 pub(super) const RATE_BYTES: usize = 256 << 10;
 
-/// How much is compressed to see what comes of it.
+/// Bytes that are compressed as a sample.
 pub(super) const SAMPLE_BYTES: u64 = 4 << 20;
 
-/// Files of more blocks of 512 bytes are large: one stream is bound by its window, and several
-/// sessions together are not. 16 MiB.
+/// Files of more blocks of 512 bytes are large (16 MiB): one stream is bound by its window, and
+/// several sessions together are not.
 pub(super) const BIG_BLOCKS: u64 = 32 << 10;
 
-/// Begins the answer to `hello`, and no line that a login prints by itself.
+/// The start of the answer to `hello`. No line that a login prints starts with it.
 pub(super) const GREETING: &str = "sshoal-1 ";
 
-/// Added to the name of a stage: the mark that its archive was whole.
+/// Appended to the name of a stage: the mark that its archive was whole.
 pub(super) const MARK: &[u8] = MARK_TEXT.as_bytes();
 const MARK_TEXT: &str = ".end";
 
-/// The end of the names that files of a stream have at first; a pattern of `grep`.
+/// The end of the temporary names of a stream, as a pattern for `grep`.
 const TEMPORARY: &str = "[.]sshoal-[0-9a-f]\\{12\\}ff[0-9a-f]\\{18\\}";
 
-/// What all begin with: what compresses, and which tar there is for whoever wants to know it.
+/// The start of all commands: finds the compressors, and defines how to find the tar.
 const LOOK: &str = "d=$(pwd); LC_ALL=C; export LC_ALL; set -f; u=$(umask); umask 077; unset TAR_OPTIONS POSIXLY_CORRECT; \
     look() { case $(tar --version 2>&1) in *\"GNU tar\"*) t=gnu;; *bsdtar*) t=bsd;; *) t=none;; esac; }; \
     z=; for c in zstd gzip; do command -v $c >/dev/null 2>&1 && z=\"$z $c\"; done; \
@@ -58,41 +57,40 @@ const LOOK: &str = "d=$(pwd); LC_ALL=C; export LC_ALL; set -f; u=$(umask); umask
     f=$f/sftp-server; [ -x $f ] && z=\"$z sftp\" && break; done; \
     k=; cd -- \"$1\" 2>/dev/null || k=nodir; n=$2; ";
 
-/// An SFTP server as the login would have had it: with its own rights for what is made, and where it
-/// began.
+/// An SFTP server as the login would start it: with the login's umask and directory.
 const SERVE: &str = "sftp) umask \"$u\"; cd -- \"$d\" && exec \"$f\"; exit 1;; ";
 
-/// What is sent first where a listing is wanted, and nothing else but SFTP.
+/// The first words for a listing and then SFTP.
 pub(super) const LIST_AND_SERVE: &[u8] = b"hello\nlist\nsftp\n";
 
-/// What is sent first where a listing is wanted of what is in the way.
+/// The first words for a push that wants a listing of an existing tree.
 pub(super) const LIST: &[u8] = b"hello\nlist\n";
 
-/// What is sent first else.
+/// The first words in all other cases.
 pub(super) const HELLO: &[u8] = b"hello\n";
 
-/// What `find` tells of an entry: `KIND DEPTH MODE SIZE UID GID MTIME ATIME NAME`.
+/// What `find` prints for an entry: `KIND DEPTH MODE SIZE UID GID MTIME ATIME NAME`.
 const FORMAT: &str = "%y %d %m %s %U %G %Ts %As %f\\0";
 
-/// The last record of a listing of which nothing is missing.
+/// The last record of a complete listing.
 pub(super) const ALL: &str = "=";
 
-/// How long a tree is listed at most, in seconds.
+/// Time limit of a listing, in seconds.
 const LIST_SECONDS: u32 = 2;
 
-/// Lists the tree `$n`, where it is there.
+/// Lists the tree `$n`, if it exists.
 ///
-/// The end is told behind all that was written: nobody has the capture (6) open any more then. It is
-/// `whole` only if `find` has ended well and complained of nothing, and `cut` if it was stopped, and
-/// had complained of nothing before: a directory that cannot be read must not look like an empty one.
-/// So the first line of what it says and how it ended, in that order, decides. Once it complains,
-/// nobody reads its complaints any more, and it ends.
+/// The result follows all records: no process has the capture (descriptor 6) open any more then. It is
+/// `whole` only if `find` has succeeded without an error message, and `cut` if it was stopped, without
+/// an error message before: a directory that cannot be read must not look like an empty one. So the
+/// first line of its error messages and its exit status, in that order, decides. After the first
+/// message the pipe is closed, and `find` ends.
 ///
-/// busybox's `timeout`, which knows no `--version`, leaves a watcher behind that keeps what is open for
-/// a second.
+/// busybox's `timeout`, which has no `--version`, leaves a process behind that keeps the descriptors
+/// open for a second.
 ///
-/// Without a `TZ` the C library looks at `/etc/localtime` for each time that is told, which is most
-/// of what there is to do.
+/// Without `TZ` the C library checks `/etc/localtime` for each time that is printed, which is most of
+/// the work.
 fn list_word(options: &Options) -> String {
     let limit = listing::limit(options);
     format!(
@@ -115,7 +113,7 @@ pub(super) fn tree(directory: &[u8], name: &[u8], options: &Options) -> Option<V
     command(&script, &[directory, name])
 }
 
-/// Makes the directory that is not there, with the rights that the login's directories have.
+/// Creates the missing directory, with the umask of the login.
 const MAKE: &str = "if [ $k ] && ( umask \"$u\"; mkdir -- \"$1\" ) 2>/dev/null; then \
     k=; cd -- \"$1\" || k=nodir; fi; ";
 
@@ -124,27 +122,27 @@ pub(super) fn pull(directory: &[u8], name: &[u8], options: &Options) -> Option<V
     create(directory, name, options, "-- \"$n\" </dev/null")
 }
 
-/// The command whose output is an archive of what its further input names: paths in `directory`,
-/// each with a NUL behind it. `name` is what samples are taken of.
+/// The command whose output is an archive of the files that its further input names: paths in
+/// `directory`, each with a NUL after it. Samples are taken of `name`.
 ///
-/// The names begin with `./`, so that none of them is an option, or a line that means something
-/// else to a tar; and neither of them takes a backslash for the beginning of another character.
+/// The names begin with `./`, so that none of them is an option, or a line with a special meaning for a
+/// tar. Neither tar interprets a backslash as an escape.
 pub(super) fn list(directory: &[u8], name: &[u8], options: &Options) -> Option<Vec<u8>> {
     create(directory, name, options, "--null $l --no-recursion -T -")
 }
 
-/// Gives the pipe between sshd and tar, where it is one, the room of what is on its way in an ssh
-/// session (`F_SETPIPE_SZ`, 1 MiB). In the 64 KiB that a pipe has, the two wait for each other twice
-/// as often: with more an archive comes 10 to 20 % faster where processors bound it. Whoever has no
-/// perl goes without. Beside tar, which does not wait for it.
+/// Enlarges the pipe between sshd and tar, if it is one, to the window of an ssh session
+/// (`F_SETPIPE_SZ`, 1 MiB). With the usual 64 KiB the two wait for each other twice as often: with
+/// more an archive arrives 10 to 20 % faster where processors are the bottleneck. Servers without perl
+/// go without. It runs beside tar, which does not wait for it.
 ///
-/// A perl may be somebody's wrapper, or hang: so it is given neither of the two, whose ends it would
-/// keep away, and whose bytes it could take or add to. It opens them by itself when it has come up,
-/// and only where they are pipes still.
+/// A perl may be a wrapper, or hang. So it inherits neither pipe: it would keep their ends open, and
+/// could take or add bytes. It opens them itself when it has started, and only if they are still
+/// pipes.
 pub(super) const WIDEN: &str = "perl -e 'for (map \"/proc/$ARGV[0]/fd/$_\", 0, 1) \
     { -p && open(F, \"+<\", $_) && fcntl(F, 1031, 1 << 20) }' $$ </dev/null >/dev/null 2>&1 & ";
 
-/// An archive of what the words `what` mean to tar.
+/// The command for an archive of `what`, in arguments of tar.
 fn create(directory: &[u8], name: &[u8], options: &Options, what: &str) -> Option<Vec<u8>> {
     let mut script = LOOK.to_owned();
     let _ = write!(
@@ -170,19 +168,19 @@ fn create(directory: &[u8], name: &[u8], options: &Options, what: &str) -> Optio
     command(&script, &[directory, name])
 }
 
-/// Which directories a push makes.
+/// Which directories a push creates.
 #[derive(Clone, Copy)]
 pub(super) struct Making {
-    /// The one that the tree comes into, if it is not there.
+    /// The one that will contain the tree, if it does not exist.
     pub(super) parent: bool,
-    /// The stage: it is a directory that is pushed.
+    /// The stage: a directory is pushed.
     pub(super) stage: bool,
 }
 
-/// The command that unpacks an archive in `directory`. The names are the tree's own, that of the
-/// stage, which is in the archive, and what those of all stages begin with.
+/// The command that unpacks an archive in `directory`. The names are the tree's own, that of the stage,
+/// which is in the archive, and the prefix of all stages.
 ///
-/// `mv` moves into a directory that has got the name since it was looked at; that is taken back.
+/// `mv` moves the stage into a directory that has got the name since the check; that is undone.
 pub(super) fn push(
     directory: &[u8],
     names: &[Vec<u8>; 3],
@@ -220,10 +218,10 @@ pub(super) fn push(
     command(&script, &[directory, name, stage, begin])
 }
 
-/// The command that unpacks an archive in `directory`, with the names that it has, which are
-/// temporary ones. It answers with tar's exit status when the archive has ended. Where that is not a
-/// good one, perhaps nobody is there any more to remove what has come, so it is removed before. GNU's
-/// tar tells the names; what is not called as such files are is not touched.
+/// The command that unpacks an archive in `directory`, with its names, which are temporary ones. It
+/// answers with tar's exit status when the archive has ended. If tar has failed, the client may be
+/// gone, so the command removes the unpacked files itself. GNU tar prints their names; files without a
+/// temporary name are not touched.
 pub(super) fn take(directory: &[u8], options: &Options) -> Option<Vec<u8>> {
     let mut script = LOOK.to_owned();
     let _ = write!(
@@ -245,11 +243,11 @@ pub(super) fn take(directory: &[u8], options: &Options) -> Option<Vec<u8>> {
     command(&script, &[directory, b"."])
 }
 
-/// Blocks of 512 bytes that tar reads and writes at once. By itself it takes 20, which costs it
-/// half as much again for what it unpacks, and twice as much for what it packs.
+/// Blocks of 512 bytes that tar reads and writes at once. With its default of 20 unpacking costs half
+/// as much again, and packing twice as much.
 const RECORD_BLOCKS: usize = 64;
 
-/// Times to the nanosecond, and nothing that is not asked for.
+/// Times to the nanosecond, and only the attributes that were requested.
 fn gnu_create(options: &Options) -> String {
     let mut flags = format!("-b {RECORD_BLOCKS} --format=posix --numeric-owner");
     flags += " --pax-option=delete=atime,delete=ctime";
@@ -266,7 +264,7 @@ fn gnu_create(options: &Options) -> String {
     flags
 }
 
-/// `set -f` keeps the shell from looking for files of these names.
+/// `set -f` prevents the shell from expanding these patterns to file names.
 fn xattrs(options: &Options) -> &'static str {
     match options.xattrs {
         Xattrs::None => "",
@@ -286,7 +284,7 @@ fn bsd_create(options: &Options) -> String {
     flags
 }
 
-/// `-P`: links are made at once, and not when all else is done. The names are our own.
+/// `-P`: links are created at once, and not after everything else. The names are our own.
 fn gnu_extract(options: &Options) -> String {
     let mut flags = format!("-b {RECORD_BLOCKS} -p -P --numeric-owner");
     flags += if options.owners == Owners::Leave { " --no-same-owner" } else { "" };
@@ -303,8 +301,8 @@ fn bsd_extract(options: &Options) -> String {
     flags
 }
 
-/// Whatever the login's shell is, `sh` reads the script. `None` where not every login shell can be
-/// given the arguments.
+/// `sh` reads the script, whatever the login shell is. `None` for arguments that cannot be quoted for
+/// every login shell.
 fn command(script: &str, arguments: &[&[u8]]) -> Option<Vec<u8>> {
     let mut command = b"exec /bin/sh -c ".to_vec();
     command.extend(quote(script.as_bytes())?);
@@ -316,7 +314,7 @@ fn command(script: &str, arguments: &[&[u8]]) -> Option<Vec<u8>> {
     Some(command)
 }
 
-/// A path that is no option, no `-`, and found in no `CDPATH`.
+/// A path that is no option, not `-`, and not searched in `CDPATH`.
 pub(super) fn plain_path(path: &[u8]) -> Vec<u8> {
     if path.starts_with(b"/") { path.to_vec() } else { [b"./", path].concat() }
 }
@@ -326,46 +324,46 @@ pub(super) fn plain_path(path: &[u8]) -> Vec<u8> {
 pub(super) struct Greeting {
     /// `gnu`, `bsd`, or why not.
     pub state: State,
-    /// What it can compress and decompress.
+    /// The compressors that the server has.
     pub methods: Vec<Method>,
-    /// It has an SFTP server that the shell can become.
+    /// The shell has found an SFTP server.
     pub has_sftp: bool,
-    /// What is to come from there is a directory.
+    /// The source is a directory.
     pub is_directory: bool,
-    /// What is to come from there is one large file.
+    /// The source is one large file.
     pub is_big: bool,
-    /// The number of a stage that is there: 12 hexadecimal digits.
+    /// The number of an existing stage: 12 hexadecimal digits.
     pub stage: Option<String>,
 }
 
-/// What the far side found.
+/// What the server has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// A tar that can.
+    /// A suitable tar.
     Ready(Kind),
-    /// None, or one that lacks what is needed.
+    /// No suitable tar.
     NoTar,
-    /// The directory cannot be entered, or there is nothing of the name in it.
+    /// The directory cannot be entered, or has no entry of the name.
     Absent,
     /// The target's name is taken.
     There,
-    /// The directory is there, and nobody has looked for a tar.
+    /// The directory exists; no tar was looked for.
     Bare,
-    /// The tree of an earlier, interrupted copy is there.
+    /// There is a stage of an interrupted copy.
     Staged(Kind),
 }
 
-/// Whose tar it is.
+/// The kind of a tar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Gnu,
-    /// libarchive's. It gives a file of which the archive lacks the end its whole length and its
-    /// time, so that these say nothing about what an interrupted archive has left.
+    /// libarchive's. If the archive ends within a file, it gives the file its full length and its time.
+    /// So these prove nothing after an interruption.
     Bsd,
 }
 
 impl Greeting {
-    /// Reads the line; `None` if it is something else.
+    /// Parses the line; `None` if it is no greeting.
     pub(super) fn parse(line: &[u8]) -> Option<Greeting> {
         let text = std::str::from_utf8(line).ok()?.strip_prefix(GREETING)?;
         let mut words = text.split_ascii_whitespace();

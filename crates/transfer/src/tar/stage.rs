@@ -1,4 +1,4 @@
-//! What a pushed tree is called until it is whole.
+//! Names that pushed trees have until they are whole.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,9 +1,8 @@
-//! A command's streams for code that blocks.
+//! A command's streams for blocking code.
 //!
-//! A thread that unpacks or packs waits in the stream itself, so that a piece that is there already
-//! costs no change of threads; and what it waits for is the descriptor, where it can have that, so
-//! that a piece that comes wakes this thread and no other. Whoever started it frees it by dropping
-//! the [`Leash`].
+//! A thread that unpacks or packs waits in the stream itself, so data that has already arrived costs no
+//! change of threads. Where there is a descriptor, the thread waits for that, so arriving data wakes this
+//! thread and no other. Dropping the [`CancelGuard`] ends the wait.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -20,21 +19,21 @@ use tokio::sync::watch;
 
 use crate::shell::Source;
 
-/// Held by whoever waits for a thread: its streams fail when this is dropped.
+/// Held by the task that waits for a thread: the thread's streams fail when this is dropped.
 #[allow(dead_code, reason = "its drop is what counts")]
-pub(super) struct Leash(watch::Sender<()>, Option<OwnedFd>);
+pub(super) struct CancelGuard(watch::Sender<()>, Option<OwnedFd>);
 
-/// What a stream needs to wait.
+/// What a stream waits with.
 #[derive(Clone)]
 pub(super) struct Waiting {
     runtime: Handle,
-    leash: watch::Receiver<()>,
-    /// A pipe that hangs up with the leash.
+    guard: watch::Receiver<()>,
+    /// A pipe that hangs up when the guard is dropped.
     hangup: Option<Arc<OwnedFd>>,
     flow: Arc<Flow>,
 }
 
-/// What went through, and how long it took.
+/// Bytes transferred, and time spent waiting.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     bytes: AtomicU64,
@@ -42,12 +41,12 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Bytes of the stream, as they are on the link.
+    /// Bytes of the stream on the link.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How long was waited for the other side.
+    /// Time spent waiting for the other side.
     pub(super) fn waited(&self) -> Duration {
         Duration::from_nanos(self.waited_ns.load(Ordering::Relaxed))
     }
@@ -59,14 +58,14 @@ impl Flow {
 }
 
 /// Must be called within a runtime, which serves the streams.
-pub(super) fn leash() -> (Leash, Waiting, Arc<Flow>) {
+pub(super) fn cancellable() -> (CancelGuard, Waiting, Arc<Flow>) {
     let (sender, receiver) = watch::channel(());
     let flow = Arc::new(Flow::default());
     // Without one the runtime waits.
     let (hangup, held) = pipe_with(PipeFlags::CLOEXEC).ok().unzip();
     let (runtime, hangup) = (Handle::current(), hangup.map(Arc::new));
-    let waiting = Waiting { runtime, leash: receiver, hangup, flow: flow.clone() };
-    (Leash(sender, held), waiting, flow)
+    let waiting = Waiting { runtime, guard: receiver, hangup, flow: flow.clone() };
+    (CancelGuard(sender, held), waiting, flow)
 }
 
 fn given_up() -> io::Error {
@@ -74,26 +73,26 @@ fn given_up() -> io::Error {
 }
 
 impl Waiting {
-    /// Waits for `what`, or until the leash is gone.
+    /// Waits for `what`, or until the guard is dropped.
     fn wait(&mut self, what: impl Future<Output = io::Result<usize>>) -> io::Result<usize> {
         let since = Instant::now();
-        let (runtime, leash) = (&self.runtime, &mut self.leash);
+        let (runtime, guard) = (&self.runtime, &mut self.guard);
         let done = runtime.block_on(async {
             tokio::select! {
                 biased;
                 done = what => done,
-                _ = leash.changed() => Err(given_up()),
+                _ = guard.changed() => Err(given_up()),
             }
         })?;
         self.flow.note(done, since);
         Ok(done)
     }
 
-    /// Reads from what is lent, or waits for it. Nothing, where it has ended or fails.
+    /// Reads from the descriptor, or waits for it. Returns 0 at its end, and after an error.
     fn read(&self, lent: &Lent, buffer: &mut [u8]) -> io::Result<usize> {
         let since = Instant::now();
         loop {
-            if self.leash.has_changed().is_err() {
+            if self.guard.has_changed().is_err() {
                 return Err(given_up());
             }
             match rustix::io::read(&lent.descriptor, &mut *buffer) {
@@ -109,7 +108,7 @@ impl Waiting {
     }
 }
 
-/// A descriptor that the thread reads by itself.
+/// A descriptor that the thread reads itself.
 struct Lent {
     /// Does not block.
     descriptor: OwnedFd,
@@ -117,7 +116,7 @@ struct Lent {
 }
 
 impl Lent {
-    /// Until there is something to read, or the leash is gone.
+    /// Waits until there is something to read, or the guard is dropped.
     fn wait(&self) -> io::Result<()> {
         let input = PollFd::new(&self.descriptor, PollFlags::IN);
         let hangup = PollFd::new(&*self.hangup, PollFlags::empty());
@@ -131,7 +130,7 @@ impl Lent {
 /// A command's output.
 pub(super) struct Input {
     stream: Box<dyn Source>,
-    /// While the thread reads by itself.
+    /// While the thread reads the descriptor itself.
     lent: Option<Lent>,
     waiting: Waiting,
 }
@@ -192,22 +191,22 @@ mod tests {
     }
 
     fn both() -> [(Box<dyn Source>, Box<dyn AsyncWrite + Unpin + Send>); 2] {
-        let (lends, far) = UnixStream::pair().unwrap();
+        let (lends, peer) = UnixStream::pair().unwrap();
         let (lends_not, other) = tokio::io::duplex(1 << 16);
-        [(Box::new(lends), Box::new(far)), (Box::new(lends_not), Box::new(other))]
+        [(Box::new(lends), Box::new(peer)), (Box::new(lends_not), Box::new(other))]
     }
 
     #[tokio::test]
     async fn a_thread_reads_all_up_to_the_end() {
-        for (near, mut far) in both() {
-            let (_leash, waiting, flow) = leash();
+        for (near, mut peer) in both() {
+            let (_guard, waiting, flow) = cancellable();
             let reading = tokio::task::spawn_blocking(move || {
                 let mut read = Vec::new();
                 Input::new(near, waiting).read_to_end(&mut read).map(|_| read)
             });
             let sent: Vec<u8> = (0..3_000_000u32).map(|at| (at >> 3) as u8).collect();
-            far.write_all(&sent).await.unwrap();
-            drop(far);
+            peer.write_all(&sent).await.unwrap();
+            drop(peer);
             assert!(reading.await.unwrap().unwrap() == sent);
             assert_eq!(flow.bytes(), 3_000_000);
         }
@@ -215,8 +214,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_thread_that_waits_is_free_without_the_leash() {
-        for (near, mut far) in both() {
-            let (leash, waiting, _) = leash();
+        for (near, mut peer) in both() {
+            let (guard, waiting, _) = cancellable();
             let (told, begun) = tokio::sync::oneshot::channel();
             let reading = tokio::task::spawn_blocking(move || {
                 let mut input = Input::new(near, waiting);
@@ -224,20 +223,20 @@ mod tests {
                 told.send(first).unwrap();
                 input.read(&mut [0; 8])
             });
-            far.write_all(b"a").await.unwrap();
+            peer.write_all(b"a").await.unwrap();
             assert_eq!(begun.await, Ok(1));
-            drop(leash);
+            drop(guard);
             assert_eq!(reading.await.unwrap().unwrap_err().to_string(), "given up");
         }
     }
 
     #[tokio::test]
     async fn without_the_leash_nothing_more_is_read() {
-        let (near, mut far) = UnixStream::pair().unwrap();
-        let (leash, waiting, _) = leash();
+        let (near, mut peer) = UnixStream::pair().unwrap();
+        let (guard, waiting, _) = cancellable();
         let mut input = Input::new(Box::new(near), waiting);
-        far.write_all(b"more").await.unwrap();
-        drop(leash);
+        peer.write_all(b"more").await.unwrap();
+        drop(guard);
         let read = tokio::task::spawn_blocking(move || input.read(&mut [0; 1]));
         assert_eq!(read.await.unwrap().unwrap_err().to_string(), "given up");
     }

@@ -1,4 +1,4 @@
-//! What is written is read again, by us and by the tar of this machine; what is broken is refused.
+//! Archives are read back by this reader and by the system's tar; broken ones are refused.
 
 use std::io::{self, Read};
 
@@ -228,7 +228,7 @@ fn binary_numbers_are_read() {
     }
 }
 
-/// What the far side's command leaves of an archive of files with these names, and what it says.
+/// What the server's command leaves of an archive of files with these names, and what it says.
 fn taken(there: &std::path::Path, archive: &[u8]) -> String {
     use std::io::Write;
     use std::os::unix::ffi::OsStrExt;
@@ -316,7 +316,7 @@ fn a_perl_that_hangs_or_has_words_is_in_nobodys_way() {
     for shell in shells() {
         is_called("#!/bin/sh\necho words; echo words >&2; read -r word; echo \"$word\"\n".into());
         assert!(!talk(widening(&shell, there.path(), true)), "{shell:?}");
-        // It hangs until somebody opens the other end, which waits for it in turn.
+        // Opening it would hang until the other end is opened.
         is_called(format!("#!/bin/sh\nread -r word <'{}'\n", gate.display()));
         assert!(!talk(widening(&shell, there.path(), false)), "{shell:?}");
         drop(fs::OpenOptions::new().write(true).open(&gate).unwrap());

@@ -1,8 +1,8 @@
-//! An archive from a server to a tree here.
+//! Unpacks an archive from a server into a local tree.
 //!
-//! The archive is believed in nothing: its names are those below the one that was asked for, or
-//! they are refused; that none of them leads elsewhere is the business of [`Sink`]. What cannot be
-//! unpacked is missed, and the rest goes on.
+//! The archive is not trusted: names outside of the one that was requested are refused, and [`Sink`]
+//! ensures that no name leads elsewhere. A member that cannot be unpacked counts as missed, and the
+//! rest goes on.
 
 use std::io::{self, BufRead};
 
@@ -13,10 +13,10 @@ use crate::options::Options;
 use crate::outcome::Doing;
 use crate::sink::{Finish, Sink};
 
+use super::counters::{Counters, is_full};
 use super::member::{Kind, Member, special};
 use super::reader::Reader;
 use super::receive::{Broken, Receiver, attr};
-use super::tally::{Tally, is_full};
 
 /// What is behind an archive's end: zeros up to a whole record, of 10 KiB with all known tars.
 const TRAILER_LIMIT_BYTES: u64 = 1 << 20;
@@ -28,7 +28,7 @@ fn xattr_bytes(finish: &Finish) -> usize {
     finish.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum()
 }
 
-/// Reads what is behind an archive's end: who writes it should not find that nobody reads.
+/// Reads everything after an archive's end, so that its writer gets no broken pipe.
 pub(super) fn pass_trailer<R: BufRead>(reader: Reader<R>) -> io::Result<()> {
     io::copy(&mut reader.into_rest().take(TRAILER_LIMIT_BYTES), &mut io::sink()).map(drop)
 }
@@ -72,7 +72,7 @@ pub(super) struct Unpacker<'a> {
     target: &'a RemotePath,
     naming: &'a Naming,
     options: &'a Options,
-    tally: &'a mut Tally,
+    counters: &'a mut Counters,
     /// Directories whose last member has not come, outermost first.
     open: Vec<(RemotePath, Finish)>,
     /// Bytes of the extended attributes that these are to get.
@@ -86,11 +86,11 @@ impl<'a> Unpacker<'a> {
         target: &'a RemotePath,
         naming: &'a Naming,
         options: &'a Options,
-        tally: &'a mut Tally,
+        counters: &'a mut Counters,
     ) -> Unpacker<'a> {
-        let progress = tally.progress();
+        let progress = counters.progress();
         let count = Box::new(move |bytes| progress.bytes(bytes));
-        Unpacker { sink, target, naming, options, tally, open: Vec::new(), kept_bytes: 0, count }
+        Unpacker { sink, target, naming, options, counters, open: Vec::new(), kept_bytes: 0, count }
     }
 
     /// All of it, to the end of the stream.
@@ -119,7 +119,7 @@ impl<'a> Unpacker<'a> {
         while let Some(member) = reader.next()? {
             let Some(place) = self.naming.place(&member.path) else {
                 tracing::warn!("left out \"{}\" of the archive", member.path.escape_ascii());
-                self.tally.missed += 1;
+                self.counters.missed += 1;
                 continue;
             };
             if is_directory.take().is_some_and(|is| is != (member.kind == Kind::Directory)) {
@@ -142,20 +142,20 @@ impl<'a> Unpacker<'a> {
             Kind::File => return self.file(reader, member, name),
             Kind::Directory => self.directory(member, name),
             Kind::Symlink => self.receiver().symlink(&member, &path).map(|finished| {
-                self.tally.refused(finished);
-                self.tally.symlink(name);
+                self.counters.refused(finished);
+                self.counters.symlink(name);
             }),
             Kind::HardLink => self.hard_link(&member, name),
             Kind::Other(letter) => {
                 let kind = special(letter).unwrap_or(FileKind::Socket);
                 match self.receiver().special(&member, letter, &path) {
                     None => {
-                        self.tally.skip(name, kind);
+                        self.counters.skip(name, kind);
                         Ok(())
                     }
                     Some(made) => made.map(|finished| {
-                        self.tally.refused(finished);
-                        self.tally.special(name, kind);
+                        self.counters.refused(finished);
+                        self.counters.special(name, kind);
                     }),
                 }
             }
@@ -177,7 +177,7 @@ impl<'a> Unpacker<'a> {
         match made {
             Err(errno) if is_full(errno) => Err(io::Error::from_raw_os_error(errno.raw())),
             Err(errno) => {
-                self.tally.missed(name, doing, errno);
+                self.counters.missed(name, doing, errno);
                 Ok(())
             }
             Ok(()) => Ok(()),
@@ -189,7 +189,7 @@ impl<'a> Unpacker<'a> {
         if !path.is_root() {
             self.sink.make_dir(&path)?;
         }
-        self.tally.directory(name);
+        self.counters.directory(name);
         let mut finish = self.receiver().finish(member);
         let bytes = xattr_bytes(&finish);
         let is_kept = self.kept_bytes + bytes <= KEPT_LIMIT_BYTES;
@@ -205,13 +205,13 @@ impl<'a> Unpacker<'a> {
     fn hard_link(&mut self, member: &Member, name: &RemotePath) -> Result<(), Errno> {
         let first = self.naming.place(&member.link).ok_or(Errno::EXDEV)?;
         let attr = attr(member, FileKind::Regular);
-        // Without -H each name is a file of its own, which is for whoever copies what was missed.
+        // Without -H each name is a file of its own; the run copies it as missed.
         if !self.options.hard_links {
             return Err(Errno::EMLINK);
         }
         let (from, to) = (below(self.target, &first), below(self.target, name));
         self.sink.hard_link(&from, &to, &attr)?;
-        self.tally.hard_link(name, &first);
+        self.counters.hard_link(name, &first);
         Ok(())
     }
 
@@ -222,11 +222,11 @@ impl<'a> Unpacker<'a> {
         name: &RemotePath,
     ) -> io::Result<()> {
         let bytes = member.file_bytes();
-        self.tally.begin_file(bytes);
+        self.counters.begin_file(bytes);
         match self.receiver().file(reader, member, &below(self.target, name)) {
             Ok(finished) => {
-                self.tally.refused(finished);
-                self.tally.file(name, bytes);
+                self.counters.refused(finished);
+                self.counters.file(name, bytes);
                 Ok(())
             }
             Err(Broken::Here(doing, errno)) => self.judge(Err(errno), name, doing),
@@ -241,8 +241,8 @@ impl<'a> Unpacker<'a> {
                 return;
             }
             match self.sink.finish_dir(&below(self.target, path), finish) {
-                Ok(finished) => self.tally.refused(finished),
-                Err(errno) => self.tally.missed(path, Doing::SetAttr, errno),
+                Ok(finished) => self.counters.refused(finished),
+                Err(errno) => self.counters.missed(path, Doing::SetAttr, errno),
             }
             self.kept_bytes -= xattr_bytes(finish);
             self.open.pop();

@@ -1,6 +1,6 @@
-//! From members to the bytes of an archive: `ustar` headers, and pax ones for what does not fit.
+//! Formats members as the bytes of an archive: `ustar` headers, and pax ones for larger values.
 //!
-//! Pure: headers are appended to a buffer, and whoever calls sends the data behind them.
+//! Pure: headers are appended to a buffer, and the caller sends the data after them.
 
 use base::Timestamp;
 

@@ -1,4 +1,4 @@
-//! A far side whose programs are busybox's, as on small systems: its tar keeps too little of a file
+//! A server whose programs are busybox's, as on small systems: its tar keeps too little of a file
 //! for a stream, and all others are good enough for one.
 
 use std::fs;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use transfer::tar::{Compress, Declined, Method, Streamed};
 use transfer::{Options, Owners};
 
-use super::collect::{assert_same, copy, places, push};
+use super::by_name::{assert_same, copy, places, push};
 use super::round_trip::{pull_of, push_of};
 use super::shell::{LocalShell, streaming};
 use super::trees::{kept, make};
@@ -48,12 +48,12 @@ async fn its_tar_declines_a_stream_and_the_run_brings_all() {
     assert_eq!(fs::read_dir(to.path()).unwrap().count(), 0, "and nothing was begun");
     for is_push in [false, true] {
         let to = tempfile::tempdir().unwrap();
-        let (outcome, collected) = match is_push {
+        let (outcome, totals) = match is_push {
             true => push(from.path(), to.path(), shell.clone(), &plain()).await,
             false => copy(from.path(), to.path(), shell.clone(), &plain()).await,
         };
         assert!(outcome.is_complete(), "{outcome:#?}");
-        assert_eq!(collected.entries, 0);
+        assert_eq!(totals.entries, 0);
         assert_same(from.path(), to.path());
     }
 }
@@ -82,8 +82,8 @@ async fn its_other_programs_serve_a_stream() {
         // By names, into what is there.
         fs::remove_dir_all(there.path().join("copy/sub")).unwrap();
         let copy = there.path().join("copy");
-        let (outcome, collected) = push(&tree, &copy, shell.clone(), &plain()).await;
-        assert!(outcome.is_complete() && collected.entries > 0, "{outcome:#?}");
+        let (outcome, totals) = push(&tree, &copy, shell.clone(), &plain()).await;
+        assert!(outcome.is_complete() && totals.entries > 0, "{outcome:#?}");
         assert_same(&tree, &copy);
     }
 }

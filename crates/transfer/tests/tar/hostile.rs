@@ -146,8 +146,8 @@ async fn cve_2022_48303_lengths_that_nobody_has_are_refused() {
         let pull = pull_of(Path::new("/"), Some("top"), &dir.path().join(""), "top");
         let shell = answering(dir.path(), &bytes);
         let told = streaming(shell, Options::default()).pull(&pull).await.unwrap();
-        let Streamed::Partly(streak) = told else { panic!("{told:?}") };
-        assert!(streak.why.unwrap().contains("longer than any that makes sense"));
+        let Streamed::Partly(done) = told else { panic!("{told:?}") };
+        assert!(done.why.unwrap().contains("longer than any that makes sense"));
     }
 }
 

@@ -36,8 +36,8 @@ async fn broken(from: &Path, to: &Path, bytes: usize, options: &Options) {
 async fn the_rest(from: &Path, to: &Path, options: &Options) -> transfer::Outcome {
     let tree = |dir: &Path| Arc::new(Local::open(dir).unwrap());
     let path = RemotePath::parse(b"tree").unwrap();
-    let source = Source { tree: Tree::far(tree(from)).at(path.clone()), to: path };
-    let target = Tree::here(tree(to), to);
+    let source = Source { tree: Tree::remote(tree(from)).at(path.clone()), to: path };
+    let target = Tree::local(tree(to), to);
     let job = Job { sources: vec![source], target, options: options.clone() };
     engine::copy(job, Arc::new(Silent)).await.unwrap()
 }

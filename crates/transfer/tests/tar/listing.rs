@@ -12,11 +12,11 @@ use base::{Attr, Name, Remote, RemotePath, Timestamp};
 use host::{ConnectError, Connection, Connector, Host, Role};
 use local::Local;
 use testkit::{Call, FaultyRemote};
-use transfer::tar::listing::{self, Left, Listing};
-use transfer::tar::{Declined, Spare, Streamed};
+use transfer::tar::listing::{self, Listing, SftpLogin};
+use transfer::tar::{Declined, ReusableLogin, Streamed};
 use transfer::{Job, Options, Outcome, Running, Shell, ShellError, Source, Tree};
 
-use super::collect::places;
+use super::by_name::places;
 use super::round_trip::push_of;
 use super::shell::{LocalShell, streaming};
 
@@ -59,7 +59,7 @@ fn ordinary() -> Arc<dyn Shell> {
     }
 }
 
-async fn log_in(shell: &Arc<dyn Shell>, top: &Path) -> Option<Left> {
+async fn log_in(shell: &Arc<dyn Shell>, top: &Path) -> Option<SftpLogin> {
     let directory = top.as_os_str().as_bytes();
     let left = listing::log_in(shell, directory, &RemotePath::root(), &Options::default()).await;
     left.expect("it lets everybody in")
@@ -286,11 +286,11 @@ async fn a_push_that_finds_something_has_it_listed() {
     fs::create_dir_all(there.path().join("copy/sub dir")).unwrap();
     let push = push_of(tree.path(), there.path(), "copy");
     let mut streaming = streaming(LocalShell::plain(), Options::default());
-    let spare = Spare::with_listing();
-    streaming.spare = Some(spare.clone());
+    let reusable_login = ReusableLogin::with_listing();
+    streaming.reusable_login = Some(reusable_login.clone());
     let told = streaming.push(&push).await.unwrap();
     assert!(matches!(told, Streamed::Declined(Declined::Occupied)), "{told:?}");
-    let left = spare.take().expect("there is a server");
+    let left = reusable_login.take().expect("there is a server");
     let all = looked(&there.path().join("copy")).await;
     assert_eq!(directories(&left.listing.unwrap()), all);
     served(left.running, there.path()).await;
@@ -298,7 +298,7 @@ async fn a_push_that_finds_something_has_it_listed() {
     let fresh = push_of(tree.path(), there.path(), "fresh");
     let told = streaming.push(&fresh).await.unwrap();
     assert!(matches!(told, Streamed::Whole(_)), "{told:?}");
-    assert!(spare.take().is_none());
+    assert!(reusable_login.take().is_none());
 }
 
 async fn run(source: Tree, target: Tree, options: Options) -> Outcome {
@@ -309,9 +309,9 @@ async fn run(source: Tree, target: Tree, options: Options) -> Outcome {
 }
 
 /// The login's tree, with what it has listed.
-async fn tree_of(left: Left, base: &Path) -> (Tree, Arc<FaultyRemote<Host>>) {
+async fn tree_of(left: SftpLogin, base: &Path) -> (Tree, Arc<FaultyRemote<Host>>) {
     let remote = served(left.running, base).await;
-    let mut tree = Tree::far(remote.clone());
+    let mut tree = Tree::remote(remote.clone());
     tree.ahead = left.listing.map(|listing| Arc::new(listing.ahead(&RemotePath::root())));
     (tree, remote)
 }
@@ -325,17 +325,17 @@ fn copied(from: &Path, to: &Path) {
 #[tokio::test]
 async fn what_is_unchanged_is_not_listed_over_sftp() {
     let (tree, near) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let (far, here) = (tree.path().join("tree"), near.path().join("tree"));
+    let (peer, here) = (tree.path().join("tree"), near.path().join("tree"));
     for directory in 0..30 {
-        let path = far.join(format!("dir {directory}/sub"));
+        let path = peer.join(format!("dir {directory}/sub"));
         fs::create_dir_all(&path).unwrap();
         fs::write(path.join("file\n"), "content").unwrap();
     }
-    copied(&far, &here);
-    let local = |path: &Path| Tree::here(Arc::new(Local::open(path).unwrap()), path);
+    copied(&peer, &here);
+    let local = |path: &Path| Tree::local(Arc::new(Local::open(path).unwrap()), path);
     for is_push in [false, true] {
-        let left = log_in(&plain(), &far).await.unwrap();
-        let (there, remote) = tree_of(left, &far).await;
+        let left = log_in(&plain(), &peer).await.unwrap();
+        let (there, remote) = tree_of(left, &peer).await;
         let options = Options { delete: true, ..Options::default() };
         let outcome = match is_push {
             true => run(local(&here), there, options).await,
@@ -348,37 +348,37 @@ async fn what_is_unchanged_is_not_listed_over_sftp() {
     }
     // What has changed is found by it all the same, and so are what is left of a copy and what is
     // to be deleted.
-    fs::write(far.join("dir 3/sub/new"), "new").unwrap();
-    fs::remove_dir_all(far.join("dir 4")).unwrap();
-    let left = log_in(&plain(), &far).await.unwrap();
-    let (there, remote) = tree_of(left, &far).await;
+    fs::write(peer.join("dir 3/sub/new"), "new").unwrap();
+    fs::remove_dir_all(peer.join("dir 4")).unwrap();
+    let left = log_in(&plain(), &peer).await.unwrap();
+    let (there, remote) = tree_of(left, &peer).await;
     let options = Options { delete: true, ..Options::default() };
     let outcome = run(there, local(&here), options).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
     assert_eq!((outcome.counts.files_copied, outcome.counts.deleted), (1, 3), "{outcome:#?}");
     assert_eq!(remote.calls(Call::Opendir), 0);
-    assert_eq!(looked(&far).await.keys().count(), looked(&here).await.keys().count());
+    assert_eq!(looked(&peer).await.keys().count(), looked(&here).await.keys().count());
 }
 
 #[tokio::test]
 async fn what_cannot_be_read_there_is_deleted_nowhere() {
     let (tree, near) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::set_permissions(tree.path(), Permissions::from_mode(0o755)).unwrap();
-    let (far, here) = (tree.path().join("tree"), near.path().join("tree"));
-    fs::create_dir_all(far.join("locked")).unwrap();
-    fs::write(far.join("locked/kept"), "kept").unwrap();
-    fs::write(far.join("open"), "open").unwrap();
-    copied(&far, &here);
+    let (peer, here) = (tree.path().join("tree"), near.path().join("tree"));
+    fs::create_dir_all(peer.join("locked")).unwrap();
+    fs::write(peer.join("locked/kept"), "kept").unwrap();
+    fs::write(peer.join("open"), "open").unwrap();
+    copied(&peer, &here);
     fs::write(here.join("gone there"), "").unwrap();
-    let locked = far.join("locked");
+    let locked = peer.join("locked");
     // Neither may names be read nor attributes be seen, or one of them. Where there are names without
     // attributes, OpenSSH's server lists nothing.
     for mode in [0o000, 0o111, 0o444] {
         fs::set_permissions(&locked, Permissions::from_mode(mode)).unwrap();
-        let left = log_in(&ordinary(), &far).await.expect("a login");
+        let left = log_in(&ordinary(), &peer).await.expect("a login");
         assert!(left.listing.is_none(), "{mode:o}: {:?}", left.listing);
-        let (there, _) = tree_of(left, &far).await;
-        let target = Tree::here(Arc::new(Local::open(&here).unwrap()), &here);
+        let (there, _) = tree_of(left, &peer).await;
+        let target = Tree::local(Arc::new(Local::open(&here).unwrap()), &here);
         let outcome = run(there, target, Options { delete: true, ..Options::default() }).await;
         fs::set_permissions(&locked, Permissions::from_mode(0o755)).unwrap();
         assert!(!outcome.is_complete() && outcome.counts.deleted == 0, "{outcome:#?}");

@@ -1,4 +1,4 @@
-//! Streams by `tar`, with this machine's shell as the far side's.
+//! Streams by `tar`, with this machine's shell as the server's.
 #![allow(
     unreachable_pub,
     reason = "in a test binary, `pub` says what a module offers to the others"
@@ -6,11 +6,12 @@
 
 mod archive;
 mod busybox;
-mod collect;
+mod by_name;
 mod hostile;
 mod interrupted;
 mod listing;
 mod round_trip;
 mod shell;
 mod silent;
+mod strategy;
 mod trees;

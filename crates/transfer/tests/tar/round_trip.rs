@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::{Name, RemotePath};
-use transfer::tar::{Compress, Declined, Method, Pull, Push, Spare, Streak, Streamed, Streaming};
+use transfer::tar::{
+    Compress, Declined, Method, Pull, Push, ReusableLogin, StreamOutcome, Streamed, Streaming,
+};
 use transfer::{Options, Owners};
 
 use super::shell::{LocalShell, streaming};
@@ -36,9 +38,9 @@ pub fn push_of(path: &Path, directory: &Path, name: &str) -> Push {
 }
 
 #[track_caller]
-pub fn whole(streamed: Streamed) -> Streak {
+pub fn whole(streamed: Streamed) -> StreamOutcome {
     match streamed {
-        Streamed::Whole(streak) => streak,
+        Streamed::Whole(done) => done,
         other => panic!("{other:?}"),
     }
 }
@@ -66,11 +68,11 @@ async fn a_tree_goes_there_and_back() {
         assert_eq!(kept(&back.path().join("again")), original);
         assert!(allocated(&back.path().join("again/sparse")) < 1 << 20);
         assert!(allocated(&there.path().join("copy/sparse")) < 1 << 20);
-        for streak in [pushed, pulled] {
-            assert_eq!(streak.counts.entries, original.len() as u64);
-            assert_eq!(streak.counts.ended(), streak.counts.entries);
-            assert_eq!(streak.counts.files_copied, 7);
-            assert_eq!(streak.counts.links_made, 3);
+        for done in [pushed, pulled] {
+            assert_eq!(done.counts.entries, original.len() as u64);
+            assert_eq!(done.counts.ended(), done.counts.entries);
+            assert_eq!(done.counts.files_copied, 7);
+            assert_eq!(done.counts.links_made, 3);
         }
         assert_eq!(fs::read_dir(there.path()).unwrap().count(), 1, "nothing is left beside it");
     }
@@ -83,10 +85,10 @@ async fn zstd_of_the_far_side_is_understood() {
     let mut streaming = streaming(LocalShell::plain(), all());
     streaming.compress = Compress::Always(Method::Zstd);
     let pull = pull_of(dir.path(), Some("tree"), dir.path(), "again");
-    let streak = whole(streaming.pull(&pull).await.unwrap());
+    let done = whole(streaming.pull(&pull).await.unwrap());
     assert_eq!(kept(&dir.path().join("again")), kept(&dir.path().join("tree")));
-    assert_eq!(streak.method, Some(Method::Zstd));
-    assert!(streak.link_bytes < streak.counts.bytes_copied / 2, "{streak:?}");
+    assert_eq!(done.method, Some(Method::Zstd));
+    assert!(done.link_bytes < done.counts.bytes_copied / 2, "{done:?}");
 }
 
 #[tokio::test]
@@ -275,7 +277,7 @@ async fn what_cannot_be_read_is_missed_and_the_rest_comes() {
     // A push that did not end well keeps the name of what is not whole.
     let push = push_of(&dir.path().join("tree"), dir.path(), "pushed");
     match streaming(shell, all()).push(&push).await.unwrap() {
-        Streamed::Partly(streak) => assert!(!streak.placed),
+        Streamed::Partly(done) => assert!(!done.placed),
         other => panic!("{other:?}"),
     }
     assert!(!dir.path().join("pushed").exists());
@@ -301,7 +303,7 @@ async fn a_stage_that_another_run_has_taken_does_not_get_the_name() {
         let shell = LocalShell::with_tar(programs.path(), &script);
         let push = push_of(&dir.path().join("tree"), dir.path(), "pushed");
         match streaming(shell, all()).push(&push).await.unwrap() {
-            Streamed::Partly(streak) => assert!(!streak.placed && streak.stage.is_some()),
+            Streamed::Partly(done) => assert!(!done.placed && done.stage.is_some()),
             other => panic!("{other:?}"),
         }
         assert!(!dir.path().join("pushed").exists());
@@ -328,7 +330,7 @@ async fn a_name_that_is_taken_at_the_last_moment_keeps_what_it_has() {
         LocalShell { programs: Some(programs.path().to_owned()), instead: None, umask: None };
     let push = push_of(&dir.path().join("tree"), dir.path(), "pushed");
     match streaming(Arc::new(shell), all()).push(&push).await.unwrap() {
-        Streamed::Partly(streak) => assert!(!streak.placed),
+        Streamed::Partly(done) => assert!(!done.placed),
         other => panic!("{other:?}"),
     }
     let names = fs::read_dir(dir.path().join("pushed")).unwrap();
@@ -364,16 +366,16 @@ async fn a_login_that_is_not_needed_for_a_stream_serves_sftp() {
     make(&dir.path().join("tree"));
     let taken = dir.path().join("taken");
     fs::create_dir(&taken).unwrap();
-    let spare = Spare::default();
+    let reusable_login = ReusableLogin::default();
     let mut streaming = streaming(LocalShell::with_umask("027"), all());
-    streaming.spare = Some(spare.clone());
+    streaming.reusable_login = Some(reusable_login.clone());
     let push = push_of(&dir.path().join("tree"), dir.path(), "taken");
     let told = streaming.push(&push).await.unwrap();
     assert!(matches!(told, Streamed::Declined(Declined::Occupied)), "{told:?}");
-    let left = spare.take().expect("there is an SFTP server");
+    let left = reusable_login.take().expect("there is an SFTP server");
     assert!(left.listing.is_none(), "nobody wanted one");
     let mut session = left.running;
-    assert!(spare.take().is_none());
+    assert!(reusable_login.take().is_none());
 
     let made = taken.join("made");
     let made_bytes = made.as_os_str().as_encoded_bytes();
@@ -408,7 +410,7 @@ impl transfer::Shell for FarAway {
     async fn start(&self, command: &[u8]) -> Result<transfer::Running, transfer::ShellError> {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let running = self.0.start(command).await?;
-        let (mut stdout, (far, mut near)) = (running.stdout, tokio::io::duplex(1 << 16));
+        let (mut stdout, (peer, mut near)) = (running.stdout, tokio::io::duplex(1 << 16));
         tokio::spawn(async move {
             let mut block = vec![0; 1 << 16];
             while let Ok(len @ 1..) = stdout.read(&mut block).await {
@@ -418,7 +420,7 @@ impl transfer::Shell for FarAway {
                 }
             }
         });
-        Ok(transfer::Running { stdout: Box::new(far), ..running })
+        Ok(transfer::Running { stdout: Box::new(peer), ..running })
     }
 }
 
@@ -436,7 +438,7 @@ async fn a_large_file_does_not_wait_for_the_window_of_one_stream() {
     let told = streaming.push(&push_of(&tree, there.path(), "two")).await.unwrap();
     assert!(matches!(told, Streamed::Declined(Declined::Slower(_))), "{told:?}");
     assert_eq!(fs::read_dir(there.path()).unwrap().count(), 1, "nothing was begun");
-    // Over a short way one stream is as fast, and who asks for one has it.
+    // With a short round trip one stream is as fast, and a stream that is requested is used.
     streaming.only_if_fast = false;
     whole(streaming.push(&push_of(&tree, there.path(), "two")).await.unwrap());
     streaming.only_if_fast = true;
@@ -471,7 +473,7 @@ async fn cve_a_stream_brings_set_id_bits_only_where_they_are_asked_for() {
         let wanted = if set_ids { 0o6755 } else { 0o755 };
         assert_eq!(modes(&to.path().join("tree")), [wanted, 0o2775]);
     }
-    // The far side's tar is not trusted with them.
+    // The server's tar is not trusted with them.
     let to = tempfile::tempdir().unwrap();
     let push = push_of(&from.path().join("tree"), to.path(), "tree");
     whole(streaming(LocalShell::plain(), all()).push(&push).await.unwrap());
@@ -490,8 +492,8 @@ async fn cve_streams_by_names_bring_set_id_bits_only_where_they_are_asked_for() 
             let (to, tree) = (tempfile::tempdir().unwrap(), from.path().join("tree"));
             let shell = LocalShell::plain();
             let (outcome, _) = match is_push {
-                true => super::collect::push(&tree, to.path(), shell, &options).await,
-                false => super::collect::copy(&tree, to.path(), shell, &options).await,
+                true => super::by_name::push(&tree, to.path(), shell, &options).await,
+                false => super::by_name::copy(&tree, to.path(), shell, &options).await,
             };
             assert!(outcome.is_complete(), "{outcome:#?}");
             assert_eq!(modes(to.path()), [wanted, 0o2775], "{is_push} {set_ids}");

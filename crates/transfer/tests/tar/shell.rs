@@ -87,7 +87,7 @@ pub fn streaming(shell: Arc<LocalShell>, options: Options) -> Streaming {
         only_if_fast: false,
         progress: Arc::new(Progress::default()),
         events: Arc::new(Silent),
-        spare: None,
+        reusable_login: None,
         greeted: Arc::default(),
     }
 }

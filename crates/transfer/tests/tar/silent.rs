@@ -1,4 +1,4 @@
-//! Far sides that take a command and then say nothing, or let nobody in. The clock is the test's own.
+//! Peer sides that take a command and then say nothing, or let nobody in. The clock is the test's own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ fn streaming(shell: Arc<dyn Shell>) -> Streaming {
         only_if_fast: true,
         progress: Arc::new(Progress::default()),
         events: Arc::new(Silent),
-        spare: None,
+        reusable_login: None,
         greeted: Arc::default(),
     }
 }

@@ -9,8 +9,8 @@ use transfer::{Filter, Job, Options, Source, Tree};
 use crate::kit::{copy, copy_well, copy_with, mem, names, read, run, set_perm, set_time};
 
 fn from_to(from: &Arc<MemRemote>, at: &str, to: &Arc<MemRemote>, name: &str) -> Job {
-    let source = Source { tree: Tree::far(from.clone()).at(path(at)), to: path(name) };
-    Job { sources: vec![source], target: Tree::far(to.clone()), options: Options::default() }
+    let source = Source { tree: Tree::remote(from.clone()).at(path(at)), to: path(name) };
+    Job { sources: vec![source], target: Tree::remote(to.clone()), options: Options::default() }
 }
 
 #[tokio::test]
@@ -49,8 +49,8 @@ async fn several_sources_arrive_beside_each_other() {
     });
     let target = Arc::new(MemRemote::new());
     let mut job = from_to(&source, "x/a", &target, "a");
-    job.sources.push(Source { tree: Tree::far(source.clone()).at(path("y/b")), to: path("b") });
-    job.sources.push(Source { tree: Tree::far(source).at(path("absent")), to: path("c") });
+    job.sources.push(Source { tree: Tree::remote(source.clone()).at(path("y/b")), to: path("b") });
+    job.sources.push(Source { tree: Tree::remote(source).at(path("absent")), to: path("c") });
     let outcome = run(job).await;
     // What is missing is told, and the others are copied.
     assert_eq!(outcome.problems_total, 1);
@@ -186,10 +186,10 @@ async fn one_file_system_is_not_left() {
     let mut rules = Filter::builder();
     let filter = rules.include("/proc").exclude("/*").exclude("/proc/*/*").build().unwrap();
     for one_file_system in [true, false] {
-        let source = Source { tree: Tree::far(root.clone()), to: path("") };
+        let source = Source { tree: Tree::remote(root.clone()), to: path("") };
         let filter = filter.clone();
         let options = Options { dry_run: true, one_file_system, filter, ..Options::default() };
-        let target = Tree::far(Arc::new(MemRemote::new()));
+        let target = Tree::remote(Arc::new(MemRemote::new()));
         let outcome = run(Job { sources: vec![source], target, options }).await;
         // The root and the directory itself, as rsync has it.
         assert_eq!(outcome.counts.entries == 2, one_file_system, "{:?}", outcome.counts);

@@ -73,7 +73,7 @@ async fn what_cannot_be_synced_is_a_problem() {
 async fn a_directory_of_this_machine_is_synced_too() {
     let (dir, local) = local_dir();
     let mut job = job(source(), local.clone(), durable());
-    job.target = Tree::here(local, dir.path()).at(path("new"));
+    job.target = Tree::local(local, dir.path()).at(path("new"));
     let outcome = run(job).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
     assert_eq!(std::fs::read(dir.path().join("new/a/small")).unwrap(), b"content");

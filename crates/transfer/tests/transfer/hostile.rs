@@ -142,11 +142,11 @@ async fn cve_2024_12087_a_name_that_is_listed_as_a_link_and_as_a_directory_leads
     for by_sink in [false, true] {
         let (to, target) = local_dir();
         let target = match by_sink {
-            true => Tree::here(target, to.path()),
-            false => Tree::far(target),
+            true => Tree::local(target, to.path()),
+            false => Tree::remote(target),
         };
         for _ in 0..3 {
-            let source = Source { tree: Tree::far(liar.clone()), to: path("") };
+            let source = Source { tree: Tree::remote(liar.clone()), to: path("") };
             let options = Options::default();
             run(Job { sources: vec![source], target: target.clone(), options }).await;
             assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
@@ -156,10 +156,10 @@ async fn cve_2024_12087_a_name_that_is_listed_as_a_link_and_as_a_directory_leads
 
 #[tokio::test]
 async fn cve_limits_a_directory_that_is_in_itself_has_an_end() {
-    let source = Tree::far(Liar::new(Vec::new())).at(path("deep"));
+    let source = Tree::remote(Liar::new(Vec::new())).at(path("deep"));
     let job = Job {
         sources: vec![Source { tree: source, to: path("deep") }],
-        target: Tree::far(Arc::new(MemRemote::new())),
+        target: Tree::remote(Arc::new(MemRemote::new())),
         options: Options { dry_run: true, ..Options::default() },
     };
     let outcome = run(job).await;
@@ -192,10 +192,10 @@ async fn cve_2024_12747_a_link_that_is_planted_meanwhile_is_not_gone_through() {
         std::fs::create_dir(&d).unwrap();
         let gate = source.hold(Call::Open, 1);
         let target = match by_sink {
-            true => Tree::here(target, to.path()),
-            false => Tree::far(target),
+            true => Tree::local(target, to.path()),
+            false => Tree::remote(target),
         };
-        let source = Source { tree: Tree::far(source), to: path("") };
+        let source = Source { tree: Tree::remote(source), to: path("") };
         let job = Job { sources: vec![source], target, options: Options::default() };
         let (outcome, ()) = tokio::join!(run(job), async {
             gate.arrived().await;

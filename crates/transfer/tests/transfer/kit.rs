@@ -96,8 +96,8 @@ pub(crate) async fn set_perm(remote: &dyn Remote, at: &str, perm: u32) {
 
 /// All of `from` into `to`, as with a trailing slash.
 pub(crate) fn job(from: Arc<dyn Remote>, to: Arc<dyn Remote>, options: Options) -> Job {
-    let source = Source { tree: Tree::far(from), to: RemotePath::root() };
-    Job { sources: vec![source], target: Tree::far(to), options }
+    let source = Source { tree: Tree::remote(from), to: RemotePath::root() };
+    Job { sources: vec![source], target: Tree::remote(to), options }
 }
 
 /// Copies all of `from` into `to`.

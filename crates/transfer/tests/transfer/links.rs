@@ -18,10 +18,10 @@ async fn names_of_one_file_stay_names_of_one_file() {
     }
     std::fs::write(from.path().join("alone"), "content").unwrap();
     let target = Arc::new(MemRemote::new());
-    let source = Tree::here(source, from.path());
+    let source = Tree::local(source, from.path());
     let job = Job {
         sources: vec![Source { tree: source, to: path("") }],
-        target: Tree::far(target.clone()),
+        target: Tree::remote(target.clone()),
         options: Options { hard_links: true, ..Options::default() },
     };
     for again in [false, true] {
@@ -52,8 +52,8 @@ async fn blocks_of_zeros_become_holes() {
         let content = &content[content.len() - len..];
         source.put_file(name, content);
         let job = Job {
-            sources: vec![Source { tree: Tree::far(source), to: path("") }],
-            target: Tree::here(target.clone(), to.path()),
+            sources: vec![Source { tree: Tree::remote(source), to: path("") }],
+            target: Tree::local(target.clone(), to.path()),
             options: Options { sparse: true, ..Options::default() },
         };
         let outcome = run(job).await;

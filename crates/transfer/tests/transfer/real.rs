@@ -1,4 +1,4 @@
-//! Over a real host and OpenSSH's sftp-server, which is killed again and again.
+//! DirDone a real host and OpenSSH's sftp-server, which is killed again and again.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -27,19 +27,19 @@ impl Connector for Servers {
 }
 
 /// A directory seen through a server.
-struct Far {
+struct Peer {
     remote: Arc<Steady>,
     servers: Arc<Servers>,
     dir: tempfile::TempDir,
 }
 
-impl Far {
-    async fn new() -> Far {
+impl Peer {
+    async fn new() -> Peer {
         let dir = tempfile::tempdir().unwrap();
         let servers = Arc::new(Servers(SftpServers::new(dir.path())));
         let config = host::Config { max_conns: 4, ..host::Config::default() };
         let host = Arc::new(Host::connect(servers.clone(), config).await.unwrap());
-        Far { remote: Steady::new(host, steady::Config::default()), servers, dir }
+        Peer { remote: Steady::new(host, steady::Config::default()), servers, dir }
     }
 
     /// Kills all servers.
@@ -110,10 +110,10 @@ async fn there_and_back(killed: bool) {
     let (from, local) = local_dir();
     fill(from.path());
     set_times(&local, from.path()).await;
-    let far = Far::new().await;
+    let far = Peer::new().await;
     let (to, back) = local_dir();
-    let push = job(Tree::here(local.clone(), from.path()), Tree::far(far.remote.clone()));
-    let pull = job(Tree::far(far.remote.clone()), Tree::here(back.clone(), to.path()));
+    let push = job(Tree::local(local.clone(), from.path()), Tree::remote(far.remote.clone()));
+    let pull = job(Tree::remote(far.remote.clone()), Tree::local(back.clone(), to.path()));
     for job in [push, pull] {
         let every = Arc::new(Every(if killed { 50 } else { u64::MAX }, 0.into(), Notify::new()));
         let kill = async {

@@ -136,8 +136,8 @@ proptest! {
             let (dir, local) = local_dir();
             let options = Options { sparse, ..Options::default() };
             let pull = transfer::Job {
-                sources: vec![Source { tree: Tree::far(source.clone()), to: RemotePath::root() }],
-                target: Tree::here(local.clone(), dir.path()),
+                sources: vec![Source { tree: Tree::remote(source.clone()), to: RemotePath::root() }],
+                target: Tree::local(local.clone(), dir.path()),
                 options,
             };
             let outcome = run(pull).await;

@@ -89,7 +89,7 @@ fn by_rsync(from: &Path, to: &Path) -> Deeds {
 }
 
 async fn by_us(from: &Path, to: &Path) -> Deeds {
-    let open = |path: &Path| Tree::here(Arc::new(Local::open(path).unwrap()), path);
+    let open = |path: &Path| Tree::local(Arc::new(Local::open(path).unwrap()), path);
     let job = Job {
         sources: vec![Source { tree: open(from), to: RemotePath::root() }],
         target: open(to),

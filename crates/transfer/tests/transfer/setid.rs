@@ -127,7 +127,7 @@ async fn files_of_this_machine_have_them_only_with_their_owner() {
         }
         let (dir, local) = local_dir();
         let mut job = job(source, local.clone(), options(owners.clone(), set_ids));
-        job.target = Tree::here(local, dir.path());
+        job.target = Tree::local(local, dir.path());
         let outcome = run(job).await;
         assert!(outcome.is_complete(), "{outcome:#?}");
         let wanted = match (is_root, &owners, set_ids) {

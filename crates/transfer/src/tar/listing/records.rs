@@ -1,13 +1,12 @@
-//! What `find` has written, put together to directories: pure.
+//! The output of `find`, assembled into directories. Pure.
 //!
-//! `find` goes depth first, and a directory comes before what is in it. So each record is in the
-//! last directory before it that is one level higher, and with a record of depth `n` all
-//! directories of depth `n` and more that came before are complete: they have been left. Those on
-//! the way to the last record that is known whole have not: more may follow in each of them, and so
-//! in that record itself where it is a directory. Where a listing is cut short these, and no others,
-//! are not given out.
+//! `find` lists depth first, and a directory precedes its contents. So each record is in the last
+//! directory before it that is one level higher, and a record of depth `n` completes all directories of
+//! depth `n` and more before it. The directories that contain the last complete record, and that record
+//! itself if it is a directory, may have further entries. These, and no others, are omitted from a
+//! listing that was cut short.
 //!
-//! Names do not tell where an entry is, so that no path has to be believed.
+//! A record contains a name and no path, so no path has to be trusted.
 
 use base::{Attr, FileKind, Name, RemotePath, Timestamp};
 
@@ -49,7 +48,7 @@ struct Directory {
     /// Relative to the top; `None` where it is too long.
     path: Option<RemotePath>,
     entries: Entries,
-    /// Something is in it that cannot be told as SFTP would.
+    /// It contains an entry that cannot be represented as SFTP would.
     is_odd: bool,
 }
 
@@ -151,7 +150,7 @@ impl Record {
     }
 }
 
-/// The kind that `find` tells by a letter; `Some(None)` for what has none.
+/// The kind for a letter of `find`; `Some(None)` for a kind without a letter.
 fn kind(field: &[u8]) -> Option<Option<FileKind>> {
     let [letter] = field else { return None };
     Some(match letter {

@@ -1,4 +1,4 @@
-//! What is cut off, mixed up or made up never becomes a directory that lacks something.
+//! A listing that is cut off, reordered or invented never yields an incomplete directory.
 
 use std::collections::BTreeMap;
 

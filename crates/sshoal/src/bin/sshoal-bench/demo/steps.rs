@@ -61,7 +61,10 @@ fn quoted(path: &Path) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(byte);
     match path.as_os_str().as_bytes().iter().all(plain) {
         true => path.display().to_string(),
-        false => format!("'{}'", path.display().to_string().replace('\'', r"'\''")),
+        false => {
+            let word = base::shell::quote(path.as_os_str().as_bytes());
+            String::from_utf8_lossy(&word.unwrap_or_default()).into_owned()
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! A conversation with the command of [`script`](super::script), up to the archive.
+//! The dialogue with the command of [`script`](super::script), up to the archive.
 
 use std::time::{Duration, Instant};
 
@@ -9,50 +9,48 @@ use crate::shell::{Running, Shell, ShellError};
 
 use super::script::{Greeting, RATE_BYTES, SAMPLE_BYTES};
 
-/// What a login may print before the greeting.
+/// Bytes that a login may print before the greeting.
 const NOISE_LIMIT_BYTES: usize = 64 << 10;
 
-/// How long is waited for a login, and for the first answer behind it. It is not seen when ssh has
-/// logged in and no longer asks its user for anything, so this is more than that takes: a minute
-/// until the server has greeted, through a jump host with a login of its own (`ConnectTimeout`); two
-/// within which sshd wants the login to be over (`LoginGraceTime`), whoever types; and two more for a
-/// server that begins slowly.
+/// Time limit of a login and the first answer after it. ssh does not report when it has logged in and
+/// no longer asks its user for anything, so this is the sum of: a minute for the connection, through a
+/// jump host with a login of its own (`ConnectTimeout`); two minutes that sshd allows for a login
+/// (`LoginGraceTime`); and two more for a server that starts slowly.
 pub const LOGIN_LIMIT: Duration = Duration::from_secs(300);
 
-/// How long is waited for an answer of a command that has greeted, where it only has to say it. A
-/// link that is dead is ssh's to notice, in 45 s.
+/// Time limit of an answer after the greeting that needs no work. ssh notices a dead link in 45 s.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
-/// The same where it has to look through a tree first, on disks that may be slow, or has much to say
-/// for a slow link: without an answer the copy goes on all the same.
+/// Time limit of an answer for which the server walks a tree, on disks that may be slow, or that is
+/// large for a slow link. Without the answer the copy continues over SFTP.
 const LONG_ANSWER_LIMIT: Duration = Duration::from_secs(300);
 
-/// Longest line that is an answer.
+/// Limit of a line that is an answer.
 const LINE_LIMIT_BYTES: usize = 4096;
 
-/// The far side, ready for the archive.
-pub(super) struct Far {
+/// The server, ready for the archive.
+pub(super) struct Peer {
     pub running: Running,
     pub greeting: Greeting,
-    /// How long an answer took, if that was asked for.
+    /// The round trip, if it was measured.
     pub round_trip: Option<Duration>,
-    /// The link's rate towards us in bytes a second, if that was asked for.
+    /// The link's rate from the server in bytes per second, if it was measured.
     pub rate: Option<f64>,
 }
 
-/// Why the conversation ended.
+/// Why the dialogue ended.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// It runs no commands.
+    /// The server runs no commands.
     Refused(String),
-    /// The connection is lost.
+    /// The connection was lost.
     Lost(String),
-    /// Nobody was let in.
+    /// The login failed.
     NoLogin(String),
 }
 
 impl Ended {
-    /// For a log.
+    /// The reason, for the log.
     pub(super) fn why(self) -> String {
         match self {
             Ended::Refused(why) | Ended::Lost(why) | Ended::NoLogin(why) => why,
@@ -70,28 +68,30 @@ impl From<ShellError> for Ended {
     }
 }
 
-impl Far {
-    /// Starts the command and greets it: the first of `words` is the greeting's, and the others are
-    /// those that need not wait for its answer.
+impl Peer {
+    /// Starts the command and sends `words`: the first requests the greeting, the others need not wait
+    /// for it.
     pub(super) async fn greet(
         shell: &dyn Shell,
         command: &[u8],
         words: &[u8],
-    ) -> Result<Far, Ended> {
-        within(LOGIN_LIMIT, Far::greet_patiently(shell, command, words)).await
+    ) -> Result<Peer, Ended> {
+        within(LOGIN_LIMIT, Peer::greet_patiently(shell, command, words)).await
     }
 
     async fn greet_patiently(
         shell: &dyn Shell,
         command: &[u8],
         words: &[u8],
-    ) -> Result<Far, Ended> {
+    ) -> Result<Peer, Ended> {
         let mut running = shell.start(command).await?;
-        // Where nobody reads, the answer tells.
+        // If the command does not read, its answer is the error.
         let _ = running.stdin.write_all(words).await;
         let mut seen = 0;
         let greeting = loop {
-            let Ok(line) = line(&mut running).await else { return Err(farewell(running).await) };
+            let Ok(line) = line(&mut running).await else {
+                return Err(close_reason(running).await);
+            };
             if let Some(greeting) = Greeting::parse(&line) {
                 break greeting;
             }
@@ -100,10 +100,10 @@ impl Far {
                 return Err(Ended::Refused("it answers something else than a shell does".into()));
             }
         };
-        Ok(Far { running, greeting, round_trip: None, rate: None })
+        Ok(Peer { running, greeting, round_trip: None, rate: None })
     }
 
-    /// How long an answer takes.
+    /// Measures the round trip.
     pub(super) async fn measure_round_trip(&mut self) -> Result<Duration, Ended> {
         let since = Instant::now();
         self.ask("hello", ANSWER_LIMIT).await?;
@@ -112,12 +112,12 @@ impl Far {
         Ok(round_trip)
     }
 
-    /// Whether there are files that several sessions would bring faster than one stream.
+    /// Whether there are files for which several sessions are faster than one stream.
     pub(super) async fn has_big_files(&mut self) -> Result<bool, Ended> {
         Ok(self.number("big").await? > 0)
     }
 
-    /// The method that pays on this link and for these data.
+    /// The compression that pays on this link and for this data.
     pub(super) async fn method(
         &mut self,
         wish: Compress,
@@ -153,17 +153,18 @@ impl Far {
         Ok(Some(method))
     }
 
-    /// Begins the archive.
+    /// Starts the archive.
     pub(super) async fn begin(&mut self, method: Option<Method>) -> Result<(), Ended> {
         self.say(method.map_or("plain", Method::name)).await
     }
 
-    /// Makes the shell an SFTP server, which answers from then on.
+    /// Replaces the shell by an SFTP server.
     pub(super) async fn serve(&mut self) -> Result<(), Ended> {
         self.say("sftp").await
     }
 
-    /// The link's rate towards us, in bytes a second, from the first byte of an answer to its last.
+    /// The link's rate from the server, in bytes per second, from the first byte of an answer to its
+    /// last.
     async fn measure_rate(&mut self) -> Result<f64, Ended> {
         self.say("rate").await?;
         let mut block = vec![0; RATE_BYTES];
@@ -199,7 +200,7 @@ impl Far {
     }
 }
 
-/// The answer, if it comes in time. Where it does not, the command ends with it.
+/// The answer, if it arrives in time. Otherwise the command ends.
 async fn within<T>(
     limit: Duration,
     answer: impl Future<Output = Result<T, Ended>>,
@@ -210,8 +211,9 @@ async fn within<T>(
     }
 }
 
-/// The rate to go by, when enough was measured. A busy machine makes a fast link look slow, and a
-/// slow one fast, where what has come meanwhile is read at once: each of them once, and seldom twice.
+/// The rate to use, when enough was measured. A busy machine makes a fast link look slow. It makes a
+/// slow one look fast if it then reads at once what has arrived meanwhile. Either happens once, and
+/// rarely twice.
 fn settled(rates: &[f64], pays: impl Fn(f64) -> bool) -> Option<f64> {
     let (slow, fast): (Vec<f64>, Vec<f64>) = rates.iter().partition(|rate| pays(**rate));
     let agreeing = [slow, fast].into_iter().find(|rates| rates.len() >= 2)?;
@@ -222,7 +224,7 @@ fn settled(rates: &[f64], pays: impl Fn(f64) -> bool) -> Option<f64> {
 pub(super) async fn line(running: &mut Running) -> std::io::Result<Vec<u8>> {
     let mut line = Vec::new();
     loop {
-        // Nothing behind the line may be taken: it is the archive.
+        // Nothing after the line may be read: it is the archive.
         match running.stdout.read_u8().await? {
             b'\n' => return Ok(line),
             byte if line.len() < LINE_LIMIT_BYTES => line.push(byte),
@@ -231,8 +233,8 @@ pub(super) async fn line(running: &mut Running) -> std::io::Result<Vec<u8>> {
     }
 }
 
-/// Why a command has ended that should not have.
-pub(super) async fn farewell(running: Running) -> Ended {
+/// Why a command has ended unexpectedly.
+pub(super) async fn close_reason(running: Running) -> Ended {
     let Running { stdin, stdout, exit } = running;
     drop((stdin, stdout));
     match exit.await {

@@ -1,5 +1,4 @@
-//! Files that go to another machine in a stream: each under its temporary name, which it has until
-//! tar has ended well.
+//! Files that are pushed in a stream: each has its temporary name until tar has ended successfully.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -15,47 +14,47 @@ use crate::options::Options;
 use crate::run::{Copied, Core};
 use crate::sink::Sink;
 use crate::step::Step;
+use crate::tar::counters::Counters;
 use crate::tar::pack::Packer;
-use crate::tar::tally::Tally;
 use crate::temporary::{self, MachineRun, Partial};
 
-/// Renames that are under way at once.
+/// Renames that are in flight at once.
 const RENAMES: usize = 64;
 
 /// A file that was sent.
 pub(super) struct Sent {
     step: Step,
-    /// What it is called at the target.
+    /// Its temporary name at the target.
     temporary: RemotePath,
     bytes: u64,
 }
 
-/// What was sent, and what could not be read.
+/// The files that were sent, and the steps of those that could not be read.
 #[derive(Default)]
-pub(super) struct Left {
+pub(super) struct Packed {
     pub(super) sent: Vec<Sent>,
     pub(super) left: Vec<Step>,
 }
 
-/// Packs what is asked for, until nobody asks any more. On a thread that may block.
+/// Packs the requested files, until the last request. On a thread that may block.
 ///
 /// # Errors
-/// When the archive cannot be sent.
+/// If the archive cannot be sent.
 pub(super) fn pack<W: Write>(
     core: &Core,
     source: usize,
     output: W,
     pending: &Pending,
     sendings: &mut mpsc::Receiver<Vec<u8>>,
-    done: &mut Left,
+    done: &mut Packed,
 ) -> io::Result<W> {
     let root = core.job.sources[source].tree.local.as_ref();
     let root = root.ok_or_else(|| io::Error::other("the source is not here"))?;
     let sink = Sink::open(root).map_err(|errno| io::Error::from_raw_os_error(errno.raw()))?;
     // Further names are made by the run, when all files are there.
     let options = Options { hard_links: false, ..core.job.options.clone() };
-    let mut tally = Tally::new(Arc::default(), Arc::new(Silent));
-    let mut packer = Packer::new(output, &options, &mut tally);
+    let mut counters = Counters::new(Arc::default(), Arc::new(Silent));
+    let mut packer = Packer::new(output, &options, &mut counters);
     while let Some(names) = sendings.blocking_recv() {
         for name in names.split(|byte| *byte == 0) {
             let path = name.strip_prefix(b"./").and_then(|name| RemotePath::parse(name).ok());
@@ -80,7 +79,7 @@ pub(super) fn pack<W: Write>(
                     done.left.push(begun(step, &temporary));
                     return Err(error);
                 }
-                // The run tells what is wrong with it.
+                // The run reports the problem.
                 Ok(Ok(false)) => done.left.push(begun(step, &temporary)),
                 Err(()) => done.left.push(step),
             }
@@ -97,7 +96,7 @@ fn temporary_path(core: &Core, step: &Step) -> Option<RemotePath> {
     Some(to.parent()?.join(&name))
 }
 
-/// Gives what was sent its names. Gives back what that failed for.
+/// Renames the sent files to their names. Returns the steps for which that failed.
 pub(super) async fn place(core: &Arc<Core>, sent: Vec<Sent>) -> Vec<Step> {
     let mut placing = JoinSet::new();
     let mut left = Vec::new();
@@ -136,12 +135,12 @@ pub(super) async fn place(core: &Arc<Core>, sent: Vec<Sent>) -> Vec<Step> {
     }
 }
 
-/// What was sent, when it is not known what has come of it.
+/// The steps of sent files whose arrival is unknown.
 pub(super) fn in_doubt(sent: Vec<Sent>) -> impl Iterator<Item = Step> {
     sent.into_iter().map(|sent| begun(sent.step, &sent.temporary))
 }
 
-/// The step with what the stream may have left of it, so that who brings it removes that.
+/// The step with the temporary file that the stream may have left, so that the run removes it.
 fn begun(mut step: Step, temporary: &RemotePath) -> Step {
     let file = temporary.file_name();
     let partial = file.and_then(|file| Partial::parse(&file, &step.attr).map(|(_, it)| it));

@@ -1,4 +1,4 @@
-//! One source's stream: when it is worth it, and the names that it is given.
+//! The stream of one source: when it starts, and the names that are sent to it.
 
 use std::io::{BufReader, Write};
 use std::sync::Arc;
@@ -8,40 +8,40 @@ use base::FileKind;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
-use super::arriving::Arriving;
-use super::{Collect, Deliver, Delivered, Link, Pending, leaving};
+use super::pull::Placer;
+use super::{Link, Pending, PullByName, PushByName, StreamEnd, push};
 use crate::compress::{self, Encoder, Method};
 use crate::digest::AbortOnDrop;
 use crate::flow::Side;
 use crate::run::Core;
 use crate::shell::Running;
 use crate::step::{Action, Step};
-use crate::tar::far::{Far, farewell, line};
+use crate::tar::peer::{Peer, close_reason, line};
 use crate::tar::stream::{self, Input, Output};
 use crate::tar::{Declined, LONG_ROUND_TRIP, READ_BYTES, Streaming, Use, script, unclean};
 
-/// Files of a source from which on a stream is worth its login. 100 ms and more go into one, in
-/// which a server opens this many at least.
+/// A stream is worth its login from this number of files on. A login takes 100 ms and more, in which a
+/// server opens at least this many.
 const WORTH_FILES: usize = 256;
 
-/// Files up to this size are small: they go into the stream, and larger ones in pieces.
+/// Files up to this size are small: they are streamed, and larger ones go in pieces.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// As [`SMALL_BYTES`] where a round trip is long: there several sessions bring all but the smallest
-/// faster than one stream does, which has to wait for its window.
+/// As [`SMALL_BYTES`] with a long round trip: there several sessions copy all but the smallest files
+/// faster than one stream, which is bound by its window.
 const SMALL_FAR_BYTES: u64 = 64 << 10;
 
-/// Files that one stream takes. What is kept of each until tar has ended well is some 250 bytes.
+/// Files of one stream. Each takes some 250 bytes of memory until tar has succeeded.
 const STREAM_FILES: usize = 1 << 18;
 
-/// As [`STREAM_FILES`], of what goes to another machine. It gets its names when all of it is there,
-/// so that this is what an interruption costs.
+/// As [`STREAM_FILES`], for a push. Its files get their names after all have arrived, so this is what an
+/// interruption costs.
 const STREAM_FILES_OUT: usize = 1 << 15;
 
 /// Names that are sent together, in bytes.
 const SEND_BYTES: usize = 16 << 10;
 
-/// Such sendings that wait for tar.
+/// Batches of names that wait for tar.
 const SENDINGS: usize = 4;
 
 /// Whether a step is for the stream.
@@ -49,9 +49,9 @@ const SENDINGS: usize = 4;
 pub(super) enum Need {
     /// It is not.
     None,
-    /// It may be, if there are many.
+    /// It is, if there are many.
     Many,
-    /// It is, since nothing else is wanted, or can bring it.
+    /// It is: nothing else is wanted, or can copy it.
     This,
 }
 
@@ -61,60 +61,60 @@ impl Need {
     }
 }
 
-type Called = Result<(Far, Option<Method>), Declined>;
+type Called = Result<(Peer, Option<Method>), Declined>;
 
 /// One source's stream. See the [module](self).
-pub(super) struct Lane {
-    way: Way,
-    /// Files that were for it.
+pub(super) struct Worker {
+    kind: Kind,
+    /// Steps that were for the stream.
     seen: usize,
-    /// Files up to this size are for it.
+    /// Files up to this size are for the stream.
     small_bytes: u64,
     state: State,
 }
 
-/// Where to.
+/// The direction of the stream.
 #[derive(Clone)]
-enum Way {
-    In(Collect),
+enum Kind {
+    Pull(PullByName),
     /// From the source of this number.
-    Out(Deliver, usize),
+    Push(PushByName, usize),
 }
 
-impl Way {
+impl Kind {
     fn streaming(&self) -> &Streaming {
         match self {
-            Way::In(collect) => &collect.streaming,
-            Way::Out(deliver, _) => &deliver.streaming,
+            Kind::Pull(pull) => &pull.streaming,
+            Kind::Push(push, _) => &push.streaming,
         }
     }
 
-    /// Whether the local side of it is here.
+    /// Whether the other side is a local directory.
     fn can(&self, core: &Core) -> bool {
         match self {
-            Way::In(_) => core.sink.is_some(),
-            Way::Out(_, source) => core.job.sources[*source].tree.local.is_some(),
+            Kind::Pull(_) => core.sink.is_some(),
+            Kind::Push(_, source) => core.job.sources[*source].tree.local.is_some(),
         }
     }
 
-    /// Files that one stream takes.
+    /// Files of one stream.
     fn most(&self) -> usize {
         match self {
-            Way::In(_) => STREAM_FILES,
-            Way::Out(..) => STREAM_FILES_OUT,
+            Kind::Pull(_) => STREAM_FILES,
+            Kind::Push(..) => STREAM_FILES_OUT,
         }
     }
 }
 
 enum State {
-    /// Not worth it yet.
+    /// It is not worth a login yet.
     Idle,
-    /// The far side is being called.
+    /// The login is in progress.
     Calling(AbortOnDrop<Called>),
-    /// It has answered.
-    Called(Box<(Far, Option<Method>)>),
+    /// The server has answered.
+    Called(Box<(Peer, Option<Method>)>),
     Open(Stream),
-    /// There is none, or none any more.
+    /// There is none, and there will be none.
     Never,
 }
 
@@ -124,39 +124,39 @@ struct Stream {
     buffer: Vec<u8>,
     pending: Arc<Pending>,
     taken: usize,
-    work: AbortOnDrop<Delivered>,
+    work: AbortOnDrop<StreamEnd>,
 }
 
-impl Lane {
-    pub(super) fn inward(collect: Collect) -> Lane {
-        Lane { way: Way::In(collect), seen: 0, small_bytes: SMALL_BYTES, state: State::Idle }
+impl Worker {
+    pub(super) fn pull(pull: PullByName) -> Worker {
+        Worker { kind: Kind::Pull(pull), seen: 0, small_bytes: SMALL_BYTES, state: State::Idle }
     }
 
-    pub(super) fn outward(deliver: Deliver, source: usize) -> Lane {
-        let way = Way::Out(deliver, source);
-        Lane { way, seen: 0, small_bytes: SMALL_BYTES, state: State::Idle }
+    pub(super) fn push(push: PushByName, source: usize) -> Worker {
+        let kind = Kind::Push(push, source);
+        Worker { kind, seen: 0, small_bytes: SMALL_BYTES, state: State::Idle }
     }
 
-    /// Who is waited for.
-    pub(super) fn far_side(&self) -> Side {
-        match self.way {
-            Way::In(_) => Side::Source,
-            Way::Out(..) => Side::Target,
+    /// The side at the server.
+    pub(super) fn remote_side(&self) -> Side {
+        match self.kind {
+            Kind::Pull(_) => Side::Source,
+            Kind::Push(..) => Side::Target,
         }
     }
 
     /// Whether a step is for it.
     pub(super) fn need(&self, core: &Core, step: &Step) -> Need {
         let options = &core.job.options;
-        let forced = !self.way.streaming().only_if_fast;
-        // Names of one file are told by the archive only if all of them are in it.
-        let together = options.hard_links && matches!(self.way, Way::In(_));
-        // What is in its way is for the run, and so is what can be gone on with, unless it cannot
+        let forced = !self.kind.streaming().only_if_fast;
+        // The archive shows hard links only if all names of a file are in it.
+        let together = options.hard_links && matches!(self.kind, Kind::Pull(_));
+        // What is in the way is for the run, and so is what can be gone on with, unless it cannot
         // come by the run at all.
         let is_begun = step.partials.iter().any(|partial| partial.reliable() > 0);
-        // The far side's tar would give set-ID bits to files of any owner.
-        let sets_ids = matches!(self.way, Way::Out(..)) && core.set_ids_of(&step.attr).is_some();
-        if !self.way.can(core)
+        // The server's tar would give set-ID bits to files of any owner.
+        let sets_ids = matches!(self.kind, Kind::Push(..)) && core.set_ids_of(&step.attr).is_some();
+        if !self.kind.can(core)
             || sets_ids
             || step.there.is_some_and(|there| there.is_dir())
             || (is_begun && !options.xattrs.any() && !together)
@@ -182,11 +182,11 @@ impl Lane {
         matches!(self.state, State::Open(_))
     }
 
-    /// Makes the stream if it is worth it by now. One that cannot be waited without is waited for.
+    /// Starts the stream if it is worth it by now. Waits for its login if the step needs it.
     pub(super) async fn prepare(&mut self, core: &Arc<Core>, need: Need) -> Result<(), Declined> {
         self.seen += 1;
         if matches!(self.state, State::Idle) && (need == Need::This || self.seen >= WORTH_FILES) {
-            self.state = State::Calling(AbortOnDrop(tokio::spawn(call(self.way.clone()))));
+            self.state = State::Calling(AbortOnDrop(tokio::spawn(call(self.kind.clone()))));
         }
         if let State::Calling(calling) = &self.state
             && (need == Need::This || calling.0.is_finished())
@@ -199,23 +199,23 @@ impl Lane {
         }
         match std::mem::replace(&mut self.state, State::Never) {
             State::Called(called) => {
-                let (far, method) = *called;
-                self.state = State::Open(Stream::new(core.clone(), &self.way, far, method));
+                let (peer, method) = *called;
+                self.state = State::Open(Stream::new(core.clone(), &self.kind, peer, method));
             }
             state => self.state = state,
         }
         Ok(())
     }
 
-    /// Calls the far side, and waits for its answer.
+    /// Logs in, and waits for the server's answer.
     pub(super) async fn call(&mut self) -> Result<(), Declined> {
         if matches!(self.state, State::Idle) {
-            self.state = State::Calling(AbortOnDrop(tokio::spawn(call(self.way.clone()))));
+            self.state = State::Calling(AbortOnDrop(tokio::spawn(call(self.kind.clone()))));
         }
         self.answered().await
     }
 
-    /// Waits for the answer of a far side that is being called.
+    /// Waits for the answer, if a login is in progress.
     async fn answered(&mut self) -> Result<(), Declined> {
         let State::Calling(calling) = &mut self.state else { return Ok(()) };
         let called = (&mut calling.0).await;
@@ -233,13 +233,13 @@ impl Lane {
         }
     }
 
-    /// Asks for the step's file. False where the stream is to be ended: it has taken its share, or
-    /// takes nothing any more.
+    /// Requests the step's file. False if the stream must end: it has its number of files, or accepts no
+    /// more.
     pub(super) async fn add(&mut self, core: &Core, step: Step) -> bool {
         let State::Open(stream) = &mut self.state else { return false };
         stream.add(step);
         let takes = stream.buffer.len() < SEND_BYTES || stream.send(core).await;
-        takes && stream.taken < self.way.most()
+        takes && stream.taken < self.kind.most()
     }
 
     pub(super) async fn flush(&mut self, core: &Core) {
@@ -249,9 +249,9 @@ impl Lane {
         }
     }
 
-    /// Ends the stream, and waits for it. `None` where there is none, or the run is stopped. Another
-    /// one can follow if this one ended well.
-    pub(super) async fn end(&mut self, core: &Core) -> Option<Delivered> {
+    /// Ends the stream, and waits for it. `None` if there is none, or the run is stopped. Another one can
+    /// follow if this one succeeded.
+    pub(super) async fn end(&mut self, core: &Core) -> Option<StreamEnd> {
         let state = std::mem::replace(&mut self.state, State::Idle);
         let State::Open(mut stream) = state else {
             self.state = state;
@@ -280,36 +280,36 @@ impl Lane {
     }
 }
 
-/// Calls the far side.
-async fn call(way: Way) -> Called {
-    let collect = match way {
-        Way::In(collect) => collect,
-        Way::Out(deliver, _) => {
-            let directory = script::plain_path(&deliver.directory);
-            let streaming = &deliver.streaming;
+/// Logs in and starts the command.
+async fn call(kind: Kind) -> Called {
+    let pull = match kind {
+        Kind::Pull(pull) => pull,
+        Kind::Push(push, _) => {
+            let directory = script::plain_path(&push.directory);
+            let streaming = &push.streaming;
             let command = script::take(&directory, &streaming.options);
             return streaming.prepare(&command.ok_or(Declined::Unquotable)?, Use::Files).await;
         }
     };
-    let directory = script::plain_path(&collect.directory);
-    let name = match &collect.name {
+    let directory = script::plain_path(&pull.directory);
+    let name = match &pull.name {
         Some(name) => script::plain_path(name.as_bytes()),
         None => b".".to_vec(),
     };
-    let streaming = &collect.streaming;
+    let streaming = &pull.streaming;
     let command = script::list(&directory, &name, &streaming.options);
     streaming.prepare(&command.ok_or(Declined::Unquotable)?, Use::Names).await
 }
 
 impl Stream {
-    fn new(core: Arc<Core>, way: &Way, far: Far, method: Option<Method>) -> Stream {
+    fn new(core: Arc<Core>, kind: &Kind, peer: Peer, method: Option<Method>) -> Stream {
         let (names, sendings) = mpsc::channel(SENDINGS);
         let pending = Arc::new(Pending::default());
         let here = pending.clone();
-        let work = match way {
-            Way::In(_) => tokio::spawn(carry_in(core, far, method, here, sendings)),
-            Way::Out(_, source) => {
-                tokio::spawn(carry_out(core, *source, far, method, here, sendings))
+        let work = match kind {
+            Kind::Pull(_) => tokio::spawn(pull_files(core, peer, method, here, sendings)),
+            Kind::Push(_, source) => {
+                tokio::spawn(push_files(core, *source, peer, method, here, sendings))
             }
         };
         let buffer = Vec::with_capacity(SEND_BYTES + 4096);
@@ -324,7 +324,7 @@ impl Stream {
         self.pending.steps().insert(step.from.clone(), step);
     }
 
-    /// Sends the names that have been gathered. False when nobody takes them any more.
+    /// Sends the collected names. False if the stream accepts no more.
     async fn send(&mut self, core: &Core) -> bool {
         if self.buffer.is_empty() {
             return true;
@@ -338,28 +338,28 @@ impl Stream {
     }
 }
 
-/// Gives tar names, and takes its archive, to the end of both.
-async fn carry_in(
+/// Sends names to tar, and unpacks its archive, to the end of both.
+async fn pull_files(
     core: Arc<Core>,
-    far: Far,
+    peer: Peer,
     method: Option<Method>,
     pending: Arc<Pending>,
     sendings: mpsc::Receiver<Vec<u8>>,
-) -> Delivered {
+) -> StreamEnd {
     let began = Instant::now();
-    let rate = far.rate;
-    let Running { stdin, stdout, exit } = far.running;
+    let rate = peer.rate;
+    let Running { stdin, stdout, exit } = peer.running;
     let feeding = AbortOnDrop(tokio::spawn(feed(stdin, sendings)));
-    let (leash, waiting, flow) = stream::leash();
+    let (guard, waiting, flow) = stream::cancellable();
     let unpacking = tokio::task::spawn_blocking(move || {
-        let mut arriving = Arriving::new(&core, &pending);
+        let mut placer = Placer::new(&core, &pending);
         let input = BufReader::with_capacity(READ_BYTES, Input::new(stdout, waiting));
         let unpacked = compress::decoder(method, input)
-            .and_then(|archive| arriving.unpack(BufReader::with_capacity(READ_BYTES, archive)));
-        (arriving.into_ended(), unpacked)
+            .and_then(|archive| placer.unpack(BufReader::with_capacity(READ_BYTES, archive)));
+        (placer.into_ended(), unpacked)
     });
     let unpacked = unpacking.await;
-    drop(leash);
+    drop(guard);
     // An archive may end before the names do, if it is not one of tar's.
     drop(feeding);
     let ((brought, left), ended) = match unpacked {
@@ -375,38 +375,38 @@ async fn carry_in(
     };
     let link =
         Link { bytes: flow.bytes(), elapsed: began.elapsed(), waited: flow.waited(), rate, method };
-    Delivered { entries: brought.len() as u64, brought, left, why, link }
+    StreamEnd { entries: brought.len() as u64, brought, left, why, link }
 }
 
-/// Sends what is named, and gives it its names when tar has ended well.
-async fn carry_out(
+/// Sends the named files, and renames them to their names when tar has succeeded.
+async fn push_files(
     core: Arc<Core>,
     source: usize,
-    far: Far,
+    peer: Peer,
     method: Option<Method>,
     pending: Arc<Pending>,
     mut sendings: mpsc::Receiver<Vec<u8>>,
-) -> Delivered {
-    let (began, rate) = (Instant::now(), far.rate);
-    let Running { stdin, stdout, exit } = far.running;
-    let (leash, waiting, flow) = stream::leash();
+) -> StreamEnd {
+    let (began, rate) = (Instant::now(), peer.rate);
+    let Running { stdin, stdout, exit } = peer.running;
+    let (guard, waiting, flow) = stream::cancellable();
     let packing = {
         let core = core.clone();
         tokio::task::spawn_blocking(move || {
-            let mut done = leaving::Left::default();
+            let mut done = push::Packed::default();
             let output = Output { stream: stdin, waiting };
             let output = Encoder::new(method.is_some(), output, rate);
-            let packed = leaving::pack(&core, source, output, &pending, &mut sendings, &mut done);
+            let packed = push::pack(&core, source, output, &pending, &mut sendings, &mut done);
             (done, packed.and_then(|output| output.finish()?.flush()))
         })
     };
     let packed = packing.await;
-    drop(leash);
-    let (leaving::Left { sent, mut left }, ended) = match packed {
+    drop(guard);
+    let (push::Packed { sent, mut left }, ended) = match packed {
         Ok(packed) => packed,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => (leaving::Left::default(), Ok(())),
+            Err(_) => (push::Packed::default(), Ok(())),
         },
     };
     let mut why = match ended {
@@ -416,7 +416,7 @@ async fn carry_out(
             let mut running = Running { stdin, stdout, exit };
             match line(&mut running).await {
                 Ok(status) if status == b"0" => None,
-                Ok(_) | Err(_) => Some(farewell(running).await.why()),
+                Ok(_) | Err(_) => Some(close_reason(running).await.why()),
             }
         }
     };
@@ -425,7 +425,7 @@ async fn carry_out(
     let mut entries = sent.len() as u64;
     match why {
         None => {
-            let unplaced = leaving::place(&core, sent).await;
+            let unplaced = push::place(&core, sent).await;
             if entries > 0 && unplaced.len() as u64 == entries {
                 // Shell and SFTP may see different roots: another stream would do no better.
                 why = Some("nothing of what was sent is at the target".to_owned());
@@ -436,19 +436,19 @@ async fn carry_out(
         // All of it goes by the run, which begins by removing what there is.
         Some(_) => {
             entries = 0;
-            left.extend(leaving::in_doubt(sent));
+            left.extend(push::in_doubt(sent));
         }
     }
-    Delivered { entries, brought: Vec::new(), left, why, link }
+    StreamEnd { entries, brought: Vec::new(), left, why, link }
 }
 
-/// Writes names as they come; when there are no more, tar's input ends.
+/// Writes names as they arrive; after the last one closes tar's input.
 async fn feed(
     mut stdin: Box<dyn AsyncWrite + Send + Unpin>,
     mut sendings: mpsc::Receiver<Vec<u8>>,
 ) {
     while let Some(names) = sendings.recv().await {
-        // Where nobody reads them, the archive has ended, too.
+        // If tar does not read them, the archive has ended, too.
         if stdin.write_all(&names).await.is_err() || stdin.flush().await.is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! What comes of a stream, put where its steps say. On a thread that may block.
+//! The members of a stream, written where their steps say. On a thread that may block.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead};
@@ -15,34 +15,34 @@ use crate::plan::is_same_second;
 use crate::run::{Copied, Core};
 use crate::sink::Finished;
 use crate::step::{Action, Step, Why};
+use crate::tar::counters::is_full;
 use crate::tar::member::{Kind, Member};
 use crate::tar::reader::Reader;
 use crate::tar::receive::{Broken, Receiver, attr};
-use crate::tar::tally::is_full;
 use crate::tar::unpack::pass_trailer;
 
-/// Something that has come, in case that it has to come again.
+/// An entry that was copied, in case it has to be copied again.
 pub(super) struct Brought {
     pub(super) from: RemotePath,
-    /// What was done, as it was told.
+    /// What was done, as it was reported.
     pub(super) action: Action,
     pub(super) bytes: u64,
     name: RemotePath,
-    /// As the archive had it.
+    /// Its attributes in the archive.
     attr: Attr,
-    /// As it was when it was asked for.
+    /// Its attributes when it was requested.
     asked: Attr,
-    /// Kept, so that it is not finished before.
+    /// Held, so that the directory is not finished before.
     dir: Arc<Dir>,
 }
 
 impl Brought {
-    /// Whether what has come is what was asked for.
+    /// Whether the copy is as requested.
     pub(super) fn is_as_asked(&self) -> bool {
         self.is_still(&self.asked)
     }
 
-    /// Whether what has come is what is at the source.
+    /// Whether the copy equals the source now.
     pub(super) fn is_still(&self, now: &Attr) -> bool {
         let same = now.kind == self.attr.kind && is_same_second(now.mtime, self.attr.mtime);
         // The size of a link is its target's, which an archive does not count.
@@ -54,7 +54,7 @@ impl Brought {
         self.attr.kind == FileKind::Regular && self.attr.mtime.secs >= secs
     }
 
-    /// The step that brings it again.
+    /// The step that copies it again.
     pub(super) fn again(self, source: usize) -> Step {
         let action = match self.attr.kind {
             FileKind::Symlink => Action::MakeLink(Why::Time),
@@ -76,41 +76,41 @@ impl Brought {
     }
 }
 
-/// How a member's end is told of.
+/// What is reported of a member.
 struct Put {
     action: Action,
     bytes: u64,
     finished: Finished,
 }
 
-/// Puts members in their places.
-pub(super) struct Arriving<'a> {
+/// Writes members to the places that their steps say.
+pub(super) struct Placer<'a> {
     core: &'a Core,
-    /// What a broken stream has begun is not kept: its step goes back, and the run begins anew.
+    /// A file in which the stream breaks is not kept: its step is returned, and the run copies it.
     options: Options,
     pending: &'a Pending,
     brought: Vec<Brought>,
     left: Vec<Step>,
-    /// Where hard links are kept: what has come in this stream, by its path at the source.
+    /// If hard links are preserved: the names copied in this stream, by their path at the source.
     firsts: HashMap<RemotePath, RemotePath>,
 }
 
-impl<'a> Arriving<'a> {
-    pub(super) fn new(core: &'a Core, pending: &'a Pending) -> Arriving<'a> {
+impl<'a> Placer<'a> {
+    pub(super) fn new(core: &'a Core, pending: &'a Pending) -> Placer<'a> {
         let (brought, left) = (Vec::new(), Vec::new());
         let options = Options { partial: false, ..core.job.options.clone() };
-        Arriving { core, options, pending, brought, left, firsts: HashMap::new() }
+        Placer { core, options, pending, brought, left, firsts: HashMap::new() }
     }
 
-    /// What has come, and what could not be put in its place.
+    /// The copied entries, and the steps that failed.
     pub(super) fn into_ended(self) -> (Vec<Brought>, Vec<Step>) {
         (self.brought, self.left)
     }
 
-    /// All of the archive.
+    /// Unpacks the archive.
     ///
     /// # Errors
-    /// Where the stream breaks, is no archive, or there is no room for it here.
+    /// If the stream breaks, is no archive, or the local file system is full.
     pub(super) fn unpack(&mut self, input: impl BufRead) -> io::Result<()> {
         let mut reader = Reader::new(input, self.options.xattrs);
         while let Some(member) = reader.next()? {
@@ -156,7 +156,7 @@ impl<'a> Arriving<'a> {
         }
     }
 
-    /// What has come, as its source should look.
+    /// The copied entry, with the attributes that its source should have.
     fn attr_of(&self, member: &Member, step: &Step) -> Attr {
         match member.kind {
             // Its content came before, under another name.
@@ -213,7 +213,7 @@ impl<'a> Arriving<'a> {
         }
     }
 
-    /// What the file has become of which the member is a further name.
+    /// The copy of the file of which the member is a hard link.
     fn first_of(&self, member: &Member) -> Option<RemotePath> {
         let path = RemotePath::parse(member.link.strip_prefix(b"./")?).ok()?;
         self.firsts.get(&path).cloned()

@@ -1,4 +1,4 @@
-//! What came of a stream, entry by entry, while it goes on.
+//! What a stream has done so far, entry by entry.
 
 use std::sync::Arc;
 
@@ -9,36 +9,36 @@ use crate::outcome::{Counts, Doing};
 use crate::sink::Finished;
 use crate::step::{Action, Skip, Why};
 
-/// Counts, and who is told of them.
-pub(super) struct Tally {
+/// The counts of a stream, and their observers.
+pub(super) struct Counters {
     pub counts: Counts,
-    /// Entries, or parts of the tree, that have to be looked at again.
+    /// Entries, or parts of the tree, that a run has to check.
     pub missed: u64,
     /// Owners could not be set.
     pub owners_refused: bool,
-    /// The file that is being sent, as it is at the source.
+    /// The file that is being sent, with its attributes at the source.
     pub sending: Option<(RemotePath, Attr)>,
     progress: Arc<Progress>,
     events: Arc<dyn Events>,
 }
 
-impl Tally {
-    pub(super) fn new(progress: Arc<Progress>, events: Arc<dyn Events>) -> Tally {
+impl Counters {
+    pub(super) fn new(progress: Arc<Progress>, events: Arc<dyn Events>) -> Counters {
         let counts = Counts::default();
-        Tally { counts, missed: 0, owners_refused: false, sending: None, progress, events }
+        Counters { counts, missed: 0, owners_refused: false, sending: None, progress, events }
     }
 
-    /// The counters of who watches.
+    /// The counters of the program.
     pub(super) fn progress(&self) -> Arc<Progress> {
         self.progress.clone()
     }
 
-    /// Bytes of a file that have come over.
+    /// Counts bytes of a file that were transferred.
     pub(super) fn bytes(&self, bytes: u64) {
         self.progress.bytes(bytes);
     }
 
-    /// A file's beginning: what it will have is known now.
+    /// Counts a file of this size when its transfer starts.
     pub(super) fn begin_file(&mut self, bytes: u64) {
         self.counts.bytes += bytes;
         Progress::add(&self.progress.files_planned, 1);
@@ -67,7 +67,7 @@ impl Tally {
         self.done(name, FileKind::Regular, 0, &Action::HardLink { first: first.clone() });
     }
 
-    /// A device or a pipe that was made.
+    /// Counts a device or a pipe.
     pub(super) fn special(&mut self, name: &RemotePath, kind: FileKind) {
         self.counts.files_copied += 1;
         self.done(name, kind, 0, &Action::Copy(Why::New));
@@ -78,13 +78,13 @@ impl Tally {
         self.done(name, kind, 0, &Action::Skip(Skip::Special));
     }
 
-    /// An entry could not be copied. Whoever tries it again tells of it.
+    /// Counts an entry that could not be copied. The run that tries it again reports the problem.
     pub(super) fn missed(&mut self, name: &RemotePath, doing: Doing, errno: Errno) {
         tracing::debug!("{name}: {doing}: {errno}");
         self.missed += 1;
     }
 
-    /// What the system would not set.
+    /// Counts attributes that the system refused.
     pub(super) fn refused(&mut self, finished: Finished) {
         self.owners_refused |= finished.owner_refused;
         self.missed += finished.xattrs_refused as u64;
@@ -97,7 +97,7 @@ impl Tally {
     }
 }
 
-/// Whether a file system has no room left, so that what follows would fail as well.
+/// Whether a file system is full, so that further files would fail, too.
 pub(super) fn is_full(errno: Errno) -> bool {
     matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use base::RemotePath;
 use local::Local;
 use transfer::tar::Declined;
-use transfer::tar::collect::{Collect, Collected, Collector, Deliver};
+use transfer::tar::by_name::{ByNameTotals, PullByName, PushByName, StreamsByName};
 use transfer::{Job, Options, Outcome, Owners, Run, Silent, Source, Tree, Xattrs, engine};
 
 use super::archive::{CHAR, DIR, FILE, HARD, LINK, Member, archive};
@@ -17,16 +17,16 @@ use super::trees::{kept, make};
 
 fn job(from: &Path, to: &Path, options: &Options) -> Job {
     let tree = |dir: &Path| Arc::new(Local::open(dir).unwrap());
-    let source = Source { tree: Tree::far(tree(from)), to: RemotePath::root() };
-    Job { sources: vec![source], target: Tree::here(tree(to), to), options: options.clone() }
+    let source = Source { tree: Tree::remote(tree(from)), to: RemotePath::root() };
+    Job { sources: vec![source], target: Tree::local(tree(to), to), options: options.clone() }
 }
 
-fn collector(from: &Path, shell: Arc<LocalShell>, options: &Options, auto: bool) -> Collector {
+fn by_name(from: &Path, shell: Arc<LocalShell>, options: &Options, auto: bool) -> StreamsByName {
     use std::os::unix::ffi::OsStrExt;
     let mut streaming = streaming(shell, options.clone());
     streaming.only_if_fast = auto;
     let directory = from.as_os_str().as_bytes().to_vec();
-    Collector::new(vec![Some(Collect { streaming, directory, name: None })])
+    StreamsByName::new(vec![Some(PullByName { streaming, directory, name: None })])
 }
 
 /// Copies what is in `from` into `to`, by a stream where that can.
@@ -35,12 +35,12 @@ pub async fn copy(
     to: &Path,
     shell: Arc<LocalShell>,
     options: &Options,
-) -> (Outcome, Collected) {
-    let mut collector = collector(from, shell, options, false);
+) -> (Outcome, ByNameTotals) {
+    let mut by_name = by_name(from, shell, options, false);
     let run = Run::start(job(from, to, options), Arc::new(Silent)).await.unwrap();
-    let outcome = engine::drive_with(run, &mut collector).await;
+    let outcome = engine::drive_with(run, &mut by_name).await;
     assert_eq!(outcome.counts.ended(), outcome.counts.entries, "{outcome:#?}");
-    (outcome, collector.collected())
+    (outcome, by_name.totals())
 }
 
 fn plain() -> Options {
@@ -77,22 +77,22 @@ fn files(dir: &Path) -> u64 {
 #[tokio::test]
 async fn what_is_missing_in_a_place_comes_in_a_stream() {
     let (from, to) = places();
-    let (outcome, collected) = copy(from.path(), to.path(), LocalShell::plain(), &plain()).await;
+    let (outcome, totals) = copy(from.path(), to.path(), LocalShell::plain(), &plain()).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
     assert_same(from.path(), to.path());
-    assert_eq!(collected.entries, files(from.path()));
+    assert_eq!(totals.entries, files(from.path()));
     // Some are gone, one is another.
     fs::remove_file(to.path().join("a")).unwrap();
     fs::remove_dir_all(to.path().join("sub/deep")).unwrap();
     fs::write(to.path().join("sub/b"), "changed").unwrap();
     let gone = files(&from.path().join("sub/deep"));
-    let (outcome, collected) = copy(from.path(), to.path(), LocalShell::plain(), &plain()).await;
+    let (outcome, totals) = copy(from.path(), to.path(), LocalShell::plain(), &plain()).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
     assert_same(from.path(), to.path());
-    assert_eq!(collected.entries, gone + 2);
+    assert_eq!(totals.entries, gone + 2);
     assert_eq!(outcome.counts.files_copied + outcome.counts.links_made, gone + 2);
-    let (outcome, collected) = copy(from.path(), to.path(), LocalShell::plain(), &plain()).await;
-    assert_eq!((outcome.counts.unchanged, collected.entries), (outcome.counts.entries, 0));
+    let (outcome, totals) = copy(from.path(), to.path(), LocalShell::plain(), &plain()).await;
+    assert_eq!((outcome.counts.unchanged, totals.entries), (outcome.counts.entries, 0));
 }
 
 #[tokio::test]
@@ -108,10 +108,10 @@ async fn libarchives_tar_takes_names_too() {
         umask: None,
     });
     let (from, to) = places();
-    let (outcome, collected) = copy(from.path(), to.path(), shell.clone(), &plain()).await;
+    let (outcome, totals) = copy(from.path(), to.path(), shell.clone(), &plain()).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
     assert_same(from.path(), to.path());
-    assert_eq!(collected.entries, files(from.path()));
+    assert_eq!(totals.entries, files(from.path()));
 }
 
 #[tokio::test]
@@ -120,13 +120,13 @@ async fn patterns_decide_what_is_asked_for() {
     let mut filter = transfer::Filter::builder();
     filter.exclude("deep/").exclude("/a");
     let options = Options { filter: filter.build().unwrap(), ..plain() };
-    let (outcome, collected) = copy(from.path(), to.path(), LocalShell::plain(), &options).await;
+    let (outcome, totals) = copy(from.path(), to.path(), LocalShell::plain(), &options).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
     fs::remove_dir_all(from.path().join("sub/deep")).unwrap();
     fs::remove_file(from.path().join("a")).unwrap();
     let names = |dir: &Path| kept(dir).into_keys().collect::<Vec<_>>();
     assert_eq!(names(from.path()), names(to.path()));
-    assert_eq!(collected.entries, files(from.path()));
+    assert_eq!(totals.entries, files(from.path()));
 }
 
 #[tokio::test]
@@ -138,16 +138,16 @@ async fn only_many_small_files_are_worth_a_stream_that_is_not_asked_for() {
         }
         fs::write(from.path().join("large"), vec![1; 3 << 20]).unwrap();
         let options = plain();
-        let mut collector = collector(from.path(), LocalShell::plain(), &options, true);
+        let mut by_name = by_name(from.path(), LocalShell::plain(), &options, true);
         // It is there when the first file comes.
         if is_worth {
-            collector.call().await.unwrap();
+            by_name.call().await.unwrap();
         }
         let run = Run::start(job(from.path(), to.path(), &options), Arc::new(Silent));
-        let outcome = engine::drive_with(run.await.unwrap(), &mut collector).await;
+        let outcome = engine::drive_with(run.await.unwrap(), &mut by_name).await;
         assert!(outcome.is_complete(), "{outcome:#?}");
         assert_eq!(kept(from.path()).len(), kept(to.path()).len());
-        assert_eq!(collector.collected().entries, if is_worth { count } else { 0 });
+        assert_eq!(by_name.totals().entries, if is_worth { count } else { 0 });
     }
 }
 
@@ -189,12 +189,12 @@ async fn names_of_one_file_and_pipes_come_too() {
 async fn a_server_without_tar_costs_nothing_but_the_stream() {
     let (from, to) = places();
     let shell = LocalShell::instead("echo no >&2; exit 1");
-    let mut collector = collector(from.path(), shell, &plain(), false);
+    let mut by_name = by_name(from.path(), shell, &plain(), false);
     let run = Run::start(job(from.path(), to.path(), &plain()), Arc::new(Silent)).await.unwrap();
-    let outcome = engine::drive_with(run, &mut collector).await;
+    let outcome = engine::drive_with(run, &mut by_name).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
-    assert_eq!(collector.declined(), Some(&Declined::NoShell("no".to_owned())));
-    assert_eq!(collector.collected().entries, 0);
+    assert_eq!(by_name.declined(), Some(&Declined::NoShell("no".to_owned())));
+    assert_eq!(by_name.totals().entries, 0);
 }
 
 /// Copies what is in `from` into `to`, which is on the other side now.
@@ -203,19 +203,19 @@ pub async fn push(
     to: &Path,
     shell: Arc<LocalShell>,
     options: &Options,
-) -> (Outcome, Collected) {
+) -> (Outcome, ByNameTotals) {
     use std::os::unix::ffi::OsStrExt;
     let streaming = streaming(shell, options.clone());
     let directory = to.as_os_str().as_bytes().to_vec();
-    let mut collector = Collector::outward(1, &Deliver { streaming, directory });
+    let mut by_name = StreamsByName::push(1, &PushByName { streaming, directory });
     let tree = |dir: &Path| Arc::new(Local::open(dir).unwrap());
-    let source = Source { tree: Tree::here(tree(from), from), to: RemotePath::root() };
-    let target = Tree::far(tree(to));
+    let source = Source { tree: Tree::local(tree(from), from), to: RemotePath::root() };
+    let target = Tree::remote(tree(to));
     let job = Job { sources: vec![source], target, options: options.clone() };
     let run = Run::start(job, Arc::new(Silent)).await.unwrap();
-    let outcome = engine::drive_with(run, &mut collector).await;
+    let outcome = engine::drive_with(run, &mut by_name).await;
     assert_eq!(outcome.counts.ended(), outcome.counts.entries, "{outcome:#?}");
-    (outcome, collector.collected())
+    (outcome, by_name.totals())
 }
 
 #[track_caller]
@@ -240,12 +240,12 @@ async fn what_is_missing_there_goes_in_a_stream() {
         let (from, to) = places();
         fs::create_dir(to.path().join("sub")).unwrap();
         fs::write(to.path().join("sub/b"), "another").unwrap();
-        let (outcome, collected) = push(from.path(), to.path(), shell.clone(), &plain()).await;
+        let (outcome, totals) = push(from.path(), to.path(), shell.clone(), &plain()).await;
         assert!(outcome.is_complete(), "{outcome:#?}");
         assert_same(from.path(), to.path());
-        assert_eq!(collected.entries, files(from.path()));
-        let (outcome, collected) = push(from.path(), to.path(), shell, &plain()).await;
-        assert_eq!((outcome.counts.unchanged, collected.entries), (outcome.counts.entries, 0));
+        assert_eq!(totals.entries, files(from.path()));
+        let (outcome, totals) = push(from.path(), to.path(), shell, &plain()).await;
+        assert_eq!((outcome.counts.unchanged, totals.entries), (outcome.counts.entries, 0));
     }
 }
 
@@ -330,10 +330,10 @@ async fn a_file_that_changed_under_tar_is_copied_again_and_counted_once() {
     let programs = tempfile::tempdir().unwrap();
     let tar = "$real \"$@\"; echo something new > two; exit 1";
     let shell = LocalShell::with_tar(programs.path(), tar);
-    let (outcome, collected) = copy(from.path(), to.path(), shell, &plain()).await;
+    let (outcome, totals) = copy(from.path(), to.path(), shell, &plain()).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
     assert_eq!(fs::read(to.path().join("two")).unwrap(), b"something new\n");
-    assert_eq!((outcome.counts.files_copied, collected.entries), (3, 3));
+    assert_eq!((outcome.counts.files_copied, totals.entries), (3, 3));
     assert_eq!(outcome.counts.bytes_copied, 3 + 14 + 5);
 }
 
@@ -347,10 +347,10 @@ async fn a_file_that_changed_before_tar_read_it_is_looked_at_again() {
     // What tar reads is not what was listed, nor what is there in the end.
     let tar = "echo half > two; $real \"$@\"; echo something new > two; exit 0";
     let shell = LocalShell::with_tar(programs.path(), tar);
-    let (outcome, collected) = copy(from.path(), to.path(), shell, &plain()).await;
+    let (outcome, totals) = copy(from.path(), to.path(), shell, &plain()).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
     assert_eq!(fs::read(to.path().join("two")).unwrap(), b"something new\n");
-    assert_eq!((outcome.counts.files_copied, collected.entries), (3, 3));
+    assert_eq!((outcome.counts.files_copied, totals.entries), (3, 3));
 }
 
 #[tokio::test]
@@ -395,9 +395,9 @@ async fn what_an_interrupted_stream_has_left_there_is_replaced() {
     let mut tar = std::process::Command::new("tar");
     assert!(tar.arg("-xf").arg(&kept).current_dir(&to).status().unwrap().success());
     assert_eq!(fs::read_dir(to.path()).unwrap().count(), 1);
-    let (outcome, collected) = push(from.path(), to.path(), LocalShell::plain(), &plain()).await;
+    let (outcome, totals) = push(from.path(), to.path(), LocalShell::plain(), &plain()).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
-    assert_eq!(collected.entries, 1);
+    assert_eq!(totals.entries, 1);
     assert_no_temporaries(to.path());
 }
 
@@ -418,8 +418,7 @@ async fn what_an_interrupted_copy_has_left_does_not_keep_a_file_from_the_stream(
         }
         let xattrs = if xattrs { Xattrs::Users } else { Xattrs::None };
         let options = Options { xattrs, hard_links, ..plain() };
-        let (outcome, collected) =
-            copy(from.path(), to.path(), LocalShell::plain(), &options).await;
+        let (outcome, totals) = copy(from.path(), to.path(), LocalShell::plain(), &options).await;
         assert!(outcome.is_complete(), "{outcome:#?}");
         assert_no_temporaries(to.path());
         if hard_links {
@@ -427,7 +426,7 @@ async fn what_an_interrupted_copy_has_left_does_not_keep_a_file_from_the_stream(
             assert_eq!(number("f"), number("g"));
         }
         let is_streamed = xattrs.any() || hard_links;
-        assert_eq!(collected.entries > 0, is_streamed);
+        assert_eq!(totals.entries > 0, is_streamed);
     }
 }
 
@@ -476,8 +475,8 @@ async fn cve_2019_6111_2022_29154_nothing_that_was_not_asked_for_is_put_anywhere
 async fn a_stream_that_stalls_does_not_hold_up_who_ends_the_run() {
     let (from, to) = places();
     let script = "read -r hello; echo 'sshoal-1 gnu'; read -r go; exec sleep 1000";
-    let mut collector = collector(from.path(), LocalShell::instead(script), &plain(), false);
-    collector.call().await.unwrap();
+    let mut by_name = by_name(from.path(), LocalShell::instead(script), &plain(), false);
+    by_name.call().await.unwrap();
     let run = Run::start(job(from.path(), to.path(), &plain()), Arc::new(Silent)).await.unwrap();
     let stopper = run.stopper();
     let progress = run.progress();
@@ -488,6 +487,6 @@ async fn a_stream_that_stalls_does_not_hold_up_who_ends_the_run() {
         }
         stopper.stop();
     };
-    let (outcome, ()) = tokio::join!(engine::drive_with(run, &mut collector), stop);
+    let (outcome, ()) = tokio::join!(engine::drive_with(run, &mut by_name), stop);
     assert_eq!(outcome.stopped, Some(transfer::Stop::Asked));
 }

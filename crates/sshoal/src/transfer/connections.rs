@@ -1,0 +1,98 @@
+//! Connections and commands of a copy: what [`transfer::strategy`] needs of ssh.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use transfer::strategy::{ConnectError, Connection, Connector, Logins};
+use transfer::{Running, Shell};
+
+use super::place::RemoteOperand;
+use super::shell;
+use crate::connector::{Begun, SshConnector};
+use crate::mount::request::MountRequest;
+use crate::report::Problem;
+use crate::stack::{self, Stack};
+
+/// The servers of one copy.
+pub struct Connections {
+    /// The connection's options, as those of a mount that is never made.
+    request: MountRequest,
+    places: Vec<RemoteOperand>,
+    /// Sessions of the only place that were started before they are needed.
+    begun: Begun,
+}
+
+impl Connections {
+    pub fn new(request: MountRequest, places: Vec<RemoteOperand>) -> Connections {
+        Connections { request, places, begun: Begun::default() }
+    }
+
+    /// What the options mean for the strategy.
+    pub fn logins(&self) -> Logins {
+        let request = &self.request;
+        let max_sessions = request.host.max_conns.map_or(host::AUTOMATIC_CONNS, |max| max as usize);
+        Logins {
+            password_once: request.ssh.password_stdin,
+            own_server: request.ssh.sftp_server.is_some(),
+            own_view: request.host.follow_symlinks || request.disk.is_some(),
+            max_sessions,
+        }
+    }
+
+    fn ssh_configs(&self, place: usize) -> Result<Vec<ssh::Config>, Problem> {
+        stack::ssh_configs(&self.request, &self.places[place].spec)
+    }
+}
+
+#[async_trait]
+impl Connector for Connections {
+    async fn connect(
+        &self,
+        place: usize,
+        login: Option<Running>,
+    ) -> Result<Connection, ConnectError> {
+        // Sessions do not say which host they are of.
+        let begun = match self.places.len() {
+            1 => self.begun.clone(),
+            _ => Begun::default(),
+        };
+        if let Some(login) = login {
+            begun.set_first(shell::session(login));
+        }
+        let place = &self.places[place];
+        let mut request = self.request.clone();
+        request.sources = vec![place.in_directory()];
+        request.source = place.spec.name.clone();
+        // The mount point of no mount: a directory that contains nothing.
+        request.mountpoint = "/proc/self/fdinfo".into();
+        let stack = Stack::build_on(&request, begun).await.map_err(failed)?;
+        Ok(Connection { remote: stack.remote.clone(), guard: Box::new(stack) })
+    }
+
+    fn shell(&self, place: usize, may_ask: bool) -> Result<Option<Arc<dyn Shell>>, ConnectError> {
+        Ok(shell::of(self.ssh_configs(place).map_err(failed)?, may_ask))
+    }
+
+    fn start_sessions(&self, sessions: Range<usize>) {
+        let config = match self.ssh_configs(0).as_deref() {
+            Ok([config]) if config.transport == ssh::Transport::Ssh => config.clone(),
+            _ => return,
+        };
+        let Ok(connector) = SshConnector::new(config) else { return };
+        let begun = self.begun.clone();
+        tracing::debug!("{} further sessions are begun", sessions.len());
+        tokio::spawn(async move {
+            for session in sessions {
+                // The connection that needs it tries again, and reports the error.
+                if let Err(error) = connector.begin(session + 1, &begun).await {
+                    tracing::debug!("no session ahead: {}", error.message);
+                }
+            }
+        });
+    }
+}
+
+fn failed(problem: Problem) -> ConnectError {
+    ConnectError { message: problem.to_string(), is_of_place: problem.is_of_source() }
+}

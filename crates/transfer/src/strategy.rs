@@ -1,0 +1,322 @@
+//! One copy of a command: which engines copy, in which order, over which logins.
+//!
+//! A tar stream goes first where one is possible: nothing of the tree is at the target yet, so
+//! nothing has to be compared. A [`Run`](crate::Run) over SFTP then compares both sides and copies
+//! what the stream did not copy. A stream that breaks therefore only leaves more work for the run.
+//! SFTP connections are opened when the run needs them.
+//!
+//! Each direction is a state machine with one function per state. All states lead to `Done`; an
+//! interruption or an error ends the machine in any state.
+//!
+//! | state | push | pull | next |
+//! |---|---|---|---|
+//! | `NewName` | one file, a target name that may be new: stream it to that name | the same, from the server | `Resolve`, `Done` |
+//! | `Resolve` | connect: is the target name a directory? | connect: is the source a directory? | `Stream(0)`, `Prepare`, `Done` |
+//! | `Prepare` | – | open the local target, start to list it | `Stream(0)` |
+//! | `Stream(n)` | stream source `n`, if that is possible | the same | `Stream(n + 1)`, `Connect` |
+//! | `Connect` | connect, if a source is left | connect to each source that is left | `Stage`, `Compare`, `Done` |
+//! | `Stage` | complete a tree that a broken stream has left, and rename it to its name | – | `Stage`, `Compare` |
+//! | `Compare` | a run over all sources that are left | the same | `Done` |
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`place`] | sources and targets: a directory and a name in it |
+//! | `context` | which engine may copy what; streams, connections and runs, as both machines need them |
+//! | `push`, `pull` | the state machines |
+//! | `stage` | completing a pushed tree that has not got its name |
+//! | `sessions` | logins that start before they are needed |
+//! | `results` | what the engines have done, as one outcome |
+//!
+//! Not here: the command line, ssh, the terminal. The program implements [`Connector`] and
+//! [`Display`].
+
+mod context;
+pub mod place;
+mod pull;
+mod push;
+mod results;
+mod sessions;
+mod stage;
+
+use std::any::Any;
+use std::ops::Range;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base::{Errno, Remote};
+use tokio::sync::watch;
+
+use crate::events::{Events, Progress};
+use crate::job::JobError;
+use crate::options::Options;
+use crate::outcome::Outcome;
+use crate::shell::{Running, Shell};
+use crate::tar::{Compress, Streaming};
+use context::Context;
+use place::{LocalPlace, RemotePlace};
+use results::Results;
+
+/// From which side to which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From servers to this machine.
+    Pull,
+    /// From this machine to a server.
+    Push,
+}
+
+impl Direction {
+    /// The name of the command.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::Pull => "pull",
+            Direction::Push => "push",
+        }
+    }
+}
+
+/// Which engines a copy may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// The fastest for each part of the copy.
+    Auto,
+    /// Tar streams; an error where none is possible.
+    Tar,
+    /// SFTP only.
+    Sftp,
+}
+
+/// A copy, as the command line describes it.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// From which side to which.
+    pub direction: Direction,
+    /// Which engines it may use.
+    pub engine: Engine,
+    /// Whether streams are compressed.
+    pub compress: Compress,
+    /// What is copied, and how.
+    pub options: Options,
+    /// The user gave patterns.
+    pub has_patterns: bool,
+    /// The sources of a pull; the only target of a push.
+    pub remote: Vec<RemotePlace>,
+    /// The sources of a push; the only target of a pull.
+    pub local: Vec<LocalPlace>,
+    /// The target was written with a slash at its end: it is a directory.
+    pub target_is_directory: bool,
+    /// What the options of the connection allow.
+    pub logins: Logins,
+}
+
+/// What the options of the connection mean for further logins and their commands.
+#[derive(Clone, Debug)]
+pub struct Logins {
+    /// The password can be read only once, so there is one login.
+    pub password_once: bool,
+    /// The user chose the SFTP server, so no shell may become another one.
+    pub own_server: bool,
+    /// The options of the connection change what SFTP lists, so a `find` of the server may list
+    /// something else.
+    pub own_view: bool,
+    /// Sessions of one host, at most.
+    pub max_sessions: usize,
+}
+
+/// Connections and commands at the servers of a [`Plan`]. A `place` is an index of
+/// [`Plan::remote`].
+#[async_trait]
+pub trait Connector: Send + Sync + 'static {
+    /// Connects to the directory of a place for SFTP. `login`, if there is one, serves SFTP already
+    /// and becomes the first session.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    async fn connect(
+        &self,
+        place: usize,
+        login: Option<Running>,
+    ) -> Result<Connection, ConnectError>;
+
+    /// The shell of the first gateway of a place; `None` where no ssh leads there. Unless it
+    /// `may_ask`, a login fails where ssh would have to ask the user for something.
+    ///
+    /// # Errors
+    /// Where the options of the connection are wrong.
+    fn shell(&self, place: usize, may_ask: bool) -> Result<Option<Arc<dyn Shell>>, ConnectError>;
+
+    /// Starts the logins of these further sessions of the only place, for the connections made
+    /// later. They must not ask the user for anything, and their failures are not reported: the
+    /// connection tries again when it needs them. Sessions are numbered from 0, each starts once.
+    fn start_sessions(&self, sessions: Range<usize>);
+}
+
+/// A connected place: [`RemotePlace::directory`] is the root of `remote`.
+pub struct Connection {
+    /// The directory.
+    pub remote: Arc<dyn Remote>,
+    /// Dropped when the copy no longer needs `remote`.
+    pub guard: Box<dyn Any + Send + Sync>,
+}
+
+/// Why there is no connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ConnectError {
+    /// For the user: what failed, why, and a hint on a further line.
+    pub message: String,
+    /// The server answered, and refused the place: another login would get the same answer.
+    pub is_of_place: bool,
+}
+
+/// Shows a copy while it goes on.
+pub trait Display: Events {
+    /// Adds these counters to those that are shown.
+    fn watch(&self, progress: Arc<Progress>);
+}
+
+/// How a copy ended.
+#[derive(Clone, Debug)]
+pub struct Copied {
+    /// What became of the entries.
+    pub outcome: Outcome,
+    /// Names of the engines that have copied something.
+    pub engines: Vec<&'static str>,
+    /// Facts for the user that are no problems.
+    pub notes: Vec<String>,
+    /// The part of the link's rate that the last stream used, from 0 to 1 and more, where that was
+    /// measured.
+    pub link_share: Option<f64>,
+}
+
+/// Why a copy could not start, or not go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CopyError {
+    /// There is no connection.
+    #[error("{0}")]
+    Connect(#[from] ConnectError),
+    /// The login failed, and another one would fail, too.
+    #[error("{hosts}: {why}")]
+    NoLogin {
+        /// Names of the gateways.
+        hosts: String,
+        /// ssh's reason.
+        why: String,
+    },
+    /// The SFTP server sent no answer.
+    #[error(
+        "{hosts}: its SFTP server has not answered within {seconds} s\n  does `sftp` of OpenSSH \
+         get an answer there?"
+    )]
+    Silent {
+        /// Names of the gateways.
+        hosts: String,
+        /// How long the copy waited.
+        seconds: u64,
+    },
+    /// The user wants streams only, and there is none.
+    #[error("--engine tar: {0}\n  leave --engine out, and what can is used")]
+    NoStream(String),
+    /// A local source cannot be opened.
+    #[error("source '{path}': {why}")]
+    Source {
+        /// Escaped.
+        path: String,
+        /// The system's reason.
+        why: String,
+    },
+    /// A local source cannot be read.
+    #[error("'{path}': {errno}")]
+    Read {
+        /// Escaped.
+        path: String,
+        /// Why.
+        errno: Errno,
+    },
+    /// The target cannot be used.
+    #[error("target '{path}': {why}")]
+    Target {
+        /// Escaped.
+        path: String,
+        /// The reason, perhaps with a hint.
+        why: String,
+    },
+    /// The options, or the sources, do not go together.
+    #[error("copy: {0}")]
+    Job(JobError),
+    /// A name has no room for that of its stage.
+    #[error("{name}: {errno}")]
+    StageName {
+        /// Escaped.
+        name: String,
+        /// `ENAMETOOLONG`.
+        errno: Errno,
+    },
+    /// A tree at the target cannot be renamed.
+    #[error("'{path}': cannot be renamed {rename}: {errno}")]
+    Rename {
+        /// The name that the error is about, escaped.
+        path: String,
+        /// To or from which name.
+        rename: String,
+        /// Why.
+        errno: Errno,
+    },
+}
+
+impl Plan {
+    /// Checks what is known before anything is connected.
+    ///
+    /// # Errors
+    /// [`CopyError::NoStream`] where [`Engine::Tar`] cannot do what the options ask for.
+    pub fn check(&self) -> Result<(), CopyError> {
+        match (self.engine, Streaming::unsuited_for_names(&self.options)) {
+            (Engine::Tar, Some(option)) => {
+                Err(CopyError::NoStream(format!("it cannot do {option}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Copies. When `stop` becomes true, the copy ends in order, and its outcome is
+/// [`Stop::Asked`](crate::Stop::Asked).
+///
+/// # Errors
+/// When it cannot start, or not go on. What fails for an entry is in the outcome.
+pub async fn copy(
+    plan: Plan,
+    connector: Arc<dyn Connector>,
+    display: Arc<dyn Display>,
+    stop: watch::Receiver<bool>,
+) -> Result<Copied, CopyError> {
+    let direction = plan.direction;
+    let context = Context::new(plan, connector, display, stop);
+    let mut results = Results::default();
+    let ended = match direction {
+        Direction::Pull => pull::Machine::new(&context, &mut results).run().await,
+        Direction::Push => push::Machine::new(&context, &mut results).run().await,
+    };
+    match ended {
+        Ok(()) => {}
+        Err(Halt::Interrupted) => results.interrupted(),
+        Err(Halt::Failed(error)) => return Err(error),
+    }
+    Ok(results.copied())
+}
+
+/// Why a state machine ends before `Done`.
+#[derive(Debug)]
+enum Halt {
+    /// The user asked for the end.
+    Interrupted,
+    /// It cannot go on.
+    Failed(CopyError),
+}
+
+impl<E: Into<CopyError>> From<E> for Halt {
+    fn from(error: E) -> Halt {
+        Halt::Failed(error.into())
+    }
+}

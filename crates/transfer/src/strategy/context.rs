@@ -1,0 +1,485 @@
+//! Which engine may copy what, and the streams, connections and runs of both directions.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use base::{Attr, Name, RemotePath};
+use local::Local;
+use tokio::sync::watch;
+
+use super::place::{LocalPlace, RemotePlace};
+use super::results::Results;
+use super::{Connection, Connector, CopyError, Direction, Display, Engine, Halt, Plan};
+use crate::digest::ShellDigester;
+use crate::engine;
+use crate::events::Progress;
+use crate::job::{Job, JobError, Source, Tree};
+use crate::outcome::Outcome;
+use crate::plan::Ahead;
+use crate::run::Run;
+use crate::shell::Shell;
+use crate::tar::by_name::StreamsByName;
+use crate::tar::listing::{self, Listing, SftpLogin};
+use crate::tar::{ANSWER_LIMIT, Declined, LOGIN_LIMIT, ReusableLogin, Streamed, Streaming};
+use crate::unseen::{ShellFind, Unseen};
+
+/// Hint for a local target whose parent directory does not exist.
+const PARENTS: &str = "its last directory is made, the others have to be there";
+
+/// A copy, and the program around it.
+pub(super) struct Context {
+    pub(super) plan: Plan,
+    pub(super) connector: Arc<dyn Connector>,
+    display: Arc<dyn Display>,
+    /// Becomes true when the user asks for the end.
+    stop: watch::Receiver<bool>,
+    /// Further sessions that were started, see `sessions`.
+    pub(super) sessions_started: AtomicUsize,
+}
+
+/// A place that SFTP is connected to.
+pub(super) struct Connected {
+    pub(super) connection: Connection,
+    pub(super) shell: Option<Arc<dyn Shell>>,
+    pub(super) directory: Vec<u8>,
+    /// What its login has listed.
+    pub(super) listing: Option<Listing>,
+}
+
+/// What a stream has left to copy of its source.
+#[derive(Debug)]
+pub(super) enum Remains {
+    Nothing,
+    /// Something, or all of it. A run compares.
+    Rest,
+    /// Something, in a tree that has not got its name.
+    Stage(Stage),
+}
+
+/// A pushed tree that has not got its name.
+#[derive(Debug)]
+pub(super) struct Stage {
+    /// The name that it will get.
+    pub(super) name: Name,
+    /// The name that it has.
+    pub(super) stage: Name,
+    /// This copy has made it.
+    pub(super) is_own: bool,
+    /// See [`StreamOutcome::in_doubt`](crate::tar::StreamOutcome::in_doubt).
+    pub(super) in_doubt: bool,
+    /// See [`StreamOutcome::cut`](crate::tar::StreamOutcome::cut).
+    pub(super) cut: Option<(RemotePath, Attr)>,
+}
+
+impl Context {
+    pub(super) fn new(
+        plan: Plan,
+        connector: Arc<dyn Connector>,
+        display: Arc<dyn Display>,
+        stop: watch::Receiver<bool>,
+    ) -> Context {
+        Context { plan, connector, display, stop, sessions_started: AtomicUsize::new(0) }
+    }
+
+    /// The value, unless the user asks for the end before it is there.
+    pub(super) async fn unless_stopped<T>(
+        &self,
+        value: impl Future<Output = T>,
+    ) -> Result<T, Halt> {
+        let mut stop = self.stop.clone();
+        tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => Err(Halt::Interrupted),
+            value = value => Ok(value),
+        }
+    }
+
+    /// Whether commands may run at the servers; if not, why.
+    fn may_run_commands(&self) -> Result<(), String> {
+        if self.plan.engine == Engine::Sftp {
+            return Err("--engine sftp".to_owned());
+        }
+        // SFTP takes `~user` for a home directory, and a shell that gets it in quotes does not.
+        if self.plan.remote.iter().any(|it| it.place.directory.starts_with(b"~")) {
+            return Err("a path that begins with '~'".to_owned());
+        }
+        if self.plan.logins.password_once {
+            return Err(
+                "a password is given once, and a stream needs a login of its own".to_owned()
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether a stream may copy a whole tree; if not, why.
+    pub(super) fn may_stream(&self) -> Result<(), String> {
+        self.may_run_commands()?;
+        let options = &self.plan.options;
+        let unsuited = match self.plan.direction {
+            Direction::Pull => None,
+            Direction::Push => Streaming::unsuited_for_tree_push(options),
+        };
+        suited(unsuited.or(Streaming::unsuited(options)))
+    }
+
+    /// Whether a run that compares may have a stream by names; if not, why.
+    pub(super) fn may_stream_names(&self, place: &RemotePlace) -> Result<(), String> {
+        self.may_run_commands()?;
+        self.has_one_host(place, "both sides are this machine")?;
+        let options = &self.plan.options;
+        let unsuited = match self.plan.direction {
+            Direction::Pull => None,
+            Direction::Push => Streaming::unsuited_for_push(options),
+        };
+        suited(unsuited.or(Streaming::unsuited_for_names(options)))
+    }
+
+    /// Whether one host serves the place, or the user insists on streams; if not, why. `is_local`
+    /// says that of a place on this machine.
+    pub(super) fn has_one_host(&self, place: &RemotePlace, is_local: &str) -> Result<(), String> {
+        match place.gateways.len() {
+            0 => Err(is_local.to_owned()),
+            1 => Ok(()),
+            _ if self.plan.engine == Engine::Tar => Ok(()),
+            _ => Err("several gateways bring more than one stream".to_owned()),
+        }
+    }
+
+    /// Whether a `find` of the server lists what its SFTP would.
+    fn may_list(&self) -> bool {
+        // What is on other file systems would be listed for nothing, and where `find` leaves it out
+        // it shows an empty directory.
+        !self.plan.options.one_file_system
+            && !self.plan.logins.own_server
+            && !self.plan.logins.own_view
+            && self.plan.remote.iter().all(|place| place.gateways.len() == 1)
+    }
+
+    /// An error, if the user wants streams only.
+    pub(super) fn require_stream(&self, why: &str) -> Result<(), CopyError> {
+        tracing::debug!("no stream: {why}");
+        match self.plan.engine {
+            Engine::Tar => Err(CopyError::NoStream(why.to_owned())),
+            Engine::Auto | Engine::Sftp => Ok(()),
+        }
+    }
+
+    /// As [`Context::require_stream`], for a whole tree: a stream by names may copy it instead.
+    pub(super) fn require_any_stream(
+        &self,
+        place: &RemotePlace,
+        why: &str,
+    ) -> Result<(), CopyError> {
+        match self.may_stream_names(place) {
+            Ok(()) => Ok(()),
+            Err(_) => self.require_stream(why),
+        }
+    }
+
+    pub(super) fn shell(&self, place: usize) -> Result<Option<Arc<dyn Shell>>, CopyError> {
+        Ok(self.connector.shell(place, true)?)
+    }
+
+    /// Starts to list a local tree, which is compared when the server is connected.
+    pub(super) fn list_ahead(&self, directory: &Path, top: RemotePath) -> Option<Arc<Ahead>> {
+        // What is on other file systems would be listed for nothing, and there may be much of it.
+        if self.plan.options.one_file_system {
+            return None;
+        }
+        let local = Local::open(directory).ok()?;
+        Some(Arc::new(Ahead::begin(Arc::new(local), top)))
+    }
+
+    /// A source of a push.
+    pub(super) fn local_source(&self, index: usize, to: RemotePath) -> Result<Source, CopyError> {
+        let place = &self.plan.local[index];
+        let local = Local::open(&place.directory).map_err(|error| CopyError::Source {
+            path: place.printable(),
+            why: error.to_string(),
+        })?;
+        let tree = Tree::local(Arc::new(local), &place.directory).at(place.relative());
+        Ok(Source { tree, to })
+    }
+
+    /// The directory of this machine that a pull writes into.
+    pub(super) fn local_root(&self, target: &LocalPlace) -> Result<Arc<Local>, CopyError> {
+        Local::open(&target.directory).map(Arc::new).map_err(|error| CopyError::Target {
+            path: target.printable(),
+            why: format!("{error}\n  {PARENTS}"),
+        })
+    }
+
+    /// What the listings of that source leave out, where commands may run there.
+    pub(super) fn unseen(
+        &self,
+        place: usize,
+        connected: &Connected,
+    ) -> Result<Option<Arc<dyn Unseen>>, CopyError> {
+        if self.may_run_commands().is_err() {
+            return Ok(None);
+        }
+        let shell = self.connector.shell(place, false)?;
+        let (root, stay) = (connected.directory.clone(), self.plan.options.one_file_system);
+        let unseen = |shell| Arc::new(ShellFind::new(shell, root, stay)) as Arc<dyn Unseen>;
+        Ok(shell.map(unseen))
+    }
+
+    /// A stream with counters of its own. If it does not start, its login serves the run.
+    pub(super) fn streaming(&self, shell: Arc<dyn Shell>) -> (Streaming, ReusableLogin) {
+        let progress = Arc::new(Progress::default());
+        self.display.watch(progress.clone());
+        let reusable_login =
+            if self.may_list() { ReusableLogin::with_listing() } else { ReusableLogin::default() };
+        let streaming = self.streaming_with(shell, progress);
+        (Streaming { reusable_login: Some(reusable_login.clone()), ..streaming }, reusable_login)
+    }
+
+    /// A stream of a run, which has the counters.
+    pub(super) fn streaming_of_run(&self, shell: Arc<dyn Shell>) -> Streaming {
+        self.streaming_with(shell, Arc::default())
+    }
+
+    fn streaming_with(&self, shell: Arc<dyn Shell>, progress: Arc<Progress>) -> Streaming {
+        Streaming {
+            shell,
+            options: self.plan.options.clone(),
+            compress: self.plan.compress,
+            only_if_fast: self.plan.engine == Engine::Auto,
+            progress,
+            events: self.display.clone(),
+            reusable_login: None,
+            greeted: Arc::default(),
+        }
+    }
+
+    /// Notes what a stream has done. `name`: that of a pushed tree.
+    pub(super) fn note_stream(
+        &self,
+        streamed: Streamed,
+        name: Option<&Name>,
+        results: &mut Results,
+    ) -> Result<Remains, CopyError> {
+        let stage = |stage, is_own, in_doubt, cut| match name {
+            Some(name) => {
+                Remains::Stage(Stage { name: name.clone(), stage, is_own, in_doubt, cut })
+            }
+            None => Remains::Rest,
+        };
+        Ok(match streamed {
+            Streamed::Whole(done) => {
+                results.note_stream(done, true);
+                Remains::Nothing
+            }
+            Streamed::Partly(done) => {
+                if let Some(why) = &done.why {
+                    tracing::debug!("the stream is not whole: {why}");
+                }
+                let left = done.stage.clone().filter(|_| !done.placed);
+                let (in_doubt, cut) = (done.in_doubt, done.cut.clone());
+                results.note_stream(done, false);
+                left.map_or(Remains::Rest, |left| stage(left, true, in_doubt, cut))
+            }
+            Streamed::Declined(Declined::Staged { stage: left, in_doubt }) => {
+                stage(left, false, in_doubt, None)
+            }
+            Streamed::Declined(declined) => {
+                let why = words(&declined);
+                if let Declined::Slower(round_trip) = declined {
+                    self.start_sessions_for(round_trip);
+                }
+                // Where something is at the target, a run compares, and has a stream by names.
+                if self.plan.direction == Direction::Pull || declined != Declined::Occupied {
+                    self.require_stream(&why)?;
+                }
+                results.note(format!("no stream by tar: {why}"));
+                Remains::Rest
+            }
+        })
+    }
+
+    /// Connects to a place, by the login that is left of a stream if there is one.
+    pub(super) async fn connect(
+        &self,
+        place: usize,
+        login: Option<SftpLogin>,
+    ) -> Result<Connected, Halt> {
+        Ok(self.unless_stopped(self.connect_patiently(place, login)).await??)
+    }
+
+    /// As [`Context::connect`], for a place without a login yet: the login lists the tree at `top`
+    /// before it serves SFTP, if it can. Where it cannot, the next login is SFTP's own.
+    pub(super) async fn connect_listing(
+        &self,
+        place: usize,
+        top: &RemotePath,
+    ) -> Result<Connected, Halt> {
+        let login = self.unless_stopped(self.log_in_listing(place, top)).await??;
+        self.connect(place, login).await
+    }
+
+    async fn log_in_listing(
+        &self,
+        place: usize,
+        top: &RemotePath,
+    ) -> Result<Option<SftpLogin>, CopyError> {
+        if !self.may_list() || self.may_run_commands().is_err() {
+            return Ok(None);
+        }
+        let Some(shell) = self.shell(place)? else { return Ok(None) };
+        let directory = &self.plan.remote[place].place.directory;
+        let login = listing::log_in(&shell, directory, top, &self.plan.options).await;
+        login.map_err(|why| self.no_login(place, why))
+    }
+
+    async fn connect_patiently(
+        &self,
+        place: usize,
+        login: Option<SftpLogin>,
+    ) -> Result<Connected, CopyError> {
+        // Users who name the server want that one.
+        let login = login.filter(|_| !self.plan.logins.own_server);
+        let is_left = login.is_some();
+        let (login, mut listing) = match login {
+            Some(SftpLogin { running, listing }) => (Some(running), listing),
+            None => (None, None),
+        };
+        // The gateways of a pool may ask on the terminal one after another.
+        let logins = self.plan.remote[place].gateways.len().max(1) as u32;
+        let limit = match is_left {
+            true => ANSWER_LIMIT + LOGIN_LIMIT * (logins - 1),
+            false => LOGIN_LIMIT * logins,
+        };
+        let connection = match self.connect_within(limit, place, login).await {
+            // The login may have been lost meanwhile. If the server refuses the place, another
+            // login would get the same answer.
+            Err(error) if is_left && !is_of_place(&error) => {
+                tracing::debug!("the login of the stream serves no SFTP: {error}");
+                // It may have been that of another machine.
+                listing = None;
+                self.connect_within(LOGIN_LIMIT * logins, place, None).await?
+            }
+            connected => connected?,
+        };
+        let directory = self.plan.remote[place].place.directory.clone();
+        Ok(Connected { connection, shell: self.shell(place)?, directory, listing })
+    }
+
+    async fn connect_within(
+        &self,
+        limit: Duration,
+        place: usize,
+        login: Option<crate::shell::Running>,
+    ) -> Result<Connection, CopyError> {
+        match tokio::time::timeout(limit, self.connector.connect(place, login)).await {
+            Ok(connected) => Ok(connected?),
+            Err(_) => {
+                let hosts = self.plan.remote[place].hosts();
+                Err(CopyError::Silent { hosts, seconds: limit.as_secs() })
+            }
+        }
+    }
+
+    pub(super) fn no_login(&self, place: usize, why: String) -> CopyError {
+        CopyError::NoLogin { hosts: self.plan.remote[place].hosts(), why }
+    }
+
+    /// Executes a job over the remotes, with streams for the files that `by_name` takes. Returns the
+    /// outcome of this run alone.
+    pub(super) async fn run(
+        &self,
+        job: Job,
+        mut by_name: StreamsByName,
+        results: &mut Results,
+    ) -> Result<Outcome, CopyError> {
+        let is_local = job.target.local.is_some()
+            && job.sources.iter().all(|source| source.tree.local.is_some());
+        engine::check(&job, &by_name).map_err(|error| self.wrong_job(error))?;
+        if self.plan.engine == Engine::Tar
+            && let Ok(called) = self.unless_stopped(by_name.call()).await
+        {
+            called.or_else(|declined| self.require_stream(&words(&declined)))?;
+        }
+        let run = Run::start(job, self.display.clone()).await;
+        let run = run.map_err(|error| self.wrong_job(error))?;
+        self.display.watch(run.progress());
+        let (stopper, mut stop) = (run.stopper(), self.stop.clone());
+        let stopping = tokio::spawn(async move {
+            if stop.wait_for(|stop| *stop).await.is_ok() {
+                stopper.stop();
+            }
+        });
+        let outcome = engine::drive_with(run, &mut by_name).await;
+        stopping.abort();
+        if let Some(declined) = by_name.declined() {
+            results.note(format!("no stream by tar: {}", words(declined)));
+        }
+        let totals = by_name.totals();
+        if totals.entries > 0 {
+            results.note_engine("tar");
+        }
+        if let Some(link) = totals.link {
+            results.note_link(link.bytes, link.elapsed, link.rate);
+        }
+        let counts = outcome.counts;
+        let copied = counts.files_copied + counts.links_made + counts.names_made;
+        if copied > totals.entries || totals.entries == 0 {
+            results.note_engine(if is_local { "local" } else { "sftp" });
+        }
+        results.note_run(outcome.clone());
+        Ok(outcome)
+    }
+
+    fn wrong_job(&self, error: JobError) -> CopyError {
+        let path = match self.plan.direction {
+            Direction::Pull => self.plan.local[0].printable(),
+            Direction::Push => super::place::printable(Path::new(&self.plan.remote[0].title)),
+        };
+        match error {
+            JobError::Target(_) | JobError::TargetNoDirectory => {
+                CopyError::Target { path, why: error.to_string() }
+            }
+            error => CopyError::Job(error),
+        }
+    }
+}
+
+impl Connected {
+    /// The tree at `path`, with digests made at the server.
+    pub(super) fn tree(&self, path: RemotePath) -> Tree {
+        let mut tree = Tree::remote(self.connection.remote.clone()).at(path);
+        if let Some(shell) = self.shell.clone() {
+            tree.digester = Some(Arc::new(ShellDigester::new(shell, self.directory.clone())));
+        }
+        tree
+    }
+}
+
+fn suited(unsuited: Option<&str>) -> Result<(), String> {
+    unsuited.map_or(Ok(()), |option| Err(format!("it cannot do {option}")))
+}
+
+fn is_of_place(error: &CopyError) -> bool {
+    matches!(error, CopyError::Connect(error) if error.is_of_place)
+}
+
+/// The length of a regular file, and 0 of anything else.
+pub(super) fn length(path: &Path) -> u64 {
+    path.symlink_metadata().ok().filter(|it| it.is_file()).map_or(0, |it| it.len())
+}
+
+/// Why there was no stream, on one line: hints are for errors.
+fn words(declined: &Declined) -> String {
+    let first_line = |text: &str| text.lines().next().unwrap_or_default().to_owned();
+    match declined {
+        Declined::NoShell(why) => format!("the server runs no commands: {}", first_line(why)),
+        Declined::Unquotable => "a name with a newline is not given to a shell".to_owned(),
+        Declined::NoTar => "the server has no tar that can".to_owned(),
+        Declined::Absent => "the directory is not there".to_owned(),
+        Declined::Occupied => "there is something at the target to compare with".to_owned(),
+        Declined::Slower(_) => "several sessions are faster for large files".to_owned(),
+        Declined::Staged { .. } => "an earlier copy is gone on with".to_owned(),
+        Declined::Lost(why) | Declined::NoLogin(why) => first_line(why),
+    }
+}

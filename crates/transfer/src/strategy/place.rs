@@ -1,0 +1,164 @@
+//! What operands mean: the directory where a copy starts or ends, and the name in it.
+//!
+//! As in rsync: a source with a slash at its end is the contents of the directory, one without is
+//! the directory itself. Pure, but for [`LocalPlace::of_target`].
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use base::{Name, RemotePath};
+
+/// A directory, and an entry of it or all that is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Empty for the home directory of a login.
+    pub directory: Vec<u8>,
+    /// `None` for the contents of the directory.
+    pub name: Option<Name>,
+}
+
+impl Place {
+    /// Splits a path as a user writes it.
+    #[must_use]
+    pub fn of(path: &[u8]) -> Place {
+        let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        match Name::new(last) {
+            // Empty, `.` or `..`
+            Err(_) => Place { directory: path.to_vec(), name: None },
+            Ok(name) => {
+                let above = &path[..path.len() - last.len()];
+                Place { directory: without_slashes(above).to_vec(), name: Some(name) }
+            }
+        }
+    }
+
+    /// Splits the path of a target, for which slashes at the end make no difference.
+    #[must_use]
+    pub fn of_target(path: &[u8]) -> Place {
+        Place::of(without_slashes(path))
+    }
+}
+
+/// Without slashes at the end, but for the root.
+fn without_slashes(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(path.len().min(1), |at| at + 1);
+    &path[..end]
+}
+
+/// A source or target at a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemotePlace {
+    /// As the user wrote it.
+    pub title: OsString,
+    /// The gateways that lead to it. None for a directory of this machine that is named as a remote
+    /// one.
+    pub gateways: Vec<String>,
+    /// Its directory and name.
+    pub place: Place,
+}
+
+impl RemotePlace {
+    /// The gateways, for messages.
+    pub(super) fn hosts(&self) -> String {
+        self.gateways.join(",")
+    }
+
+    /// What it becomes as a source, relative to the target; as a target, its path in its directory.
+    pub(super) fn path(&self) -> RemotePath {
+        RemotePath::from_names(&self.place.name)
+    }
+}
+
+/// A directory of this machine, and an entry of it or all that is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalPlace {
+    /// Never empty.
+    pub directory: PathBuf,
+    /// `None` for the contents of the directory.
+    pub name: Option<Name>,
+}
+
+impl LocalPlace {
+    /// Splits a path as a user writes it.
+    #[must_use]
+    pub fn of(path: &OsStr) -> LocalPlace {
+        LocalPlace::from(Place::of(path.as_bytes()))
+    }
+
+    /// Splits the path of a target. A directory that exists is what the sources are copied into;
+    /// anything else is a name that they get.
+    #[must_use]
+    pub fn of_target(path: &OsStr) -> LocalPlace {
+        if Path::new(path).is_dir() {
+            return LocalPlace { directory: path.into(), name: None };
+        }
+        LocalPlace::from(Place::of_target(path.as_bytes()))
+    }
+
+    /// The path.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        match &self.name {
+            Some(name) => self.directory.join(OsStr::from_bytes(name.as_bytes())),
+            None => self.directory.clone(),
+        }
+    }
+
+    /// The path for messages.
+    pub(super) fn printable(&self) -> String {
+        printable(&self.path())
+    }
+
+    /// What it becomes as a source, relative to the target; as a target, its path in its directory.
+    pub(super) fn relative(&self) -> RemotePath {
+        RemotePath::from_names(&self.name)
+    }
+}
+
+/// A path for messages: escaped.
+pub(super) fn printable(path: &Path) -> String {
+    base::printable(path.as_os_str().as_bytes())
+}
+
+impl From<Place> for LocalPlace {
+    fn from(place: Place) -> LocalPlace {
+        let directory = match place.directory.is_empty() {
+            true => PathBuf::from("."),
+            false => OsString::from_vec(place.directory).into(),
+        };
+        LocalPlace { directory, name: place.name }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(directory: &str, name: Option<&str>) -> Place {
+        let name = name.map(|name| Name::new(name.as_bytes()).unwrap());
+        Place { directory: directory.into(), name }
+    }
+
+    #[test]
+    fn a_slash_means_what_is_in_it() {
+        for (path, directory, name) in [
+            ("", "", None),
+            ("a", "", Some("a")),
+            ("a/b", "a", Some("b")),
+            ("a/b/", "a/b/", None),
+            ("/a", "/", Some("a")),
+            ("/", "/", None),
+            ("a/..", "a/..", None),
+            (".", ".", None),
+            ("a//b", "a", Some("b")),
+        ] {
+            assert_eq!(Place::of(path.as_bytes()), place(directory, name), "{path}");
+        }
+        for (path, directory, name) in
+            [("a/b/", "a", Some("b")), ("a", "", Some("a")), ("", "", None), ("//", "/", None)]
+        {
+            assert_eq!(Place::of_target(path.as_bytes()), place(directory, name), "{path}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Completes a pushed tree that has not got its name: copies what its stream has not copied, and
+//! renames it.
+//!
+//! The stage may be that of a copy that is still at work. It is renamed first, so that it belongs to
+//! this copy: the other one finds that it is gone, and copies again what it lacks.
+//!
+//! | state | what happens | next |
+//! |---|---|---|
+//! | `Claim` | the stage is renamed to one of this copy; one of other options is removed | `Run`, the end |
+//! | `Run` | a run copies what is missing, and deletes what is not of the source | `Name`, the end |
+//! | `Name` | the tree gets its name | the end |
+
+use base::shell::quote;
+use base::{Attr, AttrChange, Errno, Name, RemotePath, RenameMode};
+
+use super::CopyError;
+use super::context::{Connected, Context, Stage};
+use super::push::path_in;
+use super::results::Results;
+use crate::job::Job;
+use crate::options::Options;
+use crate::outcome::{Doing, Problem};
+use crate::plan;
+use crate::shell::Running;
+use crate::tar::by_name::StreamsByName;
+use crate::tar::{self, LOGIN_LIMIT};
+use crate::temporary::{self, MachineRun};
+
+/// What has become of a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Completed {
+    /// It has its name, or the results say what is wrong.
+    Done,
+    /// Another copy was faster, or the stage is of no use: what has the name, if anything, is
+    /// compared with the source.
+    Compare,
+}
+
+/// See the [module](self).
+enum State {
+    Claim(StreamsByName),
+    Run(StreamsByName),
+    Name,
+    End(Completed),
+}
+
+/// One stage.
+pub(super) struct Completion<'a> {
+    context: &'a Context,
+    connected: &'a Connected,
+    stage: Stage,
+    /// The source: its number, and what it becomes relative to the target.
+    source: (usize, &'a RemotePath),
+    /// Paths in the remote: of the stage as it was found, as this copy calls it, and as the tree
+    /// is called when it is whole.
+    found: RemotePath,
+    own: RemotePath,
+    whole: RemotePath,
+    /// The target of the run into the stage, and what the source becomes relative to that.
+    target: RemotePath,
+    to: RemotePath,
+}
+
+impl<'a> Completion<'a> {
+    pub(super) fn new(
+        context: &'a Context,
+        connected: &'a Connected,
+        target: &RemotePath,
+        source: (usize, &'a RemotePath),
+        stage: Stage,
+    ) -> Result<Completion<'a>, CopyError> {
+        let own = tar::stage(&stage.name, &context.plan.options);
+        let own = own.map_err(|errno| {
+            let name = stage.name.to_string();
+            CopyError::StageName { name, errno }
+        })?;
+        let (parent, target, to) = match source.1.is_root() {
+            false => (target.clone(), target.clone(), RemotePath::from_names([&own])),
+            true => {
+                let parent = target.parent().unwrap_or_default();
+                (parent.clone(), parent.join(&own), RemotePath::root())
+            }
+        };
+        let [found, own, whole] = [&stage.stage, &own, &stage.name].map(|it| parent.join(it));
+        Ok(Completion { context, connected, stage, source, found, own, whole, target, to })
+    }
+
+    pub(super) async fn run(
+        self,
+        by_name: StreamsByName,
+        results: &mut Results,
+    ) -> Result<Completed, CopyError> {
+        let mut state = State::Claim(by_name);
+        loop {
+            state = match state {
+                State::Claim(by_name) => self.claim(by_name).await?,
+                State::Run(by_name) => self.complete(by_name, results).await?,
+                State::Name => self.name().await?,
+                State::End(completed) => return Ok(completed),
+            }
+        }
+    }
+
+    async fn claim(&self, by_name: StreamsByName) -> Result<State, CopyError> {
+        match self.rename(&self.found, &self.own).await {
+            Ok(()) => {}
+            // Another copy has it now, or had it.
+            Err(Errno::ENOENT) if self.exists(&self.whole).await => {
+                return Ok(State::End(Completed::Compare));
+            }
+            Err(Errno::ENOENT) => {}
+            Err(errno) => {
+                let (path, rename) = (self.found.to_string(), format!("to '{}'", self.own));
+                return Err(CopyError::Rename { path, rename, errno });
+            }
+        }
+        let options = &self.context.plan.options;
+        if !tar::suits(&self.stage.stage, &self.stage.name, options) {
+            self.remove().await;
+            return Ok(State::End(Completed::Compare));
+        }
+        if let Some((file, attr)) = &self.stage.cut
+            && !self.stage.in_doubt
+            && options.partial
+            && !options.sparse
+        {
+            self.keep_beginning(file, attr).await;
+        }
+        Ok(State::Run(by_name))
+    }
+
+    async fn complete(
+        &self,
+        by_name: StreamsByName,
+        results: &mut Results,
+    ) -> Result<State, CopyError> {
+        let options = &self.context.plan.options;
+        let job = Job {
+            sources: vec![self.context.local_source(self.source.0, self.to.clone())?],
+            target: self.connected.tree(self.target.clone()),
+            // What an earlier copy, or one with other options, has left is not of this tree.
+            options: Options {
+                delete: true,
+                delete_excluded: true,
+                existing: false,
+                update: false,
+                max_delete: None,
+                checksum: options.checksum || self.stage.in_doubt,
+                ..options.clone()
+            },
+        };
+        let tree = job.target.clone();
+        let outcome = self.context.run(job, by_name, results).await?;
+        if outcome.stopped.is_some() {
+            return Ok(State::End(Completed::Done));
+        }
+        let mut is_partial = outcome.problems_total > outcome.problems.len() as u64;
+        for problem in &outcome.problems {
+            is_partial |= !self.remove_failed(&tree.path_of(problem.name()), problem).await;
+        }
+        if is_partial || outcome.deletions_withheld > 0 {
+            let why = match is_partial {
+                true => "so much has failed",
+                false => "not all in it is to be there",
+            };
+            results.note(format!("{why} that '{}' keeps this name for now", self.own));
+            return Ok(State::End(Completed::Done));
+        }
+        Ok(State::Name)
+    }
+
+    async fn name(&self) -> Result<State, CopyError> {
+        let Err(errno) = self.rename(&self.own, &self.whole).await else {
+            return Ok(State::End(Completed::Done));
+        };
+        let remote = &self.connected.connection.remote;
+        if errno == Errno::ENOENT && remote.lstat(&self.own).await == Err(Errno::ENOENT) {
+            // Another copy has taken it; or nothing was copied, and the results say why.
+            return Ok(State::End(match self.exists(&self.whole).await {
+                true => Completed::Compare,
+                false => Completed::Done,
+            }));
+        }
+        if self.exists(&self.whole).await {
+            // The source is compared with it instead.
+            self.remove().await;
+            return Ok(State::End(Completed::Compare));
+        }
+        let (path, rename) = (self.whole.to_string(), format!("from '{}'", self.own));
+        Err(CopyError::Rename { path, rename, errno })
+    }
+
+    /// Removes an entry that failed: it may be a file as the stream has left it, and that is not
+    /// whole. False if such files remain.
+    async fn remove_failed(&self, path: &RemotePath, problem: &Problem) -> bool {
+        let remote = &self.connected.connection.remote;
+        if let Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) = remote.unlink(path).await {
+            return true;
+        }
+        let Ok(attr) = remote.lstat(path).await else { return false };
+        match problem {
+            // The entries of this directory were compared.
+            Problem::Failed { doing: Doing::SetAttr | Doing::Sync, .. } if attr.is_dir() => true,
+            _ => {
+                attr.is_dir()
+                    && plan::list(remote, path).await.is_ok_and(|entries| entries.is_empty())
+            }
+        }
+    }
+
+    async fn rename(&self, from: &RemotePath, to: &RemotePath) -> base::Result<()> {
+        self.connected.connection.remote.rename(from, to, RenameMode::NoReplace).await
+    }
+
+    async fn exists(&self, path: &RemotePath) -> bool {
+        self.connected.connection.remote.lstat(path).await.is_ok()
+    }
+
+    /// Gives the beginning of a large file, in which the stream broke, the name under which the run
+    /// continues it.
+    async fn keep_beginning(&self, file: &RemotePath, attr: &Attr) {
+        let remote = &self.connected.connection.remote;
+        let below = file.names().skip(self.source.1.names().count());
+        let names = self.own.names().chain(below).filter_map(|name| Name::new(name).ok());
+        let from = RemotePath::from_names(&names.collect::<Vec<_>>());
+        let (Some(parent), Some(name)) = (from.parent(), from.file_name()) else { return };
+        let machine = remote.server_run().await.ok().flatten();
+        let machine = MachineRun::of(machine.as_deref());
+        let to = parent.join(&temporary::name(&name, attr, temporary::SPAN_IN_ORDER, machine));
+        // A failure costs no more than the beginning.
+        let private = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+        let kept = match remote.setattr(&from, private).await {
+            Ok(()) => self.rename(&from, &to).await,
+            refused => refused,
+        };
+        tracing::debug!("the beginning of '{file}' is kept: {kept:?}");
+    }
+
+    /// Removes the stage, which only this copy uses. A failure leaves it to the user.
+    async fn remove(&self) {
+        let Some(shell) = &self.connected.shell else { return };
+        let Some(path) = quote(&path_in(&self.connected.directory, &self.own)) else { return };
+        let command = [b"rm -rf -- ".to_vec(), path].concat();
+        let removed = async {
+            let Running { stdin, mut stdout, exit } = shell.start(&command).await?;
+            drop(stdin);
+            // Without both the command would end.
+            let _ = tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await;
+            drop(stdout);
+            exit.await
+        };
+        let own = &self.own;
+        match tokio::time::timeout(LOGIN_LIMIT, removed).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::debug!("'{own}' is left: {error}"),
+            Err(_) => tracing::debug!("'{own}' is left: its removal takes too long"),
+        }
+    }
+}

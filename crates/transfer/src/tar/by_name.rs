@@ -1,0 +1,302 @@
+//! Streams of single files that a run needs. For a pull their names are sent to the server's tar as the
+//! run finds them, and the members that arrive are put in their places. For a push the files are sent to
+//! the server's tar, each under its temporary name, and are renamed over SFTP when all of them have
+//! arrived.
+//!
+//! So many small files are copied at the speed of a stream also where the target is not empty, where
+//! there are patterns, and after an interruption. Meanwhile the run copies large files in pieces over
+//! its sessions. A stream costs a login: it starts when there are many files, and until it has logged
+//! in, the files are copied as all others are.
+//!
+//! Invariants:
+//! 1. The step decides where a file goes, never the archive. A member without a step is skipped.
+//! 2. A step that is taken ends here, or is returned to the run, which then reports its problems.
+//! 3. A file that is not as requested, and all files that tar's exit status may concern (one that
+//!    changed while it was read), are checked again. The run copies those that differ.
+//! 4. The size of one stream is bounded, and so is the memory for it.
+
+mod pull;
+mod push;
+mod worker;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base::{Name, RemotePath};
+use tokio::task::JoinSet;
+
+use super::{Declined, Streaming};
+use crate::compress::Method;
+use crate::copy;
+use crate::flow::Side;
+use crate::outcome::Problem;
+use crate::run::{Core, Run};
+use crate::step::Step;
+use pull::Brought;
+use worker::Worker;
+
+/// Files that are checked again at once.
+const LOOKS: usize = 64;
+
+/// A file changed this long before a stream started, or later, may have changed while tar read it
+/// without a visible difference: times have a resolution of a second, and two clocks are compared.
+const SAME_TIME: Duration = Duration::from_secs(2);
+
+/// A source of which single files may be pulled in a stream.
+#[derive(Clone)]
+pub struct PullByName {
+    /// With [`Streaming::only_if_fast`] only small files, and only if there are many.
+    pub streaming: Streaming,
+    /// The directory at the server that is the root of the source's remote: absolute, or relative to the
+    /// login's home.
+    pub directory: Vec<u8>,
+    /// The entry of it that is copied; `None` for its contents.
+    pub name: Option<Name>,
+}
+
+/// A target to which single files may be pushed in a stream.
+#[derive(Clone)]
+pub struct PushByName {
+    /// As in [`PullByName`].
+    pub streaming: Streaming,
+    /// The directory at the server that is the root of the target's remote: absolute, or relative to the
+    /// login's home.
+    pub directory: Vec<u8>,
+}
+
+/// What the streams of a run have copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ByNameTotals {
+    /// Entries that were copied.
+    pub entries: u64,
+    /// The last stream.
+    pub link: Option<Link>,
+}
+
+/// The use of the link by one stream.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// Bytes on the link.
+    pub bytes: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// The part of that spent waiting for the server or the link.
+    pub waited: Duration,
+    /// As in [`StreamOutcome::rate`](super::StreamOutcome::rate).
+    pub rate: Option<f64>,
+    /// The compression.
+    pub method: Option<Method>,
+}
+
+/// Takes steps from a run, and copies their files in streams. See the [module](self).
+#[derive(Default)]
+pub struct StreamsByName {
+    workers: Vec<Option<Worker>>,
+    totals: ByNameTotals,
+    declined: Option<Declined>,
+}
+
+/// Steps whose files were requested, by their path at the source.
+#[derive(Default)]
+struct Pending(Mutex<HashMap<RemotePath, Step>>);
+
+impl Pending {
+    fn steps(&self) -> MutexGuard<'_, HashMap<RemotePath, Step>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How a stream ended.
+struct StreamEnd {
+    /// Entries that were copied.
+    entries: u64,
+    /// Entries that may have to be copied again.
+    brought: Vec<Brought>,
+    /// Steps that were not executed, or failed.
+    left: Vec<Step>,
+    /// Why copied files may differ from their sources.
+    why: Option<String>,
+    link: Link,
+}
+
+impl StreamsByName {
+    /// The streams of a pull, one for each source of a job, in their order; `None` for a source without
+    /// one.
+    #[must_use]
+    pub fn new(sources: Vec<Option<PullByName>>) -> StreamsByName {
+        let workers = sources.into_iter().map(|collect| collect.map(Worker::pull)).collect();
+        StreamsByName { workers, ..StreamsByName::default() }
+    }
+
+    /// The streams of a push of that many sources.
+    #[must_use]
+    pub fn push(sources: usize, deliver: &PushByName) -> StreamsByName {
+        let worker = |source| Some(Worker::push(deliver.clone(), source));
+        StreamsByName { workers: (0..sources).map(worker).collect(), ..StreamsByName::default() }
+    }
+
+    /// Whether the source of this number may have a stream.
+    #[must_use]
+    pub fn has(&self, source: usize) -> bool {
+        self.workers.get(source).is_some_and(Option::is_some)
+    }
+
+    /// What was copied so far.
+    #[must_use]
+    pub fn totals(&self) -> ByNameTotals {
+        self.totals
+    }
+
+    /// Why a stream was declined, if one was.
+    #[must_use]
+    pub fn declined(&self) -> Option<&Declined> {
+        self.declined.as_ref()
+    }
+
+    /// Logs in for all streams now, and waits for the answers.
+    ///
+    /// # Errors
+    /// Why the first of them was declined.
+    pub async fn call(&mut self) -> Result<(), Declined> {
+        for worker in self.workers.iter_mut().flatten() {
+            worker.call().await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the step, or returns it, perhaps with others that were taken before.
+    pub(crate) async fn take(&mut self, run: &Run, step: Step) -> Vec<Step> {
+        let core = run.core();
+        let source = step.source;
+        let Some(Some(worker)) = self.workers.get_mut(source) else { return vec![step] };
+        let need = worker.need(core, &step);
+        if !need.is_wanted() {
+            return vec![step];
+        }
+        if let Err(declined) = worker.prepare(core, need).await {
+            tracing::debug!("no stream: {declined:?}");
+            self.declined = Some(declined);
+        }
+        if !worker.is_open() {
+            return vec![step];
+        }
+        let remote_side = worker.remote_side();
+        let prepared = tokio::select! {
+            biased;
+            () = core.stopped() => return Vec::new(),
+            prepared = prepare(run, &step, remote_side) => prepared,
+        };
+        if let Err(problem) = prepared {
+            run.ended(step, Err(problem));
+            return Vec::new();
+        }
+        let worker = self.workers[source].as_mut().expect("it was there");
+        match worker.add(core, step).await {
+            true => Vec::new(),
+            false => self.end(core, source).await,
+        }
+    }
+
+    /// Sends the names that wait for more: the run has none for now.
+    pub(crate) async fn flush(&mut self, core: &Arc<Core>) {
+        for worker in self.workers.iter_mut().flatten() {
+            worker.flush(core).await;
+        }
+    }
+
+    /// Waits for all streams, and returns the steps that they have not executed.
+    pub(crate) async fn finish(&mut self, core: &Arc<Core>) -> Vec<Step> {
+        let mut left = Vec::new();
+        for source in 0..self.workers.len() {
+            left.extend(self.end(core, source).await);
+        }
+        left
+    }
+
+    /// Ends the stream of a source, if it has one.
+    async fn end(&mut self, core: &Arc<Core>, source: usize) -> Vec<Step> {
+        let Some(worker) = &mut self.workers[source] else { return Vec::new() };
+        let side = worker.remote_side();
+        let Some(end) = worker.end(core).await else { return Vec::new() };
+        self.totals.entries += end.entries;
+        self.totals.link = Some(end.link);
+        core.flow.waited_so_long(side, end.link.waited);
+        let mut left = end.left;
+        let mut doubtful = end.brought;
+        let began = SystemTime::now().checked_sub(end.link.elapsed + SAME_TIME);
+        let mut torn_since = None;
+        match end.why {
+            Some(why) => {
+                torn_since = began.filter(|_| can_come_again(core)).map(seconds);
+                tracing::debug!("the stream did not end well: {why}");
+            }
+            None => doubtful.retain(|one| !one.is_as_asked()),
+        }
+        left.extend(look_again(core, source, doubtful, torn_since).await);
+        left
+    }
+}
+
+/// Creates the step's directory, and removes temporary files that earlier runs have left of the step.
+/// At a server these are removed when the file has its name, since now each would cost a round trip.
+async fn prepare(run: &Run, step: &Step, remote_side: Side) -> Result<(), Problem> {
+    run.ready(step).await?;
+    if remote_side == Side::Source {
+        copy::remove_stale(run.core(), step).await;
+    }
+    Ok(())
+}
+
+/// Whether a file of a stream may be replaced by one that the run copies, without loss.
+fn can_come_again(core: &Core) -> bool {
+    !core.job.options.xattrs.any() && !core.job.options.hard_links
+}
+
+fn seconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// Returns the steps of the files that differ from their source, and of those changed after
+/// `torn_since`, in seconds; they no longer count as copied. Files that were not checked when the run is
+/// stopped are kept.
+async fn look_again(
+    core: &Arc<Core>,
+    source: usize,
+    brought: Vec<Brought>,
+    torn_since: Option<i64>,
+) -> Vec<Step> {
+    let mut looking = JoinSet::new();
+    let mut left = Vec::new();
+    let mut brought = brought.into_iter();
+    loop {
+        while looking.len() < LOOKS
+            && let Some(one) = brought.next()
+        {
+            let remote = core.job.sources[source].tree.remote.clone();
+            looking.spawn(async move {
+                let now = remote.lstat(&one.from).await;
+                (one, now)
+            });
+        }
+        let looked = tokio::select! {
+            biased;
+            () = core.stopped() => return left,
+            looked = looking.join_next() => looked,
+        };
+        let (one, now) = match looked {
+            None => return left,
+            Some(Ok(looked)) => looked,
+            Some(Err(error)) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => continue,
+            },
+        };
+        let torn = torn_since.is_some_and(|since| one.is_changed_since(since));
+        if torn || !now.is_ok_and(|now| one.is_still(&now)) {
+            core.take_back(&one.action, one.bytes);
+            left.push(one.again(source));
+        }
+    }
+}

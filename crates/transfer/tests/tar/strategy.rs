@@ -1,0 +1,205 @@
+//! Which engines a copy takes, in which order and over which logins; with a server that connects to
+//! remotes of the tests.
+
+mod completion;
+mod logins;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use base::{Name, Remote};
+use testkit::MemRemote;
+use tokio::sync::watch;
+use transfer::strategy::place::{LocalPlace, Place, RemotePlace};
+use transfer::strategy::{
+    ConnectError, Connection, Connector, Copied, CopyError, Direction, Display, Engine, Logins,
+    Plan, copy,
+};
+use transfer::tar::Compress;
+use transfer::{Entry, Events, Options, Progress, Running, Shell, Stop};
+
+use super::shell::LocalShell;
+
+/// Shows nothing.
+struct Hidden;
+
+impl Events for Hidden {
+    fn entry(&self, _entry: Entry<'_>) {}
+}
+
+impl Display for Hidden {
+    fn watch(&self, _progress: Arc<Progress>) {}
+}
+
+/// A server, and what was asked of it.
+pub struct Server {
+    remote: Arc<dyn Remote>,
+    shell: Option<Arc<LocalShell>>,
+    /// How the next connections fail.
+    failures: Mutex<VecDeque<ConnectError>>,
+    /// Of each connection, whether the login of a stream was to serve it.
+    connected: Mutex<Vec<bool>>,
+    sessions: Mutex<Vec<Range<usize>>>,
+}
+
+impl Server {
+    pub fn new(remote: Arc<dyn Remote>, shell: Option<Arc<LocalShell>>) -> Arc<Server> {
+        let (failures, connected, sessions) =
+            (Mutex::default(), Mutex::default(), Mutex::default());
+        Arc::new(Server { remote, shell, failures, connected, sessions })
+    }
+
+    pub fn connected(&self) -> Vec<bool> {
+        self.connected.lock().unwrap().clone()
+    }
+}
+
+#[async_trait]
+impl Connector for Server {
+    async fn connect(
+        &self,
+        _place: usize,
+        login: Option<Running>,
+    ) -> Result<Connection, ConnectError> {
+        self.connected.lock().unwrap().push(login.is_some());
+        match self.failures.lock().unwrap().pop_front() {
+            Some(failure) => Err(failure),
+            None => Ok(Connection { remote: self.remote.clone(), guard: Box::new(()) }),
+        }
+    }
+
+    fn shell(&self, _place: usize, _may_ask: bool) -> Result<Option<Arc<dyn Shell>>, ConnectError> {
+        Ok(self.shell.clone().map(|shell| shell as Arc<dyn Shell>))
+    }
+
+    fn start_sessions(&self, sessions: Range<usize>) {
+        self.sessions.lock().unwrap().push(sessions);
+    }
+}
+
+/// A shell whose commands answer the first word with this state, and no other.
+pub fn answers(state: &str) -> Option<Arc<LocalShell>> {
+    Some(LocalShell::instead(&format!("read word; echo 'sshoal-1 {state}'; cat >/dev/null")))
+}
+
+fn place(directory: &Path, name: Option<&str>) -> Place {
+    Place {
+        directory: directory.as_os_str().as_bytes().to_vec(),
+        name: name.map(|name| Name::new(name.as_bytes()).unwrap()),
+    }
+}
+
+/// From or to `local`, and to or from `name` in `directory` of one host.
+pub fn plan(
+    direction: Direction,
+    local: &Path,
+    (directory, name): (&Path, Option<&str>),
+    options: Options,
+) -> Plan {
+    let place = place(directory, name);
+    Plan {
+        direction,
+        engine: Engine::Auto,
+        compress: Compress::Never,
+        options,
+        has_patterns: false,
+        remote: vec![RemotePlace { title: "h:x".into(), gateways: vec!["h".to_owned()], place }],
+        local: vec![match direction {
+            Direction::Pull => LocalPlace::of_target(local.as_os_str()),
+            Direction::Push => LocalPlace::of(local.as_os_str()),
+        }],
+        target_is_directory: false,
+        logins: Logins {
+            password_once: false,
+            own_server: false,
+            own_view: false,
+            max_sessions: 5,
+        },
+    }
+}
+
+pub async fn run(plan: Plan, server: &Arc<Server>) -> Result<Copied, CopyError> {
+    let (_stopping, stop) = watch::channel(false);
+    copy(plan, server.clone(), Arc::new(Hidden), stop).await
+}
+
+pub async fn run_well(plan: Plan, server: &Arc<Server>) -> Copied {
+    let copied = run(plan, server).await.unwrap();
+    assert!(copied.outcome.is_complete(), "{copied:#?}");
+    copied
+}
+
+/// When the files of [`tree`] were changed, in seconds.
+pub const CHANGED: u64 = 1_000_000;
+
+/// A tree `tree` of this machine with two files.
+pub fn tree() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("tree/sub")).unwrap();
+    std::fs::write(dir.path().join("tree/one"), "content").unwrap();
+    std::fs::write(dir.path().join("tree/sub/two"), "more content").unwrap();
+    for file in ["tree/one", "tree/sub/two"] {
+        let file = std::fs::File::options().write(true).open(dir.path().join(file)).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(CHANGED)).unwrap();
+    }
+    dir
+}
+
+#[tokio::test]
+async fn an_interruption_before_the_first_login_copies_nothing() {
+    let source = tree();
+    let remote = Arc::new(MemRemote::new());
+    let server = Server::new(remote.clone(), answers("gnu"));
+    let (_stopping, stop) = watch::channel(true);
+    let plan = plan(
+        Direction::Push,
+        &source.path().join("tree"),
+        (Path::new(""), None),
+        Options::default(),
+    );
+    let copied = copy(plan, server.clone(), Arc::new(Hidden), stop).await.unwrap();
+    assert_eq!(copied.outcome.stopped, Some(Stop::Asked));
+    assert!(server.connected().is_empty() && remote.names("").is_empty());
+}
+
+#[tokio::test]
+async fn a_file_gets_a_new_name_and_a_directory_gets_it_as_its_own() {
+    let source = tree();
+    for (name, is_file) in [("tree/one", true), ("tree", false)] {
+        let remote = Arc::new(MemRemote::new());
+        let server = Server::new(remote.clone(), None);
+        let local = source.path().join(name);
+        let to = (Path::new(""), Some("new"));
+        run_well(plan(Direction::Push, &local, to, Options::default()), &server).await;
+        let (at, content) = if is_file { ("new", "content") } else { ("new/tree/one", "content") };
+        assert_eq!(remote.content(at), content.as_bytes());
+
+        let back = tempfile::tempdir().unwrap();
+        let (local, from) = (back.path().join("name"), (Path::new(""), Some("new")));
+        run_well(plan(Direction::Pull, &local, from, Options::default()), &server).await;
+        let at = if is_file { "name" } else { "name/new/tree/one" };
+        assert_eq!(std::fs::read(back.path().join(at)).unwrap(), b"content");
+        assert_eq!(server.connected(), [false, false]);
+    }
+}
+
+#[tokio::test]
+async fn a_large_file_over_a_long_link_starts_sessions_ahead() {
+    let remote = Arc::new(MemRemote::new());
+    remote.put_file("large", vec![7; 17 << 20]);
+    remote.set_latency(Some(Duration::from_millis(25)));
+    let server = Server::new(remote, None);
+    let target = tempfile::tempdir().unwrap();
+    let (local, from) = (target.path().join("new"), (Path::new(""), Some("large")));
+    let mut plan = plan(Direction::Pull, &local, from, Options::default());
+    plan.logins.max_sessions = 3;
+    run_well(plan, &server).await;
+    // One beside these is the connection's own.
+    assert_eq!(*server.sessions.lock().unwrap(), [0..2]);
+    assert_eq!(std::fs::metadata(local).unwrap().len(), 17 << 20);
+}

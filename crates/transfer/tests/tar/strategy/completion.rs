@@ -1,0 +1,165 @@
+//! A pushed tree that a broken stream has left without its name, and what becomes of it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base::{Errno, Name};
+use local::Local;
+use testkit::faulty::Which;
+use testkit::{Call, FaultyRemote, MemRemote};
+use transfer::strategy::{Direction, Plan};
+use transfer::tar::stage;
+use transfer::{Options, Owners};
+
+use super::super::shell::LocalShell;
+use super::{CHANGED, Server, answers, plan, run, run_well, tree};
+
+fn name() -> Name {
+    Name::new(b"tree").unwrap()
+}
+
+fn push(source: &Path) -> Plan {
+    plan(Direction::Push, &source.join("tree"), (Path::new(""), None), Options::default())
+}
+
+/// A target that has a stage with one file as it is to be, one that is not whole, and one that is
+/// not of the source; and a shell that finds the stage, with this tar.
+fn staged(tar: &str) -> (Arc<MemRemote>, Option<Arc<LocalShell>>) {
+    let stage = stage(&name(), &Options::default()).unwrap().to_string();
+    let remote = Arc::new(MemRemote::new());
+    remote.put_file(&format!("{stage}/one"), "content");
+    remote.set_mtime(&format!("{stage}/one"), CHANGED as i64);
+    remote.put_file(&format!("{stage}/sub/two"), "more");
+    remote.put_file(&format!("{stage}/other"), "");
+    let number = stage.rsplit('-').next().unwrap();
+    (remote, answers(&format!("staged-{tar} stage={number}")))
+}
+
+fn assert_is_whole(remote: &MemRemote) {
+    assert_eq!(remote.content("tree/one"), b"content");
+    assert_eq!(remote.content("tree/sub/two"), b"more content");
+    assert!(!remote.exists("tree/other"));
+}
+
+#[tokio::test]
+async fn a_stage_is_completed_and_gets_its_name() {
+    let source = tree();
+    for tar in ["gnu", "bsd", "none"] {
+        let (remote, shell) = staged(tar);
+        let server = Server::new(remote.clone(), shell);
+        let copied = run_well(push(source.path()), &server).await;
+        assert_is_whole(&remote);
+        assert_eq!(remote.names(""), ["tree"], "{tar}");
+        assert_eq!((copied.engines, copied.outcome.counts.deleted), (vec!["sftp"], 1));
+    }
+}
+
+/// Under the tree's own name there is nothing, or all of it; and a further copy completes it.
+async fn sweep(fault: impl Fn(&FaultyRemote<MemRemote>, u64)) {
+    let source = tree();
+    for nth in 1.. {
+        assert!(nth < 200, "the sweep does not end");
+        let (remote, shell) = staged("gnu");
+        let faulty = Arc::new(FaultyRemote::new(remote.clone()));
+        fault(&faulty, nth);
+        let server = Server::new(faulty.clone(), shell);
+        let copied = run(push(source.path()), &server).await;
+        let is_hit = faulty.not_reached() == 0;
+        if remote.exists("tree") {
+            assert_is_whole(&remote);
+        }
+        if copied.is_ok_and(|copied| copied.outcome.is_complete()) {
+            assert_is_whole(&remote);
+        }
+        assert_eq!(remote.open_handles(), 0, "call {nth}");
+        faulty.clear();
+        // The shell finds what is there now.
+        let stages = remote.names("").into_iter().find(|name| name.contains(".sshoal-new-"));
+        let shell = match (remote.exists("tree"), stages) {
+            (true, _) => answers("there"),
+            (false, Some(stage)) => {
+                answers(&format!("staged-gnu stage={}", stage.rsplit('-').next().unwrap()))
+            }
+            (false, None) => None,
+        };
+        run_well(push(source.path()), &Server::new(remote.clone(), shell)).await;
+        assert_is_whole(&remote);
+        if !is_hit {
+            assert!(nth > 10, "only {nth} calls");
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn any_call_may_fail_while_a_stage_is_completed() {
+    sweep(|faulty, nth| faulty.fail(Which::Any, nth, Errno::EIO)).await;
+}
+
+#[tokio::test]
+async fn any_answer_may_be_lost_while_a_stage_is_completed() {
+    sweep(|faulty, nth| faulty.fail_after(Which::Any, nth, Errno::EHOSTDOWN)).await;
+}
+
+#[tokio::test]
+async fn a_stage_that_another_copy_has_completed_is_compared() {
+    let source = tree();
+    let (remote, shell) = staged("gnu");
+    let stage = remote.names("").pop().unwrap();
+    remote.move_to(&stage, "tree");
+    let copied = run_well(push(source.path()), &Server::new(remote.clone(), shell)).await;
+    assert_eq!(remote.content("tree/sub/two"), b"more content");
+    // It is no longer this copy's, so nothing in it is deleted.
+    assert!(remote.exists("tree/other"));
+    assert_eq!(copied.outcome.counts.deleted, 0);
+}
+
+/// The other copy gives its own tree the name while this one completes the stage.
+#[tokio::test]
+async fn a_name_that_another_copy_takes_meanwhile_is_left_to_it() {
+    let source = tree();
+    let (remote, shell) = staged("gnu");
+    let faulty = Arc::new(FaultyRemote::new(remote.clone()));
+    // To the stage of this copy, and after the file that was not whole, to the name.
+    let gate = faulty.hold(Call::Rename, 3);
+    let server = Server::new(faulty, shell);
+    let (copied, ()) = tokio::join!(run_well(push(source.path()), &server), async {
+        gate.arrived().await;
+        remote.put_file("tree/one", "content");
+        remote.put_file("tree/kept", "theirs");
+        gate.release();
+    });
+    assert_eq!(remote.content("tree/sub/two"), b"more content");
+    assert_eq!(remote.content("tree/kept"), b"theirs");
+    assert_eq!(copied.outcome.counts.failed, 0);
+}
+
+#[tokio::test]
+async fn a_stage_of_other_options_is_removed() {
+    let (source, target) = (tree(), tempfile::tempdir().unwrap());
+    let other = Options { owners: Owners::Numbers, ..Options::default() };
+    let stage = target.path().join(stage(&name(), &other).unwrap().to_string());
+    std::fs::create_dir(&stage).unwrap();
+    std::fs::write(stage.join("one"), "of another copy").unwrap();
+    let server =
+        Server::new(Arc::new(Local::open(target.path()).unwrap()), Some(LocalShell::plain()));
+    let local = source.path().join("tree");
+    let to = (target.path(), None);
+    run_well(plan(Direction::Push, &local, to, Options::default()), &server).await;
+    assert!(!stage.exists());
+    assert_eq!(std::fs::read(target.path().join("tree/one")).unwrap(), b"content");
+    assert_eq!(std::fs::read_dir(target.path()).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn a_stage_keeps_its_name_if_a_file_in_it_fails() {
+    let source = tree();
+    let (remote, shell) = staged("gnu");
+    let faulty = Arc::new(FaultyRemote::new(remote.clone()));
+    faulty.fail_always(Call::Write, Errno::EACCES);
+    let copied = run(push(source.path()), &Server::new(faulty, shell)).await.unwrap();
+    assert_eq!(copied.outcome.problems.len(), 1, "{copied:#?}");
+    // Neither deleted nor named: what is left out may be of a run that fails.
+    assert!(!remote.exists("tree"));
+    assert!(copied.notes[0].starts_with("not all in it is to be there that '"), "{copied:#?}");
+}
