@@ -1,4 +1,4 @@
-//! Looking things up: `lstat`, `readlink`, `locate`, and opening what is there.
+//! Look-ups: `lstat`, `readlink`, `locate`, `digest`, and opening existing files.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,136 +8,138 @@ use base::{
 };
 use bytes::Bytes;
 
-use crate::branch::Live;
-use crate::fan::{Call, Fan};
-use crate::handles::InnerFile;
-use crate::query::{Answer, End, Query, Trust, lstat_leaf};
-use crate::steps::Steps;
+use crate::branch::TreeBranch;
+use crate::components::Components;
+use crate::fan_out::{Call, FanOut};
+use crate::handles::BranchFile;
+use crate::query::{Answer, Outcome, Query, Trust, lstat_leaf};
 use crate::tree::Tree;
 use crate::view::View;
 
-/// How long the attributes of a directory wait for those branches that come after the one which
-/// is shown. They only tell the time of its last change, and one that has stopped answering, and
-/// is not known to be away yet, must not stop whoever walks through the directory. Longer than
-/// any way to a server takes.
+/// How long the attributes of a directory wait for the branches after the one that is shown. Those
+/// contribute the mtime only, and a branch that has stopped answering, and is not known to be
+/// unreachable yet, must not block a walk through the tree. Longer than any round trip.
 const MERGE_LIMIT: Duration = Duration::from_secs(1);
 
-/// The attributes of what the tree shows at `path`.
+/// The attributes of the entry shown at `path`.
 pub(crate) async fn lstat(tree: &Tree, path: &RemotePath) -> Result<Attr> {
-    if let Some((live, at)) = tree.only(path) {
-        return live.act(live.remote.lstat(&at)).await;
+    if let Some((branch, at)) = tree.sole_branch(path) {
+        return branch.call(branch.remote.lstat(&at)).await;
     }
-    let query = Query::new(tree, path, Trust::Known);
-    let mut fan = query.ask(&lstat_leaf);
-    let mut verdict = query.verdict();
-    let mut told = Vec::with_capacity(query.len());
+    let query = Query::new(tree, path, Trust::Cached);
+    let mut calls = query.send(&lstat_leaf);
+    let mut resolver = query.resolver();
+    let mut answers = Vec::with_capacity(query.len());
     let mut left_out = 0;
-    for index in 0..fan.len() {
-        let mut answer = fan.take(index).await;
+    for index in 0..calls.len() {
+        let mut answer = calls.take(index).await;
         if query.fixed {
             answer = answer.hide_unless(Attr::is_dir);
         }
-        left_out += usize::from(matches!(answer.end, End::LeftOut));
-        told.push(answer);
-        match verdict.weigh(answer) {
+        left_out += usize::from(matches!(answer.outcome, Outcome::LeftOut));
+        answers.push(answer);
+        match resolver.add(answer) {
             None => {}
             Some(Ok(attr)) if attr.is_dir() => {
-                let merged = merge_rest(&query, &mut fan, attr, &mut told).await;
-                query.learn(&told, |attr| Some(attr.is_dir()));
+                let merged = merge_mtimes(&query, &mut calls, attr, &mut answers).await;
+                query.record(&answers, |attr| Some(attr.is_dir()));
                 return Ok(merged);
             }
             Some(result) => {
-                query.learn(&told, |attr| Some(attr.is_dir()));
+                query.record(&answers, |attr| Some(attr.is_dir()));
                 return result;
             }
         }
     }
-    query.learn(&told, |attr| Some(attr.is_dir()));
-    let is_made_up = tree.placed_below(path).next().is_some() || left_out > 0;
-    if query.fixed && is_made_up { Ok(tree.made_up()) } else { Err(verdict.nobody()) }
+    query.record(&answers, |attr| Some(attr.is_dir()));
+    let is_synthetic = tree.placed_below(path).next().is_some() || left_out > 0;
+    if query.fixed && is_synthetic { Ok(tree.synthetic_attr()) } else { Err(resolver.not_found()) }
 }
 
-/// The attributes of a directory as the first branch has them, with the latest of all branches'
-/// times of last change: so that a name which any of them gets is seen in it.
-async fn merge_rest(
+/// The attributes of a directory on the first branch, with the latest mtime of all branches, so
+/// that a new name on any of them changes the mtime.
+async fn merge_mtimes(
     query: &Query<'_>,
-    fan: &mut Fan<'_, Answer<Attr>>,
+    calls: &mut FanOut<'_, Answer<Attr>>,
     first: Attr,
-    told: &mut Vec<Answer<Attr>>,
+    answers: &mut Vec<Answer<Attr>>,
 ) -> Attr {
     let mut merged = first;
     let rest = async {
-        for index in told.len()..fan.len() {
-            let (_, live) = query.branch(index);
-            // Waits, or fails; both are nothing to wait for.
-            if live.remote.is_away() {
-                told.push(Answer { dirs: 0, end: End::LeftOut });
+        for index in answers.len()..calls.len() {
+            let (_, branch) = query.branch(index);
+            // Its call would wait or fail.
+            if branch.remote.is_away() {
+                answers.push(Answer { dirs: 0, outcome: Outcome::LeftOut });
                 continue;
             }
-            let answer = fan.take(index).await;
-            if let End::Found(attr) = &answer.end
+            let answer = calls.take(index).await;
+            if let Outcome::Found(attr) = &answer.outcome
                 && attr.is_dir()
             {
                 merged.mtime = merged.mtime.max(attr.mtime);
             }
-            told.push(answer);
+            answers.push(answer);
         }
     };
     if tokio::time::timeout(MERGE_LIMIT, rest).await.is_err() {
-        tracing::debug!("{}: not every source has told of it in time", query.steps.path());
+        tracing::debug!("{}: not every source has answered in time", query.components.path());
     }
     merged
 }
 
-/// The target of the link that the tree shows at `path`.
+/// The target of the link shown at `path`.
 pub(crate) async fn readlink(tree: &Tree, path: &RemotePath) -> Result<Vec<u8>> {
     if tree.is_fixed(path) {
         return Err(Errno::EINVAL);
     }
-    if let Some((live, at)) = tree.only(path) {
-        return live.act(live.remote.readlink(&at)).await;
+    if let Some((branch, at)) = tree.sole_branch(path) {
+        return branch.call(branch.remote.readlink(&at)).await;
     }
-    let query = Query::new(tree, path, Trust::Known);
-    let leaf = |live: &Arc<Live>, at: RemotePath, _| -> Call<'static, Result<Vec<u8>>> {
-        let remote = live.remote.clone();
+    let query = Query::new(tree, path, Trust::Cached);
+    let leaf = |branch: &Arc<TreeBranch>, at: RemotePath, _| -> Call<'static, Result<Vec<u8>>> {
+        let remote = branch.remote.clone();
         Box::pin(async move { remote.readlink(&at).await })
     };
-    first(&query, query.ask(&leaf)).await
+    first_answer(&query, query.send(&leaf)).await
 }
 
-/// The first answer in the order of search that counts. Those after it are not waited for.
-async fn first<T>(query: &Query<'_>, mut fan: Fan<'_, Answer<T>>) -> Result<T> {
-    let mut verdict = query.verdict();
-    for index in 0..fan.len() {
-        if let Some(result) = verdict.weigh(fan.take(index).await) {
+/// The first final answer in the order of search. Later ones are not waited for.
+async fn first_answer<T>(query: &Query<'_>, mut calls: FanOut<'_, Answer<T>>) -> Result<T> {
+    let mut resolver = query.resolver();
+    for index in 0..calls.len() {
+        if let Some(result) = resolver.add(calls.take(index).await) {
             return result;
         }
     }
-    Err(verdict.nobody())
+    Err(resolver.not_found())
 }
 
-/// Opens what the tree shows at `path` without changing it: by opening it on all branches at once,
-/// since mostly just one has it.
+/// Opens the file shown at `path` without creating or truncating it, on all branches at once, since
+/// mostly just one has it.
 pub(crate) async fn open(
     tree: &Tree,
     path: &RemotePath,
     flags: OpenFlags,
-) -> Result<(InnerFile, Attr)> {
-    let query = Query::new(tree, path, Trust::Known);
-    let leaf = |live: &Arc<Live>, at: RemotePath, _| -> Call<'static, Result<(InnerFile, Attr)>> {
-        let live = live.clone();
+) -> Result<(BranchFile, Attr)> {
+    let query = Query::new(tree, path, Trust::Cached);
+    let leaf = |branch: &Arc<TreeBranch>,
+                at: RemotePath,
+                _|
+     -> Call<'static, Result<(BranchFile, Attr)>> {
+        let branch = branch.clone();
         Box::pin(async move {
-            if flags.access.writes() && !live.writable() {
-                return Err(not_to_be_written(live.remote.lstat(&at).await?.kind));
+            if flags.access.writes() && !branch.writable() {
+                return Err(read_only_error(branch.remote.lstat(&at).await?.kind));
             }
-            InnerFile::open(&live, &at, flags).await
+            BranchFile::open(&branch, &at, flags).await
         })
     };
-    first(&query, query.ask(&leaf)).await
+    first_answer(&query, query.send(&leaf)).await
 }
 
-/// What opening it for writing answers on a branch that is not to be changed.
-pub(crate) fn not_to_be_written(kind: FileKind) -> Errno {
+/// The error of opening an entry for writing on a read-only branch.
+pub(crate) fn read_only_error(kind: FileKind) -> Errno {
     match kind {
         FileKind::Directory => Errno::EISDIR,
         FileKind::Symlink => Errno::ELOOP,
@@ -145,8 +147,8 @@ pub(crate) fn not_to_be_written(kind: FileKind) -> Errno {
     }
 }
 
-/// The digest of what the tree shows at `path`. Where more than one branch could show it, they are
-/// asked which one does: a file that is hidden may have the same attributes.
+/// The digest of the file shown at `path`. Where several branches could show it, all are queried: a
+/// hidden file may have the same attributes.
 pub(crate) async fn digest(
     tree: &Tree,
     path: &RemotePath,
@@ -157,42 +159,44 @@ pub(crate) async fn digest(
     if tree.is_fixed(path) {
         return Ok(None);
     }
-    if let Some((live, at)) = tree.only(path) {
-        return live.act(live.remote.digest(&at, &attr, kind, effort)).await;
+    if let Some((branch, at)) = tree.sole_branch(path) {
+        return branch.call(branch.remote.digest(&at, &attr, kind, effort)).await;
     }
-    let query = Query::new(tree, path, Trust::Known);
-    let leaf = |live: &Arc<Live>, at: RemotePath, _| -> Call<'static, Result<Option<Bytes>>> {
-        let remote = live.remote.clone();
-        Box::pin(async move {
-            if remote.lstat(&at).await? != attr {
-                return Ok(None);
-            }
-            remote.digest(&at, &attr, kind, effort).await
-        })
-    };
-    first(&query, query.ask(&leaf)).await
+    let query = Query::new(tree, path, Trust::Cached);
+    let leaf =
+        |branch: &Arc<TreeBranch>, at: RemotePath, _| -> Call<'static, Result<Option<Bytes>>> {
+            let remote = branch.remote.clone();
+            Box::pin(async move {
+                if remote.lstat(&at).await? != attr {
+                    return Ok(None);
+                }
+                remote.digest(&at, &attr, kind, effort).await
+            })
+        };
+    first_answer(&query, query.send(&leaf)).await
 }
 
-/// Everywhere where something is at `path`, what is shown first. A branch that has words of its own
-/// for its places says them.
+/// All locations of the entry at `path`, the shown one first. A branch may report its own host
+/// name.
 pub(crate) async fn locate(tree: &Tree, path: &RemotePath) -> Result<Vec<Location>> {
     let mut view = View::of(tree, path).await?;
     if tree.is_fixed(path) {
         view.holders.retain(|holder| holder.attr.is_dir());
     } else {
-        view.must_show()?;
+        view.require_shown()?;
     }
-    let steps = Steps::new(path);
+    let components = Components::new(path);
     let places = view.holders.iter().map(|holder| -> Call<'_, Vec<Location>> {
-        let live = tree.branch(holder.slot);
-        let at = steps.inside(live.depth, steps.depth());
+        let branch = tree.branch(holder.slot);
+        let at = components.subpath(branch.depth, components.depth());
         Box::pin(async move {
-            // A pool knows which of its hosts; what the branch is called here, only the tree.
-            let told = live.act(live.remote.locate(&at)).await.unwrap_or_default();
-            let host = told.into_iter().next().map_or_else(|| live.host.clone(), |it| it.host);
-            vec![Location { source: live.name.clone(), host }]
+            // A pool reports the host that serves the path; the source's name is the tree's.
+            let locations = branch.call(branch.remote.locate(&at)).await.unwrap_or_default();
+            let host =
+                locations.into_iter().next().map_or_else(|| branch.host.clone(), |it| it.host);
+            vec![Location { source: branch.name.clone(), host }]
         })
     });
-    let places: Fan<'_, Vec<Location>> = places.collect();
+    let places: FanOut<'_, Vec<Location>> = places.collect();
     Ok(places.all().await.concat())
 }
