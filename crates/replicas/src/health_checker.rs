@@ -1,12 +1,12 @@
-//! One task for each gateway: looks whether it answers while it is used, probes it while it is
-//! left out.
+//! One task per gateway: checks that it answers while it is used, and probes it while it is left
+//! out.
 //!
-//! Slow is not dead. As long as anything is answered, however little, a gateway makes progress. One
-//! that answers nothing for half the deadline is asked for the attributes of the root, and is
-//! silent when that is not answered either in the other half, and nothing else. It is left out only
-//! while there are others: of the last one nothing better is known.
+//! Slow is not dead: a gateway that answers anything makes progress. One that answers nothing for
+//! half the deadline is probed for the attributes of the root. It is silent if it answers neither
+//! the probe nor any other request in the other half. It is left out only while there are others:
+//! there is no better choice than the last one.
 //!
-//! The tasks end when the other side of `wanted` is dropped.
+//! The tasks end when the sender of `shutdown` is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,70 +17,70 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::gateways::{Gateways, is_loss};
 use crate::member::{Member, Weight};
-use crate::status::Why;
+use crate::status::Reason;
 
-/// Looks within a deadline.
-const LOOKS: u32 = 4;
+/// Checks within a deadline.
+const CHECKS_PER_DEADLINE: u32 = 4;
 
-/// Time from a failed probe to the next; doubles with each failure. The first probe comes at once:
-/// often only one connection has ended, and the next stands within a moment.
+/// Time from a failed probe to the next; doubles with each failure. The first probe is sent at
+/// once: often only one connection has ended, and the next is up soon.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Longest time between probes. A probe of a host that is not connected asks for nothing but its
-/// next attempt, whose pace is the host's own.
-const LAST_PAUSE: Duration = Duration::from_secs(4);
+/// Longest time between probes. A probe of a host without a connection only requests its next
+/// attempt, whose rate the host limits.
+const MAX_PAUSE: Duration = Duration::from_secs(4);
 
-/// Time between two probes however much somebody wants one, and from a good one to the next.
-const LEAST_PAUSE: Duration = Duration::from_millis(250);
+/// Shortest time between two probes, and the time from a good one to the next.
+const MIN_PAUSE: Duration = Duration::from_millis(250);
 
 /// Probes in a row that have to be answered.
 const GOOD_PROBES: u32 = 2;
 
-/// What became of a gateway that was used.
-enum Trouble {
+/// Why a gateway has to be probed.
+enum Problem {
     /// It is left out already.
     LeftOut,
-    /// It says that it is away.
-    Gone,
-    /// It answered nothing for so long.
+    /// It reports itself unreachable.
+    Unreachable,
+    /// It answered nothing for this long.
     Silent(Duration),
 }
 
-/// Keeps an eye on `member` until nobody wants the pool any more.
-pub(crate) async fn keep(
+/// Checks `member` until the pool is dropped.
+pub(crate) async fn run(
     gateways: Arc<Gateways>,
     member: Arc<Member>,
     deadline: Duration,
-    mut wanted: watch::Receiver<()>,
+    mut shutdown: watch::Receiver<()>,
 ) {
-    let kept = async {
+    let checks = async {
         loop {
-            let trouble = tokio::select! {
+            let problem = tokio::select! {
                 biased;
-                () = member.left_out() => Trouble::LeftOut,
-                () = member.remote.gone() => Trouble::Gone,
-                silent_for = silence(&gateways, &member, deadline) => Trouble::Silent(silent_for),
+                () = member.left_out() => Problem::LeftOut,
+                () = member.remote.gone() => Problem::Unreachable,
+                silent_for = wait_for_silence(&gateways, &member, deadline) => Problem::Silent(silent_for),
             };
-            match trouble {
-                Trouble::LeftOut => {}
-                Trouble::Gone => gateways.leave_out(&member, Why::Away),
-                Trouble::Silent(time) => gateways.leave_out(&member, Why::Silent(time)),
+            match problem {
+                Problem::LeftOut => {}
+                Problem::Unreachable => gateways.leave_out(&member, Reason::Away),
+                Problem::Silent(time) => gateways.leave_out(&member, Reason::Silent(time)),
             }
-            until_well(&gateways, &member, deadline).await;
-            gateways.learn_run(&member).await;
+            probe_until_usable(&gateways, &member, deadline).await;
+            gateways.record_epoch(&member).await;
         }
     };
     tokio::select! {
-        () = kept => {}
-        _ = wanted.changed() => {}
+        () = checks => {}
+        _ = shutdown.changed() => {}
     }
 }
 
-/// Returns when `member` has answered nothing by its deadline, and tells for how long.
-async fn silence(gateways: &Gateways, member: &Member, deadline: Duration) -> Duration {
-    let look = (deadline / LOOKS).max(Duration::from_millis(1));
+/// Returns when `member` has answered nothing by its deadline, with the time of silence.
+async fn wait_for_silence(gateways: &Gateways, member: &Member, deadline: Duration) -> Duration {
+    let look = (deadline / CHECKS_PER_DEADLINE).max(Duration::from_millis(1));
     loop {
-        member.something_asked().await;
+        member.wait_for_request().await;
         let (mut answers, mut since) = (member.answers(), Instant::now());
         while member.in_flight() > 0 {
             sleep(look).await;
@@ -93,8 +93,8 @@ async fn silence(gateways: &Gateways, member: &Member, deadline: Duration) -> Du
                 continue;
             }
             let rest = deadline.saturating_sub(silent_for).max(look);
-            // Answered or not: what counts is whether anything was.
-            let _ = timeout(rest, ask_root(gateways, member)).await;
+            // Whether the probe itself was answered does not matter, only whether anything was.
+            let _ = timeout(rest, probe(gateways, member)).await;
             if member.answers() == answers && gateways.has_others(member) {
                 return since.elapsed();
             }
@@ -102,35 +102,35 @@ async fn silence(gateways: &Gateways, member: &Member, deadline: Duration) -> Du
     }
 }
 
-/// The smallest question there is. Any answer will do that is the server's own.
-async fn ask_root(gateways: &Gateways, member: &Member) -> bool {
+/// Sends the smallest request. Any answer of the server itself will do.
+async fn probe(gateways: &Gateways, member: &Member) -> bool {
     let root = RemotePath::root();
     let call = member.remote.lstat(&root);
-    !matches!(gateways.ask(member, Weight::Small, call).await, Err(errno) if is_loss(errno))
+    !matches!(gateways.call(member, Weight::Small, call).await, Err(errno) if is_loss(errno))
 }
 
-/// Probes `member` until it may be used again, and takes it back.
-async fn until_well(gateways: &Gateways, member: &Member, deadline: Duration) {
+/// Probes `member` until it may be used again, and readmits it.
+async fn probe_until_usable(gateways: &Gateways, member: &Member, deadline: Duration) {
     let (mut good, mut pause) = (0, FIRST_PAUSE);
-    let mut wanted = gateways.wanted.subscribe();
+    let mut requested = gateways.probe_requests.subscribe();
     while !member.is_usable() {
-        wanted.mark_unchanged();
-        let answered = timeout(deadline, ask_root(gateways, member)).await == Ok(true);
+        requested.mark_unchanged();
+        let answered = timeout(deadline, probe(gateways, member)).await == Ok(true);
         if answered && !member.remote.is_away() {
             good += 1;
             if good >= GOOD_PROBES || gateways.usable() == 0 {
-                gateways.take_back(member);
+                gateways.readmit(member);
                 return;
             }
-            sleep(LEAST_PAUSE).await;
+            sleep(MIN_PAUSE).await;
             continue;
         }
         good = 0;
-        sleep(LEAST_PAUSE).await;
+        sleep(MIN_PAUSE).await;
         tokio::select! {
-            () = sleep(pause.saturating_sub(LEAST_PAUSE)) => {}
-            _ = wanted.changed() => {}
+            () = sleep(pause.saturating_sub(MIN_PAUSE)) => {}
+            _ = requested.changed() => {}
         }
-        pause = (pause * 2).min(LAST_PAUSE);
+        pause = (pause * 2).min(MAX_PAUSE);
     }
 }

@@ -1,7 +1,8 @@
-//! What the open files of one path have in common: their home, and whether somebody writes.
+//! The state that the open files of one path share: the primary gateway, and whether any of them
+//! writes.
 //!
-//! An entry of the table lives as long as somebody holds it: an open file, or one who is opening
-//! it. The table's lock is held while one entry's is taken, never the other way round.
+//! An entry of the table lives as long as a guard of it: that of an open file, or of an open in
+//! flight. The table's lock is held while one entry's is taken, never the other way round.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base::{Attr, RemotePath, Timestamp};
 use tokio::time::Instant;
 
-/// What tells one version of a file's content from another.
+/// Distinguishes the versions of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) size: u64,
@@ -28,32 +29,33 @@ impl Version {
     }
 }
 
-struct State {
-    /// What it is called now, as far as that is known here; `None` when it was removed.
+struct PathState {
+    /// Its present name, as far as it is known here; `None` when it was removed.
     name: Option<RemotePath>,
-    /// The gateway through which all of it goes.
-    home: Option<usize>,
-    /// The version that is shown by all who are used to read it.
+    /// The primary gateway.
+    primary: Option<usize>,
+    /// The version shown by all gateways that are used to read it.
     agreed: Option<Version>,
-    /// Through which gateway a change of its content was sent last, and when.
+    /// The gateway of the last change of its content, and the time of that change.
     changed: Option<(usize, Instant)>,
 }
 
-/// What the open files of one path have in common.
-pub(crate) struct Named {
-    state: Mutex<State>,
-    /// Shares in it; changed with the table locked.
+/// The shared state of the open files of one path.
+pub(crate) struct OpenPath {
+    state: Mutex<PathState>,
+    /// Number of guards; changed with the table locked.
     holders: AtomicUsize,
     /// Open files that may write.
     writers: AtomicUsize,
-    /// Counts what ends the use of further gateways: changes made here, or seen.
+    /// Incremented by changes, made here or seen, which end the use of stripes.
     changes: AtomicU64,
 }
 
-impl Named {
-    fn new(path: &RemotePath) -> Named {
-        let state = State { name: Some(path.clone()), home: None, agreed: None, changed: None };
-        Named {
+impl OpenPath {
+    fn new(path: &RemotePath) -> OpenPath {
+        let state =
+            PathState { name: Some(path.clone()), primary: None, agreed: None, changed: None };
+        OpenPath {
             state: Mutex::new(state),
             holders: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
@@ -61,7 +63,7 @@ impl Named {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PathState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -69,54 +71,54 @@ impl Named {
         self.lock().name.clone()
     }
 
-    pub(crate) fn home(&self) -> Option<usize> {
-        self.lock().home
+    pub(crate) fn primary(&self) -> Option<usize> {
+        self.lock().primary
     }
 
-    pub(crate) fn set_home(&self, gateway: usize) {
-        self.lock().home = Some(gateway);
+    pub(crate) fn set_primary(&self, gateway: usize) {
+        self.lock().primary = Some(gateway);
     }
 
-    /// Makes `gateway` the home, unless there is one that `stays`. Tells which it is.
-    pub(crate) fn claim(&self, gateway: usize, stays: impl Fn(usize) -> bool) -> usize {
+    /// Makes `gateway` the primary, unless the present one `stays`. Returns the primary.
+    pub(crate) fn claim_primary(&self, gateway: usize, stays: impl Fn(usize) -> bool) -> usize {
         let mut state = self.lock();
-        match state.home.filter(|home| stays(*home)) {
-            Some(home) => home,
-            None => *state.home.insert(gateway),
+        match state.primary.filter(|primary| stays(*primary)) {
+            Some(primary) => primary,
+            None => *state.primary.insert(gateway),
         }
     }
 
-    pub(crate) fn is_written(&self) -> bool {
+    pub(crate) fn has_writers(&self) -> bool {
         self.writers.load(Ordering::SeqCst) > 0
     }
 
-    /// The number of changes so far. What was agreed on before another one is void.
+    /// The number of changes so far. A later change voids the agreed version.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// Its content is being changed.
-    pub(crate) fn changed(&self) {
+    /// Records a change of its content.
+    pub(crate) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
         self.lock().agreed = None;
     }
 
-    /// A change of its content is about to be sent through `gateway`.
-    pub(crate) fn changed_through(&self, gateway: usize) {
+    /// Records that a change of its content is about to be sent through `gateway`.
+    pub(crate) fn note_change_through(&self, gateway: usize) {
         self.lock().changed = Some((gateway, Instant::now()));
     }
 
-    /// When its content was changed through another gateway than this, if that one was the last.
+    /// When its content was last changed, if that was through another gateway than this.
     pub(crate) fn changed_elsewhere(&self, gateway: usize) -> Option<Instant> {
         self.lock().changed.filter(|(other, _)| *other != gateway).map(|(_, at)| at)
     }
 
-    /// What is shown of it from now on is later than all changes.
-    pub(crate) fn looked_anew(&self) {
+    /// Attributes returned from now on are later than all changes.
+    pub(crate) fn clear_change(&self) {
         self.lock().changed = None;
     }
 
-    /// All who are used to read it show this version, if there was no change since `changes`.
+    /// Sets the version that all gateways in use show, unless there was a change since `changes`.
     pub(crate) fn agree(&self, version: Version, changes: u64) -> bool {
         let mut state = self.lock();
         let good = self.changes() == changes && state.agreed.is_none_or(|it| it == version);
@@ -126,9 +128,9 @@ impl Named {
         good
     }
 
-    /// These attributes are about to be shown. If they are of another version than what was agreed
-    /// on, that is void.
-    pub(crate) fn shown(&self, attr: &Attr) {
+    /// Records that these attributes are about to be returned. If they differ from the agreed
+    /// version, that is void.
+    pub(crate) fn note_shown(&self, attr: &Attr) {
         let mut state = self.lock();
         if state.agreed.is_some_and(|agreed| agreed != Version::of(attr)) {
             state.agreed = None;
@@ -139,14 +141,14 @@ impl Named {
 
 /// The paths with open files.
 #[derive(Default)]
-pub(crate) struct Names {
-    table: Mutex<HashMap<RemotePath, Arc<Named>>>,
-    /// Entries: without any there is nothing to lock.
+pub(crate) struct OpenPaths {
+    table: Mutex<HashMap<RemotePath, Arc<OpenPath>>>,
+    /// Number of entries: if there are none, no lock is taken.
     count: AtomicUsize,
 }
 
-impl Names {
-    fn lock(&self) -> MutexGuard<'_, HashMap<RemotePath, Arc<Named>>> {
+impl OpenPaths {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RemotePath, Arc<OpenPath>>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -154,45 +156,45 @@ impl Names {
         self.count.load(Ordering::SeqCst) == 0
     }
 
-    /// The entry of `path`, made if there is none.
-    pub(crate) fn hold(self: &Arc<Names>, path: &RemotePath) -> Held {
+    /// A guard of the entry of `path`, which is created if there is none.
+    pub(crate) fn hold(self: &Arc<OpenPaths>, path: &RemotePath) -> PathGuard {
         let mut table = self.lock();
-        let named = match table.get(path) {
-            Some(named) => named.clone(),
+        let open_path = match table.get(path) {
+            Some(open_path) => open_path.clone(),
             None => {
-                let named = Arc::new(Named::new(path));
-                table.insert(path.clone(), named.clone());
-                named
+                let open_path = Arc::new(OpenPath::new(path));
+                table.insert(path.clone(), open_path.clone());
+                open_path
             }
         };
-        named.holders.fetch_add(1, Ordering::SeqCst);
+        open_path.holders.fetch_add(1, Ordering::SeqCst);
         self.count.store(table.len(), Ordering::SeqCst);
-        Held { names: self.clone(), named, writes: false }
+        PathGuard { table: self.clone(), open_path, writes: false }
     }
 
-    /// The entry of `path`, if something has it open.
-    pub(crate) fn get(&self, path: &RemotePath) -> Option<Arc<Named>> {
+    /// The entry of `path`, if it is open.
+    pub(crate) fn get(&self, path: &RemotePath) -> Option<Arc<OpenPath>> {
         if self.is_empty() {
             return None;
         }
         self.lock().get(path).cloned()
     }
 
-    /// The path leads to nothing any more, or to something else.
+    /// The path was removed or replaced.
     pub(crate) fn removed(&self, path: &RemotePath) {
         if self.is_empty() {
             return;
         }
         let mut table = self.lock();
-        let named = table.remove(path);
+        let open_path = table.remove(path);
         self.count.store(table.len(), Ordering::SeqCst);
         drop(table);
-        if let Some(named) = named {
-            named.lock().name = None;
+        if let Some(open_path) = open_path {
+            open_path.lock().name = None;
         }
     }
 
-    /// The path, and all below it, is called otherwise now.
+    /// The path, with all below it, was renamed.
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
         if self.is_empty() || from == to {
             return;
@@ -200,10 +202,10 @@ impl Names {
         let mut table = self.lock();
         let moved: Vec<_> = table
             .extract_if(|path, _| path.is_within(from) || path.is_within(to))
-            .filter_map(|(path, named)| {
+            .filter_map(|(path, open_path)| {
                 let path = path.moved(from, to);
-                named.lock().name.clone_from(&path);
-                Some((path?, named))
+                open_path.lock().name.clone_from(&path);
+                Some((path?, open_path))
             })
             .collect();
         table.extend(moved);
@@ -211,46 +213,46 @@ impl Names {
     }
 }
 
-/// A share of an entry; the last one to let go takes it out of the table.
-pub(crate) struct Held {
-    names: Arc<Names>,
-    named: Arc<Named>,
+/// A share of an entry; dropping the last one removes it from the table.
+pub(crate) struct PathGuard {
+    table: Arc<OpenPaths>,
+    open_path: Arc<OpenPath>,
     writes: bool,
 }
 
-impl Held {
-    /// Counts among those who may write, from now until it is let go.
-    pub(crate) fn write(&mut self) {
+impl PathGuard {
+    /// Counts as a writer from now until it is dropped.
+    pub(crate) fn register_writer(&mut self) {
         if !std::mem::replace(&mut self.writes, true) {
-            self.named.writers.fetch_add(1, Ordering::SeqCst);
-            self.named.changed();
+            self.open_path.writers.fetch_add(1, Ordering::SeqCst);
+            self.open_path.note_change();
         }
     }
 }
 
-impl std::ops::Deref for Held {
-    type Target = Named;
+impl std::ops::Deref for PathGuard {
+    type Target = OpenPath;
 
-    fn deref(&self) -> &Named {
-        &self.named
+    fn deref(&self) -> &OpenPath {
+        &self.open_path
     }
 }
 
-impl Drop for Held {
+impl Drop for PathGuard {
     fn drop(&mut self) {
         if self.writes {
-            self.named.writers.fetch_sub(1, Ordering::SeqCst);
+            self.open_path.writers.fetch_sub(1, Ordering::SeqCst);
         }
-        let mut table = self.names.lock();
-        if self.named.holders.fetch_sub(1, Ordering::SeqCst) > 1 {
+        let mut table = self.table.lock();
+        if self.open_path.holders.fetch_sub(1, Ordering::SeqCst) > 1 {
             return;
         }
-        let name = self.named.lock().name.clone();
+        let name = self.open_path.lock().name.clone();
         if let Some(name) = name
-            && table.get(&name).is_some_and(|named| Arc::ptr_eq(named, &self.named))
+            && table.get(&name).is_some_and(|open_path| Arc::ptr_eq(open_path, &self.open_path))
         {
             table.remove(&name);
-            self.names.count.store(table.len(), Ordering::SeqCst);
+            self.table.count.store(table.len(), Ordering::SeqCst);
         }
     }
 }
@@ -275,16 +277,16 @@ mod tests {
 
     #[test]
     fn an_entry_lives_as_long_as_somebody_holds_it() {
-        let names = Arc::new(Names::default());
+        let names = Arc::new(OpenPaths::default());
         let one = names.hold(&path("a"));
-        assert_eq!(one.claim(2, |_| false), 2);
+        assert_eq!(one.claim_primary(2, |_| false), 2);
         let mut two = names.hold(&path("a"));
-        assert_eq!((two.claim(1, |_| true), two.home()), (2, Some(2)));
+        assert_eq!((two.claim_primary(1, |_| true), two.primary()), (2, Some(2)));
         let looked_at = names.get(&path("a"));
-        two.write();
-        assert!(one.is_written());
+        two.register_writer();
+        assert!(one.has_writers());
         drop(two);
-        assert!(!one.is_written() && names.get(&path("a")).is_some());
+        assert!(!one.has_writers() && names.get(&path("a")).is_some());
         drop(one);
         assert!(names.is_empty() && names.get(&path("a")).is_none());
         drop(looked_at);
@@ -292,7 +294,7 @@ mod tests {
 
     #[test]
     fn names_are_followed() {
-        let names = Arc::new(Names::default());
+        let names = Arc::new(OpenPaths::default());
         let (file, other) = (names.hold(&path("d/a")), names.hold(&path("b")));
         names.renamed(&path("d"), &path("e"));
         assert_eq!(file.name(), Some(path("e/a")));
@@ -310,21 +312,21 @@ mod tests {
 
     #[test]
     fn what_was_agreed_ends_with_any_change() {
-        let names = Arc::new(Names::default());
-        let named = names.hold(&path("a"));
+        let names = Arc::new(OpenPaths::default());
+        let open_path = names.hold(&path("a"));
         let version = Version::of(&attr(5));
-        let changes = named.changes();
-        assert!(named.agree(version, changes) && named.agree(version, changes));
-        assert!(!named.agree(Version::of(&attr(6)), changes));
-        named.shown(&attr(5));
-        assert_eq!(named.changes(), changes);
-        named.shown(&attr(6));
-        assert_ne!(named.changes(), changes);
-        assert!(!named.agree(version, changes), "too late");
-        let changes = named.changes();
-        assert!(named.agree(version, changes));
+        let changes = open_path.changes();
+        assert!(open_path.agree(version, changes) && open_path.agree(version, changes));
+        assert!(!open_path.agree(Version::of(&attr(6)), changes));
+        open_path.note_shown(&attr(5));
+        assert_eq!(open_path.changes(), changes);
+        open_path.note_shown(&attr(6));
+        assert_ne!(open_path.changes(), changes);
+        assert!(!open_path.agree(version, changes), "too late");
+        let changes = open_path.changes();
+        assert!(open_path.agree(version, changes));
         let mut writer = names.hold(&path("a"));
-        writer.write();
-        assert_ne!(named.changes(), changes);
+        writer.register_writer();
+        assert_ne!(open_path.changes(), changes);
     }
 }

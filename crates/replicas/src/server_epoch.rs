@@ -1,12 +1,12 @@
-//! Whether what was written through a gateway and not synced may be lost with it.
+//! Whether acknowledged but unsynced writes may be lost with a gateway.
 //!
-//! When only a connection has ended, nothing is: the gateway's machine has what it has acknowledged.
-//! It is lost if the machine was started anew, which a gateway can be asked when it is back
-//! ([`Remote::server_run`](base::Remote::server_run)). So for a gateway that is lost with unsynced
-//! writes there is a doubt, which is looked into when somebody wants to know. One that does not come
-//! back by then, or cannot tell its run, may have lost them; and what another one shows meanwhile
-//! may be without them. One that was lost before it was asked for its run, and is back so soon, was
-//! most likely only cut off.
+//! When only a connection has ended, none are lost: the gateway's machine has the data that it
+//! acknowledged. They are lost if the machine was restarted; a gateway reports its boot when it is
+//! back ([`Remote::server_run`](base::Remote::server_run)). So a gateway that is lost with unsynced
+//! writes is in doubt, which is resolved when a caller needs to know. A gateway that is not back by
+//! then, or cannot report its boot, may have lost them; and another gateway may show the files
+//! without them meanwhile. A gateway that was lost before it was queried for its boot, and is back
+//! so soon, was most likely only disconnected.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,46 +18,46 @@ use tokio::time::{Instant, timeout_at};
 use crate::gateways::{Gateways, is_loss};
 use crate::member::{Member, Weight};
 
-/// How long a gateway that is in doubt is waited for: most connections stand again by then. Who
-/// writes to a file waits for it once, when its gateway is lost for good.
-const RETURN: Duration = Duration::from_secs(3);
+/// How long a gateway in doubt is waited for: most connections are up again by then. A writer waits
+/// for it once, when its gateway is lost for good.
+const RECONNECT_WAIT: Duration = Duration::from_secs(3);
 
-/// What a gateway has told of its run since it was lost last.
+/// The boot that a gateway has reported since it was last lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Told {
+enum Epoch {
     #[default]
-    Nothing,
-    /// That it cannot tell.
-    Untellable,
-    Is(Bytes),
+    Unknown,
+    /// The gateway cannot report it.
+    Unsupported,
+    Known(Bytes),
 }
 
-/// What is known of a gateway's run.
+/// The epoch of a gateway.
 #[derive(Default)]
-pub(crate) struct Run {
-    told: Mutex<Told>,
+pub(crate) struct ServerEpoch {
+    epoch: Mutex<Epoch>,
     in_doubt: AtomicBool,
 }
 
-impl Run {
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+impl ServerEpoch {
+    fn epoch(&self) -> MutexGuard<'_, Epoch> {
+        self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It was lost with unsynced writes.
-    pub(crate) fn doubt(&self) {
+    /// The gateway was lost with unsynced writes.
+    pub(crate) fn mark_in_doubt(&self) {
         self.in_doubt.store(true, Ordering::SeqCst);
     }
 
-    /// It was lost, and nothing with it: the run that it is in when it comes back is as good.
-    pub(crate) fn forget(&self) {
+    /// The gateway was lost without unsynced writes: any epoch is as good when it is back.
+    pub(crate) fn reset(&self) {
         if !self.in_doubt.load(Ordering::SeqCst) {
-            *self.told() = Told::Nothing;
+            *self.epoch() = Epoch::Unknown;
         }
     }
 
-    fn is_to_be_asked(&self) -> bool {
-        !self.in_doubt.load(Ordering::SeqCst) && *self.told() == Told::Nothing
+    fn needs_query(&self) -> bool {
+        !self.in_doubt.load(Ordering::SeqCst) && *self.epoch() == Epoch::Unknown
     }
 }
 
@@ -65,73 +65,73 @@ impl Run {
 #[derive(Default)]
 pub(crate) struct Losses {
     count: AtomicU64,
-    /// Somebody has asked for it, so runs are worth to be known.
-    is_wanted: AtomicBool,
-    /// Held by whoever looks; others wait for what he finds.
-    looking: tokio::sync::Mutex<()>,
+    /// The number was requested, so epochs are worth querying.
+    is_requested: AtomicBool,
+    /// Held during the query; other callers wait for its result.
+    query_lock: tokio::sync::Mutex<()>,
 }
 
 impl Gateways {
-    /// How often writes that were acknowledged and not synced may have been lost so far. May wait
-    /// for gateways that are in doubt, but not for long.
+    /// How often acknowledged but unsynced writes may have been lost so far. May wait for gateways
+    /// in doubt, up to a limit.
     pub(crate) async fn losses(&self) -> u64 {
-        self.losses.is_wanted.store(true, Ordering::SeqCst);
-        let _alone = self.losses.looking.lock().await;
-        let deadline = Instant::now() + RETURN;
+        self.losses.is_requested.store(true, Ordering::SeqCst);
+        let _alone = self.losses.query_lock.lock().await;
+        let deadline = Instant::now() + RECONNECT_WAIT;
         for member in &self.members {
-            if member.run.in_doubt.swap(false, Ordering::SeqCst) {
-                if !self.is_same_run(member, deadline).await {
+            if member.epoch.in_doubt.swap(false, Ordering::SeqCst) {
+                if !self.is_same_epoch(member, deadline).await {
                     self.losses.count.fetch_add(1, Ordering::SeqCst);
                 }
-            } else if member.is_usable() && member.run.is_to_be_asked() {
-                let run = self.ask_run(member, deadline).await;
-                *member.run.told() = run;
+            } else if member.is_usable() && member.epoch.needs_query() {
+                let run = self.query_epoch(member, deadline).await;
+                *member.epoch.epoch() = run;
             }
         }
         self.losses.count.load(Ordering::SeqCst)
     }
 
-    /// Learns in which run a gateway is that has just come back, if anybody will want to know.
-    pub(crate) async fn learn_run(&self, member: &Member) {
-        if !self.losses.is_wanted.load(Ordering::SeqCst) || !member.run.is_to_be_asked() {
+    /// Records the epoch of a gateway that has just come back, if it will be needed.
+    pub(crate) async fn record_epoch(&self, member: &Member) {
+        if !self.losses.is_requested.load(Ordering::SeqCst) || !member.epoch.needs_query() {
             return;
         }
-        while member.is_usable() && member.run.is_to_be_asked() {
-            let run = self.ask_run(member, Instant::now() + RETURN).await;
-            // Whoever looks into a doubt has asked by himself.
-            let mut told = member.run.told();
-            if *told == Told::Nothing {
-                *told = run;
+        while member.is_usable() && member.epoch.needs_query() {
+            let run = self.query_epoch(member, Instant::now() + RECONNECT_WAIT).await;
+            // The query that resolves a doubt sets it itself.
+            let mut epoch = member.epoch.epoch();
+            if *epoch == Epoch::Unknown {
+                *epoch = run;
             }
         }
     }
 
-    /// Whether a gateway that was lost is back, in the run that it was in.
-    async fn is_same_run(&self, member: &Member, deadline: Instant) -> bool {
-        // What is told from here on is of whoever comes back.
-        let before = std::mem::take(&mut *member.run.told());
-        let mut now = Told::Nothing;
-        while now == Told::Nothing && Instant::now() < deadline {
+    /// Whether a gateway that was lost is back, in its former epoch.
+    async fn is_same_epoch(&self, member: &Member, deadline: Instant) -> bool {
+        // From here on the epoch is that of the gateway after its return.
+        let before = std::mem::take(&mut *member.epoch.epoch());
+        let mut now = Epoch::Unknown;
+        while now == Epoch::Unknown && Instant::now() < deadline {
             self.wait_until(deadline, |_| member.is_usable()).await;
             if member.is_usable() {
                 // It may be lost once more meanwhile.
-                now = self.ask_run(member, deadline).await;
+                now = self.query_epoch(member, deadline).await;
             }
         }
-        *member.run.told() = now.clone();
+        *member.epoch.epoch() = now.clone();
         match now {
-            Told::Nothing | Told::Untellable => false,
-            Told::Is(_) => before == Told::Nothing || before == now,
+            Epoch::Unknown | Epoch::Unsupported => false,
+            Epoch::Known(_) => before == Epoch::Unknown || before == now,
         }
     }
 
-    async fn ask_run(&self, member: &Member, deadline: Instant) -> Told {
-        let asked = self.ask_while_usable(member, Weight::Small, member.remote.server_run());
+    async fn query_epoch(&self, member: &Member, deadline: Instant) -> Epoch {
+        let asked = self.call_while_usable(member, Weight::Small, member.remote.server_run());
         match timeout_at(deadline, asked).await {
-            Ok(Ok(Some(run))) => Told::Is(run),
-            Ok(Err(errno)) if is_loss(errno) => Told::Nothing,
-            Ok(Ok(None) | Err(_)) => Told::Untellable,
-            Err(_) => Told::Nothing,
+            Ok(Ok(Some(run))) => Epoch::Known(run),
+            Ok(Err(errno)) if is_loss(errno) => Epoch::Unknown,
+            Ok(Ok(None) | Err(_)) => Epoch::Unsupported,
+            Err(_) => Epoch::Unknown,
         }
     }
 }

@@ -1,19 +1,20 @@
-//! Further gateways through which an open file is read.
+//! Stripes: further gateways through which an open file is read.
 //!
-//! A file of which much is read is opened once more through each other gateway, and its large reads
-//! go through all of them from then on, each whole through one. Attributes and small reads stay
-//! with the home.
+//! A file of which much is read is opened once more through each other gateway, and from then on
+//! its large reads are spread over all of them, each read whole through one. Attributes and small
+//! reads stay with the primary.
 //!
-//! Before that, home and further handle have to show the same size and time of change, before and
-//! after both have shown the same bytes in some places. And that time has to be over: it comes in
-//! whole seconds, so that of a file which is just being written two versions may have the same. It is
-//! over when it was first seen some seconds ago, or is more than five minutes old by this machine's
-//! clock. While the lanes are used all this is looked at again from time to time. They end at
-//! once when the file is opened for writing here, changed by its name, or when attributes are about
-//! to be shown that differ from those which were agreed on ([`crate::names::Named::shown`]).
+//! Before that, the primary and the further handle have to show the same size and mtime, before and
+//! after both have returned the same bytes at some offsets. And the mtime must be past the racy
+//! window: it has whole seconds, so two versions of a file that is being written may have the same
+//! one. It is past the window when it was first seen some seconds ago, or is more than five minutes
+//! old by this machine's clock. While stripes are used, all this is checked again from time to
+//! time. They end at once when the file is opened for writing here, changed by its name, or when
+//! attributes are about to be shown that differ from the agreed ones
+//! ([`crate::open_paths::OpenPath::note_shown`]).
 //!
-//! A lane that fails, or gives less than was asked for, is not believed: the home is asked, whose
-//! word alone is the end of the file.
+//! A stripe's error or short read is not used: the primary is queried, which alone decides where
+//! the file ends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -24,120 +25,123 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::files::{File, Handle};
-use crate::gateways::{Gateways, Set};
+use crate::gateways::{GatewaySet, Gateways};
 use crate::member::{Member, Weight};
-use crate::names::Version;
-use crate::recent::Recent;
+use crate::open_paths::Version;
+use crate::recent_changes::RecentChanges;
 
-/// Bytes that were read before the file is opened elsewhere: less is over before that pays.
-const WORTHWHILE_BYTES: u64 = 1 << 20;
+/// Bytes that are read before the file is opened elsewhere: for a smaller file the opens cost more
+/// than they gain.
+const STRIPE_AFTER_BYTES: u64 = 1 << 20;
 
-/// Failed attempts for one file.
+/// Failed attempts per file.
 const ATTEMPTS: u32 = 5;
 
 /// Time from a failed attempt to the next; doubles with each.
 const RETRY: Duration = Duration::from_secs(3);
 
-/// How long ago the time of change was first seen when it is over: a second, and some for gateways
-/// that lag.
+/// Time since the mtime was first seen after which it is past the racy window: a second, and some
+/// for the lag of gateways.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// By how many seconds the clocks of servers may differ from this machine's.
+/// Largest assumed difference between the clocks of servers and of this machine, in seconds.
 const CLOCK_SKEW_SECS: i64 = 300;
 
-/// Time between two looks at lanes that are used. What another machine changes is seen by each
-/// gateway within its own time; so long two of them may be used that show different versions.
-const LOOK: Duration = Duration::from_secs(1);
+/// Time between two checks of stripes in use. Another machine's change reaches each gateway at its
+/// own time; for up to this long two gateways with different versions may be used.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Bytes that are compared in one place.
+/// Bytes that are compared at one offset.
 const COMPARED_BYTES: u32 = 4096;
 
-struct Lane {
+struct Stripe {
     handle: Arc<Handle>,
-    /// The count of changes at which it was agreed on.
+    /// The change count at which its version was agreed on.
     changes: u64,
 }
 
-struct State {
-    lanes: Vec<Lane>,
-    /// Gateways at which an attempt is under way.
-    trying: Set,
+struct StripeState {
+    stripes: Vec<Stripe>,
+    /// Gateways at which an attempt is in flight.
+    attempting: GatewaySet,
     failures: u32,
     retry_at: Option<Instant>,
-    looked: Option<Instant>,
+    checked_at: Option<Instant>,
     /// The version that was seen last, and when first.
     seen: Option<(Version, Instant)>,
 }
 
 /// The further handles of one open file.
-pub(crate) struct Lanes {
-    state: Mutex<State>,
-    /// Large reads so far, in bytes.
-    carried: AtomicU64,
+pub(crate) struct Stripes {
+    state: Mutex<StripeState>,
+    /// Bytes of large reads so far.
+    bytes_read: AtomicU64,
 }
 
-impl Default for Lanes {
-    fn default() -> Lanes {
-        let state = State {
-            lanes: Vec::new(),
-            trying: Set::default(),
+impl Default for Stripes {
+    fn default() -> Stripes {
+        let state = StripeState {
+            stripes: Vec::new(),
+            attempting: GatewaySet::default(),
             failures: 0,
             retry_at: None,
-            looked: None,
+            checked_at: None,
             seen: None,
         };
-        Lanes { state: Mutex::new(state), carried: AtomicU64::new(0) }
+        Stripes { state: Mutex::new(state), bytes_read: AtomicU64::new(0) }
     }
 }
 
-/// Why there is no lane.
-enum Refused {
-    /// It cannot be told yet.
+/// Why a stripe was not opened.
+enum Refusal {
+    /// The mtime is in the racy window.
     TooYoung,
-    /// It is not the same, or could not be opened.
+    /// It shows another version, or could not be opened.
     Failed,
 }
 
-impl Lanes {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl Stripes {
+    fn lock(&self) -> MutexGuard<'_, StripeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that may be used: agreed on since the last change, at gateways that are there.
+    /// The usable handles: agreed on since the last change, at usable gateways.
     fn usable(&self, changes: u64) -> Vec<Arc<Handle>> {
         let mut state = self.lock();
-        let is_good = |lane: &mut Lane| lane.changes == changes && lane.handle.member.is_usable();
-        let left: Vec<Lane> = state.lanes.extract_if(.., |lane| !is_good(lane)).collect();
-        let good = state.lanes.iter().map(|lane| lane.handle.clone()).collect();
+        let is_good =
+            |stripe: &mut Stripe| stripe.changes == changes && stripe.handle.member.is_usable();
+        let left: Vec<Stripe> = state.stripes.extract_if(.., |stripe| !is_good(stripe)).collect();
+        let good = state.stripes.iter().map(|stripe| stripe.handle.clone()).collect();
         drop(state);
         // Closed without the lock.
         drop(left);
         good
     }
 
-    /// Whether nothing speaks against an attempt at this gateway now; noted as begun then.
-    fn begin(&self, gateway: usize) -> bool {
+    /// Whether an attempt at this gateway may begin now; if so, records that it did.
+    fn begin_attempt(&self, gateway: usize) -> bool {
         let mut state = self.lock();
         let pauses = state.retry_at.is_some_and(|at| Instant::now() < at);
-        let is_there = state.lanes.iter().any(|lane| lane.handle.member.index == gateway);
-        if pauses || is_there || state.failures >= ATTEMPTS || state.trying.has(gateway) {
+        let is_there = state.stripes.iter().any(|stripe| stripe.handle.member.index == gateway);
+        if pauses || is_there || state.failures >= ATTEMPTS || state.attempting.has(gateway) {
             return false;
         }
-        state.trying = state.trying.with(gateway);
+        state.attempting = state.attempting.with(gateway);
         true
     }
 
-    fn end(&self, gateway: usize, lane: Result<Lane, Refused>) {
+    fn end_attempt(&self, gateway: usize, stripe: Result<Stripe, Refusal>) {
         let mut state = self.lock();
-        state.trying = state.trying.without(gateway);
-        match lane {
-            Ok(lane) => state.lanes.push(lane),
-            Err(Refused::TooYoung) => state.retry_at = Some(Instant::now() + RETRY),
-            Err(Refused::Failed) => state.fail(),
+        state.attempting = state.attempting.without(gateway);
+        match stripe {
+            Ok(stripe) => state.stripes.push(stripe),
+            Err(Refusal::TooYoung) => state.retry_at = Some(Instant::now() + RETRY),
+            Err(Refusal::Failed) => state.fail(),
         }
     }
 
-    /// Whether the time of change of this version is over; noted as seen then.
+    /// Whether the mtime of this version is past the racy window; records when the version was
+    /// first seen.
     fn is_settled(&self, version: Version) -> bool {
         let now = Instant::now();
         let mut state = self.lock();
@@ -148,23 +152,23 @@ impl Lanes {
         now - since >= SETTLED || version.mtime.secs < Timestamp::now().secs - CLOCK_SKEW_SECS
     }
 
-    /// Whether it is time to look at them again; noted as done then.
-    fn is_look_due(&self) -> bool {
+    /// Whether the next check is due; if so, records it as done.
+    fn is_check_due(&self) -> bool {
         let mut state = self.lock();
         let now = Instant::now();
-        let due = state.looked.is_none_or(|at| now - at >= LOOK);
+        let due = state.checked_at.is_none_or(|at| now - at >= CHECK_INTERVAL);
         if due {
-            state.looked = Some(now);
+            state.checked_at = Some(now);
         }
         due
     }
 
-    /// Gives up a lane. One that was found `wrong` counts as a failed attempt; one that was lost may
-    /// come again with its gateway.
-    pub(crate) fn leave(&self, handle: &Arc<Handle>, wrong: bool) {
+    /// Removes a stripe. One that showed something `wrong` counts as a failed attempt; one that was
+    /// lost may be opened again when its gateway is back.
+    pub(crate) fn remove(&self, handle: &Arc<Handle>, wrong: bool) {
         let mut state = self.lock();
-        let left: Vec<Lane> =
-            state.lanes.extract_if(.., |lane| Arc::ptr_eq(&lane.handle, handle)).collect();
+        let left: Vec<Stripe> =
+            state.stripes.extract_if(.., |stripe| Arc::ptr_eq(&stripe.handle, handle)).collect();
         if wrong && !left.is_empty() {
             state.fail();
         }
@@ -173,132 +177,139 @@ impl Lanes {
     }
 }
 
-impl State {
+impl StripeState {
     fn fail(&mut self) {
         self.retry_at = Some(Instant::now() + RETRY * (1 << self.failures.min(ATTEMPTS)));
         self.failures += 1;
     }
 }
 
-/// What attempts need.
-pub(crate) struct Ground {
+/// The parts of the pool that attempts use.
+pub(crate) struct PoolContext {
     pub(crate) gateways: Arc<Gateways>,
-    pub(crate) recent: Arc<Recent>,
-    /// Its end is the end of all attempts.
-    pub(crate) wanted: watch::Receiver<()>,
+    pub(crate) recent: Arc<RecentChanges>,
+    /// All attempts end when its sender is dropped.
+    pub(crate) shutdown: watch::Receiver<()>,
 }
 
 impl File {
-    /// The handle for a large read, other than the home's. Sees to it that the file is opened
-    /// through further gateways where that is worth it.
-    pub(crate) fn lane(self: &Arc<File>, ground: &Arc<Ground>, len: u32) -> Option<Arc<Handle>> {
-        if self.flags.access != Access::Read || self.named.is_written() {
+    /// The handle for a large read if it is not the primary's. Starts opening the file through
+    /// further gateways where that pays.
+    pub(crate) fn stripe(
+        self: &Arc<File>,
+        context: &Arc<PoolContext>,
+        len: u32,
+    ) -> Option<Arc<Handle>> {
+        if self.flags.access != Access::Read || self.open_path.has_writers() {
             return None;
         }
-        let gateways = &ground.gateways;
-        let home = self.home().member.index;
-        let carried = self.lanes.carried.fetch_add(len.into(), Ordering::Relaxed) + u64::from(len);
-        if carried >= WORTHWHILE_BYTES {
+        let gateways = &context.gateways;
+        let primary = self.primary().member.index;
+        let bytes_read =
+            self.stripes.bytes_read.fetch_add(len.into(), Ordering::Relaxed) + u64::from(len);
+        if bytes_read >= STRIPE_AFTER_BYTES {
             for member in &gateways.members {
-                let fit = member.index != home && member.is_usable() && member.has_room();
-                if fit && self.lanes.begin(member.index) {
-                    let attempt = attempt(ground.clone(), Arc::downgrade(self), member.clone());
+                let fit = member.index != primary && member.is_usable() && member.has_room();
+                if fit && self.stripes.begin_attempt(member.index) {
+                    let attempt = attempt(context.clone(), Arc::downgrade(self), member.clone());
                     tokio::spawn(attempt);
                 }
             }
         }
-        let lanes = self.lanes.usable(self.named.changes());
-        if lanes.is_empty() {
+        let stripes = self.stripes.usable(self.open_path.changes());
+        if stripes.is_empty() {
             return None;
         }
-        if self.lanes.is_look_due() {
-            tokio::spawn(look_again(ground.clone(), Arc::downgrade(self)));
+        if self.stripes.is_check_due() {
+            tokio::spawn(recheck(context.clone(), Arc::downgrade(self)));
         }
-        let among = lanes.iter().fold(Set::of(home), |set, lane| set.with(lane.member.index));
-        let chosen = gateways.carries_soonest(len, among)?;
-        lanes.into_iter().find(|lane| lane.member.index == chosen)
+        let among = stripes
+            .iter()
+            .fold(GatewaySet::of(primary), |set, stripe| set.with(stripe.member.index));
+        let chosen = gateways.fastest_for(len, among)?;
+        stripes.into_iter().find(|stripe| stripe.member.index == chosen)
     }
 
-    /// A handle elsewhere that is as good as the home's.
-    pub(crate) fn any_lane(&self) -> Option<Arc<Handle>> {
-        self.lanes.usable(self.named.changes()).into_iter().next()
+    /// A handle elsewhere that is as good as the primary's.
+    pub(crate) fn any_stripe(&self) -> Option<Arc<Handle>> {
+        self.stripes.usable(self.open_path.changes()).into_iter().next()
     }
 }
 
-/// Opens the file at `member`, and lets it prove that it shows the same.
-async fn attempt(ground: Arc<Ground>, file: Weak<File>, member: Arc<Member>) {
-    let mut wanted = ground.wanted.clone();
-    let lane = tokio::select! {
-        lane = open_and_compare(&ground, &file, &member) => lane,
-        _ = wanted.changed() => return,
+/// Opens the file at `member`, and checks that it shows the same version.
+async fn attempt(context: Arc<PoolContext>, file: Weak<File>, member: Arc<Member>) {
+    let mut shutdown = context.shutdown.clone();
+    let stripe = tokio::select! {
+        stripe = open_and_compare(&context, &file, &member) => stripe,
+        _ = shutdown.changed() => return,
     };
-    if matches!(lane, Err(Refused::Failed)) {
-        tracing::debug!(gateway = ?member.name, "a file is not read through this gateway as well");
+    if matches!(stripe, Err(Refusal::Failed)) {
+        tracing::debug!(gateway = ?member.name, "a file is not striped over this gateway");
     }
     if let Some(file) = file.upgrade() {
-        file.lanes.end(member.index, lane);
+        file.stripes.end_attempt(member.index, stripe);
     }
 }
 
 async fn open_and_compare(
-    ground: &Ground,
+    context: &PoolContext,
     file: &Weak<File>,
     member: &Arc<Member>,
-) -> Result<Lane, Refused> {
-    let strong = || file.upgrade().ok_or(Refused::Failed);
-    // The file itself is not held, so that it can be closed meanwhile.
-    let (home, name, changes) = {
+) -> Result<Stripe, Refusal> {
+    let strong = || file.upgrade().ok_or(Refusal::Failed);
+    // A weak reference, so that the file can be closed meanwhile.
+    let (primary, name, changes) = {
         let file = strong()?;
-        (file.home(), file.named.name().ok_or(Refused::Failed)?, file.named.changes())
+        (file.primary(), file.open_path.name().ok_or(Refusal::Failed)?, file.open_path.changes())
     };
-    if ground.recent.of(&name).is_some() || strong()?.named.is_written() {
-        return Err(Refused::TooYoung);
+    if context.recent.get(&name).is_some() || strong()?.open_path.has_writers() {
+        return Err(Refusal::TooYoung);
     }
     let open = async {
         let call = member.remote.open(&name, OpenFlags::existing(Access::Read));
-        let opened = ground.gateways.ask(member, Weight::Small, call).await?;
+        let opened = context.gateways.call(member, Weight::Small, call).await?;
         let handle = Arc::new(Handle::new(member, opened.fh));
         base::Result::Ok((handle, opened.attr))
     };
-    let (opened, before) = tokio::join!(open, look(ground, &home));
+    let (opened, before) = tokio::join!(open, fstat(context, &primary));
     let ((handle, here), before) = match (opened, before) {
         (Ok(opened), Ok(before)) => (opened, before),
         (Err(errno), _) | (_, Err(errno)) => {
-            tracing::debug!(gateway = ?member.name, "a second look at a file failed: {errno}");
-            return Err(Refused::Failed);
+            tracing::debug!(gateway = ?member.name, "opening a stripe failed: {errno}");
+            return Err(Refusal::Failed);
         }
     };
     let version = Version::of(&before);
     if here.kind != FileKind::Regular || Version::of(&here) != version {
-        return Err(Refused::Failed);
+        return Err(Refusal::Failed);
     }
-    if !strong()?.lanes.is_settled(version) {
-        return Err(Refused::TooYoung);
+    if !strong()?.stripes.is_settled(version) {
+        return Err(Refusal::TooYoung);
     }
-    if !reads_alike(ground, &home, &handle, version.size).await {
-        return Err(Refused::Failed);
+    if !reads_alike(context, &primary, &handle, version.size).await {
+        return Err(Refusal::Failed);
     }
-    let (after, still_here) = tokio::join!(look(ground, &home), look(ground, &handle));
+    let (after, still_here) = tokio::join!(fstat(context, &primary), fstat(context, &handle));
     let is_same = |attr: base::Result<Attr>| attr.is_ok_and(|attr| Version::of(&attr) == version);
-    if !is_same(after) || !is_same(still_here) || !strong()?.named.agree(version, changes) {
-        return Err(Refused::Failed);
+    if !is_same(after) || !is_same(still_here) || !strong()?.open_path.agree(version, changes) {
+        return Err(Refusal::Failed);
     }
-    Ok(Lane { handle, changes })
+    Ok(Stripe { handle, changes })
 }
 
 /// The attributes of an open file.
-async fn look(ground: &Ground, handle: &Handle) -> base::Result<Attr> {
+async fn fstat(context: &PoolContext, handle: &Handle) -> base::Result<Attr> {
     let call = handle.member.remote.fstat(handle.fh());
-    ground.gateways.ask(&handle.member, Weight::Small, call).await
+    context.gateways.call(&handle.member, Weight::Small, call).await
 }
 
-/// Whether both handles show the same bytes in some places.
-async fn reads_alike(ground: &Ground, one: &Handle, other: &Handle, size: u64) -> bool {
+/// Whether both handles return the same bytes at some offsets.
+async fn reads_alike(context: &PoolContext, one: &Handle, other: &Handle, size: u64) -> bool {
     let end = size.saturating_sub(u64::from(COMPARED_BYTES));
     for offset in [0, end / 2, end] {
         let read = async |handle: &Handle| {
             let call = handle.member.remote.read(handle.fh(), offset, COMPARED_BYTES);
-            ground.gateways.ask(&handle.member, Weight::Read(COMPARED_BYTES), call).await
+            context.gateways.call(&handle.member, Weight::Read(COMPARED_BYTES), call).await
         };
         match tokio::join!(read(one), read(other)) {
             (Ok(one), Ok(other)) if one.to_vec() == other.to_vec() => {}
@@ -308,29 +319,30 @@ async fn reads_alike(ground: &Ground, one: &Handle, other: &Handle, size: u64) -
     true
 }
 
-/// Looks whether all handles still show the same.
-async fn look_again(ground: Arc<Ground>, file: Weak<File>) {
-    let mut wanted = ground.wanted.clone();
-    let looked = async {
-        let (home, changes, begun) =
-            file.upgrade().map(|file| (file.home(), file.named.changes(), file.changes_begun()))?;
-        let attr = look(&ground, &home).await.ok()?;
-        let lanes = {
+/// Checks that all handles still show the same version.
+async fn recheck(context: Arc<PoolContext>, file: Weak<File>) {
+    let mut shutdown = context.shutdown.clone();
+    let check = async {
+        let (primary, changes, begun) = file
+            .upgrade()
+            .map(|file| (file.primary(), file.open_path.changes(), file.changes_begun()))?;
+        let attr = fstat(&context, &primary).await.ok()?;
+        let stripes = {
             let file = file.upgrade()?;
-            file.showed(&home, &attr, begun);
-            file.lanes.usable(changes)
+            file.note_attr(&primary, &attr, begun);
+            file.stripes.usable(changes)
         };
-        for lane in lanes {
-            let here = look(&ground, &lane).await;
+        for stripe in stripes {
+            let here = fstat(&context, &stripe).await;
             if !here.is_ok_and(|here| Version::of(&here) == Version::of(&attr)) {
-                tracing::debug!(gateway = ?lane.member.name, "it shows another version of a file");
-                file.upgrade()?.lanes.leave(&lane, true);
+                tracing::debug!(gateway = ?stripe.member.name, "this gateway shows another version of a file");
+                file.upgrade()?.stripes.remove(&stripe, true);
             }
         }
         Some(())
     };
     tokio::select! {
-        _ = looked => {}
-        _ = wanted.changed() => {}
+        _ = check => {}
+        _ = shutdown.changed() => {}
     }
 }

@@ -175,9 +175,9 @@ fn host(name: &str, host: &Host, gateway: Option<&GatewayStatus>) -> HostStatus 
 /// The pool knows whether it uses a gateway, and since when it does not.
 fn as_gateway(status: &mut HostStatus, gateway: &GatewayStatus) {
     match &gateway.state {
-        replicas::State::Well => return,
-        replicas::State::Returning => status.state = State::Returning,
-        replicas::State::LeftOut(why) => {
+        replicas::GatewayState::Healthy => return,
+        replicas::GatewayState::Returning => status.state = State::Returning,
+        replicas::GatewayState::LeftOut(why) => {
             status.state = State::LeftOut;
             // ssh's own words, where it is ssh that failed.
             status.why.get_or_insert_with(|| why.to_string());
