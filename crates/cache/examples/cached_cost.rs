@@ -79,7 +79,7 @@ fn main() {
         let cached = mount(Mode::CloseToOpen);
         walk("first read, close-to-open", &*cached).await;
         let begun = Instant::now();
-        cached.settled().await;
+        cached.wait_idle().await;
         println!("{:<34} {:>8.1?} after the last read", "all is kept", begun.elapsed());
         println!("{:?}", cached.status());
         walk("again", &*cached).await;

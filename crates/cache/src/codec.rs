@@ -18,8 +18,8 @@ pub(crate) fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
 }
 
 /// The checksum of bytes at a place: those of another place do not pass for them.
-pub(crate) fn checksum_at(bytes: &[u8], place: u64) -> [u8; CHECKSUM_BYTES] {
-    xxh3_128_with_seed(bytes, place).to_le_bytes()
+pub(crate) fn checksum_at(bytes: &[u8], seed: u64) -> [u8; CHECKSUM_BYTES] {
+    xxh3_128_with_seed(bytes, seed).to_le_bytes()
 }
 
 /// Builds a byte string.

@@ -28,9 +28,9 @@ use self::directory::Directory;
 use self::log::{Loaded, NoRecords, SUB, Target};
 use self::record::Record;
 use crate::digest::Digest;
-use crate::known::{KnownAttr, KnownFile, KnownLink, Listing, SourceId};
-use crate::store::places::Places;
-use crate::store::room::on_disk;
+use crate::metadata::{KnownAttr, KnownFile, KnownLink, Listing, SourceId};
+use crate::store::layout::Layout;
+use crate::store::quota::on_disk;
 use crate::store::shared::{Counters, Shared};
 
 type Key = (SourceId, RemotePath);
@@ -184,36 +184,36 @@ impl Shared {
         if self.memory.distrusted.load(Ordering::Relaxed) {
             return None;
         }
-        let places = self.places();
+        let layout = self.layout();
         let key = (*source, path);
         let target = Target { source: &key.0, path: &key.1 };
-        let Ok(stat) = places.index.stat(&target.file()) else {
+        let Ok(stat) = layout.index.stat(&target.file()) else {
             self.memory.remove(&key);
             return None;
         };
         let entry = self.memory.get(&key);
         let mut loaded = entry.lock().unwrap_or_else(PoisonError::into_inner);
         if !loaded.is_current(&stat) {
-            if let Err(why) = loaded.load(&places.index, &target) {
-                self.without_records(&places, &key, why);
+            if let Err(why) = loaded.load(&layout.index, &target) {
+                self.without_records(&layout, &key, why);
                 return None;
             }
             if loaded.is_wasteful()
                 && self.may_write()
-                && let Err(error) = log::compact(&places, &target, &loaded)
+                && let Err(error) = log::compact(&layout, &target, &loaded)
             {
-                self.write_failed(&places, "writing records anew", &error);
+                self.write_failed(&layout, "writing records anew", &error);
             }
             self.memory.weigh(&key, loaded.directory.memory_bytes());
         }
         find(&loaded.directory)
     }
 
-    fn without_records(&self, places: &Places, key: &Key, why: NoRecords) {
+    fn without_records(&self, layout: &Layout, key: &Key, why: NoRecords) {
         self.memory.remove(key);
         if let NoRecords::Damaged = why {
             let target = Target { source: &key.0, path: &key.1 };
-            remove_file(places, &target).unwrap_or_default();
+            remove_file(layout, &target).unwrap_or_default();
             self.damaged("record");
         }
     }
@@ -228,20 +228,20 @@ impl Shared {
         if !self.may_write() {
             return;
         }
-        let places = self.places();
+        let layout = self.layout();
         let target = Target { source, path };
-        let room = |before: u64, after: u64| {
+        let space = |before: u64, after: u64| {
             let more = on_disk(after) - on_disk(before);
             // A new file comes with a directory.
             let more = more + if before == 0 { on_disk(1) } else { 0 };
             more == 0 || self.reserve(more)
         };
-        match log::append(&places, &target, records, true, room) {
+        match log::append(&layout, &target, records, true, space) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                self.without_records(&places, &(*source, path.clone()), NoRecords::Damaged);
+                self.without_records(&layout, &(*source, path.clone()), NoRecords::Damaged);
             }
-            Err(error) => self.write_failed(&places, "writing a record", &error),
+            Err(error) => self.write_failed(&layout, "writing a record", &error),
         }
     }
 
@@ -285,12 +285,12 @@ impl Shared {
 
     /// Forgets a name, all below it, and which names its directory has.
     pub(crate) fn forget_path(self: &Arc<Shared>, source: &SourceId, path: &RemotePath) {
-        let places = self.places();
+        let layout = self.layout();
         let (parent, name) = split(path);
         if !name.is_empty() {
-            self.forget_in(&places, source, &parent, Record::Forget(name));
+            self.forget_in(&layout, source, &parent, Record::Forget(name));
         }
-        match throw_below_away(&places, source, path) {
+        match trash_below(&layout, source, path) {
             Ok(false) => {}
             Ok(true) => self.start_housekeeping(),
             Err(error) => self.distrust(&error),
@@ -303,22 +303,22 @@ impl Shared {
         let (parent, name) = split(path);
         let known = self.with_directory(source, parent.clone(), |above| above.attr(&name));
         if known.is_some() {
-            self.forget_in(&self.places(), source, &parent, Record::Forget(name));
+            self.forget_in(&self.layout(), source, &parent, Record::Forget(name));
         }
     }
 
     /// Forgets which names a directory has.
     pub(crate) fn forget_names(&self, source: &SourceId, path: &RemotePath) {
-        self.forget_in(&self.places(), source, path, Record::ForgetListing);
+        self.forget_in(&self.layout(), source, path, Record::ForgetListing);
     }
 
-    fn forget_in(&self, places: &Places, source: &SourceId, path: &RemotePath, record: Record) {
+    fn forget_in(&self, layout: &Layout, source: &SourceId, path: &RemotePath, record: Record) {
         let target = Target { source, path };
-        let said = log::append(places, &target, &[record], false, |_, _| true);
+        let said = log::append(layout, &target, &[record], false, |_, _| true);
         if matches!(said, Ok(true)) {
             return;
         }
-        if let Err(error) = remove_file(places, &target) {
+        if let Err(error) = remove_file(layout, &target) {
             self.distrust(&error);
         }
     }
@@ -334,7 +334,7 @@ impl Shared {
 
     /// A write failed. What is the fault of one name, or of others at work on the same directory,
     /// says nothing about the disk.
-    pub(crate) fn write_failed(&self, places: &Places, doing: &str, error: &io::Error) {
+    pub(crate) fn write_failed(&self, layout: &Layout, doing: &str, error: &io::Error) {
         let number = error.raw_os_error().map(Errno::from_raw_os_error);
         let harmless = match number {
             Some(
@@ -347,7 +347,7 @@ impl Shared {
                 | Errno::MFILE
                 | Errno::NFILE,
             ) => true,
-            Some(Errno::NOENT) => !places.is_gone(),
+            Some(Errno::NOENT) => !layout.is_gone(),
             _ => false,
         };
         if harmless {
@@ -358,25 +358,25 @@ impl Shared {
     }
 }
 
-fn remove_file(places: &Places, target: &Target<'_>) -> io::Result<()> {
-    let removed = places
+fn remove_file(layout: &Layout, target: &Target<'_>) -> io::Result<()> {
+    let removed = layout
         .index
-        .below(&target.folder())
-        .and_then(|folder| places.throw_away(&folder, log::FILE_NAME));
+        .below(&target.dir())
+        .and_then(|dir_fd| layout.move_to_trash(&dir_fd, log::FILE_NAME));
     absent_is_fine(removed)
 }
 
 /// Removes all records below `path`; whether there were any.
-fn throw_below_away(places: &Places, source: &SourceId, path: &RemotePath) -> io::Result<bool> {
-    let folder = Target { source, path }.folder();
-    let (above, name) = match folder.iter().rposition(|byte| *byte == b'/') {
-        Some(at) => (places.index.below(&folder[..at]), &folder[at + 1..]),
-        None => (places.index.below(b"."), &folder[..]),
+fn trash_below(layout: &Layout, source: &SourceId, path: &RemotePath) -> io::Result<bool> {
+    let dir_fd = Target { source, path }.dir();
+    let (above, name) = match dir_fd.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (layout.index.below(&dir_fd[..at]), &dir_fd[at + 1..]),
+        None => (layout.index.below(b"."), &dir_fd[..]),
     };
     debug_assert!(path.is_root() || name.first() == Some(&SUB));
     let thrown = above.and_then(|above| {
         let there = above.stat(name).is_ok();
-        if there { places.throw_away(&above, name).map(|()| true) } else { Ok(false) }
+        if there { layout.move_to_trash(&above, name).map(|()| true) } else { Ok(false) }
     });
     match thrown {
         Ok(there) => Ok(there),
@@ -384,7 +384,7 @@ fn throw_below_away(places: &Places, source: &SourceId, path: &RemotePath) -> io
     }
 }
 
-/// Where the path does not exist, nor can, nothing is recorded. `throw_away` renames; a disk that
+/// Where the path does not exist, nor can, nothing is recorded. `move_to_trash` renames; a disk that
 /// refuses even that keeps what is to be forgotten.
 fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     let fine = |error: &io::Error| {

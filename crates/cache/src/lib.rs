@@ -9,19 +9,19 @@
 pub mod cached;
 mod codec;
 pub mod digest;
-mod folder;
+mod dir_fd;
+mod in_flight;
 mod index;
-pub mod known;
+pub mod metadata;
 mod object;
 mod partial;
 pub mod store;
-mod under_way;
 
 pub use cached::{
     Cached, CachedConfig, CachedStatus, DigestSource, Mode, Presence, SubTrees, Warmed,
 };
 pub use digest::{Digest, Digests};
-pub use known::{KnownAttr, KnownFile, KnownLink, Listing, RACY_SECS, SourceId, Validator};
+pub use metadata::{KnownAttr, KnownFile, KnownLink, Listing, RACY_SECS, SourceId, Validator};
 pub use object::{CHUNK_BYTES, Damaged, Object};
 pub use partial::{Partial, Unfinished};
 pub use store::{Store, StoreConfig, StoreError};

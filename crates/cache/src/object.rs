@@ -6,7 +6,7 @@
 //! 2. No byte reaches a reader that was not compared with a checksum since it was read from the
 //!    disk. A content of one chunk is compared with its name; of a larger one whole chunks with
 //!    the checksums beside it ([`about`]), and parts of chunks block by block with finer ones
-//!    ([`blocks`], [`finer`]).
+//!    ([`blocks`], [`cache`]).
 //! 3. What does not compare is removed, together with what is known about it. That is the repair:
 //!    it will be fetched again. Finer checksums that are missing or damaged are made again from
 //!    the chunk.
@@ -14,9 +14,9 @@
 //! Removing a file does not disturb those who have it open.
 
 pub(crate) mod about;
+pub(crate) mod block_sums;
 pub(crate) mod blocks;
 mod digests;
-pub(crate) mod finer;
 mod reading;
 
 use std::collections::HashMap;
@@ -32,15 +32,15 @@ use bytes::Bytes;
 use rustix::fs::Stat;
 
 use self::about::{About, Origin};
+use self::block_sums::BlockSumCache;
 pub(crate) use self::digests::KnownDigests;
 use self::digests::remove_aliases;
-use self::finer::Finer;
-use self::reading::{Trouble, Wait};
+use self::reading::{ReadError, Wait};
 use crate::codec::CHECKSUM_BYTES;
 use crate::digest::{Digest, Digests};
-use crate::folder::{Folder, note_use, read_exact_at};
-use crate::store::places::Places;
-use crate::store::room::on_disk;
+use crate::dir_fd::{DirFd, note_use, read_exact_at};
+use crate::store::layout::Layout;
+use crate::store::quota::on_disk;
 use crate::store::shared::{Counters, Shared};
 
 /// The unit in which contents are compared and in which partial ones are kept: the length of the
@@ -86,7 +86,7 @@ enum Body {
     Small,
     Large {
         sums: Vec<[u8; CHECKSUM_BYTES]>,
-        finer: Finer,
+        block_sums: BlockSumCache,
         whole: AtomicBool,
     },
 }
@@ -166,8 +166,8 @@ impl Object {
         }
         let read = match self.0.read(offset, end, wait) {
             Ok(read) => read,
-            Err(Trouble::WouldWait) => return Ok(None),
-            Err(Trouble::Damaged) => return Err(self.0.thrown_away()),
+            Err(ReadError::WouldWait) => return Ok(None),
+            Err(ReadError::Damaged) => return Err(self.0.remove_damaged()),
         };
         Counters::add(&self.0.shared.counters.read_bytes, end - offset);
         Ok(Some(read))
@@ -185,7 +185,7 @@ impl Object {
         let (key, status) = ((self.0.digest, self.0.ino), self.0.status());
         let verified = &self.0.shared.verified;
         if !status.is_some_and(|status| verified.has(&key, status)) {
-            self.0.read_all(|_, _| ()).map_err(|_| self.0.thrown_away())?;
+            self.0.read_all(|_, _| ()).map_err(|_| self.0.remove_damaged())?;
             // The status is that from before the first byte was read.
             status.into_iter().for_each(|status| verified.note(key, status));
         }
@@ -197,13 +197,13 @@ impl Object {
     pub(crate) fn verify_with(&self, mut each: impl FnMut(&[u8])) -> Result<(), Damaged> {
         let mut damaged = 0;
         let read = self.0.read_all(|chunk, bytes| {
-            damaged += u64::from(self.0.mend_block_sums(chunk, bytes));
+            damaged += u64::from(self.0.repair_block_sums(chunk, bytes));
             each(bytes);
         });
         if damaged > 0 {
             self.0.shared.damaged("checksum of a content");
         }
-        read.map_err(|_| self.0.thrown_away())
+        read.map_err(|_| self.0.remove_damaged())
     }
 
     /// The file, open for reading only.
@@ -225,8 +225,8 @@ impl Inner {
         })
     }
 
-    fn thrown_away(&self) -> Damaged {
-        self.shared.throw_object_away(&self.digest, Some(self.ino));
+    fn remove_damaged(&self) -> Damaged {
+        self.shared.remove_object(&self.digest, Some(self.ino));
         self.shared.damaged("content");
         Damaged
     }
@@ -240,7 +240,7 @@ impl Drop for Inner {
                 held.fetch_sub(content.len() as u64, Ordering::Relaxed);
             }
             Body::Small => {}
-            Body::Large { finer, .. } => finer.release(&self.shared),
+            Body::Large { block_sums, .. } => block_sums.release(&self.shared),
         }
     }
 }
@@ -248,7 +248,7 @@ impl Drop for Inner {
 /// Where the files of a content are.
 pub(crate) struct Names {
     /// Name of the directory in `objects`.
-    pub(crate) folder: Vec<u8>,
+    pub(crate) dir: Vec<u8>,
     pub(crate) content: Vec<u8>,
     pub(crate) about: Vec<u8>,
     /// The table of the checksums of its blocks.
@@ -258,9 +258,9 @@ pub(crate) struct Names {
 impl Names {
     pub(crate) fn of(digest: &Digest) -> Names {
         let hex = digest.to_hex();
-        let (folder, content) = hex.split_at(2);
+        let (dir, content) = hex.split_at(2);
         Names {
-            folder: folder.into(),
+            dir: dir.into(),
             content: content.into(),
             about: format!("{content}.about").into_bytes(),
             blocks: format!("{content}.blocks").into_bytes(),
@@ -273,16 +273,16 @@ impl Shared {
     /// a large one.
     pub(crate) fn open_object(self: &Arc<Shared>, digest: &Digest) -> Option<Object> {
         let names = Names::of(digest);
-        let folder = self.places().objects.sub(&names.folder).ok()?;
-        let (file, stat) = folder.read_only(&names.content).ok()?;
+        let dir_fd = self.layout().objects.sub(&names.dir).ok()?;
+        let (file, stat) = dir_fd.read_only(&names.content).ok()?;
         note_use(&file, &stat);
         let about = match stat.st_size as u64 > CHUNK_BYTES {
-            true => self.about_large(&folder, &names, digest, stat.st_ino)?,
+            true => self.about_large(&dir_fd, &names, digest, stat.st_ino)?,
             false => None,
         };
         let opened = self.checked_object(digest, file, &stat, about);
         // Where there is nothing to throw away another process has just done so.
-        if opened.is_none() && self.throw_object_away(digest, Some(stat.st_ino)) > 0 {
+        if opened.is_none() && self.remove_object(digest, Some(stat.st_ino)) > 0 {
             self.damaged("content");
         }
         opened
@@ -291,16 +291,16 @@ impl Shared {
     /// What is known about a large content; `Some(None)` when it is damaged.
     fn about_large(
         &self,
-        folder: &Folder,
+        dir_fd: &DirFd,
         names: &Names,
         digest: &Digest,
         ino: u64,
     ) -> Option<Option<About>> {
-        match About::load(folder, &names.about, digest) {
+        match About::load(dir_fd, &names.about, digest) {
             Ok(about) => Some(about),
             // Left so by two processes, one removing and one writing. It cannot be used.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.throw_object_away(digest, Some(ino));
+                self.remove_object(digest, Some(ino));
                 None
             }
             // A file that cannot be opened now (too many are open, say) is not damaged.
@@ -318,7 +318,11 @@ impl Shared {
         let size = stat.st_size as u64;
         let body = if size > CHUNK_BYTES {
             let about = about.filter(|about| about.size == size)?;
-            Body::Large { sums: about.sums, finer: Finer::default(), whole: AtomicBool::new(false) }
+            Body::Large {
+                sums: about.sums,
+                block_sums: BlockSumCache::default(),
+                whole: AtomicBool::new(false),
+            }
         } else {
             let content = read_exact_at(&file, 0, size as usize).ok()??;
             if Digest::of(&content) != *digest {
@@ -351,34 +355,34 @@ impl Shared {
     /// The length of a content whose files are there; nothing is read of them.
     pub(crate) fn object_bytes(&self, digest: &Digest) -> Option<u64> {
         let names = Names::of(digest);
-        let folder = self.places().objects.sub(&names.folder).ok()?;
-        let size = folder.stat(&names.content).ok()?.st_size as u64;
-        (size <= CHUNK_BYTES || folder.stat(&names.about).is_ok()).then_some(size)
+        let dir_fd = self.layout().objects.sub(&names.dir).ok()?;
+        let size = dir_fd.stat(&names.content).ok()?.st_size as u64;
+        (size <= CHUNK_BYTES || dir_fd.stat(&names.about).is_ok()).then_some(size)
     }
 
     /// Removes a content and what is known about it. With `ino` only if it is still that file:
     /// somebody may have repaired it meanwhile. Returns the room that it took.
-    pub(crate) fn throw_object_away(&self, digest: &Digest, ino: Option<u64>) -> u64 {
+    pub(crate) fn remove_object(&self, digest: &Digest, ino: Option<u64>) -> u64 {
         let names = Names::of(digest);
-        let places = self.places();
-        let Ok(folder) = places.objects.sub(&names.folder) else { return 0 };
-        let Ok(stat) = folder.stat(&names.content) else { return 0 };
+        let layout = self.layout();
+        let Ok(dir_fd) = layout.objects.sub(&names.dir) else { return 0 };
+        let Ok(stat) = dir_fd.stat(&names.content) else { return 0 };
         if ino.is_some_and(|ino| ino != stat.st_ino) {
             return 0;
         }
         if let Ok(Some(About { digests: Some(digests), .. })) =
-            About::load(&folder, &names.about, digest)
+            About::load(&dir_fd, &names.about, digest)
         {
-            remove_aliases(&places, &digests);
+            remove_aliases(&layout, &digests);
         }
-        let room = |name| folder.stat(name).map_or(0, |stat| on_disk(stat.st_size as u64));
-        let beside = room(&names.about) + room(&names.blocks);
+        let space = |name| dir_fd.stat(name).map_or(0, |stat| on_disk(stat.st_size as u64));
+        let beside = space(&names.about) + space(&names.blocks);
         // First the content: what is left after a kill is then no content, and swept up.
-        if folder.unlink(&names.content).is_err() {
+        if dir_fd.unlink(&names.content).is_err() {
             return 0;
         }
-        let _ = folder.unlink(&names.about);
-        let _ = folder.unlink(&names.blocks);
+        let _ = dir_fd.unlink(&names.about);
+        let _ = dir_fd.unlink(&names.blocks);
         self.known_digests.remove(digest);
         let bytes = on_disk(stat.st_size as u64) + beside;
         self.release(bytes);
@@ -387,8 +391,8 @@ impl Shared {
 
     pub(crate) fn about(&self, digest: &Digest) -> Option<About> {
         let names = Names::of(digest);
-        let folder = self.places().objects.sub(&names.folder).ok()?;
-        About::load(&folder, &names.about, digest).ok().flatten()
+        let dir_fd = self.layout().objects.sub(&names.dir).ok()?;
+        About::load(&dir_fd, &names.about, digest).ok().flatten()
     }
 
     /// Remembers that a file has this content, and the content's digests if they are new.
@@ -399,11 +403,11 @@ impl Shared {
         digests: Option<Digests>,
     ) {
         let names = Names::of(digest);
-        let places = self.places();
-        let Ok(folder) = places.objects.sub(&names.folder) else { return };
-        let Ok(stat) = folder.stat(&names.content) else { return };
+        let layout = self.layout();
+        let Ok(dir_fd) = layout.objects.sub(&names.dir) else { return };
+        let Ok(stat) = dir_fd.stat(&names.content) else { return };
         let size = stat.st_size as u64;
-        let known = About::load(&folder, &names.about, digest);
+        let known = About::load(&dir_fd, &names.about, digest);
         let is_new = known.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         let mut about = match known {
             Ok(Some(about)) if about.size == size => about,
@@ -415,22 +419,22 @@ impl Shared {
             about.digests = digests;
             changed = true;
         }
-        let room = if is_new { on_disk(1) } else { 0 };
-        if changed && self.may_write() && self.reserve_quietly(room) {
-            self.put_about(&places, &folder, &names, &about);
+        let space = if is_new { on_disk(1) } else { 0 };
+        if changed && self.may_write() && self.reserve_quietly(space) {
+            self.put_about(&layout, &dir_fd, &names, &about);
         }
     }
 
     /// Writes what is known about a content; `false` when that failed.
     pub(crate) fn put_about(
         &self,
-        places: &Places,
-        folder: &Folder,
+        layout: &Layout,
+        dir_fd: &DirFd,
         names: &Names,
         about: &About,
     ) -> bool {
         // Others may be reading it.
-        if let Err(error) = places.put(folder, &names.about, &about.encode()) {
+        if let Err(error) = layout.put(dir_fd, &names.about, &about.encode()) {
             // Another process has thrown the content away, and its directory.
             if error.kind() != io::ErrorKind::NotFound {
                 self.health.failed("writing about a content", &error);

@@ -34,22 +34,22 @@ use self::files::{Files, Names, Subject};
 pub(crate) use self::registry::Registry;
 use crate::codec::{CHECKSUM_BYTES, checksum_at};
 use crate::digest::Digest;
-use crate::known::{KnownFile, Validator};
+use crate::in_flight::InFlight;
+use crate::metadata::{KnownFile, Validator};
 use crate::object::blocks::{BlockSums, TABLE_FROM_BYTES};
 use crate::object::{Object, chunk_count, read_chunk_of};
-use crate::store::room::on_disk;
+use crate::store::quota::on_disk;
 use crate::store::shared::{Counters, Shared};
-use crate::under_way::UnderWay;
 
 /// Bytes of chunks that are not whole, of all contents together. What does not fit is fetched
 /// again when it is asked for again.
-const WAITING_BYTES: u64 = 64 << 20;
+const FRAGMENT_BYTES: u64 = 64 << 20;
 
 /// Chunks of one content that may wait: requests on their way together come in this order at worst.
-const WAITING_CHUNKS: usize = 64;
+const MAX_FRAGMENTS: usize = 64;
 
 /// Room is reserved in steps of this many bytes.
-const ROOM_STEP_BYTES: u64 = 1 << 20;
+const RESERVE_STEP_BYTES: u64 = 1 << 20;
 
 /// Why a content could not be completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,14 +75,14 @@ struct Inner {
     key: [u8; 32],
     /// Small enough for the store.
     fits: bool,
-    state: Mutex<State>,
+    state: Mutex<PartialState>,
     hashing: Mutex<Hashing>,
     /// What of it was read, and is on its way here.
-    under_way: UnderWay,
+    in_flight: InFlight,
 }
 
 #[derive(Default)]
-struct State {
+struct PartialState {
     stage: Stage,
     files: Option<Arc<Files>>,
     present: ChunkSet,
@@ -91,19 +91,31 @@ struct State {
     blocks: HashMap<u64, BlockSums>,
     /// Chunks that somebody writes at this moment.
     writing: HashSet<u64>,
-    waiting: HashMap<u64, Fragment>,
+    fragments: HashMap<u64, Fragment>,
     /// The whole content, if it has one chunk.
     small: Option<Bytes>,
     /// Room that was reserved and not used yet.
-    room_bytes: u64,
-    /// It is being made an object: nothing is written any more.
-    finishing: bool,
+    reserved_bytes: u64,
 }
 
+/// The life of a partial content:
+///
+/// | from | to | by |
+/// |---|---|---|
+/// | `Filling` | `Finishing` | [`Partial::finish`], unless a chunk is being written |
+/// | `Finishing` | `Filling` | `finish`, when it failed |
+/// | `Finishing` | `Whole` | `finish`, when the content is in the store |
+/// | any | `Abandoned` | [`Partial::abandon`] |
+/// | `Abandoned` | `Whole` | a `finish` that had begun before, and succeeds |
+///
+/// Chunks are written in `Filling` alone. Pieces of chunks are still accepted in `Finishing`, for
+/// the case that it fails.
 #[derive(Default)]
 enum Stage {
     #[default]
     Filling,
+    /// The content is being hashed and moved into the store.
+    Finishing,
     /// The object is opened when it is read.
     Whole(Box<KnownFile>, Option<Object>),
     Abandoned,
@@ -136,7 +148,9 @@ impl Partial {
             let bytes = data.slice((part.start - offset) as usize..(part.end - offset) as usize);
             if part == whole {
                 self.0.commit(chunk, bytes);
-            } else if let Some(bytes) = self.0.collect(chunk, part.start - whole.start, &bytes) {
+            } else if let Some(bytes) =
+                self.0.add_to_fragment(chunk, part.start - whole.start, &bytes)
+            {
                 self.0.commit(chunk, bytes);
             }
         }
@@ -171,7 +185,7 @@ impl Partial {
         drop(state);
         let mut bytes = BytesMut::with_capacity((range.end - range.start) as usize);
         for chunk in chunks_of(&range) {
-            let content = self.0.read_back(&files, chunk)?;
+            let content = self.0.read_chunk(&files, chunk)?;
             let whole = chunk_range(chunk, self.0.size());
             let part = range.start.max(whole.start)..range.end.min(whole.end);
             bytes.extend_from_slice(
@@ -214,7 +228,9 @@ impl Partial {
         let chunks = chunk_count(self.0.size());
         let state = self.0.lock();
         match state.stage {
-            Stage::Filling => chunks == 0 || state.small.is_some() || state.present.len() == chunks,
+            Stage::Filling | Stage::Finishing => {
+                chunks == 0 || state.small.is_some() || state.present.len() == chunks
+            }
             Stage::Whole(..) => true,
             Stage::Abandoned => false,
         }
@@ -248,29 +264,34 @@ impl Partial {
             self.abandon();
             return Err(Unfinished::Changed);
         }
-        if let Stage::Whole(known, _) = &self.0.lock().stage {
-            return Ok((**known, false));
-        }
-        if !self.0.fits {
-            return Err(Unfinished::NotKept);
-        }
         {
             let mut state = self.0.lock();
-            if state.finishing || !state.writing.is_empty() {
-                return Err(Unfinished::Missing);
+            match &state.stage {
+                Stage::Whole(known, _) => return Ok((**known, false)),
+                _ if !self.0.fits => return Err(Unfinished::NotKept),
+                Stage::Filling if state.writing.is_empty() => state.stage = Stage::Finishing,
+                Stage::Filling | Stage::Finishing | Stage::Abandoned => {
+                    return Err(Unfinished::Missing);
+                }
             }
-            state.finishing = true;
         }
         let made = self.0.make_object(attr, racy, seen_at);
-        if made.is_err() && self.0.is_thrown_away() {
+        if made.is_err() && self.0.lost_its_files() {
             // Whoever fetches it next has files of his own.
             self.abandon();
         }
         let mut state = self.0.lock();
-        state.finishing = false;
-        let known = made?;
+        let known = match made {
+            Ok(known) => known,
+            Err(error) => {
+                if let Stage::Finishing = state.stage {
+                    state.stage = Stage::Filling;
+                }
+                return Err(error);
+            }
+        };
         state.stage = Stage::Whole(Box::new(known), None);
-        self.0.empty(&mut state);
+        self.0.release_memory(&mut state);
         Ok((known, true))
     }
 
@@ -279,7 +300,7 @@ impl Partial {
     pub fn abandon(&self) {
         let mut state = self.0.lock();
         self.0.remove_files(&state);
-        self.0.empty(&mut state);
+        self.0.release_memory(&mut state);
         state.stage = Stage::Abandoned;
         drop(state);
         self.0.shared.partials.remove(&self.0);
@@ -288,14 +309,19 @@ impl Partial {
 
 impl Partial {
     /// What was read of it, and is on its way here: counted by whoever brings it.
-    pub(crate) fn under_way(&self) -> &UnderWay {
-        &self.0.under_way
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        &self.0.in_flight
     }
 }
 
-impl State {
+impl PartialState {
     fn has(&self, chunk: u64) -> bool {
         matches!(self.stage, Stage::Whole(..)) || self.small.is_some() || self.present.has(chunk)
+    }
+
+    /// Whether bytes are still accepted.
+    fn is_open(&self) -> bool {
+        matches!(self.stage, Stage::Filling | Stage::Finishing)
     }
 }
 
@@ -303,7 +329,7 @@ impl Inner {
     fn new(shared: Arc<Shared>, subject: Subject, key: [u8; 32]) -> Inner {
         let size = subject.validator.size;
         let fits = shared.fits_at_all(size);
-        let mut state = State::default();
+        let mut state = PartialState::default();
         if fits && chunk_count(size) > 1 {
             state.present = ChunkSet::new(chunk_count(size));
             state.sums = vec![[0; CHECKSUM_BYTES]; chunk_count(size) as usize];
@@ -312,10 +338,10 @@ impl Inner {
         }
         let hashing = Hashing { next: 0, blake3: blake3::Hasher::new() };
         let (state, hashing) = (Mutex::new(state), Mutex::new(hashing));
-        Inner { shared, subject, key, fits, state, hashing, under_way: UnderWay::default() }
+        Inner { shared, subject, key, fits, state, hashing, in_flight: InFlight::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PartialState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -328,11 +354,11 @@ impl Inner {
     }
 
     /// Finds what an earlier process has left.
-    fn resume(&self, state: &mut State) {
+    fn resume(&self, state: &mut PartialState) {
         if self.is_small() || !self.fits {
             return;
         }
-        match Files::resume(&self.shared.places().partial, &self.subject) {
+        match Files::resume(&self.shared.layout().partial, &self.subject) {
             Ok(Some((files, entries))) => {
                 for (chunk, sum) in entries {
                     state.sums[chunk as usize] = sum;
@@ -346,45 +372,45 @@ impl Inner {
     }
 
     /// Adds a piece of a chunk; the chunk, when that made it whole.
-    fn collect(&self, chunk: u64, at: u64, bytes: &[u8]) -> Option<Bytes> {
+    fn add_to_fragment(&self, chunk: u64, at: u64, bytes: &[u8]) -> Option<Bytes> {
         let mut state = self.lock();
-        if !matches!(state.stage, Stage::Filling) || state.has(chunk) {
+        if !state.is_open() || state.has(chunk) {
             return None;
         }
-        if !state.waiting.contains_key(&chunk) && !self.make_place(&mut state, chunk) {
+        if !state.fragments.contains_key(&chunk) && !self.reserve_fragment(&mut state, chunk) {
             return None;
         }
-        let fragment = state.waiting.get_mut(&chunk)?;
+        let fragment = state.fragments.get_mut(&chunk)?;
         fragment.add(at as usize, bytes);
         let whole = fragment.whole()?;
-        state.waiting.remove(&chunk);
+        state.fragments.remove(&chunk);
         drop(state);
-        self.waits_no_more(whole.len() as u64);
+        self.release_fragment_bytes(whole.len() as u64);
         Some(whole.into())
     }
 
     /// Takes memory for the pieces of a chunk, if there is some.
-    fn make_place(&self, state: &mut State, chunk: u64) -> bool {
-        if state.waiting.len() >= WAITING_CHUNKS {
+    fn reserve_fragment(&self, state: &mut PartialState, chunk: u64) -> bool {
+        if state.fragments.len() >= MAX_FRAGMENTS {
             // The lowest has waited longest in a fetch that goes forward.
-            let lowest = state.waiting.keys().min().copied();
-            if let Some(fragment) = lowest.and_then(|lowest| state.waiting.remove(&lowest)) {
-                self.waits_no_more(fragment.len());
+            let lowest = state.fragments.keys().min().copied();
+            if let Some(fragment) = lowest.and_then(|lowest| state.fragments.remove(&lowest)) {
+                self.release_fragment_bytes(fragment.len());
             }
         }
         let range = chunk_range(chunk, self.size());
         let len = range.end - range.start;
-        let waiting = &self.shared.counters.waiting_bytes;
-        if waiting.fetch_add(len, Ordering::Relaxed) + len > WAITING_BYTES {
-            self.waits_no_more(len);
+        let counter = &self.shared.counters.fragment_bytes;
+        if counter.fetch_add(len, Ordering::Relaxed) + len > FRAGMENT_BYTES {
+            self.release_fragment_bytes(len);
             return false;
         }
-        state.waiting.insert(chunk, Fragment::new(len as usize));
+        state.fragments.insert(chunk, Fragment::new(len as usize));
         true
     }
 
-    fn waits_no_more(&self, bytes: u64) {
-        self.shared.counters.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    fn release_fragment_bytes(&self, bytes: u64) {
+        self.shared.counters.fragment_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Keeps a whole chunk.
@@ -393,7 +419,7 @@ impl Inner {
             self.commit_small(bytes);
             return;
         }
-        let Some(files) = self.begin(chunk) else { return };
+        let Some(files) = self.begin_write(chunk) else { return };
         let sum = checksum_at(&bytes, chunk);
         let range = chunk_range(chunk, self.size());
         let written = files.write(chunk, range.start, &bytes, (chunk, sum));
@@ -406,24 +432,24 @@ impl Inner {
                 drop(state);
                 Counters::add(&self.shared.counters.written_bytes, bytes.len() as u64);
                 self.note_blocks(chunk, &bytes);
-                self.catch_up(&files, Some((chunk, &bytes)));
+                self.advance_hash(&files, Some((chunk, &bytes)));
             }
             Err(error) => {
                 drop(state);
-                self.shared.write_failed(&self.shared.places(), "writing a content", &error);
+                self.shared.write_failed(&self.shared.layout(), "writing a content", &error);
             }
         }
     }
 
     fn commit_small(&self, bytes: Bytes) {
-        let waiting = &self.shared.counters.waiting_bytes;
+        let counter = &self.shared.counters.fragment_bytes;
         let mut state = self.lock();
-        if !matches!(state.stage, Stage::Filling) || state.small.is_some() {
+        if !state.is_open() || state.small.is_some() {
             return;
         }
         let len = bytes.len() as u64;
-        if waiting.fetch_add(len, Ordering::Relaxed) + len > WAITING_BYTES {
-            self.waits_no_more(len);
+        if counter.fetch_add(len, Ordering::Relaxed) + len > FRAGMENT_BYTES {
+            self.release_fragment_bytes(len);
             return;
         }
         // A slice of a long buffer would keep all of it.
@@ -431,10 +457,9 @@ impl Inner {
     }
 
     /// Whether the caller may write this chunk now, and where.
-    fn begin(&self, chunk: u64) -> Option<Arc<Files>> {
+    fn begin_write(&self, chunk: u64) -> Option<Arc<Files>> {
         let mut state = self.lock();
         let idle = matches!(state.stage, Stage::Filling)
-            && !state.finishing
             && !state.present.has(chunk)
             && !state.writing.contains(&chunk);
         if !idle || !self.shared.may_write() {
@@ -442,26 +467,26 @@ impl Inner {
         }
         let range = chunk_range(chunk, self.size());
         let len = on_disk(range.end - range.start);
-        if state.room_bytes < len {
-            let step = ROOM_STEP_BYTES.min(on_disk(self.size())).max(len);
+        if state.reserved_bytes < len {
+            let step = RESERVE_STEP_BYTES.min(on_disk(self.size())).max(len);
             if !self.shared.reserve(step) {
                 return None;
             }
-            state.room_bytes += step;
+            state.reserved_bytes += step;
         }
         let files = self.open_files(&mut state)?;
-        state.room_bytes -= len;
+        state.reserved_bytes -= len;
         state.writing.insert(chunk);
         Some(files)
     }
 
-    fn open_files(&self, state: &mut State) -> Option<Arc<Files>> {
+    fn open_files(&self, state: &mut PartialState) -> Option<Arc<Files>> {
         if state.files.is_none() {
-            match Files::create(&self.shared.places().partial, &self.subject) {
+            match Files::create(&self.shared.layout().partial, &self.subject) {
                 Ok(files) => state.files = files.map(Arc::new),
                 Err(error) => {
-                    let places = self.shared.places();
-                    self.shared.write_failed(&places, "making a file for a content", &error);
+                    let layout = self.shared.layout();
+                    self.shared.write_failed(&layout, "making a file for a content", &error);
                 }
             }
         }
@@ -490,7 +515,7 @@ impl Inner {
     }
 
     /// A chunk that is there, compared; one that is damaged is there no more.
-    fn read_back(&self, files: &Files, chunk: u64) -> Option<Vec<u8>> {
+    fn read_chunk(&self, files: &Files, chunk: u64) -> Option<Vec<u8>> {
         let sum = {
             let state = self.lock();
             state.present.has(chunk).then(|| state.sums[chunk as usize])?
@@ -505,13 +530,13 @@ impl Inner {
     }
 
     /// Hashes what comes next, as far as it is there. `at_hand` is not read again.
-    fn catch_up(&self, files: &Files, at_hand: Option<(u64, &Bytes)>) {
+    fn advance_hash(&self, files: &Files, at_hand: Option<(u64, &Bytes)>) {
         let mut hashing = self.hashing.lock().unwrap_or_else(PoisonError::into_inner);
         while hashing.next < chunk_count(self.size()) {
             let next = hashing.next;
             match at_hand {
                 Some((chunk, bytes)) if chunk == next => hashing.blake3.update(bytes),
-                _ => match self.read_back(files, next) {
+                _ => match self.read_chunk(files, next) {
                     Some(bytes) => {
                         self.note_blocks(next, &bytes);
                         hashing.blake3.update(&bytes)
@@ -525,15 +550,14 @@ impl Inner {
 
     /// Notes the checksums of the blocks of a chunk that is there.
     fn note_blocks(&self, chunk: u64, bytes: &[u8]) {
-        let is_wanted = |state: &State| {
-            matches!(state.stage, Stage::Filling) && !state.blocks.contains_key(&chunk)
-        };
+        let is_wanted =
+            |state: &PartialState| state.is_open() && !state.blocks.contains_key(&chunk);
         if self.size() < TABLE_FROM_BYTES || !is_wanted(&self.lock()) {
             return;
         }
         let sums = BlockSums::of(bytes);
         let mut state = self.lock();
-        if is_wanted(&state) && self.shared.remember_sums(1) {
+        if is_wanted(&state) && self.shared.reserve_sums(1) {
             state.blocks.insert(chunk, sums);
         }
     }
@@ -547,7 +571,7 @@ impl Inner {
         if let Some(content) = small {
             return Some(Digest::of(&content));
         }
-        self.catch_up(&*files?, None);
+        self.advance_hash(&*files?, None);
         let hashing = self.hashing.lock().unwrap_or_else(PoisonError::into_inner);
         if hashing.next < chunk_count(self.size()) {
             return None;
@@ -557,36 +581,36 @@ impl Inner {
 
     /// Whether its files lost their names: another process has cleared the store, and what is
     /// there now, if anything, is another one's.
-    fn is_thrown_away(&self) -> bool {
+    fn lost_its_files(&self) -> bool {
         let Some(files) = self.lock().files.clone() else { return false };
-        !self.shared.places().partial.leads_to(&Names::of(&self.key).data, &files.data)
+        !self.shared.layout().partial.leads_to(&Names::of(&self.key).data, &files.data)
     }
 
     /// Removes the files, which nobody needs any more.
-    fn remove_files(&self, state: &State) {
+    fn remove_files(&self, state: &PartialState) {
         let Some(files) = &state.files else { return };
-        let places = self.shared.places();
+        let layout = self.shared.layout();
         let names = Names::of(&self.key);
-        if places.partial.leads_to(&names.data, &files.data) {
-            let _ = places.partial.unlink(&names.data);
-            let _ = places.partial.unlink(&names.map);
+        if layout.partial.leads_to(&names.data, &files.data) {
+            let _ = layout.partial.unlink(&names.data);
+            let _ = layout.partial.unlink(&names.map);
             self.shared.release(state.present.len() * crate::object::CHUNK_BYTES);
         }
     }
 
     /// Gives back what is kept in memory, the files' descriptors and room that is not used.
-    fn empty(&self, state: &mut State) {
+    fn release_memory(&self, state: &mut PartialState) {
         state.files = None;
-        self.shared.forget_sums(std::mem::take(&mut state.blocks).len());
+        self.shared.release_sums(std::mem::take(&mut state.blocks).len());
         if let Some(content) = state.small.take() {
-            self.waits_no_more(content.len() as u64);
+            self.release_fragment_bytes(content.len() as u64);
         }
-        for (_, fragment) in state.waiting.drain() {
-            self.waits_no_more(fragment.len());
+        for (_, fragment) in state.fragments.drain() {
+            self.release_fragment_bytes(fragment.len());
         }
-        let room = std::mem::take(&mut state.room_bytes);
-        if room > 0 {
-            self.shared.release(room);
+        let space = std::mem::take(&mut state.reserved_bytes);
+        if space > 0 {
+            self.shared.release(space);
         }
     }
 }
@@ -595,7 +619,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let mut state =
             std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
-        self.empty(&mut state);
+        self.release_memory(&mut state);
         self.shared.partials.remove(self);
     }
 }

@@ -4,7 +4,7 @@
 //! Many mounts and many processes share a directory; none of them is in charge, and each may be
 //! killed at any moment. What makes that safe is said where it is done: whole contents
 //! (`object`), partial ones (`partial`), records of names (`index`), room and eviction
-//! (`store/room`, `store/housekeeping`). The files are described to the byte in
+//! (`store/space`, `store/housekeeping`). The files are described to the byte in
 //! `docs/cache-format.md`.
 //!
 //! Promises:
@@ -19,12 +19,12 @@
 //! It is not decided here whether what is known still holds. That is the caller's: see
 //! [`KnownFile::current`] and [`Validator::is_racy`].
 
+pub(crate) mod deferred;
 mod housekeeping;
 mod inspect;
-pub(crate) mod later;
+pub(crate) mod layout;
 pub(crate) mod pins;
-pub(crate) mod places;
-pub(crate) mod room;
+pub(crate) mod quota;
 mod scan;
 pub(crate) mod shared;
 
@@ -35,21 +35,21 @@ use std::sync::atomic::Ordering;
 
 use base::{DigestKind, RemotePath};
 
-pub use self::housekeeping::Cleaned;
-pub use self::inspect::{Listed, Place, Verified};
+pub use self::housekeeping::GcReport;
+pub use self::inspect::{ContentInfo, FileLocation, VerifyReport};
+pub use self::layout::default_dir;
+use self::layout::escaped;
 pub use self::pins::Pin;
-pub use self::places::default_dir;
-use self::places::escaped;
 use self::shared::Shared;
 use crate::digest::{Digest, Digests};
-use crate::folder;
+use crate::dir_fd;
+use crate::in_flight::InFlight;
 use crate::index::record::Record;
-use crate::known::{KnownAttr, KnownFile, KnownLink, Listing, SourceId, Validator};
+use crate::metadata::{KnownAttr, KnownFile, KnownLink, Listing, SourceId, Validator};
 use crate::object::Object;
 use crate::object::about::Origin;
 use crate::partial::Partial;
 use crate::partial::files::Subject;
-use crate::under_way::UnderWay;
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
@@ -168,12 +168,12 @@ pub struct Status {
 
 /// An open store. Cheap to clone; clones are the same one.
 #[derive(Clone)]
-pub struct Store(Arc<Shared>, #[expect(dead_code, reason = "for its end")] Arc<Closing>);
+pub struct Store(Arc<Shared>, #[expect(dead_code, reason = "for its end")] Arc<FlushOnDrop>);
 
 /// Writes what waits when the last clone of a [`Store`] goes, whoever else has what is in it.
-struct Closing(Arc<Shared>);
+struct FlushOnDrop(Arc<Shared>);
 
-impl Drop for Closing {
+impl Drop for FlushOnDrop {
     fn drop(&mut self) {
         self.0.write_notes();
     }
@@ -184,28 +184,28 @@ impl Store {
     /// from the contents, which may take a second for 100,000 of them.
     pub fn open(config: StoreConfig) -> Result<Store, StoreError> {
         let shared = Arc::new(Shared::open(config)?);
-        if shared.places().index_is_new {
+        if shared.layout().index_is_new {
             let files = shared.rebuild_index();
             tracing::info!("the index of the cache was made again, of {files} files");
         }
         shared.start_housekeeping();
         if shared.aliases {
-            shared.look_through_later();
+            shared.defer_scan();
         }
-        let closing = Arc::new(Closing(shared.clone()));
-        Ok(Store(shared, closing))
+        let flush = Arc::new(FlushOnDrop(shared.clone()));
+        Ok(Store(shared, flush))
     }
 
     /// Has the commands that follow keep this store within the bounds that it was opened with
     /// ([`Store::bounds`]). To be called by those who fill it.
     pub fn remember_bounds(&self) {
-        let places = self.0.places();
-        let said = self.0.bounds.encode();
-        let known = places.root.read_only(b"bounds").ok().and_then(|(file, stat)| {
-            folder::read_exact_at(&file, 0, stat.st_size.clamp(0, 64) as usize).ok()?
+        let layout = self.0.layout();
+        let encoded = self.0.bounds.encode();
+        let known = layout.root.read_only(b"bounds").ok().and_then(|(file, stat)| {
+            dir_fd::read_exact_at(&file, 0, stat.st_size.clamp(0, 64) as usize).ok()?
         });
-        if known.as_ref() != Some(&said)
-            && let Err(error) = places.put(&places.root, b"bounds", &said)
+        if known.as_ref() != Some(&encoded)
+            && let Err(error) = layout.put(&layout.root, b"bounds", &encoded)
         {
             tracing::debug!("the bounds of the cache are not remembered: {error}");
         }
@@ -216,8 +216,8 @@ impl Store {
     #[must_use]
     pub fn bounds(dir: &Path) -> (Option<u64>, Option<u64>) {
         let read = || {
-            let root = folder::Folder::at(dir).ok()?.sub(places::VERSION).ok()?;
-            room::Bounds::read(&root.read_only(b"bounds").ok()?.0).ok()?
+            let root = dir_fd::DirFd::at(dir).ok()?.sub(layout::VERSION).ok()?;
+            quota::Bounds::read(&root.read_only(b"bounds").ok()?.0).ok()?
         };
         read().unwrap_or_default()
     }
@@ -351,13 +351,13 @@ impl Store {
     }
 
     /// What of this state of a file was read in this process, and is on its way to the disk.
-    pub(crate) fn under_way(
+    pub(crate) fn in_flight(
         &self,
         source: &SourceId,
         path: &RemotePath,
         validator: Validator,
-    ) -> Option<UnderWay> {
-        self.0.under_way(&Subject { source: *source, path: path.clone(), validator })
+    ) -> Option<InFlight> {
+        self.0.in_flight(&Subject { source: *source, path: path.clone(), validator })
     }
 
     /// Throws away what was fetched of files below these directories and is not whole. Long where
@@ -390,9 +390,9 @@ impl Store {
         self.0.make_digests(digest, &|| true)
     }
 
-    /// Makes the digests that are still to be made, as long as `goes_on` says so. Long.
-    pub fn catch_up(&self, goes_on: impl Fn() -> bool) {
-        self.0.make_waiting_digests(&goes_on);
+    /// Makes the digests that are still to be made, as long as `may_continue` says so. Long.
+    pub fn catch_up(&self, may_continue: impl Fn() -> bool) {
+        self.0.make_waiting_digests(&may_continue);
     }
 
     /// Writes what was to be written when nobody reads (where contents were found; not digests), and
@@ -400,7 +400,7 @@ impl Store {
     /// a process may end before that. Long.
     pub fn flush(&self) {
         self.0.write_notes();
-        self.0.release_stock();
+        self.0.release_reservation();
     }
 
     /// Notes what files have which contents, which were kept or found here before.
@@ -412,27 +412,27 @@ impl Store {
     /// kinds are found when they have been made, in a store with [`StoreConfig::aliases`].
     #[must_use]
     pub fn content_of(&self, kind: DigestKind, value: &[u8]) -> Option<Digest> {
-        self.0.find_alias(kind, value)
+        self.0.find_by_digest(kind, value)
     }
 
     /// Keeps a sub-tree from eviction: what is here of it, and what comes.
     pub fn pin(&self, source: &SourceId, path: &RemotePath) -> Result<(), StoreError> {
         let pin = Pin { source: *source, path: path.clone() };
-        pins::add(&self.0.places(), &pin)
+        pins::add(&self.0.layout(), &pin)
             .map_err(|error| StoreError::io(self.dir(), "noting a pin", error))
     }
 
     /// Takes a pin back; whether there was one.
     pub fn unpin(&self, source: &SourceId, path: &RemotePath) -> Result<bool, StoreError> {
         let pin = Pin { source: *source, path: path.clone() };
-        pins::remove(&self.0.places(), &pin)
+        pins::remove(&self.0.layout(), &pin)
             .map_err(|error| StoreError::io(self.dir(), "removing a pin", error))
     }
 
     /// All pins, in order.
     #[must_use]
     pub fn pins(&self) -> Vec<Pin> {
-        pins::all(&self.0.places())
+        pins::all(&self.0.layout())
     }
 
     /// Figures. Cheap.
@@ -441,7 +441,7 @@ impl Store {
         let shared = &self.0;
         let counted = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &shared.counters;
-        let disk = shared.places().disk().ok();
+        let disk = shared.layout().disk().ok();
         Status {
             dir: shared.dir.clone(),
             used_bytes: shared.usage().bytes.saturating_sub(shared.unused_bytes()),
@@ -464,18 +464,18 @@ impl Store {
 
     /// All contents, whole and partial. Long.
     #[must_use]
-    pub fn list(&self) -> Vec<Listed> {
+    pub fn list(&self) -> Vec<ContentInfo> {
         self.0.contents()
     }
 
     /// Reads all that is here and compares it; removes what is damaged. `progress` hears of each
     /// item how many bytes it takes. Long.
-    pub fn verify(&self, progress: impl FnMut(u64)) -> Verified {
+    pub fn verify(&self, progress: impl FnMut(u64)) -> VerifyReport {
         self.0.verify_all(progress)
     }
 
     /// Brings the store within its bounds, and sweeps up. Long.
-    pub fn gc(&self) -> Cleaned {
+    pub fn gc(&self) -> GcReport {
         self.0.clean()
     }
 

@@ -525,6 +525,6 @@ fn local_user(uid: u32, gid: u32) -> vfs::IdMap {
 /// Has what was read of it in the cache on disk, as far as it is kept.
 async fn put_away(source: Arc<Source>) {
     if let Some(kept) = &source.cached {
-        kept.layer.put_away().await;
+        kept.layer.shutdown().await;
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use base::Timestamp;
 
 use super::record::{Record, weight};
-use crate::known::{KnownAttr, KnownFile, KnownLink, Listing};
+use crate::metadata::{KnownAttr, KnownFile, KnownLink, Listing};
 
 /// Memory that a name takes beside what is counted of it.
 const NAME_BYTES: u64 = 300;
@@ -13,23 +13,23 @@ const NAME_BYTES: u64 = 300;
 /// What is known of the names of one directory.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
-    listing: Option<Listed>,
-    names: HashMap<Vec<u8>, Known>,
+    listing: Option<IndexedListing>,
+    names: HashMap<Vec<u8>, NameRecords>,
     /// Number of the record that was added last. What has a higher one is later.
     latest: u64,
     weight: u64,
 }
 
 #[derive(Debug)]
-struct Listed {
+struct IndexedListing {
     listing: Listing,
     /// Places of the names in the listing.
-    places: HashMap<Vec<u8>, usize>,
+    positions: HashMap<Vec<u8>, usize>,
     order: u64,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct NameRecords {
     /// With the number of the record that it is from.
     attr: Option<(KnownAttr, u64)>,
     file: Option<KnownFile>,
@@ -71,11 +71,11 @@ impl Directory {
 
     fn set_listing(&mut self, listing: Listing, order: u64) {
         let names = listing.entries.iter().enumerate();
-        let places = names.map(|(at, entry)| (entry.name.as_bytes().to_vec(), at)).collect();
-        self.listing = Some(Listed { listing, places, order });
+        let positions = names.map(|(at, entry)| (entry.name.as_bytes().to_vec(), at)).collect();
+        self.listing = Some(IndexedListing { listing, positions, order });
     }
 
-    fn name(&mut self, name: Vec<u8>) -> &mut Known {
+    fn name(&mut self, name: Vec<u8>) -> &mut NameRecords {
         self.weight += weight(&name);
         self.names.entry(name).or_default()
     }
@@ -86,7 +86,7 @@ impl Directory {
 
     /// Whether the listing has the name; `None` without a listing.
     pub(crate) fn lists(&self, name: &[u8]) -> Option<bool> {
-        self.listing.as_ref().map(|listed| listed.places.contains_key(name))
+        self.listing.as_ref().map(|listed| listed.positions.contains_key(name))
     }
 
     pub(crate) fn file(&self, name: &[u8]) -> Option<KnownFile> {
@@ -122,17 +122,15 @@ impl Directory {
     /// of the listing itself.
     pub(crate) fn has_listing(&self, listing: &Listing) -> bool {
         let Some(known) = &self.listing else { return false };
-        let calm = |attr: Option<base::Attr>| {
+        let without_atime = |attr: Option<base::Attr>| {
             attr.map(|attr| base::Attr { atime: Timestamp::default(), ..attr })
         };
         let (old, new) = (&known.listing, listing);
-        calm(old.attr) == calm(new.attr)
+        without_atime(old.attr) == without_atime(new.attr)
             && old.entries.len() == new.entries.len()
-            && old
-                .entries
-                .iter()
-                .zip(new.entries.iter())
-                .all(|(old, new)| old.name == new.name && calm(old.attr) == calm(new.attr))
+            && old.entries.iter().zip(new.entries.iter()).all(|(old, new)| {
+                old.name == new.name && without_atime(old.attr) == without_atime(new.attr)
+            })
     }
 
     /// The fewest records that say the same as all that were added.
@@ -168,9 +166,9 @@ impl Directory {
     }
 }
 
-impl Listed {
+impl IndexedListing {
     fn attr(&self, name: &[u8]) -> Option<KnownAttr> {
-        let entry = &self.listing.entries[*self.places.get(name)?];
+        let entry = &self.listing.entries[*self.positions.get(name)?];
         Some(KnownAttr { attr: entry.attr?, seen_at: self.listing.seen_at })
     }
 

@@ -21,9 +21,9 @@ use super::directory::Directory;
 use super::record::{self, Record};
 use crate::codec::Writer;
 use crate::digest::hex;
-use crate::folder::{self, Folder, note_use, read_exact_at};
-use crate::known::SourceId;
-use crate::store::places::Places;
+use crate::dir_fd::{self, DirFd, note_use, read_exact_at};
+use crate::metadata::SourceId;
+use crate::store::layout::Layout;
 
 const MAGIC: &[u8; 8] = b"sshoalR1";
 
@@ -77,7 +77,7 @@ pub(crate) enum NoRecords {
 
 impl Target<'_> {
     /// The directory of the file, below that of the index.
-    pub(crate) fn folder(&self) -> Vec<u8> {
+    pub(crate) fn dir(&self) -> Vec<u8> {
         let mut path = hex(self.source.as_bytes()).into_bytes();
         for name in self.path.names() {
             path.extend_from_slice(&[b'/', SUB]);
@@ -88,7 +88,7 @@ impl Target<'_> {
 
     /// The file, below the directory of the index.
     pub(crate) fn file(&self) -> Vec<u8> {
-        [&self.folder()[..], b"/", FILE_NAME].concat()
+        [&self.dir()[..], b"/", FILE_NAME].concat()
     }
 
     fn new_header(&self) -> Vec<u8> {
@@ -111,28 +111,28 @@ impl Target<'_> {
     }
 
     /// The directory of the file, made with all above it if need be.
-    fn make_folder(&self, index: &Folder) -> io::Result<Folder> {
-        if let Ok(folder) = index.below(&self.folder()) {
-            return Ok(folder);
+    fn make_dir(&self, index: &DirFd) -> io::Result<DirFd> {
+        if let Ok(dir_fd) = index.below(&self.dir()) {
+            return Ok(dir_fd);
         }
         // A tree is mostly recorded from its top.
         if let Some((above, name)) = self.path.parent().zip(self.path.file_name())
-            && let Ok(above) = index.below(&Target { source: self.source, path: &above }.folder())
+            && let Ok(above) = index.below(&Target { source: self.source, path: &above }.dir())
         {
             return above.make_sub(&[&[SUB], name.as_bytes()].concat());
         }
-        let mut folder = index.make_sub(hex(self.source.as_bytes()).as_bytes())?;
+        let mut dir_fd = index.make_sub(hex(self.source.as_bytes()).as_bytes())?;
         for name in self.path.names() {
-            folder = folder.make_sub(&[&[SUB], name].concat())?;
+            dir_fd = dir_fd.make_sub(&[&[SUB], name].concat())?;
         }
-        Ok(folder)
+        Ok(dir_fd)
     }
 }
 
 /// What the checksums of records in a file with this header depend on.
-fn place(header: &[u8]) -> u64 {
+fn checksum_seed(header: &[u8]) -> u64 {
     let (_, last) = header.split_at(header.len() - 8);
-    last.iter().fold(0, |place, byte| place << 8 | u64::from(*byte))
+    last.iter().fold(0, |seed, byte| seed << 8 | u64::from(*byte))
 }
 
 impl Loaded {
@@ -142,7 +142,7 @@ impl Loaded {
     }
 
     /// Reads what the file says and was not loaded yet.
-    pub(crate) fn load(&mut self, index: &Folder, target: &Target<'_>) -> Result<(), NoRecords> {
+    pub(crate) fn load(&mut self, index: &DirFd, target: &Target<'_>) -> Result<(), NoRecords> {
         let (file, stat) = match index.file_below(&target.file(), OFlags::RDONLY) {
             Err(error) if is_planted(&error) => return Err(NoRecords::Damaged),
             Err(_) => return Err(NoRecords::Unreadable),
@@ -155,7 +155,7 @@ impl Loaded {
             Err(_) => return Err(NoRecords::Unreadable),
         }
         // A long record may just be on its way into the file: whoever writes it has the lock.
-        if !folder::lock(&file).unwrap_or(false) {
+        if !dir_fd::lock(&file).unwrap_or(false) {
             return Err(NoRecords::Unreadable);
         }
         match self.read(&file, target) {
@@ -184,7 +184,9 @@ impl Loaded {
         let Some(bytes) = read_exact_at(file, from, (len - from) as usize)? else {
             return Ok(false);
         };
-        let Some(records) = record::decode_all(&bytes, place(&header)) else { return Ok(false) };
+        let Some(records) = record::decode_all(&bytes, checksum_seed(&header)) else {
+            return Ok(false);
+        };
         records.into_iter().for_each(|record| self.directory.add(record));
         self.header = header;
         self.status = Some(Status::of(&stat));
@@ -224,35 +226,35 @@ fn is_planted(error: &io::Error) -> bool {
 }
 
 /// Adds records at the end of the file, which is made when it is not there and `make` says so.
-/// `room` is asked for what the file grows by. Returns whether they are in it.
+/// `space` is asked for what the file grows by. Returns whether they are in it.
 pub(crate) fn append(
-    places: &Places,
+    layout: &Layout,
     target: &Target<'_>,
     records: &[Record],
     make: bool,
-    mut room: impl FnMut(u64, u64) -> bool,
+    mut space: impl FnMut(u64, u64) -> bool,
 ) -> io::Result<bool> {
     for _ in 0..ATTEMPTS {
-        let opened = places.index.file_below(&target.file(), OFlags::RDWR);
+        let opened = layout.index.file_below(&target.file(), OFlags::RDWR);
         let (file, _) = match opened {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if !make {
                     return Ok(true);
                 }
-                match create(places, target, records, &mut room) {
+                match create(layout, target, records, &mut space) {
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                     created => return created,
                 }
             }
             opened => opened?,
         };
-        if !folder::lock(&file)? {
+        if !dir_fd::lock(&file)? {
             return Ok(false);
         }
         let stat = rustix::fs::fstat(&file)?;
         // Else it was replaced while we waited.
         if stat.st_nlink > 0 {
-            return add_at_end(&file, stat.st_size as u64, target, records, room);
+            return add_at_end(&file, stat.st_size as u64, target, records, space);
         }
     }
     Ok(false)
@@ -264,13 +266,13 @@ fn add_at_end(
     len: u64,
     target: &Target<'_>,
     records: &[Record],
-    mut room: impl FnMut(u64, u64) -> bool,
+    mut space: impl FnMut(u64, u64) -> bool,
 ) -> io::Result<bool> {
     let Some(header) = target.read_header(file)? else {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "damaged records"));
     };
-    let Some(bytes) = encode(records, place(&header)) else { return Ok(false) };
-    if !room(len, len + bytes.len() as u64) {
+    let Some(bytes) = encode(records, checksum_seed(&header)) else { return Ok(false) };
+    if !space(len, len + bytes.len() as u64) {
         return Ok(false);
     }
     let written = file.write_all_at(&bytes, len);
@@ -281,31 +283,31 @@ fn add_at_end(
 }
 
 fn create(
-    places: &Places,
+    layout: &Layout,
     target: &Target<'_>,
     records: &[Record],
-    mut room: impl FnMut(u64, u64) -> bool,
+    mut space: impl FnMut(u64, u64) -> bool,
 ) -> io::Result<bool> {
     let header = target.new_header();
-    let Some(bytes) = encode(records, place(&header)) else { return Ok(false) };
+    let Some(bytes) = encode(records, checksum_seed(&header)) else { return Ok(false) };
     let bytes = [header, bytes].concat();
-    if !room(0, bytes.len() as u64) {
+    if !space(0, bytes.len() as u64) {
         return Ok(false);
     }
-    let folder = target.make_folder(&places.index)?;
-    let (tmp, file) = places.tmp_file()?;
+    let dir_fd = target.make_dir(&layout.index)?;
+    let (tmp, file) = layout.tmp_file()?;
     let made =
-        file.write_all_at(&bytes, 0).and_then(|()| places.tmp.rename_new(&tmp, &folder, FILE_NAME));
+        file.write_all_at(&bytes, 0).and_then(|()| layout.tmp.rename_new(&tmp, &dir_fd, FILE_NAME));
     if made.is_err() {
-        let _ = places.tmp.unlink(&tmp);
+        let _ = layout.tmp.unlink(&tmp);
     }
     made.map(|()| true)
 }
 
 /// Writes the file anew with what `loaded` has, if it is still the file that was loaded.
-pub(crate) fn compact(places: &Places, target: &Target<'_>, loaded: &Loaded) -> io::Result<()> {
-    let (file, _) = places.index.file_below(&target.file(), OFlags::RDWR)?;
-    if !folder::try_lock(&file)? || !folder::is_named(&file) {
+pub(crate) fn compact(layout: &Layout, target: &Target<'_>, loaded: &Loaded) -> io::Result<()> {
+    let (file, _) = layout.index.file_below(&target.file(), OFlags::RDWR)?;
+    if !dir_fd::try_lock(&file)? || !dir_fd::is_named(&file) {
         return Ok(());
     }
     let stat = rustix::fs::fstat(&file)?;
@@ -313,12 +315,14 @@ pub(crate) fn compact(places: &Places, target: &Target<'_>, loaded: &Loaded) -> 
         return Ok(());
     }
     let header = target.new_header();
-    let Some(bytes) = encode(&loaded.directory.records(), place(&header)) else { return Ok(()) };
-    let folder = places.index.below(&target.folder())?;
-    places.put(&folder, FILE_NAME, &[header, bytes].concat())
+    let Some(bytes) = encode(&loaded.directory.records(), checksum_seed(&header)) else {
+        return Ok(());
+    };
+    let dir_fd = layout.index.below(&target.dir())?;
+    layout.put(&dir_fd, FILE_NAME, &[header, bytes].concat())
 }
 
-fn encode(records: &[Record], place: u64) -> Option<Vec<u8>> {
-    let encoded: Option<Vec<_>> = records.iter().map(|record| record.encode(place)).collect();
+fn encode(records: &[Record], seed: u64) -> Option<Vec<u8>> {
+    let encoded: Option<Vec<_>> = records.iter().map(|record| record.encode(seed)).collect();
     Some(encoded?.concat())
 }

@@ -9,7 +9,7 @@ use base::{Attr, DirEntry, Name, Timestamp};
 
 use crate::codec::{CHECKSUM_BYTES, Reader, Writer, checksum_at};
 use crate::digest::Digest;
-use crate::known::{KnownAttr, KnownFile, KnownLink, Listing};
+use crate::metadata::{KnownAttr, KnownFile, KnownLink, Listing};
 
 /// Longest record: the listing of half a million names. What is longer is not recorded.
 pub(crate) const MAX_RECORD_BYTES: usize = 64 << 20;
@@ -36,7 +36,7 @@ pub(crate) enum Record {
 
 impl Record {
     /// The record as it stands in the file; `None` when it is too long.
-    pub(crate) fn encode(&self, place: u64) -> Option<Vec<u8>> {
+    pub(crate) fn encode(&self, seed: u64) -> Option<Vec<u8>> {
         let mut writer = Writer::default();
         match self {
             Record::Listing(listing) => encode_listing(&mut writer, listing),
@@ -57,7 +57,7 @@ impl Record {
         };
         let body = writer.0;
         let mut framed = Writer::default();
-        framed.u32(body.len() as u32).raw(&checksum_at(&body, place)).raw(&body);
+        framed.u32(body.len() as u32).raw(&checksum_at(&body, seed)).raw(&body);
         (body.len() <= MAX_RECORD_BYTES).then_some(framed.0)
     }
 
@@ -110,7 +110,7 @@ fn decode_listing(reader: &mut Reader<'_>) -> Option<Listing> {
 }
 
 /// The records in `bytes`, in order; `None` when not all of them are as they were written.
-pub(crate) fn decode_all(bytes: &[u8], place: u64) -> Option<Vec<Record>> {
+pub(crate) fn decode_all(bytes: &[u8], seed: u64) -> Option<Vec<Record>> {
     let mut reader = Reader::new(bytes);
     let mut records = Vec::new();
     while !reader.is_empty() {
@@ -120,7 +120,7 @@ pub(crate) fn decode_all(bytes: &[u8], place: u64) -> Option<Vec<Record>> {
             return None;
         }
         let body = reader.raw(len)?;
-        if checksum_at(body, place) != sum {
+        if checksum_at(body, seed) != sum {
             return None;
         }
         records.push(Record::decode(body)?);
@@ -201,24 +201,24 @@ pub(crate) mod tests {
         #[test]
         fn records_are_read_back(
             records in prop::collection::vec(record(), 0..5),
-            place: u64,
+            seed: u64,
             bit in any::<prop::sample::Index>(),
         ) {
             let mut bytes: Vec<u8> =
-                records.iter().flat_map(|record| record.encode(place).unwrap()).collect();
-            let elsewhere = decode_all(&bytes, place.wrapping_add(1));
+                records.iter().flat_map(|record| record.encode(seed).unwrap()).collect();
+            let elsewhere = decode_all(&bytes, seed.wrapping_add(1));
             prop_assert_eq!(elsewhere.is_none(), !records.is_empty());
-            prop_assert_eq!(decode_all(&bytes, place), Some(records));
+            prop_assert_eq!(decode_all(&bytes, seed), Some(records));
             if !bytes.is_empty() {
                 let bit = bit.index(bytes.len() * 8);
                 bytes[bit / 8] ^= 1 << (bit % 8);
-                prop_assert_eq!(decode_all(&bytes, place), None);
+                prop_assert_eq!(decode_all(&bytes, seed), None);
             }
         }
 
         #[test]
-        fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..200), place: u64) {
-            let _ = decode_all(&bytes, place);
+        fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..200), seed: u64) {
+            let _ = decode_all(&bytes, seed);
             let _ = Record::decode(&bytes);
         }
     }

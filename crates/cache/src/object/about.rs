@@ -11,8 +11,8 @@ use base::{Attr, RemotePath, Timestamp};
 use super::{CHUNK_BYTES, chunk_count};
 use crate::codec::{CHECKSUM_BYTES, Reader, Writer};
 use crate::digest::{Digest, Digests};
-use crate::folder::{Folder, read_exact_at};
-use crate::known::SourceId;
+use crate::dir_fd::{DirFd, read_exact_at};
+use crate::metadata::SourceId;
 
 const MAGIC: &[u8; 8] = b"sshoalA1";
 
@@ -112,9 +112,9 @@ impl About {
         (about.sums.len() as u64 == expected).then_some(about)
     }
 
-    /// Reads it from `folder`; `Ok(None)` when it is damaged.
-    pub(crate) fn load(folder: &Folder, name: &[u8], digest: &Digest) -> io::Result<Option<About>> {
-        let (file, stat) = folder.read_only(name)?;
+    /// Reads it from `dir_fd`; `Ok(None)` when it is damaged.
+    pub(crate) fn load(dir_fd: &DirFd, name: &[u8], digest: &Digest) -> io::Result<Option<About>> {
+        let (file, stat) = dir_fd.read_only(name)?;
         let len = stat.st_size as u64;
         if len > MAX_BYTES {
             return Ok(None);

@@ -9,7 +9,7 @@ use base::DigestKind;
 
 use super::CHUNK_BYTES;
 use crate::digest::{Digest, Digests, UserHashers, hex};
-use crate::store::places::Places;
+use crate::store::layout::Layout;
 use crate::store::shared::Shared;
 
 /// Contents whose digests are kept in memory: a tree's worth, in some 3 MiB.
@@ -26,27 +26,27 @@ impl Shared {
         Some(digests)
     }
 
-    /// All digests of a content that is here; made by reading it if need be, as long as `goes_on`
+    /// All digests of a content that is here; made by reading it if need be, as long as `may_continue`
     /// says so.
     pub(crate) fn make_digests(
         self: &Arc<Shared>,
         digest: &Digest,
-        goes_on: &dyn Fn() -> bool,
+        may_continue: &dyn Fn() -> bool,
     ) -> Option<Digests> {
         let digests = match self.digests_of(digest) {
             Some(digests) => digests,
-            None => self.digests_read(digest, goes_on)?,
+            None => self.compute_digests(digest, may_continue)?,
         };
         if self.aliases {
-            add_aliases(&self.places(), &digests);
+            add_aliases(&self.layout(), &digests);
         }
         Some(digests)
     }
 
-    fn digests_read(
+    fn compute_digests(
         self: &Arc<Shared>,
         digest: &Digest,
-        goes_on: &dyn Fn() -> bool,
+        may_continue: &dyn Fn() -> bool,
     ) -> Option<Digests> {
         let object = self.open_object(digest)?;
         let mut hashers = UserHashers::default();
@@ -55,7 +55,7 @@ impl Shared {
             let piece = object.read(offset, 8 * CHUNK_BYTES as usize).ok()?;
             hashers.update(&piece);
             offset += piece.len() as u64;
-            if !goes_on() {
+            if !may_continue() {
                 return None;
             }
         }
@@ -66,14 +66,14 @@ impl Shared {
     }
 
     /// The content with this digest of another kind.
-    pub(crate) fn find_alias(&self, kind: DigestKind, value: &[u8]) -> Option<Digest> {
+    pub(crate) fn find_by_digest(&self, kind: DigestKind, value: &[u8]) -> Option<Digest> {
         let digest = if kind == DigestKind::Blake3 {
             Digest::from_bytes(value.try_into().ok()?)
         } else {
             let name = hex(value);
-            let folder = self.places().alias.sub(alias_folder(kind)?).ok()?;
-            let folder = folder.sub(name.get(..2)?.as_bytes()).ok()?;
-            decode_text(&folder.readlink(&name.as_bytes()[2..]).ok()?)?
+            let dir_fd = self.layout().alias.sub(alias_dir(kind)?).ok()?;
+            let dir_fd = dir_fd.sub(name.get(..2)?.as_bytes()).ok()?;
+            decode_text(&dir_fd.readlink(&name.as_bytes()[2..]).ok()?)?
         };
         // The name of the alias is not sealed by anything; what is known about the content is.
         let same = kind == DigestKind::Blake3 || self.digests_of(&digest)?.get(kind) == value;
@@ -83,7 +83,7 @@ impl Shared {
 
 const ALIASES: [DigestKind; 3] = [DigestKind::Md5, DigestKind::Sha1, DigestKind::Sha256];
 
-fn alias_folder(kind: DigestKind) -> Option<&'static [u8]> {
+fn alias_dir(kind: DigestKind) -> Option<&'static [u8]> {
     match kind {
         DigestKind::Md5 => Some(b"md5"),
         DigestKind::Sha1 => Some(b"sha1"),
@@ -121,13 +121,13 @@ fn decode_text(text: &[u8]) -> Option<Digest> {
 
 /// An alias is a symbolic link that is never followed: its text is the content's name, and it
 /// takes an inode and no block. One that cannot be made is missed by nobody but a new fetch.
-fn add_aliases(places: &Places, digests: &Digests) {
+fn add_aliases(layout: &Layout, digests: &Digests) {
     for kind in ALIASES {
         let name = hex(&digests.get(kind));
         let made = || -> io::Result<()> {
-            let folder = places.alias.make_sub(alias_folder(kind).unwrap_or_default())?;
-            let folder = folder.make_sub(&name.as_bytes()[..2])?;
-            folder.symlink(&encode_text(&digests.blake3), &name.as_bytes()[2..])
+            let dir_fd = layout.alias.make_sub(alias_dir(kind).unwrap_or_default())?;
+            let dir_fd = dir_fd.make_sub(&name.as_bytes()[..2])?;
+            dir_fd.symlink(&encode_text(&digests.blake3), &name.as_bytes()[2..])
         };
         if let Err(error) = made() {
             tracing::trace!("no alias of a digest: {error}");
@@ -135,12 +135,12 @@ fn add_aliases(places: &Places, digests: &Digests) {
     }
 }
 
-pub(super) fn remove_aliases(places: &Places, digests: &Digests) {
+pub(super) fn remove_aliases(layout: &Layout, digests: &Digests) {
     for kind in ALIASES {
         let name = hex(&digests.get(kind));
         let removed = || -> io::Result<()> {
-            let folder = places.alias.sub(alias_folder(kind).unwrap_or_default())?;
-            folder.sub(&name.as_bytes()[..2])?.unlink(&name.as_bytes()[2..])
+            let dir_fd = layout.alias.sub(alias_dir(kind).unwrap_or_default())?;
+            dir_fd.sub(&name.as_bytes()[..2])?.unlink(&name.as_bytes()[2..])
         };
         let _ = removed();
     }

@@ -17,8 +17,8 @@ use base::{RemotePath, Timestamp};
 
 use crate::codec::{CHECKSUM_BYTES, Reader, Writer};
 use crate::digest::hex;
-use crate::folder::{Folder, is_named, read_exact_at, try_lock};
-use crate::known::{SourceId, Validator};
+use crate::dir_fd::{DirFd, is_named, read_exact_at, try_lock};
+use crate::metadata::{SourceId, Validator};
 use crate::object::chunk_count;
 
 const MAGIC: &[u8; 8] = b"sshoalP1";
@@ -131,18 +131,18 @@ pub(super) struct Files {
 impl Files {
     /// Opens what is there. `None` when nothing is, or another process is at work on it.
     pub(super) fn resume(
-        folder: &Folder,
+        dir_fd: &DirFd,
         subject: &Subject,
     ) -> io::Result<Option<(Files, Vec<Entry>)>> {
         let names = Names::of(&subject.key());
-        let (data, _) = match folder.read_write(&names.data) {
+        let (data, _) = match dir_fd.read_write(&names.data) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
         if !try_lock(&data)? || !is_named(&data) {
             return Ok(None);
         }
-        let (map, _) = folder.ensure(&names.map)?;
+        let (map, _) = dir_fd.ensure(&names.map)?;
         let entries = match read_map(&map)? {
             Some((known, entries)) if known == *subject => entries,
             _ => {
@@ -155,22 +155,22 @@ impl Files {
     }
 
     /// Makes them. `None` when another process is at work on them.
-    pub(super) fn create(folder: &Folder, subject: &Subject) -> io::Result<Option<Files>> {
+    pub(super) fn create(dir_fd: &DirFd, subject: &Subject) -> io::Result<Option<Files>> {
         let names = Names::of(&subject.key());
-        let (data, _) = folder.ensure(&names.data)?;
+        let (data, _) = dir_fd.ensure(&names.data)?;
         if !try_lock(&data)? || !is_named(&data) {
             return Ok(None);
         }
         let made = || {
-            let (map, _) = folder.ensure(&names.map)?;
+            let (map, _) = dir_fd.ensure(&names.map)?;
             restart(&data, &map, subject)?;
             Ok((end_of(&map, subject)?, map))
         };
         match made() {
             Ok((end, map)) => Ok(Some(Files { data, map, map_end: AtomicU64::new(end) })),
             Err(error) => {
-                let _ = folder.unlink(&names.data);
-                let _ = folder.unlink(&names.map);
+                let _ = dir_fd.unlink(&names.data);
+                let _ = dir_fd.unlink(&names.map);
                 Err(error)
             }
         }
@@ -237,16 +237,16 @@ mod tests {
     #[test]
     fn a_map_of_something_else_is_begun_anew() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::at(dir.path()).unwrap();
-        let files = Files::create(&folder, &subject()).unwrap().unwrap();
+        let dir_fd = DirFd::at(dir.path()).unwrap();
+        let files = Files::create(&dir_fd, &subject()).unwrap().unwrap();
         files.write(1, 1 << 17, b"x", (1, [7; CHECKSUM_BYTES])).unwrap();
-        assert!(Files::resume(&folder, &subject()).unwrap().is_none(), "locked");
+        assert!(Files::resume(&dir_fd, &subject()).unwrap().is_none(), "locked");
         drop(files);
-        let (_, entries) = Files::resume(&folder, &subject()).unwrap().unwrap();
+        let (_, entries) = Files::resume(&dir_fd, &subject()).unwrap().unwrap();
         assert_eq!(entries, [(1, [7; CHECKSUM_BYTES])]);
         let names = Names::of(&subject().key());
         std::fs::write(dir.path().join(String::from_utf8(names.map).unwrap()), "else").unwrap();
-        let (files, entries) = Files::resume(&folder, &subject()).unwrap().unwrap();
+        let (files, entries) = Files::resume(&dir_fd, &subject()).unwrap().unwrap();
         assert_eq!(entries, []);
         assert_eq!(files.data.metadata().unwrap().len(), 1 << 20);
     }
@@ -254,20 +254,20 @@ mod tests {
     #[test]
     fn entries_beyond_the_end_and_torn_ones_do_not_count() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::at(dir.path()).unwrap();
-        let files = Files::create(&folder, &subject()).unwrap().unwrap();
+        let dir_fd = DirFd::at(dir.path()).unwrap();
+        let files = Files::create(&dir_fd, &subject()).unwrap().unwrap();
         for chunk in [7, 8, u64::MAX] {
             files.write(chunk, 0, b"", (chunk, [1; CHECKSUM_BYTES])).unwrap();
         }
         let end = files.map.metadata().unwrap().len();
         files.map.write_all_at(&[1; 5], end).unwrap();
         drop(files);
-        let (files, entries) = Files::resume(&folder, &subject()).unwrap().unwrap();
+        let (files, entries) = Files::resume(&dir_fd, &subject()).unwrap().unwrap();
         assert_eq!(entries, [(7, [1; CHECKSUM_BYTES])]);
         // The next entry goes over the torn one.
         files.write(3, 0, b"", (3, [2; CHECKSUM_BYTES])).unwrap();
         drop(files);
-        let (_, entries) = Files::resume(&folder, &subject()).unwrap().unwrap();
+        let (_, entries) = Files::resume(&dir_fd, &subject()).unwrap().unwrap();
         assert_eq!(entries.len(), 2);
     }
 }

@@ -8,10 +8,10 @@ use base::RemotePath;
 use super::chunks::chunk_range;
 use super::files::{self, Names, Subject};
 use super::{Inner, Partial};
-use crate::known::SourceId;
+use crate::in_flight::InFlight;
+use crate::metadata::SourceId;
 use crate::object::chunk_count;
 use crate::store::shared::Shared;
-use crate::under_way::UnderWay;
 
 /// The partial contents of this process.
 #[derive(Default)]
@@ -45,9 +45,9 @@ impl Registry {
 
 impl Shared {
     /// The number of reads of this subject's content that are under way in this process.
-    pub(crate) fn under_way(&self, subject: &Subject) -> Option<UnderWay> {
+    pub(crate) fn in_flight(&self, subject: &Subject) -> Option<InFlight> {
         let known = self.partials.lock().get(&subject.key()).and_then(Weak::upgrade)?;
-        Some(known.under_way.clone())
+        Some(known.in_flight.clone())
     }
 
     /// Notes that this process begins the content, if it has several chunks. Whether it had not
@@ -99,10 +99,10 @@ impl Shared {
             self.partials.lock().values().filter_map(Weak::upgrade).collect();
         let mut found: Vec<Subject> = known.iter().map(|it| it.subject.clone()).collect();
         drop(known);
-        let places = self.places();
-        for (name, _) in places.partial.names().unwrap_or_default() {
+        let layout = self.layout();
+        for (name, _) in layout.partial.names().unwrap_or_default() {
             if name.ends_with(b".map")
-                && let Ok((map, _)) = places.partial.read_only(&name)
+                && let Ok((map, _)) = layout.partial.read_only(&name)
                 && let Ok(Some(subject)) = files::subject_of(&map)
             {
                 found.push(subject);
@@ -116,7 +116,7 @@ impl Shared {
     /// Bytes that an unfinished fetch has left on the disk, or has there now.
     pub(crate) fn partial_bytes(&self, subject: &Subject) -> u64 {
         let names = Names::of(&subject.key());
-        let Ok((map, _)) = self.places().partial.read_only(&names.map) else { return 0 };
+        let Ok((map, _)) = self.layout().partial.read_only(&names.map) else { return 0 };
         let Ok(Some((known, entries))) = files::read_map(&map) else { return 0 };
         if known != *subject {
             return 0;

@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use base::RemotePath;
 
-use super::places::Places;
+use super::layout::Layout;
 use super::scan::{self, What};
 use super::shared::Shared;
 use crate::digest::Digest;
 use crate::index::record::Record;
-use crate::known::{KnownFile, SourceId};
+use crate::metadata::{KnownFile, SourceId};
 use crate::object::about::Origin;
 use crate::partial::chunks::chunk_range;
 use crate::partial::files;
 
 /// A file that had a content.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FileLocation {
     /// The source.
     pub source: SourceId,
     /// The path in it.
@@ -26,7 +26,7 @@ pub struct Place {
 
 /// A content in the store.
 #[derive(Clone, Debug)]
-pub struct Listed {
+pub struct ContentInfo {
     /// Its digest; `None` for one that is not whole.
     pub digest: Option<Digest>,
     /// Its length.
@@ -34,14 +34,14 @@ pub struct Listed {
     /// Bytes of it that are here.
     pub present_bytes: u64,
     /// Files that have or had it; not all of those that had it if there are many.
-    pub places: Vec<Place>,
+    pub files: Vec<FileLocation>,
     /// When it was last used, to the hour; seconds since 1970.
     pub used_secs: i64,
 }
 
 /// What a verification found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifyReport {
     /// Whole contents that are as they were written.
     pub good: u64,
     /// Their bytes.
@@ -58,7 +58,7 @@ pub struct Verified {
     pub damaged_directories: u64,
 }
 
-impl Verified {
+impl VerifyReport {
     /// Whether nothing was damaged.
     #[must_use]
     pub fn is_clean(&self) -> bool {
@@ -68,36 +68,37 @@ impl Verified {
 
 impl Shared {
     /// All contents.
-    pub(super) fn contents(&self) -> Vec<Listed> {
-        let places = self.places();
-        let items = scan::all(&places);
+    pub(super) fn contents(&self) -> Vec<ContentInfo> {
+        let layout = self.layout();
+        let items = scan::all(&layout);
         let mut recorded = self.recorded(&items);
         let mut listed = |item: scan::Item| match item.what {
             What::Object(digest, size) => {
                 let origins = self.about(&digest).map_or(Vec::new(), |about| about.origins);
-                let mut all: Vec<Place> = origins.into_iter().map(Place::from).collect();
+                let mut all: Vec<FileLocation> =
+                    origins.into_iter().map(FileLocation::from).collect();
                 // What a content itself remembers may not be written yet, by another process.
                 for place in recorded.remove(&digest).unwrap_or_default() {
                     if !all.contains(&place) {
                         all.push(place);
                     }
                 }
-                Some(Listed {
+                Some(ContentInfo {
                     digest: Some(digest),
                     size_bytes: size,
                     present_bytes: size,
-                    places: all,
+                    files: all,
                     used_secs: item.used_secs,
                 })
             }
             What::Partial(key) => {
-                let (map, _) = places.partial.read_only(&files::Names::of(&key).map).ok()?;
+                let (map, _) = layout.partial.read_only(&files::Names::of(&key).map).ok()?;
                 let (subject, _) = files::read_map(&map).ok()??;
-                Some(Listed {
+                Some(ContentInfo {
                     digest: None,
                     size_bytes: subject.validator.size,
                     present_bytes: self.partial_bytes(&subject),
-                    places: vec![Place { source: subject.source, path: subject.path }],
+                    files: vec![FileLocation { source: subject.source, path: subject.path }],
                     used_secs: item.used_secs,
                 })
             }
@@ -107,40 +108,40 @@ impl Shared {
     }
 
     /// The files that are recorded to have a content.
-    fn recorded(&self, items: &[scan::Item]) -> HashMap<Digest, Vec<Place>> {
-        let mut recorded: HashMap<Digest, Vec<Place>> = HashMap::new();
+    fn recorded(&self, items: &[scan::Item]) -> HashMap<Digest, Vec<FileLocation>> {
+        let mut recorded: HashMap<Digest, Vec<FileLocation>> = HashMap::new();
         for item in items {
             let What::Records(source, dir) = &item.what else { continue };
             for (path, digest) in self.contents_in(source, dir, |_| true) {
-                recorded.entry(digest).or_default().push(Place { source: *source, path });
+                recorded.entry(digest).or_default().push(FileLocation { source: *source, path });
             }
         }
         recorded
     }
 
     /// Reads everything and compares it; `progress` hears how many bytes each item had.
-    pub(super) fn verify_all(self: &Arc<Shared>, mut progress: impl FnMut(u64)) -> Verified {
-        let places = self.places();
-        let mut verified = Verified::default();
-        for item in scan::all(&places) {
+    pub(super) fn verify_all(self: &Arc<Shared>, mut progress: impl FnMut(u64)) -> VerifyReport {
+        let layout = self.layout();
+        let mut report = VerifyReport::default();
+        for item in scan::all(&layout) {
             match item.what {
                 What::Object(digest, size) => match self.verify_object(&digest) {
                     Some(true) => {
-                        verified.good += 1;
-                        verified.good_bytes += size;
+                        report.good += 1;
+                        report.good_bytes += size;
                     }
-                    Some(false) => verified.damaged += 1,
+                    Some(false) => report.damaged += 1,
                     None => {}
                 },
-                What::Partial(key) => verify_partial(&places, &key, &mut verified),
+                What::Partial(key) => verify_partial(&layout, &key, &mut report),
                 What::Records(source, path) => match self.verify_records(&source, &path) {
-                    true => verified.directories += 1,
-                    false => verified.damaged_directories += 1,
+                    true => report.directories += 1,
+                    false => report.damaged_directories += 1,
                 },
             }
             progress(item.bytes);
         }
-        verified
+        report
     }
 
     /// Compares a content with its name, and its chunks with their checksums. `None` when it went
@@ -151,15 +152,15 @@ impl Shared {
             return self.object_bytes(digest).is_none().then_some(false);
         };
         let mut hasher = blake3::Hasher::new();
-        let verified = object.verify_with(|bytes| {
+        let report = object.verify_with(|bytes| {
             hasher.update(bytes);
         });
-        if verified.is_err() {
+        if report.is_err() {
             return Some(false);
         }
         let same = hasher.finalize().as_bytes() == digest.as_bytes();
         if !same {
-            self.throw_object_away(digest, None);
+            self.remove_object(digest, None);
             self.damaged("content");
         }
         Some(same)
@@ -176,7 +177,7 @@ impl Shared {
     /// not in it; they are asked for when they are needed.
     pub(super) fn rebuild_index(self: &Arc<Shared>) -> u64 {
         let mut objects = Vec::new();
-        scan::objects(&self.places(), &mut objects);
+        scan::objects(&self.layout(), &mut objects);
         let mut latest: HashMap<(SourceId, RemotePath), KnownFile> = HashMap::new();
         for item in objects {
             let What::Object(digest, _) = item.what else { continue };
@@ -196,31 +197,31 @@ impl Shared {
     }
 }
 
-impl From<Origin> for Place {
-    fn from(origin: Origin) -> Place {
-        Place { source: origin.source, path: origin.path }
+impl From<Origin> for FileLocation {
+    fn from(origin: Origin) -> FileLocation {
+        FileLocation { source: origin.source, path: origin.path }
     }
 }
 
-fn verify_partial(places: &Places, key: &[u8; 32], verified: &mut Verified) {
+fn verify_partial(layout: &Layout, key: &[u8; 32], report: &mut VerifyReport) {
     let names = files::Names::of(key);
-    let opened = places
+    let opened = layout
         .partial
         .read_only(&names.data)
-        .and_then(|(data, _)| Ok((data, places.partial.read_only(&names.map)?.0)));
+        .and_then(|(data, _)| Ok((data, layout.partial.read_only(&names.map)?.0)));
     let Ok((data, map)) = opened else { return };
     let Ok(Some((subject, entries))) = files::read_map(&map) else {
-        verified.damaged_chunks += 1;
+        report.damaged_chunks += 1;
         return;
     };
     for (chunk, sum) in entries.into_iter().collect::<HashMap<_, _>>() {
         let range = chunk_range(chunk, subject.validator.size);
         let len = (range.end - range.start) as usize;
-        let bytes = crate::folder::read_exact_at(&data, range.start, len).ok().flatten();
+        let bytes = crate::dir_fd::read_exact_at(&data, range.start, len).ok().flatten();
         if bytes.is_some_and(|bytes| crate::codec::checksum_at(&bytes, chunk) == sum) {
-            verified.good_chunks += 1;
+            report.good_chunks += 1;
         } else {
-            verified.damaged_chunks += 1;
+            report.damaged_chunks += 1;
         }
     }
 }

@@ -7,11 +7,11 @@ use std::io;
 
 use base::RemotePath;
 
-use super::places::Places;
+use super::layout::Layout;
 use crate::codec::{Reader, Writer};
 use crate::digest::Digest;
-use crate::folder::read_exact_at;
-use crate::known::SourceId;
+use crate::dir_fd::read_exact_at;
+use crate::metadata::SourceId;
 
 const MAGIC: &[u8; 8] = b"sshoalN1";
 
@@ -65,29 +65,29 @@ impl Pin {
     }
 }
 
-pub(super) fn add(places: &Places, pin: &Pin) -> io::Result<()> {
-    places.put(&places.pins, pin.name().as_bytes(), &pin.encode())
+pub(super) fn add(layout: &Layout, pin: &Pin) -> io::Result<()> {
+    layout.put(&layout.pins, pin.name().as_bytes(), &pin.encode())
 }
 
 /// Whether there was such a pin.
-pub(super) fn remove(places: &Places, pin: &Pin) -> io::Result<bool> {
-    match places.pins.unlink(pin.name().as_bytes()) {
+pub(super) fn remove(layout: &Layout, pin: &Pin) -> io::Result<bool> {
+    match layout.pins.unlink(pin.name().as_bytes()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-pub(super) fn all(places: &Places) -> Vec<Pin> {
-    let names = places.pins.names().unwrap_or_default();
+pub(super) fn all(layout: &Layout) -> Vec<Pin> {
+    let names = layout.pins.names().unwrap_or_default();
     let mut pins: Vec<Pin> =
-        names.into_iter().filter_map(|(name, _)| read(places, &name)).collect();
+        names.into_iter().filter_map(|(name, _)| read(layout, &name)).collect();
     pins.sort();
     pins
 }
 
-fn read(places: &Places, name: &[u8]) -> Option<Pin> {
-    let (file, stat) = places.pins.read_only(name).ok()?;
+fn read(layout: &Layout, name: &[u8]) -> Option<Pin> {
+    let (file, stat) = layout.pins.read_only(name).ok()?;
     let len = stat.st_size as u64;
     if len > MAX_BYTES {
         return None;

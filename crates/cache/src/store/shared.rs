@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use rustix::fs::StatVfs;
 
-use super::later::Later;
-use super::places::Places;
-use super::room::{self, Bounds, Health, Left, Usage};
+use super::deferred::DeferredWork;
+use super::layout::Layout;
+use super::quota::{self, Bounds, FreeSpace, Health, Usage};
 use super::{StoreConfig, StoreError};
 use crate::index::Memory;
 use crate::object::{KnownDigests, Verified};
@@ -21,7 +21,7 @@ use crate::partial::Registry;
 
 /// Room that a process reserves beyond what it needs, so that it does not lock the file `usage` for
 /// each small file; at most 1/64 of the store. What a killed process had is found by the next scan.
-const STOCK_BYTES: u64 = 1 << 20;
+const RESERVE_AHEAD_BYTES: u64 = 1 << 20;
 
 /// Events of this process, counted.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ pub(crate) struct Counters {
     /// Fetches of contents that are larger than what is kept.
     pub(crate) too_large: AtomicU64,
     /// Bytes that wait in memory until their chunk is whole, of all partial contents.
-    pub(crate) waiting_bytes: AtomicU64,
+    pub(crate) fragment_bytes: AtomicU64,
     /// Bytes of small contents that open objects keep in memory.
     pub(crate) held_bytes: AtomicU64,
     /// Bytes that checksums of blocks take in memory.
@@ -52,11 +52,11 @@ impl Counters {
 
 /// How often room is taken from the stock until the disk is looked at again: others write to it,
 /// and files take more than their bytes.
-const STOCK_USES: u32 = 16;
+const RESERVATION_USES: u32 = 16;
 
 /// Room that is reserved for what this process writes next.
 #[derive(Default)]
-struct Stock {
+struct Reservation {
     bytes: u64,
     uses: u32,
 }
@@ -73,23 +73,23 @@ pub(crate) struct Shared {
     pub(crate) known_digests: KnownDigests,
     pub(crate) verified: Verified,
     pub(crate) partials: Registry,
-    pub(crate) later: Later,
+    pub(crate) deferred: DeferredWork,
     /// The housekeeping is at work, in this process.
     pub(crate) housekeeping: AtomicBool,
     /// When it may begin again, after it has found nothing to do.
-    pub(crate) resting: Mutex<Option<Instant>>,
-    places: Mutex<Arc<Places>>,
+    pub(crate) paused_until: Mutex<Option<Instant>>,
+    layout: Mutex<Arc<Layout>>,
     usage: Mutex<Option<File>>,
     /// What the bounds allow, as it was when room was last reserved.
     limit_bytes: AtomicU64,
-    stock: Mutex<Stock>,
+    reservation: Mutex<Reservation>,
 }
 
 impl Shared {
     pub(crate) fn open(config: StoreConfig) -> Result<Shared, StoreError> {
-        let places = Places::open(&config.dir)?;
+        let layout = Layout::open(&config.dir)?;
         let bounds = Bounds::new(config.size_bytes, config.free_bytes);
-        let limit_bytes = places.disk().map_or(0, |disk| bounds.size_bytes(&disk));
+        let limit_bytes = layout.disk().map_or(0, |disk| bounds.size_bytes(&disk));
         Ok(Shared {
             digests: config.digests || config.aliases,
             aliases: config.aliases,
@@ -100,20 +100,20 @@ impl Shared {
             known_digests: KnownDigests::default(),
             verified: Verified::default(),
             partials: Registry::default(),
-            later: Later::default(),
+            deferred: DeferredWork::default(),
             housekeeping: AtomicBool::new(false),
-            resting: Mutex::new(None),
-            places: Mutex::new(Arc::new(places)),
+            paused_until: Mutex::new(None),
+            layout: Mutex::new(Arc::new(layout)),
             usage: Mutex::new(None),
             limit_bytes: AtomicU64::new(limit_bytes),
-            stock: Mutex::default(),
+            reservation: Mutex::default(),
             dir: config.dir,
         })
     }
 
     /// The directories as they are open now.
-    pub(crate) fn places(&self) -> Arc<Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn layout(&self) -> Arc<Layout> {
+        self.layout.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether something may be written, with no room reserved for it: records, mostly. After a
@@ -130,12 +130,12 @@ impl Shared {
     }
 
     fn reopen(&self) {
-        if !self.places().is_gone() {
+        if !self.layout().is_gone() {
             return;
         }
-        match Places::open(&self.dir) {
-            Ok(places) => {
-                *self.places.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(places);
+        match Layout::open(&self.dir) {
+            Ok(layout) => {
+                *self.layout.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(layout);
                 *self.usage_file() = None;
             }
             Err(error) => self.health.failed("opening it", &std::io::Error::other(error)),
@@ -150,7 +150,7 @@ impl Shared {
     pub(crate) fn change_usage(&self, change: impl FnOnce(Usage) -> Usage) -> Option<Usage> {
         let mut file = self.usage_file();
         if file.is_none() {
-            match self.places().root.ensure(b"usage") {
+            match self.layout().root.ensure(b"usage") {
                 Ok((opened, _)) => *file = Some(opened),
                 Err(error) => {
                     drop(file);
@@ -159,7 +159,7 @@ impl Shared {
                 }
             }
         }
-        match room::change(file.as_ref()?, change) {
+        match quota::change(file.as_ref()?, change) {
             Ok(usage) => usage,
             Err(error) => {
                 drop(file);
@@ -180,25 +180,27 @@ impl Shared {
         if !self.may_write() {
             return false;
         }
-        let mut stock = self.stock();
-        if stock.bytes >= bytes && stock.uses < STOCK_USES {
+        let mut reservation = self.reservation();
+        if reservation.bytes >= bytes && reservation.uses < RESERVATION_USES {
             // The disk had room for all of it a moment ago.
-            stock.bytes -= bytes;
-            stock.uses += 1;
+            reservation.bytes -= bytes;
+            reservation.uses += 1;
             return true;
         }
-        let Ok(disk) = self.places().disk() else { return false };
-        stock.uses = 0;
-        if stock.bytes >= bytes && Left::on(&disk).fits(bytes, self.bounds.free_bytes(&disk)) {
-            stock.bytes -= bytes;
+        let Ok(disk) = self.layout().disk() else { return false };
+        reservation.uses = 0;
+        if reservation.bytes >= bytes
+            && FreeSpace::on(&disk).fits(bytes, self.bounds.free_bytes(&disk))
+        {
+            reservation.bytes -= bytes;
             return true;
         }
-        let step = STOCK_BYTES.min(self.limit_bytes.load(Ordering::Relaxed) / 64);
+        let step = RESERVE_AHEAD_BYTES.min(self.limit_bytes.load(Ordering::Relaxed) / 64);
         let (mut fits, mut near) = self.reserve_in_file(&disk, bytes + step);
         if fits {
-            stock.bytes += step;
+            reservation.bytes += step;
         }
-        drop(stock);
+        drop(reservation);
         if !fits {
             (fits, near) = self.reserve_in_file(&disk, bytes);
         }
@@ -210,16 +212,16 @@ impl Shared {
 
     /// As [`Shared::reserve`], for a little that is worth no clean-up.
     pub(crate) fn reserve_quietly(&self, bytes: u64) -> bool {
-        let Ok(disk) = self.places().disk() else { return false };
-        if !Left::on(&disk).fits(bytes, self.bounds.free_bytes(&disk)) {
+        let Ok(disk) = self.layout().disk() else { return false };
+        if !FreeSpace::on(&disk).fits(bytes, self.bounds.free_bytes(&disk)) {
             return false;
         }
-        let mut stock = self.stock();
-        if stock.bytes >= bytes {
-            stock.bytes -= bytes;
+        let mut reservation = self.reservation();
+        if reservation.bytes >= bytes {
+            reservation.bytes -= bytes;
             return true;
         }
-        drop(stock);
+        drop(reservation);
         self.reserve_in_file(&disk, bytes).0
     }
 
@@ -227,7 +229,7 @@ impl Shared {
     fn reserve_in_file(&self, disk: &StatVfs, bytes: u64) -> (bool, bool) {
         let limit = self.bounds.size_bytes(disk);
         self.limit_bytes.store(limit, Ordering::Relaxed);
-        let fits_disk = Left::on(disk).fits(bytes, self.bounds.free_bytes(disk));
+        let fits_disk = FreeSpace::on(disk).fits(bytes, self.bounds.free_bytes(disk));
         let mut fits_limit = false;
         let usage = self.change_usage(|usage| {
             fits_limit = usage.bytes.saturating_add(bytes) <= limit;
@@ -238,18 +240,18 @@ impl Shared {
         (fits_limit && fits_disk, near || !fits_disk)
     }
 
-    fn stock(&self) -> MutexGuard<'_, Stock> {
-        self.stock.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reservation(&self) -> MutexGuard<'_, Reservation> {
+        self.reservation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes of room that were reserved, and not asked for yet.
     pub(crate) fn unused_bytes(&self) -> u64 {
-        self.stock().bytes
+        self.reservation().bytes
     }
 
     /// Gives back the room that nobody has asked for yet.
-    pub(crate) fn release_stock(&self) {
-        let bytes = std::mem::take(&mut *self.stock()).bytes;
+    pub(crate) fn release_reservation(&self) {
+        let bytes = std::mem::take(&mut *self.reservation()).bytes;
         if bytes > 0 {
             self.release(bytes);
         }
@@ -294,6 +296,6 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.write_notes();
-        self.release_stock();
+        self.release_reservation();
     }
 }

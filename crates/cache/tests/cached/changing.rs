@@ -44,7 +44,7 @@ async fn a_content_that_is_being_fetched_ends_with_a_change() {
     let cached = stage.mount(Mode::CloseToOpen);
     let reader = cached.open(&path("f"), READ).await.unwrap().fh;
     cached.read(reader, 0, 500_000).await.unwrap();
-    cached.settled().await;
+    cached.wait_idle().await;
     let writer = cached.open(&path("f"), WRITE).await.unwrap().fh;
     cached.write(writer, 0, Bytes::from(pattern(2, 700_000))).await.unwrap();
     cached.close(writer);
@@ -194,7 +194,7 @@ async fn nothing_stays_open() {
     let exclusive = OpenFlags { create: Create::Exclusive(0o644), ..WRITE };
     assert_eq!(cached.open(&path("f"), exclusive).await.err(), Some(Errno::EEXIST));
     assert_eq!(read(&cached, "f").await.unwrap(), b"a new file");
-    cached.settled().await;
+    cached.wait_idle().await;
     assert_eq!(stage.memory.open_handles(), 0);
 }
 
@@ -212,7 +212,7 @@ async fn parts_below_a_renamed_directory_are_not_continued() {
     let fh = cached.open(&path("d/f"), READ).await.unwrap().fh;
     cached.read(fh, 0, PIECE as u32).await.unwrap();
     cached.close(fh);
-    cached.settled().await;
+    cached.wait_idle().await;
     assert!(cached.presence(&path("d/f")).await.unwrap().present > 0, "a part is here");
     cached.rename(&path("d"), &path("gone"), RenameMode::Replace).await.unwrap();
     cached.rename(&path("e"), &path("d"), RenameMode::Replace).await.unwrap();

@@ -32,9 +32,9 @@ async fn an_open_of_what_is_here_is_one_question() {
 async fn a_lively_file_is_opened_at_the_server() {
     let stage = Stage::new();
     stage.put("log", "one");
-    let lively = || CachedConfig { lively: Duration::MAX, ..stage.config() };
-    keep(&stage.mount_with(lively()), "log").await;
-    let cached = stage.mount_with(lively());
+    let recently_changed = || CachedConfig { recent_change: Duration::MAX, ..stage.config() };
+    keep(&stage.mount_with(recently_changed()), "log").await;
+    let cached = stage.mount_with(recently_changed());
     stage.asked();
     let opened = cached.open(&path("log"), OpenFlags::existing(Access::Read)).await.unwrap();
     assert_eq!(cached.read(opened.fh, 0, 100).await.unwrap().to_vec(), b"one");
@@ -59,7 +59,7 @@ async fn what_has_changed_is_fetched_again() {
     stage.put("f", "NEW CONTENT");
     stage.memory.set_mtime("f", LONG_AGO + 1);
     assert_eq!(read(&cached, "f").await.unwrap(), b"NEW CONTENT");
-    cached.settled().await;
+    cached.wait_idle().await;
     assert_eq!(read(&cached, "f").await.unwrap(), b"NEW CONTENT");
 }
 
@@ -104,8 +104,8 @@ async fn what_changed_just_now_is_not_trusted() {
     assert_eq!(keep(&cached, "f").await, b"other");
     assert_eq!(cached.status().completed, 1);
     stage.asked();
-    let lively = Duration::ZERO;
-    let cached = stage.mount_with(CachedConfig { lively, ..stage.config() });
+    let recent_change = Duration::ZERO;
+    let cached = stage.mount_with(CachedConfig { recent_change, ..stage.config() });
     assert_eq!(read(&cached, "f").await.unwrap(), b"other");
     assert_eq!(stage.asked(), 1);
 }

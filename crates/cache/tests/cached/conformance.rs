@@ -13,7 +13,7 @@ use super::stage::open_store;
 /// taken from the store as soon as that can be.
 fn eager(mode: Mode) -> CachedConfig {
     let zero = std::time::Duration::ZERO;
-    CachedConfig { mode, lively: zero, ..CachedConfig::new(SourceId::new(b"conformance")) }
+    CachedConfig { mode, recent_change: zero, ..CachedConfig::new(SourceId::new(b"conformance")) }
 }
 
 fn ground_with(memory: Arc<MemRemote>, config: CachedConfig) -> Ground {

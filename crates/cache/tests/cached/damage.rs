@@ -58,7 +58,7 @@ async fn a_damaged_content_is_repaired() {
     let cached = stage.mount(Mode::CloseToOpen);
     for (name, content) in &contents {
         assert!(read(&cached, name).await.unwrap() == *content, "{name}");
-        cached.settled().await;
+        cached.wait_idle().await;
     }
     assert!(cached.status().read_there_bytes > 0);
     let cached = stage.mount(Mode::CloseToOpen);

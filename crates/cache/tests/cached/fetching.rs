@@ -61,7 +61,7 @@ async fn parts_of_two_mounts_are_not_put_together() {
     let opened = cached.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
     cached.read(opened.fh, 0, 1 << 20).await.unwrap();
     cached.close(opened.fh);
-    cached.settled().await;
+    cached.wait_idle().await;
     assert!(cached.presence(&path("f")).await.unwrap().present >= 1 << 20);
     drop(cached);
     let mtime = stage.memory.lstat(&path("f")).await.unwrap().mtime;
@@ -86,7 +86,7 @@ async fn parts_make_a_whole() {
         let data = cached.read(opened.fh, from as u64, 500_000).await.unwrap().to_vec();
         assert!(data == content[from..from + 500_000]);
         cached.close(opened.fh);
-        cached.settled().await;
+        cached.wait_idle().await;
     }
     let cached = stage.mount(Mode::Immutable);
     let present = cached.presence(&path("f")).await.unwrap();
@@ -148,7 +148,7 @@ async fn a_fetch_that_fails_leaves_nothing_wrong() {
         let cached = stage.mount(Mode::CloseToOpen);
         stage.faulty.fail(Which::Any, nth, Errno::EIO);
         let first = read(&cached, "f").await;
-        cached.settled().await;
+        cached.wait_idle().await;
         assert!(first.is_err() || first.unwrap() == content);
         assert!(stage.faulty.not_reached() > 0 || nth <= 8);
         assert!(keep(&cached, "f").await == content);
@@ -204,7 +204,7 @@ async fn the_end_of_a_mount_puts_everything_away() {
     assert!(read(&cached, "small").await.unwrap() == small);
     let opened = cached.open(&path("large"), OpenFlags::existing(Access::Read)).await.unwrap();
     read_range(&cached, opened.fh, 0..512 << 10).await;
-    cached.put_away().await;
+    cached.shutdown().await;
     let another = stage.mount(Mode::CloseToOpen);
     assert_eq!(another.presence(&path("large")).await.unwrap().present, 512 << 10);
     assert!(another.presence(&path("small")).await.unwrap().whole);
@@ -221,12 +221,12 @@ async fn the_end_of_a_mount_does_not_wait_for_a_silent_server() {
     stage.put("large", pattern(2, 1 << 20));
     let cached = stage.mount(Mode::CloseToOpen);
     assert!(read(&cached, "small").await.unwrap() == small);
-    cached.settled().await;
+    cached.wait_idle().await;
     let opened = cached.open(&path("large"), OpenFlags::existing(Access::Read)).await.unwrap();
     read_range(&cached, opened.fh, 0..512 << 10).await;
     let _gate = stage.faulty.hold(Call::Fstat, 1);
     let began = tokio::time::Instant::now();
-    cached.put_away().await;
+    cached.shutdown().await;
     assert!(began.elapsed() < std::time::Duration::from_secs(10));
     assert!(note_of(&stage, &small).exists());
 }

@@ -191,7 +191,7 @@ async fn what_is_changed_here_is_not_undone_by_what_another_mount_has_seen() {
     other.mkdir(&path("d/new"), 0o755).await.unwrap();
     other.unlink(&path("d/old")).await.unwrap();
     // Whatever of its listing waits is recorded by now.
-    one.settled().await;
+    one.wait_idle().await;
     assert!(other.lstat(&path("d/new")).await.unwrap().is_dir());
     assert_eq!(size(&other, "d/old").await, Err(Errno::ENOENT));
     assert_eq!(list(&other, "d").await.unwrap(), ["kept", "new"]);

@@ -309,14 +309,14 @@ async fn check(steps: &[Step], config: &CachedConfig) -> std::result::Result<u64
                 (op, got, expected)
             }
             Step::Settle => {
-                one.cached.settled().await;
-                other.cached.settled().await;
+                one.cached.wait_idle().await;
+                other.cached.wait_idle().await;
                 continue;
             }
             Step::Remount => {
                 one.close(&plain);
                 // As a mount ends: what it still wrote would be what its successor has changed.
-                one.cached.put_away().await;
+                one.cached.shutdown().await;
                 one = mount();
                 continue;
             }
@@ -340,10 +340,10 @@ async fn check(steps: &[Step], config: &CachedConfig) -> std::result::Result<u64
                 prop_assert_eq!(got, expected, "in the end: {:?}", op);
             }
         }
-        party.cached.settled().await;
+        party.cached.wait_idle().await;
     }
     for party in [&one, &other] {
-        party.cached.settled().await;
+        party.cached.wait_idle().await;
     }
     // What nobody waits for is closed by whoever confirms: of a mount that has ended, perhaps by a
     // thread that stands back.
@@ -386,7 +386,7 @@ fn run(alone: bool, config: &CachedConfig) {
     let (hits, checked) = (hits.into_inner(), checked.into_inner());
     assert!(checked >= u64::from(lists), "{checked} lists");
     println!("{checked} lists of steps, {hits} opens from the store");
-    let some = config.lively > std::time::Duration::from_secs(1 << 30);
+    let some = config.recent_change > std::time::Duration::from_secs(1 << 30);
     assert!(some || hits > 100, "the store was hardly asked: {hits}");
 }
 
@@ -401,7 +401,7 @@ fn two_mounts_show_what_there_is() {
 
 #[test]
 fn two_mounts_show_what_there_is_of_lively_files() {
-    run(false, &CachedConfig { lively: std::time::Duration::MAX, ..config(Mode::CloseToOpen) });
+    run(false, &CachedConfig { recent_change: std::time::Duration::MAX, ..config(Mode::CloseToOpen) });
 }
 
 #[test]

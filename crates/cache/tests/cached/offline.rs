@@ -136,7 +136,7 @@ async fn a_part_is_shown_as_far_as_it_is_here() {
     let opened = cached.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
     cached.read(opened.fh, 0, 1 << 20).await.unwrap();
     cached.close(opened.fh);
-    cached.settled().await;
+    cached.wait_idle().await;
     let cached = stage.mount_with(CachedConfig { offline: true, ..stage.config() });
     stage.asked();
     let opened = cached.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
@@ -162,7 +162,7 @@ async fn what_is_there_again_is_not_absent() {
     assert_eq!(list(&cached, "d").await.unwrap(), ["y"]);
     stage.memory.rename(&path("d/y"), &path("d/x"), RenameMode::Replace).await.unwrap();
     assert_eq!(size(&cached, "d/x").await, Ok(1));
-    cached.settled().await;
+    cached.wait_idle().await;
     stage.faulty.cut();
     assert_eq!(size(&cached, "d/x").await, Ok(1));
     assert_eq!(read(&cached, "d/x").await.unwrap(), b"x");

@@ -96,7 +96,7 @@ pub(crate) async fn read(remote: &Arc<Cached>, at: &str) -> Result<Vec<u8>> {
 /// Reads all of a file, and waits until it is kept.
 pub(crate) async fn keep(remote: &Arc<Cached>, at: &str) -> Vec<u8> {
     let content = read(remote, at).await.expect("it can be read");
-    remote.settled().await;
+    remote.wait_idle().await;
     content
 }
 

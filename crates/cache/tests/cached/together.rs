@@ -150,7 +150,7 @@ impl Program {
                     self.rename(name, to).await;
                 }
                 15 => self.remove(name).await,
-                16..=18 => self.cached.settled().await,
+                16..=18 => self.cached.wait_idle().await,
                 _ => drop(store.gc()),
             }
         }
@@ -214,10 +214,10 @@ async fn play(seed: u64) -> (u64, usize) {
     play.run(|_| looked.look()).await;
     let hits = mounts.iter().map(|mount| mount.status().hits).sum();
     for mount in mounts {
-        mount.settled().await;
+        mount.wait_idle().await;
     }
-    let verified = shared.verify(|_| {});
-    assert!(verified.is_clean(), "seed {seed}: {verified:?}");
+    let report = shared.verify(|_| {});
+    assert!(report.is_clean(), "seed {seed}: {report:?}");
     (hits, assert_kept_whole(&history, shared, &stage.config()).await)
 }
 

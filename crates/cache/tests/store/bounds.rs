@@ -72,8 +72,8 @@ fn what_was_used_longest_ago_goes_and_what_is_pinned_stays() {
     let used = world::settled_bytes(&store);
     drop(store);
     let store = bounded(dir.path(), used / 2);
-    let cleaned = world::settled_bytes(&store);
-    assert!(cleaned <= used / 2, "{cleaned} of {used}");
+    let report = world::settled_bytes(&store);
+    assert!(report <= used / 2, "{report} of {used}");
     let held = |file| store.object_bytes(&cache::Digest::of(&world::content(file, 1))).is_some();
     for file in (0..60).filter(|file| file % world::DIRS == 3).chain([1, 2]) {
         assert!(held(file), "file {file} is pinned, or was used");
@@ -102,7 +102,7 @@ fn a_fetch_that_somebody_is_at_stays_and_an_abandoned_one_goes() {
     world::settled_bytes(&tiny);
     let left = tiny.list();
     assert_eq!(left.len(), 1);
-    assert_eq!(left[0].places[0].path, world::path(0));
+    assert_eq!(left[0].files[0].path, world::path(0));
     assert_eq!(busy.present_bytes(), cache::CHUNK_BYTES);
 }
 

@@ -45,7 +45,7 @@ fn equal_contents_are_kept_once() {
     assert!(after < before + 20_000, "{before} became {after}");
     let listed = store.list();
     assert_eq!(listed.len(), 1);
-    assert_eq!(listed[0].places.len(), 2);
+    assert_eq!(listed[0].files.len(), 2);
 }
 
 #[test]

@@ -360,8 +360,8 @@ fn a_verification_finds_what_nobody_has_read() {
         flipped[bytes.len().min(2000) / 2] ^= 4;
         std::fs::write(path, &flipped).unwrap();
         let store = open(dir.path());
-        let verified = store.verify(|_| {});
-        assert!(!verified.is_clean(), "{name}");
+        let report = store.verify(|_| {});
+        assert!(!report.is_clean(), "{name}");
         image.restore();
     }
 }

@@ -99,7 +99,7 @@ fn a_disk_that_others_have_filled_turns_writing_off() {
     assert_eq!(warnings.load(Ordering::Relaxed), 1);
     drop(ballast);
     std::fs::remove_file(dir().join("ballast")).unwrap();
-    assert!(world::put(&world::open(&dir()), 2, 1).is_some(), "there is room again");
+    assert!(world::put(&world::open(&dir()), 2, 1).is_some(), "there is space again");
 }
 
 #[test]

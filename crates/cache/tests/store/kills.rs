@@ -50,7 +50,7 @@ fn a_store_survives_kills_at_any_moment() {
 /// How many contents have a table of their blocks.
 fn tables_in(objects: &Path) -> u64 {
     let folders = std::fs::read_dir(objects).unwrap().flatten();
-    let names = folders.flat_map(|folder| std::fs::read_dir(folder.path()).into_iter().flatten());
+    let names = folders.flat_map(|dir_fd| std::fs::read_dir(dir_fd.path()).into_iter().flatten());
     names.flatten().filter(|entry| entry.path().extension() == Some("blocks".as_ref())).count()
         as u64
 }

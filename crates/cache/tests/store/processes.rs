@@ -137,18 +137,18 @@ fn processes_share_a_store_while_it_is_cleaned_and_cleared() {
     let children: Vec<_> = (2..4).map(|seed| start(dir.path(), seed, time)).collect();
     let store = open(dir.path());
     let end = Instant::now() + time;
-    let mut cleaned = 0;
+    let mut report = 0;
     while Instant::now() < end {
-        cleaned += u64::from(store.gc().removed > 0);
+        report += u64::from(store.gc().removed > 0);
         check_all(&store);
-        if cleaned % 50 == 49 {
+        if report % 50 == 49 {
             store.clear().unwrap();
         }
     }
     children.into_iter().for_each(end_of);
     assert_eq!(store.status().damaged, 0);
-    let verified = store.verify(|_| {});
-    assert!(verified.is_clean(), "{verified:?}");
+    let report = store.verify(|_| {});
+    assert!(report.is_clean(), "{report:?}");
     assert!(world::settled_bytes(&store) <= LIMIT_BYTES);
 }
 

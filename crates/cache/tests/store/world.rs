@@ -221,8 +221,8 @@ pub(crate) fn is_big() -> bool {
 /// Cleans up, after whoever is at it has finished, and tells what the store takes.
 pub(crate) fn settled_bytes(store: &Store) -> u64 {
     loop {
-        let cleaned = store.gc();
-        if !cleaned.busy {
+        let report = store.gc();
+        if !report.busy {
             return store.status().used_bytes;
         }
         std::thread::yield_now();

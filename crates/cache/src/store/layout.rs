@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{Mode, StatVfs};
 
 use super::StoreError;
-use crate::folder::Folder;
+use crate::dir_fd::DirFd;
 
 /// Name of the directory that has the files of this version of the format.
 pub(super) const VERSION: &[u8] = b"v1";
@@ -26,33 +26,33 @@ const TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55\n\
 
 /// The open directories of a store.
 #[derive(Debug)]
-pub(crate) struct Places {
-    pub(crate) root: Folder,
+pub(crate) struct Layout {
+    pub(crate) root: DirFd,
     /// Whole contents.
-    pub(crate) objects: Folder,
+    pub(crate) objects: DirFd,
     /// Contents that are being fetched.
-    pub(crate) partial: Folder,
+    pub(crate) partial: DirFd,
     /// Records of names.
-    pub(crate) index: Folder,
+    pub(crate) index: DirFd,
     /// Other digests of contents.
-    pub(crate) alias: Folder,
-    pub(crate) pins: Folder,
+    pub(crate) alias: DirFd,
+    pub(crate) pins: DirFd,
     /// Files that are being written, before they get their name.
-    pub(crate) tmp: Folder,
+    pub(crate) tmp: DirFd,
     /// What is to be removed.
-    pub(crate) trash: Folder,
+    pub(crate) trash: DirFd,
     /// The index was not there, though contents were.
     pub(crate) index_is_new: bool,
 }
 
-impl Places {
-    pub(crate) fn open(dir: &Path) -> Result<Places, StoreError> {
+impl Layout {
+    pub(crate) fn open(dir: &Path) -> Result<Layout, StoreError> {
         let top = open_top(dir)?;
-        let made = || -> io::Result<Places> {
+        let made = || -> io::Result<Layout> {
             let root = open_private(&top)?;
             write_tag(&root)?;
             let index_is_new = root.stat(b"index").is_err() && root.stat(b"objects").is_ok();
-            Ok(Places {
+            Ok(Layout {
                 objects: root.make_sub(b"objects")?,
                 partial: root.make_sub(b"partial")?,
                 index: root.make_sub(b"index")?,
@@ -71,13 +71,13 @@ impl Places {
     pub(crate) fn is_gone(&self) -> bool {
         [&self.root, &self.objects, &self.index, &self.tmp, &self.partial]
             .iter()
-            .any(|folder| folder.own_stat().map_or(true, |stat| stat.st_nlink == 0))
+            .any(|dir_fd| dir_fd.own_stat().map_or(true, |stat| stat.st_nlink == 0))
     }
 
     /// Writes a file and gives it its name; another file of that name is replaced in one step.
-    pub(crate) fn put(&self, folder: &Folder, name: &[u8], bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn put(&self, dir_fd: &DirFd, name: &[u8], bytes: &[u8]) -> io::Result<()> {
         let (tmp, mut file) = self.tmp_file()?;
-        let written = file.write_all(bytes).and_then(|()| self.tmp.rename(&tmp, folder, name));
+        let written = file.write_all(bytes).and_then(|()| self.tmp.rename(&tmp, dir_fd, name));
         if written.is_err() {
             let _ = self.tmp.unlink(&tmp);
         }
@@ -91,9 +91,9 @@ impl Places {
         Ok((name, file))
     }
 
-    /// Takes `name` out of `folder` in one step, whatever is below it. The housekeeping removes it.
-    pub(crate) fn throw_away(&self, folder: &Folder, name: &[u8]) -> io::Result<()> {
-        match folder.rename(name, &self.trash, &unique_name()) {
+    /// Takes `name` out of `dir_fd` in one step, whatever is below it. The housekeeping removes it.
+    pub(crate) fn move_to_trash(&self, dir_fd: &DirFd, name: &[u8]) -> io::Result<()> {
+        match dir_fd.rename(name, &self.trash, &unique_name()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             renamed => renamed,
         }
@@ -115,7 +115,7 @@ pub(crate) fn unique_name() -> Vec<u8> {
 }
 
 /// Makes and checks the directory that the user named.
-fn open_top(dir: &Path) -> Result<Folder, StoreError> {
+fn open_top(dir: &Path) -> Result<DirFd, StoreError> {
     let io = |doing| move |error| StoreError::io(dir, doing, error);
     if let Some(parent) = dir.parent() {
         let mut builder = std::fs::DirBuilder::new();
@@ -132,7 +132,7 @@ fn open_top(dir: &Path) -> Result<Folder, StoreError> {
     if link.is_symlink() && ![0, ours].contains(&link.uid()) {
         return Err(StoreError::ForeignOwner { dir: escaped(dir), owner: link.uid() });
     }
-    let top = Folder::at(dir).map_err(io("opening it"))?;
+    let top = DirFd::at(dir).map_err(io("opening it"))?;
     let stat = top.own_stat().map_err(io("looking at it"))?;
     if stat.st_uid != ours {
         return Err(StoreError::ForeignOwner { dir: escaped(dir), owner: stat.st_uid });
@@ -146,7 +146,7 @@ fn open_top(dir: &Path) -> Result<Folder, StoreError> {
 }
 
 /// The directory of this version's files, which nobody else may look into.
-fn open_private(top: &Folder) -> io::Result<Folder> {
+fn open_private(top: &DirFd) -> io::Result<DirFd> {
     let root = top.make_sub(VERSION)?;
     let stat = root.own_stat()?;
     if stat.st_uid != rustix::process::geteuid().as_raw() {
@@ -159,7 +159,7 @@ fn open_private(top: &Folder) -> io::Result<Folder> {
 }
 
 /// Only a new tag is written: one that is there may be the user's own.
-fn write_tag(root: &Folder) -> io::Result<()> {
+fn write_tag(root: &DirFd) -> io::Result<()> {
     match root.create(TAG_NAME) {
         Ok(file) => file.write_all_at(TAG, 0),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::StatVfs;
 
 use crate::codec::{Reader, Writer};
-use crate::folder::{self, read_exact_at};
+use crate::dir_fd::{self, read_exact_at};
 
 /// Pause after a failed write.
 const RETRY: Duration = Duration::from_secs(60);
@@ -91,7 +91,7 @@ impl Bounds {
 
 /// What a disk has left.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Left {
+pub(crate) struct FreeSpace {
     pub(crate) bytes: u64,
     /// Files that can be made; `None` where the file system does not count them.
     files: Option<u64>,
@@ -99,9 +99,9 @@ pub(crate) struct Left {
     hundredth: (u64, u64),
 }
 
-impl Left {
-    pub(crate) fn on(disk: &StatVfs) -> Left {
-        Left {
+impl FreeSpace {
+    pub(crate) fn on(disk: &StatVfs) -> FreeSpace {
+        FreeSpace {
             bytes: disk.f_bavail * disk.f_frsize,
             files: (disk.f_files > 0).then_some(disk.f_favail),
             hundredth: (disk.f_files / 100, disk.f_blocks * disk.f_frsize / 100),
@@ -144,7 +144,7 @@ pub(crate) fn change(
     file: &File,
     change: impl FnOnce(Usage) -> Usage,
 ) -> io::Result<Option<Usage>> {
-    if !folder::lock(file)? {
+    if !dir_fd::lock(file)? {
         return Ok(None);
     }
     let new = change(read(file)?);

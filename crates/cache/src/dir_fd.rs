@@ -13,8 +13,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, Stat,
-    Timespec, Timestamps, UTIME_OMIT,
+    AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, Timespec,
+    Timestamps, UTIME_OMIT,
 };
 use rustix::io::Errno;
 
@@ -28,24 +28,24 @@ const USE_SECS: i64 = 3600;
 
 /// An open directory.
 #[derive(Debug)]
-pub(crate) struct Folder(OwnedFd);
+pub(crate) struct DirFd(OwnedFd);
 
 const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-impl Folder {
+impl DirFd {
     /// The directory at a path of the user's; links in it are followed.
-    pub(crate) fn at(path: &Path) -> io::Result<Folder> {
+    pub(crate) fn at(path: &Path) -> io::Result<DirFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Folder(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
+        Ok(DirFd(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
     }
 
-    pub(crate) fn sub(&self, name: &[u8]) -> io::Result<Folder> {
-        Ok(Folder(rustix::fs::openat(&self.0, name, DIR_FLAGS, Mode::empty())?))
+    pub(crate) fn sub(&self, name: &[u8]) -> io::Result<DirFd> {
+        Ok(DirFd(rustix::fs::openat(&self.0, name, DIR_FLAGS, Mode::empty())?))
     }
 
-    /// As [`Folder::sub`]; makes it when it is not there.
-    pub(crate) fn make_sub(&self, name: &[u8]) -> io::Result<Folder> {
+    /// As [`DirFd::sub`]; makes it when it is not there.
+    pub(crate) fn make_sub(&self, name: &[u8]) -> io::Result<DirFd> {
         match self.sub(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             opened => return opened,
@@ -57,13 +57,12 @@ impl Folder {
     }
 
     /// A directory several names below, none of them a link.
-    pub(crate) fn below(&self, path: &[u8]) -> io::Result<Folder> {
-        Ok(Folder(self.open_below(path, DIR_FLAGS)?))
+    pub(crate) fn below(&self, path: &[u8]) -> io::Result<DirFd> {
+        Ok(DirFd(self.open_below(path, DIR_FLAGS)?))
     }
 
     fn open_below(&self, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        match rustix::fs::openat2(&self.0, path, flags, Mode::empty(), resolve) {
+        match local::open_beneath(&self.0, path, flags) {
             // Somebody has moved it away while it was looked for.
             Err(Errno::XDEV) => Err(Errno::NOENT.into()),
             opened => Ok(opened?),
@@ -85,7 +84,7 @@ impl Folder {
         self.existing(name, OFlags::RDWR)
     }
 
-    /// As [`Folder::read_write`]; made empty when it is not there.
+    /// As [`DirFd::read_write`]; made empty when it is not there.
     pub(crate) fn ensure(&self, name: &[u8]) -> io::Result<(File, Stat)> {
         self.existing(name, OFlags::RDWR | OFlags::CREATE)
     }
@@ -115,12 +114,12 @@ impl Folder {
         rustix::fs::fstat(file).is_ok_and(|it| self.stat(name).is_ok_and(|at| same(at, it)))
     }
 
-    pub(crate) fn rename(&self, from: &[u8], to_dir: &Folder, to: &[u8]) -> io::Result<()> {
+    pub(crate) fn rename(&self, from: &[u8], to_dir: &DirFd, to: &[u8]) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.0, from, &to_dir.0, to)?)
     }
 
-    /// As [`Folder::rename`]; fails when the new name is taken.
-    pub(crate) fn rename_new(&self, from: &[u8], to_dir: &Folder, to: &[u8]) -> io::Result<()> {
+    /// As [`DirFd::rename`]; fails when the new name is taken.
+    pub(crate) fn rename_new(&self, from: &[u8], to_dir: &DirFd, to: &[u8]) -> io::Result<()> {
         let renamed =
             rustix::fs::renameat_with(&self.0, from, &to_dir.0, to, RenameFlags::NOREPLACE);
         match renamed {
@@ -250,38 +249,38 @@ pub(crate) fn read_exact_at(file: &File, offset: u64, len: usize) -> io::Result<
 mod tests {
     use super::*;
 
-    fn folder() -> (tempfile::TempDir, Folder) {
+    fn dir_fd() -> (tempfile::TempDir, DirFd) {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::at(dir.path()).unwrap();
-        (dir, folder)
+        let dir_fd = DirFd::at(dir.path()).unwrap();
+        (dir, dir_fd)
     }
 
     #[test]
     fn what_was_planted_is_refused() {
-        let (dir, folder) = folder();
+        let (dir, dir_fd) = dir_fd();
         std::fs::write(dir.path().join("mine"), "x").unwrap();
         std::fs::hard_link(dir.path().join("mine"), dir.path().join("second")).unwrap();
         std::os::unix::fs::symlink("mine", dir.path().join("link")).unwrap();
         std::os::unix::fs::symlink(".", dir.path().join("dir")).unwrap();
-        rustix::fs::mknodat(folder.fd(), "fifo", FileType::Fifo, Mode::RWXU, 0).unwrap();
-        assert!(folder.read_only(b"link").is_err());
-        assert!(folder.read_only(b"fifo").is_err());
-        assert!(folder.read_only(b"dir").is_err());
-        assert!(folder.sub(b"dir").is_err());
-        assert!(folder.make_sub(b"dir").is_err());
-        assert!(folder.below(b"dir").is_err());
-        assert!(folder.file_below(b"dir/mine", OFlags::RDONLY).is_err());
-        assert!(folder.ensure(b"link").is_err());
-        assert!(folder.create(b"link").is_err());
-        assert!(folder.read_write(b"second").is_err(), "another name of a file");
-        assert!(folder.read_only(b"second").is_ok());
+        rustix::fs::mknodat(dir_fd.fd(), "fifo", FileType::Fifo, Mode::RWXU, 0).unwrap();
+        assert!(dir_fd.read_only(b"link").is_err());
+        assert!(dir_fd.read_only(b"fifo").is_err());
+        assert!(dir_fd.read_only(b"dir").is_err());
+        assert!(dir_fd.sub(b"dir").is_err());
+        assert!(dir_fd.make_sub(b"dir").is_err());
+        assert!(dir_fd.below(b"dir").is_err());
+        assert!(dir_fd.file_below(b"dir/mine", OFlags::RDONLY).is_err());
+        assert!(dir_fd.ensure(b"link").is_err());
+        assert!(dir_fd.create(b"link").is_err());
+        assert!(dir_fd.read_write(b"second").is_err(), "another name of a file");
+        assert!(dir_fd.read_only(b"second").is_ok());
     }
 
     #[test]
     fn a_lock_ends_with_its_holder() {
-        let (_dir, folder) = folder();
-        let (first, _) = folder.ensure(b"lock").unwrap();
-        let (second, _) = folder.ensure(b"lock").unwrap();
+        let (_dir, dir_fd) = dir_fd();
+        let (first, _) = dir_fd.ensure(b"lock").unwrap();
+        let (second, _) = dir_fd.ensure(b"lock").unwrap();
         assert!(try_lock(&first).unwrap());
         assert!(!try_lock(&second).unwrap());
         assert!(!lock(&second).unwrap(), "gives up");
@@ -291,15 +290,15 @@ mod tests {
 
     #[test]
     fn a_use_is_noted_once_an_hour() {
-        let (_dir, folder) = folder();
-        let (file, stat) = folder.ensure(b"file").unwrap();
+        let (_dir, dir_fd) = dir_fd();
+        let (file, stat) = dir_fd.ensure(b"file").unwrap();
         let long_ago = Timespec { tv_sec: 1000, tv_nsec: 0 };
         let times = Timestamps { last_access: long_ago, last_modification: long_ago };
         rustix::fs::futimens(&file, &times).unwrap();
         note_use(&file, &stat);
-        assert_eq!(folder.stat(b"file").unwrap().st_atime, 1000, "the hour is not over");
-        note_use(&file, &folder.stat(b"file").unwrap());
-        let stat = folder.stat(b"file").unwrap();
+        assert_eq!(dir_fd.stat(b"file").unwrap().st_atime, 1000, "the hour is not over");
+        note_use(&file, &dir_fd.stat(b"file").unwrap());
+        let stat = dir_fd.stat(b"file").unwrap();
         assert!(stat.st_atime > 1000);
         assert_eq!(stat.st_mtime, 1000);
     }
