@@ -1,9 +1,9 @@
-//! A directory of the store by its descriptor: every name is one component, and no link is ever
+//! A directory of the store by its descriptor: every name is one component, and no link is
 //! followed.
 //!
-//! The store's directory belongs to the user alone, but it may not always have: what another could
-//! have planted there (a link, a FIFO, a second name of some other file) is refused here, in one
-//! place. Nothing here knows what the files are for.
+//! The store's directory belongs to the user alone, but may not always have: entries that another
+//! user could have planted (a link, a FIFO, a hard link to some other file) are refused here, in
+//! one place. This module does not know what the files are for.
 
 use std::fs::File;
 use std::io;
@@ -18,12 +18,12 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// How long a lock is waited for. Its holders do a few system calls under it; one that was stopped
-/// meanwhile must not stop others.
+/// How long a lock is waited for. Its holders do a few system calls under it; a holder that was
+/// stopped meanwhile must not stop other processes.
 const LOCK_PATIENCE: Duration = Duration::from_millis(200);
 
-/// Seconds after which a use is noted again. Finer is not needed to tell old from new, and each
-/// note is a write to the disk.
+/// Time in seconds after which a use is recorded again. A finer resolution is not needed to order
+/// files by age, and each record is a write to the disk.
 const USE_SECS: i64 = 3600;
 
 /// An open directory.
@@ -34,7 +34,7 @@ const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl DirFd {
-    /// The directory at a path of the user's; links in it are followed.
+    /// The directory at a path given by the user; links in it are followed.
     pub(crate) fn at(path: &Path) -> io::Result<DirFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(DirFd(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
@@ -44,7 +44,7 @@ impl DirFd {
         Ok(DirFd(rustix::fs::openat(&self.0, name, DIR_FLAGS, Mode::empty())?))
     }
 
-    /// As [`DirFd::sub`]; makes it when it is not there.
+    /// Opens the directory `name`; creates it if it is absent.
     pub(crate) fn make_sub(&self, name: &[u8]) -> io::Result<DirFd> {
         match self.sub(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -56,20 +56,20 @@ impl DirFd {
         }
     }
 
-    /// A directory several names below, none of them a link.
+    /// A directory several levels below, through no link.
     pub(crate) fn below(&self, path: &[u8]) -> io::Result<DirFd> {
         Ok(DirFd(self.open_below(path, DIR_FLAGS)?))
     }
 
     fn open_below(&self, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
         match local::open_beneath(&self.0, path, flags) {
-            // Somebody has moved it away while it was looked for.
+            // The directory was moved away during the look-up.
             Err(Errno::XDEV) => Err(Errno::NOENT.into()),
             opened => Ok(opened?),
         }
     }
 
-    /// A new file; fails when the name is taken.
+    /// A new file; fails if the name exists.
     pub(crate) fn create(&self, name: &[u8]) -> io::Result<File> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -84,12 +84,12 @@ impl DirFd {
         self.existing(name, OFlags::RDWR)
     }
 
-    /// As [`DirFd::read_write`]; made empty when it is not there.
+    /// Opens the file `name` for reading and writing; creates it if it is absent.
     pub(crate) fn ensure(&self, name: &[u8]) -> io::Result<(File, Stat)> {
         self.existing(name, OFlags::RDWR | OFlags::CREATE)
     }
 
-    /// A file several names below, none of them a link.
+    /// A file several levels below, through no link.
     pub(crate) fn file_below(&self, path: &[u8], flags: OFlags) -> io::Result<(File, Stat)> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         checked(self.open_below(path, flags)?, flags)
@@ -102,12 +102,12 @@ impl DirFd {
         checked(fd, flags)
     }
 
-    /// Of the name itself, if it is a link.
+    /// The status of the name itself, if it is a link.
     pub(crate) fn stat(&self, name: &[u8]) -> io::Result<Stat> {
         Ok(rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Whether the name leads to this open file, and not to another one, or to none.
+    /// Whether the name is that of this open file.
     pub(crate) fn leads_to(&self, name: &[u8], file: &File) -> bool {
         let same =
             |one: Stat, other: Stat| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
@@ -118,12 +118,12 @@ impl DirFd {
         Ok(rustix::fs::renameat(&self.0, from, &to_dir.0, to)?)
     }
 
-    /// As [`DirFd::rename`]; fails when the new name is taken.
+    /// Renames `from`; fails if the new name exists.
     pub(crate) fn rename_new(&self, from: &[u8], to_dir: &DirFd, to: &[u8]) -> io::Result<()> {
         let renamed =
             rustix::fs::renameat_with(&self.0, from, &to_dir.0, to, RenameFlags::NOREPLACE);
         match renamed {
-            // Some file systems know no flags. A hard link has the same effect.
+            // Some file systems do not support the flag. A hard link has the same effect.
             Err(Errno::INVAL) => {
                 rustix::fs::linkat(&self.0, from, &to_dir.0, to, AtFlags::empty())?;
                 self.unlink(from)
@@ -140,7 +140,7 @@ impl DirFd {
         Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Makes a symbolic link. Only its text is ever used.
+    /// Creates a symbolic link. It is only read, never followed.
     pub(crate) fn symlink(&self, text: &[u8], name: &[u8]) -> io::Result<()> {
         Ok(rustix::fs::symlinkat(text, &self.0, name)?)
     }
@@ -180,8 +180,8 @@ impl DirFd {
     }
 }
 
-/// Takes only what the store itself may have made: a regular file, and one to be written to only
-/// if it has no other name, since that could be anybody's file.
+/// Accepts only files that the store may have created: a regular file, and for writing only one
+/// without another name, since that could be any file of the user.
 fn checked(fd: OwnedFd, flags: OFlags) -> io::Result<(File, Stat)> {
     let stat = rustix::fs::fstat(&fd)?;
     let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
@@ -192,7 +192,7 @@ fn checked(fd: OwnedFd, flags: OFlags) -> io::Result<(File, Stat)> {
     Ok((fd.into(), stat))
 }
 
-/// Takes the lock of an open file; `false` when others kept it for longer than they should.
+/// Takes the lock of an open file; `false` if it was held for longer than the limit.
 pub(crate) fn lock(file: &File) -> io::Result<bool> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
@@ -206,7 +206,7 @@ pub(crate) fn lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Takes the lock of an open file if nobody has it. Closing the file gives it back, also when the
+/// Takes the lock of an open file if it is free. Closing the file releases it, also when the
 /// process is killed.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -222,7 +222,7 @@ pub(crate) fn is_named(file: &File) -> bool {
     rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink > 0)
 }
 
-/// Notes that a file was used now, in its time of last access; at most once an hour.
+/// Records in the atime that a file was used now; at most once an hour.
 pub(crate) fn note_use(file: &File, stat: &Stat) {
     let now = base::Timestamp::now().secs;
     if (now - stat.st_atime).abs() < USE_SECS {
@@ -231,7 +231,7 @@ pub(crate) fn note_use(file: &File, stat: &Stat) {
     let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
     let times =
         Timestamps { last_access: Timespec { tv_sec: now, tv_nsec: 0 }, last_modification: omit };
-    // Without it the file counts as older than it is.
+    // If it fails, the file seems older than it is.
     let _ = rustix::fs::futimens(file, &times);
 }
 

@@ -1,16 +1,16 @@
-//! What is known of names: attributes, contents, targets of links, listings.
+//! The records of names: attributes, contents, link targets, listings.
 //!
-//! Each directory of a source has a file of records ([`log`]); many processes read and add at once,
-//! without any of them in charge. In front is a memory of the directories that were used last. It
-//! is right because each look-up asks for the status of the file, which also tells of the changes
-//! of other processes: a microsecond, where a look-up in a database that another process keeps
-//! would be a round trip.
+//! Each directory of a source has a file of records ([`log`]), which any number of processes read
+//! and append to, with none in charge. The directories used last are cached in memory. This is
+//! correct because each look-up reads the file's status, which shows the changes of other
+//! processes: a microsecond, where a look-up in a database kept by another process would be a round
+//! trip.
 //!
-//! A record that cannot be written is a miss later. To forget cannot fail that way: where a record
-//! saying so cannot be added the whole file is removed, and where not even that is possible nothing
-//! of the index is believed any more in this process.
+//! A record that cannot be written is a miss later. Forgetting must not fail that way: where a
+//! record of it cannot be appended the whole file is removed, and where that fails too, this
+//! process ignores the index from then on.
 //!
-//! The lock of a directory in memory is held while its file is read. Other directories do not wait.
+//! The lock of a cached directory is held while its file is read. Other directories do not wait.
 
 pub(crate) mod directory;
 pub(crate) mod log;
@@ -35,10 +35,10 @@ use crate::store::shared::{Counters, Shared};
 
 type Key = (SourceId, RemotePath);
 
-/// Directories whose records are in memory, within a number of bytes.
+/// Cached directories, bounded in bytes.
 pub(crate) struct Memory {
     bound_bytes: u64,
-    /// To forget was not possible: nothing is believed any more.
+    /// Forgetting has failed: the index is ignored.
     distrusted: AtomicBool,
     kept: Mutex<Kept>,
 }
@@ -79,7 +79,7 @@ impl Memory {
         entry.loaded.clone()
     }
 
-    /// Notes how much a directory takes. Beyond the bound the half used least recently goes.
+    /// Sets the size of a directory. Beyond the bound the half used least recently is evicted.
     fn weigh(&self, key: &Key, bytes: u64) {
         let mut kept = self.lock();
         let Some(entry) = kept.directories.get_mut(key) else { return };
@@ -103,7 +103,7 @@ impl Kept {
         let mut uses: Vec<u64> = self.directories.values().map(|entry| entry.last_use).collect();
         uses.sort_unstable();
         let median = uses[uses.len() / 2];
-        // The last one stays even if it is too large by itself: to read it again at each look-up
+        // The last one stays even if it is too large by itself: reading it again at each look-up
         // would cost more than its memory.
         let last = uses[uses.len() - 1];
         let keeps = |entry: &Entry| entry.last_use > median || entry.last_use == last;
@@ -112,7 +112,8 @@ impl Kept {
     }
 }
 
-/// A name in the directory whose file has its records. The root's are its own, under no name.
+/// The directory whose file has the records of a path, and the name in it. The root's are in its
+/// own file, under the empty name.
 fn split(path: &RemotePath) -> (RemotePath, Vec<u8>) {
     match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => (parent, name.as_bytes().to_vec()),
@@ -145,7 +146,7 @@ impl Shared {
         self.look_up(source, path.clone(), Directory::listing)
     }
 
-    /// The files in the directory `path` for which `wanted` says so, and their contents.
+    /// The files in the directory `path` that are `wanted`, with their contents.
     pub(crate) fn contents_in(
         &self,
         source: &SourceId,
@@ -218,7 +219,7 @@ impl Shared {
         }
     }
 
-    /// Adds to the records of the directory `path`.
+    /// Appends to the records of the directory `path`.
     pub(crate) fn record(
         self: &Arc<Shared>,
         source: &SourceId,
@@ -232,7 +233,7 @@ impl Shared {
         let target = Target { source, path };
         let space = |before: u64, after: u64| {
             let more = on_disk(after) - on_disk(before);
-            // A new file comes with a directory.
+            // A new file needs a directory.
             let more = more + if before == 0 { on_disk(1) } else { 0 };
             more == 0 || self.reserve(more)
         };
@@ -283,7 +284,7 @@ impl Shared {
         self.record(source, path, &[record]);
     }
 
-    /// Forgets a name, all below it, and which names its directory has.
+    /// Forgets a name, all below it, and the listing of its directory.
     pub(crate) fn forget_path(self: &Arc<Shared>, source: &SourceId, path: &RemotePath) {
         let layout = self.layout();
         let (parent, name) = split(path);
@@ -297,8 +298,7 @@ impl Shared {
         }
     }
 
-    /// Forgets the attributes of a directory, and which names its own directory has, if they are
-    /// known.
+    /// Forgets the attributes of a directory, and the listing of its parent, if they are known.
     pub(crate) fn forget_attr(&self, source: &SourceId, path: &RemotePath) {
         let (parent, name) = split(path);
         let known = self.with_directory(source, parent.clone(), |above| above.attr(&name));
@@ -307,7 +307,7 @@ impl Shared {
         }
     }
 
-    /// Forgets which names a directory has.
+    /// Forgets the listing of a directory.
     pub(crate) fn forget_names(&self, source: &SourceId, path: &RemotePath) {
         self.forget_in(&self.layout(), source, path, Record::ForgetListing);
     }
@@ -332,7 +332,7 @@ impl Shared {
         }
     }
 
-    /// A write failed. What is the fault of one name, or of others at work on the same directory,
+    /// Handles a failed write. An error caused by a name, or by other processes in the directory,
     /// says nothing about the disk.
     pub(crate) fn write_failed(&self, layout: &Layout, doing: &str, error: &io::Error) {
         let number = error.raw_os_error().map(Errno::from_raw_os_error);
@@ -366,7 +366,7 @@ fn remove_file(layout: &Layout, target: &Target<'_>) -> io::Result<()> {
     absent_is_fine(removed)
 }
 
-/// Removes all records below `path`; whether there were any.
+/// Removes all records below `path`; returns whether there were any.
 fn trash_below(layout: &Layout, source: &SourceId, path: &RemotePath) -> io::Result<bool> {
     let dir_fd = Target { source, path }.dir();
     let (above, name) = match dir_fd.iter().rposition(|byte| *byte == b'/') {
@@ -384,8 +384,8 @@ fn trash_below(layout: &Layout, source: &SourceId, path: &RemotePath) -> io::Res
     }
 }
 
-/// Where the path does not exist, nor can, nothing is recorded. `move_to_trash` renames; a disk that
-/// refuses even that keeps what is to be forgotten.
+/// A path that cannot exist has no records. `move_to_trash` renames; a disk that refuses even that
+/// keeps the records to be forgotten.
 fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     let fine = |error: &io::Error| {
         let number = error.raw_os_error().map(Errno::from_raw_os_error);

@@ -1,8 +1,8 @@
-//! A Remote around a Remote that keeps what was read on the local disk, by content.
+//! A caching Remote around a Remote: contents are kept on the local disk, by digest.
 //!
-//! Two halves, and the second knows nothing of the first: [`cached`] decides what is asked of the
-//! remote, and whether what is known still holds; [`store`] keeps contents and what is known of
-//! names, and gives back what it was given or nothing.
+//! Two halves, of which the second does not know the first: [`cached`] decides which requests are
+//! sent to the remote, and whether cached state is valid; [`store`] keeps contents and records of
+//! names, and returns exactly what was stored, or nothing.
 
 #![forbid(unsafe_code)]
 

@@ -1,20 +1,20 @@
-//! Contents that are being fetched: what has come of them, chunk by chunk, until they are whole.
+//! Partial contents: contents that are being fetched, chunk by chunk, until they are whole.
 //!
-//! A content of one chunk waits in memory, a larger one in two files ([`files`]) that a later
-//! process finds again. Bytes may come in any order and any size; those of a chunk that is not
-//! whole wait in memory, within a bound. Digests are made while the bytes come, as far as they come
-//! in order.
+//! A content of one chunk is collected in memory, a larger one in two files ([`files`]) that a
+//! later process can resume. Bytes may arrive in any order and in pieces of any size; pieces of
+//! chunks are kept in memory, within a bound. The digest is computed while the bytes arrive, as far
+//! as they arrive in order.
 //!
 //! Invariants:
-//! 1. A chunk counts as there when its bytes and then its checksum were written, and its bytes are
-//!    compared with it whenever they are read again: by a reader, and for the digest.
-//! 2. A content is of one version: whoever fetches it says at the end what the server says of the
-//!    file then ([`Partial::finish`]), or throws it away ([`Partial::abandon`]).
-//! 3. There is one writer: in this process all callers share one, other processes leave files
-//!    alone that are locked.
+//! 1. A chunk is present when its bytes and then its checksum were written, and its bytes are
+//!    compared with it whenever they are read again: for a reader, and for the digest.
+//! 2. A content is of one version: at the end the caller passes the server's attributes of the file
+//!    ([`Partial::finish`]), or discards the content ([`Partial::abandon`]).
+//! 3. There is one writer: all callers in this process share one, and other processes leave locked
+//!    files alone.
 //!
 //! Lock order: `hashing`, then `state`. `state` is held for a few instructions, except while files
-//! are opened; `hashing` while bytes are hashed, by those who write.
+//! are opened; `hashing` while bytes are hashed, by writers.
 
 pub(crate) mod chunks;
 pub(crate) mod files;
@@ -41,31 +41,32 @@ use crate::object::{Object, chunk_count, read_chunk_of};
 use crate::store::quota::on_disk;
 use crate::store::shared::{Counters, Shared};
 
-/// Bytes of chunks that are not whole, of all contents together. What does not fit is fetched
-/// again when it is asked for again.
+/// Bound on the pieces of chunks in memory, of all contents together. Bytes beyond it are dropped,
+/// and fetched again by the next read.
 const FRAGMENT_BYTES: u64 = 64 << 20;
 
-/// Chunks of one content that may wait: requests on their way together come in this order at worst.
+/// Bound on the incomplete chunks of one content: requests in flight together may be answered in
+/// any order.
 const MAX_FRAGMENTS: usize = 64;
 
-/// Room is reserved in steps of this many bytes.
+/// Disk space is reserved in steps of this many bytes.
 const RESERVE_STEP_BYTES: u64 = 1 << 20;
 
 /// Why a content could not be completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfinished {
-    /// Not all bytes are here (any more).
+    /// Bytes are missing, or were lost.
     #[error("bytes are missing")]
     Missing,
-    /// The file is not as it was when the fetch began.
+    /// The file has changed since the fetch began.
     #[error("the file has changed while it was fetched")]
     Changed,
-    /// The store does not keep it: it is full, fails, or the content is too large for it.
+    /// The store does not keep it: it is full, it fails, or the content is too large for it.
     #[error("the cache does not keep it")]
     NotKept,
 }
 
-/// A content that is being fetched. Clones are the same one.
+/// A content that is being fetched. Clones share one state.
 #[derive(Clone)]
 pub struct Partial(Arc<Inner>);
 
@@ -73,11 +74,11 @@ struct Inner {
     shared: Arc<Shared>,
     subject: Subject,
     key: [u8; 32],
-    /// Small enough for the store.
+    /// Whether it is small enough for the store.
     fits: bool,
     state: Mutex<PartialState>,
     hashing: Mutex<Hashing>,
-    /// What of it was read, and is on its way here.
+    /// Operations of this content in flight to the store.
     in_flight: InFlight,
 }
 
@@ -89,12 +90,12 @@ struct PartialState {
     sums: Vec<[u8; CHECKSUM_BYTES]>,
     /// Of the chunks for which there was memory.
     blocks: HashMap<u64, BlockSums>,
-    /// Chunks that somebody writes at this moment.
+    /// Chunks that are being written.
     writing: HashSet<u64>,
     fragments: HashMap<u64, Fragment>,
     /// The whole content, if it has one chunk.
     small: Option<Bytes>,
-    /// Room that was reserved and not used yet.
+    /// Disk space that is reserved and not used yet.
     reserved_bytes: u64,
 }
 
@@ -128,14 +129,14 @@ struct Hashing {
 }
 
 impl Partial {
-    /// Which state of the file it is the content of.
+    /// The validator of the file whose content it is.
     #[must_use]
     pub fn validator(&self) -> Validator {
         self.0.subject.validator
     }
 
-    /// Adds bytes that were read at `offset`. Those that are here already, and those that the store
-    /// has no room for, are dropped. Blocks for the disk.
+    /// Adds bytes that were read at `offset`. Bytes that are present already, and bytes beyond the
+    /// quota, are dropped. Blocks for the disk.
     pub fn write(&self, offset: u64, data: &Bytes) {
         let size = self.0.size();
         let end = size.min(offset.saturating_add(data.len() as u64));
@@ -156,7 +157,7 @@ impl Partial {
         }
     }
 
-    /// The bytes of `offset..offset + len`, cut at the end of the file, when all of them are here
+    /// The bytes of `offset..offset + len`, up to the end of the file, if all of them are present
     /// and undamaged. Blocks for the disk.
     #[must_use]
     pub fn read(&self, offset: u64, len: usize) -> Option<Bytes> {
@@ -170,7 +171,8 @@ impl Partial {
             drop(state);
             let read = self.0.read_whole(digest, object, offset, len);
             if read.is_none() {
-                // Damaged or evicted. The next fetch begins anew, though somebody has this one.
+                // Damaged or evicted. The next fetch starts from nothing, also if this one is still
+                // in use.
                 self.abandon();
             }
             return read;
@@ -195,8 +197,8 @@ impl Partial {
         Some(bytes.freeze())
     }
 
-    /// What is not here of `range`, in order, none of it touching; whole chunks, except at the ends
-    /// of `range`.
+    /// The missing parts of `range`, in order, none adjacent; whole chunks, except at the ends of
+    /// `range`.
     #[must_use]
     pub fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let size = self.0.size();
@@ -214,7 +216,7 @@ impl Partial {
         missing
     }
 
-    /// Bytes that are here.
+    /// The number of bytes present.
     #[must_use]
     pub fn present_bytes(&self) -> u64 {
         let size = self.0.size();
@@ -222,7 +224,7 @@ impl Partial {
         size - missing.iter().map(|range| range.end - range.start).sum::<u64>()
     }
 
-    /// Whether all bytes are here, as far as is known without reading them again.
+    /// Whether all bytes are present, as far as is known without reading them again.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         let chunks = chunk_count(self.0.size());
@@ -236,13 +238,13 @@ impl Partial {
         }
     }
 
-    /// Makes it a content of the store, and records that the file has it.
+    /// Moves the content into the store, and records that the file has it.
     ///
-    /// `attr` is what the server says of the file after the last byte was read; with another size
-    /// or time than the validator's the bytes are of two versions, perhaps, and are thrown away.
-    /// With `racy` ([`Validator::is_racy`], asked with the time at which the fetch began) the
-    /// content is kept, and recorded as one that does not count. Blocks for the disk: what did not
-    /// come in order is read again.
+    /// `attr` are the server's attributes of the file after the last byte was read. If their size
+    /// or mtime differs from the validator's, the bytes may be of two versions, and are discarded.
+    /// With `racy` ([`Validator::is_racy`], at the time when the fetch began) the content is kept,
+    /// and recorded as uncertain. Blocks for the disk: chunks that did not arrive in order are read
+    /// again.
     pub fn finish(&self, attr: &Attr, racy: bool) -> Result<KnownFile, Unfinished> {
         let (known, is_new) = self.finish_unrecorded(attr, racy, Timestamp::now())?;
         if is_new {
@@ -252,8 +254,8 @@ impl Partial {
         Ok(known)
     }
 
-    /// As [`Partial::finish`], but that the file has it is left to the caller to be recorded, if it
-    /// became one just now, which is what the second says.
+    /// Moves the content into the store, and leaves it to the caller to record that the file has
+    /// it, if the second value is `true`: it was not finished before.
     pub(crate) fn finish_unrecorded(
         &self,
         attr: &Attr,
@@ -277,7 +279,7 @@ impl Partial {
         }
         let made = self.0.make_object(attr, racy, seen_at);
         if made.is_err() && self.0.lost_its_files() {
-            // Whoever fetches it next has files of his own.
+            // The next fetch has files of its own.
             self.abandon();
         }
         let mut state = self.0.lock();
@@ -295,8 +297,8 @@ impl Partial {
         Ok((known, true))
     }
 
-    /// Throws away what was written: it is not one content. The next fetch of the same state of the
-    /// file begins at nothing. What was finished stays in the store.
+    /// Discards the bytes written: they are not of one content. The next fetch of this state of the
+    /// file starts from nothing. A finished content stays in the store.
     pub fn abandon(&self) {
         let mut state = self.0.lock();
         self.0.remove_files(&state);
@@ -308,7 +310,7 @@ impl Partial {
 }
 
 impl Partial {
-    /// What was read of it, and is on its way here: counted by whoever brings it.
+    /// Operations of this content in flight to the store, counted by the callers.
     pub(crate) fn in_flight(&self) -> &InFlight {
         &self.0.in_flight
     }
@@ -353,7 +355,7 @@ impl Inner {
         chunk_count(self.size()) <= 1
     }
 
-    /// Finds what an earlier process has left.
+    /// Resumes the files of an earlier process.
     fn resume(&self, state: &mut PartialState) {
         if self.is_small() || !self.fits {
             return;
@@ -371,7 +373,7 @@ impl Inner {
         }
     }
 
-    /// Adds a piece of a chunk; the chunk, when that made it whole.
+    /// Adds a piece of a chunk; returns the chunk if it is complete.
     fn add_to_fragment(&self, chunk: u64, at: u64, bytes: &[u8]) -> Option<Bytes> {
         let mut state = self.lock();
         if !state.is_open() || state.has(chunk) {
@@ -389,10 +391,10 @@ impl Inner {
         Some(whole.into())
     }
 
-    /// Takes memory for the pieces of a chunk, if there is some.
+    /// Reserves memory for the pieces of a chunk, if there is some.
     fn reserve_fragment(&self, state: &mut PartialState, chunk: u64) -> bool {
         if state.fragments.len() >= MAX_FRAGMENTS {
-            // The lowest has waited longest in a fetch that goes forward.
+            // In a fetch that reads forward, the lowest chunk has waited longest.
             let lowest = state.fragments.keys().min().copied();
             if let Some(fragment) = lowest.and_then(|lowest| state.fragments.remove(&lowest)) {
                 self.release_fragment_bytes(fragment.len());
@@ -413,7 +415,7 @@ impl Inner {
         self.shared.counters.fragment_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Keeps a whole chunk.
+    /// Stores a whole chunk.
     fn commit(&self, chunk: u64, bytes: Bytes) {
         if self.is_small() {
             self.commit_small(bytes);
@@ -456,7 +458,7 @@ impl Inner {
         state.small = Some(Bytes::copy_from_slice(&bytes));
     }
 
-    /// Whether the caller may write this chunk now, and where.
+    /// Whether the caller may write this chunk now; returns the files.
     fn begin_write(&self, chunk: u64) -> Option<Arc<Files>> {
         let mut state = self.lock();
         let idle = matches!(state.stage, Stage::Filling)
@@ -493,7 +495,7 @@ impl Inner {
         state.files.clone()
     }
 
-    /// Bytes of the content that this has become.
+    /// Reads from the finished content.
     fn read_whole(
         &self,
         digest: Digest,
@@ -514,7 +516,7 @@ impl Inner {
         object.read(offset, len).ok()
     }
 
-    /// A chunk that is there, compared; one that is damaged is there no more.
+    /// A present chunk, verified; a damaged one is no longer present.
     fn read_chunk(&self, files: &Files, chunk: u64) -> Option<Vec<u8>> {
         let sum = {
             let state = self.lock();
@@ -529,7 +531,7 @@ impl Inner {
         good
     }
 
-    /// Hashes what comes next, as far as it is there. `at_hand` is not read again.
+    /// Hashes the following chunks, as far as they are present. `at_hand` is not read again.
     fn advance_hash(&self, files: &Files, at_hand: Option<(u64, &Bytes)>) {
         let mut hashing = self.hashing.lock().unwrap_or_else(PoisonError::into_inner);
         while hashing.next < chunk_count(self.size()) {
@@ -548,7 +550,7 @@ impl Inner {
         }
     }
 
-    /// Notes the checksums of the blocks of a chunk that is there.
+    /// Computes and keeps the checksums of the blocks of a present chunk.
     fn note_blocks(&self, chunk: u64, bytes: &[u8]) {
         let is_wanted =
             |state: &PartialState| state.is_open() && !state.blocks.contains_key(&chunk);
@@ -562,7 +564,7 @@ impl Inner {
         }
     }
 
-    /// The digest of the whole content; `None` when something is missing.
+    /// The digest of the whole content; `None` if chunks are missing.
     fn hash_all(&self) -> Option<Digest> {
         let (files, small) = {
             let state = self.lock();
@@ -579,14 +581,14 @@ impl Inner {
         Some(Digest::from_bytes(*hashing.blake3.finalize().as_bytes()))
     }
 
-    /// Whether its files lost their names: another process has cleared the store, and what is
-    /// there now, if anything, is another one's.
+    /// Whether its files have lost their names: another process has cleared the store, and files of
+    /// these names belong to another process.
     fn lost_its_files(&self) -> bool {
         let Some(files) = self.lock().files.clone() else { return false };
         !self.shared.layout().partial.leads_to(&Names::of(&self.key).data, &files.data)
     }
 
-    /// Removes the files, which nobody needs any more.
+    /// Removes the files.
     fn remove_files(&self, state: &PartialState) {
         let Some(files) = &state.files else { return };
         let layout = self.shared.layout();
@@ -598,7 +600,7 @@ impl Inner {
         }
     }
 
-    /// Gives back what is kept in memory, the files' descriptors and room that is not used.
+    /// Releases its memory, the descriptors of the files, and unused disk space.
     fn release_memory(&self, state: &mut PartialState) {
         state.files = None;
         self.shared.release_sums(std::mem::take(&mut state.blocks).len());

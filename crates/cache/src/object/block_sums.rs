@@ -1,8 +1,8 @@
-//! The checksums of blocks of an open content: read from its table as they are needed, kept in
-//! memory within a bound, and made where they are missing.
+//! The cached block checksums of an open content: read from its table when needed, kept in memory
+//! within a bound, and computed where they are missing.
 //!
-//! Nothing depends on the table. An entry that is missing or damaged is made from its chunk, when
-//! that has been compared with the checksum in `.about`, and written back.
+//! The table is optional. An entry that is missing or damaged is computed from its chunk, after
+//! that has been verified with the checksum in `.about`, and written back.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,15 +19,15 @@ use crate::store::layout::Layout;
 use crate::store::quota::on_disk;
 use crate::store::shared::Shared;
 
-/// Entries that are read together: those of 8 MiB of content, in 17 KiB. The disk takes as long for
-/// one of them.
+/// Entries that are read together: those of 8 MiB of content, in 17 KiB. Reading a single one takes
+/// as long.
 const GROUP: u64 = 64;
 
-/// Checksums of blocks in memory, of all contents that are open or on their way here: those of
-/// 8 GiB. What does not fit is read, or made, again.
+/// Bound on the block checksums in memory, of all open and partial contents: those of 8 GiB. Beyond
+/// it they are read, or computed, again.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// What an open content knows of its blocks.
+/// The block checksums of an open content.
 #[derive(Default)]
 pub(super) struct BlockSumCache(Mutex<Loaded>);
 
@@ -50,7 +50,7 @@ impl BlockSumCache {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives back the memory.
+    /// Releases the memory.
     pub(super) fn release(&self, shared: &Shared) {
         let groups = std::mem::take(&mut self.lock().groups);
         shared.release_sums(groups.values().map(Vec::len).sum());
@@ -58,7 +58,7 @@ impl BlockSumCache {
 }
 
 impl Shared {
-    /// Takes memory for the checksums of so many chunks, if there is some.
+    /// Reserves memory for the checksums of this many chunks, if there is some.
     pub(crate) fn reserve_sums(&self, chunks: usize) -> bool {
         let bytes = (chunks * size_of::<BlockSums>()) as u64;
         let had = self.counters.sums_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -69,7 +69,7 @@ impl Shared {
         true
     }
 
-    /// Gives it back.
+    /// Releases the memory for the checksums of this many chunks.
     pub(crate) fn release_sums(&self, chunks: usize) {
         let bytes = (chunks * size_of::<BlockSums>()) as u64;
         self.counters.sums_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl Shared {
 }
 
 impl Inner {
-    /// The checksums of the blocks of a chunk, as far as they were made.
+    /// The block checksums of a chunk, if they were computed before.
     pub(super) fn block_sums(
         &self,
         chunk: u64,
@@ -94,7 +94,7 @@ impl Inner {
         Ok(sums)
     }
 
-    /// Notes the checksums of a chunk that has been compared, here and in the table.
+    /// Stores the block checksums of a verified chunk, in memory and in the table.
     pub(super) fn note_block_sums(&self, chunk: u64, sums: BlockSums) {
         let Some(cache) = self.block_sum_cache() else { return };
         let (group, at) = (chunk / GROUP, (chunk % GROUP) as usize);
@@ -102,7 +102,7 @@ impl Inner {
             *known = Some(sums);
         }
         let entry = sums.encode(&self.digest, chunk);
-        // Without it they are made again by the next who opens the content.
+        // Without the entry the next open of the content computes them again.
         if let Some(table) = self.writable_table()
             && let Err(error) = table.write_all_at(&entry, chunk * ENTRY_BYTES as u64)
         {
@@ -110,8 +110,8 @@ impl Inner {
         }
     }
 
-    /// Compares the entry of a chunk in the table with the chunk, which has been compared, and
-    /// writes it if it is another. Whether it was damaged.
+    /// Compares the table's entry of a chunk with the verified chunk, and repairs it if it differs.
+    /// Returns whether it was damaged.
     pub(super) fn repair_block_sums(&self, chunk: u64, bytes: &[u8]) -> bool {
         let (right, known) = (BlockSums::of(bytes), self.block_sums(chunk, Wait::ForDisk));
         if self.size < TABLE_FROM_BYTES || known.is_ok_and(|known| known == Some(right)) {
@@ -126,7 +126,7 @@ impl Inner {
         !hole
     }
 
-    /// What the table has of a group.
+    /// The table's entries of a group.
     fn read_group(&self, group: u64, wait: Wait) -> Result<Vec<Option<BlockSums>>, ReadError> {
         let first = group * GROUP;
         let count = GROUP.min(chunk_count(self.size).saturating_sub(first)) as usize;
@@ -149,7 +149,7 @@ impl Inner {
     fn cache_group(&self, group: u64, read: Vec<Option<BlockSums>>) {
         let Some(cache) = self.block_sum_cache() else { return };
         if !self.shared.reserve_sums(read.len()) {
-            // One's own go first: others may be open for nobody's sake.
+            // Releases its own groups first: other open contents may not be in use.
             cache.release(&self.shared);
             if !self.shared.reserve_sums(read.len()) {
                 return;
@@ -159,7 +159,7 @@ impl Inner {
         self.shared.release_sums(old.map_or(0, |old| old.len()));
     }
 
-    /// The table, if there is one.
+    /// The table, if it exists.
     fn table(&self) -> Option<Arc<File>> {
         let cache = self.block_sum_cache()?;
         if self.size < TABLE_FROM_BYTES {
@@ -178,7 +178,7 @@ impl Inner {
         table
     }
 
-    /// The table; made if there is none.
+    /// The table; created if it is absent.
     fn writable_table(&self) -> Option<Arc<File>> {
         if self.size < TABLE_FROM_BYTES || !self.shared.may_write() {
             return None;
@@ -188,7 +188,7 @@ impl Inner {
         }
         let names = Names::of(&self.digest);
         let dir_fd = self.shared.layout().objects.sub(&names.dir).ok()?;
-        // One that was evicted is read by who has it open, and leaves nothing behind.
+        // An evicted content is readable while it is open, but gets no new files.
         dir_fd.stat(&names.content).ok().filter(|stat| stat.st_ino == self.ino)?;
         if !self.shared.reserve_quietly(table_bytes(self.size)) {
             return None;
@@ -199,7 +199,7 @@ impl Inner {
     }
 }
 
-/// The room that the table of a content of `size` bytes takes.
+/// The disk space that the table of a content of `size` bytes takes.
 pub(crate) fn table_bytes(size: u64) -> u64 {
     match size < TABLE_FROM_BYTES {
         true => 0,
@@ -207,11 +207,11 @@ pub(crate) fn table_bytes(size: u64) -> u64 {
     }
 }
 
-/// Tables of so many bytes are written as a whole when their content is kept: those of some 60 GiB.
-/// Longer ones come about as parts are read.
+/// Tables up to this size are written as a whole when their content is kept: those of some 60 GiB.
+/// Larger ones are filled as parts are read.
 const WHOLE_TABLE_BYTES: usize = 128 << 20;
 
-/// Writes the table of a content that is about to get its name, with what is known of its chunks.
+/// Writes the table of a content before it gets its name, with the known checksums of its chunks.
 pub(crate) fn write_table(
     layout: &Layout,
     dir_fd: &DirFd,

@@ -1,5 +1,5 @@
-//! Digests of contents other than their names: made when a content is completed or when they are
-//! asked for, kept beside it, and leading back to it.
+//! Digests of contents other than their names: computed in the background or on request, stored
+//! beside the content, and usable to find it.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,11 +12,11 @@ use crate::digest::{Digest, Digests, UserHashers, hex};
 use crate::store::layout::Layout;
 use crate::store::shared::Shared;
 
-/// Contents whose digests are kept in memory: a tree's worth, in some 3 MiB.
+/// Bound on the contents whose digests are kept in memory: a tree's worth, in some 3 MiB.
 const KNOWN_DIGESTS: usize = 16_384;
 
 impl Shared {
-    /// All digests of a content, if they were made.
+    /// All digests of a content, if they were computed.
     pub(crate) fn digests_of(&self, digest: &Digest) -> Option<Digests> {
         if let Some(digests) = self.known_digests.get(digest) {
             return Some(digests);
@@ -26,8 +26,8 @@ impl Shared {
         Some(digests)
     }
 
-    /// All digests of a content that is here; made by reading it if need be, as long as `may_continue`
-    /// says so.
+    /// All digests of a content in the store; computed by reading it if necessary, as long as
+    /// `may_continue` returns true.
     pub(crate) fn make_digests(
         self: &Arc<Shared>,
         digest: &Digest,
@@ -75,7 +75,7 @@ impl Shared {
             let dir_fd = dir_fd.sub(name.get(..2)?.as_bytes()).ok()?;
             decode_text(&dir_fd.readlink(&name.as_bytes()[2..]).ok()?)?
         };
-        // The name of the alias is not sealed by anything; what is known about the content is.
+        // The alias has no checksum; the content's metadata has one.
         let same = kind == DigestKind::Blake3 || self.digests_of(&digest)?.get(kind) == value;
         (same && self.object_bytes(&digest).is_some()).then_some(digest)
     }
@@ -92,19 +92,18 @@ fn alias_dir(kind: DigestKind) -> Option<&'static [u8]> {
     }
 }
 
-/// Letters of an alias, each for five bits.
+/// The letters of an alias, of five bits each.
 const LETTERS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
 
-/// The text of an alias: the digest in 52 letters. In the 64 of hexadecimal digits it would be too
-/// long for ext4 to keep it in the inode, and take a block.
+/// The text of an alias: the digest in 52 letters. As 64 hexadecimal digits it would be too long
+/// for ext4 to keep it in the inode, and would take a block.
 fn encode_text(digest: &Digest) -> Vec<u8> {
     let bit = |at: usize| digest.as_bytes().get(at / 8).map_or(0, |byte| byte >> (at % 8) & 1);
     let letter = |at: usize| (0..5).fold(0, |value, more| value | bit(5 * at + more) << more);
     (0..52).map(|at| LETTERS[usize::from(letter(at))]).collect()
 }
 
-/// The digest of an alias, also of one that has hexadecimal digits, as earlier versions of this
-/// program made them.
+/// The digest in an alias, also in the hexadecimal form of earlier versions.
 fn decode_text(text: &[u8]) -> Option<Digest> {
     if text.len() == 64 {
         return Digest::from_hex(text);
@@ -119,8 +118,8 @@ fn decode_text(text: &[u8]) -> Option<Digest> {
     (text.len() == 52).then(|| Digest::from_bytes(bytes))
 }
 
-/// An alias is a symbolic link that is never followed: its text is the content's name, and it
-/// takes an inode and no block. One that cannot be made is missed by nobody but a new fetch.
+/// An alias is a symbolic link that is never followed: its text is the content's name, and it takes
+/// an inode and no block. Without it the content may be fetched once more.
 fn add_aliases(layout: &Layout, digests: &Digests) {
     for kind in ALIASES {
         let name = hex(&digests.get(kind));
@@ -146,7 +145,7 @@ pub(super) fn remove_aliases(layout: &Layout, digests: &Digests) {
     }
 }
 
-/// Digests in memory, of the contents that were asked for.
+/// Digests in memory, of the contents requested.
 #[derive(Default)]
 pub(crate) struct KnownDigests(Mutex<HashMap<Digest, Digests>>);
 
@@ -179,7 +178,7 @@ mod tests {
         fn an_alias_is_read_back(bytes: [u8; 32], other in "[0-9a-w]{0,70}") {
             let digest = Digest::from_bytes(bytes);
             let text = encode_text(&digest);
-            // What ext4 keeps in an inode, with the zero at its end.
+            // The limit of ext4 for an inode, with the terminating zero.
             prop_assert!(text.len() < 60);
             prop_assert_eq!(decode_text(&text), Some(digest));
             prop_assert_eq!(decode_text(digest.to_hex().as_bytes()), Some(digest));

@@ -1,4 +1,4 @@
-//! Reading what is kept, and comparing it.
+//! Reading contents, and verifying them.
 
 use std::os::fd::AsFd;
 
@@ -13,25 +13,25 @@ use crate::codec::checksum_at;
 use crate::digest::Digest;
 use crate::partial::chunks::chunk_range;
 
-/// Whether the disk may be waited for.
+/// Whether a read may wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     ForDisk,
-    /// Only what is in the page cache is read. Where the file system cannot tell, the disk is
-    /// waited for.
+    /// Only the page cache is read. Where the file system does not support this, the read waits for
+    /// the disk.
     No,
 }
 
-/// Why something is not read.
+/// Why a read fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadError {
     Damaged,
-    /// The disk would have to be waited for.
+    /// It would have to wait for the disk.
     WouldWait,
 }
 
 impl Inner {
-    /// The bytes of `offset..end`, which is not empty and within the content; compared.
+    /// The verified bytes of `offset..end`, a range that is not empty and within the content.
     pub(super) fn read(&self, offset: u64, end: u64, wait: Wait) -> Result<Bytes, ReadError> {
         let wanted = offset as usize..end as usize;
         match &self.body {
@@ -49,7 +49,7 @@ impl Inner {
         }
     }
 
-    /// Whole blocks, and no more of chunks at the ends of which no more is asked for.
+    /// Reads whole blocks, and of chunks that are read in part no more than those.
     fn read_large(&self, offset: u64, end: u64, wait: Wait) -> Result<Bytes, ReadError> {
         let start = offset / BLOCK_BYTES * BLOCK_BYTES;
         let stop = self.size.min(end.next_multiple_of(BLOCK_BYTES));
@@ -82,13 +82,13 @@ impl Inner {
             }
         });
         if !good {
-            // Perhaps it is the checksums of blocks that are wrong.
+            // Perhaps the block checksums are wrong.
             return self.read_chunks(offset, end, wait);
         }
         Ok(Bytes::from(bytes).slice((offset - start) as usize..(end - start) as usize))
     }
 
-    /// Whole chunks. What is learned of the blocks of those of which a part is wanted is noted.
+    /// Reads whole chunks, and stores the block checksums of those of which a part was requested.
     fn read_chunks(&self, offset: u64, end: u64, wait: Wait) -> Result<Bytes, ReadError> {
         let (first, last) = (offset / CHUNK_BYTES, (end - 1) / CHUNK_BYTES);
         let start = first * CHUNK_BYTES;
@@ -111,7 +111,7 @@ impl Inner {
         sums.get(chunk as usize).is_some_and(|sum| checksum_at(bytes, chunk) == *sum)
     }
 
-    /// Reads and compares all chunks; `each` has them in turn.
+    /// Reads and verifies all chunks, for `each` in turn.
     pub(super) fn read_all(&self, mut each: impl FnMut(u64, &[u8])) -> Result<(), ReadError> {
         for chunk in 0..chunk_count(self.size) {
             let range = chunk_range(chunk, self.size);
@@ -129,7 +129,7 @@ impl Inner {
     }
 }
 
-/// Exactly `len` bytes from `offset`.
+/// Reads exactly `len` bytes from `offset`.
 pub(super) fn pread(
     file: impl AsFd,
     offset: u64,
@@ -152,7 +152,7 @@ fn pread_waiting(file: impl AsFd, offset: u64, len: usize) -> Result<Vec<u8>, Re
             Err(_) => return Err(ReadError::Damaged),
         }
     }
-    // The allocator may have given more than was asked for.
+    // The allocator may have given more than was requested.
     bytes.truncate(len);
     Ok(bytes)
 }
@@ -164,12 +164,12 @@ fn pread_now(file: impl AsFd, offset: u64, len: usize) -> Result<Vec<u8>, ReadEr
         let mut rest = [std::io::IoSliceMut::new(&mut bytes[filled..])];
         let at = offset + filled as u64;
         match rustix::io::preadv2(&file, &mut rest, at, ReadWriteFlags::NOWAIT) {
-            // Some kernels say this of what is not in the page cache, too.
+            // Some kernels return this for data that is not in the page cache, too.
             Ok(0) => return Err(ReadError::WouldWait),
             Ok(count) => filled += count,
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Err(ReadError::WouldWait),
-            // Whether the file is at fault, or such reads are not to be had, a usual read tells.
+            // A blocking read shows whether the file is damaged, or such reads are not supported.
             Err(_) => return pread_waiting(file, offset, len),
         }
     }

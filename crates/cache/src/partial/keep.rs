@@ -1,4 +1,4 @@
-//! A content that has become whole gets its name in the store.
+//! Moving a complete content into the store.
 
 use std::io;
 
@@ -18,7 +18,7 @@ use crate::store::quota::on_disk;
 use crate::store::shared::Counters;
 
 impl Inner {
-    /// The file was seen to have this content at `fetched_at`.
+    /// Makes it an object, and records that the file had this content at `fetched_at`.
     pub(super) fn make_object(
         &self,
         attr: &Attr,
@@ -38,7 +38,7 @@ impl Inner {
         Ok(known)
     }
 
-    /// Makes the bytes an object. Nothing stands beside it: its name is its checksum.
+    /// Writes the bytes as an object. It needs no other file: its name is its checksum.
     fn keep_small(&self, digest: &Digest, content: &[u8]) -> Result<(), Unfinished> {
         let shared = &self.shared;
         let (layout, names) = (shared.layout(), object::Names::of(digest));
@@ -64,8 +64,8 @@ impl Inner {
         })
     }
 
-    /// What is known about it, the checksums of its chunks above all, is written before it gets
-    /// its name.
+    /// Writes the metadata, above all the checksums of the chunks, and then gives the data file its
+    /// name.
     fn keep_large(&self, digest: &Digest) -> Result<(), Unfinished> {
         let shared = &self.shared;
         if shared.object_bytes(digest) == Some(self.size()) && shared.open_object(digest).is_some()
@@ -73,12 +73,12 @@ impl Inner {
             self.remove_files(&self.lock());
             return Ok(());
         }
-        // Where it was thrown away, another process may have begun anew under the same name.
+        // If its files were removed, another process may have created new ones of the same name.
         if self.lost_its_files() {
             return Err(Unfinished::NotKept);
         }
         let about = About::new(*digest, self.size(), self.lock().sums.clone());
-        // A little more than what the chunks have reserved; it is not worth to fail for.
+        // A little more than the chunks have reserved; not worth failing for.
         shared.reserve(on_disk(about.encode().len() as u64));
         let has_room = shared.reserve(table_bytes(self.size()));
         let (layout, names, own) =
@@ -94,7 +94,7 @@ impl Inner {
             layout.partial.unlink(&own.map)
         });
         named.map_err(|error| {
-            // What `put_about` could not write it has told by itself.
+            // `put_about` has reported its own errors.
             if error.kind() != io::ErrorKind::Other {
                 shared.write_failed(&layout, "naming a content", &error);
             }
@@ -102,7 +102,7 @@ impl Inner {
         })
     }
 
-    /// The checksums of its blocks. It can do without: who reads it makes them.
+    /// Writes the block checksums. They are optional: a reader computes missing ones.
     fn keep_blocks(&self, layout: &Layout, dir_fd: &DirFd, digest: &Digest) {
         if self.size() < TABLE_FROM_BYTES {
             return;

@@ -1,13 +1,13 @@
-//! What can wait until nobody reads: notes about contents, and their digests of other kinds.
+//! Deferred work: records of where contents were found, and their digests of other kinds.
 //!
-//! A content of one chunk needs nothing beside it to be used, since its name is its checksum. So
-//! where it was found is written when the store has been left alone for a moment, and its MD5,
-//! SHA-1 and SHA-256, which take longer to make than all the rest, after that. A reader shares the
-//! processor with neither.
+//! A content of one chunk needs no other file, since its name is its checksum. So the record of
+//! where it was found is written when the store has been idle for a moment, and its MD5, SHA-1 and
+//! SHA-256, which take longer than all the rest, are computed after that. Neither takes processor
+//! time from a reader.
 //!
-//! Notes are written when there are too many, before a clean-up, and when the store is closed;
-//! digests that are not made by then are made when they are asked for. A killed process loses its
-//! notes: they only matter when the index is lost, too.
+//! Records are written when there are too many, before a clean-up, and when the store is closed;
+//! digests that are not computed by then are computed on request. A killed process loses its
+//! records: they matter only when the index is lost, too.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,20 +19,19 @@ use super::shared::Shared;
 use crate::digest::Digest;
 use crate::object::about::Origin;
 
-/// For how long nothing must have been kept before the work begins, and between two looks at that.
+/// Time without a new content after which the work begins, and between two checks.
 const IDLE_AFTER: Duration = Duration::from_millis(300);
 
-/// Notes that wait, at most: some megabytes. With more, the older ones are written at once.
+/// Bound on the deferred records: some megabytes. Beyond it the older ones are written at once.
 const MAX_NOTES: usize = 8 << 10;
 
-/// Contents whose digests are to be made, at most: 2 MiB. Those of more are made when they are
-/// asked for.
+/// Bound on the contents whose digests are due: 2 MiB. Those of others are computed on request.
 const MAX_UNDIGESTED: usize = 64 << 10;
 
-/// How much the thread stands back when there are others who want the processor: all the way.
+/// The nice value of the thread: the lowest priority.
 const NICE_INCREMENT: i32 = 19;
 
-/// Where a content was found.
+/// A record of where a content was found.
 struct Note {
     digest: Digest,
     origin: Origin,
@@ -42,22 +41,22 @@ struct Note {
 struct Queue {
     notes: VecDeque<Note>,
     undigested: VecDeque<Digest>,
-    /// Contents of earlier processes are to be looked through.
+    /// The contents of earlier processes have to be scanned.
     scan_due: bool,
-    /// How many are looking through, or at work on a content that is not in `undigested` any more.
+    /// Workers that scan, or compute the digests of a content that is no longer in `undigested`.
     workers: usize,
     last_kept: Option<Instant>,
 }
 
-/// What waits. See the [module](self).
+/// The deferred work. See the [module](self).
 #[derive(Default)]
 pub(crate) struct DeferredWork {
     state: Mutex<Queue>,
-    /// Somebody is at work no more.
+    /// Notified when a worker ends.
     done: Condvar,
-    /// Held while notes are written.
+    /// Held while records are written.
     writing: Mutex<()>,
-    /// The thread is at work, or waits until it may be.
+    /// The thread is running.
     running: AtomicBool,
 }
 
@@ -79,7 +78,7 @@ impl DeferredWork {
         self.lock().notes.pop_front()
     }
 
-    /// The next content, for one who is at work on it from now on.
+    /// The next content, with a guard that counts the worker.
     fn next_undigested(&self) -> Option<(Digest, Worker<'_>)> {
         let mut state = self.lock();
         let digest = state.undigested.pop_front()?;
@@ -87,7 +86,7 @@ impl DeferredWork {
         Some((digest, Worker(self)))
     }
 
-    /// Whether contents are to be looked through, by one who is at work from now on.
+    /// A guard that counts the worker, if a scan is due.
     fn take_scan(&self) -> Option<Worker<'_>> {
         let mut state = self.lock();
         std::mem::take(&mut state.scan_due).then(|| {
@@ -96,9 +95,9 @@ impl DeferredWork {
         })
     }
 
-    /// Returns when nobody is at work any more, or `may_continue` says no.
+    /// Returns when no worker is left, or `may_continue` returns false.
     fn until_done(&self, may_continue: &dyn Fn() -> bool) {
-        // Asked from time to time, and without the lock, which it may take.
+        // Called without the lock, which it may take.
         while may_continue() {
             let state = self.lock();
             if state.workers == 0 {
@@ -109,7 +108,7 @@ impl DeferredWork {
     }
 }
 
-/// Somebody is at work as long as this lives.
+/// Counts a worker until it is dropped.
 struct Worker<'a>(&'a DeferredWork);
 
 impl Drop for Worker<'_> {
@@ -120,7 +119,7 @@ impl Drop for Worker<'_> {
 }
 
 impl Shared {
-    /// A content was kept, or found to be here, that was at `origin`.
+    /// Defers the work for a content that was kept, or found in the store, for the file `origin`.
     pub(crate) fn defer_work(self: &Arc<Shared>, digest: Digest, origin: Option<Origin>) {
         let excess = {
             let mut state = self.deferred.lock();
@@ -136,15 +135,15 @@ impl Shared {
         self.start_deferred();
     }
 
-    /// Contents whose digests an earlier process did not make get theirs, too.
+    /// Defers a scan for contents whose digests an earlier process has not computed.
     pub(crate) fn defer_scan(self: &Arc<Shared>) {
         self.deferred.lock().scan_due = true;
         self.start_deferred();
     }
 
-    /// Writes the notes that wait.
+    /// Writes the deferred records.
     pub(crate) fn write_notes(&self) {
-        // Whoever is here last returns when all of them are written.
+        // Under the lock, so that all of them are written when a second caller returns.
         let _writing = self.deferred.writing.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(note) = self.deferred.next_note() {
             self.write_note(note);
@@ -155,8 +154,8 @@ impl Shared {
         self.add_to_about(&note.digest, Some(note.origin), None);
     }
 
-    /// Makes the digests that wait now, as long as `may_continue` says so. Those that others are at are
-    /// waited for.
+    /// Computes the digests that are due, as long as `may_continue` returns true, and waits for
+    /// those that other workers compute.
     pub(crate) fn make_waiting_digests(self: &Arc<Shared>, may_continue: &dyn Fn() -> bool) {
         loop {
             if let Some(worker) = self.deferred.take_scan() {
@@ -168,19 +167,19 @@ impl Shared {
                 && let Some((digest, _worker)) = self.deferred.next_undigested()
             {
                 if self.make_digests(&digest, may_continue).is_none() && !may_continue() {
-                    // Given up in the middle, perhaps.
+                    // It may have been given up in the middle.
                     self.deferred.lock().undigested.push_front(digest);
                 }
             }
             self.deferred.until_done(may_continue);
-            // Whoever was at work may have found more, or given up.
+            // Other workers may have added contents, or given up.
             if !may_continue() || self.deferred.lock().undigested.is_empty() {
                 return;
             }
         }
     }
 
-    /// The contents that are here, but for those beyond what may wait.
+    /// The contents in the store, up to the bound.
     fn undigested(&self) -> Vec<Digest> {
         let mut items = Vec::new();
         scan::objects(&self.layout(), &mut items);
@@ -203,7 +202,7 @@ impl Shared {
     }
 }
 
-/// What the thread does until nothing is left, or nobody has the store open any more.
+/// Runs until nothing is left, or the store is closed.
 fn run(shared: &Weak<Shared>) {
     lower_priority(NICE_INCREMENT);
     loop {
@@ -213,21 +212,21 @@ fn run(shared: &Weak<Shared>) {
             continue;
         }
         shared.write_notes();
-        // The last to have it open would keep it open for nobody.
+        // Ends when this thread holds the last reference to the store.
         let may_continue = || shared.deferred.is_idle() && Arc::strong_count(&shared) > 1;
         shared.make_waiting_digests(&may_continue);
         if !shared.deferred.is_empty() {
             continue;
         }
         shared.deferred.running.store(false, Ordering::Release);
-        // Something may have come between the two.
+        // Work may have been added between the two.
         if shared.deferred.is_empty() || shared.deferred.running.swap(true, Ordering::AcqRel) {
             return;
         }
     }
 }
 
-/// Lets others have the processor first. If that is not allowed, all goes on as well.
+/// Sets the nice value of this thread. Failing has no effect but the priority.
 pub(crate) fn lower_priority(niceness: i32) {
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), niceness);
 }

@@ -1,11 +1,11 @@
-//! Keeps a store within its bounds, and sweeps up.
+//! Keeps a store within its bounds, and removes stale files.
 //!
-//! One process at a time does it, under the lock of the file `gc.lock`, on a thread of its own when
-//! a writer has come near the bounds. What was used longest ago goes first, until a tenth of the
-//! bound is free again: a scan costs a look at each file, so it is not made for each file that is
-//! written. Pinned contents, and partial ones that somebody is at work on, stay.
+//! One process at a time does this, under the lock of the file `gc.lock`, on a thread of its own,
+//! when a writer comes near the bounds. The least recently used items are evicted first, until a
+//! tenth of the bound is free: a scan checks each file, so it does not pay for each file written.
+//! Pinned contents, and partial ones in use, stay.
 //!
-//! A content that is open is removed like any other: its readers keep it until they close it.
+//! An open content is evicted like any other: its readers keep it until they close it.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -25,17 +25,17 @@ use crate::dir_fd::{DirFd, try_lock};
 use crate::index::log::{FILE_NAME, Target};
 use crate::partial::files::Names;
 
-/// Seconds after which the store is scanned though it is within its bounds.
+/// Time in seconds after which the store is scanned, also within its bounds.
 const SCAN_SECS: i64 = 24 * 3600;
 
-/// Pause after a clean-up that could remove nothing, or that another process was at: each writer
-/// that finds no room calls for the next one.
+/// Pause after a clean-up that removed nothing, or found another process at work: each writer
+/// without space requests the next one.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// How often a clean-up goes on where the file system has too few files left.
+/// Further rounds of a clean-up while the file system lacks free inodes.
 const MORE_ROUNDS: u32 = 4;
 
-/// What a clean-up did.
+/// The result of a clean-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GcReport {
     /// Bytes that the store takes now.
@@ -44,12 +44,12 @@ pub struct GcReport {
     pub removed_bytes: u64,
     /// Contents, partial contents and directories' records that were removed.
     pub removed: u64,
-    /// Another process is at it; nothing was done.
+    /// Another process is cleaning up; nothing was done.
     pub busy: bool,
 }
 
 impl Shared {
-    /// Starts the housekeeping on a thread of its own, unless it is at work.
+    /// Starts the housekeeping on a thread of its own, unless it is running.
     pub(crate) fn start_housekeeping(self: &Arc<Shared>) {
         let paused_until = *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
         let rests = paused_until.is_some_and(|until| Instant::now() < until);
@@ -79,19 +79,20 @@ impl Shared {
         }
     }
 
-    /// Bytes that are too many, with what is to be free afterwards; 0 within the bounds.
+    /// Bytes to evict, so that some space is free afterwards; 0 within the bounds.
     fn excess(&self, layout: &Layout, bytes: u64) -> u64 {
         let Ok(disk) = layout.disk() else { return 0 };
         let limit = self.bounds.size_bytes(&disk);
         let left = FreeSpace::on(&disk);
         let over = if bytes > limit / 20 * 19 { bytes - limit / 10 * 9 } else { 0 };
         let short = left.missing_bytes(self.bounds.free_bytes(&disk));
-        // How many files that makes is not known yet.
+        // The number of files that frees is not known yet.
         let files = if left.lacks_files() { bytes / 10 + 1 } else { 0 };
         over.max(short).max(files)
     }
 
-    /// Others have filled the disk: there is nothing left to evict, and still too little is free.
+    /// Turns writing off when nothing is left to evict and still too little is free: others have
+    /// filled the disk.
     fn report_if_full(&self, layout: &Layout) {
         let Ok(disk) = layout.disk() else { return };
         let left = FreeSpace::on(&disk);
@@ -101,7 +102,7 @@ impl Shared {
         }
     }
 
-    /// Scans the store, and evicts what is too much.
+    /// Scans the store, and evicts the excess.
     pub(crate) fn clean(&self) -> GcReport {
         let layout = self.layout();
         let lock = layout.root.ensure(b"gc.lock").map(|(file, _)| file);
@@ -117,7 +118,8 @@ impl Shared {
         let mut items = scan::all(&layout);
         let found: u64 = items.iter().map(|item| item.bytes).sum();
         let scanned_secs = base::Timestamp::now().secs;
-        // What others have written meanwhile may be in it or not; too much is the safer side.
+        // Files that others write meanwhile may be counted or not; too many bytes are the safer
+        // side.
         let usage = self.change_usage(|usage| {
             let bytes = found + usage.bytes.saturating_sub(before);
             Usage { bytes, scanned_secs }
@@ -125,7 +127,7 @@ impl Shared {
         let bytes = usage.map_or(found, |usage| usage.bytes);
         items.sort_by_key(|item| item.used_secs);
         let mut report = self.evict(&layout, &items, self.excess(&layout, bytes));
-        // How many files there are to a byte shows only when they are gone.
+        // How many inodes an eviction frees shows only afterwards.
         for _ in 0..MORE_ROUNDS {
             let left = bytes.saturating_sub(report.removed_bytes);
             let lacks = layout.disk().is_ok_and(|disk| FreeSpace::on(&disk).lacks_files());
@@ -141,7 +143,7 @@ impl Shared {
         GcReport { kept_bytes: bytes.saturating_sub(report.removed_bytes), ..report }
     }
 
-    /// Removes the first of `items` until `excess` bytes are gone.
+    /// Evicts the first of `items` until `excess` bytes are free.
     fn evict(&self, layout: &Layout, items: &[Item], excess: u64) -> GcReport {
         let mut report = GcReport::default();
         if excess == 0 {
@@ -163,8 +165,8 @@ impl Shared {
         report
     }
 
-    /// The contents of pinned files, as far as they are recorded. What a content itself remembers
-    /// of the files that had it may not be written yet, by another process.
+    /// The contents of pinned files, from the index. In the metadata of a content another process
+    /// may not have written its files yet.
     fn pinned_contents(&self, layout: &Layout, pins: &[Pin]) -> HashSet<Digest> {
         let mut directories = Vec::new();
         if !pins.is_empty() {
@@ -251,12 +253,12 @@ impl Shared {
     }
 }
 
-/// Removes directories of the index that have become empty, from the deepest up.
+/// Removes empty directories of the index, from the deepest up.
 fn prune(index: &DirFd, path: &[u8]) {
     let mut path = path;
     while let Some(at) = path.iter().rposition(|byte| *byte == b'/') {
         let (above, name) = (&path[..at], &path[at + 1..]);
-        // Fails when it is not empty, which ends it.
+        // Fails if it is not empty, which ends the loop.
         if !index.below(above).is_ok_and(|above| above.rmdir(name).is_ok()) {
             return;
         }
@@ -264,9 +266,9 @@ fn prune(index: &DirFd, path: &[u8]) {
     }
 }
 
-/// Removes what was thrown away, however deep it is: what is in a directory is moved up first.
+/// Removes the trash, of any depth: the entries of a directory are moved up first.
 fn empty_trash(layout: &Layout) {
-    // Bounded by what is there; others may add at the same time.
+    // Bounded by the entries; other processes may add some at the same time.
     loop {
         let names = layout.trash.names().unwrap_or_default();
         let removed =
@@ -277,7 +279,7 @@ fn empty_trash(layout: &Layout) {
     }
 }
 
-/// Whether something of it is gone now.
+/// Returns whether a part of it was removed.
 fn remove_from_trash(layout: &Layout, name: &[u8], kind: FileType) -> bool {
     if kind != FileType::Directory {
         return layout.trash.unlink(name).is_ok();

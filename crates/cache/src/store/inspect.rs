@@ -1,4 +1,4 @@
-//! What a store has, told and verified; and the index made again from the contents.
+//! Listing and verifying the contents of a store, and rebuilding its index.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,34 +27,34 @@ pub struct FileLocation {
 /// A content in the store.
 #[derive(Clone, Debug)]
 pub struct ContentInfo {
-    /// Its digest; `None` for one that is not whole.
+    /// Its digest; `None` for a partial content.
     pub digest: Option<Digest>,
     /// Its length.
     pub size_bytes: u64,
-    /// Bytes of it that are here.
+    /// Bytes of it in the store.
     pub present_bytes: u64,
-    /// Files that have or had it; not all of those that had it if there are many.
+    /// Files that have or had it; if there are many, not all of the former ones.
     pub files: Vec<FileLocation>,
-    /// When it was last used, to the hour; seconds since 1970.
+    /// When it was last used, with a resolution of an hour; seconds since 1970.
     pub used_secs: i64,
 }
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// Whole contents that are as they were written.
+    /// Undamaged whole contents.
     pub good: u64,
     /// Their bytes.
     pub good_bytes: u64,
-    /// Whole contents that were damaged, and are removed.
+    /// Damaged whole contents, which were removed.
     pub damaged: u64,
-    /// Chunks of partial contents that are as they were written.
+    /// Undamaged chunks of partial contents.
     pub good_chunks: u64,
-    /// Those that are not; they will be fetched again.
+    /// Damaged chunks; they will be fetched again.
     pub damaged_chunks: u64,
-    /// Directories whose records are as they were written.
+    /// Directories with undamaged records.
     pub directories: u64,
-    /// Those whose records were damaged, and are removed.
+    /// Directories with damaged records, which were removed.
     pub damaged_directories: u64,
 }
 
@@ -77,7 +77,7 @@ impl Shared {
                 let origins = self.about(&digest).map_or(Vec::new(), |about| about.origins);
                 let mut all: Vec<FileLocation> =
                     origins.into_iter().map(FileLocation::from).collect();
-                // What a content itself remembers may not be written yet, by another process.
+                // In the metadata of a content another process may not have written its files yet.
                 for place in recorded.remove(&digest).unwrap_or_default() {
                     if !all.contains(&place) {
                         all.push(place);
@@ -107,7 +107,7 @@ impl Shared {
         items.into_iter().filter_map(&mut listed).collect()
     }
 
-    /// The files that are recorded to have a content.
+    /// The files of each content, from the index.
     fn recorded(&self, items: &[scan::Item]) -> HashMap<Digest, Vec<FileLocation>> {
         let mut recorded: HashMap<Digest, Vec<FileLocation>> = HashMap::new();
         for item in items {
@@ -119,7 +119,7 @@ impl Shared {
         recorded
     }
 
-    /// Reads everything and compares it; `progress` hears how many bytes each item had.
+    /// Reads and verifies everything; `progress` is called with the size of each item.
     pub(super) fn verify_all(self: &Arc<Shared>, mut progress: impl FnMut(u64)) -> VerifyReport {
         let layout = self.layout();
         let mut report = VerifyReport::default();
@@ -144,8 +144,8 @@ impl Shared {
         report
     }
 
-    /// Compares a content with its name, and its chunks with their checksums. `None` when it went
-    /// away meanwhile.
+    /// Compares a content with its name, and its chunks with their checksums. `None` if it was
+    /// removed meanwhile.
     fn verify_object(self: &Arc<Shared>, digest: &Digest) -> Option<bool> {
         self.object_bytes(digest)?;
         let Some(object) = self.open_object(digest) else {
@@ -173,8 +173,8 @@ impl Shared {
         self.counters.damaged.load(std::sync::atomic::Ordering::Relaxed) == before
     }
 
-    /// Makes the index again from what the contents know about themselves. Listings and links are
-    /// not in it; they are asked for when they are needed.
+    /// Rebuilds the index from the metadata of the contents. It lacks listings and links, which are
+    /// requested when needed.
     pub(super) fn rebuild_index(self: &Arc<Shared>) -> u64 {
         let mut objects = Vec::new();
         scan::objects(&self.layout(), &mut objects);

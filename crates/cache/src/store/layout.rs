@@ -1,7 +1,8 @@
-//! The directories of a store: made, checked, and opened again when somebody removed them.
+//! The directories of a store: created, checked, and opened again after a removal.
 //!
-//! The layout is written down in `docs/cache-format.md`. All that is ours lies below a directory
-//! named after the format's version, so that programs of different versions do not meet.
+//! The layout is described in `docs/cache-format.md`. All files of the store are below a directory
+//! named after the format's version, so that versions of the program with different formats do not
+//! conflict.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -16,10 +17,10 @@ use rustix::fs::{Mode, StatVfs};
 use super::StoreError;
 use crate::dir_fd::DirFd;
 
-/// Name of the directory that has the files of this version of the format.
+/// The directory of this version's files.
 pub(super) const VERSION: &[u8] = b"v1";
 
-/// Tells backup programs that nothing here needs to be kept (bford.info/cachedir).
+/// Makes backup programs skip the directory (bford.info/cachedir).
 const TAG_NAME: &[u8] = b"CACHEDIR.TAG";
 const TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55\n\
     # The cache of sshoal. It may be removed at any time.\n";
@@ -30,18 +31,18 @@ pub(crate) struct Layout {
     pub(crate) root: DirFd,
     /// Whole contents.
     pub(crate) objects: DirFd,
-    /// Contents that are being fetched.
+    /// Partial contents.
     pub(crate) partial: DirFd,
     /// Records of names.
     pub(crate) index: DirFd,
-    /// Other digests of contents.
+    /// Contents by other digests.
     pub(crate) alias: DirFd,
     pub(crate) pins: DirFd,
     /// Files that are being written, before they get their name.
     pub(crate) tmp: DirFd,
-    /// What is to be removed.
+    /// Entries to be removed.
     pub(crate) trash: DirFd,
-    /// The index was not there, though contents were.
+    /// The index was missing, though contents exist.
     pub(crate) index_is_new: bool,
 }
 
@@ -67,14 +68,14 @@ impl Layout {
         made().map_err(|error| StoreError::io(dir, "making its directories", error))
     }
 
-    /// Whether somebody has removed the directory.
+    /// Whether the directory was removed.
     pub(crate) fn is_gone(&self) -> bool {
         [&self.root, &self.objects, &self.index, &self.tmp, &self.partial]
             .iter()
             .any(|dir_fd| dir_fd.own_stat().map_or(true, |stat| stat.st_nlink == 0))
     }
 
-    /// Writes a file and gives it its name; another file of that name is replaced in one step.
+    /// Writes a file, replacing one of that name atomically.
     pub(crate) fn put(&self, dir_fd: &DirFd, name: &[u8], bytes: &[u8]) -> io::Result<()> {
         let (tmp, mut file) = self.tmp_file()?;
         let written = file.write_all(bytes).and_then(|()| self.tmp.rename(&tmp, dir_fd, name));
@@ -84,14 +85,14 @@ impl Layout {
         written
     }
 
-    /// A new file without a name of its own yet.
+    /// A new file that has no name of its own yet.
     pub(crate) fn tmp_file(&self) -> io::Result<(Vec<u8>, File)> {
         let name = unique_name();
         let file = self.tmp.create(&name)?;
         Ok((name, file))
     }
 
-    /// Takes `name` out of `dir_fd` in one step, whatever is below it. The housekeeping removes it.
+    /// Removes `name` from `dir_fd` atomically, with all below it. The housekeeping deletes it.
     pub(crate) fn move_to_trash(&self, dir_fd: &DirFd, name: &[u8]) -> io::Result<()> {
         match dir_fd.rename(name, &self.trash, &unique_name()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -104,7 +105,7 @@ impl Layout {
     }
 }
 
-/// A name that no other process has used, whatever its process id is worth.
+/// A name that no other process uses, also one with the same process id.
 pub(crate) fn unique_name() -> Vec<u8> {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -114,7 +115,7 @@ pub(crate) fn unique_name() -> Vec<u8> {
     format!("{process:016x}-{}", COUNT.fetch_add(1, Ordering::Relaxed)).into_bytes()
 }
 
-/// Makes and checks the directory that the user named.
+/// Creates and checks the directory that the user named.
 fn open_top(dir: &Path) -> Result<DirFd, StoreError> {
     let io = |doing| move |error| StoreError::io(dir, doing, error);
     if let Some(parent) = dir.parent() {
@@ -140,12 +141,12 @@ fn open_top(dir: &Path) -> Result<DirFd, StoreError> {
     if stat.st_mode & 0o022 != 0 {
         return Err(StoreError::OthersMayWrite { dir: escaped(dir) });
     }
-    // One that others may read is left so: it may be a directory that has more than the cache in it.
-    // What is ours lies in a private one below.
+    // Its mode is not changed: it may contain other files than the cache. The store's files are in
+    // a private directory below.
     Ok(top)
 }
 
-/// The directory of this version's files, which nobody else may look into.
+/// The directory of this version's files, private to the user.
 fn open_private(top: &DirFd) -> io::Result<DirFd> {
     let root = top.make_sub(VERSION)?;
     let stat = root.own_stat()?;
@@ -158,7 +159,7 @@ fn open_private(top: &DirFd) -> io::Result<DirFd> {
     Ok(root)
 }
 
-/// Only a new tag is written: one that is there may be the user's own.
+/// An existing tag is kept: it may be the user's own.
 fn write_tag(root: &DirFd) -> io::Result<()> {
     match root.create(TAG_NAME) {
         Ok(file) => file.write_all_at(TAG, 0),
@@ -167,13 +168,13 @@ fn write_tag(root: &DirFd) -> io::Result<()> {
     }
 }
 
-/// A path for a message.
+/// A path, escaped for a message.
 pub(crate) fn escaped(path: &Path) -> String {
     path.as_os_str().as_encoded_bytes().escape_ascii().to_string()
 }
 
-/// The directory for a cache where the user named none: below `$XDG_CACHE_HOME`, else `~/.cache`.
-/// `None` where there is neither.
+/// The default directory for a cache: below `$XDG_CACHE_HOME`, else `~/.cache`. `None` without
+/// either.
 #[must_use]
 pub fn default_dir() -> Option<PathBuf> {
     let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());

@@ -1,7 +1,7 @@
-//! Sub-trees that eviction leaves alone.
+//! Sub-trees that are exempt from eviction.
 //!
-//! A pin is a sealed file, named by the digest of what it says. A damaged one is no pin: what it
-//! kept may be evicted, and nothing else happens.
+//! A pin is a sealed file, named by the digest of its content. A damaged one is ignored: its
+//! sub-tree may be evicted, and nothing else happens.
 
 use std::io;
 
@@ -15,7 +15,7 @@ use crate::metadata::SourceId;
 
 const MAGIC: &[u8; 8] = b"sshoalN1";
 
-/// Longest file that is read as a pin.
+/// Longest pin file that is read.
 const MAX_BYTES: u64 = 64 << 10;
 
 /// A sub-tree of a source.
@@ -23,7 +23,7 @@ const MAX_BYTES: u64 = 64 << 10;
 pub struct Pin {
     /// The source.
     pub source: SourceId,
-    /// The top of the sub-tree, or a single file.
+    /// The root of the sub-tree, or a single file.
     pub path: RemotePath,
 }
 
@@ -58,7 +58,7 @@ impl Pin {
                 .is_some_and(|rest| top.is_empty() || rest.is_empty() || rest[0] == b'/')
     }
 
-    /// Whether its own name is one of this directory.
+    /// Whether its own name is an entry of this directory.
     #[must_use]
     pub fn is_listed_in(&self, source: &SourceId, dir: &RemotePath) -> bool {
         self.source == *source && self.path.parent().as_ref() == Some(dir)
@@ -69,7 +69,7 @@ pub(super) fn add(layout: &Layout, pin: &Pin) -> io::Result<()> {
     layout.put(&layout.pins, pin.name().as_bytes(), &pin.encode())
 }
 
-/// Whether there was such a pin.
+/// Removes a pin; returns whether it existed.
 pub(super) fn remove(layout: &Layout, pin: &Pin) -> io::Result<bool> {
     match layout.pins.unlink(pin.name().as_bytes()) {
         Ok(()) => Ok(true),

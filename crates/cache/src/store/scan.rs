@@ -1,4 +1,4 @@
-//! Walks through all that a store has on the disk.
+//! Walks through all files of a store.
 
 use base::RemotePath;
 use rustix::fs::{FileType, OFlags, Stat};
@@ -10,32 +10,32 @@ use crate::dir_fd::DirFd;
 use crate::index::log::{FILE_NAME, SUB};
 use crate::metadata::SourceId;
 
-/// Age in seconds at which a file that belongs to nothing is rubbish: whoever made it would long
-/// have given it its name.
+/// Age in seconds from which on a file without an owner is stale: its process would have given it
+/// its name long before.
 const STALE_SECS: i64 = 600;
 
-/// What an item is.
+/// The kind of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// A whole content of this many bytes.
     Object(Digest, u64),
-    /// A content that is being fetched, or was; the name of its two files.
+    /// A partial content; the name of its two files.
     Partial([u8; 32]),
     /// The records of a directory.
     Records(SourceId, RemotePath),
 }
 
-/// Something that may be evicted.
+/// An item that can be evicted.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) what: What,
-    /// Room that it takes.
+    /// The disk space that it takes.
     pub(super) bytes: u64,
-    /// When it was last used, about; seconds since 1970.
+    /// The approximate time of its last use; seconds since 1970.
     pub(super) used_secs: i64,
 }
 
-/// Everything in the store. On the way rubbish is removed.
+/// All items in the store. Stale files are removed.
 pub(super) fn all(layout: &Layout) -> Vec<Item> {
     let mut items = Vec::new();
     objects(layout, &mut items);
@@ -102,7 +102,7 @@ fn partials(layout: &Layout, items: &mut Vec<Item>) {
     }
 }
 
-/// The records of all directories. The tree may be deeper than there are descriptors, so it is
+/// The records of all directories. The tree may be deeper than the limit of descriptors, so it is
 /// walked by paths.
 pub(super) fn records(layout: &Layout, items: &mut Vec<Item>) {
     let mut paths: Vec<Vec<u8>> = Vec::new();
@@ -121,7 +121,7 @@ pub(super) fn records(layout: &Layout, items: &mut Vec<Item>) {
                 && let Some((source, directory)) = directory_of(&path)
             {
                 let what = What::Records(source, directory);
-                // With the directory that the file is in.
+                // Includes the directory of the file.
                 let bytes = on_disk(stat.st_size as u64) + on_disk(1);
                 items.push(Item { what, bytes, used_secs: stat.st_atime.max(stat.st_mtime) });
             }
@@ -129,7 +129,7 @@ pub(super) fn records(layout: &Layout, items: &mut Vec<Item>) {
     }
 }
 
-/// Which directory the records at a place in the index are of.
+/// The directory whose records are at a path of the index.
 fn directory_of(path: &[u8]) -> Option<(SourceId, RemotePath)> {
     let mut parts = path.split(|byte| *byte == b'/');
     let source = SourceId::from_bytes(unhex(parts.next()?)?);
@@ -137,7 +137,7 @@ fn directory_of(path: &[u8]) -> Option<(SourceId, RemotePath)> {
     Some((source, RemotePath::parse(&names?.join(&b'/')).ok()?))
 }
 
-/// Removes a file that belongs to nothing, if it is not one that is just being made.
+/// Removes a file without an owner, unless it may be in the middle of being created.
 pub(super) fn remove_stale(dir_fd: &DirFd, name: &[u8], stat: &Stat) {
     let now = base::Timestamp::now().secs;
     if (now - stat.st_mtime).abs() > STALE_SECS {
@@ -145,7 +145,7 @@ pub(super) fn remove_stale(dir_fd: &DirFd, name: &[u8], stat: &Stat) {
     }
 }
 
-/// Whether somebody is at work on a partial content.
+/// Whether a process holds a partial content.
 pub(super) fn is_busy(layout: &Layout, name: &[u8]) -> bool {
     let Ok((file, _)) = layout.partial.file_below(name, OFlags::RDWR) else { return false };
     !crate::dir_fd::try_lock(&file).unwrap_or(false)

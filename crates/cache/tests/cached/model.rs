@@ -401,7 +401,10 @@ fn two_mounts_show_what_there_is() {
 
 #[test]
 fn two_mounts_show_what_there_is_of_lively_files() {
-    run(false, &CachedConfig { recent_change: std::time::Duration::MAX, ..config(Mode::CloseToOpen) });
+    run(
+        false,
+        &CachedConfig { recent_change: std::time::Duration::MAX, ..config(Mode::CloseToOpen) },
+    );
 }
 
 #[test]
