@@ -1,5 +1,5 @@
-//! What a cached remote costs and saves, over one in memory that answers at once or after a
-//! round trip: a tree of small files, and a large one. Prints figures; run by hand:
+//! The cost and the gain of a cached remote over one in memory, which answers at once or after a
+//! round trip: for a tree of small files, and a large file. Prints figures; run by hand:
 //!
 //! ```text
 //! cargo run --release -p cache --example cached_cost [ROUND_TRIP_US]

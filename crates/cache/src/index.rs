@@ -203,7 +203,7 @@ impl Shared {
                 && self.may_write()
                 && let Err(error) = log::compact(&layout, &target, &loaded)
             {
-                self.write_failed(&layout, "writing records anew", &error);
+                self.write_failed(&layout, "rewriting records", &error);
             }
             self.memory.weigh(&key, loaded.directory.memory_bytes());
         }
@@ -326,8 +326,8 @@ impl Shared {
     fn distrust(&self, error: &io::Error) {
         if !self.memory.distrusted.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "what has changed could not be noted in the cache ({error}): \
-                 what it knows of names is not used any more until the next mount"
+                "a change could not be recorded in the cache ({error}): \
+                 its records of names are not used until the next mount"
             );
         }
     }
@@ -351,7 +351,7 @@ impl Shared {
             _ => false,
         };
         if harmless {
-            tracing::debug!("the cache left something out, {doing}: {error}");
+            tracing::debug!("the cache did not keep something, {doing}: {error}");
         } else {
             self.health.failed(doing, error);
         }

@@ -435,7 +435,7 @@ impl Shared {
         if let Err(error) = layout.put(dir_fd, &names.about, &about.encode()) {
             // Another process has removed the content, and its directory.
             if error.kind() != io::ErrorKind::NotFound {
-                self.health.failed("writing about a content", &error);
+                self.health.failed("writing a content's metadata", &error);
             }
             return false;
         }

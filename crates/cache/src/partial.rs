@@ -369,7 +369,7 @@ impl Inner {
                 state.files = Some(Arc::new(files));
             }
             Ok(None) => {}
-            Err(error) => tracing::debug!("no earlier part of a content: {error}"),
+            Err(error) => tracing::debug!("a partial content was not resumed: {error}"),
         }
     }
 
@@ -488,7 +488,7 @@ impl Inner {
                 Ok(files) => state.files = files.map(Arc::new),
                 Err(error) => {
                     let layout = self.shared.layout();
-                    self.shared.write_failed(&layout, "making a file for a content", &error);
+                    self.shared.write_failed(&layout, "creating a file for a content", &error);
                 }
             }
         }

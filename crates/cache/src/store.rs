@@ -166,7 +166,7 @@ pub struct Status {
 
 /// An open store. Cheap to clone; clones share one state.
 #[derive(Clone)]
-pub struct Store(Arc<Shared>, #[expect(dead_code, reason = "for its end")] Arc<FlushOnDrop>);
+pub struct Store(Arc<Shared>, #[expect(dead_code, reason = "dropped last")] Arc<FlushOnDrop>);
 
 /// Writes the deferred records when the last clone of a [`Store`] is dropped, also if objects of it
 /// live on.
@@ -185,7 +185,7 @@ impl Store {
         let shared = Arc::new(Shared::open(config)?);
         if shared.layout().index_is_new {
             let files = shared.rebuild_index();
-            tracing::info!("the index of the cache was made again, of {files} files");
+            tracing::info!("the index of the cache was rebuilt from {files} files");
         }
         shared.start_housekeeping();
         if shared.aliases {
@@ -419,7 +419,7 @@ impl Store {
     pub fn pin(&self, source: &SourceId, path: &RemotePath) -> Result<(), StoreError> {
         let pin = Pin { source: *source, path: path.clone() };
         pins::add(&self.0.layout(), &pin)
-            .map_err(|error| StoreError::io(self.dir(), "noting a pin", error))
+            .map_err(|error| StoreError::io(self.dir(), "writing a pin", error))
     }
 
     /// Removes a pin; returns whether it existed.
@@ -483,6 +483,6 @@ impl Store {
     pub fn clear(&self) -> Result<(), StoreError> {
         self.0
             .remove_all()
-            .map_err(|error| StoreError::io(self.dir(), "removing what is in it", error))
+            .map_err(|error| StoreError::io(self.dir(), "removing its contents", error))
     }
 }

@@ -16,7 +16,7 @@ use crate::tree::Tree;
 /// long links take, and little enough to keep in memory.
 const MAX_WINDOW_BYTES: u64 = 128 << 20;
 
-/// Several remotes as one tree. See the [crate](crate) for the rules.
+/// Several remotes as one tree. See the [crate] for the rules.
 pub struct Union {
     tree: RwLock<Arc<Tree>>,
     /// Incremented by changes of the set of branches, for futures that wait for one.

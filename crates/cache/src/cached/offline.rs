@@ -34,7 +34,7 @@ impl OfflineMisses {
         };
         if due {
             tracing::warn!(
-                "{path}: {what} not in the cache, and the server is not asked: EIO ({count} so \
+                "{path}: {what} not in the cache, and the server is not queried: EIO ({count} so \
                  far); 'sshoal warm' fetches files for offline use"
             );
         }

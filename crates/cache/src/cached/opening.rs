@@ -213,7 +213,7 @@ impl Core {
             drop(self.files.remove(fh));
             tracing::warn!(
                 "{path}: changed on the server, though it is mounted as immutable: ESTALE; \
-                 'sshoal cache clear' forgets what it was"
+                 'sshoal cache clear' removes the old content"
             );
             return Err(Errno::ESTALE);
         }

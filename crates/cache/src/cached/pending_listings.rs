@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(
             pending_listings.attr(&source, &path("d/g")),
             Some(None),
-            "it says that remote is none"
+            "it says that there is none"
         );
         assert_eq!(pending_listings.attr(&source, &path("e/g")), None);
         assert_eq!(pending_listings.lists(&source, &path("d/g")), Some(false));

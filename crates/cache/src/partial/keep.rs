@@ -43,7 +43,7 @@ impl Inner {
         let shared = &self.shared;
         let (layout, names) = (shared.layout(), object::Names::of(digest));
         let dir_fd = layout.objects.make_sub(&names.dir).map_err(|error| {
-            shared.write_failed(&layout, "making a directory of contents", &error);
+            shared.write_failed(&layout, "creating a directory for contents", &error);
             Unfinished::NotKept
         })?;
         let known =

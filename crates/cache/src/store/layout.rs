@@ -65,7 +65,7 @@ impl Layout {
                 root,
             })
         };
-        made().map_err(|error| StoreError::io(dir, "making its directories", error))
+        made().map_err(|error| StoreError::io(dir, "creating its directories", error))
     }
 
     /// Whether the directory was removed.
@@ -120,21 +120,21 @@ fn open_top(dir: &Path) -> Result<DirFd, StoreError> {
     let io = |doing| move |error| StoreError::io(dir, doing, error);
     if let Some(parent) = dir.parent() {
         let mut builder = std::fs::DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(parent).map_err(io("making it"))?;
+        builder.recursive(true).mode(0o700).create(parent).map_err(io("creating it"))?;
     }
     match std::fs::DirBuilder::new().mode(0o700).create(dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(io("making it")(error));
+            return Err(io("creating it")(error));
         }
         _ => {}
     }
     let ours = rustix::process::geteuid().as_raw();
-    let link = std::fs::symlink_metadata(dir).map_err(io("looking at it"))?;
+    let link = std::fs::symlink_metadata(dir).map_err(io("checking it"))?;
     if link.is_symlink() && ![0, ours].contains(&link.uid()) {
         return Err(StoreError::ForeignOwner { dir: escaped(dir), owner: link.uid() });
     }
     let top = DirFd::at(dir).map_err(io("opening it"))?;
-    let stat = top.own_stat().map_err(io("looking at it"))?;
+    let stat = top.own_stat().map_err(io("checking it"))?;
     if stat.st_uid != ours {
         return Err(StoreError::ForeignOwner { dir: escaped(dir), owner: stat.st_uid });
     }

@@ -216,8 +216,8 @@ impl Health {
         drop(off);
         if first {
             tracing::warn!(
-                "the cache cannot be written to ({why}); going on without it, \
-                 and trying again every minute"
+                "the cache cannot be written to ({why}); continuing without it, \
+                 with a retry every minute"
             );
         } else {
             tracing::debug!("the cache cannot be written to ({why})");

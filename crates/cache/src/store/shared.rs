@@ -290,7 +290,7 @@ impl Shared {
     /// Counts and logs damage.
     pub(crate) fn damaged(&self, what: &str) {
         Counters::add(&self.counters.damaged, 1);
-        tracing::info!("the cache has thrown away a damaged {what}");
+        tracing::info!("the cache has removed a damaged {what}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Several processes at work on one store.
+//! Several processes that use one store.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -9,7 +9,7 @@ use cache::{CHUNK_BYTES, Store, StoreConfig, Validator};
 
 use crate::world::{self, Numbers, source};
 
-/// What a child is told by: its store, its seed, the milliseconds that it has.
+/// The parameters of a child: its store, its seed, and its time in milliseconds.
 const VARIABLE: &str = "SSHOAL_CACHE_CHILD";
 
 /// Files that children write.
@@ -18,7 +18,7 @@ pub(crate) const FILES: u64 = 40;
 /// Versions of each.
 pub(crate) const VERSIONS: u64 = 3;
 
-/// Less than all files together, so that they are evicted all the time.
+/// Less than all files together, so that some are always being evicted.
 pub(crate) const LIMIT_BYTES: u64 = 4 << 20;
 
 pub(crate) fn open(dir: &Path) -> Store {
@@ -26,7 +26,7 @@ pub(crate) fn open(dir: &Path) -> Store {
     Store::open(config).unwrap()
 }
 
-/// Starts this program again as one that works on the store in `dir`, and waits until it does.
+/// Starts this program again, to use the store in `dir`, and waits until it does.
 pub(crate) fn start(dir: &Path, seed: u64, time: Duration) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["processes::child", "--exact", "--nocapture"])
@@ -40,7 +40,7 @@ pub(crate) fn start(dir: &Path, seed: u64, time: Duration) -> Child {
     child
 }
 
-/// The work of a child; where nobody has asked for one it shows that the work itself is sound.
+/// The work of a child; without parameters it checks the work itself.
 #[test]
 fn child() {
     let Ok(told) = std::env::var(VARIABLE) else {
@@ -59,7 +59,7 @@ fn work(dir: &Path, seed: u64, time: Duration) {
     let mut numbers = Numbers::new(seed);
     let end = Instant::now() + time;
     let (mut steps, mut hits) = (0, 0);
-    // A machine that is busy with other things may be slow.
+    // A busy machine may be slow.
     while Instant::now() < end || hits == 0 && steps < 10_000 {
         step(&store, &mut numbers, &mut hits);
         steps += 1;
@@ -107,7 +107,7 @@ fn begin(store: &Store, file: u64, version: u64) {
     }
 }
 
-/// Everything in the store is right.
+/// Checks that everything in the store is right.
 pub(crate) fn check_all(store: &Store) -> u64 {
     let mut hits = 0;
     for file in 0..FILES {
