@@ -314,8 +314,8 @@ impl Shared {
 
     fn forget_in(&self, layout: &Layout, source: &SourceId, path: &RemotePath, record: Record) {
         let target = Target { source, path };
-        let said = log::append(layout, &target, &[record], false, |_, _| true);
-        if matches!(said, Ok(true)) {
+        let appended = log::append(layout, &target, &[record], false, |_, _| true);
+        if matches!(appended, Ok(true)) {
             return;
         }
         if let Err(error) = remove_file(layout, &target) {
@@ -375,11 +375,11 @@ fn trash_below(layout: &Layout, source: &SourceId, path: &RemotePath) -> io::Res
     };
     debug_assert!(path.is_root() || name.first() == Some(&SUB));
     let thrown = above.and_then(|above| {
-        let there = above.stat(name).is_ok();
-        if there { layout.move_to_trash(&above, name).map(|()| true) } else { Ok(false) }
+        let existed = above.stat(name).is_ok();
+        if existed { layout.move_to_trash(&above, name).map(|()| true) } else { Ok(false) }
     });
     match thrown {
-        Ok(there) => Ok(there),
+        Ok(existed) => Ok(existed),
         Err(error) => absent_is_fine(Err(error)).map(|()| false),
     }
 }

@@ -37,20 +37,20 @@ pub(crate) fn open(path: &Path) -> Result<OwnedFd> {
 /// `inner` is not below `outer`.
 pub(crate) fn depth_below(inner: BorrowedFd<'_>, outer: BorrowedFd<'_>) -> Result<Option<usize>> {
     let outer = Identity::of(outer)?;
-    let mut here = Identity::of(inner)?;
-    let mut at: Option<OwnedFd> = None;
+    let mut current = Identity::of(inner)?;
+    let mut current_fd: Option<OwnedFd> = None;
     for depth in 0..MAX_DEPTH {
-        if here == outer {
+        if current == outer {
             return Ok(Some(depth));
         }
-        let from = at.as_ref().map_or(inner, AsFd::as_fd);
-        let above = openat(from, "..", DIRECTORY, Mode::empty()).map_err(errno)?;
-        let next = Identity::of(above.as_fd())?;
+        let from = current_fd.as_ref().map_or(inner, AsFd::as_fd);
+        let parent = openat(from, "..", DIRECTORY, Mode::empty()).map_err(errno)?;
+        let next = Identity::of(parent.as_fd())?;
         // The parent of the file system's root is the root itself.
-        if next == here {
+        if next == current {
             break;
         }
-        (here, at) = (next, Some(above));
+        (current, current_fd) = (next, Some(parent));
     }
     Ok(None)
 }

@@ -43,9 +43,9 @@ impl Replicas {
             let call = member.remote.open(path, flags);
             let answer = if changes {
                 let kind = if makes { ChangeKind::InDoubt } else { ChangeKind::Content };
-                let noted = self.begin_change(path, primary, kind);
+                let guard = self.begin_change(path, primary, kind);
                 let answer = self.gateways.call_unless_lost(member, Weight::Small, call).await;
-                noted
+                guard
                     .finish(if makes { ChangeKind::Created } else { ChangeKind::Content }, &answer);
                 answer
             } else {

@@ -128,7 +128,7 @@ impl Replicas {
         let first = paths.first().map(|(path, _)| *path).ok_or(Errno::EINVAL)?;
         let member = self.gateways.next(first, target, GatewaySet::default()).await;
         let member = member.ok_or(Errno::EHOSTDOWN)?;
-        let noted: Vec<_> = paths
+        let guards: Vec<_> = paths
             .iter()
             .map(|(path, kind)| match kind {
                 ChangeKind::Content => self.begin_change(path, member.index, ChangeKind::Content),
@@ -137,8 +137,8 @@ impl Replicas {
             .collect();
         let call = call(&*member.remote);
         let answer = self.gateways.call_unless_lost(member, Weight::Small, call).await;
-        for (noted, (_, kind)) in noted.into_iter().zip(paths) {
-            noted.finish(*kind, &answer);
+        for (guard, (_, kind)) in guards.into_iter().zip(paths) {
+            guard.finish(*kind, &answer);
         }
         answer
     }

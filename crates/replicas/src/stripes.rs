@@ -272,7 +272,7 @@ async fn open_and_compare(
         base::Result::Ok((handle, opened.attr))
     };
     let (opened, before) = tokio::join!(open, fstat(context, &primary));
-    let ((handle, here), before) = match (opened, before) {
+    let ((handle, attr_here), before) = match (opened, before) {
         (Ok(opened), Ok(before)) => (opened, before),
         (Err(errno), _) | (_, Err(errno)) => {
             tracing::debug!(gateway = ?member.name, "opening a stripe failed: {errno}");
@@ -280,7 +280,7 @@ async fn open_and_compare(
         }
     };
     let version = Version::of(&before);
-    if here.kind != FileKind::Regular || Version::of(&here) != version {
+    if attr_here.kind != FileKind::Regular || Version::of(&attr_here) != version {
         return Err(Refusal::Failed);
     }
     if !strong()?.stripes.is_settled(version) {
@@ -333,8 +333,8 @@ async fn recheck(context: Arc<PoolContext>, file: Weak<File>) {
             file.stripes.usable(changes)
         };
         for stripe in stripes {
-            let here = fstat(&context, &stripe).await;
-            if !here.is_ok_and(|here| Version::of(&here) == Version::of(&attr)) {
+            let attr_here = fstat(&context, &stripe).await;
+            if !attr_here.is_ok_and(|attr_here| Version::of(&attr_here) == Version::of(&attr)) {
                 tracing::debug!(gateway = ?stripe.member.name, "this gateway shows another version of a file");
                 file.upgrade()?.stripes.remove(&stripe, true);
             }

@@ -30,17 +30,17 @@ impl Core {
     pub(crate) async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
         let policy = self.read_policy(path);
         if policy != ReadPolicy::Server
-            && let Some(told) = self.known_name(path, policy)
+            && let Some(known) = self.known_name(path, policy)
         {
-            return told.into_result();
+            return known.into_result();
         }
         if policy != ReadPolicy::CacheOnly {
             let answer = self.request_attr(path).await;
             if !self.falls_back(&answer) {
                 return answer;
             }
-            if let Some(told) = self.known_name(path, ReadPolicy::CacheOnly) {
-                return told.into_result();
+            if let Some(known) = self.known_name(path, ReadPolicy::CacheOnly) {
+                return known.into_result();
             }
         }
         self.unless_offline("the attributes are", path)?;

@@ -63,11 +63,11 @@ impl BlockSums {
 
     /// `None` for anything but the output of [`BlockSums::encode`] for this content and chunk.
     pub(super) fn decode(entry: &[u8], digest: &Digest, chunk: u64) -> Option<BlockSums> {
-        let (said, sealed) = entry.split_at_checked(8 * BLOCKS)?;
-        if seal(digest, chunk, said) != sealed {
+        let (fields, sealed) = entry.split_at_checked(8 * BLOCKS)?;
+        if seal(digest, chunk, fields) != sealed {
             return None;
         }
-        let mut reader = Reader::new(said);
+        let mut reader = Reader::new(fields);
         let mut sums = [0; BLOCKS];
         for sum in &mut sums {
             *sum = reader.u64()?;
@@ -76,9 +76,9 @@ impl BlockSums {
     }
 }
 
-fn seal(digest: &Digest, chunk: u64, said: &[u8]) -> [u8; CHECKSUM_BYTES] {
+fn seal(digest: &Digest, chunk: u64, fields: &[u8]) -> [u8; CHECKSUM_BYTES] {
     let mut sealed = Writer::default();
-    sealed.raw(digest.as_bytes()).u64(chunk).raw(said);
+    sealed.raw(digest.as_bytes()).u64(chunk).raw(fields);
     checksum(&sealed.0)
 }
 

@@ -51,8 +51,8 @@ impl Subject {
         let mut writer = Writer::default();
         writer.raw(MAGIC).raw(self.source.as_bytes()).u64(self.validator.size);
         writer.time(self.validator.mtime).string(self.path.as_bytes());
-        let said = writer.seal();
-        [&(said.len() as u32).to_le_bytes(), &said[..]].concat()
+        let fields = writer.seal();
+        [&(fields.len() as u32).to_le_bytes(), &fields[..]].concat()
     }
 
     /// The subject in the header of a map, and the header's length.
@@ -62,12 +62,12 @@ impl Subject {
         if len > MAX_HEADER_BYTES {
             return Ok(None);
         }
-        let said = read_exact_at(map, 4, len as usize)?;
-        Ok(said.and_then(|said| Subject::decode(&said)).map(|subject| (subject, 4 + len)))
+        let fields = read_exact_at(map, 4, len as usize)?;
+        Ok(fields.and_then(|fields| Subject::decode(&fields)).map(|subject| (subject, 4 + len)))
     }
 
-    fn decode(said: &[u8]) -> Option<Subject> {
-        let mut reader = Reader::sealed(said)?;
+    fn decode(fields: &[u8]) -> Option<Subject> {
+        let mut reader = Reader::sealed(fields)?;
         if reader.array()? != *MAGIC {
             return None;
         }
