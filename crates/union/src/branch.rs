@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use base::{Errno, Name, Remote, RemotePath, Result};
 
+use crate::components::Components;
+
 /// What may be changed in a branch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
@@ -132,6 +134,12 @@ impl TreeBranch {
             optional: AtomicBool::new(presence == Presence::Optional),
             left_out: AtomicBool::new(false),
         }
+    }
+
+    /// A path of the tree, at or below the branch's place, as a path inside the branch.
+    pub(crate) fn subpath(&self, path: &RemotePath) -> RemotePath {
+        let components = Components::new(path);
+        components.subpath(self.depth, components.depth())
     }
 
     pub(crate) fn mode(&self) -> Mode {

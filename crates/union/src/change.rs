@@ -2,7 +2,6 @@
 
 use base::{Attr, AttrChange, Errno, RemotePath, Result};
 
-use crate::components::Components;
 use crate::fan_out::{Call, FanOut};
 use crate::policy::ActionPolicy;
 use crate::tree::Tree;
@@ -45,11 +44,10 @@ pub(crate) async fn setattr(
     for (Holder { slot, .. }, _) in &changes {
         tree.branch(*slot).check_writable()?;
     }
-    let components = Components::new(path);
     // The shown entry is changed last: an error before that has changed nothing visible.
     for (Holder { slot, .. }, change) in changes.into_iter().rev() {
         let branch = tree.branch(slot);
-        let at = components.subpath(branch.depth, components.depth());
+        let at = branch.subpath(path);
         branch.call(branch.remote.setattr(&at, change)).await?;
     }
     Ok(())
@@ -79,12 +77,11 @@ pub(crate) async fn fsyncdir(tree: &Tree, path: &RemotePath) -> Result<()> {
     if !fixed && !view.require_shown()?.attr.is_dir() {
         return Err(Errno::ENOTDIR);
     }
-    let components = Components::new(path);
     let directories = view.holders.iter().filter(|holder| holder.attr.is_dir());
     let written =
         directories.map(|holder| tree.branch(holder.slot)).filter(|branch| branch.writable());
     let synced = written.map(|branch| -> Call<'_, Result<()>> {
-        let at = components.subpath(branch.depth, components.depth());
+        let at = branch.subpath(path);
         Box::pin(async move { branch.call(branch.remote.fsyncdir(&at)).await })
     });
     let synced: FanOut<'_, Result<()>> = synced.collect();

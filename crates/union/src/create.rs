@@ -167,7 +167,7 @@ async fn create_target<'t>(
     if !in_set(view.parents, slot) {
         create_parents(tree, components, branch).await?;
     }
-    Ok((branch, components.subpath(branch.depth, components.depth())))
+    Ok((branch, branch.subpath(components.path())))
 }
 
 /// The slot of the branch for a new name.

@@ -9,7 +9,6 @@ use base::{
 use bytes::Bytes;
 
 use crate::branch::TreeBranch;
-use crate::components::Components;
 use crate::fan_out::{Call, FanOut};
 use crate::handles::BranchFile;
 use crate::query::{Answer, Outcome, Query, Trust, lstat_leaf};
@@ -185,10 +184,9 @@ pub(crate) async fn locate(tree: &Tree, path: &RemotePath) -> Result<Vec<Locatio
     } else {
         view.require_shown()?;
     }
-    let components = Components::new(path);
     let places = view.holders.iter().map(|holder| -> Call<'_, Vec<Location>> {
         let branch = tree.branch(holder.slot);
-        let at = components.subpath(branch.depth, components.depth());
+        let at = branch.subpath(path);
         Box::pin(async move {
             // A pool reports the host that serves the path; the source's name is the tree's.
             let locations = branch.call(branch.remote.locate(&at)).await.unwrap_or_default();

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use base::{Errno, RemotePath, Result};
 
 use crate::branch::TreeBranch;
-use crate::components::Components;
 use crate::handles::BranchDir;
 use crate::policy::ActionPolicy;
 use crate::tree::Tree;
@@ -94,10 +93,9 @@ enum Kind {
 /// Removes it from the last branch first, so that no other entry is shown in between. After an
 /// error the shown entry is still there.
 async fn remove_all(tree: &Tree, path: &RemotePath, holders: &[Holder], kind: Kind) -> Result<()> {
-    let components = Components::new(path);
     for (index, holder) in holders.iter().enumerate().rev() {
         let branch = tree.branch(holder.slot);
-        let at = components.subpath(branch.depth, components.depth());
+        let at = branch.subpath(path);
         let removed = match kind {
             Kind::NonDirectory => branch.call(branch.remote.unlink(&at)).await,
             Kind::Directory => branch.call(branch.remote.rmdir(&at)).await,
@@ -113,10 +111,9 @@ async fn remove_all(tree: &Tree, path: &RemotePath, holders: &[Holder], kind: Ki
 
 /// `ENOTEMPTY` unless the directory is empty on all these branches.
 pub(crate) async fn check_empty(tree: &Tree, path: &RemotePath, holders: &[Holder]) -> Result<()> {
-    let components = Components::new(path);
     for holder in holders {
         let branch = tree.branch(holder.slot);
-        let at = components.subpath(branch.depth, components.depth());
+        let at = branch.subpath(path);
         if !branch.call(is_empty(branch, &at)).await? {
             return Err(Errno::ENOTEMPTY);
         }

@@ -21,7 +21,6 @@ use std::sync::Arc;
 
 use base::{Errno, RemotePath, RenameMode, Result};
 
-use crate::components::Components;
 use crate::policy::ActionPolicy;
 use crate::remove::{check_all_writable, check_empty, would_reappear};
 use crate::tree::Tree;
@@ -190,8 +189,7 @@ async fn execute(tree: &Tree, paths: &Paths<'_>, plan: &Plan) -> Result<()> {
     }
     for holder in plan.replaced.iter().rev() {
         let branch = tree.branch(holder.slot);
-        let components = Components::new(paths.to);
-        let at = components.subpath(branch.depth, components.depth());
+        let at = branch.subpath(paths.to);
         if let Err(errno) = branch.call(branch.remote.unlink(&at)).await {
             tracing::warn!(
                 "{} was replaced, but stays hidden in {}: {errno}",
@@ -207,8 +205,7 @@ async fn execute(tree: &Tree, paths: &Paths<'_>, plan: &Plan) -> Result<()> {
 /// copy would appear.
 async fn remove_second_name(tree: &Tree, slot: usize, from: &RemotePath) -> Result<()> {
     let branch = tree.branch(slot);
-    let components = Components::new(from);
-    let at = components.subpath(branch.depth, components.depth());
+    let at = branch.subpath(from);
     match branch.call(branch.remote.unlink(&at)).await {
         Err(Errno::ENOENT) => Ok(()),
         removed => removed,
@@ -223,9 +220,7 @@ async fn rename_on(
     mode: RenameMode,
 ) -> Result<()> {
     let branch = tree.branch(slot);
-    let (from, to) = (Components::new(from), Components::new(to));
-    let from = from.subpath(branch.depth, from.depth());
-    let to = to.subpath(branch.depth, to.depth());
+    let (from, to) = (branch.subpath(from), branch.subpath(to));
     branch.call(branch.remote.rename(&from, &to, mode)).await
 }
 
@@ -260,8 +255,6 @@ pub(crate) async fn link(tree: &Tree, existing: &RemotePath, new: &RemotePath) -
     }
     let branch = tree.branch(source.slot);
     branch.check_writable()?;
-    let (existing, new) = (Components::new(existing), Components::new(new));
-    let existing = existing.subpath(branch.depth, existing.depth());
-    let new = new.subpath(branch.depth, new.depth());
+    let (existing, new) = (branch.subpath(existing), branch.subpath(new));
     branch.call(branch.remote.link(&existing, &new)).await
 }

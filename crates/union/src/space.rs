@@ -9,7 +9,6 @@ use std::sync::Arc;
 use base::{Errno, RemotePath, Result, StatVfs};
 
 use crate::branch::TreeBranch;
-use crate::components::Components;
 use crate::fan_out::{Call, FanOut};
 use crate::tree::Tree;
 use crate::view::View;
@@ -27,10 +26,9 @@ pub(crate) async fn statvfs(tree: &Tree, path: &RemotePath) -> Result<StatVfs> {
     if !tree.is_fixed(path) {
         view.require_shown()?;
     }
-    let components = Components::new(path);
     let at_path = view.holders.iter().map(|holder| {
         let branch = tree.branch(holder.slot);
-        (branch, components.subpath(branch.depth, components.depth()), true)
+        (branch, branch.subpath(path), true)
     });
     let below = tree.placed_below(path).filter(|branch| !branch.remote.is_away());
     let queried = at_path.chain(below.map(|branch| (branch, RemotePath::root(), false)));

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use base::{Attr, FileKind, Name, RemotePath, Timestamp};
 
 use crate::branch::TreeBranch;
-use crate::components::Components;
 use crate::dir_cache::DirCache;
 use crate::{Branch, Error};
 
@@ -103,8 +102,7 @@ impl Tree {
         {
             return None;
         }
-        let components = Components::new(path);
-        Some((branch, components.subpath(branch.depth, components.depth())))
+        Some((branch, branch.subpath(path)))
     }
 
     /// The number of leading names that are fixed directories.
