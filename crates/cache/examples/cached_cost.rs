@@ -1,5 +1,5 @@
-//! What a cached remote costs and saves, over one in memory that answers at once or after a
-//! round trip: a tree of small files, and a large one. Prints figures; run by hand:
+//! The cost and the gain of a cached remote over one in memory, which answers at once or after a
+//! round trip: for a tree of small files, and a large file. Prints figures; run by hand:
 //!
 //! ```text
 //! cargo run --release -p cache --example cached_cost [ROUND_TRIP_US]
@@ -79,7 +79,7 @@ fn main() {
         let cached = mount(Mode::CloseToOpen);
         walk("first read, close-to-open", &*cached).await;
         let begun = Instant::now();
-        cached.settled().await;
+        cached.wait_idle().await;
         println!("{:<34} {:>8.1?} after the last read", "all is kept", begun.elapsed());
         println!("{:?}", cached.status());
         walk("again", &*cached).await;

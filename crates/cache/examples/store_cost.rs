@@ -1,7 +1,7 @@
-//! What the store costs, in figures: comparing against plain reading, look-ups of records by one
+//! The cost of the store in figures: verified reads against plain ones, look-ups of records by one
 //! process and by several, filling.
 //!
-//! `cargo run --release -p cache --example store_cost -- [DIR]`; in `DIR` go some 400 MiB.
+//! `cargo run --release -p cache --example store_cost -- [DIR]`; uses some 400 MiB in `DIR`.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ fn large(dir: &Path) {
     let digest = Digest::of(&content(0, LARGE_BYTES));
     let object = store.object(&digest).expect("the large content");
     let file = std::fs::File::from(object.file().try_clone().expect("a descriptor"));
-    // The page cache is warm for both, so the figures are of the processor's work alone.
+    // The page cache is warm for both, so the figures are processor time alone.
     for round in 1..=3 {
         let mut buffer = vec![0; REQUEST_BYTES];
         let plain = timed(|| {

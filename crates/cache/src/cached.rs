@@ -1,53 +1,55 @@
-//! A [`Remote`] around a [`Remote`] that keeps what was read, and answers from it.
+//! A caching [`Remote`] around a [`Remote`]: keeps file contents and metadata on the disk, and
+//! answers from them.
 //!
-//! It sits above what outlives connections, one for each source. `vfs` above it decides within one
-//! mount how long attributes count and when an open must be validated; here is what outlives a
-//! mount, and what many processes share.
+//! It sits above the layer that outlives connections, one for each source. `vfs` above it decides
+//! within one mount how long attributes are valid and when an open must be revalidated; this layer
+//! decides what outlives a mount, and what many processes share.
 //!
-//! | question | close-to-open, timeout | immutable | offline, or away with `stale_ok` |
+//! | request | close-to-open, timeout | immutable | offline, or unreachable with `stale_ok` |
 //! |---|---|---|---|
-//! | attributes, names, link targets | asked, and recorded | asked once | what is recorded, else `EIO` |
-//! | open to read, content is here | one round trip | none | none |
-//! | open to read, content is not here | opened, and kept when read | the same | `EIO` |
-//! | change | passed on; what is recorded of it is forgotten | the same | `EROFS` offline |
+//! | attributes, names, link targets | requested, and recorded | requested once | the records, else `EIO` |
+//! | open to read, content cached | one round trip | none | none |
+//! | open to read, content not cached | opened, and kept when read | opened, and kept when read | `EIO` |
+//! | change | passed on; its records are forgotten | passed on; its records are forgotten | `EROFS` offline |
 //!
-//! What was learned where nothing is said to be immutable is not taken for immutable later: both
-//! kinds of records are kept apart, under two identities of the source. So the first mount that
-//! says `immutable` looks at everything once more. Contents are shared by both.
+//! Records from a tree that may change are not used for an immutable one later: both kinds are kept
+//! apart, under two identities of the source. So the first `immutable` mount queries everything
+//! once more. Contents are shared by both.
 //!
 //! Invariants:
-//! 1. A content that is here is shown for a file only if the remote told, for this open, the size
-//!    and the time of change that it was read with; or if the tree is immutable, or away.
-//! 2. A content becomes one only if it was read between two answers of the server that agree, and
-//!    where no change can hide from them (`filling`, `seen`).
-//! 3. An answer that was asked for before a change made here is never recorded after it
-//!    (`changes`), and does not count if another mount has recorded it (`changed_at`).
-//! 4. What is open here shows one content. Where a change made here concerns it, it is opened at
-//!    the server before that change (`files`).
-//! 5. Damage, a full disk and a store that fails end at the server, never at other bytes.
-//! 6. Absent is only what a complete listing leaves out, or the remote says.
+//! 1. A cached content is shown for a file only if the remote returned, for this open, the size and
+//!    mtime with which it was read; or if the tree is immutable, or unreachable.
+//! 2. A content is completed only if it was read between two equal answers of the server, and if no
+//!    change can be invisible in them (`write_behind`, `validators`).
+//! 3. An answer that was requested before a change made here is never recorded after it
+//!    (`changes`), and is not used if another mount has recorded it (`change_times`).
+//! 4. An open file shows one content. Before a change made here that affects it, it is opened at
+//!    the server (`files`).
+//! 5. After damage, a full disk or a failing store the bytes come from the server; other bytes are
+//!    never shown.
+//! 6. A name is absent only if a complete listing lacks it, or the remote says so.
 //! 7. Locks are held for a few instructions, never across an await.
 //!
-//! Not here: reading ahead (`vfs`), connections (`steady`), the files of the store (`store`).
+//! Not here: readahead (`vfs`), connections (`steady`), the files of the store (`store`).
 
-mod changed_at;
+mod change_times;
 mod changes;
-mod changing;
 mod config;
 mod digests;
 mod files;
-mod filling;
-mod fresh;
+mod idle_gate;
 mod listing;
-mod lull;
+mod mutations;
 mod names;
 mod offline;
 mod opening;
+mod pending_listings;
 mod reading;
 mod remote;
-mod seen;
+mod validators;
 mod warm;
-mod writing;
+mod write_behind;
+mod writer;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,32 +64,32 @@ pub use digests::DigestSource;
 pub use warm::{Presence, Warmed};
 
 use crate::{SourceId, Store};
-use changed_at::ChangedAt;
+use change_times::ChangeTimes;
 use changes::Changes;
-use digests::Digesting;
+use digests::ServerDigests;
 use files::Files;
-use filling::Filler;
-use fresh::Fresh;
 use listing::Listings;
-use offline::Misses;
-use seen::Seen;
-use writing::Recorder;
+use offline::OfflineMisses;
+use pending_listings::PendingListings;
+use validators::Validators;
+use write_behind::WriteBehind;
+use writer::Recorder;
 
-/// A remote whose contents are kept on the disk. See the [module](self).
+/// A remote whose contents are cached on the disk. See the [module](self).
 ///
 /// To be used within a tokio runtime.
 pub struct Cached {
     core: Arc<Core>,
-    /// Its end tells the tasks of this crate that nobody wants them any more.
-    _wants: watch::Sender<()>,
+    /// Dropping it ends the background tasks of this crate.
+    _shutdown: watch::Sender<()>,
 }
 
-/// What a [`Cached`] has done so far.
+/// Counters of a [`Cached`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CachedStatus {
-    /// Opens to read whose content was here.
+    /// Opens for reading whose content was cached.
     pub hits: u64,
-    /// Opens to read that went to the server.
+    /// Opens for reading that went to the server.
     pub misses: u64,
     /// Bytes read from the store.
     pub read_here_bytes: u64,
@@ -99,9 +101,9 @@ pub struct CachedStatus {
     pub changed_meanwhile: u64,
     /// Bytes that were not kept since the disk was too slow.
     pub left_out_bytes: u64,
-    /// Contents that were open and found damaged.
+    /// Open contents that were found damaged.
     pub damaged: u64,
-    /// Questions that could not be answered offline.
+    /// Requests that could not be answered offline.
     pub missed_offline: u64,
 }
 
@@ -119,135 +121,139 @@ pub(crate) fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
-/// What counts for a path now.
+/// Where a path is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// The remote is asked.
-    Ask,
-    /// What is known counts; what is not is asked.
-    Known,
-    /// The remote cannot be asked.
-    Only,
+pub(crate) enum ReadPolicy {
+    /// At the server.
+    Server,
+    /// In the cache; at the server if it is not there.
+    CacheFirst,
+    /// In the cache alone: the server cannot be queried.
+    CacheOnly,
 }
 
-/// Names that were linked together here, at most: some megabytes. With more, no file is taken
-/// from the store any longer.
+/// Bound on the names of files that were hard-linked here: some megabytes. Beyond it no file is
+/// read from the store.
 const MAX_LINKED: usize = 16 << 10;
 
-/// Directories whose attributes are in doubt, at most: some megabytes. With more, all are.
-const MAX_DOUBTFUL: usize = 16 << 10;
+/// Bound on the directories with invalid attributes: some megabytes. Beyond it all are invalid.
+const MAX_INVALID_DIRS: usize = 16 << 10;
 
-/// How long the end of a mount waits for what was read last: half of what a mount has for all of
-/// its end, since a host that does not answer any more must not keep notes from being written.
-const SETTLING: Duration = Duration::from_secs(5);
+/// How long the end of a mount waits for the latest data: half the time that a mount has to end,
+/// since a host that does not answer must not keep records from being written.
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 
-/// What all parts share.
+/// The state shared by all parts.
 pub(crate) struct Core {
     pub(crate) inner: Arc<dyn Remote>,
     pub(crate) store: Store,
     pub(crate) config: CachedConfig,
-    /// Under which what counts for ever is recorded.
+    /// The identity for records of immutable trees.
     pinned: SourceId,
     pub(crate) files: Files,
     pub(crate) listings: Listings,
-    pub(crate) fresh: Fresh,
+    pub(crate) pending_listings: PendingListings,
     pub(crate) changes: Changes,
-    pub(crate) changed_at: ChangedAt,
+    pub(crate) change_times: ChangeTimes,
     pub(crate) recorder: Recorder,
-    pub(crate) seen: Seen,
-    pub(crate) filler: Filler,
-    pub(crate) misses: Misses,
-    pub(crate) digesting: Digesting,
+    pub(crate) validators: Validators,
+    pub(crate) write_behind: WriteBehind,
+    pub(crate) misses: OfflineMisses,
+    pub(crate) server_digests: ServerDigests,
     pub(crate) counters: Counters,
-    /// Names that lead to a file that has another name, too: a write through that one could not be
-    /// seen here.
+    /// Names of files that have another name, too: a write through that name would not be noticed
+    /// here.
     linked: Mutex<HashSet<RemotePath>>,
-    /// Directories in which names were changed here: what is recorded of their own attributes,
-    /// the time of change among them, does not count until they are asked for.
-    doubtful: Mutex<HashSet<RemotePath>>,
+    /// Directories in which names were changed here: their recorded attributes, among them the
+    /// mtime, are invalid until they are requested.
+    invalid_dirs: Mutex<HashSet<RemotePath>>,
 }
 
 impl Cached {
-    /// Around `inner`, with what `store` has of it. Fails when no thread can be made.
+    /// Wraps `inner`, with the contents in `store`. Fails when a thread cannot be started.
     pub fn new(
         inner: Arc<dyn Remote>,
         store: Store,
         config: CachedConfig,
     ) -> std::io::Result<Arc<Cached>> {
-        let (wants, wanted) = watch::channel(());
+        let (shutdown_sender, shutdown) = watch::channel(());
         let window = match config.mode {
             Mode::Timeout(window) => window,
             Mode::CloseToOpen | Mode::Immutable => Duration::ZERO,
         };
         let recorder = Recorder {
             store: store.clone(),
-            fresh: Fresh::default(),
+            pending_listings: PendingListings::default(),
             changes: Changes::default(),
-            changed_at: ChangedAt::default(),
+            change_times: ChangeTimes::default(),
         };
         let core = Arc::new(Core {
             files: Files::new(inner.clone()),
             listings: Listings::new(inner.clone()),
-            seen: Seen::new(config.clock_skew, window),
-            filler: Filler::new(recorder.clone(), wanted)?,
-            fresh: recorder.fresh.clone(),
+            validators: Validators::new(config.clock_skew, window),
+            write_behind: WriteBehind::new(recorder.clone(), shutdown)?,
+            pending_listings: recorder.pending_listings.clone(),
             changes: recorder.changes.clone(),
-            changed_at: recorder.changed_at.clone(),
+            change_times: recorder.change_times.clone(),
             recorder,
-            misses: Misses::default(),
-            digesting: Digesting::default(),
+            misses: OfflineMisses::default(),
+            server_digests: ServerDigests::default(),
             counters: Counters::default(),
             linked: Mutex::default(),
-            doubtful: Mutex::default(),
+            invalid_dirs: Mutex::default(),
             pinned: Cached::pinned_source(&config.source),
             inner,
             store,
             config,
         });
-        Ok(Arc::new(Cached { core, _wants: wants }))
+        Ok(Arc::new(Cached { core, _shutdown: shutdown_sender }))
     }
 
-    /// The identity under which the store keeps what counts for ever of `source`. To forget or to
-    /// pin something means to do it under both.
+    /// The identity under which the store keeps records of `source` that are valid for ever.
+    /// Forgetting or pinning has to be done under both identities.
     #[must_use]
     pub fn pinned_source(source: &SourceId) -> SourceId {
         SourceId::new(&[source.as_bytes(), &b" immutable"[..]].concat())
     }
 
-    /// What it has done so far.
+    /// The counters so far.
     #[must_use]
     pub fn status(&self) -> CachedStatus {
-        let (counters, tally) = (&self.core.counters, &self.core.filler.tally);
+        let (counters, stats) = (&self.core.counters, &self.core.write_behind.stats);
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CachedStatus {
             hits: read(&counters.hits),
             misses: read(&counters.misses),
             read_here_bytes: read(&counters.read_here_bytes),
             read_there_bytes: read(&counters.read_there_bytes),
-            completed: read(&tally.completed),
-            changed_meanwhile: read(&tally.changed),
-            left_out_bytes: read(&tally.left_out_bytes),
+            completed: read(&stats.completed),
+            changed_meanwhile: read(&stats.changed),
+            left_out_bytes: read(&stats.left_out_bytes),
             damaged: read(&counters.damaged),
             missed_offline: self.core.misses.count(),
         }
     }
 
-    /// Returns when all that was read, and whose reader is gone or has come to its end, is in the
-    /// store as far as it is kept.
-    pub async fn settled(&self) {
-        self.core.filler.settled().await;
+    /// Returns when all data whose reader has closed the file or reached its end is in the store,
+    /// as far as it is kept.
+    pub async fn wait_idle(&self) {
+        self.core.write_behind.wait_idle().await;
     }
 
-    /// For the end of a mount: returns when all that was read until now is in the store as far as
-    /// it is kept, also of files that are still open, and when the store has written what it would
-    /// have written later. Given up in the middle, what is not there by then is fetched again.
-    pub async fn put_away(&self) {
+    /// Ends a mount: returns when all data read so far is in the store, as far as it is kept, also
+    /// of open files, and when the store has written its deferred records. If it is cancelled, data
+    /// that is not written yet is fetched again.
+    pub async fn shutdown(&self) {
         if !self.core.inner.is_away() {
-            self.core.files.all().iter().for_each(|file| self.core.filler.closed(file));
+            self.core
+                .files
+                .all()
+                .iter()
+                .for_each(|file| self.core.write_behind.reader_closed(file));
         }
-        let _ = tokio::time::timeout(SETTLING, self.settled()).await;
+        let _ = tokio::time::timeout(SHUTDOWN_WAIT, self.wait_idle()).await;
         let store = self.core.store.clone();
-        // Without a runtime to wait on there is nobody to wait.
+        // Fails without a runtime, and then nothing waits.
         let _ = tokio::task::spawn_blocking(move || store.flush()).await;
     }
 }
@@ -257,14 +263,14 @@ impl Core {
         self.config.mode == Mode::Immutable || self.config.immutable.contain(path)
     }
 
-    /// What counts for `path` now.
-    pub(crate) fn standing(&self, path: &RemotePath) -> Standing {
+    /// The policy for `path` at present.
+    pub(crate) fn read_policy(&self, path: &RemotePath) -> ReadPolicy {
         if self.config.offline || self.is_away() {
-            Standing::Only
+            ReadPolicy::CacheOnly
         } else if self.is_immutable(path) {
-            Standing::Known
+            ReadPolicy::CacheFirst
         } else {
-            Standing::Ask
+            ReadPolicy::Server
         }
     }
 
@@ -272,17 +278,17 @@ impl Core {
         self.config.stale_ok && self.inner.is_away()
     }
 
-    /// Asks the remote, for as long as it is there if it need not be.
-    pub(crate) async fn asking<T>(
+    /// Runs `request`; with `stale_ok` only while the remote is reachable.
+    pub(crate) async fn while_connected<T>(
         &self,
-        question: impl Future<Output = Result<T>> + Send,
+        request: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
         if !self.config.stale_ok {
-            return question.await;
+            return request.await;
         }
         tokio::select! {
             biased;
-            answer = question => answer,
+            answer = request => answer,
             () = self.inner.gone() => Err(base::Errno::EHOSTDOWN),
         }
     }
@@ -291,40 +297,40 @@ impl Core {
     /// `stale_ok` it is not: the caller sends the request, which waits or fails as without a cache.
     pub(crate) fn unless_offline(&self, what: &'static str, path: &RemotePath) -> Result<()> {
         match self.config.offline {
-            true => Err(self.misses.tell(what, path)),
+            true => Err(self.misses.report(what, path)),
             false => Ok(()),
         }
     }
 
-    /// Whether a question that ended so is to be answered by what is known.
+    /// Whether a request with this result is answered from the cache instead.
     pub(crate) fn falls_back<T>(&self, answer: &Result<T>) -> bool {
         let lost = matches!(answer, Err(base::Errno::EHOSTDOWN | base::Errno::ETIMEDOUT));
         self.config.stale_ok && lost
     }
 
-    /// The identity under which what is told of `path` is recorded.
+    /// The identity under which answers about `path` are recorded.
     pub(crate) fn source(&self, path: &RemotePath) -> &SourceId {
         if self.is_immutable(path) { &self.pinned } else { &self.config.source }
     }
 
-    /// The identities under which what counts for `path` may be recorded, the best first.
-    pub(crate) fn sources(&self, path: &RemotePath, standing: Standing) -> Vec<&SourceId> {
+    /// The identities under which `path` may be recorded, the best first.
+    pub(crate) fn sources(&self, path: &RemotePath, policy: ReadPolicy) -> Vec<&SourceId> {
         let (pinned, usual) = (&self.pinned, &self.config.source);
-        match (standing, self.is_immutable(path)) {
-            (Standing::Ask, _) => vec![usual],
-            (Standing::Known, _) => vec![pinned],
-            (Standing::Only, true) => vec![pinned, usual],
-            (Standing::Only, false) => vec![usual, pinned],
+        match (policy, self.is_immutable(path)) {
+            (ReadPolicy::Server, _) => vec![usual],
+            (ReadPolicy::CacheFirst, _) => vec![pinned],
+            (ReadPolicy::CacheOnly, true) => vec![pinned, usual],
+            (ReadPolicy::CacheOnly, false) => vec![usual, pinned],
         }
     }
 
-    /// The identities under which the content of `path` may be recorded, the best first. What was
-    /// found current where things change is so where they do not, too.
-    pub(crate) fn content_sources(&self, path: &RemotePath, standing: Standing) -> Vec<&SourceId> {
-        match standing {
-            Standing::Ask => vec![&self.config.source],
-            Standing::Known => vec![&self.pinned, &self.config.source],
-            Standing::Only => self.sources(path, standing),
+    /// The identities under which the content of `path` may be recorded, the best first. A content
+    /// found current where the tree may change is also valid where it does not.
+    pub(crate) fn content_sources(&self, path: &RemotePath, policy: ReadPolicy) -> Vec<&SourceId> {
+        match policy {
+            ReadPolicy::Server => vec![&self.config.source],
+            ReadPolicy::CacheFirst => vec![&self.pinned, &self.config.source],
+            ReadPolicy::CacheOnly => self.sources(path, policy),
         }
     }
 
@@ -332,28 +338,28 @@ impl Core {
         [&self.config.source, &self.pinned]
     }
 
-    /// The attributes of the directory that are recorded do not count any longer.
-    pub(crate) fn doubt(&self, dir: &RemotePath) {
-        let mut doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
-        if doubtful.len() <= MAX_DOUBTFUL {
-            doubtful.insert(dir.clone());
+    /// Invalidates the recorded attributes of the directory.
+    pub(crate) fn invalidate_attr(&self, dir: &RemotePath) {
+        let mut invalid_dirs = self.invalid_dirs.lock().unwrap_or_else(PoisonError::into_inner);
+        if invalid_dirs.len() <= MAX_INVALID_DIRS {
+            invalid_dirs.insert(dir.clone());
         }
     }
 
-    /// They were asked for.
-    pub(crate) fn trust(&self, dir: &RemotePath) {
-        let mut doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
-        if !doubtful.is_empty() && doubtful.len() <= MAX_DOUBTFUL {
-            doubtful.remove(dir);
+    /// Marks the recorded attributes of the directory as valid, after a request for them.
+    pub(crate) fn revalidate_attr(&self, dir: &RemotePath) {
+        let mut invalid_dirs = self.invalid_dirs.lock().unwrap_or_else(PoisonError::into_inner);
+        if !invalid_dirs.is_empty() && invalid_dirs.len() <= MAX_INVALID_DIRS {
+            invalid_dirs.remove(dir);
         }
     }
 
-    pub(crate) fn is_doubtful(&self, dir: &RemotePath) -> bool {
-        let doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
-        doubtful.len() > MAX_DOUBTFUL || doubtful.contains(dir)
+    pub(crate) fn is_attr_invalid(&self, dir: &RemotePath) -> bool {
+        let invalid_dirs = self.invalid_dirs.lock().unwrap_or_else(PoisonError::into_inner);
+        invalid_dirs.len() > MAX_INVALID_DIRS || invalid_dirs.contains(dir)
     }
 
-    /// Whether the file may have another name that was made here.
+    /// Whether the file may have another name that was created here.
     pub(crate) fn is_linked(&self, path: &RemotePath) -> bool {
         let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
         linked.len() > MAX_LINKED || linked.contains(path)

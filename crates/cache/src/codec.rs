@@ -1,7 +1,7 @@
-//! The pieces of which the store's own files are made: integers in little endian, byte strings
-//! with their length before them, checksums. Pure: bytes in, value out.
+//! The encoding of the store's own files: little-endian integers, byte strings with a length
+//! prefix, checksums. Pure: bytes in, value out.
 //!
-//! A reader never takes more memory than the bytes that it is given.
+//! A reader allocates no more memory than its input has.
 
 use base::{Attr, FileKind, Timestamp};
 use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
@@ -11,15 +11,15 @@ use crate::digest::Digest;
 /// Length of a [`checksum`] in bytes.
 pub(crate) const CHECKSUM_BYTES: usize = 16;
 
-/// What tells damage: 128 bits of XXH3. Nobody but the user writes here, so it has to tell
-/// accidents, not attacks; it does so at the speed of memory.
+/// Detects damage: 128 bits of XXH3. Only the user writes here, so it has to detect accidents, not
+/// attacks; it does so at the speed of memory.
 pub(crate) fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
     xxh3_128(bytes).to_le_bytes()
 }
 
-/// The checksum of bytes at a place: those of another place do not pass for them.
-pub(crate) fn checksum_at(bytes: &[u8], place: u64) -> [u8; CHECKSUM_BYTES] {
-    xxh3_128_with_seed(bytes, place).to_le_bytes()
+/// The checksum of bytes at a position: equal bytes at another position have another one.
+pub(crate) fn checksum_at(bytes: &[u8], seed: u64) -> [u8; CHECKSUM_BYTES] {
+    xxh3_128_with_seed(bytes, seed).to_le_bytes()
 }
 
 /// Builds a byte string.
@@ -45,7 +45,7 @@ impl Writer {
         self
     }
 
-    /// Bytes with their length before them. Longer ones than 4 GiB do not occur.
+    /// Bytes with a length prefix. Strings longer than 4 GiB do not occur.
     pub(crate) fn string(&mut self, bytes: &[u8]) -> &mut Writer {
         self.u32(bytes.len() as u32).raw(bytes)
     }
@@ -66,7 +66,7 @@ impl Writer {
         }
     }
 
-    /// The bytes, with the checksum of all of them behind.
+    /// The bytes, followed by their checksum.
     pub(crate) fn seal(mut self) -> Vec<u8> {
         let sum = checksum(&self.0);
         self.raw(&sum);
@@ -74,7 +74,7 @@ impl Writer {
     }
 }
 
-/// Takes a byte string apart. After the first `None` its state means nothing.
+/// Decodes a byte string. After the first `None` its state is undefined.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
         Reader(bytes)
     }
 
-    /// A reader of what [`Writer::seal`] made; `None` when a bit of it is not as it was.
+    /// A reader of the output of [`Writer::seal`]; `None` if any bit differs.
     pub(crate) fn sealed(bytes: &'a [u8]) -> Option<Reader<'a>> {
         let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM_BYTES)?)?;
         (checksum(body) == sum).then_some(Reader(body))
@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
         self.0.is_empty()
     }
 
-    /// `value`, if nothing is left over.
+    /// `value`, if no bytes are left.
     pub(crate) fn end<T>(&self, value: T) -> Option<T> {
         self.is_empty().then_some(value)
     }

@@ -1,4 +1,4 @@
-//! Digests of whole contents, and the hashers that make them.
+//! Digests of whole contents, and their hashers.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ impl Digest {
         Digest(*blake3::hash(content).as_bytes())
     }
 
-    /// The digest whose bytes are these.
+    /// The digest with these bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> Digest {
         Digest(bytes)
@@ -37,7 +37,7 @@ impl Digest {
         hex(&self.0)
     }
 
-    /// The digest that [`Digest::to_hex`] gives this text; `None` for any other text.
+    /// The digest with this [`Digest::to_hex`] text; `None` for any other text.
     #[must_use]
     pub fn from_hex(text: &[u8]) -> Option<Digest> {
         unhex(text).map(Digest)
@@ -70,7 +70,7 @@ pub struct Digests {
 }
 
 impl Digests {
-    /// Those of a content without bytes.
+    /// The digests of the empty content.
     pub(crate) fn of_nothing() -> Digests {
         UserHashers::default().finish(Digest::of(b""))
     }
@@ -87,7 +87,7 @@ impl Digests {
     }
 }
 
-/// The digests that are asked for by others' names, made from a content piece by piece.
+/// The hashers of the digests that users ask for, fed piece by piece.
 #[derive(Default)]
 pub(crate) struct UserHashers {
     md5: Md5,

@@ -1,16 +1,16 @@
-//! What is known of names: attributes, contents, targets of links, listings.
+//! The records of names: attributes, contents, link targets, listings.
 //!
-//! Each directory of a source has a file of records ([`log`]); many processes read and add at once,
-//! without any of them in charge. In front is a memory of the directories that were used last. It
-//! is right because each look-up asks for the status of the file, which also tells of the changes
-//! of other processes: a microsecond, where a look-up in a database that another process keeps
-//! would be a round trip.
+//! Each directory of a source has a file of records ([`log`]), which any number of processes read
+//! and append to, with none in charge. The directories used last are cached in memory. This is
+//! correct because each look-up reads the file's status, which shows the changes of other
+//! processes: a microsecond, where a look-up in a database kept by another process would be a round
+//! trip.
 //!
-//! A record that cannot be written is a miss later. To forget cannot fail that way: where a record
-//! saying so cannot be added the whole file is removed, and where not even that is possible nothing
-//! of the index is believed any more in this process.
+//! A record that cannot be written is a miss later. Forgetting must not fail that way: where a
+//! record of it cannot be appended the whole file is removed, and where that fails too, this
+//! process ignores the index from then on.
 //!
-//! The lock of a directory in memory is held while its file is read. Other directories do not wait.
+//! The lock of a cached directory is held while its file is read. Other directories do not wait.
 
 pub(crate) mod directory;
 pub(crate) mod log;
@@ -28,17 +28,17 @@ use self::directory::Directory;
 use self::log::{Loaded, NoRecords, SUB, Target};
 use self::record::Record;
 use crate::digest::Digest;
-use crate::known::{KnownAttr, KnownFile, KnownLink, Listing, SourceId};
-use crate::store::places::Places;
-use crate::store::room::on_disk;
+use crate::metadata::{KnownAttr, KnownFile, KnownLink, Listing, SourceId};
+use crate::store::layout::Layout;
+use crate::store::quota::on_disk;
 use crate::store::shared::{Counters, Shared};
 
 type Key = (SourceId, RemotePath);
 
-/// Directories whose records are in memory, within a number of bytes.
+/// Cached directories, bounded in bytes.
 pub(crate) struct Memory {
     bound_bytes: u64,
-    /// To forget was not possible: nothing is believed any more.
+    /// Forgetting has failed: the index is ignored.
     distrusted: AtomicBool,
     kept: Mutex<Kept>,
 }
@@ -79,7 +79,7 @@ impl Memory {
         entry.loaded.clone()
     }
 
-    /// Notes how much a directory takes. Beyond the bound the half used least recently goes.
+    /// Sets the size of a directory. Beyond the bound the half used least recently is evicted.
     fn weigh(&self, key: &Key, bytes: u64) {
         let mut kept = self.lock();
         let Some(entry) = kept.directories.get_mut(key) else { return };
@@ -103,7 +103,7 @@ impl Kept {
         let mut uses: Vec<u64> = self.directories.values().map(|entry| entry.last_use).collect();
         uses.sort_unstable();
         let median = uses[uses.len() / 2];
-        // The last one stays even if it is too large by itself: to read it again at each look-up
+        // The last one stays even if it is too large by itself: reading it again at each look-up
         // would cost more than its memory.
         let last = uses[uses.len() - 1];
         let keeps = |entry: &Entry| entry.last_use > median || entry.last_use == last;
@@ -112,7 +112,8 @@ impl Kept {
     }
 }
 
-/// A name in the directory whose file has its records. The root's are its own, under no name.
+/// The directory whose file has the records of a path, and the name in it. The root's are in its
+/// own file, under the empty name.
 fn split(path: &RemotePath) -> (RemotePath, Vec<u8>) {
     match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => (parent, name.as_bytes().to_vec()),
@@ -145,7 +146,7 @@ impl Shared {
         self.look_up(source, path.clone(), Directory::listing)
     }
 
-    /// The files in the directory `path` for which `wanted` says so, and their contents.
+    /// The files in the directory `path` that are `wanted`, with their contents.
     pub(crate) fn contents_in(
         &self,
         source: &SourceId,
@@ -184,41 +185,41 @@ impl Shared {
         if self.memory.distrusted.load(Ordering::Relaxed) {
             return None;
         }
-        let places = self.places();
+        let layout = self.layout();
         let key = (*source, path);
         let target = Target { source: &key.0, path: &key.1 };
-        let Ok(stat) = places.index.stat(&target.file()) else {
+        let Ok(stat) = layout.index.stat(&target.file()) else {
             self.memory.remove(&key);
             return None;
         };
         let entry = self.memory.get(&key);
         let mut loaded = entry.lock().unwrap_or_else(PoisonError::into_inner);
         if !loaded.is_current(&stat) {
-            if let Err(why) = loaded.load(&places.index, &target) {
-                self.without_records(&places, &key, why);
+            if let Err(why) = loaded.load(&layout.index, &target) {
+                self.without_records(&layout, &key, why);
                 return None;
             }
             if loaded.is_wasteful()
                 && self.may_write()
-                && let Err(error) = log::compact(&places, &target, &loaded)
+                && let Err(error) = log::compact(&layout, &target, &loaded)
             {
-                self.write_failed(&places, "writing records anew", &error);
+                self.write_failed(&layout, "rewriting records", &error);
             }
             self.memory.weigh(&key, loaded.directory.memory_bytes());
         }
         find(&loaded.directory)
     }
 
-    fn without_records(&self, places: &Places, key: &Key, why: NoRecords) {
+    fn without_records(&self, layout: &Layout, key: &Key, why: NoRecords) {
         self.memory.remove(key);
         if let NoRecords::Damaged = why {
             let target = Target { source: &key.0, path: &key.1 };
-            remove_file(places, &target).unwrap_or_default();
+            remove_file(layout, &target).unwrap_or_default();
             self.damaged("record");
         }
     }
 
-    /// Adds to the records of the directory `path`.
+    /// Appends to the records of the directory `path`.
     pub(crate) fn record(
         self: &Arc<Shared>,
         source: &SourceId,
@@ -228,20 +229,20 @@ impl Shared {
         if !self.may_write() {
             return;
         }
-        let places = self.places();
+        let layout = self.layout();
         let target = Target { source, path };
-        let room = |before: u64, after: u64| {
+        let space = |before: u64, after: u64| {
             let more = on_disk(after) - on_disk(before);
-            // A new file comes with a directory.
+            // A new file needs a directory.
             let more = more + if before == 0 { on_disk(1) } else { 0 };
             more == 0 || self.reserve(more)
         };
-        match log::append(&places, &target, records, true, room) {
+        match log::append(&layout, &target, records, true, space) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                self.without_records(&places, &(*source, path.clone()), NoRecords::Damaged);
+                self.without_records(&layout, &(*source, path.clone()), NoRecords::Damaged);
             }
-            Err(error) => self.write_failed(&places, "writing a record", &error),
+            Err(error) => self.write_failed(&layout, "writing a record", &error),
         }
     }
 
@@ -283,42 +284,41 @@ impl Shared {
         self.record(source, path, &[record]);
     }
 
-    /// Forgets a name, all below it, and which names its directory has.
+    /// Forgets a name, all below it, and the listing of its directory.
     pub(crate) fn forget_path(self: &Arc<Shared>, source: &SourceId, path: &RemotePath) {
-        let places = self.places();
+        let layout = self.layout();
         let (parent, name) = split(path);
         if !name.is_empty() {
-            self.forget_in(&places, source, &parent, Record::Forget(name));
+            self.forget_in(&layout, source, &parent, Record::Forget(name));
         }
-        match throw_below_away(&places, source, path) {
+        match trash_below(&layout, source, path) {
             Ok(false) => {}
             Ok(true) => self.start_housekeeping(),
             Err(error) => self.distrust(&error),
         }
     }
 
-    /// Forgets the attributes of a directory, and which names its own directory has, if they are
-    /// known.
+    /// Forgets the attributes of a directory, and the listing of its parent, if they are known.
     pub(crate) fn forget_attr(&self, source: &SourceId, path: &RemotePath) {
         let (parent, name) = split(path);
         let known = self.with_directory(source, parent.clone(), |above| above.attr(&name));
         if known.is_some() {
-            self.forget_in(&self.places(), source, &parent, Record::Forget(name));
+            self.forget_in(&self.layout(), source, &parent, Record::Forget(name));
         }
     }
 
-    /// Forgets which names a directory has.
+    /// Forgets the listing of a directory.
     pub(crate) fn forget_names(&self, source: &SourceId, path: &RemotePath) {
-        self.forget_in(&self.places(), source, path, Record::ForgetListing);
+        self.forget_in(&self.layout(), source, path, Record::ForgetListing);
     }
 
-    fn forget_in(&self, places: &Places, source: &SourceId, path: &RemotePath, record: Record) {
+    fn forget_in(&self, layout: &Layout, source: &SourceId, path: &RemotePath, record: Record) {
         let target = Target { source, path };
-        let said = log::append(places, &target, &[record], false, |_, _| true);
-        if matches!(said, Ok(true)) {
+        let appended = log::append(layout, &target, &[record], false, |_, _| true);
+        if matches!(appended, Ok(true)) {
             return;
         }
-        if let Err(error) = remove_file(places, &target) {
+        if let Err(error) = remove_file(layout, &target) {
             self.distrust(&error);
         }
     }
@@ -326,15 +326,15 @@ impl Shared {
     fn distrust(&self, error: &io::Error) {
         if !self.memory.distrusted.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "what has changed could not be noted in the cache ({error}): \
-                 what it knows of names is not used any more until the next mount"
+                "a change could not be recorded in the cache ({error}): \
+                 its records of names are not used until the next mount"
             );
         }
     }
 
-    /// A write failed. What is the fault of one name, or of others at work on the same directory,
+    /// Handles a failed write. An error caused by a name, or by other processes in the directory,
     /// says nothing about the disk.
-    pub(crate) fn write_failed(&self, places: &Places, doing: &str, error: &io::Error) {
+    pub(crate) fn write_failed(&self, layout: &Layout, doing: &str, error: &io::Error) {
         let number = error.raw_os_error().map(Errno::from_raw_os_error);
         let harmless = match number {
             Some(
@@ -347,45 +347,45 @@ impl Shared {
                 | Errno::MFILE
                 | Errno::NFILE,
             ) => true,
-            Some(Errno::NOENT) => !places.is_gone(),
+            Some(Errno::NOENT) => !layout.is_gone(),
             _ => false,
         };
         if harmless {
-            tracing::debug!("the cache left something out, {doing}: {error}");
+            tracing::debug!("the cache did not keep something, {doing}: {error}");
         } else {
             self.health.failed(doing, error);
         }
     }
 }
 
-fn remove_file(places: &Places, target: &Target<'_>) -> io::Result<()> {
-    let removed = places
+fn remove_file(layout: &Layout, target: &Target<'_>) -> io::Result<()> {
+    let removed = layout
         .index
-        .below(&target.folder())
-        .and_then(|folder| places.throw_away(&folder, log::FILE_NAME));
+        .below(&target.dir())
+        .and_then(|dir_fd| layout.move_to_trash(&dir_fd, log::FILE_NAME));
     absent_is_fine(removed)
 }
 
-/// Removes all records below `path`; whether there were any.
-fn throw_below_away(places: &Places, source: &SourceId, path: &RemotePath) -> io::Result<bool> {
-    let folder = Target { source, path }.folder();
-    let (above, name) = match folder.iter().rposition(|byte| *byte == b'/') {
-        Some(at) => (places.index.below(&folder[..at]), &folder[at + 1..]),
-        None => (places.index.below(b"."), &folder[..]),
+/// Removes all records below `path`; returns whether there were any.
+fn trash_below(layout: &Layout, source: &SourceId, path: &RemotePath) -> io::Result<bool> {
+    let dir_fd = Target { source, path }.dir();
+    let (above, name) = match dir_fd.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (layout.index.below(&dir_fd[..at]), &dir_fd[at + 1..]),
+        None => (layout.index.below(b"."), &dir_fd[..]),
     };
     debug_assert!(path.is_root() || name.first() == Some(&SUB));
     let thrown = above.and_then(|above| {
-        let there = above.stat(name).is_ok();
-        if there { places.throw_away(&above, name).map(|()| true) } else { Ok(false) }
+        let existed = above.stat(name).is_ok();
+        if existed { layout.move_to_trash(&above, name).map(|()| true) } else { Ok(false) }
     });
     match thrown {
-        Ok(there) => Ok(there),
+        Ok(existed) => Ok(existed),
         Err(error) => absent_is_fine(Err(error)).map(|()| false),
     }
 }
 
-/// Where the path does not exist, nor can, nothing is recorded. `throw_away` renames; a disk that
-/// refuses even that keeps what is to be forgotten.
+/// A path that cannot exist has no records. `move_to_trash` renames; a disk that refuses even that
+/// keeps the records to be forgotten.
 fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     let fine = |error: &io::Error| {
         let number = error.raw_os_error().map(Errno::from_raw_os_error);

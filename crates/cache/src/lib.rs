@@ -1,27 +1,27 @@
-//! A Remote around a Remote that keeps what was read on the local disk, by content.
+//! A caching Remote around a Remote: contents are kept on the local disk, by digest.
 //!
-//! Two halves, and the second knows nothing of the first: [`cached`] decides what is asked of the
-//! remote, and whether what is known still holds; [`store`] keeps contents and what is known of
-//! names, and gives back what it was given or nothing.
+//! Two halves, of which the second does not know the first: [`cached`] decides which requests are
+//! sent to the remote, and whether cached state is valid; [`store`] keeps contents and records of
+//! names, and returns exactly what was stored, or nothing.
 
 #![forbid(unsafe_code)]
 
 pub mod cached;
 mod codec;
 pub mod digest;
-mod folder;
+mod dir_fd;
+mod in_flight;
 mod index;
-pub mod known;
+pub mod metadata;
 mod object;
 mod partial;
 pub mod store;
-mod under_way;
 
 pub use cached::{
     Cached, CachedConfig, CachedStatus, DigestSource, Mode, Presence, SubTrees, Warmed,
 };
 pub use digest::{Digest, Digests};
-pub use known::{KnownAttr, KnownFile, KnownLink, Listing, RACY_SECS, SourceId, Validator};
+pub use metadata::{KnownAttr, KnownFile, KnownLink, Listing, RACY_SECS, SourceId, Validator};
 pub use object::{CHUNK_BYTES, Damaged, Object};
 pub use partial::{Partial, Unfinished};
 pub use store::{Store, StoreConfig, StoreError};

@@ -2,21 +2,20 @@
 //!
 //! Invariants:
 //! 1. A file gets its name when all its bytes are written, and is never written to afterwards. So
-//!    it can stand behind a passthrough open or a `sendfile` as it is.
-//! 2. No byte reaches a reader that was not compared with a checksum since it was read from the
-//!    disk. A content of one chunk is compared with its name; of a larger one whole chunks with
-//!    the checksums beside it ([`about`]), and parts of chunks block by block with finer ones
-//!    ([`blocks`], [`finer`]).
-//! 3. What does not compare is removed, together with what is known about it. That is the repair:
-//!    it will be fetched again. Finer checksums that are missing or damaged are made again from
-//!    the chunk.
+//!    it can be used for a passthrough open or a `sendfile` as it is.
+//! 2. No byte reaches a reader without a comparison with a checksum after it was read from the
+//!    disk. A content of one chunk is compared with its name; of a larger one, whole chunks are
+//!    compared with the checksums beside it ([`about`]), and parts of chunks with the checksums of
+//!    blocks ([`blocks`], [`block_sums`]).
+//! 3. A damaged content is removed, together with its metadata, and will be fetched again.
+//!    Checksums of blocks that are missing or damaged are computed again from the chunk.
 //!
-//! Removing a file does not disturb those who have it open.
+//! A removed file stays readable for processes that have it open.
 
 pub(crate) mod about;
+pub(crate) mod block_sums;
 pub(crate) mod blocks;
 mod digests;
-pub(crate) mod finer;
 mod reading;
 
 use std::collections::HashMap;
@@ -32,41 +31,41 @@ use bytes::Bytes;
 use rustix::fs::Stat;
 
 use self::about::{About, Origin};
+use self::block_sums::BlockSumCache;
 pub(crate) use self::digests::KnownDigests;
 use self::digests::remove_aliases;
-use self::finer::Finer;
-use self::reading::{Trouble, Wait};
+use self::reading::{ReadError, Wait};
 use crate::codec::CHECKSUM_BYTES;
 use crate::digest::{Digest, Digests};
-use crate::folder::{Folder, note_use, read_exact_at};
-use crate::store::places::Places;
-use crate::store::room::on_disk;
+use crate::dir_fd::{DirFd, note_use, read_exact_at};
+use crate::store::layout::Layout;
+use crate::store::quota::on_disk;
 use crate::store::shared::{Counters, Shared};
 
-/// The unit in which contents are compared and in which partial ones are kept: the length of the
-/// kernel's usual read. Its checksum is 1/8192 of it. A smaller unit makes more of them to be read
-/// at each open; for reads of a part there are finer ones, which are read when they are needed.
+/// The unit in which contents are verified and partial ones are kept: the length of the kernel's
+/// usual read. Its checksum is 1/8192 of it. With a smaller unit more checksums would have to be
+/// read at each open; for reads of a part there are those of blocks, which are read when needed.
 pub const CHUNK_BYTES: u64 = 128 << 10;
 
-/// Small contents that open objects may keep in memory, of all of them: enough for hundreds of
-/// files that are open at once. Beyond it they are read again at each read.
+/// Bound on the small contents that open objects keep in memory: enough for hundreds of open files.
+/// Beyond it they are read again at each read.
 const HELD_BYTES: u64 = 32 << 20;
 
-/// Time that a file's status must have been unchanged before it says that the bytes are too: file
-/// systems count time in ticks of up to 10 ms.
+/// Time for which a file's status must have been unchanged before it proves that the bytes are
+/// unchanged too: file systems count time in ticks of up to 10 ms.
 const SETTLED_SECS: i64 = 2;
 
-/// Number of chunks of a content.
+/// The number of chunks of a content.
 pub(crate) fn chunk_count(size: u64) -> u64 {
     size.div_ceil(CHUNK_BYTES)
 }
 
-/// The bytes on the disk are not those that were written; the content has been thrown away.
+/// The bytes on the disk differ from those written; the content has been removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the cached content is damaged")]
 pub struct Damaged;
 
-/// A whole content, open: it can be read as long as the value lives, evicted or not.
+/// A whole content, open: readable as long as the value lives, also if it is evicted.
 #[derive(Clone)]
 pub struct Object(Arc<Inner>);
 
@@ -80,26 +79,26 @@ struct Inner {
 }
 
 enum Body {
-    /// One chunk, compared at the open, and here.
+    /// One chunk, verified at the open, and kept in memory.
     Held(Bytes),
-    /// One chunk, compared at each read.
+    /// One chunk, verified at each read.
     Small,
     Large {
         sums: Vec<[u8; CHECKSUM_BYTES]>,
-        finer: Finer,
+        block_sums: BlockSumCache,
         whole: AtomicBool,
     },
 }
 
-/// Files of large contents that compared well as a whole, the status that they had, and when. Their
-/// number is bounded: whoever is left out is compared again.
+/// Files of large contents that were verified as a whole, their status then, and when. The number
+/// is bounded: a file that is not in it is verified again.
 #[derive(Default)]
 pub(crate) struct Verified(Mutex<HashMap<(Digest, u64), (Status, Instant)>>);
 
-/// How long that counts: a disk may lose what nobody has written to.
+/// How long a verification is valid: a disk may lose data without a write.
 const VERIFIED_FOR: Duration = Duration::from_secs(3600);
 
-/// Files in it, at most: some hundred kilobytes. It begins anew then.
+/// Bound on the files in it: some hundred kilobytes. The table is cleared then.
 const MAX_VERIFIED: usize = 4096;
 
 impl Verified {
@@ -118,7 +117,7 @@ impl Verified {
     }
 }
 
-/// What changes when somebody writes to a file.
+/// Changes with any write to a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Status {
     size: i64,
@@ -139,22 +138,22 @@ impl Object {
         self.0.size
     }
 
-    /// Whether it has no bytes.
+    /// Whether the content is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.size == 0
     }
 
-    /// Up to `len` bytes from `offset`; fewer only at the end. Reads the disk, some KiB more than
-    /// asked for at most at each end where the checksums of blocks are known, else a chunk's worth.
+    /// Reads up to `len` bytes from `offset`; fewer only at the end. Reads the disk: where the
+    /// checksums of blocks are known, some KiB more than requested at each end, else a chunk more.
     pub fn read(&self, offset: u64, len: usize) -> Result<Bytes, Damaged> {
-        // Whoever waits for the disk has an answer.
+        // `None` is not returned when waiting for the disk.
         self.read_as(offset, len, Wait::ForDisk).map(Option::unwrap_or_default)
     }
 
-    /// As [`Object::read`], without waiting for the disk: `None` where some of it would have to be
-    /// read from there, which the file system has then begun. Where the file system cannot tell,
-    /// the disk is waited for.
+    /// Reads up to `len` bytes without waiting for the disk: `None` where some of them would have
+    /// to be read from there; the file system has started to read them. Where the file system does
+    /// not support this, it waits for the disk.
     pub fn read_now(&self, offset: u64, len: usize) -> Result<Option<Bytes>, Damaged> {
         self.read_as(offset, len, Wait::No)
     }
@@ -166,15 +165,15 @@ impl Object {
         }
         let read = match self.0.read(offset, end, wait) {
             Ok(read) => read,
-            Err(Trouble::WouldWait) => return Ok(None),
-            Err(Trouble::Damaged) => return Err(self.0.thrown_away()),
+            Err(ReadError::WouldWait) => return Ok(None),
+            Err(ReadError::Damaged) => return Err(self.0.remove_damaged()),
         };
         Counters::add(&self.0.shared.counters.read_bytes, end - offset);
         Ok(Some(read))
     }
 
-    /// Reads and compares all of it, the first time that it is called in this process for this
-    /// file, as long as nobody writes to it. For those who read the [`Object::file`] by themselves.
+    /// Reads and verifies all of it, once per process and file, as long as the file is not written
+    /// to. For callers that read the [`Object::file`] themselves.
     pub fn verify(&self) -> Result<(), Damaged> {
         let Body::Large { whole, .. } = &self.0.body else {
             return self.read(0, self.0.size as usize).map(drop);
@@ -185,25 +184,25 @@ impl Object {
         let (key, status) = ((self.0.digest, self.0.ino), self.0.status());
         let verified = &self.0.shared.verified;
         if !status.is_some_and(|status| verified.has(&key, status)) {
-            self.0.read_all(|_, _| ()).map_err(|_| self.0.thrown_away())?;
-            // The status is that from before the first byte was read.
+            self.0.read_all(|_, _| ()).map_err(|_| self.0.remove_damaged())?;
+            // The status from before the first byte was read.
             status.into_iter().for_each(|status| verified.note(key, status));
         }
         whole.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Reads and compares all of it, for `each` in turn, and mends the checksums of its blocks.
+    /// Reads and verifies all of it, for `each` in turn, and repairs the checksums of its blocks.
     pub(crate) fn verify_with(&self, mut each: impl FnMut(&[u8])) -> Result<(), Damaged> {
         let mut damaged = 0;
         let read = self.0.read_all(|chunk, bytes| {
-            damaged += u64::from(self.0.mend_block_sums(chunk, bytes));
+            damaged += u64::from(self.0.repair_block_sums(chunk, bytes));
             each(bytes);
         });
         if damaged > 0 {
             self.0.shared.damaged("checksum of a content");
         }
-        read.map_err(|_| self.0.thrown_away())
+        read.map_err(|_| self.0.remove_damaged())
     }
 
     /// The file, open for reading only.
@@ -214,7 +213,7 @@ impl Object {
 }
 
 impl Inner {
-    /// The status of the file, if it is old enough to tell a change.
+    /// The status of the file, if it is old enough to show the next change.
     fn status(&self) -> Option<Status> {
         let stat = rustix::fs::fstat(&self.file).ok()?;
         let settled = base::Timestamp::now().secs - stat.st_ctime >= SETTLED_SECS;
@@ -225,8 +224,8 @@ impl Inner {
         })
     }
 
-    fn thrown_away(&self) -> Damaged {
-        self.shared.throw_object_away(&self.digest, Some(self.ino));
+    fn remove_damaged(&self) -> Damaged {
+        self.shared.remove_object(&self.digest, Some(self.ino));
         self.shared.damaged("content");
         Damaged
     }
@@ -240,27 +239,27 @@ impl Drop for Inner {
                 held.fetch_sub(content.len() as u64, Ordering::Relaxed);
             }
             Body::Small => {}
-            Body::Large { finer, .. } => finer.release(&self.shared),
+            Body::Large { block_sums, .. } => block_sums.release(&self.shared),
         }
     }
 }
 
-/// Where the files of a content are.
+/// The names of a content's files.
 pub(crate) struct Names {
-    /// Name of the directory in `objects`.
-    pub(crate) folder: Vec<u8>,
+    /// The directory in `objects`.
+    pub(crate) dir: Vec<u8>,
     pub(crate) content: Vec<u8>,
     pub(crate) about: Vec<u8>,
-    /// The table of the checksums of its blocks.
+    /// The table of checksums of blocks.
     pub(crate) blocks: Vec<u8>,
 }
 
 impl Names {
     pub(crate) fn of(digest: &Digest) -> Names {
         let hex = digest.to_hex();
-        let (folder, content) = hex.split_at(2);
+        let (dir, content) = hex.split_at(2);
         Names {
-            folder: folder.into(),
+            dir: dir.into(),
             content: content.into(),
             about: format!("{content}.about").into_bytes(),
             blocks: format!("{content}.blocks").into_bytes(),
@@ -269,41 +268,40 @@ impl Names {
 }
 
 impl Shared {
-    /// Opens a content; one that is damaged is thrown away, as far as that shows without reading
-    /// a large one.
+    /// Opens a content; a damaged one is removed, as far as that shows without reading a large one.
     pub(crate) fn open_object(self: &Arc<Shared>, digest: &Digest) -> Option<Object> {
         let names = Names::of(digest);
-        let folder = self.places().objects.sub(&names.folder).ok()?;
-        let (file, stat) = folder.read_only(&names.content).ok()?;
+        let dir_fd = self.layout().objects.sub(&names.dir).ok()?;
+        let (file, stat) = dir_fd.read_only(&names.content).ok()?;
         note_use(&file, &stat);
         let about = match stat.st_size as u64 > CHUNK_BYTES {
-            true => self.about_large(&folder, &names, digest, stat.st_ino)?,
+            true => self.about_large(&dir_fd, &names, digest, stat.st_ino)?,
             false => None,
         };
         let opened = self.checked_object(digest, file, &stat, about);
-        // Where there is nothing to throw away another process has just done so.
-        if opened.is_none() && self.throw_object_away(digest, Some(stat.st_ino)) > 0 {
+        // If nothing was there to remove, another process has just done it.
+        if opened.is_none() && self.remove_object(digest, Some(stat.st_ino)) > 0 {
             self.damaged("content");
         }
         opened
     }
 
-    /// What is known about a large content; `Some(None)` when it is damaged.
+    /// The metadata of a large content; `Some(None)` if it is damaged.
     fn about_large(
         &self,
-        folder: &Folder,
+        dir_fd: &DirFd,
         names: &Names,
         digest: &Digest,
         ino: u64,
     ) -> Option<Option<About>> {
-        match About::load(folder, &names.about, digest) {
+        match About::load(dir_fd, &names.about, digest) {
             Ok(about) => Some(about),
-            // Left so by two processes, one removing and one writing. It cannot be used.
+            // Left behind by two processes, one removing and one writing. It cannot be used.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.throw_object_away(digest, Some(ino));
+                self.remove_object(digest, Some(ino));
                 None
             }
-            // A file that cannot be opened now (too many are open, say) is not damaged.
+            // A file that cannot be opened now (too many open files, for example) is not damaged.
             Err(_) => None,
         }
     }
@@ -318,7 +316,11 @@ impl Shared {
         let size = stat.st_size as u64;
         let body = if size > CHUNK_BYTES {
             let about = about.filter(|about| about.size == size)?;
-            Body::Large { sums: about.sums, finer: Finer::default(), whole: AtomicBool::new(false) }
+            Body::Large {
+                sums: about.sums,
+                block_sums: BlockSumCache::default(),
+                whole: AtomicBool::new(false),
+            }
         } else {
             let content = read_exact_at(&file, 0, size as usize).ok()??;
             if Digest::of(&content) != *digest {
@@ -348,37 +350,37 @@ impl Shared {
         Body::Held(content.into())
     }
 
-    /// The length of a content whose files are there; nothing is read of them.
+    /// The length of a content whose files exist; they are not read.
     pub(crate) fn object_bytes(&self, digest: &Digest) -> Option<u64> {
         let names = Names::of(digest);
-        let folder = self.places().objects.sub(&names.folder).ok()?;
-        let size = folder.stat(&names.content).ok()?.st_size as u64;
-        (size <= CHUNK_BYTES || folder.stat(&names.about).is_ok()).then_some(size)
+        let dir_fd = self.layout().objects.sub(&names.dir).ok()?;
+        let size = dir_fd.stat(&names.content).ok()?.st_size as u64;
+        (size <= CHUNK_BYTES || dir_fd.stat(&names.about).is_ok()).then_some(size)
     }
 
-    /// Removes a content and what is known about it. With `ino` only if it is still that file:
-    /// somebody may have repaired it meanwhile. Returns the room that it took.
-    pub(crate) fn throw_object_away(&self, digest: &Digest, ino: Option<u64>) -> u64 {
+    /// Removes a content and its metadata. With `ino` only if it is still that file, since it may
+    /// have been repaired meanwhile. Returns the bytes that it took on the disk.
+    pub(crate) fn remove_object(&self, digest: &Digest, ino: Option<u64>) -> u64 {
         let names = Names::of(digest);
-        let places = self.places();
-        let Ok(folder) = places.objects.sub(&names.folder) else { return 0 };
-        let Ok(stat) = folder.stat(&names.content) else { return 0 };
+        let layout = self.layout();
+        let Ok(dir_fd) = layout.objects.sub(&names.dir) else { return 0 };
+        let Ok(stat) = dir_fd.stat(&names.content) else { return 0 };
         if ino.is_some_and(|ino| ino != stat.st_ino) {
             return 0;
         }
         if let Ok(Some(About { digests: Some(digests), .. })) =
-            About::load(&folder, &names.about, digest)
+            About::load(&dir_fd, &names.about, digest)
         {
-            remove_aliases(&places, &digests);
+            remove_aliases(&layout, &digests);
         }
-        let room = |name| folder.stat(name).map_or(0, |stat| on_disk(stat.st_size as u64));
-        let beside = room(&names.about) + room(&names.blocks);
-        // First the content: what is left after a kill is then no content, and swept up.
-        if folder.unlink(&names.content).is_err() {
+        let space = |name| dir_fd.stat(name).map_or(0, |stat| on_disk(stat.st_size as u64));
+        let beside = space(&names.about) + space(&names.blocks);
+        // The content first: after a kill the rest is no content, and is swept up.
+        if dir_fd.unlink(&names.content).is_err() {
             return 0;
         }
-        let _ = folder.unlink(&names.about);
-        let _ = folder.unlink(&names.blocks);
+        let _ = dir_fd.unlink(&names.about);
+        let _ = dir_fd.unlink(&names.blocks);
         self.known_digests.remove(digest);
         let bytes = on_disk(stat.st_size as u64) + beside;
         self.release(bytes);
@@ -387,11 +389,11 @@ impl Shared {
 
     pub(crate) fn about(&self, digest: &Digest) -> Option<About> {
         let names = Names::of(digest);
-        let folder = self.places().objects.sub(&names.folder).ok()?;
-        About::load(&folder, &names.about, digest).ok().flatten()
+        let dir_fd = self.layout().objects.sub(&names.dir).ok()?;
+        About::load(&dir_fd, &names.about, digest).ok().flatten()
     }
 
-    /// Remembers that a file has this content, and the content's digests if they are new.
+    /// Records that a file has this content, and the content's digests if they are new.
     pub(crate) fn add_to_about(
         &self,
         digest: &Digest,
@@ -399,11 +401,11 @@ impl Shared {
         digests: Option<Digests>,
     ) {
         let names = Names::of(digest);
-        let places = self.places();
-        let Ok(folder) = places.objects.sub(&names.folder) else { return };
-        let Ok(stat) = folder.stat(&names.content) else { return };
+        let layout = self.layout();
+        let Ok(dir_fd) = layout.objects.sub(&names.dir) else { return };
+        let Ok(stat) = dir_fd.stat(&names.content) else { return };
         let size = stat.st_size as u64;
-        let known = About::load(&folder, &names.about, digest);
+        let known = About::load(&dir_fd, &names.about, digest);
         let is_new = known.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         let mut about = match known {
             Ok(Some(about)) if about.size == size => about,
@@ -415,25 +417,25 @@ impl Shared {
             about.digests = digests;
             changed = true;
         }
-        let room = if is_new { on_disk(1) } else { 0 };
-        if changed && self.may_write() && self.reserve_quietly(room) {
-            self.put_about(&places, &folder, &names, &about);
+        let space = if is_new { on_disk(1) } else { 0 };
+        if changed && self.may_write() && self.reserve_quietly(space) {
+            self.put_about(&layout, &dir_fd, &names, &about);
         }
     }
 
-    /// Writes what is known about a content; `false` when that failed.
+    /// Writes the metadata of a content; `false` when that failed.
     pub(crate) fn put_about(
         &self,
-        places: &Places,
-        folder: &Folder,
+        layout: &Layout,
+        dir_fd: &DirFd,
         names: &Names,
         about: &About,
     ) -> bool {
-        // Others may be reading it.
-        if let Err(error) = places.put(folder, &names.about, &about.encode()) {
-            // Another process has thrown the content away, and its directory.
+        // Others may be reading the file.
+        if let Err(error) = layout.put(dir_fd, &names.about, &about.encode()) {
+            // Another process has removed the content, and its directory.
             if error.kind() != io::ErrorKind::NotFound {
-                self.health.failed("writing about a content", &error);
+                self.health.failed("writing a content's metadata", &error);
             }
             return false;
         }
@@ -444,7 +446,7 @@ impl Shared {
     }
 }
 
-/// Reads a chunk of a file that is being put together.
+/// Reads a chunk of a partial content's file.
 pub(crate) fn read_chunk_of(file: &File, chunk: u64, size: u64) -> Option<Vec<u8>> {
     let offset = chunk * CHUNK_BYTES;
     let len = CHUNK_BYTES.min(size - offset) as usize;

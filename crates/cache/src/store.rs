@@ -1,30 +1,28 @@
-//! The store: contents by digest, and what is known of the names that lead to them, on the local
-//! disk.
+//! The store: contents by digest, and records of the names that lead to them, on the local disk.
 //!
 //! Many mounts and many processes share a directory; none of them is in charge, and each may be
-//! killed at any moment. What makes that safe is said where it is done: whole contents
-//! (`object`), partial ones (`partial`), records of names (`index`), room and eviction
-//! (`store/room`, `store/housekeeping`). The files are described to the byte in
-//! `docs/cache-format.md`.
+//! killed at any moment. The modules describe how that is safe: whole contents (`object`), partial
+//! ones (`partial`), records of names (`index`), quota and eviction (`store/quota`,
+//! `store/housekeeping`). The files are described to the byte in `docs/cache-format.md`.
 //!
 //! Promises:
-//! 1. No byte is handed out that is not the one that was put in: damage is a miss, and is counted.
-//! 2. Nothing here fails for the user: what cannot be written is not kept, what cannot be read is
-//!    not here. Only [`Store::open`] and the commands have errors.
-//! 3. No call waits for the network, nor for a process that does not go on.
+//! 1. Every byte returned is the one that was stored: damage is a miss, and is counted.
+//! 2. No failure reaches the user: data that cannot be written is not kept, data that cannot be
+//!    read is a miss. Only [`Store::open`] and the commands return errors.
+//! 3. No call waits for the network, or without a limit for another process.
 //!
-//! All calls block for the disk; those that say "long" read or write contents, or walk through the
-//! store. Callers put those on a thread that may block.
+//! All calls block for the disk; those marked "long" read or write contents, or walk through the
+//! store. Callers run those on a thread that may block.
 //!
-//! It is not decided here whether what is known still holds. That is the caller's: see
-//! [`KnownFile::current`] and [`Validator::is_racy`].
+//! Whether a record is still valid is decided by the caller: see [`KnownFile::current`] and
+//! [`Validator::is_racy`].
 
+pub(crate) mod deferred;
 mod housekeeping;
 mod inspect;
-pub(crate) mod later;
+pub(crate) mod layout;
 pub(crate) mod pins;
-pub(crate) mod places;
-pub(crate) mod room;
+pub(crate) mod quota;
 mod scan;
 pub(crate) mod shared;
 
@@ -35,40 +33,40 @@ use std::sync::atomic::Ordering;
 
 use base::{DigestKind, RemotePath};
 
-pub use self::housekeeping::Cleaned;
-pub use self::inspect::{Listed, Place, Verified};
+pub use self::housekeeping::GcReport;
+pub use self::inspect::{ContentInfo, FileLocation, VerifyReport};
+pub use self::layout::default_dir;
+use self::layout::escaped;
 pub use self::pins::Pin;
-pub use self::places::default_dir;
-use self::places::escaped;
 use self::shared::Shared;
 use crate::digest::{Digest, Digests};
-use crate::folder;
+use crate::dir_fd;
+use crate::in_flight::InFlight;
 use crate::index::record::Record;
-use crate::known::{KnownAttr, KnownFile, KnownLink, Listing, SourceId, Validator};
+use crate::metadata::{KnownAttr, KnownFile, KnownLink, Listing, SourceId, Validator};
 use crate::object::Object;
 use crate::object::about::Origin;
 use crate::partial::Partial;
 use crate::partial::files::Subject;
-use crate::under_way::UnderWay;
 
-/// How a store is opened.
+/// The configuration of a store.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
-    /// The directory; made with mode 0700 when it is not there. [`default_dir`] has the usual one.
-    /// What is in it is private also where others may read the directory itself.
+    /// The directory; created with mode 0700 if it is absent. [`default_dir`] returns the default.
+    /// The store's files are private also where other users may read the directory itself.
     pub dir: PathBuf,
-    /// Most bytes that the store may take on the disk; `None` for the smaller of 20 GiB and a
+    /// Bound on the bytes that the store takes on the disk; `None` for the smaller of 20 GiB and a
     /// tenth of the disk.
     pub size_bytes: Option<u64>,
     /// Bytes of the disk that the store leaves free; `None` for a twentieth of it.
     pub free_bytes: Option<u64>,
-    /// Bytes of memory for the records that were used last.
+    /// Bytes of memory for the records used last.
     pub memory_bytes: u64,
-    /// Whether MD5, SHA-1 and SHA-256 of each content are made, once nothing has been kept for a
-    /// moment; else, and before, only when they are asked for ([`Store::compute_digests`]).
+    /// Whether MD5, SHA-1 and SHA-256 of each content are computed when the store is idle; else,
+    /// and before, they are computed on request ([`Store::compute_digests`]).
     pub digests: bool,
-    /// Whether [`Store::content_of`] finds contents by digests other than their names. Each then
-    /// takes three inodes more.
+    /// Whether [`Store::content_of`] finds contents by digests other than their names. Each content
+    /// takes three inodes more then.
     pub aliases: bool,
 }
 
@@ -96,12 +94,12 @@ pub enum StoreError {
     Io {
         /// The directory of the store, escaped.
         dir: String,
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
         /// Why it failed.
         error: io::Error,
     },
-    /// The directory, or the link at its place, is another user's.
+    /// The directory, or a link in its place, belongs to another user.
     #[error(
         "the cache directory {dir} belongs to user {owner}, who could change what is read from \
          it; choose one of your own with cache_dir="
@@ -109,10 +107,10 @@ pub enum StoreError {
     ForeignOwner {
         /// The directory of the store, escaped.
         dir: String,
-        /// Whose it is.
+        /// The owner.
         owner: u32,
     },
-    /// Others may write to the directory, and may have.
+    /// Other users may write to the directory, and may have done so.
     #[error(
         "others may write to the cache directory {dir}; choose another with cache_dir=, or empty \
          it and make it private with chmod 700"
@@ -129,95 +127,96 @@ impl StoreError {
     }
 }
 
-/// Figures of a store. Counts are those of this process since it opened the store.
+/// Figures of a store. Counters are those of this process since it opened the store.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     /// The directory.
     pub dir: PathBuf,
     /// Bytes that the store takes on the disk, of all processes.
     pub used_bytes: u64,
-    /// Most that it may take.
+    /// Bound on these bytes.
     pub limit_bytes: u64,
     /// Bytes of the disk that are free.
     pub disk_free_bytes: u64,
     /// Bytes of the disk that the store leaves free.
     pub keep_free_bytes: u64,
-    /// Why nothing is written at the moment, if so.
+    /// Why writes are off at present, if they are.
     pub off: Option<String>,
-    /// Look-ups of records that found one.
+    /// Look-ups that found a record.
     pub record_hits: u64,
-    /// Look-ups that did not.
+    /// Look-ups that found none.
     pub record_misses: u64,
-    /// Contents that were asked for and here.
+    /// Requested contents that were in the store.
     pub object_hits: u64,
-    /// Contents that were not here.
+    /// Requested contents that were not.
     pub object_misses: u64,
     /// Bytes read from whole contents.
     pub read_bytes: u64,
     /// Bytes of contents written.
     pub written_bytes: u64,
-    /// Pieces that were damaged, and thrown away.
+    /// Damaged pieces that were found and removed.
     pub damaged: u64,
     /// Bytes evicted.
     pub evicted_bytes: u64,
     /// Largest content that is kept, in bytes.
     pub largest_content_bytes: u64,
-    /// Times that a larger one was to be kept, and was not.
+    /// Contents that were not kept since they are larger.
     pub too_large: u64,
 }
 
-/// An open store. Cheap to clone; clones are the same one.
+/// An open store. Cheap to clone; clones share one state.
 #[derive(Clone)]
-pub struct Store(Arc<Shared>, #[expect(dead_code, reason = "for its end")] Arc<Closing>);
+pub struct Store(Arc<Shared>, #[expect(dead_code, reason = "dropped last")] Arc<FlushOnDrop>);
 
-/// Writes what waits when the last clone of a [`Store`] goes, whoever else has what is in it.
-struct Closing(Arc<Shared>);
+/// Writes the deferred records when the last clone of a [`Store`] is dropped, also if objects of it
+/// live on.
+struct FlushOnDrop(Arc<Shared>);
 
-impl Drop for Closing {
+impl Drop for FlushOnDrop {
     fn drop(&mut self) {
         self.0.write_notes();
     }
 }
 
 impl Store {
-    /// Opens the store, and makes it if it is not there. Where the index is gone it is made again
-    /// from the contents, which may take a second for 100,000 of them.
+    /// Opens the store, and creates it if it is absent. If the index is missing, it is rebuilt from
+    /// the contents, which may take a second for 100,000 of them.
     pub fn open(config: StoreConfig) -> Result<Store, StoreError> {
         let shared = Arc::new(Shared::open(config)?);
-        if shared.places().index_is_new {
+        if shared.layout().index_is_new {
             let files = shared.rebuild_index();
-            tracing::info!("the index of the cache was made again, of {files} files");
+            tracing::info!("the index of the cache was rebuilt from {files} files");
         }
         shared.start_housekeeping();
         if shared.aliases {
-            shared.look_through_later();
+            shared.defer_scan();
         }
-        let closing = Arc::new(Closing(shared.clone()));
-        Ok(Store(shared, closing))
+        let flush = Arc::new(FlushOnDrop(shared.clone()));
+        Ok(Store(shared, flush))
     }
 
-    /// Has the commands that follow keep this store within the bounds that it was opened with
-    /// ([`Store::bounds`]). To be called by those who fill it.
+    /// Makes later commands keep this store within the bounds that it was opened with
+    /// ([`Store::bounds`]). To be called by processes that fill it.
     pub fn remember_bounds(&self) {
-        let places = self.0.places();
-        let said = self.0.bounds.encode();
-        let known = places.root.read_only(b"bounds").ok().and_then(|(file, stat)| {
-            folder::read_exact_at(&file, 0, stat.st_size.clamp(0, 64) as usize).ok()?
+        let layout = self.0.layout();
+        let encoded = self.0.bounds.encode();
+        let known = layout.root.read_only(b"bounds").ok().and_then(|(file, stat)| {
+            dir_fd::read_exact_at(&file, 0, stat.st_size.clamp(0, 64) as usize).ok()?
         });
-        if known.as_ref() != Some(&said)
-            && let Err(error) = places.put(&places.root, b"bounds", &said)
+        if known.as_ref() != Some(&encoded)
+            && let Err(error) = layout.put(&layout.root, b"bounds", &encoded)
         {
             tracing::debug!("the bounds of the cache are not remembered: {error}");
         }
     }
 
-    /// The bounds that were remembered of the store in `dir`: its size and what stays free, `None`
-    /// for what is the default.
+    /// The bounds remembered for the store in `dir`: its size and the free space, `None` for the
+    /// default.
     #[must_use]
     pub fn bounds(dir: &Path) -> (Option<u64>, Option<u64>) {
         let read = || {
-            let root = folder::Folder::at(dir).ok()?.sub(places::VERSION).ok()?;
-            room::Bounds::read(&root.read_only(b"bounds").ok()?.0).ok()?
+            let root = dir_fd::DirFd::at(dir).ok()?.sub(layout::VERSION).ok()?;
+            quota::Bounds::read(&root.read_only(b"bounds").ok()?.0).ok()?
         };
         read().unwrap_or_default()
     }
@@ -228,14 +227,14 @@ impl Store {
         &self.0.dir
     }
 
-    /// What is known of the content of the file `path`.
+    /// The record of the content of the file `path`.
     #[must_use]
     pub fn file(&self, source: &SourceId, path: &RemotePath) -> Option<KnownFile> {
         self.0.known_file(source, path)
     }
 
-    /// Notes that the file `path` has this content, which the store may hold or not.
-    /// [`Partial::finish`] does it by itself.
+    /// Records that the file `path` has this content, which the store may hold or not.
+    /// [`Partial::finish`] does this itself.
     pub fn record_file(&self, source: &SourceId, path: &RemotePath, known: &KnownFile) {
         if !known.racy {
             let KnownFile { attr, fetched_at, .. } = *known;
@@ -251,14 +250,14 @@ impl Store {
         self.0.known_listing(source, path)
     }
 
-    /// Whether the listing of its directory has the name of `path`; `None` when there is no listing.
-    /// A look-up by name, where [`Store::directory`] would have the caller search.
+    /// Whether the listing of its directory has the name of `path`; `None` without a listing. A
+    /// look-up by name, where [`Store::directory`] would make the caller search.
     #[must_use]
     pub fn is_listed(&self, source: &SourceId, path: &RemotePath) -> Option<bool> {
         self.0.is_listed(source, path)
     }
 
-    /// Notes a listing, which must be complete: names that are not in it count as absent.
+    /// Records a listing, which must be complete: names that are not in it are taken for absent.
     pub fn record_directory(&self, source: &SourceId, path: &RemotePath, listing: &Listing) {
         self.0.record_listing(source, path, listing);
     }
@@ -269,42 +268,42 @@ impl Store {
         self.0.known_link(source, path)
     }
 
-    /// Notes the target of a symbolic link.
+    /// Records the target of a symbolic link.
     pub fn record_link(&self, source: &SourceId, path: &RemotePath, link: &KnownLink) {
         self.0.record_name(source, path, |name| Record::Link(name, link.clone()));
     }
 
-    /// The attributes of `path`: those that were recorded last, by themselves, with a content, or
-    /// in the listing of its directory. `None` also when a later listing lacks the name.
+    /// The attributes of `path` that were recorded last: by themselves, with a content, or in the
+    /// listing of its directory. `None` also if a later listing lacks the name.
     #[must_use]
     pub fn attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
         self.0.known_attr(source, path)
     }
 
-    /// Notes attributes.
+    /// Records attributes.
     pub fn record_attr(&self, source: &SourceId, path: &RemotePath, known: &KnownAttr) {
         self.0.record_name(source, path, |name| Record::Attr(name, *known));
     }
 
-    /// Forgets `path`, all below it, and which names its directory has. When this returns no
-    /// process finds them any more; after a power loss the latest of it may be undone. What others
-    /// record at the same time, or have read and not recorded yet, may stay.
+    /// Forgets `path`, all below it, and the listing of its directory. When this returns, no
+    /// process finds their records; after a power loss the latest forgetting may be undone. Records
+    /// that other processes write at the same time, or have read and not recorded yet, may stay.
     pub fn forget(&self, source: &SourceId, path: &RemotePath) {
         self.0.forget_path(source, path);
     }
 
-    /// Forgets which names the directory `path` has, not what is known of each.
+    /// Forgets the listing of the directory `path`, not the records of its names.
     pub fn forget_listing(&self, source: &SourceId, path: &RemotePath) {
         self.0.forget_names(source, path);
     }
 
-    /// Forgets the attributes of the directory `path`, not what is in it.
+    /// Forgets the attributes of the directory `path`, not those of its entries.
     pub fn forget_attr(&self, source: &SourceId, path: &RemotePath) {
         self.0.forget_attr(source, path);
     }
 
-    /// A whole content. It stays readable while the value lives, evicted or not. Reads a content
-    /// of one chunk whole.
+    /// A whole content. It stays readable while the value lives, also if it is evicted. A content
+    /// of one chunk is read at once.
     #[must_use]
     pub fn object(&self, digest: &Digest) -> Option<Object> {
         let object = self.0.open_object(digest);
@@ -315,22 +314,24 @@ impl Store {
         object
     }
 
-    /// The length of a content, if it is here. Reads nothing of it, so it may be damaged.
+    /// The length of a content, if it is in the store. The content is not read, so it may be
+    /// damaged.
     #[must_use]
     pub fn object_bytes(&self, digest: &Digest) -> Option<u64> {
         self.0.object_bytes(digest)
     }
 
-    /// A content that is being fetched, for one state of a file: what earlier fetches of that state
-    /// have brought is in it. All callers in this process have the same one; in another process it
-    /// keeps nothing as long as somebody has it here.
+    /// The partial content for one state of a file, with the bytes of earlier fetches of that
+    /// state. All callers in this process share it; another process keeps nothing of the same state
+    /// as long as this one is in use.
     #[must_use]
     pub fn fetch(&self, source: &SourceId, path: &RemotePath, validator: Validator) -> Partial {
         self.0.partial(Subject { source: *source, path: path.clone(), validator })
     }
 
-    /// As [`Store::fetch`], without what another process has brought: size and time do not prove
-    /// that it is of the same content, and parts of two contents must not be put together.
+    /// The partial content for one state of a file, without the bytes of other processes: size and
+    /// mtime do not prove that those are of the same content, and parts of two contents must not be
+    /// put together.
     #[must_use]
     pub fn fetch_own(&self, source: &SourceId, path: &RemotePath, validator: Validator) -> Partial {
         let subject = Subject { source: *source, path: path.clone(), validator };
@@ -350,25 +351,25 @@ impl Store {
         self.0.has_begun(&Subject { source: *source, path: path.clone(), validator })
     }
 
-    /// What of this state of a file was read in this process, and is on its way to the disk.
-    pub(crate) fn under_way(
+    /// The operations of this state of a file in flight to the store, in this process.
+    pub(crate) fn in_flight(
         &self,
         source: &SourceId,
         path: &RemotePath,
         validator: Validator,
-    ) -> Option<UnderWay> {
-        self.0.under_way(&Subject { source: *source, path: path.clone(), validator })
+    ) -> Option<InFlight> {
+        self.0.in_flight(&Subject { source: *source, path: path.clone(), validator })
     }
 
-    /// Throws away what was fetched of files below these directories and is not whole. Long where
-    /// very many are not.
+    /// Discards the partial contents of files below these directories. Long where there are very
+    /// many.
     pub fn abandon_below(&self, directories: &[(&SourceId, &RemotePath)]) {
         if !directories.is_empty() {
             self.0.abandon_below(directories);
         }
     }
 
-    /// How many bytes of this state of a file are here, whole or in part.
+    /// The number of bytes of this state of a file in the store, in a whole or a partial content.
     #[must_use]
     pub fn present_bytes(&self, source: &SourceId, path: &RemotePath, validator: Validator) -> u64 {
         let known = self.file(source, path).filter(|known| known.validator() == validator);
@@ -378,61 +379,60 @@ impl Store {
         self.0.partial_bytes(&Subject { source: *source, path: path.clone(), validator })
     }
 
-    /// All digests of a content, when they were made before. A look into memory, or into one file.
+    /// All digests of a content, if they were computed before. Reads memory, or one file.
     #[must_use]
     pub fn digests(&self, digest: &Digest) -> Option<Digests> {
         self.0.digests_of(digest)
     }
 
-    /// All digests of a content that is here; long when they were not made before.
+    /// All digests of a content in the store; long if they were not computed before.
     #[must_use]
     pub fn compute_digests(&self, digest: &Digest) -> Option<Digests> {
         self.0.make_digests(digest, &|| true)
     }
 
-    /// Makes the digests that are still to be made, as long as `goes_on` says so. Long.
-    pub fn catch_up(&self, goes_on: impl Fn() -> bool) {
-        self.0.make_waiting_digests(&goes_on);
+    /// Computes the digests that are due, as long as `may_continue` returns true. Long.
+    pub fn catch_up(&self, may_continue: impl Fn() -> bool) {
+        self.0.make_waiting_digests(&may_continue);
     }
 
-    /// Writes what was to be written when nobody reads (where contents were found; not digests), and
-    /// gives back room that was reserved and is not used. The last clone does it when it goes, but
-    /// a process may end before that. Long.
+    /// Writes the deferred records (where contents were found; not digests), and releases unused
+    /// disk space. Dropping the last clone does this too, but a process may end before that. Long.
     pub fn flush(&self) {
         self.0.write_notes();
-        self.0.release_stock();
+        self.0.release_reservation();
     }
 
-    /// Notes what files have which contents, which were kept or found here before.
+    /// Records the contents of files, which were kept or found here before.
     pub(crate) fn record_files(&self, files: &[(SourceId, RemotePath, KnownFile)]) {
         self.0.record_files(files);
     }
 
-    /// The content with this digest, which may be of another kind, if it is here. Digests of other
-    /// kinds are found when they have been made, in a store with [`StoreConfig::aliases`].
+    /// The content with this digest of any kind, if it is in the store. By digests of other kinds
+    /// than BLAKE3 it is found after they were computed, in a store with [`StoreConfig::aliases`].
     #[must_use]
     pub fn content_of(&self, kind: DigestKind, value: &[u8]) -> Option<Digest> {
-        self.0.find_alias(kind, value)
+        self.0.find_by_digest(kind, value)
     }
 
-    /// Keeps a sub-tree from eviction: what is here of it, and what comes.
+    /// Protects a sub-tree from eviction: its present contents, and later ones.
     pub fn pin(&self, source: &SourceId, path: &RemotePath) -> Result<(), StoreError> {
         let pin = Pin { source: *source, path: path.clone() };
-        pins::add(&self.0.places(), &pin)
-            .map_err(|error| StoreError::io(self.dir(), "noting a pin", error))
+        pins::add(&self.0.layout(), &pin)
+            .map_err(|error| StoreError::io(self.dir(), "writing a pin", error))
     }
 
-    /// Takes a pin back; whether there was one.
+    /// Removes a pin; returns whether it existed.
     pub fn unpin(&self, source: &SourceId, path: &RemotePath) -> Result<bool, StoreError> {
         let pin = Pin { source: *source, path: path.clone() };
-        pins::remove(&self.0.places(), &pin)
+        pins::remove(&self.0.layout(), &pin)
             .map_err(|error| StoreError::io(self.dir(), "removing a pin", error))
     }
 
     /// All pins, in order.
     #[must_use]
     pub fn pins(&self) -> Vec<Pin> {
-        pins::all(&self.0.places())
+        pins::all(&self.0.layout())
     }
 
     /// Figures. Cheap.
@@ -441,7 +441,7 @@ impl Store {
         let shared = &self.0;
         let counted = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &shared.counters;
-        let disk = shared.places().disk().ok();
+        let disk = shared.layout().disk().ok();
         Status {
             dir: shared.dir.clone(),
             used_bytes: shared.usage().bytes.saturating_sub(shared.unused_bytes()),
@@ -464,25 +464,25 @@ impl Store {
 
     /// All contents, whole and partial. Long.
     #[must_use]
-    pub fn list(&self) -> Vec<Listed> {
+    pub fn list(&self) -> Vec<ContentInfo> {
         self.0.contents()
     }
 
-    /// Reads all that is here and compares it; removes what is damaged. `progress` hears of each
-    /// item how many bytes it takes. Long.
-    pub fn verify(&self, progress: impl FnMut(u64)) -> Verified {
+    /// Reads and verifies everything; removes what is damaged. `progress` is called with the size
+    /// of each item. Long.
+    pub fn verify(&self, progress: impl FnMut(u64)) -> VerifyReport {
         self.0.verify_all(progress)
     }
 
-    /// Brings the store within its bounds, and sweeps up. Long.
-    pub fn gc(&self) -> Cleaned {
+    /// Evicts down to the bounds, and removes stale files. Long.
+    pub fn gc(&self) -> GcReport {
         self.0.clean()
     }
 
-    /// Removes everything but the pins, also under the hands of mounts: they fetch anew. Long.
+    /// Removes everything but the pins, also while mounts use it: they fetch again. Long.
     pub fn clear(&self) -> Result<(), StoreError> {
         self.0
             .remove_all()
-            .map_err(|error| StoreError::io(self.dir(), "removing what is in it", error))
+            .map_err(|error| StoreError::io(self.dir(), "removing its contents", error))
     }
 }

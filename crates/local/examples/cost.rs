@@ -1,6 +1,6 @@
-//! What it costs to go through [`local::Local`] instead of asking the system at once.
+//! The cost of a call through [`local::Local`] compared with the bare system call.
 //!
-//! `cargo run --release -p local --example cost [DIRECTORY]`: microseconds a call, the least of
+//! `cargo run --release -p local --example cost [DIRECTORY]`: microseconds per call, the least of
 //! five rounds, one call after the other.
 
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use local::Local;
 use rustix::fs::{AtFlags, CWD, fstat, openat, statat};
 use rustix::fs::{Mode, OFlags};
 
-/// Calls in a round.
+/// Calls per round.
 const CALLS: u32 = 5_000;
 
-/// The least of five rounds, for one call.
+/// The time of one call, the least of five rounds.
 async fn usual(mut call: impl AsyncFnMut()) -> Duration {
     let mut best = Duration::MAX;
     for _ in 0..5 {

@@ -1,14 +1,14 @@
-//! Attributes as `stat(2)` has them, and errors as rustix has them.
+//! Conversions: attributes from `stat(2)` and `statvfs(2)`, errors from rustix.
 
 use base::{Attr, Errno, FileKind, Result, StatVfs, Timestamp};
 use rustix::fs::{Stat, StatVfsMountFlags};
 
-/// The system's error as it is.
+/// The errno of the system call, unchanged.
 pub(crate) fn errno(error: rustix::io::Errno) -> Errno {
     Errno::from_raw(error.raw_os_error())
 }
 
-/// What `stat` says. A kind that is not known here is an error.
+/// The attributes in a `stat`; `EIO` for a file type that `FileKind` does not have.
 #[allow(clippy::unnecessary_cast, reason = "on some machines these fields are 32 bits wide")]
 pub(crate) fn attr(stat: &Stat) -> Result<Attr> {
     Ok(Attr {
@@ -22,14 +22,14 @@ pub(crate) fn attr(stat: &Stat) -> Result<Attr> {
     })
 }
 
-/// What it is.
+/// The file type in a `stat`; `EIO` for one that `FileKind` does not have.
 #[allow(clippy::unnecessary_cast, reason = "on some machines the mode is 16 bits wide")]
 pub(crate) fn kind(stat: &Stat) -> Result<FileKind> {
     FileKind::from_mode(stat.st_mode as u32).ok_or(Errno::EIO)
 }
 
-/// What an open answers for something that is no regular file.
-pub(crate) fn refusal(kind: FileKind) -> Option<Errno> {
+/// The error of opening an entry of this kind; `None` for a regular file.
+pub(crate) fn open_error(kind: FileKind) -> Option<Errno> {
     match kind {
         FileKind::Regular => None,
         FileKind::Directory => Some(Errno::EISDIR),
@@ -40,8 +40,8 @@ pub(crate) fn refusal(kind: FileKind) -> Option<Errno> {
     }
 }
 
-/// Figures of a file system; `device` names it where it has no name of its own.
-pub(crate) fn figures(found: &rustix::fs::StatVfs, device: u64) -> StatVfs {
+/// `device` is used as the identifier where the file system reports none.
+pub(crate) fn to_statvfs(found: &rustix::fs::StatVfs, device: u64) -> StatVfs {
     StatVfs {
         block_size: found.f_bsize,
         fragment_size: found.f_frsize.max(1),

@@ -1,32 +1,31 @@
-//! Why a directory cannot be used, in words for the user. Operations answer with an [`Errno`]
-//! instead.
+//! Why a directory cannot be used, as messages to the user. Operations return an [`Errno`] instead.
 
 use base::Errno;
 
 /// Why [`Local::open`](crate::Local::open) failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// There is nothing of this name.
+    /// No entry has this name.
     #[error("{path}: no such directory on this machine")]
     Missing {
         /// The directory, escaped.
         path: String,
     },
-    /// It is something else.
+    /// The entry is not a directory.
     #[error("{path}: not a directory")]
     NotDirectory {
         /// The directory, escaped.
         path: String,
     },
-    /// It cannot be entered or looked at.
+    /// Search permission is missing, or another error.
     #[error("{path}: {errno}")]
     Unusable {
         /// The directory, escaped.
         path: String,
-        /// The system's answer.
+        /// The system's error.
         errno: Errno,
     },
-    /// The kernel cannot keep names from leading out of a directory.
+    /// The kernel has no `openat2`, which confines names to a directory.
     #[error("{path}: local directories need openat2, which Linux has since 5.6")]
     NoOpenat2 {
         /// The directory, escaped.
@@ -35,8 +34,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error of a system call that looked at `path`.
-    pub(crate) fn of(path: &std::path::Path, errno: Errno) -> Error {
+    /// The error of a system call on `path`.
+    pub(crate) fn from_errno(path: &std::path::Path, errno: Errno) -> Error {
         let path = escaped(path);
         match errno {
             Errno::ENOENT => Error::Missing { path },
@@ -47,7 +46,7 @@ impl Error {
     }
 }
 
-/// A path as it may go to a terminal.
+/// A path, escaped for a terminal.
 fn escaped(path: &std::path::Path) -> String {
     use std::os::unix::ffi::OsStrExt;
     base::printable(path.as_os_str().as_bytes())

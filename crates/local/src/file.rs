@@ -1,9 +1,9 @@
-//! An open file: its content, and the order of what goes through its handle.
+//! An open file: its content, and the order of the operations on its handle.
 //!
-//! The order is that of a fair lock: reads share it, and all that changes something has it alone.
-//! The kernel does the same below, with a lock of the inode, so writes side by side would gain
-//! nothing. The lock is entered in the first poll of an operation, and is given back by the system
-//! call when it is over (invariant 3 of the crate).
+//! A fair lock keeps the order: reads share it, changes hold it exclusively. The kernel does the
+//! same below, with a lock of the inode, so parallel writes would gain nothing. An operation queues
+//! for the lock in its first poll, and the system call releases it when it returns (invariant 3 of
+//! the crate).
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,20 +17,21 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 use tokio::task::unconstrained;
 
 use crate::attr::errno;
-use crate::threads::Threads;
+use crate::blocking::BlockingPool;
 
-/// Longest read that is tried in place, in bytes. To copy it takes 5 us on a fast machine and 50 on
-/// a slow one, in which nobody else is served; to ask another thread takes 10 (`examples/cost.rs`).
+/// Longest read that is tried on the runtime's own thread, in bytes. Copying it takes 5 us on a
+/// fast machine and 50 us on a slow one, during which the thread serves nothing else; a hop to
+/// another thread takes 10 us (`examples/cost.rs`).
 const IN_PLACE_MAX_BYTES: u32 = 256 << 10;
 
-/// Bytes that are read at a time, so that no more memory is used than there is to read.
+/// Buffer size of a read, in bytes, so that a read past the end of the file allocates little.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A descriptor that is closed where that may wait: on NFS it does.
+/// A descriptor that is closed on a blocking thread: on NFS a close may block.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
     fd: Option<OwnedFd>,
-    threads: Threads,
+    pool: BlockingPool,
 }
 
 impl AsFd for Descriptor {
@@ -42,60 +43,60 @@ impl AsFd for Descriptor {
 impl Drop for Descriptor {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.take() {
-            self.threads.unattended(move || drop(fd));
+            self.pool.run_detached(move || drop(fd));
         }
     }
 }
 
-/// The turn of an operation that only looks.
+/// Held by an operation that changes nothing.
 pub(crate) type Shared = OwnedRwLockReadGuard<()>;
 
-/// The turn of an operation that changes something.
-pub(crate) type Alone = OwnedRwLockWriteGuard<()>;
+/// Held by an operation that changes the file.
+pub(crate) type Exclusive = OwnedRwLockWriteGuard<()>;
 
 /// An open file.
 #[derive(Debug)]
 pub(crate) struct File {
     fd: Descriptor,
     order: Arc<RwLock<()>>,
-    /// The file system tells what is in the page cache.
-    tells_cached: AtomicBool,
+    /// Cleared when the file system does not support `RWF_NOWAIT`.
+    supports_nowait: AtomicBool,
 }
 
 impl File {
-    pub(crate) fn new(fd: OwnedFd, threads: Threads) -> File {
-        let fd = Descriptor { fd: Some(fd), threads };
-        File { fd, order: Arc::default(), tells_cached: AtomicBool::new(true) }
+    pub(crate) fn new(fd: OwnedFd, pool: BlockingPool) -> File {
+        let fd = Descriptor { fd: Some(fd), pool };
+        File { fd, order: Arc::default(), supports_nowait: AtomicBool::new(true) }
     }
 
-    /// The descriptor, for who closes it and wants to know how that ended.
+    /// Takes the descriptor out, for a caller that needs the result of closing it.
     pub(crate) fn into_descriptor(mut self) -> Option<OwnedFd> {
         self.fd.fd.take()
     }
 
-    /// Closes another descriptor of the open file, which reports what a close does.
-    pub(crate) fn close_copy(&self) -> Result<()> {
+    /// Closes a duplicate of the descriptor, which reports the errors that a close reports.
+    pub(crate) fn close_duplicate(&self) -> Result<()> {
         let copy = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0).map_err(errno)?;
         nix::unistd::close(copy).map_err(|error| base::Errno::from_raw(error as i32))
     }
 
-    /// Waits for all earlier operations that change something.
+    /// Waits for all earlier changes.
     pub(crate) async fn shared(&self) -> Shared {
         unconstrained(self.order.clone().read_owned()).await
     }
 
     /// Waits for all earlier operations.
-    pub(crate) async fn alone(&self) -> Alone {
+    pub(crate) async fn exclusive(&self) -> Exclusive {
         unconstrained(self.order.clone().write_owned()).await
     }
 
-    /// Reads from the page cache without waiting for anything; `None` when it is not all there, or
-    /// not this operation's turn.
+    /// Reads from the page cache without blocking; `None` when not all of it is cached, or an
+    /// earlier change is in flight.
     pub(crate) fn read_cached(&self, offset: u64, len: u32) -> Option<Result<Data>> {
-        if len > IN_PLACE_MAX_BYTES || !self.tells_cached.load(Ordering::Relaxed) {
+        if len > IN_PLACE_MAX_BYTES || !self.supports_nowait.load(Ordering::Relaxed) {
             return None;
         }
-        let _turn = self.order.try_read().ok()?;
+        let _guard = self.order.try_read().ok()?;
         let mut buffer = vec![0; len as usize];
         let read = fill(&mut buffer, |rest, filled| {
             let mut rest = [IoSliceMut::new(rest)];
@@ -104,17 +105,17 @@ impl File {
         match read {
             Ok(filled) => Some(Ok(data(buffer, filled))),
             Err(Errno::AGAIN) => None,
-            // Whatever it is, the usual way tells.
+            // The blocking read reports the error.
             Err(error) => {
                 if error == Errno::OPNOTSUPP {
-                    self.tells_cached.store(false, Ordering::Relaxed);
+                    self.supports_nowait.store(false, Ordering::Relaxed);
                 }
                 None
             }
         }
     }
 
-    /// Up to `len` bytes; fewer only at the end of the file.
+    /// Reads up to `len` bytes; fewer only at the end of the file.
     pub(crate) fn read(&self, offset: u64, len: u32) -> Result<Data> {
         let mut whole = Data::new();
         let (mut at, mut left) = (offset, len as usize);
@@ -132,12 +133,12 @@ impl File {
         }
     }
 
-    /// Writes all of `data` at `offset`, or at the end of a file that was opened to append.
+    /// Writes all of `data` at `offset`, or at the end of a file that was opened with `O_APPEND`.
     pub(crate) fn write(&self, offset: u64, data: &Bytes) -> Result<()> {
         let mut written = 0;
         loop {
             match rustix::io::pwrite(&self.fd, &data[written..], offset + written as u64) {
-                // A system call of nothing tells whether the file may be written at all.
+                // An empty write is sent too: it reports whether the file may be written.
                 Ok(count) if written + count == data.len() => return Ok(()),
                 Ok(0) => return Err(base::Errno::EIO),
                 Ok(count) => written += count,
@@ -154,9 +155,9 @@ impl AsFd for File {
     }
 }
 
-/// Calls `read` with what is left of `buffer`, and how much was filled, until it is full or there
-/// is no more; tells how many bytes there were. It is called for an empty buffer too, since it also
-/// tells whether the file may be read at all.
+/// Calls `read` with the rest of `buffer` and the number of bytes filled so far, until the buffer
+/// is full or the file ends; returns the number of bytes. An empty buffer is read too, which
+/// reports whether the file may be read.
 fn fill(
     buffer: &mut [u8],
     read: impl Fn(&mut [u8], u64) -> rustix::io::Result<usize>,
@@ -172,7 +173,7 @@ fn fill(
     }
 }
 
-/// The first `filled` bytes, without the memory of the others.
+/// The first `filled` bytes, without the memory of the rest.
 fn data(mut buffer: Vec<u8>, filled: usize) -> Data {
     if filled < buffer.len() {
         buffer.truncate(filled);

@@ -5,16 +5,16 @@ use rustix::fs::{AtFlags, Dir, statat};
 
 use crate::attr::{attr, errno};
 
-/// Entries in a batch: about what one system call brings.
+/// Entries in a batch: about as many as one system call returns.
 const BATCH_ENTRIES: usize = 512;
 
-/// Where a listing has come to.
+/// The state of a listing.
 #[derive(Debug)]
 pub(crate) struct Listing {
     dir: Dir,
-    /// Whether it is at its end, or why it cannot go on.
+    /// Set at the end of the directory, or by an error that ends the listing.
     end: Option<Result<()>>,
-    /// A batch that was read, and that nobody has had yet: who asked for it has given up.
+    /// A batch that was read, but not taken, since its caller's future was dropped.
     pub(crate) ready: Option<Vec<DirEntry>>,
 }
 
@@ -23,8 +23,8 @@ impl Listing {
         Listing { dir, end: None, ready: None }
     }
 
-    /// Reads on until there is a batch in `ready`, or no entry any more.
-    pub(crate) fn read_on(&mut self) -> Result<()> {
+    /// Reads until there is a batch in `ready`, or the directory ends.
+    pub(crate) fn fill_batch(&mut self) -> Result<()> {
         if self.ready.is_some() {
             return Ok(());
         }
@@ -36,7 +36,7 @@ impl Listing {
                 Some(Err(error)) => self.end = Some(Err(errno(error))),
             }
         }
-        // What was read before an error is whole; the next call has the error.
+        // The entries before an error are returned; the next call returns the error.
         if batch.is_empty() {
             return self.end.unwrap_or(Ok(()));
         }
@@ -44,7 +44,7 @@ impl Listing {
         Ok(())
     }
 
-    /// The entry, unless it has gone meanwhile.
+    /// The entry; `None` if it was removed meanwhile.
     fn entry(&self, name: &[u8]) -> Option<DirEntry> {
         if matches!(name, b"." | b"..") {
             return None;
@@ -52,7 +52,10 @@ impl Listing {
         let valid = match Name::new(name) {
             Ok(valid) => valid,
             Err(why) => {
-                tracing::warn!("the system listed {why}, left out: \"{}\"", name.escape_ascii());
+                tracing::warn!(
+                    "the system listed {why}, which is left out: \"{}\"",
+                    name.escape_ascii()
+                );
                 return None;
             }
         };
@@ -60,7 +63,7 @@ impl Listing {
         match stat {
             Ok(stat) => Some(DirEntry { name: valid, attr: attr(&stat).ok() }),
             Err(rustix::io::Errno::NOENT) => None,
-            // It is there, and may not be looked at.
+            // The entry exists, but its attributes may not be read.
             Err(_) => Some(DirEntry { name: valid, attr: None }),
         }
     }

@@ -1,7 +1,7 @@
-//! Where a local directory stands towards the directory that is to be mounted on.
+//! Whether a local directory is above or below the mount point.
 //!
-//! Directories are known by device and inode, going up from one to the other, so that neither
-//! links nor other names on the way matter.
+//! Directories are compared by device and inode, going up from one to the other, so that links and
+//! other names do not matter.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -11,11 +11,10 @@ use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 
 use crate::attr::errno;
 
-/// Directories above each other at most: paths are shorter than this, but a directory may be
-/// deeper than a path can tell.
+/// Bound on the depth of a directory. It may be deeper than the longest path.
 const MAX_DEPTH: usize = 1 << 16;
 
-/// What names a directory on this machine.
+/// Device and inode number of a directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity(u64, u64);
 
@@ -29,28 +28,29 @@ impl Identity {
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Opens a directory that a user has named.
+/// Opens a directory that the user has named.
 pub(crate) fn open(path: &Path) -> Result<OwnedFd> {
     openat(CWD, path, DIRECTORY, Mode::empty()).map_err(errno)
 }
 
-/// How many directories `inner` is below `outer`: 0 when they are one, `None` when it is elsewhere.
+/// How many levels `inner` is below `outer`: 0 when they are the same directory, `None` when
+/// `inner` is not below `outer`.
 pub(crate) fn depth_below(inner: BorrowedFd<'_>, outer: BorrowedFd<'_>) -> Result<Option<usize>> {
     let outer = Identity::of(outer)?;
-    let mut here = Identity::of(inner)?;
-    let mut at: Option<OwnedFd> = None;
+    let mut current = Identity::of(inner)?;
+    let mut current_fd: Option<OwnedFd> = None;
     for depth in 0..MAX_DEPTH {
-        if here == outer {
+        if current == outer {
             return Ok(Some(depth));
         }
-        let from = at.as_ref().map_or(inner, AsFd::as_fd);
-        let above = openat(from, "..", DIRECTORY, Mode::empty()).map_err(errno)?;
-        let next = Identity::of(above.as_fd())?;
-        // The top of everything is above itself.
-        if next == here {
+        let from = current_fd.as_ref().map_or(inner, AsFd::as_fd);
+        let parent = openat(from, "..", DIRECTORY, Mode::empty()).map_err(errno)?;
+        let next = Identity::of(parent.as_fd())?;
+        // The parent of the file system's root is the root itself.
+        if next == current {
             break;
         }
-        (here, at) = (next, Some(above));
+        (current, current_fd) = (next, Some(parent));
     }
     Ok(None)
 }

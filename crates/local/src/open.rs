@@ -1,14 +1,14 @@
-//! Opening files: regular ones, and nothing else.
+//! Opening regular files, and nothing else.
 
 use std::os::fd::OwnedFd;
 
 use base::{Access, Attr, Create, Errno, OpenFlags, RemotePath, Result};
 use rustix::fs::{AtFlags, Mode, OFlags, fcntl_setfl, fstat, openat, statat};
 
-use crate::attr::{attr, errno, kind, refusal};
-use crate::root::{Place, Root};
+use crate::attr::{attr, errno, kind, open_error};
+use crate::root::{Entry, Root};
 
-/// Opens the file, and tells its attributes as they were then.
+/// Opens the file and returns its attributes.
 pub(crate) fn open(root: &Root, path: &RemotePath, flags: OpenFlags) -> Result<(OwnedFd, Attr)> {
     if path.is_root() {
         return Err(match flags.create {
@@ -16,41 +16,42 @@ pub(crate) fn open(root: &Root, path: &RemotePath, flags: OpenFlags) -> Result<(
             _ => Errno::EISDIR,
         });
     }
-    let place = root.place(path)?;
-    refuse_special(&place, flags.create)?;
+    let entry = root.entry(path)?;
+    refuse_special(&entry, flags.create)?;
     let (native, mode) = native(flags);
-    let fd = open_patiently(&place, native, mode)?;
+    let fd = open_waiting_for_lease(&entry, native, mode)?;
     let found = fstat(&fd).map_err(errno)?;
-    // It may have become something else since the look.
-    if let Some(errno) = refusal(kind(&found)?) {
+    // Another entry may have taken the name since the check.
+    if let Some(errno) = open_error(kind(&found)?) {
         return Err(errno);
     }
-    // It was only to keep the open from waiting.
+    // `NONBLOCK` was needed for the open only.
     fcntl_setfl(&fd, native & OFlags::APPEND).map_err(errno)?;
     Ok((fd, attr(&found)?))
 }
 
-/// An open of a device can have effects by itself, so there is a look first. What must not be
-/// there needs none.
-fn refuse_special(place: &Place<'_>, create: Create) -> Result<()> {
+/// Opening a device can have effects by itself, so the type is checked first. An exclusive create
+/// needs no check.
+fn refuse_special(entry: &Entry<'_>, create: Create) -> Result<()> {
     if matches!(create, Create::Exclusive(_)) {
         return Ok(());
     }
-    match statat(&place.dir, place.name(), AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(found) => refusal(kind(&found)?).map_or(Ok(()), Err),
+    match statat(&entry.dir, entry.name(), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) => open_error(kind(&found)?).map_or(Ok(()), Err),
         Err(rustix::io::Errno::NOENT) if create != Create::Never => Ok(()),
         Err(error) => Err(errno(error)),
     }
 }
 
-/// `NONBLOCK` keeps a FIFO that takes the file's place from holding us, but it also makes an open
-/// fail that would wait for somebody's lease (`fcntl(2)`). That one is worth waiting for.
-fn open_patiently(place: &Place<'_>, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
-    let open = |flags| openat(&place.dir, place.name(), flags, mode);
+/// `NONBLOCK` keeps the open from waiting for the other end of a FIFO that has taken the file's
+/// place, but it also fails an open that would wait for another process's lease (`fcntl(2)`). That
+/// open is repeated without it.
+fn open_waiting_for_lease(entry: &Entry<'_>, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+    let open = |flags| openat(&entry.dir, entry.name(), flags, mode);
     match open(flags | OFlags::NONBLOCK) {
         Err(rustix::io::Errno::AGAIN) => {
-            // Else it would be the FIFO that we wait for.
-            refuse_special(place, Create::Never)?;
+            // Without this check the second open could wait for a FIFO.
+            refuse_special(entry, Create::Never)?;
             open(flags).map_err(errno)
         }
         opened => opened.map_err(errno),

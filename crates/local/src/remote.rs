@@ -1,4 +1,4 @@
-//! [`Local`] as a [`Remote`]: every operation on a thread where it may wait, in its order.
+//! [`Local`] as a [`Remote`]: every operation on a blocking thread, in the order of its handle.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -15,51 +15,51 @@ use rustix::fs::{copy_file_range, fstat, fsync};
 use tokio::sync::Mutex;
 
 use crate::attr::{attr, errno};
-use crate::file::{Alone, File, Shared};
-use crate::glance::glance;
+use crate::cached_attr::lstat_cached;
+use crate::file::{Exclusive, File, Shared};
 use crate::listing::Listing;
 use crate::local::Local;
 use crate::root::Root;
 use crate::{names, open, setattr};
 
-/// Bytes of one copy at most, so that one which nobody waits for any more ends soon: some 30 ms in
-/// memory. A multiple of every block size, as sharing blocks needs it.
+/// Longest copy in one call, in bytes, so that a cancelled one ends soon: about 30 ms in memory. A
+/// multiple of every block size, as sharing blocks requires.
 const COPY_MAX_BYTES: u64 = 64 << 20;
 
 impl Local {
-    /// Makes a call that begins at the root.
+    /// Runs a call that starts at the root.
     async fn on_root<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Root) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let root = self.root.clone();
-        self.threads.run(move || call(&root)).await
+        self.pool.run(move || call(&root)).await
     }
 
-    /// Takes a place in the order of both files, before anybody else can take one in between.
-    async fn both(&self, from: &Arc<File>, to: &Arc<File>) -> (Shared, Alone) {
-        let (mut shared, mut alone) = (pin!(from.shared()), pin!(to.alone()));
-        let mut turns = (None, None);
-        let mut entered = false;
+    /// Queues for the locks of both files before any other caller can queue for one of them.
+    async fn lock_both(&self, from: &Arc<File>, to: &Arc<File>) -> (Shared, Exclusive) {
+        let (mut shared, mut exclusive) = (pin!(from.shared()), pin!(to.exclusive()));
+        let mut guards = (None, None);
+        let mut polled_once = false;
         poll_fn(|context| {
-            let entering =
-                (!entered).then(|| self.entering.lock().unwrap_or_else(PoisonError::into_inner));
-            if turns.0.is_none()
-                && let Poll::Ready(turn) = shared.as_mut().poll(context)
+            let pair_guard = (!polled_once)
+                .then(|| self.pair_lock.lock().unwrap_or_else(PoisonError::into_inner));
+            if guards.0.is_none()
+                && let Poll::Ready(guard) = shared.as_mut().poll(context)
             {
-                turns.0 = Some(turn);
+                guards.0 = Some(guard);
             }
-            if turns.1.is_none()
-                && let Poll::Ready(turn) = alone.as_mut().poll(context)
+            if guards.1.is_none()
+                && let Poll::Ready(guard) = exclusive.as_mut().poll(context)
             {
-                turns.1 = Some(turn);
+                guards.1 = Some(guard);
             }
-            drop(entering);
-            entered = true;
-            match std::mem::take(&mut turns) {
-                (Some(shared), Some(alone)) => Poll::Ready((shared, alone)),
+            drop(pair_guard);
+            polled_once = true;
+            match std::mem::take(&mut guards) {
+                (Some(shared), Some(exclusive)) => Poll::Ready((shared, exclusive)),
                 missing => {
-                    turns = missing;
+                    guards = missing;
                     Poll::Pending
                 }
             }
@@ -71,7 +71,7 @@ impl Local {
 #[async_trait]
 impl Remote for Local {
     async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
-        if let Some(seen) = self.device.and_then(|device| glance(&self.root, path, device)) {
+        if let Some(seen) = self.device.and_then(|device| lstat_cached(&self.root, path, device)) {
             return seen;
         }
         let path = path.clone();
@@ -93,11 +93,11 @@ impl Remote for Local {
         let listing = Arc::clone(&*self.listings.get(dh.0)?);
         let mut listing = tokio::task::unconstrained(listing.lock_owned()).await;
         let read = move || {
-            listing.read_on()?;
+            listing.fill_batch()?;
             Ok(listing)
         };
-        // When nobody waits for it any more, the batch stays for the next one.
-        Ok(self.threads.run(read).await?.ready.take())
+        // If this future is dropped, the batch stays for the next call.
+        Ok(self.pool.run(read).await?.ready.take())
     }
 
     fn closedir(&self, dh: Dh) {
@@ -105,10 +105,10 @@ impl Remote for Local {
     }
 
     async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
-        let (path, threads) = (path.clone(), self.threads.clone());
+        let (path, pool) = (path.clone(), self.pool.clone());
         let open = move |root: &Root| {
             let (fd, attr) = open::open(root, &path, flags)?;
-            Ok((File::new(fd, threads), attr))
+            Ok((File::new(fd, pool), attr))
         };
         let (file, attr) = self.on_root(open).await?;
         Ok(Opened { fh: Fh(self.files.add(file)), attr })
@@ -116,12 +116,12 @@ impl Remote for Local {
 
     async fn fstat(&self, fh: Fh) -> Result<Attr> {
         let file = self.files.get(fh.0)?;
-        let turn = file.shared().await;
+        let guard = file.shared().await;
         let look = move || {
-            let _turn = turn;
+            let _guard = guard;
             attr(&fstat(&*file).map_err(errno)?)
         };
-        self.threads.run(look).await
+        self.pool.run(look).await
     }
 
     async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
@@ -129,29 +129,29 @@ impl Remote for Local {
         if let Some(cached) = file.read_cached(offset, len) {
             return cached;
         }
-        let turn = file.shared().await;
+        let guard = file.shared().await;
         let read = move || {
-            let _turn = turn;
+            let _guard = guard;
             file.read(offset, len)
         };
-        self.threads.run(read).await
+        self.pool.run(read).await
     }
 
     async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
         let file = self.files.get(fh.0)?;
-        let turn = file.alone().await;
+        let guard = file.exclusive().await;
         let write = move || {
-            let _turn = turn;
+            let _guard = guard;
             file.write(offset, &data)
         };
-        self.threads.run(write).await
+        self.pool.run(write).await
     }
 
     async fn fsync(&self, fh: Fh) -> Result<()> {
         let file = self.files.get(fh.0)?;
-        // Whoever writes later need not wait for the disk.
+        // Later writes need not wait for the disk.
         drop(file.shared().await);
-        self.threads.run(move || fsync(&*file).map_err(errno)).await
+        self.pool.run(move || fsync(&*file).map_err(errno)).await
     }
 
     async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
@@ -165,26 +165,26 @@ impl Remote for Local {
 
     async fn finish(&self, fh: Fh) -> Result<()> {
         let file = self.files.remove(fh.0).ok_or(Errno::EBADF)?;
-        drop(file.alone().await);
-        // A network file system may report a full disk or an exceeded quota only here. Where
-        // another operation still uses it, the last of them closes it.
+        drop(file.exclusive().await);
+        // A network file system may report a full disk or an exceeded quota only here. If another
+        // operation still uses the descriptor, the last one closes it.
         match Arc::into_inner(file).and_then(File::into_descriptor) {
             None => Ok(()),
             Some(fd) => {
                 let close = || nix::unistd::close(fd).map_err(|it| Errno::from_raw(it as i32));
-                self.threads.run(close).await
+                self.pool.run(close).await
             }
         }
     }
 
     async fn flush(&self, fh: Fh) -> Result<()> {
         let file = self.files.get(fh.0)?;
-        let turn = file.alone().await;
+        let guard = file.exclusive().await;
         let closed = move || {
-            let _turn = turn;
-            file.close_copy()
+            let _guard = guard;
+            file.close_duplicate()
         };
-        self.threads.run(closed).await
+        self.pool.run(closed).await
     }
 
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
@@ -194,12 +194,12 @@ impl Remote for Local {
 
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
         let file = self.files.get(fh.0)?;
-        let turn = file.alone().await;
+        let guard = file.exclusive().await;
         let set = move || {
-            let _turn = turn;
+            let _guard = guard;
             setattr::by_handle(&*file, &change)
         };
-        self.threads.run(set).await
+        self.pool.run(set).await
     }
 
     async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
@@ -237,7 +237,7 @@ impl Remote for Local {
         self.on_root(move |root| names::statvfs(root, &path)).await
     }
 
-    /// Up to 64 MiB, and only between file systems of one kind.
+    /// Copies up to 64 MiB, and only between file systems of one kind.
     async fn copy(
         &self,
         from: Fh,
@@ -247,18 +247,18 @@ impl Remote for Local {
         len: u64,
     ) -> Result<u64> {
         let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
-        let turns = match from == to {
-            true => (None, target.alone().await),
+        let guards = match from == to {
+            true => (None, target.exclusive().await),
             false => {
-                let (shared, alone) = self.both(&source, &target).await;
-                (Some(shared), alone)
+                let (shared, exclusive) = self.lock_both(&source, &target).await;
+                (Some(shared), exclusive)
             }
         };
         let copy = move || {
-            let _turns = turns;
+            let _guards = guards;
             copy_range((&source, from_offset), (&target, to_offset), len.min(COPY_MAX_BYTES))
         };
-        self.threads.run(copy).await
+        self.pool.run(copy).await
     }
 
     async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {
@@ -276,7 +276,7 @@ fn copy_range(from: (&File, u64), to: (&File, u64), len: u64) -> Result<u64> {
         match copy_file_range(from.0, at, to.0, goal, len) {
             Ok(count) => return Ok(count as u64),
             Err(Native::INTR) => {}
-            // Not between these two, or not at all: the caller can read and write.
+            // Not supported between these two files, or not at all: the caller can read and write.
             Err(Native::XDEV | Native::NOSYS | Native::OPNOTSUPP) => return Err(Errno::EOPNOTSUPP),
             Err(error) => return Err(errno(error)),
         }

@@ -1,11 +1,11 @@
 //! Changes of attributes, by path and by handle.
 //!
-//! By path the inode is held first, and all parts of a change go to that one. What has no call for
-//! an inode that is only held (its size, its permission bits) goes through `/proc/self/fd`, as
-//! libc does it.
+//! By path, the inode is opened with `O_PATH` first, and all parts of a change apply to that inode.
+//! Its size and its permission bits cannot be set through such a descriptor: these go through
+//! `/proc/self/fd`, as in libc.
 //!
-//! The order of the parts matters: a new size and a new owner take set-id bits away, and a new size
-//! gives a new time.
+//! The order of the parts matters: a new size and a new owner clear set-id bits, and a new size
+//! sets a new time.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -18,10 +18,10 @@ use rustix::fs::{
 use crate::attr::{errno, kind};
 use crate::root::Root;
 
-/// Changes what `path` names, a link itself. What a link cannot have is refused before anything is
-/// changed.
+/// Changes the entry at `path`, a link itself. What a link does not support is refused before any
+/// part is applied.
 pub(crate) fn by_path(root: &Root, path: &RemotePath, change: &AttrChange) -> Result<()> {
-    let pinned = root.pin(path)?;
+    let pinned = root.open_path(path)?;
     let kind = kind(&rustix::fs::fstat(&pinned).map_err(errno)?)?;
     let owner = owner(change)?;
     if change.perm.is_some() && kind == FileKind::Symlink {
@@ -35,7 +35,7 @@ pub(crate) fn by_path(root: &Root, path: &RemotePath, change: &AttrChange) -> Re
     }
     if let Some(perm) = change.perm {
         let mode = Mode::from_raw_mode(perm & 0o7777);
-        chmodat(CWD, by_descriptor(pinned.as_fd()), mode, AtFlags::empty()).map_err(in_proc)?;
+        chmodat(CWD, proc_fd_path(pinned.as_fd()), mode, AtFlags::empty()).map_err(proc_error)?;
     }
     if let Some(times) = times(change) {
         utimensat(&pinned, "", &times, AtFlags::EMPTY_PATH).map_err(errno)?;
@@ -61,7 +61,7 @@ pub(crate) fn by_handle(file: &impl AsFd, change: &AttrChange) -> Result<()> {
     Ok(())
 }
 
-/// As `truncate(2)`, of a regular file.
+/// `truncate(2)` of a regular file.
 fn resize(pinned: BorrowedFd<'_>, kind: FileKind, size: u64) -> Result<()> {
     match kind {
         FileKind::Regular => {}
@@ -69,23 +69,23 @@ fn resize(pinned: BorrowedFd<'_>, kind: FileKind, size: u64) -> Result<()> {
         _ => return Err(Errno::EINVAL),
     }
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = openat(CWD, by_descriptor(pinned), flags, Mode::empty()).map_err(in_proc)?;
+    let file = openat(CWD, proc_fd_path(pinned), flags, Mode::empty()).map_err(proc_error)?;
     ftruncate(&file, size).map_err(errno)
 }
 
-fn by_descriptor(fd: BorrowedFd<'_>) -> String {
+fn proc_fd_path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// What is held is there, so it is `/proc` that is not.
-fn in_proc(error: rustix::io::Errno) -> Errno {
+/// The inode is open, so it is `/proc` that is missing.
+fn proc_error(error: rustix::io::Errno) -> Errno {
     match error {
         rustix::io::Errno::NOENT => Errno::EOPNOTSUPP,
         error => errno(error),
     }
 }
 
-/// `None` when neither changes. The number that means "no change" to the system is nobody's.
+/// `None` when neither changes. `u32::MAX` means "no change" to the system and is refused.
 fn owner(change: &AttrChange) -> Result<Option<(Option<Uid>, Option<Gid>)>> {
     if change.uid == Some(u32::MAX) || change.gid == Some(u32::MAX) {
         return Err(Errno::EINVAL);

@@ -1,43 +1,43 @@
-//! Which gateways there are, and how they are to be used.
+//! The gateways of a pool, and how it uses them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::Remote;
 
-/// One way to the directory.
+/// A host that serves the directory.
 #[derive(Clone)]
 pub struct Gateway {
-    /// What the user calls it, for logs and status.
+    /// The user's name for it, in logs and status.
     pub name: String,
-    /// The directory as seen through it.
+    /// The directory, as served by it.
     pub remote: Arc<dyn Remote>,
 }
 
-/// Which gateway is asked.
+/// How the gateway for a request is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// By load and latency; what much is read of comes through several at once.
+    /// By load and latency; a file of which much is read is read through several at once.
     #[default]
     Balance,
-    /// By the path, so that each gateway's own cache holds a share of the files. When one is left
-    /// out only its share moves.
+    /// By the path, so that each gateway caches a share of the files. When one is left out, only
+    /// its share moves.
     Hash,
     /// The first that is not left out.
     Failover,
 }
 
-/// How a pool is to be used.
+/// The configuration of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Which gateway is asked.
+    /// How the gateway for a request is chosen.
     pub mode: Mode,
-    /// A gateway that was asked something and answers nothing at all for so long, not even a
-    /// question of one packet, is left out while there are others.
+    /// A gateway that answers no request at all for this long, not even one of one packet, is left
+    /// out while there are others.
     pub deadline: Duration,
-    /// For how long the other gateways may show what was before a change: so long what was changed
-    /// here is only asked from the gateway that changed it. It is the longest time for which the
-    /// gateways' own file system keeps attributes.
+    /// How long the other gateways may show the state before a change: for this time a changed name
+    /// is requested only from the gateway that changed it. The longest time for which the gateways'
+    /// own file system caches attributes.
     pub lag: Duration,
 }
 
@@ -52,16 +52,16 @@ impl Default for Config {
     }
 }
 
-/// Gateways at most, so that a set of them is one number.
+/// Bound on the gateways of a pool, so that a set of them fits into an integer.
 pub const MAX_GATEWAYS: usize = u64::BITS as usize;
 
-/// Why there can be no such pool.
+/// Why a pool cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// There has to be one.
+    /// The list of gateways is empty.
     #[error("a pool without gateways")]
     NoGateway,
     /// More than [`MAX_GATEWAYS`].
-    #[error("a pool of {0} gateways; {MAX_GATEWAYS} are the most")]
+    #[error("a pool of {0} gateways: at most {MAX_GATEWAYS}")]
     TooMany(usize),
 }

@@ -1,17 +1,18 @@
-//! Open files: a handle at the file's home, and what is to be known when that is lost or closed.
+//! Open files: a handle at the file's primary gateway, and the state needed when that is lost or
+//! closed.
 //!
-//! The table is bounded by the gateways, which give only so many handles. Of a file's locks the one
-//! on its unsynced changes is taken before the one on its home.
+//! The table is bounded by the gateways, which bound their handles. Of a file's locks the one on
+//! its unsynced changes is taken before the one on its primary.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Access, Attr, Fh, Lent, OpenFlags, Result};
 
-use crate::lanes::Lanes;
 use crate::member::Member;
-use crate::names::{Held, Version};
-use crate::recent::{Extent, Recent};
+use crate::open_paths::{PathGuard, Version};
+use crate::recent_changes::{ChangeKind, RecentChanges};
+use crate::stripes::Stripes;
 
 /// A handle at a gateway; closed there when this is dropped.
 pub(crate) struct Handle {
@@ -28,15 +29,15 @@ impl Handle {
         self.lent.fh()
     }
 
-    /// Gives it back, and returns what the gateway answers.
+    /// Closes it, and returns the gateway's answer.
     pub(crate) async fn finish(&self) -> Result<()> {
         self.lent.finish().await
     }
 }
 
-struct Home {
+struct Primary {
     handle: Arc<Handle>,
-    /// The version that it showed last, and how many changes had begun when it was asked.
+    /// The version in its last answer, and the number of changes begun when that was requested.
     version: Version,
     changes: u64,
 }
@@ -46,38 +47,39 @@ struct Home {
 struct Unsynced {
     begun: u64,
     synced: u64,
-    /// It is among those that the gateway is known to have unsynced changes of.
+    /// The file is counted in the gateway's `unsynced`.
     counted: bool,
 }
 
 /// An open file.
 pub(crate) struct File {
     pub(crate) flags: OpenFlags,
-    /// Further gateways that show the same.
-    pub(crate) lanes: Lanes,
-    /// Held by whoever opens it anew after a loss; those who wait for that queue here.
-    pub(crate) moving: tokio::sync::Mutex<()>,
-    home: Mutex<Home>,
+    /// Handles at further gateways that show the same version.
+    pub(crate) stripes: Stripes,
+    /// Held while the file is reopened after a loss; other callers that need the handle wait for
+    /// it.
+    pub(crate) reopen_lock: tokio::sync::Mutex<()>,
+    primary: Mutex<Primary>,
     unsynced: Mutex<Unsynced>,
     changed: AtomicBool,
-    recent: Arc<Recent>,
-    /// Behind the handles, so that the path stays with its home until they are closed.
-    pub(crate) named: Held,
+    recent: Arc<RecentChanges>,
+    /// Behind the handles, so that the path stays with its primary until they are closed.
+    pub(crate) open_path: PathGuard,
 }
 
 impl File {
     pub(crate) fn new(
         handle: Handle,
         attr: &Attr,
-        named: Held,
+        open_path: PathGuard,
         flags: OpenFlags,
-        recent: &Arc<Recent>,
+        recent: &Arc<RecentChanges>,
     ) -> File {
         File {
             flags,
-            lanes: Lanes::default(),
-            moving: tokio::sync::Mutex::default(),
-            home: Mutex::new(Home {
+            stripes: Stripes::default(),
+            reopen_lock: tokio::sync::Mutex::default(),
+            primary: Mutex::new(Primary {
                 handle: Arc::new(handle),
                 version: Version::of(attr),
                 changes: 0,
@@ -85,120 +87,120 @@ impl File {
             unsynced: Mutex::default(),
             changed: AtomicBool::new(flags.truncate),
             recent: recent.clone(),
-            named,
+            open_path,
         }
     }
 
-    fn lock_home(&self) -> MutexGuard<'_, Home> {
-        self.home.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_primary(&self) -> MutexGuard<'_, Primary> {
+        self.primary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_unsynced(&self) -> MutexGuard<'_, Unsynced> {
         self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The handle for all that is not known to be the same elsewhere.
-    pub(crate) fn home(&self) -> Arc<Handle> {
-        self.lock_home().handle.clone()
+    /// The handle for all requests that may not go through a stripe.
+    pub(crate) fn primary(&self) -> Arc<Handle> {
+        self.lock_primary().handle.clone()
     }
 
-    /// Whether all that is asked about the path goes where this handle is.
-    pub(crate) fn is_home(&self, handle: &Handle) -> bool {
-        self.named.home() == Some(handle.member.index)
+    /// Whether the path's primary gateway is that of this handle.
+    pub(crate) fn is_primary(&self, handle: &Handle) -> bool {
+        self.open_path.primary() == Some(handle.member.index)
     }
 
     pub(crate) fn version(&self) -> Version {
-        self.lock_home().version
+        self.lock_primary().version
     }
 
-    /// `handle`, if it is still the home, showed these attributes, for which it was asked when so
-    /// many `changes` had begun.
-    pub(crate) fn showed(&self, handle: &Arc<Handle>, attr: &Attr, changes: u64) {
-        let mut home = self.lock_home();
-        if Arc::ptr_eq(&home.handle, handle) {
-            (home.version, home.changes) = (Version::of(attr), changes);
+    /// Records that `handle`, if it is still the primary, showed these attributes, requested when
+    /// `changes` changes had begun.
+    pub(crate) fn note_attr(&self, handle: &Arc<Handle>, attr: &Attr, changes: u64) {
+        let mut primary = self.lock_primary();
+        if Arc::ptr_eq(&primary.handle, handle) {
+            (primary.version, primary.changes) = (Version::of(attr), changes);
         }
-        drop(home);
-        self.named.shown(attr);
+        drop(primary);
+        self.open_path.note_shown(attr);
     }
 
-    /// Another handle is the home from now on.
+    /// Makes another handle the primary.
     pub(crate) fn move_to(&self, handle: Arc<Handle>) {
-        self.named.set_home(handle.member.index);
-        let left = std::mem::replace(&mut self.lock_home().handle, handle);
+        self.open_path.set_primary(handle.member.index);
+        let left = std::mem::replace(&mut self.lock_primary().handle, handle);
         // Closed without the lock.
         drop(left);
     }
 
-    /// Whether what is asked through it may be asked through another gateway: nothing was changed
-    /// here that the others may not show yet.
+    /// Whether requests through it may go to another gateway: there is no change from this mount
+    /// that the others may not show yet.
     pub(crate) fn may_move(&self) -> bool {
         self.flags.access == Access::Read
-            && !self.named.is_written()
+            && !self.open_path.has_writers()
             && !self.changed.load(Ordering::SeqCst)
             && (self.recent.is_empty()
-                || self.named.name().is_some_and(|name| self.recent.of(&name).is_none()))
+                || self.open_path.name().is_some_and(|name| self.recent.get(&name).is_none()))
     }
 
-    /// A change through it is about to be sent.
+    /// Records a change through it that is about to be sent.
     pub(crate) fn begin_change(&self) {
         self.changed.store(true, Ordering::SeqCst);
         let mut unsynced = self.lock_unsynced();
-        let home = self.home();
-        self.named.changed_through(home.member.index);
+        let primary = self.primary();
+        self.open_path.note_change_through(primary.member.index);
         unsynced.begun += 1;
         if !std::mem::replace(&mut unsynced.counted, true) {
-            home.member.unsynced.fetch_add(1, Ordering::SeqCst);
+            primary.member.unsynced.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// Changes so far, for [`File::synced`].
+    /// The number of changes begun so far, for [`File::synced`].
     pub(crate) fn changes_begun(&self) -> u64 {
         self.lock_unsynced().begun
     }
 
-    /// The first `changes` of them are on the server's disk.
+    /// The first `changes` changes are on the server's disk.
     pub(crate) fn synced(&self, changes: u64) {
         let mut unsynced = self.lock_unsynced();
         unsynced.synced = unsynced.synced.max(changes);
         if unsynced.synced == unsynced.begun {
-            self.not_counted(&mut unsynced);
+            self.clear_unsynced(&mut unsynced);
         }
     }
 
-    fn not_counted(&self, unsynced: &mut Unsynced) -> bool {
+    fn clear_unsynced(&self, unsynced: &mut Unsynced) -> bool {
         let counted = std::mem::take(&mut unsynced.counted);
         if counted {
-            self.home().member.unsynced.fetch_sub(1, Ordering::SeqCst);
+            self.primary().member.unsynced.fetch_sub(1, Ordering::SeqCst);
         }
         counted
     }
 
     /// Its handle is lost.
-    pub(crate) fn lost(&self) {
-        let in_doubt = self.not_counted(&mut self.lock_unsynced());
+    pub(crate) fn handle_lost(&self) {
+        let in_doubt = self.clear_unsynced(&mut self.lock_unsynced());
         if in_doubt {
-            self.home().member.run.doubt();
+            self.primary().member.epoch.mark_in_doubt();
         }
     }
 }
 
 impl Drop for File {
     fn drop(&mut self) {
-        self.not_counted(&mut self.lock_unsynced());
+        self.clear_unsynced(&mut self.lock_unsynced());
         if self.changed.load(Ordering::SeqCst)
-            && let Some(name) = self.named.name()
+            && let Some(name) = self.open_path.name()
         {
             let begun = self.lock_unsynced().begun;
-            let home = self.lock_home();
-            let gateway = home.handle.member.index;
-            match self.named.home().filter(|home| *home != gateway) {
-                // It was opened anew there after this one was lost.
-                Some(other) => self.recent.note(&name, other, Extent::Inside),
-                None if home.changes == begun => {
-                    self.recent.note_version(&name, gateway, home.version);
+            let primary = self.lock_primary();
+            let gateway = primary.handle.member.index;
+            match self.open_path.primary().filter(|primary| *primary != gateway) {
+                // The file was reopened there after this handle was lost.
+                Some(other) => self.recent.note(&name, other, ChangeKind::Content),
+                None if primary.changes == begun => {
+                    self.recent.note_version(&name, gateway, primary.version);
                 }
-                None => self.recent.note(&name, gateway, Extent::Inside),
+                None => self.recent.note(&name, gateway, ChangeKind::Content),
             }
         }
     }

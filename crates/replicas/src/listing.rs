@@ -1,12 +1,12 @@
 //! Open directories.
 //!
-//! A listing of which nothing was given out yet begins anew at another gateway when its own is
-//! lost. Later its loss is told: which names were given out only the caller knows.
+//! A listing of which no entry was returned yet starts again at another gateway when its own is
+//! lost. Later the loss is an error: only the caller knows which names were returned.
 //!
-//! A gateway may list a directory as it was before a change that was made here through another one,
-//! which is left out by now. Names that were removed are not given out then, and a listing that
-//! lacks a name which was made is not complete: it ends with `EHOSTDOWN`, until the gateway shows
-//! the change or the other one is back.
+//! A gateway may list a directory in the state before a recent change through another gateway,
+//! which is left out now. Removed names are not returned then, and a listing that lacks a created
+//! name is incomplete: it ends with `EHOSTDOWN`, until the gateway shows the change or the other
+//! one is back.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,22 +14,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Dh, DirEntry, Errno, Name, RemotePath, Result};
 
-use crate::gateways::{Set, Target, is_loss};
+use crate::gateways::{GatewaySet, Target, is_loss};
 use crate::member::{Member, Weight};
-use crate::recent::Made;
+use crate::recent_changes::CreatedNames;
 use crate::replicas::Replicas;
 
 /// A handle at a gateway; closed there when this is dropped.
 struct Handle {
     member: Arc<Member>,
     dh: Dh,
-    /// Names that were made through another gateway, and were not listed so far.
-    awaited: Mutex<HashSet<Name>>,
+    /// Names created through another gateway that were not listed so far.
+    missing: Mutex<HashSet<Name>>,
 }
 
 impl Handle {
-    fn awaited(&self) -> MutexGuard<'_, HashSet<Name>> {
-        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    fn missing(&self) -> MutexGuard<'_, HashSet<Name>> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -43,7 +43,7 @@ impl Drop for Handle {
 pub(crate) struct Listing {
     path: RemotePath,
     handle: Mutex<Arc<Handle>>,
-    /// Something was given out.
+    /// Entries were returned.
     begun: AtomicBool,
 }
 
@@ -63,36 +63,36 @@ impl Listing {
 
 impl Replicas {
     pub(crate) async fn open_dir(&self, path: &RemotePath) -> Result<Dh> {
-        let handle = self.open_dir_at(path, Set::default()).await?;
+        let handle = self.open_dir_at(path, GatewaySet::default()).await?;
         let handle = Mutex::new(Arc::new(handle));
         let listing = Listing { path: path.clone(), handle, begun: AtomicBool::new(false) };
         Ok(Dh(self.listings.add(listing)))
     }
 
-    async fn open_dir_at(&self, path: &RemotePath, mut tried: Set) -> Result<Handle> {
-        let lister = self.recent.lister(path).map(Target::Rather);
-        let target = lister.unwrap_or_else(|| self.target_of_look(path));
+    async fn open_dir_at(&self, path: &RemotePath, mut tried: GatewaySet) -> Result<Handle> {
+        let list_gateway = self.recent.list_gateway(path).map(Target::Prefer);
+        let target = list_gateway.unwrap_or_else(|| self.query_target(path));
         let mut failed = Errno::EHOSTDOWN;
         while let Some(member) = self.gateways.next(path, target, tried).await {
             tried = tried.with(member.index);
-            let made = self.recent.made_in(path, member.index);
+            let made = self.recent.created_in(path, member.index);
             let call = member.remote.opendir(path);
-            match self.gateways.ask_while_usable(member, Weight::Small, call).await {
+            match self.gateways.call_while_usable(member, Weight::Small, call).await {
                 Err(errno) if is_loss(errno) => failed = errno,
                 answer => {
-                    let handle = |dh, awaited| {
-                        let awaited = Mutex::new(awaited);
-                        Handle { member: member.clone(), dh, awaited }
+                    let handle = |dh, missing| {
+                        let missing = Mutex::new(missing);
+                        Handle { member: member.clone(), dh, missing }
                     };
                     let handle = answer.map(|dh| match made {
-                        Made::Names(names) => Some(handle(dh, names)),
-                        Made::Any => {
+                        CreatedNames::Names(names) => Some(handle(dh, names)),
+                        CreatedNames::Unknown => {
                             // Closes it.
                             drop(handle(dh, HashSet::new()));
                             None
                         }
                     });
-                    let handle = self.believed(path, member.index, handle)?;
+                    let handle = self.reject_stale(path, member.index, handle)?;
                     return handle.ok_or(Errno::EHOSTDOWN);
                 }
             }
@@ -102,13 +102,13 @@ impl Replicas {
 
     pub(crate) async fn next_entries(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
         let listing = self.listings.get(dh.0)?;
-        let mut tried = Set::default();
+        let mut tried = GatewaySet::default();
         loop {
             let handle = listing.handle();
             let (member, call) = (&*handle.member, handle.member.remote.readdir(handle.dh));
             let answer = match listing.has_begun() {
-                false => self.gateways.ask_while_usable(member, Weight::Small, call).await,
-                true => self.gateways.ask_unless_lost(member, Weight::Small, call).await,
+                false => self.gateways.call_while_usable(member, Weight::Small, call).await,
+                true => self.gateways.call_unless_lost(member, Weight::Small, call).await,
             };
             match answer {
                 Err(errno) if is_loss(errno) && !listing.has_begun() => {
@@ -119,59 +119,63 @@ impl Replicas {
                 Err(errno) => return Err(errno),
                 Ok(None) => {
                     listing.begun.store(true, Ordering::SeqCst);
-                    let lacks = |name: &Name| self.has_made(&listing.path.join(name), member.index);
-                    let is_whole = !handle.awaited().iter().any(lacks);
+                    let lacks = |name: &Name| {
+                        self.was_created_elsewhere(&listing.path.join(name), member.index)
+                    };
+                    let is_whole = !handle.missing().iter().any(lacks);
                     return if is_whole { Ok(None) } else { Err(Errno::EHOSTDOWN) };
                 }
                 Ok(Some(mut entries)) => {
                     listing.begun.store(true, Ordering::SeqCst);
-                    self.check(&listing.path, &handle, &mut entries);
+                    self.filter_entries(&listing.path, &handle, &mut entries);
                     return Ok(Some(entries));
                 }
             }
         }
     }
 
-    /// Whether `path` was made through another gateway than this, and is there still.
-    fn has_made(&self, path: &RemotePath, gateway: usize) -> bool {
-        let changed = self.recent.of(path).filter(|changed| changed.there == Some(true));
-        changed.and_then(|changed| changed.namer).is_some_and(|namer| namer != gateway)
+    /// Whether `path` was created through another gateway than this, and not removed since.
+    fn was_created_elsewhere(&self, path: &RemotePath, gateway: usize) -> bool {
+        let changed = self.recent.get(path).filter(|changed| changed.exists == Some(true));
+        changed
+            .and_then(|changed| changed.name_gateway)
+            .is_some_and(|name_gateway| name_gateway != gateway)
     }
 
-    /// Takes away names that were removed through another gateway, and attributes that another one
-    /// is to tell: this one may show older ones than were shown, or newer ones than the content of
-    /// the open file.
-    fn check(&self, directory: &RemotePath, handle: &Handle, entries: &mut Vec<DirEntry>) {
-        if self.names.is_empty() && self.recent.is_empty() {
+    /// Removes names that were removed through another gateway, and attributes that another gateway
+    /// has to provide: this gateway may show older ones than were returned before, or newer ones
+    /// than the content of the open file.
+    fn filter_entries(&self, directory: &RemotePath, handle: &Handle, entries: &mut Vec<DirEntry>) {
+        if self.open_paths.is_empty() && self.recent.is_empty() {
             return;
         }
         let gateway = handle.member.index;
         entries.retain(|entry| {
-            let changed = self.recent.of(&directory.join(&entry.name));
+            let changed = self.recent.get(&directory.join(&entry.name));
             let changed = changed.filter(|changed| changed.gateway != gateway);
-            changed.is_none_or(|changed| changed.there != Some(false))
+            changed.is_none_or(|changed| changed.exists != Some(false))
         });
         {
-            let mut awaited = handle.awaited();
+            let mut missing = handle.missing();
             for entry in entries.iter() {
-                awaited.remove(&entry.name);
+                missing.remove(&entry.name);
             }
         }
         for entry in entries {
             let Some(attr) = &entry.attr else { continue };
             let path = directory.join(&entry.name);
-            let named = self.names.get(&path);
-            let home = named.as_ref().and_then(|named| named.home());
-            let teller = home.or_else(|| {
-                let changed = self.recent.of(&path)?.gateway;
+            let open_path = self.open_paths.get(&path);
+            let primary = open_path.as_ref().and_then(|open_path| open_path.primary());
+            let teller = primary.or_else(|| {
+                let changed = self.recent.get(&path)?.gateway;
                 Some(changed).filter(|gateway| self.gateways.members[*gateway].is_usable())
             });
             let is_current =
-                self.is_current(&path, gateway, attr) && !self.is_doubtful(&path, gateway);
+                self.is_current(&path, gateway, attr) && !self.may_be_stale(&path, gateway);
             if !is_current || teller.is_some_and(|teller| teller != gateway) {
                 entry.attr = None;
-            } else if let Some(named) = named {
-                named.shown(attr);
+            } else if let Some(open_path) = open_path {
+                open_path.note_shown(attr);
             }
         }
     }

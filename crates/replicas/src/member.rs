@@ -1,12 +1,13 @@
-//! One gateway as it is known here: how it is, what is on its way through it, and how fast it is.
+//! One gateway: its health, its requests in flight, and its speed.
 //!
-//! States and what leads from one to the other ([`crate::gateways`] and [`crate::keeper`] decide):
+//! States and transitions, decided by [`crate::gateways`] and [`crate::health_checker`]:
 //!
-//! - `Well` and `Returning` are usable. → `Silent` when it answers nothing by its deadline and there
-//!   are others; → `Lost` when a request fails because of it, or it says that it is away.
-//! - `Silent` → `Lost` likewise.
+//! - `Healthy` and `Returning` are usable. → `Silent` when it answers nothing by its deadline and
+//!   there are others; → `Lost` when a request fails because of it, or it reports itself
+//!   unreachable.
+//! - `Silent` → `Lost` when a request fails because of it, or it reports itself unreachable.
 //! - `Silent` and `Lost` → `Returning` when probes are answered.
-//! - `Returning` → `Well` after some good answers; until then it takes few requests at once.
+//! - `Returning` → `Healthy` after some good answers; until then it takes few requests at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,29 +18,29 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::config::Gateway;
-use crate::pace::Smoothed;
-use crate::runs::Run;
-use crate::status::{GatewayStatus, State, Why};
+use crate::latency::MovingAverage;
+use crate::server_epoch::ServerEpoch;
+use crate::status::{GatewayState, GatewayStatus, Reason};
 
-/// Requests of this size and more are routed by what the way carries, smaller ones by how soon they
-/// are answered. The same as a host's.
+/// Requests of this size and more are routed by throughput, smaller ones by latency. Equal to the
+/// threshold of `host`.
 pub(crate) const LARGE_BYTES: u32 = 32 << 10;
 
-/// Requests at once for one that has just come back; each good answer allows one more.
+/// Requests at once for a gateway that has just come back; each good answer allows one more.
 const FIRST_ALLOWANCE: usize = 2;
 
-/// What a byte takes at least, in picoseconds: 1 GB/s. Where nothing is scarce, and bytes seem to
-/// take no time, this is what spreads them.
+/// Lower bound on the time per byte, in picoseconds: 1 GB/s. It spreads the load where bytes seem
+/// to take no time.
 const LEAST_BYTE_PS: u64 = 1000;
 
-/// With so many allowed it is well.
-const WELL_ALLOWANCE: usize = 32;
+/// The allowance at which a returning gateway is healthy.
+const FULL_ALLOWANCE: usize = 32;
 
-/// How a gateway is, as one number.
+/// The health of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Health {
-    Well,
+    Healthy,
     Returning,
     Silent,
     Lost,
@@ -47,24 +48,24 @@ pub(crate) enum Health {
 
 impl Health {
     fn from_number(number: u8) -> Health {
-        [Health::Well, Health::Returning, Health::Silent, Health::Lost][usize::from(number & 3)]
+        [Health::Healthy, Health::Returning, Health::Silent, Health::Lost][usize::from(number & 3)]
     }
 
     pub(crate) fn is_usable(self) -> bool {
-        matches!(self, Health::Well | Health::Returning)
+        matches!(self, Health::Healthy | Health::Returning)
     }
 }
 
-/// What a request costs the way to the gateway.
+/// The kind and size of a request, which decide how it is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Weight {
-    /// A question and an answer of one packet.
+    /// A request and an answer of one packet.
     Small,
-    /// So many bytes of a file are read.
+    /// A read of this many bytes.
     Read(u32),
-    /// So many bytes of a file are written.
+    /// A write of this many bytes.
     Write(u32),
-    /// As long as the server's disk takes.
+    /// Takes as long as the server's disk.
     Slow,
 }
 
@@ -77,8 +78,8 @@ impl Weight {
     }
 }
 
-struct Record {
-    why: Option<Why>,
+struct HealthRecord {
+    reason: Option<Reason>,
     since: SystemTime,
     left_at: Option<Instant>,
     times_left_out: u64,
@@ -86,35 +87,35 @@ struct Record {
 
 /// One gateway.
 pub(crate) struct Member {
-    /// Its place in the list of all.
+    /// Its index in the pool.
     pub(crate) index: usize,
     pub(crate) name: String,
     pub(crate) remote: Arc<dyn Remote>,
-    record: Mutex<Record>,
+    record: Mutex<HealthRecord>,
     /// Changed with the record's lock held, read without.
     health: AtomicU8,
     allowance: AtomicUsize,
     in_flight: AtomicUsize,
-    /// Bytes of files that are asked for or sent, and not answered.
+    /// Bytes of reads and writes in flight.
     queued_bytes: AtomicU64,
     /// Answers of any kind so far: progress.
     answers: AtomicU64,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
-    /// Nanoseconds that small requests take.
-    latency: Smoothed,
-    /// The least that any request has taken, in nanoseconds: the way there and back.
-    way_ns: AtomicU64,
-    /// Picoseconds that each of all queued bytes takes beyond that.
-    byte_time: Smoothed,
-    /// Open files of which it has acknowledged writes and not synced them.
+    /// Time of small requests, in nanoseconds.
+    latency: MovingAverage,
+    /// The shortest time that any request has taken, in nanoseconds: the round trip.
+    min_rtt_ns: AtomicU64,
+    /// Time per queued byte beyond the round trip, in picoseconds.
+    byte_time: MovingAverage,
+    /// Open files with acknowledged writes that were not synced.
     pub(crate) unsynced: AtomicUsize,
-    pub(crate) run: Run,
+    pub(crate) epoch: ServerEpoch,
     /// Notified when it is left out.
-    left: Notify,
-    /// The keeper waits for something to be asked.
-    asleep: AtomicBool,
-    busy: Notify,
+    left_out_event: Notify,
+    /// The health checker waits for a request.
+    checker_waits: AtomicBool,
+    request_event: Notify,
 }
 
 impl Member {
@@ -123,31 +124,31 @@ impl Member {
             index,
             name: gateway.name,
             remote: gateway.remote,
-            record: Mutex::new(Record {
-                why: None,
+            record: Mutex::new(HealthRecord {
+                reason: None,
                 since: SystemTime::now(),
                 left_at: None,
                 times_left_out: 0,
             }),
             unsynced: AtomicUsize::new(0),
-            run: Run::default(),
-            health: AtomicU8::new(Health::Well as u8),
-            allowance: AtomicUsize::new(WELL_ALLOWANCE),
+            epoch: ServerEpoch::default(),
+            health: AtomicU8::new(Health::Healthy as u8),
+            allowance: AtomicUsize::new(FULL_ALLOWANCE),
             in_flight: AtomicUsize::new(0),
             queued_bytes: AtomicU64::new(0),
             answers: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
-            latency: Smoothed::new(),
-            way_ns: AtomicU64::new(u64::MAX),
-            byte_time: Smoothed::new(),
-            left: Notify::new(),
-            asleep: AtomicBool::new(false),
-            busy: Notify::new(),
+            latency: MovingAverage::new(),
+            min_rtt_ns: AtomicU64::new(u64::MAX),
+            byte_time: MovingAverage::new(),
+            left_out_event: Notify::new(),
+            checker_waits: AtomicBool::new(false),
+            request_event: Notify::new(),
         }
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
+    fn record(&self) -> MutexGuard<'_, HealthRecord> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -159,17 +160,17 @@ impl Member {
         self.health().is_usable()
     }
 
-    /// Whether it takes one more request now. One that is not quite well yet takes few at once.
+    /// Whether it takes one more request now. One that is not healthy yet takes few at once.
     pub(crate) fn has_room(&self) -> bool {
-        self.health() == Health::Well
+        self.health() == Health::Healthy
             || self.in_flight.load(Ordering::Relaxed) < self.allowance.load(Ordering::Relaxed)
     }
 
-    /// Leaves it out. Whether that is news.
-    pub(crate) fn leave_out(&self, why: Why) -> bool {
-        let health = match why {
-            Why::Silent(_) => Health::Silent,
-            Why::Failed(_) | Why::Away => Health::Lost,
+    /// Leaves it out. Returns whether that is a change.
+    pub(crate) fn leave_out(&self, reason: Reason) -> bool {
+        let health = match reason {
+            Reason::Silent(_) => Health::Silent,
+            Reason::Failed(_) | Reason::Away => Health::Lost,
         };
         let mut record = self.record();
         let before = self.health();
@@ -181,70 +182,70 @@ impl Member {
             record.since = SystemTime::now();
             record.left_at = Some(Instant::now());
         }
-        record.why = Some(why);
+        record.reason = Some(reason);
         self.health.store(health as u8, Ordering::SeqCst);
         drop(record);
-        self.left.notify_waiters();
+        self.left_out_event.notify_waiters();
         true
     }
 
-    /// Uses it again, with care. Whether that is news.
-    pub(crate) fn take_back(&self) -> bool {
+    /// Uses it again, with a small allowance. Returns whether that is a change.
+    pub(crate) fn readmit(&self) -> bool {
         let mut record = self.record();
         if self.is_usable() {
             return false;
         }
         self.allowance.store(FIRST_ALLOWANCE, Ordering::Relaxed);
-        record.why = None;
+        record.reason = None;
         record.since = SystemTime::now();
         self.health.store(Health::Returning as u8, Ordering::SeqCst);
         true
     }
 
-    /// One more good answer of one that came back.
-    fn trust_more(&self) {
-        if self.allowance.fetch_add(1, Ordering::Relaxed) + 1 < WELL_ALLOWANCE {
+    /// Allows one more request at once, after a good answer.
+    fn raise_allowance(&self) {
+        if self.allowance.fetch_add(1, Ordering::Relaxed) + 1 < FULL_ALLOWANCE {
             return;
         }
         let _record = self.record();
         if self.health() == Health::Returning {
-            self.health.store(Health::Well as u8, Ordering::SeqCst);
+            self.health.store(Health::Healthy as u8, Ordering::SeqCst);
         }
     }
 
-    /// Whether it is left out, and that for less than `time`.
-    pub(crate) fn left_within(&self, time: Duration) -> bool {
+    /// Whether it was left out less than `time` ago, and still is.
+    pub(crate) fn left_out_within(&self, time: Duration) -> bool {
         let left_at = self.record().left_at;
         !self.is_usable() && left_at.is_some_and(|at| at.elapsed() < time)
     }
 
     /// Returns when it is left out, at once if it is.
     pub(crate) async fn left_out(&self) {
-        let left = self.left.notified();
+        let event = self.left_out_event.notified();
         if self.is_usable() {
-            left.await;
+            event.await;
         }
     }
 
     /// Returns when it is lost, at once if it is.
     pub(crate) async fn lost(&self) {
         loop {
-            let left = self.left.notified();
+            let event = self.left_out_event.notified();
             if self.health() == Health::Lost {
                 return;
             }
-            left.await;
+            event.await;
         }
     }
 
-    /// Returns when something is asked of it, at once if something is.
-    pub(crate) async fn something_asked(&self) {
-        let busy = self.busy.notified();
-        self.asleep.store(true, Ordering::SeqCst);
+    /// Returns when a request is in flight, at once if one is.
+    pub(crate) async fn wait_for_request(&self) {
+        let request_event = self.request_event.notified();
+        self.checker_waits.store(true, Ordering::SeqCst);
         if self.in_flight() == 0 {
-            busy.await;
+            request_event.await;
         }
-        self.asleep.store(false, Ordering::SeqCst);
+        self.checker_waits.store(false, Ordering::SeqCst);
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -255,7 +256,7 @@ impl Member {
         self.answers.load(Ordering::SeqCst)
     }
 
-    /// What small requests take, in nanoseconds, if that is known.
+    /// The time of small requests, in nanoseconds, if it was measured.
     pub(crate) fn latency_ns(&self, now: Instant) -> Option<u64> {
         self.latency.get(now)
     }
@@ -264,37 +265,39 @@ impl Member {
         self.queued_bytes.load(Ordering::Relaxed)
     }
 
-    /// What one byte takes, in picoseconds, if that is known.
+    /// The time per byte, in picoseconds, if it was measured.
     pub(crate) fn byte_time_ps(&self, now: Instant) -> Option<u64> {
         self.byte_time.get(now)
     }
 
-    /// In how many nanoseconds `len` more bytes would be here, when each takes so long where that
-    /// is not known.
-    pub(crate) fn would_take_ns(&self, len: u32, now: Instant, usual_byte_ps: u64) -> u64 {
+    /// The time in nanoseconds until `len` more bytes would have arrived; `usual_byte_ps` is used
+    /// where the time per byte was not measured.
+    pub(crate) fn estimate_ns(&self, len: u32, now: Instant, usual_byte_ps: u64) -> u64 {
         let byte_ps = self.byte_time_ps(now).unwrap_or(usual_byte_ps).max(LEAST_BYTE_PS);
         let queued = self.queued_bytes() + u64::from(len);
-        let way_ns = Some(self.way_ns.load(Ordering::Relaxed)).filter(|ns| *ns != u64::MAX);
-        way_ns.unwrap_or(0).saturating_add(queued.saturating_mul(byte_ps) / 1000)
+        let min_rtt_ns = Some(self.min_rtt_ns.load(Ordering::Relaxed)).filter(|ns| *ns != u64::MAX);
+        min_rtt_ns.unwrap_or(0).saturating_add(queued.saturating_mul(byte_ps) / 1000)
     }
 
-    /// Something is asked of it from now on.
-    pub(crate) fn begin(&self, weight: Weight) -> Pass<'_> {
+    /// Records the start of a request.
+    pub(crate) fn begin(&self, weight: Weight) -> Request<'_> {
         let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
-        if before == 0 && self.asleep.load(Ordering::SeqCst) {
-            self.busy.notify_one();
+        if before == 0 && self.checker_waits.load(Ordering::SeqCst) {
+            self.request_event.notify_one();
         }
         let bytes = u64::from(weight.bytes());
         let queued = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        Pass { member: self, weight, queued, began: Instant::now() }
+        Request { member: self, weight, queued, began: Instant::now() }
     }
 
     pub(crate) fn status(&self) -> GatewayStatus {
         let record = self.record();
-        let state = match (self.health(), record.why) {
-            (Health::Well, _) => State::Well,
-            (Health::Returning, _) => State::Returning,
-            (Health::Silent | Health::Lost, why) => State::LeftOut(why.unwrap_or(Why::Away)),
+        let state = match (self.health(), record.reason) {
+            (Health::Healthy, _) => GatewayState::Healthy,
+            (Health::Returning, _) => GatewayState::Returning,
+            (Health::Silent | Health::Lost, reason) => {
+                GatewayState::LeftOut(reason.unwrap_or(Reason::Away))
+            }
         };
         GatewayStatus {
             name: self.name.clone(),
@@ -309,34 +312,34 @@ impl Member {
     }
 }
 
-/// One request on its way; over when dropped.
-pub(crate) struct Pass<'a> {
+/// A request in flight; it ends when this is dropped.
+pub(crate) struct Request<'a> {
     member: &'a Member,
     weight: Weight,
-    /// Bytes on the way with it.
+    /// Bytes in flight including this request.
     queued: u64,
     began: Instant,
 }
 
-impl Pass<'_> {
-    /// The gateway has answered.
+impl Request<'_> {
+    /// Records the answer.
     pub(crate) fn answered(&self) {
         let member = self.member;
         member.answers.fetch_add(1, Ordering::SeqCst);
         if member.health() == Health::Returning {
-            member.trust_more();
+            member.raise_allowance();
         }
         let now = Instant::now();
         let took_ns = (now - self.began).as_nanos() as u64;
         let bytes = self.weight.bytes();
-        let way_ns = member.way_ns.fetch_min(took_ns, Ordering::Relaxed).min(took_ns);
+        let min_rtt_ns = member.min_rtt_ns.fetch_min(took_ns, Ordering::Relaxed).min(took_ns);
         match self.weight {
             Weight::Slow => {}
             _ if bytes >= LARGE_BYTES => {
-                let all_ps = (took_ns - way_ns).saturating_mul(1000);
-                member.byte_time.measured(all_ps / self.queued.max(1), now);
+                let all_ps = (took_ns - min_rtt_ns).saturating_mul(1000);
+                member.byte_time.record(all_ps / self.queued.max(1), now);
             }
-            _ => member.latency.measured(took_ns, now),
+            _ => member.latency.record(took_ns, now),
         }
         match self.weight {
             Weight::Read(bytes) => {
@@ -350,7 +353,7 @@ impl Pass<'_> {
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for Request<'_> {
     fn drop(&mut self) {
         self.member.queued_bytes.fetch_sub(self.weight.bytes().into(), Ordering::Relaxed);
         self.member.in_flight.fetch_sub(1, Ordering::SeqCst);
@@ -371,20 +374,20 @@ mod tests {
     #[test]
     fn it_is_left_out_once_and_taken_back_with_care() {
         let member = member();
-        assert!(member.leave_out(Why::Silent(Duration::from_secs(5))));
-        assert!(!member.leave_out(Why::Silent(Duration::from_secs(6))));
-        assert!(member.leave_out(Why::Failed(Errno::EHOSTDOWN)), "worse than before");
-        assert!(!member.leave_out(Why::Away));
+        assert!(member.leave_out(Reason::Silent(Duration::from_secs(5))));
+        assert!(!member.leave_out(Reason::Silent(Duration::from_secs(6))));
+        assert!(member.leave_out(Reason::Failed(Errno::EHOSTDOWN)), "worse than before");
+        assert!(!member.leave_out(Reason::Away));
         assert_eq!(member.status().times_left_out, 1);
-        assert_eq!(member.status().state, State::LeftOut(Why::Failed(Errno::EHOSTDOWN)));
-        assert!(member.take_back() && !member.take_back());
-        assert_eq!(member.status().state, State::Returning);
+        assert_eq!(member.status().state, GatewayState::LeftOut(Reason::Failed(Errno::EHOSTDOWN)));
+        assert!(member.readmit() && !member.readmit());
+        assert_eq!(member.status().state, GatewayState::Returning);
         let (_one, _two) = (member.begin(Weight::Small), member.begin(Weight::Small));
         assert!(!member.has_room(), "two at once are enough");
-        for _ in 0..WELL_ALLOWANCE {
+        for _ in 0..FULL_ALLOWANCE {
             member.begin(Weight::Small).answered();
         }
-        assert_eq!(member.status().state, State::Well);
+        assert_eq!(member.status().state, GatewayState::Healthy);
         assert!(member.has_room());
     }
 

@@ -1,4 +1,4 @@
-//! [`Replicas`] as a [`Remote`]: every operation in the module that knows how.
+//! [`Replicas`] as a [`Remote`]: dispatches every operation to its module.
 
 use async_trait::async_trait;
 use base::{
@@ -68,7 +68,7 @@ impl Remote for Replicas {
     }
 
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
-        self.change_open(fh, change).await
+        self.fsetattr_file(fh, change).await
     }
 
     async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
@@ -96,7 +96,7 @@ impl Remote for Replicas {
     }
 
     async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
-        self.figures(path).await
+        self.statvfs_path(path).await
     }
 
     async fn copy(
@@ -127,10 +127,9 @@ impl Remote for Replicas {
         self.gateways.none_usable().await;
     }
 
-    /// Changes when a gateway, or the handle of a file, is lost through which something was written
-    /// and not synced, unless it is back soon and its machine has run on: what was acknowledged
-    /// there may be missing, or not be shown by the others. It tells nothing about which machine it
-    /// is.
+    /// Changes when a gateway, or the handle of a file, is lost with unsynced writes, unless it is
+    /// back soon and its machine was not restarted: acknowledged data may be missing, or not be
+    /// shown by the other gateways. It does not identify a machine.
     async fn server_run(&self) -> Result<Option<Bytes>> {
         Ok(Some(Bytes::copy_from_slice(&self.gateways.losses().await.to_ne_bytes())))
     }

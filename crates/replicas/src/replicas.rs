@@ -1,4 +1,4 @@
-//! A pool of gateways, and whom it asks about what.
+//! A pool of gateways, and the routing of its requests.
 
 use std::sync::Arc;
 
@@ -8,30 +8,30 @@ use tokio::sync::watch;
 use crate::config::{Config, Error, Gateway, MAX_GATEWAYS};
 use crate::files::File;
 use crate::gateways::{Gateways, Target};
-use crate::keeper;
-use crate::lanes::Ground;
+use crate::health_checker;
 use crate::listing::Listing;
 use crate::member::Health;
-use crate::names::Names;
-use crate::recent::Recent;
+use crate::open_paths::OpenPaths;
+use crate::recent_changes::RecentChanges;
 use crate::status::Status;
+use crate::stripes::PoolContext;
 
 /// Several gateways to one directory as one [`base::Remote`].
 ///
-/// To be used within the tokio runtime in which it was made. What it does in the background ends
-/// when it is dropped.
+/// To be used within the tokio runtime in which it was created. Its background tasks end when it is
+/// dropped.
 pub struct Replicas {
     pub(crate) gateways: Arc<Gateways>,
-    pub(crate) names: Arc<Names>,
-    pub(crate) recent: Arc<Recent>,
-    pub(crate) ground: Arc<Ground>,
+    pub(crate) open_paths: Arc<OpenPaths>,
+    pub(crate) recent: Arc<RecentChanges>,
+    pub(crate) context: Arc<PoolContext>,
     pub(crate) files: Table<File>,
     pub(crate) listings: Table<Listing>,
-    _wants: watch::Sender<()>,
+    _shutdown: watch::Sender<()>,
 }
 
 impl Replicas {
-    /// A pool of these gateways, all of which are taken for well. Needs a tokio runtime around it.
+    /// A pool of these gateways, all of which are assumed to be healthy. Needs a tokio runtime.
     ///
     /// # Errors
     /// When there is no gateway, or more than [`MAX_GATEWAYS`].
@@ -41,26 +41,26 @@ impl Replicas {
             1..=MAX_GATEWAYS => {}
             many => return Err(Error::TooMany(many)),
         }
-        let (wants, wanted) = watch::channel(());
+        let (sender, shutdown) = watch::channel(());
         let gateways = Arc::new(Gateways::new(gateways, config.mode));
         for member in &gateways.members {
             let (gateways, member) = (gateways.clone(), member.clone());
-            tokio::spawn(keeper::keep(gateways, member, config.deadline, wanted.clone()));
+            tokio::spawn(health_checker::run(gateways, member, config.deadline, shutdown.clone()));
         }
-        let recent = Arc::new(Recent::new(config.lag));
-        let ground = Ground { gateways: gateways.clone(), recent: recent.clone(), wanted };
+        let recent = Arc::new(RecentChanges::new(config.lag));
+        let context = PoolContext { gateways: gateways.clone(), recent: recent.clone(), shutdown };
         Ok(Replicas {
             gateways,
-            names: Arc::default(),
+            open_paths: Arc::default(),
             recent,
-            ground: Arc::new(ground),
+            context: Arc::new(context),
             files: Table::default(),
             listings: Table::default(),
-            _wants: wants,
+            _shutdown: sender,
         })
     }
 
-    /// How the gateways are now.
+    /// The present state of the gateways.
     #[must_use]
     pub fn status(&self) -> Status {
         Status {
@@ -70,76 +70,77 @@ impl Replicas {
         }
     }
 
-    /// Whether what is open for `writing` at `gateway` has to stay there. One that is only silent
-    /// may still carry out what it was sent.
-    pub(crate) fn stays(&self, gateway: usize, writing: bool) -> bool {
+    /// Whether a handle at `gateway`, open for `writing` or not, has to stay there. A silent
+    /// gateway may still carry out the requests it was sent.
+    pub(crate) fn must_stay(&self, gateway: usize, writing: bool) -> bool {
         match self.gateways.members[gateway].health() {
-            Health::Well | Health::Returning => true,
+            Health::Healthy | Health::Returning => true,
             Health::Silent => writing,
             Health::Lost => false,
         }
     }
 
-    /// Whom to ask about what `path` names.
-    pub(crate) fn target_of_look(&self, path: &RemotePath) -> Target {
-        if let Some(named) = self.names.get(path)
-            && let Some(home) = named.home()
+    /// The gateway for queries of `path`.
+    pub(crate) fn query_target(&self, path: &RemotePath) -> Target {
+        if let Some(open_path) = self.open_paths.get(path)
+            && let Some(primary) = open_path.primary()
         {
-            return match named.is_written() && self.stays(home, true) {
-                true => Target::Only(home),
-                false => Target::Rather(home),
+            return match open_path.has_writers() && self.must_stay(primary, true) {
+                true => Target::Only(primary),
+                false => Target::Prefer(primary),
             };
         }
-        self.recent.of(path).map_or(Target::Any, |changed| Target::Rather(changed.gateway))
+        self.recent.get(path).map_or(Target::Any, |changed| Target::Prefer(changed.gateway))
     }
 
-    /// Who is to change what `path` names, or that it names something.
-    pub(crate) fn target_of_change(&self, path: &RemotePath) -> Target {
-        if let Some(named) = self.names.get(path)
-            && let Some(home) = named.home()
+    /// The gateway for changes of `path`.
+    pub(crate) fn change_target(&self, path: &RemotePath) -> Target {
+        if let Some(open_path) = self.open_paths.get(path)
+            && let Some(primary) = open_path.primary()
         {
-            return match named.is_written() && self.stays(home, true) {
-                true => Target::Only(home),
-                false => Target::Patiently(home),
+            return match open_path.has_writers() && self.must_stay(primary, true) {
+                true => Target::Only(primary),
+                false => Target::PreferWaiting(primary),
             };
         }
-        let changed = self.recent.of_place(path);
-        changed.map_or(Target::Any, |changed| Target::Patiently(changed.gateway))
+        let changed = self.recent.get_or_parent(path);
+        changed.map_or(Target::Any, |changed| Target::PreferWaiting(changed.gateway))
     }
 
-    /// Whether `gateway` shows with `attr` what another one has written to `path` a short time ago,
-    /// or something newer. If not, nobody can be asked for it while that one is left out.
+    /// Whether the attributes that `gateway` shows are those of the version recently written to
+    /// `path` through another gateway, or newer ones. If not, no gateway can answer while that one
+    /// is left out.
     pub(crate) fn is_current(&self, path: &RemotePath, gateway: usize, attr: &Attr) -> bool {
-        let changed = self.recent.of(path).filter(|it| it.gateway != gateway);
+        let changed = self.recent.get(path).filter(|it| it.gateway != gateway);
         let version = changed.and_then(|changed| changed.version);
         version.is_none_or(|version| version.is_shown_by(attr))
     }
 
-    /// Whether another one than `gateway` has changed `path` a short time ago, and nothing was seen
-    /// of it since: then nothing tells whether `gateway` shows what was before.
-    pub(crate) fn is_doubtful(&self, path: &RemotePath, gateway: usize) -> bool {
-        let changed = self.recent.of(path).filter(|it| it.gateway != gateway);
-        let open = || self.names.get(path)?.changed_elsewhere(gateway);
+    /// Whether another gateway has changed `path` recently, and its result was not seen since: then
+    /// `gateway` may show the state before the change.
+    pub(crate) fn may_be_stale(&self, path: &RemotePath, gateway: usize) -> bool {
+        let changed = self.recent.get(path).filter(|it| it.gateway != gateway);
+        let open = || self.open_paths.get(path)?.changed_elsewhere(gateway);
         changed.is_some_and(|changed| changed.unseen)
             || open().is_some_and(|at| self.recent.may_be_unseen(at))
     }
 
-    /// The answer of `gateway` about `path`, unless it denies what another one has done a short
-    /// time ago: that one is left out, and nobody can be asked for the truth now. What only cannot
-    /// be reached must not look as if it were gone, nor what is gone as if it were back.
-    pub(crate) fn believed<T>(
+    /// The answer of `gateway` about `path`, unless it contradicts a recent change through another
+    /// gateway: that one is left out, so no gateway can answer. An unreachable file must not look
+    /// as if it were removed, nor a removed one as if it existed.
+    pub(crate) fn reject_stale<T>(
         &self,
         path: &RemotePath,
         gateway: usize,
         answer: Result<T>,
     ) -> Result<T> {
-        let Some(changed) = self.recent.of(path).filter(|it| it.gateway != gateway) else {
+        let Some(changed) = self.recent.get(path).filter(|it| it.gateway != gateway) else {
             return answer;
         };
-        match (changed.there, &answer) {
+        match (changed.exists, &answer) {
             (Some(true), Err(Errno::ENOENT)) | (Some(false), Ok(_)) => Err(Errno::EHOSTDOWN),
             (None, Err(Errno::ENOENT)) if changed.may_be_new => Err(Errno::EHOSTDOWN),
-            (_, Ok(_) | Err(Errno::ENOENT)) if changed.is_open => Err(Errno::EHOSTDOWN),
+            (_, Ok(_) | Err(Errno::ENOENT)) if changed.is_ambiguous => Err(Errno::EHOSTDOWN),
             _ => answer,
         }
     }

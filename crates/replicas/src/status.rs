@@ -1,70 +1,70 @@
-//! What a pool tells about itself, as plain values.
+//! The status of a pool, as plain values.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use base::Errno;
 
-/// How a gateway is.
+/// The state of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum GatewayState {
     /// It is used.
-    Well,
+    Healthy,
     /// It was left out and answers again; it gets few requests for a while.
     Returning,
-    /// It is not asked, and probed from time to time.
-    LeftOut(Why),
+    /// It gets no requests, and is probed from time to time.
+    LeftOut(Reason),
 }
 
 /// Why a gateway is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// A request failed so: the connection is lost.
+pub enum Reason {
+    /// A request failed with this error: the connection is lost.
     Failed(Errno),
-    /// It says itself that it cannot be reached.
+    /// It reports itself unreachable.
     Away,
-    /// It answered nothing for so long.
+    /// It answered nothing for this long.
     Silent(Duration),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Why::Failed(errno) => write!(f, "a request failed: {errno}"),
-            Why::Away => f.write_str("it cannot be reached"),
-            Why::Silent(time) => write!(f, "no answer for {:.1} s", time.as_secs_f64()),
+            Reason::Failed(errno) => write!(f, "a request failed: {errno}"),
+            Reason::Away => f.write_str("it cannot be reached"),
+            Reason::Silent(time) => write!(f, "no answer for {:.1} s", time.as_secs_f64()),
         }
     }
 }
 
-/// One gateway at this moment.
+/// The present status of a gateway.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatewayStatus {
-    /// What the user calls it.
+    /// The user's name for it.
     pub name: String,
-    /// How it is.
-    pub state: State,
-    /// Since when it is so.
+    /// Its state.
+    pub state: GatewayState,
+    /// The time of the last change of the state.
     pub since: SystemTime,
-    /// What small requests take, smoothed; `None` where none was answered within some seconds.
+    /// The average time of small requests; `None` where none was answered within some seconds.
     pub latency: Option<Duration>,
-    /// Bytes of files that were read through it.
+    /// Bytes of files read through it.
     pub read_bytes: u64,
-    /// Bytes of files that were written through it.
+    /// Bytes of files written through it.
     pub written_bytes: u64,
-    /// Requests that wait for its answer.
+    /// Requests in flight.
     pub in_flight: usize,
     /// How often it was left out.
     pub times_left_out: u64,
 }
 
-/// A pool at this moment.
+/// The present status of a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
-    /// The gateways, in the order that was given.
+    /// The gateways, in the order given.
     pub gateways: Vec<GatewayStatus>,
     /// Open files.
     pub open_files: usize,
-    /// Names that are only asked from the gateway that changed them, for now.
+    /// Names that are requested only from the gateway that changed them.
     pub recent_changes: usize,
 }

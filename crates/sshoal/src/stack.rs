@@ -548,6 +548,6 @@ fn local_user(uid: u32, gid: u32) -> vfs::IdMap {
 /// Writes the data read from it to the disk cache, as far as it is to be cached.
 async fn put_away(source: Arc<Source>) {
     if let Some(kept) = &source.cached {
-        kept.layer.put_away().await;
+        kept.layer.shutdown().await;
     }
 }

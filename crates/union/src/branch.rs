@@ -1,7 +1,7 @@
-//! One source of the tree: what the user says of it, and what is known of it at run time.
+//! One source of the tree: its configuration, and its state at run time.
 //!
-//! An optional branch that is away is left out, which is told in the log once for each change.
-//! What is asked of a required one waits for its own answer, whatever that takes.
+//! An optional branch that is unreachable is left out; each change of that is logged once. A call
+//! to a required branch waits for its answer without a limit.
 
 use std::fmt;
 use std::future::Future;
@@ -11,40 +11,43 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use base::{Errno, Name, Remote, RemotePath, Result};
 
-/// What may be done in a branch.
+use crate::components::Components;
+
+/// What may be changed in a branch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Everything.
     #[default]
     Rw,
-    /// Nothing is changed: `EROFS`.
+    /// Nothing: `EROFS`.
     Ro,
-    /// What is there may be changed, renamed, linked and removed; nothing new is put in.
+    /// Existing entries may be changed, renamed, linked and removed; no new ones are created.
     NoCreate,
 }
 
 /// What happens when a branch cannot be reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Presence {
-    /// Whatever depends on it waits or fails, as it says itself.
+    /// Operations that need it wait or fail, as the branch itself decides.
     #[default]
     Required,
-    /// It is left out, as if it had not been given.
+    /// It is left out, as if it were not configured.
     Optional,
 }
 
-/// One source, as the user gave it.
+/// One source, as configured by the user.
 #[derive(Clone)]
 pub struct Branch {
-    /// As the user wrote it: `gw1:/project`. Tells it from the other branches.
+    /// The source as written by the user: `gw1:/project`. Unique in the tree.
     pub name: String,
-    /// The machine, as the user calls it.
+    /// The host, as named by the user.
     pub host: String,
-    /// The directory of the tree in which its root is; empty for the root of the tree.
+    /// The directory of the tree at which the branch's root appears; empty for the root of the
+    /// tree.
     pub place: Vec<Name>,
     /// The source itself.
     pub remote: Arc<dyn Remote>,
-    /// What may be done in it.
+    /// What may be changed in it.
     pub mode: Mode,
     /// What happens when it cannot be reached.
     pub presence: Presence,
@@ -63,11 +66,11 @@ impl fmt::Debug for Branch {
     }
 }
 
-/// Makes the words of the command line and of the configuration of an enum's values.
+/// Implements the words of an enum's values on the command line and in the configuration.
 macro_rules! words {
     ($kind:ident: $($word:literal => $value:ident),* $(,)?) => {
         impl $kind {
-            /// All of them, by the word that the user writes.
+            /// All values with their words.
             pub const WORDS: &[(&str, $kind)] = &[$(($word, $kind::$value)),*];
         }
 
@@ -98,30 +101,30 @@ words! { Mode: "rw" => Rw, "ro" => Ro, "nc" => NoCreate }
 words! { Presence: "required" => Required, "optional" => Optional }
 
 /// A branch in the tree.
-pub(crate) struct Live {
+pub(crate) struct TreeBranch {
     pub(crate) name: String,
     pub(crate) host: String,
     pub(crate) remote: Arc<dyn Remote>,
-    /// The root of the branch in the tree.
+    /// The branch's root in the tree.
     pub(crate) place: RemotePath,
-    /// How many names `place` has.
+    /// The number of names in `place`.
     pub(crate) depth: usize,
     mode: AtomicU8,
     optional: AtomicBool,
     left_out: AtomicBool,
 }
 
-/// What came of asking a branch.
-pub(crate) enum Reached<T> {
+/// The result of a call to a branch.
+pub(crate) enum CallResult<T> {
     Answered(Result<T>),
-    /// It is optional, and away.
+    /// The branch is optional and unreachable.
     LeftOut,
 }
 
-impl Live {
-    pub(crate) fn new(branch: Branch) -> Live {
+impl TreeBranch {
+    pub(crate) fn new(branch: Branch) -> TreeBranch {
         let Branch { name, host, place, remote, mode, presence } = branch;
-        Live {
+        TreeBranch {
             name,
             host,
             remote,
@@ -131,6 +134,12 @@ impl Live {
             optional: AtomicBool::new(presence == Presence::Optional),
             left_out: AtomicBool::new(false),
         }
+    }
+
+    /// A path of the tree, at or below the branch's place, as a path inside the branch.
+    pub(crate) fn subpath(&self, path: &RemotePath) -> RemotePath {
+        let components = Components::new(path);
+        components.subpath(self.depth, components.depth())
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -145,12 +154,12 @@ impl Live {
         self.mode.store(mode as u8, Ordering::Relaxed);
     }
 
-    /// Whether what is in it may be changed.
+    /// Whether its entries may be changed.
     pub(crate) fn writable(&self) -> bool {
         self.mode() != Mode::Ro
     }
 
-    /// `EROFS` unless what is in it may be changed.
+    /// `EROFS` unless its entries may be changed.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.writable() { Ok(()) } else { Err(Errno::EROFS) }
     }
@@ -167,15 +176,15 @@ impl Live {
         self.optional.store(presence == Presence::Optional, Ordering::Relaxed);
     }
 
-    /// Whether it is left out now.
+    /// Whether it is left out at present.
     pub(crate) fn is_left_out(&self) -> bool {
         self.is_optional() && (self.left_out.load(Ordering::Relaxed) || self.remote.is_away())
     }
 
-    /// Waits for `call` to this branch, if it is optional only for as long as it can be reached.
-    pub(crate) async fn reach<T>(&self, call: impl Future<Output = Result<T>>) -> Reached<T> {
+    /// Runs `call` to this branch; if the branch is optional, only while it is reachable.
+    pub(crate) async fn attempt<T>(&self, call: impl Future<Output = Result<T>>) -> CallResult<T> {
         if !self.is_optional() {
-            return Reached::Answered(call.await);
+            return CallResult::Answered(call.await);
         }
         if self.remote.is_away() {
             return self.leave_out();
@@ -189,23 +198,23 @@ impl Live {
             return self.leave_out();
         }
         if self.left_out.swap(false, Ordering::Relaxed) {
-            tracing::info!("{} can be reached again, and is part of the tree", self.name);
+            tracing::info!("{} can be reached again: back in the tree", self.name);
         }
-        Reached::Answered(result)
+        CallResult::Answered(result)
     }
 
-    fn leave_out<T>(&self) -> Reached<T> {
+    fn leave_out<T>(&self) -> CallResult<T> {
         if !self.left_out.swap(true, Ordering::Relaxed) {
-            tracing::warn!("{} cannot be reached: the tree goes on without it", self.name);
+            tracing::warn!("{} cannot be reached: left out of the tree", self.name);
         }
-        Reached::LeftOut
+        CallResult::LeftOut
     }
 
-    /// As [`Live::reach`], for a call that only this branch can do: left out is `EHOSTDOWN`.
-    pub(crate) async fn act<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        match self.reach(call).await {
-            Reached::Answered(result) => result,
-            Reached::LeftOut => Err(Errno::EHOSTDOWN),
+    /// Runs `call`, which no other branch can serve: `EHOSTDOWN` where the branch is left out.
+    pub(crate) async fn call<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        match self.attempt(call).await {
+            CallResult::Answered(result) => result,
+            CallResult::LeftOut => Err(Errno::EHOSTDOWN),
         }
     }
 }

@@ -2,26 +2,25 @@
 
 use base::{Attr, AttrChange, Errno, RemotePath, Result};
 
-use crate::fan::{Call, Fan};
+use crate::fan_out::{Call, FanOut};
 use crate::policy::ActionPolicy;
-use crate::steps::Steps;
 use crate::tree::Tree;
 use crate::view::{Holder, View};
 
-/// Changes the attributes of what the tree shows at `path`.
+/// Changes the attributes of the entry shown at `path`.
 ///
-/// With [`ActionPolicy::First`] that is on the branch which is shown. The time of last change of a
-/// merged directory is the latest of all its branches, so it is set on those too which have a later
-/// one. With [`ActionPolicy::All`] all that have the same kind of thing there are changed.
+/// [`ActionPolicy::First`] changes the branch that is shown. The mtime of a merged directory is the
+/// latest of all its branches, so it is also set on branches with a later one.
+/// [`ActionPolicy::All`] changes the entries of the same kind on all branches.
 pub(crate) async fn setattr(
     tree: &Tree,
     path: &RemotePath,
     change: AttrChange,
     policy: ActionPolicy,
 ) -> Result<()> {
-    if let Some((live, at)) = tree.only(path) {
-        live.check_writable()?;
-        return live.act(live.remote.setattr(&at, change)).await;
+    if let Some((branch, at)) = tree.sole_branch(path) {
+        branch.check_writable()?;
+        return branch.call(branch.remote.setattr(&at, change)).await;
     }
     let mut view = View::of(tree, path).await?;
     let fixed = tree.is_fixed(path);
@@ -29,11 +28,11 @@ pub(crate) async fn setattr(
         view.holders.retain(|holder| holder.attr.is_dir());
     }
     let Some(shown) = view.shown() else {
-        // A directory that is made up has nobody who could keep it.
+        // A synthetic directory is on no branch that could store the change.
         return Err(if fixed {
             Errno::EROFS
         } else {
-            view.must_show().err().unwrap_or(Errno::ENOENT)
+            view.require_shown().err().unwrap_or(Errno::ENOENT)
         });
     };
     let mut changes = vec![(shown, change)];
@@ -45,17 +44,16 @@ pub(crate) async fn setattr(
     for (Holder { slot, .. }, _) in &changes {
         tree.branch(*slot).check_writable()?;
     }
-    let steps = Steps::new(path);
-    // What is shown changes last: an error before that has changed nothing which can be seen.
+    // The shown entry is changed last: an error before that has changed nothing visible.
     for (Holder { slot, .. }, change) in changes.into_iter().rev() {
-        let live = tree.branch(slot);
-        let at = steps.inside(live.depth, steps.depth());
-        live.act(live.remote.setattr(&at, change)).await?;
+        let branch = tree.branch(slot);
+        let at = branch.subpath(path);
+        branch.call(branch.remote.setattr(&at, change)).await?;
     }
     Ok(())
 }
 
-/// What has to be changed on a branch besides the one that is shown.
+/// The change for a branch that is not shown.
 fn other_change(
     shown: &Attr,
     other: &Attr,
@@ -69,23 +67,23 @@ fn other_change(
     is_later.then_some(AttrChange { mtime: change.mtime, ..AttrChange::default() })
 }
 
-/// Syncs the entries of the directory on all branches that have it and may be changed.
+/// Syncs the directory on all writable branches that have it.
 pub(crate) async fn fsyncdir(tree: &Tree, path: &RemotePath) -> Result<()> {
-    if let Some((live, at)) = tree.only(path) {
-        return live.act(live.remote.fsyncdir(&at)).await;
+    if let Some((branch, at)) = tree.sole_branch(path) {
+        return branch.call(branch.remote.fsyncdir(&at)).await;
     }
     let fixed = tree.is_fixed(path);
     let view = View::of(tree, path).await?;
-    if !fixed && !view.must_show()?.attr.is_dir() {
+    if !fixed && !view.require_shown()?.attr.is_dir() {
         return Err(Errno::ENOTDIR);
     }
-    let steps = Steps::new(path);
     let directories = view.holders.iter().filter(|holder| holder.attr.is_dir());
-    let written = directories.map(|holder| tree.branch(holder.slot)).filter(|live| live.writable());
-    let synced = written.map(|live| -> Call<'_, Result<()>> {
-        let at = steps.inside(live.depth, steps.depth());
-        Box::pin(async move { live.act(live.remote.fsyncdir(&at)).await })
+    let written =
+        directories.map(|holder| tree.branch(holder.slot)).filter(|branch| branch.writable());
+    let synced = written.map(|branch| -> Call<'_, Result<()>> {
+        let at = branch.subpath(path);
+        Box::pin(async move { branch.call(branch.remote.fsyncdir(&at)).await })
     });
-    let synced: Fan<'_, Result<()>> = synced.collect();
+    let synced: FanOut<'_, Result<()>> = synced.collect();
     synced.all().await.into_iter().collect()
 }

@@ -1,8 +1,7 @@
-//! Making files, directories and symbolic links: where, by the policy, and how.
+//! Creating files, directories and symbolic links on the branch that the policy chooses.
 //!
-//! The name must be free on all branches; so it is asked for first, on all at once, which costs a
-//! round trip. What the chosen branch then answers is the answer: when it has no room, no other
-//! one is tried.
+//! The name must be free on all branches: all are queried first, in parallel, which costs one round
+//! trip. The answer of the chosen branch is final: if it has no space, no other branch is tried.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -10,140 +9,139 @@ use std::sync::Arc;
 
 use base::{Attr, AttrChange, Create, Errno, OpenFlags, RemotePath, Result};
 
-use crate::branch::{Live, Mode};
-use crate::fan::{Call, Fan};
-use crate::find;
-use crate::handles::InnerFile;
+use crate::branch::{Mode, TreeBranch};
+use crate::components::Components;
+use crate::fan_out::{Call, FanOut};
+use crate::handles::BranchFile;
+use crate::lookup;
 use crate::policy::CreatePolicy;
-use crate::steps::Steps;
 use crate::tree::Tree;
 use crate::view::{View, in_set};
 
-/// How often an open looks again when the file that was found is gone when it is opened. Somebody
-/// who replaces a file all the time by removing it first is given up on.
+/// Attempts of an open that finds the file but gets `ENOENT` on opening it. A process that keeps
+/// replacing the file by removing it first makes the open fail.
 const ATTEMPTS: usize = 4;
 
-/// Opens the file that the tree shows at `path`, or makes it.
+/// Opens the file shown at `path`, or creates it.
 pub(crate) async fn open(
     tree: &Tree,
     path: &RemotePath,
     flags: OpenFlags,
     policy: CreatePolicy,
-) -> Result<(InnerFile, Attr)> {
+) -> Result<(BranchFile, Attr)> {
     if tree.is_fixed(path) {
         let exclusive = matches!(flags.create, Create::Exclusive(_));
         return Err(if exclusive { Errno::EEXIST } else { Errno::EISDIR });
     }
-    if let Some((live, at)) = tree.only(path) {
-        return live.act(open_alone(live, &at, flags)).await;
+    if let Some((branch, at)) = tree.sole_branch(path) {
+        return branch.call(open_on_sole_branch(branch, &at, flags)).await;
     }
     if flags.create == Create::Never && !flags.truncate {
-        return find::open(tree, path, flags).await;
+        return lookup::open(tree, path, flags).await;
     }
     for _ in 1..ATTEMPTS {
-        match open_or_make(tree, path, flags, policy).await {
+        match open_or_create(tree, path, flags, policy).await {
             Err(Errno::ENOENT) if flags.create != Create::Never => {}
             result => return result,
         }
     }
-    open_or_make(tree, path, flags, policy).await
+    open_or_create(tree, path, flags, policy).await
 }
 
-/// The same on the only branch that the path leads to.
-async fn open_alone(
-    live: &Arc<Live>,
+/// Opens or creates a file where the path leads to one branch only.
+async fn open_on_sole_branch(
+    branch: &Arc<TreeBranch>,
     at: &RemotePath,
     flags: OpenFlags,
-) -> Result<(InnerFile, Attr)> {
-    if live.mode() == Mode::Rw {
-        return InnerFile::open(live, at, flags).await;
+) -> Result<(BranchFile, Attr)> {
+    if branch.mode() == Mode::Rw {
+        return BranchFile::open(branch, at, flags).await;
     }
     if let Create::Exclusive(_) = flags.create {
-        return match live.remote.lstat(at).await {
+        return match branch.remote.lstat(at).await {
             Ok(_) => Err(Errno::EEXIST),
             Err(Errno::ENOENT) => Err(Errno::EROFS),
             Err(errno) => Err(errno),
         };
     }
-    if (flags.access.writes() || flags.truncate) && !live.writable() {
-        return Err(match live.remote.lstat(at).await {
-            Ok(attr) => find::not_to_be_written(attr.kind),
+    if (flags.access.writes() || flags.truncate) && !branch.writable() {
+        return Err(match branch.remote.lstat(at).await {
+            Ok(attr) => lookup::read_only_error(attr.kind),
             Err(Errno::ENOENT) if flags.create != Create::Never => Errno::EROFS,
             Err(errno) => errno,
         });
     }
-    match InnerFile::open(live, at, OpenFlags { create: Create::Never, ..flags }).await {
+    match BranchFile::open(branch, at, OpenFlags { create: Create::Never, ..flags }).await {
         Err(Errno::ENOENT) if flags.create != Create::Never => Err(Errno::EROFS),
         result => result,
     }
 }
 
-async fn open_or_make(
+async fn open_or_create(
     tree: &Tree,
     path: &RemotePath,
     flags: OpenFlags,
     policy: CreatePolicy,
-) -> Result<(InnerFile, Attr)> {
+) -> Result<(BranchFile, Attr)> {
     let view = View::of(tree, path).await?;
-    let steps = Steps::new(path);
+    let components = Components::new(path);
     if let Some(shown) = view.shown() {
         if let Create::Exclusive(_) = flags.create {
             return Err(Errno::EEXIST);
         }
-        let live = tree.branch(shown.slot);
-        if (flags.access.writes() || flags.truncate) && !live.writable() {
-            return Err(find::not_to_be_written(shown.attr.kind));
+        let branch = tree.branch(shown.slot);
+        if (flags.access.writes() || flags.truncate) && !branch.writable() {
+            return Err(lookup::read_only_error(shown.attr.kind));
         }
-        let at = steps.inside(live.depth, steps.depth());
-        // Never made here: this branch need not be the one for new files.
+        let at = components.subpath(branch.depth, components.depth());
+        // Not created here: the policy may choose another branch for new files.
         let flags = OpenFlags { create: Create::Never, ..flags };
-        return live.act(InnerFile::open(live, &at, flags)).await;
+        return branch.call(BranchFile::open(branch, &at, flags)).await;
     }
     if flags.create == Create::Never {
-        return Err(view.must_show().err().unwrap_or(Errno::ENOENT));
+        return Err(view.require_shown().err().unwrap_or(Errno::ENOENT));
     }
-    let (live, at) = place(tree, &steps, &view, policy).await?;
-    live.act(InnerFile::open(live, &at, flags)).await
+    let (branch, at) = create_target(tree, &components, &view, policy).await?;
+    branch.call(BranchFile::open(branch, &at, flags)).await
 }
 
-/// Makes a directory.
+/// Creates a directory.
 pub(crate) async fn mkdir(
     tree: &Tree,
     path: &RemotePath,
     perm: u32,
     policy: CreatePolicy,
 ) -> Result<()> {
-    let _change = tree.known.change(path);
-    let (live, at) = free_name(tree, path, policy).await?;
-    live.act(live.remote.mkdir(&at, perm)).await
+    let _change = tree.dir_cache.begin_change(path);
+    let (branch, at) = target_for_new(tree, path, policy).await?;
+    branch.call(branch.remote.mkdir(&at, perm)).await
 }
 
-/// Makes a symbolic link.
+/// Creates a symbolic link.
 pub(crate) async fn symlink(
     tree: &Tree,
     target: &[u8],
     path: &RemotePath,
     policy: CreatePolicy,
 ) -> Result<()> {
-    let (live, at) = free_name(tree, path, policy).await?;
-    live.act(live.remote.symlink(target, &at)).await
+    let (branch, at) = target_for_new(tree, path, policy).await?;
+    branch.call(branch.remote.symlink(target, &at)).await
 }
 
-/// The branch on which something new at `path` is made, and where; `EEXIST` when something is
-/// there on any.
-async fn free_name<'t>(
+/// The branch for a new entry at `path`, and its path there; `EEXIST` when any branch has the name.
+async fn target_for_new<'t>(
     tree: &'t Tree,
     path: &RemotePath,
     policy: CreatePolicy,
-) -> Result<(&'t Arc<Live>, RemotePath)> {
+) -> Result<(&'t Arc<TreeBranch>, RemotePath)> {
     if tree.is_fixed(path) {
         return Err(Errno::EEXIST);
     }
-    if let Some((live, at)) = tree.only(path) {
-        if live.mode() == Mode::Rw {
-            return Ok((live, at));
+    if let Some((branch, at)) = tree.sole_branch(path) {
+        if branch.mode() == Mode::Rw {
+            return Ok((branch, at));
         }
-        return match live.act(live.remote.lstat(&at)).await {
+        return match branch.call(branch.remote.lstat(&at)).await {
             Ok(_) => Err(Errno::EEXIST),
             Err(Errno::ENOENT) => Err(Errno::EROFS),
             Err(errno) => Err(errno),
@@ -153,45 +151,48 @@ async fn free_name<'t>(
     if view.shown().is_some() {
         return Err(Errno::EEXIST);
     }
-    place(tree, &Steps::new(path), &view, policy).await
+    create_target(tree, &Components::new(path), &view, policy).await
 }
 
-/// Chooses a branch for a new name, and makes the directories above it there if the policy is for
-/// that.
-async fn place<'t>(
+/// Chooses a branch for a new entry, and creates the parent directories there if the policy says
+/// so.
+async fn create_target<'t>(
     tree: &'t Tree,
-    steps: &Steps<'_>,
+    components: &Components<'_>,
     view: &View,
     policy: CreatePolicy,
-) -> Result<(&'t Arc<Live>, RemotePath)> {
-    let slot = choose(tree, steps, view, policy).await?;
-    let live = tree.branch(slot);
+) -> Result<(&'t Arc<TreeBranch>, RemotePath)> {
+    let slot = choose(tree, components, view, policy).await?;
+    let branch = tree.branch(slot);
     if !in_set(view.parents, slot) {
-        make_parents(tree, steps, live).await?;
+        create_parents(tree, components, branch).await?;
     }
-    Ok((live, steps.inside(live.depth, steps.depth())))
+    Ok((branch, branch.subpath(components.path())))
 }
 
 /// The slot of the branch for a new name.
 async fn choose(
     tree: &Tree,
-    steps: &Steps<'_>,
+    components: &Components<'_>,
     view: &View,
     policy: CreatePolicy,
 ) -> Result<usize> {
-    let for_new = tree.covering(steps.path()).map(|(slot, live)| (slot, live.mode()));
+    let for_new = tree.covering(components.path()).map(|(slot, branch)| (slot, branch.mode()));
     let for_new = for_new.filter(|(_, mode)| *mode == Mode::Rw).map(|(slot, _)| slot);
-    let (away, here): (Vec<usize>, Vec<usize>) =
+    let (unreachable, reachable): (Vec<usize>, Vec<usize>) =
         for_new.partition(|slot| in_set(view.left_out, *slot));
-    let fitting = if policy.keeps_paths() { view.parents } else { view.possible };
-    let eligible: Vec<usize> = here.into_iter().filter(|slot| in_set(fitting, *slot)).collect();
+    let fitting = if policy.needs_parent() { view.parents } else { view.possible };
+    let eligible: Vec<usize> =
+        reachable.into_iter().filter(|slot| in_set(fitting, *slot)).collect();
     if eligible.is_empty() {
-        // A branch that cannot be reached might have been the one.
-        return Err(if away.is_empty() { Errno::EROFS } else { Errno::EHOSTDOWN });
+        // An unreachable branch could have been the one.
+        return Err(if unreachable.is_empty() { Errno::EROFS } else { Errno::EHOSTDOWN });
     }
     match policy {
         CreatePolicy::EpFf | CreatePolicy::Ff => Ok(eligible[0]),
-        CreatePolicy::EpMfs | CreatePolicy::Mfs => most_free(tree, steps, view, &eligible).await,
+        CreatePolicy::EpMfs | CreatePolicy::Mfs => {
+            most_free(tree, components, view, &eligible).await
+        }
         CreatePolicy::Rand => {
             let draw = RandomState::new().build_hasher().finish();
             Ok(eligible[(draw % eligible.len() as u64) as usize])
@@ -199,28 +200,31 @@ async fn choose(
     }
 }
 
-/// The one of these with most space for unprivileged users, the first of equal ones. One that does
-/// not tell, or has none, cannot be chosen: `ENOSPC` if that is all.
+/// The branch with the most space for unprivileged users, the first of equal ones. One that fails
+/// to report it, or has none, is not chosen: `ENOSPC` if that is true of all.
 async fn most_free(
     tree: &Tree,
-    steps: &Steps<'_>,
+    components: &Components<'_>,
     view: &View,
     eligible: &[usize],
 ) -> Result<usize> {
-    let asked = eligible.iter().map(|slot| -> Call<'_, Result<u64>> {
-        let live = tree.branch(*slot);
+    let calls = eligible.iter().map(|slot| -> Call<'_, Result<u64>> {
+        let branch = tree.branch(*slot);
         let has_parent = in_set(view.parents, *slot);
-        let at =
-            if has_parent { steps.inside(live.depth, steps.above()) } else { RemotePath::root() };
+        let at = if has_parent {
+            components.subpath(branch.depth, components.parent_depth())
+        } else {
+            RemotePath::root()
+        };
         Box::pin(async move {
-            let figures = live.act(live.remote.statvfs(&at)).await?;
-            let free = figures.blocks_available.saturating_mul(figures.fragment_size);
-            Ok(if figures.read_only { 0 } else { free })
+            let space = branch.call(branch.remote.statvfs(&at)).await?;
+            let free = space.blocks_available.saturating_mul(space.fragment_size);
+            Ok(if space.read_only { 0 } else { free })
         })
     });
-    let asked: Fan<'_, Result<u64>> = asked.collect();
+    let calls: FanOut<'_, Result<u64>> = calls.collect();
     let mut most = (0, None);
-    for (slot, free) in eligible.iter().zip(asked.all().await) {
+    for (slot, free) in eligible.iter().zip(calls.all().await) {
         match free {
             Ok(free) if free > most.0 => most = (free, Some(*slot)),
             Err(errno @ (Errno::EHOSTDOWN | Errno::ETIMEDOUT))
@@ -234,45 +238,49 @@ async fn most_free(
     most.1.ok_or(Errno::ENOSPC)
 }
 
-/// Makes what is missing on a branch of the directories above a path, with permissions and owner
-/// of those that the tree shows.
-async fn make_parents(tree: &Tree, steps: &Steps<'_>, live: &Arc<Live>) -> Result<()> {
-    for count in live.depth + 1..=steps.above() {
-        let at = steps.inside(live.depth, count);
-        match live.act(live.remote.lstat(&at)).await {
+/// Creates the missing parent directories of a path on a branch, with the permissions and the owner
+/// that the tree shows.
+async fn create_parents(
+    tree: &Tree,
+    components: &Components<'_>,
+    branch: &Arc<TreeBranch>,
+) -> Result<()> {
+    for count in branch.depth + 1..=components.parent_depth() {
+        let at = components.subpath(branch.depth, count);
+        match branch.call(branch.remote.lstat(&at)).await {
             Ok(attr) if attr.is_dir() => continue,
             Ok(_) => return Err(Errno::ENOTDIR),
             Err(Errno::ENOENT) => {}
             Err(errno) => return Err(errno),
         }
-        let path = steps.inside(0, count);
-        let _change = tree.known.change(&path);
-        let shown = find::lstat(tree, &path).await?;
-        match live.act(live.remote.mkdir(&at, shown.perm)).await {
-            // Somebody else has made it just now, as it is to be.
+        let path = components.subpath(0, count);
+        let _change = tree.dir_cache.begin_change(&path);
+        let shown = lookup::lstat(tree, &path).await?;
+        match branch.call(branch.remote.mkdir(&at, shown.perm)).await {
+            // Created by another client at the same moment.
             Err(Errno::EEXIST) => continue,
             made => made?,
         }
-        make_alike(live, &at, &shown).await?;
+        copy_ownership(branch, &at, &shown).await?;
     }
     Ok(())
 }
 
-/// Gives a new directory the permissions and the owner of another one. Only the superuser can give
-/// it to somebody else; without that it belongs to whoever made it.
-async fn make_alike(live: &Arc<Live>, at: &RemotePath, shown: &Attr) -> Result<()> {
-    let made = live.act(live.remote.lstat(at)).await?;
+/// Gives a new directory the permissions and the owner of another one. Only the superuser can set
+/// the owner; without that right it stays the user who created it.
+async fn copy_ownership(branch: &Arc<TreeBranch>, at: &RemotePath, shown: &Attr) -> Result<()> {
+    let made = branch.call(branch.remote.lstat(at)).await?;
     if (made.uid, made.gid) != (shown.uid, shown.gid) {
         let owner =
             AttrChange { uid: Some(shown.uid), gid: Some(shown.gid), ..AttrChange::default() };
-        match live.act(live.remote.setattr(at, owner)).await {
+        match branch.call(branch.remote.setattr(at, owner)).await {
             Ok(()) | Err(Errno::EPERM | Errno::EACCES) => {}
             Err(errno) => return Err(errno),
         }
     }
     if made.perm != shown.perm {
         let perm = AttrChange { perm: Some(shown.perm), ..AttrChange::default() };
-        live.act(live.remote.setattr(at, perm)).await?;
+        branch.call(branch.remote.setattr(at, perm)).await?;
     }
     Ok(())
 }

@@ -1,31 +1,31 @@
-//! Open files and directories of the tree, by numbers of its own.
+//! Open files and directories of the tree, under handles of its own.
 //!
-//! A handle keeps its branch, also when that is taken out of the tree: what is open goes on until
-//! it is closed. The tables are as large as the branches allow, which bound their handles.
+//! A handle holds its branch, also when the branch is taken out of the tree: an open file works
+//! until it is closed. The tables are bounded by the branches, which bound their handles.
 
 use std::sync::Arc;
 
 use base::{Attr, Dh, Fh, Lent, OpenFlags, Opened, RemotePath, Result};
 
-use crate::branch::Live;
+use crate::branch::TreeBranch;
 
 /// An open file of a branch; closed there when this is dropped.
-pub(crate) struct InnerFile {
-    pub(crate) live: Arc<Live>,
+pub(crate) struct BranchFile {
+    pub(crate) branch: Arc<TreeBranch>,
     pub(crate) lent: Lent,
-    /// It was opened for writing, and may be changed whatever its branch is by now.
+    /// Opened for writing: it may be changed, also if its branch is read-only by now.
     writes: bool,
 }
 
-impl InnerFile {
+impl BranchFile {
     pub(crate) async fn open(
-        live: &Arc<Live>,
+        branch: &Arc<TreeBranch>,
         at: &RemotePath,
         flags: OpenFlags,
-    ) -> Result<(InnerFile, Attr)> {
-        let Opened { fh, attr } = live.remote.open(at, flags).await?;
-        let lent = Lent::new(live.remote.clone(), fh);
-        Ok((InnerFile { live: live.clone(), lent, writes: flags.access.writes() }, attr))
+    ) -> Result<(BranchFile, Attr)> {
+        let Opened { fh, attr } = branch.remote.open(at, flags).await?;
+        let lent = Lent::new(branch.remote.clone(), fh);
+        Ok((BranchFile { branch: branch.clone(), lent, writes: flags.access.writes() }, attr))
     }
 
     pub(crate) fn fh(&self) -> Fh {
@@ -34,25 +34,25 @@ impl InnerFile {
 
     /// `EROFS` unless it may be changed.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.writes { Ok(()) } else { self.live.check_writable() }
+        if self.writes { Ok(()) } else { self.branch.check_writable() }
     }
 }
 
 /// An open directory of a branch; closed there when this is dropped.
-pub(crate) struct InnerDir {
-    pub(crate) live: Arc<Live>,
+pub(crate) struct BranchDir {
+    pub(crate) branch: Arc<TreeBranch>,
     pub(crate) dh: Dh,
 }
 
-impl InnerDir {
-    pub(crate) async fn open(live: &Arc<Live>, at: &RemotePath) -> Result<InnerDir> {
-        let dh = live.remote.opendir(at).await?;
-        Ok(InnerDir { live: live.clone(), dh })
+impl BranchDir {
+    pub(crate) async fn open(branch: &Arc<TreeBranch>, at: &RemotePath) -> Result<BranchDir> {
+        let dh = branch.remote.opendir(at).await?;
+        Ok(BranchDir { branch: branch.clone(), dh })
     }
 }
 
-impl Drop for InnerDir {
+impl Drop for BranchDir {
     fn drop(&mut self) {
-        self.live.remote.closedir(self.dh);
+        self.branch.remote.closedir(self.dh);
     }
 }

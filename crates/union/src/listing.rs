@@ -1,12 +1,12 @@
-//! Listing directories: those of several branches as one.
+//! Listing directories, those of several branches merged into one.
 //!
-//! All branches are read at the same time, and told in the order of search: a name that a branch
-//! told is not told again when a later one has it too. Directories are told at the end, when it is
-//! known which branches have them, since the time of last change that a merged directory shows is
-//! the latest of all. What is read ahead of its turn is bounded; the names that were told are not
-//! forgotten before the end, and their number is bounded.
+//! All branches are read at the same time, and returned in the order of search: a name of an
+//! earlier branch hides the name on later ones. Directories are returned at the end, when it is
+//! known which branches have them, since a merged directory shows the latest mtime of all.
+//! Read-ahead is bounded. The names returned are remembered until the end, and their number is
+//! bounded.
 //!
-//! A call that is dropped loses nothing: the requests go on with the next call of the same handle.
+//! Dropping a call loses nothing: its requests continue with the next call on the same handle.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::poll_fn;
@@ -16,91 +16,100 @@ use std::task::{Context, Poll};
 use base::{Attr, DirEntry, Errno, Name, RemotePath, Result};
 use tokio::sync::Mutex;
 
-use crate::branch::{Live, Reached};
-use crate::fan::Call;
-use crate::handles::InnerDir;
-use crate::known::Slots;
-use crate::query::{End, Query, Trust};
+use crate::branch::{CallResult, TreeBranch};
+use crate::dir_cache::SlotSet;
+use crate::fan_out::Call;
+use crate::handles::BranchDir;
+use crate::query::{Outcome, Query, Trust};
 use crate::tree::Tree;
 
-/// Batches of a branch that wait for their turn: with OpenSSH's 100 names a batch as many as one
-/// round trip of some milliseconds brings.
-const MAX_AHEAD: usize = 16;
+/// Batches of a branch that wait to be returned: at OpenSSH's 100 names a batch, about as many as
+/// arrive in one round trip of some milliseconds.
+const READ_AHEAD_BATCHES: usize = 16;
 
-/// Names of a merged directory, at most: some 400 MB, which a server that never ends its listing
-/// may cost us. Beyond them `ENOMEM`.
+/// Bound on the names of a merged directory: some 400 MB, the cost of a server that never ends its
+/// listing. Beyond it `ENOMEM`.
 const MAX_NAMES: usize = 4_000_000;
 
 /// Directories in one batch.
 const BATCH: usize = 1_000;
 
-/// Directories of which a listing tells [`crate::known`] at once: the table should not be swept by
-/// one huge directory.
-const MAX_LEARNT: usize = 4_096;
+/// Directories of one listing that are recorded in [`crate::dir_cache`], so that one huge directory
+/// does not evict the whole table.
+const MAX_RECORDED: usize = 4_096;
 
 /// An open directory of the tree.
 pub(crate) enum Listing {
-    /// No other branch can have it.
-    Alone(InnerDir),
-    /// One branch has it, and no place is in it.
-    One(One),
-    /// Several have it, or the tree itself has names in it.
+    /// No other branch can have it: the listing is passed through.
+    Unmerged(BranchDir),
+    /// One branch has it, and no place is below it.
+    Single(Single),
+    /// Several branches have it, or it contains places.
     Merged(Box<Mutex<Merged>>),
 }
 
-/// What opening a directory of a branch found; `None` for something that is no directory.
-type Found = Option<InnerDir>;
+/// The result of opening a directory of a branch; `None` if the entry is not a directory.
+type Found = Option<BranchDir>;
 
-/// Asks a branch for the directory. A server follows a link there, so what was not seen to be a
-/// directory is looked at as well.
-fn opendir_leaf(live: &Arc<Live>, at: RemotePath, directory: bool) -> Call<'static, Result<Found>> {
-    let live = live.clone();
+/// Opens the directory on a branch. A server follows a link there, so the type is queried too,
+/// unless the path is known to be a directory.
+fn opendir_leaf(
+    branch: &Arc<TreeBranch>,
+    at: RemotePath,
+    directory: bool,
+) -> Call<'static, Result<Found>> {
+    let branch = branch.clone();
     Box::pin(async move {
         if directory {
-            return InnerDir::open(&live, &at).await.map(Some);
+            return BranchDir::open(&branch, &at).await.map(Some);
         }
-        let (attr, dir) = tokio::join!(live.remote.lstat(&at), InnerDir::open(&live, &at));
+        let (attr, dir) = tokio::join!(branch.remote.lstat(&at), BranchDir::open(&branch, &at));
         if attr?.is_dir() { dir.map(Some) } else { Ok(None) }
     })
 }
 
-/// Opens the directory that the tree shows at `path`.
+/// Opens the directory shown at `path`.
 pub(crate) async fn opendir(tree: &Arc<Tree>, path: &RemotePath) -> Result<Listing> {
-    if let Some((live, at)) = tree.only(path) {
-        return Ok(Listing::Alone(live.act(InnerDir::open(live, &at)).await?));
+    if let Some((branch, at)) = tree.sole_branch(path) {
+        return Ok(Listing::Unmerged(branch.call(BranchDir::open(branch, &at)).await?));
     }
-    let query = Query::new(tree, path, Trust::Known);
-    let mut fan = query.ask(&opendir_leaf);
-    let mut verdict = query.verdict();
-    let (mut sources, mut told, mut left_out) = (Vec::new(), Vec::new(), 0);
-    for index in 0..fan.len() {
-        let mut answer = fan.take(index).await;
+    let query = Query::new(tree, path, Trust::Cached);
+    let mut calls = query.send(&opendir_leaf);
+    let mut resolver = query.resolver();
+    let (mut sources, mut answers, mut left_out) = (Vec::new(), Vec::new(), 0);
+    for index in 0..calls.len() {
+        let mut answer = calls.take(index).await;
         if query.fixed {
             answer = answer.hide_unless(Option::is_some);
         }
-        left_out += usize::from(matches!(answer.end, End::LeftOut));
-        told.push(answer.outline(Option::is_some));
-        match verdict.weigh(answer) {
+        left_out += usize::from(matches!(answer.outcome, Outcome::LeftOut));
+        answers.push(answer.map(Option::is_some));
+        match resolver.add(answer) {
             None => {}
-            Some(Ok(Some(dir))) => sources.push(Source::new(query.branch(index).0, dir)),
+            Some(Ok(Some(dir))) => sources.push(BranchListing::new(query.branch(index).0, dir)),
             // Hidden by a directory.
             Some(Ok(None)) if !sources.is_empty() => {}
             Some(Ok(None)) => return Err(Errno::ENOTDIR),
             Some(Err(errno)) => return Err(errno),
         }
     }
-    query.learn(&told, |is_directory| Some(*is_directory));
+    query.record(&answers, |is_directory| Some(*is_directory));
     let fixed_names = tree.fixed_names(path);
     if sources.is_empty() && fixed_names.is_empty() {
-        // A place that nobody is there to fill is not empty.
-        return Err(if query.fixed && left_out > 0 { Errno::EHOSTDOWN } else { verdict.nobody() });
+        // A place whose branches are all unreachable is not empty.
+        return Err(if query.fixed && left_out > 0 {
+            Errno::EHOSTDOWN
+        } else {
+            resolver.not_found()
+        });
     }
-    let teach = Teach { tree: tree.clone(), path: path.clone(), changes: query.changes() };
+    let cache_update =
+        CacheUpdate { tree: tree.clone(), path: path.clone(), generation: query.generation() };
     if fixed_names.is_empty() && sources.len() == 1 {
-        let Source { slot, dir, .. } = sources.remove(0);
-        return Ok(Listing::One(One { slot, dir, teach }));
+        let BranchListing { slot, dir, .. } = sources.remove(0);
+        return Ok(Listing::Single(Single { slot, dir, cache_update }));
     }
-    let merged = Merged::new(teach, sources, fixed_names);
+    let merged = Merged::new(cache_update, sources, fixed_names);
     Ok(Listing::Merged(Box::new(Mutex::new(merged))))
 }
 
@@ -108,8 +117,8 @@ impl Listing {
     /// The next entries; `None` at the end.
     pub(crate) async fn next(&self) -> Result<Option<Vec<DirEntry>>> {
         match self {
-            Listing::Alone(dir) => dir.live.act(dir.live.remote.readdir(dir.dh)).await,
-            Listing::One(one) => one.next().await,
+            Listing::Unmerged(dir) => dir.branch.call(dir.branch.remote.readdir(dir.dh)).await,
+            Listing::Single(one) => one.next().await,
             Listing::Merged(merged) => merged.lock().await.next().await,
         }
     }
@@ -117,112 +126,122 @@ impl Listing {
 
 type Batch = Vec<DirEntry>;
 
-/// What a listing tells [`crate::known`] of.
-struct Teach {
+/// The generation and the path under which a listing is recorded in [`crate::dir_cache`].
+struct CacheUpdate {
     tree: Arc<Tree>,
     path: RemotePath,
-    changes: u64,
+    generation: u64,
 }
 
-impl Teach {
-    /// Which of the branches that were `asked` have a directory of each name.
-    fn directories<'n>(&self, asked: Slots, names: impl Iterator<Item = (&'n Name, Slots)>) {
-        let names = names.take(MAX_LEARNT);
-        self.tree.known.learn_listed(self.changes, &self.path, asked, names);
+impl CacheUpdate {
+    /// Records which of the `queried` branches have a directory of each name.
+    fn record<'n>(&self, queried: SlotSet, names: impl Iterator<Item = (&'n Name, SlotSet)>) {
+        let names = names.take(MAX_RECORDED);
+        self.tree.dir_cache.record_listing(self.generation, &self.path, queried, names);
     }
 }
 
-/// The directory of one branch among several.
-pub(crate) struct One {
+/// A directory that one branch has, of several that were queried.
+pub(crate) struct Single {
     slot: usize,
-    dir: Arc<InnerDir>,
-    teach: Teach,
+    dir: Arc<BranchDir>,
+    cache_update: CacheUpdate,
 }
 
-impl One {
+impl Single {
     async fn next(&self) -> Result<Option<Batch>> {
-        let live = &self.dir.live;
-        let batch = live.act(live.remote.readdir(self.dir.dh)).await?;
+        let branch = &self.dir.branch;
+        let batch = branch.call(branch.remote.readdir(self.dir.dh)).await?;
         let is_dir = |entry: &&DirEntry| entry.attr.is_some_and(|attr| attr.is_dir());
         let directories = batch.iter().flatten().filter(is_dir);
-        let here = 1 << self.slot;
-        self.teach.directories(here, directories.map(|entry| (&entry.name, here)));
+        let bit = 1 << self.slot;
+        self.cache_update.record(bit, directories.map(|entry| (&entry.name, bit)));
         Ok(batch)
     }
 }
 
-/// The directory of one branch.
-struct Source {
+/// The listing of one branch.
+struct BranchListing {
     slot: usize,
-    dir: Arc<InnerDir>,
-    ahead: VecDeque<Batch>,
-    next: Option<Call<'static, Reached<Option<Batch>>>>,
+    dir: Arc<BranchDir>,
+    read_ahead: VecDeque<Batch>,
+    in_flight: Option<Call<'static, CallResult<Option<Batch>>>>,
     ended: bool,
 }
 
-impl Source {
-    fn new(slot: usize, dir: InnerDir) -> Source {
-        Source { slot, dir: Arc::new(dir), ahead: VecDeque::new(), next: None, ended: false }
+impl BranchListing {
+    fn new(slot: usize, dir: BranchDir) -> BranchListing {
+        BranchListing {
+            slot,
+            dir: Arc::new(dir),
+            read_ahead: VecDeque::new(),
+            in_flight: None,
+            ended: false,
+        }
     }
 
-    /// Reads ahead as far as it may.
+    /// Reads ahead up to the bound.
     fn poll(&mut self, context: &mut Context<'_>) -> Result<()> {
-        while !self.ended && self.ahead.len() < MAX_AHEAD {
-            let next = self.next.get_or_insert_with(|| {
+        while !self.ended && self.read_ahead.len() < READ_AHEAD_BATCHES {
+            let next = self.in_flight.get_or_insert_with(|| {
                 let dir = self.dir.clone();
-                Box::pin(async move { dir.live.reach(dir.live.remote.readdir(dir.dh)).await })
+                Box::pin(async move { dir.branch.attempt(dir.branch.remote.readdir(dir.dh)).await })
             });
             let Poll::Ready(batch) = next.as_mut().poll(context) else { return Ok(()) };
-            self.next = None;
+            self.in_flight = None;
             match batch {
-                Reached::Answered(Ok(Some(batch))) => self.ahead.push_back(batch),
-                Reached::Answered(Ok(None)) | Reached::LeftOut => self.ended = true,
-                Reached::Answered(Err(errno)) => return Err(errno),
+                CallResult::Answered(Ok(Some(batch))) => self.read_ahead.push_back(batch),
+                CallResult::Answered(Ok(None)) | CallResult::LeftOut => self.ended = true,
+                CallResult::Answered(Err(errno)) => return Err(errno),
             }
         }
         Ok(())
     }
 }
 
-/// A directory that waits to be told until all branches were heard.
-struct Waiting {
+/// A directory that is returned after the listings of all branches have ended.
+struct PendingDir {
     name: Name,
-    /// `None` when a branch did not tell.
+    /// `None` when a branch did not report the attributes.
     attr: Option<Attr>,
-    branches: Slots,
+    branches: SlotSet,
 }
 
-/// The directories of several branches on their way to be one.
+/// A merged listing in progress.
 pub(crate) struct Merged {
-    teach: Teach,
+    cache_update: CacheUpdate,
     /// In the order of search.
-    sources: Vec<Source>,
-    /// The one that is told now.
+    sources: Vec<BranchListing>,
+    /// The index of the branch that is returned at present.
     current: usize,
-    /// All names that were told, or wait.
-    told: HashSet<Name>,
-    directories: Vec<Waiting>,
-    /// Where a name is in `directories`.
-    places: HashMap<Name, usize>,
-    /// What is to be told next.
+    /// All names that were returned or are pending.
+    names: HashSet<Name>,
+    directories: Vec<PendingDir>,
+    /// The index of a name in `directories`.
+    dir_index: HashMap<Name, usize>,
+    /// The entries to return next.
     ready: VecDeque<DirEntry>,
     failed: Option<Errno>,
-    over: bool,
+    complete: bool,
 }
 
 impl Merged {
-    fn new(teach: Teach, sources: Vec<Source>, fixed_names: Vec<Name>) -> Merged {
+    fn new(
+        cache_update: CacheUpdate,
+        sources: Vec<BranchListing>,
+        fixed_names: Vec<Name>,
+    ) -> Merged {
         let fixed = fixed_names.iter().cloned().map(|name| DirEntry { name, attr: None });
         Merged {
-            teach,
+            cache_update,
             sources,
             current: 0,
             ready: fixed.collect(),
-            told: fixed_names.into_iter().collect(),
+            names: fixed_names.into_iter().collect(),
             directories: Vec::new(),
-            places: HashMap::new(),
+            dir_index: HashMap::new(),
             failed: None,
-            over: false,
+            complete: false,
         }
     }
 
@@ -234,14 +253,14 @@ impl Merged {
             if !self.ready.is_empty() {
                 return Ok(Some(std::mem::take(&mut self.ready).into()));
             }
-            if self.over {
+            if self.complete {
                 return Ok(self.next_directories());
             }
             poll_fn(|context| self.poll(context)).await;
         }
     }
 
-    /// Reads from all, and tells what can be told of them.
+    /// Reads from all branches, and adds the batches that can be returned.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         for source in &mut self.sources[self.current..] {
             if let Err(errno) = source.poll(context) {
@@ -250,12 +269,13 @@ impl Merged {
             }
         }
         while let Some(source) = self.sources.get_mut(self.current) {
-            if let Some(batch) = source.ahead.pop_front() {
+            if let Some(batch) = source.read_ahead.pop_front() {
                 let slot = source.slot;
-                if let Err(errno) = self.tell(slot, batch) {
+                if let Err(errno) = self.add_batch(slot, batch) {
                     self.failed = Some(errno);
                 }
-                // At once: there may be room to read ahead now, for which nobody would wake us.
+                // Wakes the task at once: the freed space may allow more read-ahead, of which no
+                // other waker knows.
                 context.waker().wake_by_ref();
                 return if self.ready.is_empty() { Poll::Pending } else { Poll::Ready(()) };
             }
@@ -264,35 +284,35 @@ impl Merged {
             }
             self.current += 1;
         }
-        self.over = true;
-        self.learn();
+        self.complete = true;
+        self.record();
         Poll::Ready(())
     }
 
-    /// Puts what is new of a batch where it belongs.
-    fn tell(&mut self, slot: usize, batch: Batch) -> Result<()> {
+    /// Adds the entries of a batch that are not hidden.
+    fn add_batch(&mut self, slot: usize, batch: Batch) -> Result<()> {
         let is_last = self.current + 1 == self.sources.len();
         for entry in batch {
             let is_directory = entry.attr.is_some_and(|attr| attr.is_dir());
-            if self.told.contains(&entry.name) {
+            if self.names.contains(&entry.name) {
                 self.merge(slot, &entry);
                 continue;
             }
             if is_directory {
-                self.places.insert(entry.name.clone(), self.directories.len());
+                self.dir_index.insert(entry.name.clone(), self.directories.len());
                 let (name, attr) = (entry.name.clone(), entry.attr);
-                self.directories.push(Waiting { name, attr, branches: 1 << slot });
+                self.directories.push(PendingDir { name, attr, branches: 1 << slot });
             }
-            // Nobody comes after the last one who could have the name too.
+            // After the last branch no other one can have the name.
             if !is_last || is_directory {
-                if self.told.len() >= MAX_NAMES {
+                if self.names.len() >= MAX_NAMES {
                     tracing::warn!(
                         "{}: more than {MAX_NAMES} names cannot be merged",
-                        self.teach.path
+                        self.cache_update.path
                     );
                     return Err(Errno::ENOMEM);
                 }
-                self.told.insert(entry.name.clone());
+                self.names.insert(entry.name.clone());
             }
             if !is_directory {
                 self.ready.push_back(entry);
@@ -301,41 +321,41 @@ impl Merged {
         Ok(())
     }
 
-    /// Another branch has a name as well.
+    /// Merges an entry whose name an earlier branch has.
     fn merge(&mut self, slot: usize, entry: &DirEntry) {
-        let Some(place) = self.places.get(&entry.name) else { return };
-        let waiting = &mut self.directories[*place];
+        let Some(index) = self.dir_index.get(&entry.name) else { return };
+        let pending = &mut self.directories[*index];
         match entry.attr {
             Some(other) if other.is_dir() => {
-                waiting.branches |= 1 << slot;
-                if let Some(attr) = &mut waiting.attr {
+                pending.branches |= 1 << slot;
+                if let Some(attr) = &mut pending.attr {
                     attr.mtime = attr.mtime.max(other.mtime);
                 }
             }
             // Hidden.
             Some(_) => {}
-            None => waiting.attr = None,
+            None => pending.attr = None,
         }
     }
 
-    fn learn(&mut self) {
-        let asked = self.sources.iter().fold(0, |asked, source| asked | 1 << source.slot);
-        // What a branch has not told the kind of may be a directory.
-        let sure = self.directories.iter().filter(|waiting| waiting.attr.is_some());
-        self.teach.directories(asked, sure.map(|waiting| (&waiting.name, waiting.branches)));
-        (self.told, self.places) = (HashSet::new(), HashMap::new());
-        // Told from the end on.
+    fn record(&mut self) {
+        let queried = self.sources.iter().fold(0, |queried, source| queried | 1 << source.slot);
+        // An entry without attributes may be a directory.
+        let certain = self.directories.iter().filter(|pending| pending.attr.is_some());
+        self.cache_update.record(queried, certain.map(|pending| (&pending.name, pending.branches)));
+        (self.names, self.dir_index) = (HashSet::new(), HashMap::new());
+        // Returned from the end on.
         self.directories.reverse();
     }
 
     fn next_directories(&mut self) -> Option<Batch> {
         let left = self.directories.len().saturating_sub(BATCH);
-        let batch: Batch = self.directories.drain(left..).rev().map(Waiting::entry).collect();
+        let batch: Batch = self.directories.drain(left..).rev().map(PendingDir::entry).collect();
         (!batch.is_empty()).then_some(batch)
     }
 }
 
-impl Waiting {
+impl PendingDir {
     fn entry(self) -> DirEntry {
         DirEntry { name: self.name, attr: self.attr }
     }

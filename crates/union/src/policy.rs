@@ -1,25 +1,25 @@
-//! On which branch something new is made, and on how many something is changed.
+//! The branch for new entries, and the branches that a change applies to.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::branch::words;
 
-/// The branch on which files, directories and symbolic links are made. Only branches that are
-/// [`Rw`](crate::Mode::Rw) are chosen; whether the one that is chosen has room is its own answer,
-/// and no other is tried after it.
+/// The branch on which files, directories and symbolic links are created. Only
+/// [`Rw`](crate::Mode::Rw) branches are chosen. If the chosen one has no space, the operation
+/// fails; no other one is tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CreatePolicy {
     /// The first that has the parent directory.
     #[default]
     EpFf,
-    /// The first; directories above are made there as needed.
+    /// The first; parent directories are created there as needed.
     Ff,
-    /// Of those that have the parent directory the one with most free space.
+    /// Of the branches with the parent directory the one with most free space.
     EpMfs,
-    /// The one with most free space; directories above are made there as needed.
+    /// The one with most free space; parent directories are created there as needed.
     Mfs,
-    /// Any; directories above are made there as needed.
+    /// A random one; parent directories are created there as needed.
     Rand,
 }
 
@@ -33,30 +33,30 @@ words! {
 }
 
 impl CreatePolicy {
-    /// Whether only branches that have the parent directory are chosen.
-    pub(crate) fn keeps_paths(self) -> bool {
+    /// Whether only branches with the parent directory are chosen.
+    pub(crate) fn needs_parent(self) -> bool {
         matches!(self, CreatePolicy::EpFf | CreatePolicy::EpMfs)
     }
 }
 
-/// What is changed, renamed or removed when several branches have the name.
+/// Which copies are changed, renamed or removed when several branches have the name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ActionPolicy {
-    /// What is shown. `EBUSY` where that would make another branch's file appear in its place.
+    /// The shown one. `EBUSY` where another branch's file would appear in its place.
     #[default]
     First,
-    /// What is shown and everything that it hides, or nothing.
+    /// The shown one and all that it hides, or none.
     All,
 }
 
 words! { ActionPolicy: "first" => First, "all" => All }
 
-/// Both policies of a tree.
+/// The policies of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Policies {
-    /// Where something new is made.
+    /// Where new entries are created.
     pub create: CreatePolicy,
-    /// What is changed and removed.
+    /// Which copies are changed and removed.
     pub action: ActionPolicy,
 }
 

@@ -1,174 +1,181 @@
-//! Asking all branches for one path, and whose answer counts.
+//! Querying all branches for one path, and resolving their answers.
 //!
-//! **What a tree shows.** A directory of the tree is made of the directories that its branches have
-//! there. A name in it is that of the first of these branches, in the order of search, which has
-//! the name. If what that one has is a directory, those of the others which have a directory there
-//! are merged with it; anything else that they have is hidden. If it is no directory, it hides
-//! whatever the others have, and with it all that they have below.
+//! **What a tree shows.** A directory of the tree consists of the directories of its branches. A
+//! name in it is that of the first of these branches, in the order of search, that has the name. If
+//! that entry is a directory, the directories of the same name on the other branches are merged
+//! with it, and other entries of that name are hidden. If it is not a directory, it hides the
+//! entries of all others, with everything below them.
 //!
-//! So a branch takes part in a path only if each directory on the way is one in that branch too,
-//! and is not hidden. Servers follow symbolic links in the middle of a path, which would make a
-//! hidden link a way to show what is somewhere else; that is why the directories on the way are
-//! asked for, unless they are [known](crate::known). All of that goes out at once: a look-up is one
-//! round trip, however many branches there are and however deep the path is.
+//! So a branch takes part in a path only if each parent directory is a directory on that branch
+//! too, and is not hidden. Servers follow symbolic links in the middle of a path, so a hidden link
+//! could lead elsewhere; this is why the parent directories are queried, unless they are in the
+//! [cache](crate::dir_cache). All requests are sent at once: a look-up is one round trip, for any
+//! number of branches and any depth of the path.
 
 use std::sync::Arc;
 
 use base::{Attr, Errno, RemotePath, Result};
 
-use crate::branch::{Live, Reached};
-use crate::fan::{Call, Fan};
-use crate::known::{Heard, Route};
-use crate::steps::Steps;
+use crate::branch::{CallResult, TreeBranch};
+use crate::components::Components;
+use crate::dir_cache::{Report, Route};
+use crate::fan_out::{Call, FanOut};
 use crate::tree::Tree;
 
-/// The question to a branch for the path itself: of the path inside it, which was seen to be a
-/// directory or not.
+/// The request to a branch for the path itself: takes the path inside the branch, and whether it is
+/// known to be a directory.
 pub(crate) trait Leaf<T>:
-    Fn(&Arc<Live>, RemotePath, bool) -> Call<'static, Result<T>> + Sync
+    Fn(&Arc<TreeBranch>, RemotePath, bool) -> Call<'static, Result<T>> + Sync
 {
 }
 
-impl<T, F: Fn(&Arc<Live>, RemotePath, bool) -> Call<'static, Result<T>> + Sync> Leaf<T> for F {}
+impl<T, F: Fn(&Arc<TreeBranch>, RemotePath, bool) -> Call<'static, Result<T>> + Sync> Leaf<T>
+    for F
+{
+}
 
-/// Asks for the attributes.
-pub(crate) fn lstat_leaf(live: &Arc<Live>, at: RemotePath, _: bool) -> Call<'static, Result<Attr>> {
-    let remote = live.remote.clone();
+/// Requests the attributes.
+pub(crate) fn lstat_leaf(
+    branch: &Arc<TreeBranch>,
+    at: RemotePath,
+    _: bool,
+) -> Call<'static, Result<Attr>> {
+    let remote = branch.remote.clone();
     Box::pin(async move { remote.lstat(&at).await })
 }
 
-/// How much of what is known may stand for asking.
+/// How much of the directory cache may replace requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// All of it.
-    Known,
-    /// Not for the directory that the path is in.
-    NotParent,
+    /// All entries.
+    Cached,
+    /// All but the entry of the parent directory.
+    ExceptParent,
 }
 
-/// What one branch answered.
+/// The answer of one branch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer<T> {
-    /// So many names from the beginning of the path, at most all but the last, lead through
-    /// directories.
+    /// The number of leading names that are directories, at most all but the last.
     pub(crate) dirs: usize,
-    pub(crate) end: End<T>,
+    pub(crate) outcome: Outcome<T>,
 }
 
-/// How the path ends in a branch.
+/// What a branch has at the end of the path.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum End<T> {
-    /// What was asked for is there.
+pub(crate) enum Outcome<T> {
+    /// The entry exists.
     Found(T),
-    /// The name after the directories is not there.
+    /// The name after the directories is absent.
     Absent,
-    /// The name after the directories is no directory, though more names follow.
+    /// The name after the directories is not a directory, though more names follow.
     NoDirectory,
-    /// The branch refused, or failed.
+    /// The branch returned an error.
     Failed(Errno),
-    /// The branch is not part of the tree now.
+    /// The branch is left out at present.
     LeftOut,
 }
 
 impl<T> Answer<T> {
     fn failed(errno: Errno) -> Answer<T> {
-        Answer { dirs: 0, end: End::Failed(errno) }
+        Answer { dirs: 0, outcome: Outcome::Failed(errno) }
     }
 
-    /// The same, of what was found only what `outline` says.
-    pub(crate) fn outline<O>(&self, outline: impl FnOnce(&T) -> O) -> Answer<O> {
-        let end = match &self.end {
-            End::Found(found) => End::Found(outline(found)),
-            End::Absent => End::Absent,
-            End::NoDirectory => End::NoDirectory,
-            End::Failed(errno) => End::Failed(*errno),
-            End::LeftOut => End::LeftOut,
+    /// The answer with the found value replaced by `map` of it.
+    pub(crate) fn map<O>(&self, map: impl FnOnce(&T) -> O) -> Answer<O> {
+        let outcome = match &self.outcome {
+            Outcome::Found(found) => Outcome::Found(map(found)),
+            Outcome::Absent => Outcome::Absent,
+            Outcome::NoDirectory => Outcome::NoDirectory,
+            Outcome::Failed(errno) => Outcome::Failed(*errno),
+            Outcome::LeftOut => Outcome::LeftOut,
         };
-        Answer { dirs: self.dirs, end }
+        Answer { dirs: self.dirs, outcome }
     }
 
-    /// For a fixed path: what is no directory is hidden.
+    /// At a fixed path, an entry that is not a directory is hidden.
     pub(crate) fn hide_unless(mut self, is_directory: impl FnOnce(&T) -> bool) -> Answer<T> {
-        if let End::Found(found) = &self.end
+        if let Outcome::Found(found) = &self.outcome
             && !is_directory(found)
         {
-            self.end = End::Absent;
+            self.outcome = Outcome::Absent;
         }
         self
     }
 }
 
-/// One path, to be asked for.
+/// A request for one path to all branches that it leads to.
 pub(crate) struct Query<'t> {
     pub(crate) tree: &'t Tree,
-    pub(crate) steps: Steps<'t>,
+    pub(crate) components: Components<'t>,
     pub(crate) fixed: bool,
-    /// Names from the beginning, at most all but the last, that lead through fixed directories.
+    /// The number of leading names, at most all but the last, that are fixed directories.
     fixed_above: usize,
-    asked: Vec<Asked<'t>>,
-    changes: u64,
+    targets: Vec<Target<'t>>,
+    generation: u64,
 }
 
-/// A branch to ask, and how.
-struct Asked<'t> {
+/// A branch and its route.
+struct Target<'t> {
     slot: usize,
-    live: &'t Arc<Live>,
+    branch: &'t Arc<TreeBranch>,
     route: Route,
 }
 
 impl<'t> Query<'t> {
     pub(crate) fn new(tree: &'t Tree, path: &'t RemotePath, trust: Trust) -> Query<'t> {
-        let steps = Steps::new(path);
+        let components = Components::new(path);
         let most = match trust {
-            Trust::Known => steps.above(),
-            Trust::NotParent => steps.above().saturating_sub(1),
+            Trust::Cached => components.parent_depth(),
+            Trust::ExceptParent => components.parent_depth().saturating_sub(1),
         };
         let covering: Vec<_> = tree.covering(path).collect();
-        let places = covering.iter().map(|(slot, live)| (*slot, live.depth));
-        let (changes, routes) = tree.known.routes(&steps, places, most);
-        let asked = covering.into_iter().zip(routes);
-        let asked = asked.map(|((slot, live), route)| Asked { slot, live, route }).collect();
-        let fixed_above = tree.fixed(path).min(steps.above());
-        Query { tree, fixed: tree.is_fixed(path), steps, fixed_above, asked, changes }
+        let places = covering.iter().map(|(slot, branch)| (*slot, branch.depth));
+        let (generation, routes) = tree.dir_cache.routes(&components, places, most);
+        let targets = covering.into_iter().zip(routes);
+        let targets =
+            targets.map(|((slot, branch), route)| Target { slot, branch, route }).collect();
+        let fixed_above = tree.fixed_depth(path).min(components.parent_depth());
+        Query { tree, fixed: tree.is_fixed(path), components, fixed_above, targets, generation }
     }
 
-    /// How many branches are asked.
+    /// The number of branches queried.
     pub(crate) fn len(&self) -> usize {
-        self.asked.len()
+        self.targets.len()
     }
 
     /// The branch of the `index`th answer.
-    pub(crate) fn branch(&self, index: usize) -> (usize, &'t Arc<Live>) {
-        let Asked { slot, live, .. } = &self.asked[index];
-        (*slot, live)
+    pub(crate) fn branch(&self, index: usize) -> (usize, &'t Arc<TreeBranch>) {
+        let Target { slot, branch, .. } = &self.targets[index];
+        (*slot, branch)
     }
 
-    /// When it was asked, for [`Known::learn`](crate::known::Known::learn).
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes
+    /// The generation of the directory cache at the time of the request.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
     }
 
-    /// Asks all branches.
-    pub(crate) fn ask<'q, T, L>(&'q self, leaf: &'q L) -> Fan<'q, Answer<T>>
+    /// Queries all branches.
+    pub(crate) fn send<'q, T, L>(&'q self, leaf: &'q L) -> FanOut<'q, Answer<T>>
     where
         T: Send + 'static,
         L: Leaf<T>,
     {
-        let call = |asked: &'q Asked<'t>| -> Call<'q, Answer<T>> {
+        let call = |target: &'q Target<'t>| -> Call<'q, Answer<T>> {
             Box::pin(async move {
-                match asked.live.reach(self.walk(asked.live, asked.route, leaf)).await {
-                    Reached::Answered(Ok(answer)) => answer,
-                    Reached::Answered(Err(errno)) => Answer::failed(errno),
-                    Reached::LeftOut => Answer { dirs: 0, end: End::LeftOut },
+                match target.branch.attempt(self.walk(target.branch, target.route, leaf)).await {
+                    CallResult::Answered(Ok(answer)) => answer,
+                    CallResult::Answered(Err(errno)) => Answer::failed(errno),
+                    CallResult::LeftOut => Answer { dirs: 0, outcome: Outcome::LeftOut },
                 }
             })
         };
-        self.asked.iter().map(call).collect()
+        self.targets.iter().map(call).collect()
     }
 
     async fn walk<'q, T, L>(
         &'q self,
-        live: &'q Arc<Live>,
+        branch: &'q Arc<TreeBranch>,
         route: Route,
         leaf: &'q L,
     ) -> Result<Answer<T>>
@@ -177,33 +184,38 @@ impl<'t> Query<'t> {
         L: Leaf<T>,
     {
         let Route { mut trusted, missing, mut directory } = route;
-        let from_place = live.depth.min(self.steps.above());
+        let from_place = branch.depth.min(self.components.parent_depth());
         if missing {
-            let at = self.steps.inside(live.depth, trusted + 1);
-            match live.remote.lstat(&at).await {
+            let at = self.components.subpath(branch.depth, trusted + 1);
+            match branch.remote.lstat(&at).await {
                 Ok(attr) if attr.is_dir() => trusted += 1,
-                Ok(_) => return Ok(Answer { dirs: trusted, end: End::NoDirectory }),
-                Err(Errno::ENOENT) => return Ok(Answer { dirs: trusted, end: End::Absent }),
+                Ok(_) => return Ok(Answer { dirs: trusted, outcome: Outcome::NoDirectory }),
+                Err(Errno::ENOENT) => {
+                    return Ok(Answer { dirs: trusted, outcome: Outcome::Absent });
+                }
                 Err(Errno::ENOTDIR) => trusted = from_place,
                 Err(errno) => return Err(errno),
             }
         }
         loop {
-            if let Some(answer) = self.walk_from(live, trusted, directory, leaf).await? {
+            if let Some(answer) = self.walk_from(branch, trusted, directory, leaf).await? {
                 return Ok(answer);
             }
-            // Something on the way is no directory, though what was known says that all are.
+            // A parent is not a directory, though the cache says so.
             if trusted == from_place && !directory {
-                return Ok(Answer { dirs: self.steps.above(), end: End::Absent });
+                return Ok(Answer {
+                    dirs: self.components.parent_depth(),
+                    outcome: Outcome::Absent,
+                });
             }
             (trusted, directory) = (from_place, false);
         }
     }
 
-    /// `None`: something is no directory that was taken for one.
+    /// `None` if an entry that was taken for a directory is not one.
     async fn walk_from<'q, T, L>(
         &'q self,
-        live: &'q Arc<Live>,
+        branch: &'q Arc<TreeBranch>,
         trusted: usize,
         directory: bool,
         leaf: &'q L,
@@ -212,114 +224,117 @@ impl<'t> Query<'t> {
         T: Send + 'static,
         L: Leaf<T>,
     {
-        let (skip, above) = (live.depth, self.steps.above());
-        let leaf = leaf(live, self.steps.inside(skip, self.steps.depth()), directory);
-        let on_the_way = (trusted + 1..=above).map(|count| -> Call<'q, Result<Attr>> {
-            let at = self.steps.inside(skip, count);
-            Box::pin(async move { live.remote.lstat(&at).await })
+        let (skip, above) = (branch.depth, self.components.parent_depth());
+        let leaf = leaf(branch, self.components.subpath(skip, self.components.depth()), directory);
+        let parents = (trusted + 1..=above).map(|count| -> Call<'q, Result<Attr>> {
+            let at = self.components.subpath(skip, count);
+            Box::pin(async move { branch.remote.lstat(&at).await })
         });
-        let on_the_way: Fan<'_, Result<Attr>> = on_the_way.collect();
-        // A call that is not needed is not waited for: all of them are asked at once.
-        let (way, end) = if trusted < above {
-            tokio::join!(on_the_way.all(), leaf)
+        let parents: FanOut<'_, Result<Attr>> = parents.collect();
+        // All requests are sent at once, and those that turn out not to be needed are not waited
+        // for.
+        let (parents, outcome) = if trusted < above {
+            tokio::join!(parents.all(), leaf)
         } else {
             (Vec::new(), leaf.await)
         };
-        for (dirs, attr) in (trusted..).zip(way) {
-            let end = match attr {
+        for (dirs, attr) in (trusted..).zip(parents) {
+            let outcome = match attr {
                 Ok(attr) if attr.is_dir() => continue,
-                Ok(_) => End::NoDirectory,
-                Err(Errno::ENOENT) => End::Absent,
+                Ok(_) => Outcome::NoDirectory,
+                Err(Errno::ENOENT) => Outcome::Absent,
                 Err(Errno::ENOTDIR) => return Ok(None),
                 Err(errno) => return Err(errno),
             };
-            return Ok(Some(Answer { dirs, end }));
+            return Ok(Some(Answer { dirs, outcome }));
         }
-        let end = match end {
-            Ok(found) => End::Found(found),
-            Err(Errno::ENOENT) => End::Absent,
+        let outcome = match outcome {
+            Ok(found) => Outcome::Found(found),
+            Err(Errno::ENOENT) => Outcome::Absent,
             Err(Errno::ENOTDIR) => return Ok(None),
             Err(errno) => return Err(errno),
         };
-        Ok(Some(Answer { dirs: above, end }))
+        Ok(Some(Answer { dirs: above, outcome }))
     }
 
-    pub(crate) fn verdict(&self) -> Verdict {
-        Verdict {
-            above: self.steps.above(),
+    pub(crate) fn resolver(&self) -> Resolver {
+        Resolver {
+            above: self.components.parent_depth(),
             dirs: self.fixed_above,
-            present: self.asked.is_empty(),
+            answered: self.targets.is_empty(),
         }
     }
 
-    /// Keeps what the answers tell of directories. `is_directory` tells what was found.
-    pub(crate) fn learn<T>(
+    /// Records the directories in the answers. `is_directory` classifies a found value.
+    pub(crate) fn record<T>(
         &self,
         answers: &[Answer<T>],
         is_directory: impl Fn(&T) -> Option<bool>,
     ) {
-        let leaf = |answer: &Answer<T>| match &answer.end {
-            End::Found(found) => is_directory(found),
-            End::Absent => Some(false),
+        let leaf = |answer: &Answer<T>| match &answer.outcome {
+            Outcome::Found(found) => is_directory(found),
+            Outcome::Absent => Some(false),
             _ => None,
         };
-        let all_known = self.asked.iter().all(|asked| asked.route.trusted == self.steps.above());
+        let all_known = self
+            .targets
+            .iter()
+            .all(|target| target.route.trusted == self.components.parent_depth());
         if all_known && !answers.iter().any(|answer| leaf(answer) == Some(true)) {
             return;
         }
-        let told = |(asked, answer): (&Asked<'_>, &Answer<T>)| {
-            let (slot, place) = (asked.slot, asked.live.depth);
-            let useful = !matches!(answer.end, End::Failed(_) | End::LeftOut);
-            useful.then(|| Heard { slot, place, dirs: answer.dirs, leaf: leaf(answer) })
+        let report = |(target, answer): (&Target<'_>, &Answer<T>)| {
+            let (slot, place_depth) = (target.slot, target.branch.depth);
+            let useful = !matches!(answer.outcome, Outcome::Failed(_) | Outcome::LeftOut);
+            useful.then(|| Report { slot, place_depth, dirs: answer.dirs, leaf: leaf(answer) })
         };
-        let heard: Vec<Heard> = self.asked.iter().zip(answers).filter_map(told).collect();
-        self.tree.known.learn(self.changes, &self.steps, &heard);
+        let reports: Vec<Report> = self.targets.iter().zip(answers).filter_map(report).collect();
+        self.tree.dir_cache.record(self.generation, &self.components, &reports);
     }
 }
 
-/// What the answers so far come to, taken in the order of search.
+/// The answers so far, added in the order of search.
 #[derive(Debug)]
-pub(crate) struct Verdict {
-    /// Names of the path but the last.
+pub(crate) struct Resolver {
+    /// The number of names but the last.
     above: usize,
-    /// So many of them are shown as directories.
+    /// The number of leading names that are shown as directories.
     dirs: usize,
-    /// Somebody has answered, or there is nobody to.
-    present: bool,
+    /// A branch has answered, or the path leads to no branch.
+    answered: bool,
 }
 
-impl Verdict {
-    /// Takes the next answer. `Some` is the final one, unless it is of a directory, with which
-    /// others are merged.
-    pub(crate) fn weigh<T>(&mut self, answer: Answer<T>) -> Option<Result<T>> {
-        let Answer { dirs, end } = answer;
-        self.present |= !matches!(end, End::LeftOut);
-        match end {
-            End::LeftOut => None,
-            End::Failed(errno) => Some(Err(errno)),
-            End::Absent => {
+impl Resolver {
+    /// Adds the next answer. `Some` is the final result, unless it is a directory, with which the
+    /// directories of later branches are merged.
+    pub(crate) fn add<T>(&mut self, answer: Answer<T>) -> Option<Result<T>> {
+        let Answer { dirs, outcome } = answer;
+        self.answered |= !matches!(outcome, Outcome::LeftOut);
+        match outcome {
+            Outcome::LeftOut => None,
+            Outcome::Failed(errno) => Some(Err(errno)),
+            Outcome::Absent => {
                 self.dirs = self.dirs.max(dirs);
                 None
             }
-            // The first that has the name, so this is what is shown.
-            End::NoDirectory if dirs >= self.dirs => Some(Err(Errno::ENOTDIR)),
-            End::NoDirectory => None,
-            End::Found(found) => {
+            // The first branch that has the name, so its entry is shown.
+            Outcome::NoDirectory if dirs >= self.dirs => Some(Err(Errno::ENOTDIR)),
+            Outcome::NoDirectory => None,
+            Outcome::Found(found) => {
                 self.dirs = self.above;
                 Some(Ok(found))
             }
         }
     }
 
-    /// Whether the directory that the path is in is shown.
+    /// Whether the parent directory is shown.
     pub(crate) fn has_parent(&self) -> bool {
         self.dirs == self.above
     }
 
-    /// What it comes to when nobody has the name. Branches that cannot be reached have not said
-    /// that it is absent.
-    pub(crate) fn nobody(&self) -> Errno {
-        if self.present { Errno::ENOENT } else { Errno::EHOSTDOWN }
+    /// The error when no branch has the name. Unreachable branches have not denied it.
+    pub(crate) fn not_found(&self) -> Errno {
+        if self.answered { Errno::ENOENT } else { Errno::EHOSTDOWN }
     }
 }
 
@@ -327,17 +342,17 @@ impl Verdict {
 mod tests {
     use super::*;
 
-    fn shown(above: usize, fixed: usize, answers: Vec<(usize, End<u32>)>) -> Result<u32> {
-        let mut verdict = Verdict { above, dirs: fixed, present: false };
-        for (dirs, end) in answers {
-            if let Some(result) = verdict.weigh(Answer { dirs, end }) {
+    fn shown(above: usize, fixed: usize, answers: Vec<(usize, Outcome<u32>)>) -> Result<u32> {
+        let mut resolver = Resolver { above, dirs: fixed, answered: false };
+        for (dirs, outcome) in answers {
+            if let Some(result) = resolver.add(Answer { dirs, outcome }) {
                 return result;
             }
         }
-        Err(verdict.nobody())
+        Err(resolver.not_found())
     }
 
-    use End::{Absent, Failed, Found, LeftOut, NoDirectory};
+    use Outcome::{Absent, Failed, Found, LeftOut, NoDirectory};
 
     #[test]
     fn the_first_in_order_that_has_the_name_is_shown() {

@@ -1,4 +1,4 @@
-//! [`Union`] as a [`Remote`]: every operation in the module that knows how.
+//! [`Union`] as a [`Remote`]: dispatches every operation to its module.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use base::{
 use bytes::Bytes;
 
 use crate::union::Union;
-use crate::{change, create, find, listing, remove, rename, space};
+use crate::{change, create, listing, lookup, remove, rename, space};
 
 #[async_trait]
 impl Remote for Union {
     async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
-        find::lstat(&self.tree(), path).await
+        lookup::lstat(&self.tree(), path).await
     }
 
     async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
-        find::readlink(&self.tree(), path).await
+        lookup::readlink(&self.tree(), path).await
     }
 
     async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
@@ -43,22 +43,22 @@ impl Remote for Union {
 
     async fn fstat(&self, fh: Fh) -> Result<Attr> {
         let file = self.files.get(fh.0)?;
-        file.live.remote.fstat(file.fh()).await
+        file.branch.remote.fstat(file.fh()).await
     }
 
     async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
         let file = self.files.get(fh.0)?;
-        file.live.remote.read(file.fh(), offset, len).await
+        file.branch.remote.read(file.fh(), offset, len).await
     }
 
     async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
         let file = self.files.get(fh.0)?;
-        file.live.remote.write(file.fh(), offset, data).await
+        file.branch.remote.write(file.fh(), offset, data).await
     }
 
     async fn fsync(&self, fh: Fh) -> Result<()> {
         let file = self.files.get(fh.0)?;
-        file.live.remote.fsync(file.fh()).await
+        file.branch.remote.fsync(file.fh()).await
     }
 
     async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
@@ -76,7 +76,7 @@ impl Remote for Union {
 
     async fn flush(&self, fh: Fh) -> Result<()> {
         let file = self.files.get(fh.0)?;
-        file.live.remote.flush(file.fh()).await
+        file.branch.remote.flush(file.fh()).await
     }
 
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
@@ -86,7 +86,7 @@ impl Remote for Union {
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
         let file = self.files.get(fh.0)?;
         file.check_writable()?;
-        file.live.remote.fsetattr(file.fh(), change).await
+        file.branch.remote.fsetattr(file.fh(), change).await
     }
 
     async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
@@ -127,10 +127,10 @@ impl Remote for Union {
         len: u64,
     ) -> Result<u64> {
         let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
-        if !Arc::ptr_eq(&source.live, &target.live) {
+        if !Arc::ptr_eq(&source.branch, &target.branch) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let remote = &source.live.remote;
+        let remote = &source.branch.remote;
         remote.copy(source.fh(), from_offset, target.fh(), to_offset, len).await
     }
 
@@ -139,7 +139,7 @@ impl Remote for Union {
     }
 
     async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {
-        find::locate(&self.tree(), path).await
+        lookup::locate(&self.tree(), path).await
     }
 
     async fn digest(
@@ -149,19 +149,19 @@ impl Remote for Union {
         kind: DigestKind,
         effort: DigestEffort,
     ) -> Result<Option<Bytes>> {
-        find::digest(&self.tree(), path, *attr, kind, effort).await
+        lookup::digest(&self.tree(), path, *attr, kind, effort).await
     }
 
     fn backing(&self, fh: Fh) -> Option<Arc<OwnedFd>> {
         let file = self.files.get(fh.0).ok()?;
-        file.live.remote.backing(file.fh())
+        file.branch.remote.backing(file.fh())
     }
 
     fn is_away(&self) -> bool {
-        self.misses_any()
+        self.is_required_away()
     }
 
     async fn gone(&self) {
-        self.missing().await;
+        self.required_away().await;
     }
 }

@@ -1,30 +1,29 @@
-//! Removing names, so that what was removed does not come back from another branch.
+//! Removing names, so that no other branch shows the name afterwards.
 
 use std::sync::Arc;
 
 use base::{Errno, RemotePath, Result};
 
-use crate::branch::Live;
-use crate::handles::InnerDir;
+use crate::branch::TreeBranch;
+use crate::handles::BranchDir;
 use crate::policy::ActionPolicy;
-use crate::steps::Steps;
 use crate::tree::Tree;
 use crate::view::{Holder, View};
 
-/// Removes the name `path` that is no directory's.
+/// Removes the name `path`, which is not a directory.
 ///
-/// What is hidden behind it goes too, before it, with [`ActionPolicy::All`]; with
-/// [`ActionPolicy::First`] it is `EBUSY`. A directory that is hidden behind a file never goes.
+/// With [`ActionPolicy::All`] the hidden copies are removed first; with [`ActionPolicy::First`] a
+/// hidden copy is `EBUSY`. A directory that is hidden by a file is never removed.
 pub(crate) async fn unlink(tree: &Tree, path: &RemotePath, policy: ActionPolicy) -> Result<()> {
     if tree.is_fixed(path) {
         return Err(Errno::EISDIR);
     }
-    if let Some((live, at)) = tree.only(path) {
-        live.check_writable()?;
-        return live.act(live.remote.unlink(&at)).await;
+    if let Some((branch, at)) = tree.sole_branch(path) {
+        branch.check_writable()?;
+        return branch.call(branch.remote.unlink(&at)).await;
     }
     let view = View::of(tree, path).await?;
-    let shown = view.must_show()?;
+    let shown = view.require_shown()?;
     if shown.attr.is_dir() {
         return Err(Errno::EISDIR);
     }
@@ -36,30 +35,31 @@ pub(crate) async fn unlink(tree: &Tree, path: &RemotePath, policy: ActionPolicy)
         return Err(would_reappear(tree, path, &view));
     }
     check_all_writable(tree, &view.holders)?;
-    remove_all(tree, path, &view.holders, Kind::Name).await
+    remove_all(tree, path, &view.holders, Kind::NonDirectory).await
 }
 
 /// Removes the directory `path`, which must be empty on all branches, from all of them.
 ///
-/// A merged directory is one directory to whoever removes it, whatever the policy is. A file that
-/// is hidden behind it is not removed: `EBUSY`.
+/// A merged directory is one directory to the user, under either policy. A file that it hides is
+/// not removed: `EBUSY`.
 pub(crate) async fn rmdir(tree: &Tree, path: &RemotePath) -> Result<()> {
     if tree.is_fixed(path) {
         return Err(Errno::EBUSY);
     }
-    let _change = tree.known.change(path);
-    if let Some((live, at)) = tree.only(path) {
-        live.check_writable()?;
-        return live.act(live.remote.rmdir(&at)).await;
+    let _change = tree.dir_cache.begin_change(path);
+    if let Some((branch, at)) = tree.sole_branch(path) {
+        branch.check_writable()?;
+        return branch.call(branch.remote.rmdir(&at)).await;
     }
     let view = View::of(tree, path).await?;
-    if !view.must_show()?.attr.is_dir() {
+    if !view.require_shown()?.attr.is_dir() {
         return Err(Errno::ENOTDIR);
     }
     let directories: Vec<Holder> =
         view.holders.iter().filter(|holder| holder.attr.is_dir()).copied().collect();
     if directories.len() > 1 || directories.len() < view.holders.len() {
-        // The server refuses to remove one that is not empty; but not before others are gone.
+        // The servers refuse to remove a directory that is not empty, but by then others would be
+        // removed.
         check_empty(tree, path, &directories).await?;
     }
     check_all_writable(tree, &directories)?;
@@ -69,7 +69,7 @@ pub(crate) async fn rmdir(tree: &Tree, path: &RemotePath) -> Result<()> {
     remove_all(tree, path, &directories, Kind::Directory).await
 }
 
-/// `EBUSY`, with the reason in the log: an application can only show the number.
+/// `EBUSY`, with the reason in the log, since an application shows only the errno.
 pub(crate) fn would_reappear(tree: &Tree, path: &RemotePath, view: &View) -> Errno {
     tracing::warn!(
         "{path} is in several sources ({}), so without it another one would appear in its place: \
@@ -83,26 +83,25 @@ pub(crate) fn check_all_writable(tree: &Tree, holders: &[Holder]) -> Result<()> 
     holders.iter().try_for_each(|holder| tree.branch(holder.slot).check_writable())
 }
 
-/// What is removed.
+/// The type of the entries to remove.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    Name,
+    NonDirectory,
     Directory,
 }
 
-/// Removes it from the last branch first, so that at no time something else is shown. An error
-/// leaves what is shown in its place.
+/// Removes it from the last branch first, so that no other entry is shown in between. After an
+/// error the shown entry is still there.
 async fn remove_all(tree: &Tree, path: &RemotePath, holders: &[Holder], kind: Kind) -> Result<()> {
-    let steps = Steps::new(path);
     for (index, holder) in holders.iter().enumerate().rev() {
-        let live = tree.branch(holder.slot);
-        let at = steps.inside(live.depth, steps.depth());
+        let branch = tree.branch(holder.slot);
+        let at = branch.subpath(path);
         let removed = match kind {
-            Kind::Name => live.act(live.remote.unlink(&at)).await,
-            Kind::Directory => live.act(live.remote.rmdir(&at)).await,
+            Kind::NonDirectory => branch.call(branch.remote.unlink(&at)).await,
+            Kind::Directory => branch.call(branch.remote.rmdir(&at)).await,
         };
         match removed {
-            // Somebody else has removed a hidden one just now.
+            // A hidden copy was removed by another client.
             Err(Errno::ENOENT) if index > 0 => {}
             removed => removed?,
         }
@@ -112,18 +111,17 @@ async fn remove_all(tree: &Tree, path: &RemotePath, holders: &[Holder], kind: Ki
 
 /// `ENOTEMPTY` unless the directory is empty on all these branches.
 pub(crate) async fn check_empty(tree: &Tree, path: &RemotePath, holders: &[Holder]) -> Result<()> {
-    let steps = Steps::new(path);
     for holder in holders {
-        let live = tree.branch(holder.slot);
-        let at = steps.inside(live.depth, steps.depth());
-        if !live.act(is_empty(live, &at)).await? {
+        let branch = tree.branch(holder.slot);
+        let at = branch.subpath(path);
+        if !branch.call(is_empty(branch, &at)).await? {
             return Err(Errno::ENOTEMPTY);
         }
     }
     Ok(())
 }
 
-async fn is_empty(live: &Arc<Live>, at: &RemotePath) -> Result<bool> {
-    let dir = InnerDir::open(live, at).await?;
-    Ok(live.remote.readdir(dir.dh).await?.is_none())
+async fn is_empty(branch: &Arc<TreeBranch>, at: &RemotePath) -> Result<bool> {
+    let dir = BranchDir::open(branch, at).await?;
+    Ok(branch.remote.readdir(dir.dh).await?.is_none())
 }

@@ -1,8 +1,8 @@
-//! Renaming and linking within one branch; what would have to go from one branch to another is
-//! `EXDEV`, and whoever asked copies it.
+//! Renaming and linking within one branch. An operation across two branches is `EXDEV`, upon which
+//! the caller copies.
 //!
-//! After a rename that succeeded the tree shows nothing under the old name, and under the new name
-//! what the old one was. [`plan`] finds out whether that can be had, before anything is changed:
+//! After a successful rename the tree shows nothing under the old name, and the renamed entry under
+//! the new one. [`plan`] decides whether that is possible before anything is changed:
 //!
 //! | case | answer |
 //! |---|---|
@@ -14,8 +14,8 @@
 //! | a directory on several branches, `first` | `EXDEV` |
 //! | a directory on several branches, `all`, and no branch has the new name | all are renamed |
 //! | a directory, and another branch has a directory of the new name | `EXDEV`: they would merge |
-//! | a branch after that one shows the new name | that one is removed there when it is hidden |
-//! | any branch that would have to be changed is not to be | `EROFS` |
+//! | a branch after that one shows the new name | its entry, hidden then, is removed there |
+//! | a branch that would have to be changed is read-only | `EROFS` |
 
 use std::sync::Arc;
 
@@ -23,11 +23,10 @@ use base::{Errno, RemotePath, RenameMode, Result};
 
 use crate::policy::ActionPolicy;
 use crate::remove::{check_all_writable, check_empty, would_reappear};
-use crate::steps::Steps;
 use crate::tree::Tree;
 use crate::view::{Holder, View, in_set};
 
-/// Gives `from` the name `to`. See the [module](self).
+/// Renames `from` to `to`. See the [module](self).
 pub(crate) async fn rename(
     tree: &Tree,
     from: &RemotePath,
@@ -38,12 +37,14 @@ pub(crate) async fn rename(
     if tree.is_fixed(from) || tree.is_fixed(to) {
         return Err(Errno::EBUSY);
     }
-    if let (Some((live, from_at)), Some((other, to_at))) = (tree.only(from), tree.only(to)) {
-        if !Arc::ptr_eq(live, other) {
+    if let (Some((branch, from_at)), Some((other, to_at))) =
+        (tree.sole_branch(from), tree.sole_branch(to))
+    {
+        if !Arc::ptr_eq(branch, other) {
             return Err(Errno::EXDEV);
         }
-        live.check_writable()?;
-        return live.act(live.remote.rename(&from_at, &to_at, mode)).await;
+        branch.check_writable()?;
+        return branch.call(branch.remote.rename(&from_at, &to_at, mode)).await;
     }
     let (old, new) = tokio::join!(View::of(tree, from), View::of(tree, to));
     let (old, new) = (old?, new?);
@@ -51,10 +52,10 @@ pub(crate) async fn rename(
     let plan = match plan(&paths, &old, &new, policy) {
         Ok(plan) => plan,
         Err(Refusal::Reappears) => return Err(would_reappear(tree, from, &old)),
-        // Only an empty directory is replaced, wherever it is.
-        Err(Refusal::Errno(Errno::EXDEV)) if old.must_show()?.attr.is_dir() => {
-            let there = new.holders.iter().filter(|holder| holder.attr.is_dir());
-            check_empty(tree, to, &there.copied().collect::<Vec<_>>()).await?;
+        // Only an empty directory may be replaced, on any branch.
+        Err(Refusal::Errno(Errno::EXDEV)) if old.require_shown()?.attr.is_dir() => {
+            let directories = new.holders.iter().filter(|holder| holder.attr.is_dir());
+            check_empty(tree, to, &directories.copied().collect::<Vec<_>>()).await?;
             return Err(Errno::EXDEV);
         }
         Err(Refusal::Errno(errno)) => return Err(errno),
@@ -62,32 +63,33 @@ pub(crate) async fn rename(
     check_all_writable(tree, &plan.renamed)?;
     check_all_writable(tree, &plan.replaced)?;
     let is_directory = plan.renamed.iter().any(|holder| holder.attr.is_dir());
-    let _change = is_directory.then(|| tree.known.change_all());
-    carry_out(tree, &paths, &plan).await
+    let _change = is_directory.then(|| tree.dir_cache.begin_rename());
+    execute(tree, &paths, &plan).await
 }
 
-/// What is asked for.
+/// The arguments of a rename.
 struct Paths<'p> {
     from: &'p RemotePath,
     to: &'p RemotePath,
     mode: RenameMode,
 }
 
-/// What is to be done.
+/// The changes that make up a rename.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Plan {
-    /// On these branches, the last one first.
+    /// Renamed on these branches, the last one first.
     renamed: Vec<Holder>,
-    /// Those of them that have something of the new name, which cannot be brought back.
+    /// Of those, the branches on which an entry of the new name is overwritten, which cannot be
+    /// restored.
     overwritten: Vec<usize>,
-    /// What these have under the new name is then hidden, and removed.
+    /// Entries of the new name on other branches, hidden after the rename, to be removed.
     replaced: Vec<Holder>,
 }
 
-/// Why it is not done.
+/// Why a rename is refused.
 #[derive(Debug, PartialEq, Eq)]
 enum Refusal {
-    /// What the old name hides would appear.
+    /// An entry hidden under the old name would appear.
     Reappears,
     Errno(Errno),
 }
@@ -98,8 +100,8 @@ impl From<Errno> for Refusal {
     }
 }
 
-/// The checks of `rename(2)` in its order, then those of the tree. `old` and `new` are what the
-/// branches have under both names.
+/// The checks of `rename(2)` in its order, then those of the tree. `old` and `new` are the entries
+/// of all branches under both names.
 fn plan(
     paths: &Paths<'_>,
     old: &View,
@@ -107,7 +109,7 @@ fn plan(
     policy: ActionPolicy,
 ) -> std::result::Result<Plan, Refusal> {
     let &Paths { from, to, mode } = paths;
-    let source = old.must_show()?;
+    let source = old.require_shown()?;
     let is_dir = source.attr.is_dir();
     if mode == RenameMode::NoReplace && new.shown().is_some() {
         return Err(Errno::EEXIST.into());
@@ -150,8 +152,8 @@ fn plan(
     if in_place.iter().any(|target| target.attr.is_dir() != is_dir) {
         return Err(Errno::EBUSY.into());
     }
-    // The one that was shown goes, as what a rename replaces does. What was hidden before stays
-    // hidden, or goes with everything else that is changed.
+    // The entry that was shown is removed, as `rename(2)` removes the entry it replaces. Entries
+    // hidden before stay hidden, or are removed under `All`.
     let goes = |(index, _): &(usize, &Holder)| *index == 0 || policy == ActionPolicy::All;
     let replaced = new.holders.iter().enumerate().filter(goes).map(|(_, target)| target);
     let replaced = replaced.filter(elsewhere).filter(|target| !target.attr.is_dir());
@@ -162,9 +164,9 @@ fn plan(
     })
 }
 
-/// Renames on the last branch first, so that the old name is there until all is done. What was
-/// renamed before one fails is renamed back, where it has not replaced anything.
-async fn carry_out(tree: &Tree, paths: &Paths<'_>, plan: &Plan) -> Result<()> {
+/// Renames on the last branch first, so that the old name exists until all is done. If one fails,
+/// the branches renamed before are renamed back, unless an entry was overwritten there.
+async fn execute(tree: &Tree, paths: &Paths<'_>, plan: &Plan) -> Result<()> {
     let mut done: Vec<usize> = Vec::new();
     for holder in plan.renamed.iter().rev() {
         if let Err(errno) = rename_on(tree, holder.slot, paths.from, paths.to, paths.mode).await {
@@ -186,23 +188,25 @@ async fn carry_out(tree: &Tree, paths: &Paths<'_>, plan: &Plan) -> Result<()> {
         done.push(holder.slot);
     }
     for holder in plan.replaced.iter().rev() {
-        let live = tree.branch(holder.slot);
-        let steps = Steps::new(paths.to);
-        let at = steps.inside(live.depth, steps.depth());
-        if let Err(errno) = live.act(live.remote.unlink(&at)).await {
-            tracing::warn!("{} was replaced, but stays hidden in {}: {errno}", paths.to, live.name);
+        let branch = tree.branch(holder.slot);
+        let at = branch.subpath(paths.to);
+        if let Err(errno) = branch.call(branch.remote.unlink(&at)).await {
+            tracing::warn!(
+                "{} was replaced, but stays hidden in {}: {errno}",
+                paths.to,
+                branch.name
+            );
         }
     }
     Ok(())
 }
 
-/// Two names of one file are both still there after one was renamed to the other: the old one of a
-/// hidden copy would appear.
+/// `rename(2)` of one name of a file to another name of it does nothing: the old name of a hidden
+/// copy would appear.
 async fn remove_second_name(tree: &Tree, slot: usize, from: &RemotePath) -> Result<()> {
-    let live = tree.branch(slot);
-    let steps = Steps::new(from);
-    let at = steps.inside(live.depth, steps.depth());
-    match live.act(live.remote.unlink(&at)).await {
+    let branch = tree.branch(slot);
+    let at = branch.subpath(from);
+    match branch.call(branch.remote.unlink(&at)).await {
         Err(Errno::ENOENT) => Ok(()),
         removed => removed,
     }
@@ -215,14 +219,12 @@ async fn rename_on(
     to: &RemotePath,
     mode: RenameMode,
 ) -> Result<()> {
-    let live = tree.branch(slot);
-    let (from, to) = (Steps::new(from), Steps::new(to));
-    let from = from.inside(live.depth, from.depth());
-    let to = to.inside(live.depth, to.depth());
-    live.act(live.remote.rename(&from, &to, mode)).await
+    let branch = tree.branch(slot);
+    let (from, to) = (branch.subpath(from), branch.subpath(to));
+    branch.call(branch.remote.rename(&from, &to, mode)).await
 }
 
-/// Makes `new` a second name of what the tree shows at `existing`, on its branch.
+/// Creates `new` as a hard link to the entry shown at `existing`, on its branch.
 pub(crate) async fn link(tree: &Tree, existing: &RemotePath, new: &RemotePath) -> Result<()> {
     if tree.is_fixed(existing) {
         return Err(Errno::EPERM);
@@ -230,15 +232,17 @@ pub(crate) async fn link(tree: &Tree, existing: &RemotePath, new: &RemotePath) -
     if tree.is_fixed(new) {
         return Err(Errno::EEXIST);
     }
-    if let (Some((live, existing)), Some((other, new))) = (tree.only(existing), tree.only(new)) {
-        if !Arc::ptr_eq(live, other) {
+    if let (Some((branch, existing)), Some((other, new))) =
+        (tree.sole_branch(existing), tree.sole_branch(new))
+    {
+        if !Arc::ptr_eq(branch, other) {
             return Err(Errno::EXDEV);
         }
-        live.check_writable()?;
-        return live.act(live.remote.link(&existing, &new)).await;
+        branch.check_writable()?;
+        return branch.call(branch.remote.link(&existing, &new)).await;
     }
     let (old, free) = tokio::join!(View::of(tree, existing), View::of(tree, new));
-    let source = old?.must_show()?;
+    let source = old?.require_shown()?;
     let free = free?;
     if free.shown().is_some() {
         return Err(Errno::EEXIST);
@@ -249,10 +253,8 @@ pub(crate) async fn link(tree: &Tree, existing: &RemotePath, new: &RemotePath) -
     if !in_set(free.parents, source.slot) {
         return Err(Errno::EXDEV);
     }
-    let live = tree.branch(source.slot);
-    live.check_writable()?;
-    let (existing, new) = (Steps::new(existing), Steps::new(new));
-    let existing = existing.inside(live.depth, existing.depth());
-    let new = new.inside(live.depth, new.depth());
-    live.act(live.remote.link(&existing, &new)).await
+    let branch = tree.branch(source.slot);
+    branch.check_writable()?;
+    let (existing, new) = (branch.subpath(existing), branch.subpath(new));
+    branch.call(branch.remote.link(&existing, &new)).await
 }

@@ -1,64 +1,64 @@
-//! [`Union`]: the set of branches, changes of it, and what it shows of itself.
+//! [`Union`]: the set of branches, changes of it, and its status.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use base::{Location, RemotePath, Table, Window};
 use tokio::sync::watch;
 
-use crate::branch::{Branch, Live, Mode, Presence};
+use crate::branch::{Branch, Mode, Presence, TreeBranch};
 use crate::error::Error;
-use crate::handles::InnerFile;
+use crate::handles::BranchFile;
 use crate::listing::Listing;
 use crate::policy::Policies;
 use crate::tree::Tree;
 
-/// The most that is advised to be on its way in all branches together, in bytes: more than two
-/// fast and long ways take, and little enough to wait in memory.
+/// Bound on the bytes in flight that are suggested for all branches together: more than two fast,
+/// long links take, and little enough to keep in memory.
 const MAX_WINDOW_BYTES: u64 = 128 << 20;
 
-/// Several remotes as one tree. See the [crate](crate) for the rules.
+/// Several remotes as one tree. See the [crate] for the rules.
 pub struct Union {
     tree: RwLock<Arc<Tree>>,
-    /// Counts changes of the set of branches, for those who wait for one.
+    /// Incremented by changes of the set of branches, for futures that wait for one.
     changed: watch::Sender<u64>,
     pub(crate) policies: Policies,
-    pub(crate) files: Table<InnerFile>,
+    pub(crate) files: Table<BranchFile>,
     pub(crate) directories: Table<Listing>,
 }
 
-/// What a change of the set of branches has touched.
+/// The part of the tree that a change of the set of branches affects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "what is cached of this part of the tree is not true any more"]
 pub struct Changed {
-    /// Everything at and below this path may be something else than before. So may the
-    /// directories above it, which come and go with it.
+    /// Everything at and below this path may have changed. So may the directories above it, which
+    /// exist because of it.
     pub below: RemotePath,
 }
 
-/// What a tree is made of now.
+/// The present state of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// The branches as they were given.
+    /// The branches in the order given.
     pub branches: Vec<BranchStatus>,
     /// The policies.
     pub policies: Policies,
 }
 
-/// What one branch is now.
+/// The present state of a branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BranchStatus {
-    /// Its name and its host, as the user wrote them.
+    /// Its name and its host, as written by the user.
     pub location: Location,
-    /// The directory of the tree in which its root is; the root of the tree is empty.
+    /// The directory of the tree at which its root appears; empty for the root of the tree.
     pub place: RemotePath,
-    /// What may be done in it.
+    /// What may be changed in it.
     pub mode: Mode,
     /// What happens when it cannot be reached.
     pub presence: Presence,
-    /// It is known now that it cannot be reached.
+    /// It is known to be unreachable.
     pub away: bool,
-    /// It is optional, could not be reached when it was asked last, or is known to be away: the
-    /// tree is shown without it.
+    /// It is optional, and was unreachable at the last call or is known to be now: the tree is
+    /// shown without it.
     pub left_out: bool,
     /// Files that are open on it.
     pub open_files: usize,
@@ -69,10 +69,10 @@ impl Union {
     ///
     /// # Errors
     ///
-    /// When there is none, when there are more than [`MAX_BRANCHES`](crate::MAX_BRANCHES), and
+    /// When there is no branch, when there are more than [`MAX_BRANCHES`](crate::MAX_BRANCHES), and
     /// when two have the same name.
     pub fn new(branches: Vec<Branch>, policies: Policies) -> Result<Union, Error> {
-        let given = branches.into_iter().map(|branch| Arc::new(Live::new(branch)));
+        let given = branches.into_iter().map(|branch| Arc::new(TreeBranch::new(branch)));
         Ok(Union {
             tree: RwLock::new(Arc::new(Tree::new(given.collect())?)),
             changed: watch::Sender::new(0),
@@ -82,12 +82,12 @@ impl Union {
         })
     }
 
-    /// The branches as they are now. What began with them ends with them.
+    /// The present set of branches. An operation that began with it ends with it.
     pub(crate) fn tree(&self) -> Arc<Tree> {
         self.tree.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Puts another set of branches in, made of the one there is.
+    /// Replaces the set of branches by one made from it.
     fn replace<T>(
         &self,
         change: impl FnOnce(&Tree) -> Result<(Tree, T), Error>,
@@ -104,17 +104,17 @@ impl Union {
     ///
     /// # Errors
     ///
-    /// As [`Union::new`].
+    /// When there are too many branches, or one of that name exists.
     pub fn add(&self, branch: Branch) -> Result<Changed, Error> {
         let below = RemotePath::from_names(&branch.place);
         self.replace(|tree| Ok((tree.with(branch)?, Changed { below })))
     }
 
-    /// Takes out the branch of that name. What is open on it goes on until it is closed.
+    /// Takes out the branch of that name. Files open on it work until they are closed.
     ///
     /// # Errors
     ///
-    /// When there is none of that name, and when it is the last one.
+    /// When no branch has that name, and when it is the last one.
     pub fn remove(&self, name: &str) -> Result<Changed, Error> {
         self.replace(|tree| {
             let (left, removed) = tree.without(name)?;
@@ -122,56 +122,57 @@ impl Union {
         })
     }
 
-    /// Changes what may be done in the branch of that name. What is open for writing goes on.
+    /// Changes what may be changed in the branch of that name. Files open for writing stay
+    /// writable.
     ///
     /// # Errors
     ///
-    /// When there is none of that name.
+    /// When no branch has that name.
     pub fn set_mode(&self, name: &str, mode: Mode) -> Result<(), Error> {
         self.tree().find(name)?.set_mode(mode);
         Ok(())
     }
 
-    /// Changes what happens when the branch of that name cannot be reached. What is on its way
-    /// goes on as it began.
+    /// Changes what happens when the branch of that name cannot be reached. Calls in flight are not
+    /// affected.
     ///
     /// # Errors
     ///
-    /// When there is none of that name.
+    /// When no branch has that name.
     pub fn set_presence(&self, name: &str, presence: Presence) -> Result<(), Error> {
         self.tree().find(name)?.set_presence(presence);
-        // Whether a required branch is away may have changed.
+        // Whether a required branch is unreachable may have changed.
         self.changed.send_modify(|changes| *changes += 1);
         Ok(())
     }
 
-    /// What the tree is made of now. Asks nobody.
+    /// The present state of the tree, without a request.
     #[must_use]
     pub fn status(&self) -> Status {
-        let open_files = |live: &Arc<Live>| {
+        let open_files = |branch: &Arc<TreeBranch>| {
             let mut count = 0;
-            self.files.each(|file| count += usize::from(Arc::ptr_eq(&file.live, live)));
+            self.files.each(|file| count += usize::from(Arc::ptr_eq(&file.branch, branch)));
             count
         };
-        let branch = |live: &Arc<Live>| BranchStatus {
-            location: Location { source: live.name.clone(), host: live.host.clone() },
-            place: live.place.clone(),
-            mode: live.mode(),
-            presence: live.presence(),
-            away: live.remote.is_away(),
-            left_out: live.is_left_out(),
-            open_files: open_files(live),
+        let branch = |branch: &Arc<TreeBranch>| BranchStatus {
+            location: Location { source: branch.name.clone(), host: branch.host.clone() },
+            place: branch.place.clone(),
+            mode: branch.mode(),
+            presence: branch.presence(),
+            away: branch.remote.is_away(),
+            left_out: branch.is_left_out(),
+            open_files: open_files(branch),
         };
         let branches = self.tree().given().iter().map(branch).collect();
         Status { branches, policies: self.policies }
     }
 
-    /// The windows of all branches that are there, since their ways are different ones; and what
-    /// each of them takes as one request.
+    /// The sum of the windows of all reachable branches, since their links differ; and the smallest
+    /// request size of them.
     pub(crate) fn window(&self) -> Window {
         let tree = self.tree();
-        let here = tree.given().iter().filter(|live| !live.remote.is_away());
-        let windows = here.map(|live| live.remote.suggested_window());
+        let reachable = tree.given().iter().filter(|branch| !branch.remote.is_away());
+        let windows = reachable.map(|branch| branch.remote.suggested_window());
         let both = windows.reduce(|one, other| Window {
             bytes: one.bytes.saturating_add(other.bytes).min(MAX_WINDOW_BYTES.max(one.bytes)),
             request_bytes: one.request_bytes.min(other.request_bytes),
@@ -179,18 +180,18 @@ impl Union {
         both.unwrap_or_default()
     }
 
-    /// Whether a required branch is away.
-    pub(crate) fn misses_any(&self) -> bool {
-        self.tree().given().iter().any(|live| !live.is_optional() && live.remote.is_away())
+    /// Whether a required branch is unreachable.
+    pub(crate) fn is_required_away(&self) -> bool {
+        self.tree().given().iter().any(|branch| !branch.is_optional() && branch.remote.is_away())
     }
 
-    /// Returns when a required branch is away.
-    pub(crate) async fn missing(&self) {
+    /// Returns when a required branch is unreachable.
+    pub(crate) async fn required_away(&self) {
         let mut changed = self.changed.subscribe();
-        while !self.misses_any() {
+        while !self.is_required_away() {
             let tree = self.tree();
-            let required = tree.given().iter().filter(|live| !live.is_optional());
-            let mut gone: Vec<_> = required.map(|live| live.remote.gone()).collect();
+            let required = tree.given().iter().filter(|branch| !branch.is_optional());
+            let mut gone: Vec<_> = required.map(|branch| branch.remote.gone()).collect();
             let any_gone = std::future::poll_fn(|context| {
                 let ready = gone.iter_mut().any(|gone| gone.as_mut().poll(context).is_ready());
                 if ready { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
@@ -198,7 +199,8 @@ impl Union {
             tokio::select! {
                 biased;
                 () = any_gone => return,
-                // The sender is ours, so this is a change.
+                // The sender belongs to this union, so this is a change and not the end of the
+                // channel.
                 _ = changed.changed() => {}
             }
         }

@@ -1,4 +1,4 @@
-//! The conformance suite over unions of perfect remotes.
+//! The conformance suite over unions of fault-free remotes.
 
 use std::sync::Arc;
 
@@ -20,7 +20,8 @@ fn branch(number: usize, remote: Arc<dyn Remote>, mode: Mode) -> Branch {
 }
 
 fn remotes(count: usize) -> Vec<Arc<MemRemote>> {
-    // One answers at once, the next from elsewhere, in small batches and without attributes.
+    // The first answers at once, the second from another task, in small batches and without
+    // attributes.
     let remote = |number: usize| {
         let late = number % 2 == 1;
         let options = Options { listing_batch: 7, listing_attrs: !late, ..Options::default() };
@@ -81,8 +82,8 @@ mod last_of_three {
     testkit::conformance!(make);
 }
 
-/// New things are anywhere. Left out are the rules of renaming onto something that is elsewhere,
-/// which is `EXDEV` there, and what a rename does to open files.
+/// New entries are on any branch. Left out are the rules of renaming onto an entry of another
+/// branch, which is `EXDEV` there, and what a rename does to open files.
 mod spread {
     use super::*;
     use testkit::conformance::*;
@@ -151,7 +152,7 @@ mod spread {
     }
 }
 
-/// In a place of its own, over what a branch at the root has there.
+/// In a place of its own, covering the entries of a branch at the root.
 mod placed {
     use super::*;
     use crate::through::Through;
@@ -176,8 +177,8 @@ mod placed {
     testkit::conformance!(make);
 }
 
-/// Two real servers, which follow links in the middle of a path and when they list, and do not tell
-/// `ENOTDIR` from `ENOENT`: a union of several looks itself.
+/// Two real servers, which follow links in the middle of a path and when they list, and do not
+/// distinguish `ENOTDIR` from `ENOENT`: a union of several checks for itself.
 mod over_sftp {
     use super::*;
     use crate::server::Server;

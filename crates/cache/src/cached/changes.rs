@@ -1,12 +1,12 @@
-//! What is being changed through this mount, and what was changed a while ago.
+//! Changes made through this mount: those in flight, and recent ones.
 //!
-//! An answer of the remote that was asked for before a change of ours may be from before it, and
-//! must not be recorded after it. So each question notes a *tick* when it is asked, each change is
-//! noted from its beginning to its end, and an answer is recorded only if no change has touched
-//! what it is about since its tick.
+//! An answer of the remote that was requested before a change of this mount may be older than the
+//! change, and must not be recorded after it. So each request notes a *generation* when it is sent,
+//! each change is noted from its beginning to its end, and an answer is recorded only if no change
+//! has affected its scope since its generation.
 //!
-//! A change that was given up (its future was dropped) may still happen at the server. What it is
-//! about is in doubt until no request can be on its way any more.
+//! A change whose future was dropped may still happen at the server. Its scope is in doubt until no
+//! request can be in flight any more.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,136 +15,135 @@ use std::time::Duration;
 use base::RemotePath;
 use tokio::time::Instant;
 
-/// For how long a change that was given up may still happen: `host` gives a server that is silent
-/// up after a minute.
-const DOUBT: Duration = Duration::from_secs(60);
+/// How long a cancelled change may still happen: `host` gives up a silent server after a minute.
+const IN_DOUBT_FOR: Duration = Duration::from_secs(60);
 
-/// Changes that are over and remembered. Questions that were asked before the oldest of them count
-/// as touched: nothing of their answers is recorded. They take about a megabyte.
+/// Bound on the finished changes that are remembered: about a megabyte. Requests older than all of
+/// them are taken for affected: their answers are not recorded.
 const MAX_RECENT: usize = 4096;
 
-/// What a change is about.
+/// The part of the tree that a change affects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Item {
+pub(crate) enum Scope {
     /// A path, and all below it.
-    Tree(RemotePath),
+    Subtree(RemotePath),
     /// A directory's own list of names, and its attributes.
     Names(RemotePath),
 }
 
-impl Item {
-    /// Whether what is known of `path` itself is touched by it.
+impl Scope {
+    /// Whether the entry at `path` is affected.
     fn touches(&self, path: &RemotePath) -> bool {
         match self {
-            Item::Tree(tree) => path.is_within(tree),
-            Item::Names(dir) => dir == path,
+            Scope::Subtree(tree) => path.is_within(tree),
+            Scope::Names(dir) => dir == path,
         }
     }
 
-    /// Whether the listing of `dir`, with the attributes in it, is touched by it.
+    /// Whether the listing of `dir`, with the attributes in it, is affected.
     fn touches_listing(&self, dir: &RemotePath) -> bool {
         match self {
-            Item::Tree(tree) => dir.is_within(tree) || tree.parent().as_ref() == Some(dir),
-            Item::Names(names) => names == dir || names.parent().as_ref() == Some(dir),
+            Scope::Subtree(tree) => dir.is_within(tree) || tree.parent().as_ref() == Some(dir),
+            Scope::Names(names) => names == dir || names.parent().as_ref() == Some(dir),
         }
     }
 }
 
-/// When something was asked, in the order of the changes.
+/// When a request was sent, in the order of the changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Tick(u64);
+pub(crate) struct Generation(u64);
 
 #[derive(Default)]
-struct State {
-    tick: u64,
+struct ChangeLog {
+    generation: u64,
     next: u64,
-    under_way: Vec<(u64, Arc<[Item]>)>,
-    /// With the tick at which each was over.
-    recent: VecDeque<(u64, Arc<[Item]>)>,
-    /// The tick of the newest that was dropped from `recent`.
+    in_flight: Vec<(u64, Arc<[Scope]>)>,
+    /// With the generation in which each ended.
+    recent: VecDeque<(u64, Arc<[Scope]>)>,
+    /// The generation of the newest change that was dropped from `recent`.
     forgotten: u64,
-    doubtful: VecDeque<(Instant, Arc<[Item]>)>,
+    in_doubt: VecDeque<(Instant, Arc<[Scope]>)>,
 }
 
-/// See the [module](self). Bounded by the calls that are under way. Clones are the same.
+/// See the [module](self). Bounded by the calls in flight. Clones share one state.
 #[derive(Clone, Default)]
-pub(crate) struct Changes(Arc<Mutex<State>>);
+pub(crate) struct Changes(Arc<Mutex<ChangeLog>>);
 
-/// A change that is under way. Given up, if it is dropped before it is [done](Change::done).
+/// A change in flight. It counts as cancelled if it is dropped before it is [done](Change::done).
 pub(crate) struct Change {
     number: u64,
-    items: Arc<[Item]>,
-    changes: Arc<Mutex<State>>,
+    scopes: Arc<[Scope]>,
+    changes: Arc<Mutex<ChangeLog>>,
     done: bool,
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<ChangeLog>) -> MutexGuard<'_, ChangeLog> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Changes {
-    /// To be called before a question is asked.
-    pub(crate) fn tick(&self) -> Tick {
-        Tick(lock(&self.0).tick)
+    /// The present generation, to be taken before a request is sent.
+    pub(crate) fn generation(&self) -> Generation {
+        Generation(lock(&self.0).generation)
     }
 
-    /// A change of `items` begins.
-    pub(crate) fn begin(&self, items: Vec<Item>) -> Change {
-        let items: Arc<[Item]> = items.into();
+    /// Begins a change of `scopes`.
+    pub(crate) fn begin(&self, scopes: Vec<Scope>) -> Change {
+        let scopes: Arc<[Scope]> = scopes.into();
         let mut state = lock(&self.0);
         state.next += 1;
         let number = state.next;
-        state.under_way.push((number, items.clone()));
-        Change { number, items, changes: self.0.clone(), done: false }
+        state.in_flight.push((number, scopes.clone()));
+        Change { number, scopes, changes: self.0.clone(), done: false }
     }
 
-    /// Whether nothing has touched `path` since it was asked for at `tick`.
-    pub(crate) fn untouched(&self, path: &RemotePath, tick: Tick) -> bool {
-        !self.any(tick, |item| item.touches(path))
+    /// Whether no change has affected `path` since `generation`.
+    pub(crate) fn is_unchanged(&self, path: &RemotePath, generation: Generation) -> bool {
+        !self.any(generation, |item| item.touches(path))
     }
 
-    /// Whether nothing has touched the listing of `dir` since it was asked for at `tick`.
-    pub(crate) fn listing_untouched(&self, dir: &RemotePath, tick: Tick) -> bool {
-        !self.any(tick, |item| item.touches_listing(dir))
+    /// Whether no change has affected the listing of `dir` since `generation`.
+    pub(crate) fn is_listing_unchanged(&self, dir: &RemotePath, generation: Generation) -> bool {
+        !self.any(generation, |item| item.touches_listing(dir))
     }
 
-    /// Whether nothing touches `path` now.
-    pub(crate) fn quiet(&self, path: &RemotePath) -> bool {
-        let now = self.tick();
-        self.untouched(path, now)
+    /// Whether no change of `path` is in flight or in doubt.
+    pub(crate) fn is_stable(&self, path: &RemotePath) -> bool {
+        let now = self.generation();
+        self.is_unchanged(path, now)
     }
 
-    fn any(&self, since: Tick, touches: impl Fn(&Item) -> bool) -> bool {
+    fn any(&self, since: Generation, touches: impl Fn(&Scope) -> bool) -> bool {
         let mut state = lock(&self.0);
         if state.forgotten > since.0 {
             return true;
         }
-        let touches = |items: &Arc<[Item]>| items.iter().any(&touches);
-        if state.under_way.iter().any(|(_, items)| touches(items)) {
+        let touches = |scopes: &Arc<[Scope]>| scopes.iter().any(&touches);
+        if state.in_flight.iter().any(|(_, scopes)| touches(scopes)) {
             return true;
         }
-        let newer = state.recent.iter().rev().take_while(|(tick, _)| *tick > since.0);
-        if newer.into_iter().any(|(_, items)| touches(items)) {
+        let newer = state.recent.iter().rev().take_while(|(generation, _)| *generation > since.0);
+        if newer.into_iter().any(|(_, scopes)| touches(scopes)) {
             return true;
         }
-        if state.doubtful.is_empty() {
+        if state.in_doubt.is_empty() {
             return false;
         }
         let now = Instant::now();
-        while state.doubtful.front().is_some_and(|(until, _)| *until <= now) {
-            state.doubtful.pop_front();
+        while state.in_doubt.front().is_some_and(|(until, _)| *until <= now) {
+            state.in_doubt.pop_front();
         }
-        state.doubtful.iter().any(|(_, items)| touches(items))
+        state.in_doubt.iter().any(|(_, scopes)| touches(scopes))
     }
 }
 
 impl Change {
-    /// What it is about.
-    pub(crate) fn items(&self) -> &[Item] {
-        &self.items
+    /// The scopes that it affects.
+    pub(crate) fn scopes(&self) -> &[Scope] {
+        &self.scopes
     }
 
-    /// It was answered: with this it is over.
+    /// Ends the change: it was answered.
     pub(crate) fn done(mut self) {
         self.done = true;
     }
@@ -153,19 +152,19 @@ impl Change {
 impl Drop for Change {
     fn drop(&mut self) {
         let mut state = lock(&self.changes);
-        state.under_way.retain(|(number, _)| *number != self.number);
-        state.tick += 1;
-        let tick = state.tick;
-        state.recent.push_back((tick, self.items.clone()));
+        state.in_flight.retain(|(number, _)| *number != self.number);
+        state.generation += 1;
+        let generation = state.generation;
+        state.recent.push_back((generation, self.scopes.clone()));
         if state.recent.len() > MAX_RECENT
             && let Some((oldest, _)) = state.recent.pop_front()
         {
             state.forgotten = oldest;
         }
         if !self.done {
-            state.doubtful.push_back((Instant::now() + DOUBT, self.items.clone()));
-            if state.doubtful.len() > MAX_RECENT {
-                state.doubtful.pop_front();
+            state.in_doubt.push_back((Instant::now() + IN_DOUBT_FOR, self.scopes.clone()));
+            if state.in_doubt.len() > MAX_RECENT {
+                state.in_doubt.pop_front();
             }
         }
     }
@@ -179,41 +178,41 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_change_touches_what_was_asked_before_its_end() {
         let changes = Changes::default();
-        let before = changes.tick();
-        let change = changes.begin(vec![Item::Tree(path("d/f")), Item::Names(path("d"))]);
-        let during = changes.tick();
+        let before = changes.generation();
+        let change = changes.begin(vec![Scope::Subtree(path("d/f")), Scope::Names(path("d"))]);
+        let during = changes.generation();
         change.done();
-        let after = changes.tick();
+        let after = changes.generation();
         for at in ["d/f", "d/f/x", "d"] {
-            assert!(!changes.untouched(&path(at), before), "{at}");
-            assert!(!changes.untouched(&path(at), during), "{at}");
-            assert!(changes.untouched(&path(at), after), "{at}");
+            assert!(!changes.is_unchanged(&path(at), before), "{at}");
+            assert!(!changes.is_unchanged(&path(at), during), "{at}");
+            assert!(changes.is_unchanged(&path(at), after), "{at}");
         }
-        assert!(changes.untouched(&path("d/g"), before));
-        assert!(!changes.listing_untouched(&path("d"), before));
-        assert!(!changes.listing_untouched(&path(""), before), "it has the attributes of d");
-        assert!(changes.listing_untouched(&path("e"), before));
+        assert!(changes.is_unchanged(&path("d/g"), before));
+        assert!(!changes.is_listing_unchanged(&path("d"), before));
+        assert!(!changes.is_listing_unchanged(&path(""), before), "it has the attributes of d");
+        assert!(changes.is_listing_unchanged(&path("e"), before));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_was_given_up_is_in_doubt_for_a_while() {
         let changes = Changes::default();
-        drop(changes.begin(vec![Item::Tree(path("f"))]));
-        let after = changes.tick();
-        assert!(!changes.untouched(&path("f"), after));
-        assert!(changes.untouched(&path("g"), after));
-        tokio::time::advance(DOUBT).await;
-        assert!(changes.untouched(&path("f"), after));
+        drop(changes.begin(vec![Scope::Subtree(path("f"))]));
+        let after = changes.generation();
+        assert!(!changes.is_unchanged(&path("f"), after));
+        assert!(changes.is_unchanged(&path("g"), after));
+        tokio::time::advance(IN_DOUBT_FOR).await;
+        assert!(changes.is_unchanged(&path("f"), after));
     }
 
     #[tokio::test]
     async fn what_is_too_old_to_tell_counts_as_touched() {
         let changes = Changes::default();
-        let before = changes.tick();
+        let before = changes.generation();
         for number in 0..=MAX_RECENT {
-            changes.begin(vec![Item::Tree(path(&format!("f{number}")))]).done();
+            changes.begin(vec![Scope::Subtree(path(&format!("f{number}")))]).done();
         }
-        assert!(!changes.untouched(&path("never"), before));
-        assert!(changes.untouched(&path("never"), changes.tick()));
+        assert!(!changes.is_unchanged(&path("never"), before));
+        assert!(changes.is_unchanged(&path("never"), changes.generation()));
     }
 }

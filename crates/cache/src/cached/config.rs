@@ -1,4 +1,4 @@
-//! What can be set about a [`Cached`](crate::Cached).
+//! The settings of a [`Cached`](crate::Cached).
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use base::RemotePath;
 use super::digests::DigestSource;
 use crate::SourceId;
 
-/// When what is known counts without asking.
+/// When cached state is used without a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Never: each question that comes here is asked of the remote. A content that is here counts
-    /// once the remote has said, after the call began, that it is still the one of the file.
+    /// Never: each call sends a request. A cached content is used once the remote has confirmed,
+    /// after the call began, that the file still has it.
     #[default]
     CloseToOpen,
-    /// As [`Mode::CloseToOpen`], but what the remote told of a file within this time is as good as
-    /// asking at an open.
+    /// As [`Mode::CloseToOpen`], but an open uses the attributes that the remote returned within
+    /// this time.
     Timeout(Duration),
-    /// Always: what was once seen of the tree counts for ever.
+    /// Always: the tree never changes.
     Immutable,
 }
 
-/// Sub-trees, by their paths below the source; `*` and `?` stand for any bytes and for any byte of
-/// one name. What lies below a path that matches belongs to it.
+/// Sub-trees, by their paths below the source; `*` matches any bytes of a name, and `?` one byte.
+/// All paths below a match belong to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubTrees(Vec<Vec<Vec<u8>>>);
 
@@ -42,7 +42,7 @@ impl SubTrees {
         self.0.is_empty()
     }
 
-    /// Whether `path` is in one of them, or is the top of one.
+    /// Whether `path` is in one of them, or is the root of one.
     #[must_use]
     pub fn contain(&self, path: &RemotePath) -> bool {
         self.0.iter().any(|pattern| {
@@ -52,10 +52,11 @@ impl SubTrees {
     }
 }
 
-/// Whether `name` is what `pattern` describes.
+/// Whether `name` matches `pattern`.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut seen) = (0, 0);
-    // Where the last star was, and what it stands for so far: the only place to try again from.
+    // The position of the last star, and the number of bytes it stands for so far: the only place
+    // to retry from.
     let mut star: Option<(usize, usize)> = None;
     while seen < name.len() {
         match pattern.get(at) {
@@ -80,33 +81,33 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 /// Settings of a [`Cached`](crate::Cached).
 #[derive(Clone)]
 pub struct CachedConfig {
-    /// Whose paths these are. What two mounts of the same source know is shared.
+    /// The source of the paths. Two mounts of the same source share their records.
     pub source: SourceId,
-    /// When what is known counts.
+    /// When cached state is used without a request.
     pub mode: Mode,
-    /// Sub-trees that are [`Mode::Immutable`] whatever `mode` is.
+    /// Sub-trees that are [`Mode::Immutable`] under any `mode`.
     pub immutable: SubTrees,
-    /// The remote is never asked: what is not here is `EIO`.
+    /// The remote is never queried: what is not cached is `EIO`.
     pub offline: bool,
-    /// The same for names and for files to be opened, while the remote is away. Files that are
-    /// open already wait for it as they would without.
+    /// Names and opens are answered from the cache while the remote is unreachable. Files that are
+    /// open already wait for it.
     pub stale_ok: bool,
-    /// How far the clocks of both machines may be apart. A time of change that lies further back
-    /// is past; a younger one is when two seconds have gone since it was first seen.
+    /// How far the clocks of both machines may differ. An mtime that is older than that is past the
+    /// racy window; a younger one is when two seconds have passed since it was first seen.
     pub clock_skew: Duration,
-    /// A file that changed less than this ago is opened at the server although its content is
-    /// here, since it may well change while it is open.
-    pub lively: Duration,
+    /// A file with an mtime younger than this is opened at the server although its content is
+    /// cached, since it may well change while it is open.
+    pub recent_change: Duration,
     /// Contents are verified as a whole when they are opened, so that
-    /// [`backing`](base::Remote::backing) can give them away.
+    /// [`backing`](base::Remote::backing) can return their files.
     pub backing: bool,
-    /// What tells digests of files at the remote without moving them, if anything does.
+    /// The source of digests computed at the remote, if there is one.
     pub digest_source: Option<Arc<dyn DigestSource>>,
 }
 
 impl CachedConfig {
-    /// The usual settings for this source: close-to-open, clocks up to five minutes apart (as
-    /// Kerberos allows, and `vfs` too), files lively for an hour.
+    /// The default settings for this source: close-to-open, clocks up to five minutes apart (as
+    /// Kerberos allows, and `vfs` too), changes within an hour are recent.
     #[must_use]
     pub fn new(source: SourceId) -> CachedConfig {
         CachedConfig {
@@ -116,7 +117,7 @@ impl CachedConfig {
             offline: false,
             stale_ok: false,
             clock_skew: Duration::from_secs(300),
-            lively: Duration::from_secs(3600),
+            recent_change: Duration::from_secs(3600),
             backing: false,
             digest_source: None,
         }

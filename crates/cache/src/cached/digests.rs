@@ -1,12 +1,12 @@
-//! Digests of files: those that are known, and those that the server can tell.
+//! Digests of files: known ones, and ones that the server computes.
 //!
-//! A [`DigestSource`] tells digests without moving contents. A file that the store does not know,
-//! but whose digest is that of a content that is here, needs no transfer: so another revision of a
-//! tree costs what differs. Files of one directory are asked for together, when the first of them
-//! is opened.
+//! A [`DigestSource`] returns digests without transferring contents. A file that the store does not
+//! know, but whose digest is that of a cached content, needs no transfer: so another revision of a
+//! tree costs the difference. The files of one directory are queried together, when the first of
+//! them is opened.
 //!
-//! A digest that the server made is of the content that the file had at that time. It is taken for
-//! that of a validator only if the remote told this validator before and tells it after.
+//! A digest computed by the server is that of the content at that time. It is taken for that of a
+//! validator only if the remote returned this validator before and after it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,13 +19,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::opening::not_regular;
-use super::{Core, Standing};
+use super::{Core, ReadPolicy};
 use crate::{Digest, Digests, KnownFile, Object, Validator};
 
-/// What tells digests of files without moving their contents.
+/// The kind of its digests.
 #[async_trait]
 pub trait DigestSource: Send + Sync + 'static {
-    /// How its digests are made.
+    /// The digests of the present contents of these regular files, in the same order; `None` for
+    /// each that it cannot compute. Dropping the future cancels it.
     fn kind(&self) -> DigestKind;
 
     /// The digests of the contents that these regular files have now, in the same order; `None`
@@ -33,132 +34,133 @@ pub trait DigestSource: Send + Sync + 'static {
     async fn digests(&self, paths: &[RemotePath]) -> Result<Vec<Option<Bytes>>>;
 }
 
-/// Files that are asked for together, at most: as many names as fit into a command line.
+/// Bound on the files of one query: as many names as fit into a command line.
 const MAX_FILES: usize = 512;
 
-/// Bytes of all of them, at most: what a server hashes in about a second. More would keep the
-/// first reader waiting.
+/// Bound on their bytes together: what a server hashes in about a second. More would delay the
+/// first reader.
 const MAX_BYTES: u64 = 512 << 20;
 
-/// Digests that were told and not used yet, at most.
-const MAX_TOLD: usize = 16 << 10;
+/// Bound on the digests that were returned and not used yet.
+const MAX_ANSWERS: usize = 16 << 10;
 
-/// For how long the first reader of a directory waits for digests of what was kept a moment ago,
-/// and who asks for one for what is being kept. They are made at some hundred MB a second.
-const CATCH_UP: Duration = Duration::from_secs(2);
+/// How long the first reader of a directory waits for digests of contents that were just kept, and
+/// a caller for the digest of a content that is being kept. They are computed at some hundred MB a
+/// second.
+const CATCH_UP_LIMIT: Duration = Duration::from_secs(2);
 
-/// For how long a directory is not asked for again.
+/// How long a directory is not queried again.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Directories of which that is remembered, at most.
-const MAX_ASKED: usize = 1024;
+/// Bound on the directories for which that is remembered.
+const MAX_QUERIED: usize = 1024;
 
-/// A question for the digests of a directory's files; ends when it is answered.
-type Answered = watch::Receiver<bool>;
+/// A query for the digests of a directory's files; `true` when it was answered.
+type QueryDone = watch::Receiver<bool>;
 
 #[derive(Default)]
-struct State {
-    told: HashMap<RemotePath, (Validator, Bytes)>,
+struct Queries {
+    answers: HashMap<RemotePath, (Validator, Bytes)>,
     order: VecDeque<RemotePath>,
-    asked: HashMap<RemotePath, (Instant, Answered)>,
+    queried: HashMap<RemotePath, (Instant, QueryDone)>,
 }
 
 /// See the [module](self).
 #[derive(Default)]
-pub(crate) struct Digesting(Mutex<State>);
+pub(crate) struct ServerDigests(Mutex<Queries>);
 
-impl Digesting {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ServerDigests {
+    fn lock(&self) -> MutexGuard<'_, Queries> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was told of `path`, and all below it, does not count any longer.
+    /// Drops the answers about `path` and all below it.
     pub(crate) fn forget(&self, path: &RemotePath) {
         let mut state = self.lock();
-        if !state.told.is_empty() {
-            state.told.retain(|at, _| !at.is_within(path));
+        if !state.answers.is_empty() {
+            state.answers.retain(|at, _| !at.is_within(path));
         }
-        state.asked.retain(|dir, _| !dir.is_within(path));
+        state.queried.retain(|dir, _| !dir.is_within(path));
     }
 
-    fn told(&self, path: &RemotePath, attr: &Attr) -> Option<Bytes> {
+    fn get(&self, path: &RemotePath, attr: &Attr) -> Option<Bytes> {
         let state = self.lock();
-        let (validator, digest) = state.told.get(path)?;
+        let (validator, digest) = state.answers.get(path)?;
         (*validator == Validator::of(attr)).then(|| digest.clone())
     }
 
-    fn tell(&self, path: RemotePath, validator: Validator, digest: Bytes) {
+    fn insert(&self, path: RemotePath, validator: Validator, digest: Bytes) {
         let mut state = self.lock();
-        if state.told.insert(path.clone(), (validator, digest)).is_none() {
+        if state.answers.insert(path.clone(), (validator, digest)).is_none() {
             state.order.push_back(path);
         }
-        while state.order.len() > MAX_TOLD {
+        while state.order.len() > MAX_ANSWERS {
             if let Some(oldest) = state.order.pop_front() {
-                state.told.remove(&oldest);
+                state.answers.remove(&oldest);
             }
         }
     }
 
-    /// Whether the digests of the files in `dir` are to be asked for: a sender that ends the
-    /// question, or the question that is on its way.
-    fn ask(&self, dir: &RemotePath) -> std::result::Result<watch::Sender<bool>, Answered> {
+    /// Begins a query for the digests of the files in `dir`: the sender ends it. `Err` is the query
+    /// in flight, or a recent one.
+    fn begin_query(&self, dir: &RemotePath) -> std::result::Result<watch::Sender<bool>, QueryDone> {
         let mut state = self.lock();
         let now = Instant::now();
-        if let Some((at, answered)) = state.asked.get(dir)
+        if let Some((at, answered)) = state.queried.get(dir)
             && now.duration_since(*at) < PAUSE
         {
             return Err(answered.clone());
         }
-        if state.asked.len() >= MAX_ASKED {
-            state.asked.retain(|_, (at, _)| now.duration_since(*at) < PAUSE);
-            if state.asked.len() >= MAX_ASKED {
-                state.asked.clear();
+        if state.queried.len() >= MAX_QUERIED {
+            state.queried.retain(|_, (at, _)| now.duration_since(*at) < PAUSE);
+            if state.queried.len() >= MAX_QUERIED {
+                state.queried.clear();
             }
         }
         let (done, answered) = watch::channel(false);
-        state.asked.insert(dir.clone(), (now, answered));
+        state.queried.insert(dir.clone(), (now, answered));
         Ok(done)
     }
 }
 
-/// A directory that is being listed; closed with it.
-struct Listed<'a>(&'a Core, Dh);
+/// Closes a directory that is being listed.
+struct CloseGuard<'a>(&'a Core, Dh);
 
-impl Drop for Listed<'_> {
+impl Drop for CloseGuard<'_> {
     fn drop(&mut self) {
         self.0.listings.close(self.1);
     }
 }
 
 impl Core {
-    /// Sees to it that the digest of `path` is told, if the server can, along with those of its
-    /// neighbours.
+    /// Queries the digest of `path`, with those of the other files in its directory, if the server
+    /// can compute it.
     pub(crate) async fn prepare_digests(self: &Arc<Self>, path: &RemotePath) {
         let Some(source) = self.config.digest_source.clone() else { return };
         let Some(dir) = path.parent() else { return };
-        let mut answered = match self.digesting.ask(&dir) {
+        let mut answered = match self.server_digests.begin_query(&dir) {
             Err(answered) => answered,
             Ok(done) => {
                 let answered = done.subscribe();
                 let core = self.clone();
-                // Seen through, since others wait for it.
+                // In a task of its own, since other callers wait for it.
                 tokio::spawn(async move {
-                    let Some(files) = core.without_content(&dir).await else {
+                    let Some(files) = core.files_without_content(&dir).await else {
                         done.send_replace(true);
                         return;
                     };
                     let paths: Vec<RemotePath> =
                         files.iter().map(|(path, _)| path.clone()).collect();
-                    let (told, ()) = tokio::join!(source.digests(&paths), core.catch_up());
-                    match told {
+                    let (digests, ()) = tokio::join!(source.digests(&paths), core.catch_up());
+                    match digests {
                         Ok(digests) => {
                             for ((path, validator), digest) in files.into_iter().zip(digests) {
                                 if let Some(digest) = digest {
-                                    core.digesting.tell(path, validator, digest);
+                                    core.server_digests.insert(path, validator, digest);
                                 }
                             }
                         }
-                        Err(error) => tracing::debug!(%error, "the server told no digests"),
+                        Err(error) => tracing::debug!(%error, "the server returned no digests"),
                     }
                     done.send_replace(true);
                 });
@@ -168,19 +170,22 @@ impl Core {
         let _ = answered.wait_for(|answered| *answered).await;
     }
 
-    /// Sees to it that the contents that are here can be found by their digests, within a bound.
+    /// Computes the digests by which cached contents are found, within a bound.
     async fn catch_up(&self) {
         if self.config.digest_source.as_ref().is_none_or(|it| it.kind() == DigestKind::Blake3) {
             return;
         }
-        let (store, until) = (self.store.clone(), Instant::now() + CATCH_UP);
-        let goes_on = move || Instant::now() < until;
-        let _ = tokio::task::spawn_blocking(move || store.catch_up(goes_on)).await;
+        let (store, until) = (self.store.clone(), Instant::now() + CATCH_UP_LIMIT);
+        let may_continue = move || Instant::now() < until;
+        let _ = tokio::task::spawn_blocking(move || store.catch_up(may_continue)).await;
     }
 
-    /// Files of `dir` whose contents are not known, by what was told of them. A directory that was
-    /// never listed is listed for it; `None` where that fails.
-    async fn without_content(&self, dir: &RemotePath) -> Option<Vec<(RemotePath, Validator)>> {
+    /// The files of `dir` whose contents are not known, by their recorded attributes. A directory
+    /// that was never listed is listed first; `None` where that fails.
+    async fn files_without_content(
+        &self,
+        dir: &RemotePath,
+    ) -> Option<Vec<(RemotePath, Validator)>> {
         let known = || self.known_directory(self.source(dir), dir);
         let listing = match known() {
             Some(listing) => listing,
@@ -197,7 +202,7 @@ impl Core {
             let wanted = attr.kind == FileKind::Regular
                 && attr.size > 0
                 && bytes + attr.size <= MAX_BYTES
-                && (self.is_immutable(&path) || self.seen.is_settled(&path, attr))
+                && (self.is_immutable(&path) || self.validators.is_settled(&path, attr))
                 && self.known_content(&path, attr).is_none();
             if wanted {
                 bytes += attr.size;
@@ -212,42 +217,42 @@ impl Core {
 
     /// Lists a directory, so that it is recorded.
     pub(super) async fn list(&self, dir: &RemotePath) -> Option<()> {
-        let listed = Listed(self, self.opendir(dir).await.ok()?);
+        let listed = CloseGuard(self, self.opendir(dir).await.ok()?);
         while self.readdir(listed.1).await.ok()?.is_some() {}
         Some(())
     }
 
-    /// The content of the file, if the server told the digest of one that is here.
+    /// The cached content of the file, if the server returned its digest.
     pub(crate) async fn named_by_digest(
         self: &Arc<Self>,
         path: &RemotePath,
         attr: &Attr,
-        standing: Standing,
+        policy: ReadPolicy,
     ) -> Option<Object> {
         let source = self.config.digest_source.as_ref()?;
-        if standing == Standing::Known {
+        if policy == ReadPolicy::CacheFirst {
             self.prepare_digests(path).await;
         }
-        let told = self.digesting.told(path, attr)?;
-        let digest = self.store.content_of(source.kind(), &told)?;
+        let digest = self.server_digests.get(path, attr)?;
+        let digest = self.store.content_of(source.kind(), &digest)?;
         let object = self.store.object(&digest).filter(|object| object.len() == attr.size)?;
-        let settled = standing == Standing::Ask && self.seen.is_settled(path, attr);
-        if standing == Standing::Ask && !settled {
+        let settled = policy == ReadPolicy::Server && self.validators.is_settled(path, attr);
+        if policy == ReadPolicy::Server && !settled {
             return None;
         }
-        // What was not asked for afterwards is only as true as the tree is immutable.
+        // Without a later request it is only as certain as the tree is immutable.
         let fetched_at = Timestamp::now();
         let known = KnownFile { attr: *attr, digest, racy: !settled, fetched_at };
         self.store.record_file(self.source(path), path, &known);
         Some(object)
     }
 
-    /// The content that the file has, which is what `attr` says now.
+    /// The content that the file has, given that `attr` are its attributes now.
     pub(crate) fn known_content(&self, path: &RemotePath, attr: &Attr) -> Option<Digest> {
-        let standing = self.standing(path);
-        self.content_sources(path, standing).into_iter().find_map(|source| {
+        let policy = self.read_policy(path);
+        self.content_sources(path, policy).into_iter().find_map(|source| {
             let known = self.store.file(source, path)?;
-            let trusted = !known.racy || standing != Standing::Ask;
+            let trusted = !known.racy || policy != ReadPolicy::Server;
             (trusted && known.validator() == Validator::of(attr)).then_some(known.digest)
         })
     }
@@ -259,45 +264,52 @@ impl Core {
         kind: DigestKind,
         effort: DigestEffort,
     ) -> Result<Option<Bytes>> {
-        if not_regular(attr).is_some() || !self.changes.quiet(path) {
+        if not_regular(attr).is_some() || !self.changes.is_stable(path) {
             return Ok(None);
         }
-        let counts = self.standing(path) != Standing::Ask || self.seen.is_settled(path, attr);
+        let counts =
+            self.read_policy(path) != ReadPolicy::Server || self.validators.is_settled(path, attr);
         if attr.size == 0 && counts {
-            // Nobody needs to have read it.
+            // An empty file needs no reader.
             return Ok(Some(Digests::of_nothing().get(kind)));
         }
-        if let Some(digest) = self.digest_here(path, attr, kind).await {
+        if let Some(digest) = self.cached_digest(path, attr, kind).await {
             return Ok(Some(digest));
         }
         if effort == DigestEffort::Known {
-            if self.standing(path) == Standing::Only {
+            if self.read_policy(path) == ReadPolicy::CacheOnly {
                 return Ok(None);
             }
-            // Who has just read the file need not ask twice.
+            // A caller that has just read the file need not fetch it again.
             let validator = Validator::of(attr);
-            let under_way = |source| self.store.under_way(source, path, validator);
-            let mut contents = self.both_sources().into_iter().filter_map(under_way);
+            let in_flight = |source| self.store.in_flight(source, path, validator);
+            let mut contents = self.both_sources().into_iter().filter_map(in_flight);
             let Some(content) = contents.find(|content| content.count() > 0) else {
                 return Ok(None);
             };
-            let _ = tokio::time::timeout(CATCH_UP, self.filler.settled_of(&content)).await;
-            let here = self.digest_here(path, attr, kind).await;
-            return Ok(here.filter(|_| self.changes.quiet(path)));
+            let _ = tokio::time::timeout(CATCH_UP_LIMIT, self.write_behind.wait_written(&content))
+                .await;
+            let digest = self.cached_digest(path, attr, kind).await;
+            return Ok(digest.filter(|_| self.changes.is_stable(path)));
         }
         self.warm(path, &|_| ()).await?;
-        let content = self.known_content(path, attr).filter(|_| self.changes.quiet(path));
+        let content = self.known_content(path, attr).filter(|_| self.changes.is_stable(path));
         Ok(match content {
             Some(content) => self.digest_of(content, kind).await,
             None => None,
         })
     }
 
-    async fn digest_here(&self, path: &RemotePath, attr: &Attr, kind: DigestKind) -> Option<Bytes> {
+    async fn cached_digest(
+        &self,
+        path: &RemotePath,
+        attr: &Attr,
+        kind: DigestKind,
+    ) -> Option<Bytes> {
         self.digest_of(self.known_content(path, attr)?, kind).await
     }
 
-    /// The digest of a content that is here, made now if it was not before: that moves nothing.
+    /// The digest of a cached content, computed if it was not before, without a transfer.
     async fn digest_of(&self, content: Digest, kind: DigestKind) -> Option<Bytes> {
         if kind == DigestKind::Blake3 {
             return Some(Bytes::copy_from_slice(content.as_bytes()));

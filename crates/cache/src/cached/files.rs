@@ -1,17 +1,16 @@
-//! Open files: where their bytes come from, and the handle at the server, which may be opened late.
+//! Open files: the source of their bytes, and the handle at the server, which may be opened late.
 //!
-//! A file whose content is here is open without any handle at the server, as long as nothing is
-//! changed here that concerns it. What it shows is one content, the one that the file had when it
-//! was opened.
+//! A file whose content is cached is open without a handle at the server, as long as no change made
+//! here affects it. It shows one content, that of the time of the open.
 //!
 //! Invariants:
-//! 1. Before anything is changed through this mount that concerns a path, the files that are open
-//!    by it here are opened at the server ([`Files::bring_over`]), so that they stay the files
-//!    that they were; where the content may change, they are read from there from then on.
-//! 2. At most one handle is being opened for a file, whoever needs it at the same time; what was
-//!    begun is seen through. It is of the content that the file was opened with, or of none:
-//!    `ESTALE`.
-//! 3. A handle at the server is closed when the last share of its [`File`] is gone.
+//! 1. Before a change through this mount that affects a path, the open files of that path are
+//!    opened at the server ([`Files::open_on_server`]), so that they stay the same files; where the
+//!    content may change, they are read from the server from then on.
+//! 2. At most one open at the server is in flight for a file, and it runs to its end also if its
+//!    callers are cancelled. The handle is of the content that the file was opened with, or the
+//!    result is `ESTALE`.
+//! 3. A handle at the server is closed when the last reference to its [`File`] is dropped.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,48 +18,48 @@ use base::{Access, Attr, Errno, Fh, OpenFlags, Remote, RemotePath, Result, Table
 use tokio::sync::watch;
 
 use super::changes::Change;
-use super::filling::Filling;
+use super::write_behind::Fetch;
 use crate::{Object, Validator};
 
-/// Where the bytes of an open file are.
+/// The source of an open file's bytes.
 #[derive(Clone)]
 pub(crate) enum Content {
-    /// At the server.
+    /// The server.
     Server,
-    /// Here, all of them.
+    /// The store.
     Whole(Object),
-    /// Some are here, and those that are read from the server are put to them.
-    Part(Arc<Filling>),
+    /// A part is in the store, and bytes read from the server are added to it.
+    Part(Arc<Fetch>),
 }
 
-type Outcome = watch::Receiver<Option<Result<Fh>>>;
+type OpenResult = watch::Receiver<Option<Result<Fh>>>;
 
-struct State {
+struct FileState {
     /// `None` once the name was removed here.
     path: Option<RemotePath>,
     fh: Option<Fh>,
     content: Content,
-    /// An open at the server on its way.
-    attempt: Option<Outcome>,
-    /// For one that is written through: what is being changed as long as it is open.
+    /// An open at the server in flight.
+    attempt: Option<OpenResult>,
+    /// For a file open for writing: its change, which lasts as long as it is open.
     change: Option<Change>,
     /// All of the content was verified before it was opened.
-    proven: bool,
+    verified: bool,
 }
 
 /// An open file. See the [module](self).
 pub(crate) struct File {
     inner: Arc<dyn Remote>,
-    /// The attributes at the open.
+    /// The attributes at the time of the open.
     pub(crate) attr: Attr,
     pub(crate) access: Access,
-    /// The server is never asked.
+    /// The server is never queried.
     pub(crate) offline: bool,
-    state: Mutex<State>,
+    state: Mutex<FileState>,
 }
 
-/// What a file is made of.
-pub(crate) struct Parts {
+/// The parts of a new [`File`].
+pub(crate) struct NewFile {
     pub(crate) path: RemotePath,
     pub(crate) attr: Attr,
     pub(crate) access: Access,
@@ -71,7 +70,7 @@ pub(crate) struct Parts {
 }
 
 impl File {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FileState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -83,7 +82,7 @@ impl File {
         Validator::of(&self.attr)
     }
 
-    /// Its name now, as far as this mount has changed it.
+    /// Its present name, as far as this mount has changed it.
     pub(crate) fn path(&self) -> Option<RemotePath> {
         self.lock().path.clone()
     }
@@ -92,27 +91,27 @@ impl File {
         self.lock().content.clone()
     }
 
-    /// All of its content has been verified.
-    pub(crate) fn prove(&self) {
-        self.lock().proven = true;
+    /// Records that all of its content was verified.
+    pub(crate) fn mark_verified(&self) {
+        self.lock().verified = true;
     }
 
-    /// Whether it was.
-    pub(crate) fn is_proven(&self) -> bool {
-        self.lock().proven
+    /// Whether all of its content was verified.
+    pub(crate) fn is_verified(&self) -> bool {
+        self.lock().verified
     }
 
-    /// Whether it is changed through this handle.
+    /// Whether it is open for writing.
     pub(crate) fn is_changing(&self) -> bool {
         self.lock().change.is_some()
     }
 
     /// The handle at the server, if it is open.
-    pub(crate) fn opened(&self) -> Option<Fh> {
+    pub(crate) fn server_handle(&self) -> Option<Fh> {
         self.lock().fh
     }
 
-    /// The content is another one from now on, or not known.
+    /// Reads the file from the server from now on: its content is another one, or unknown.
     pub(crate) fn read_from_server(&self) {
         self.put_content(Content::Server);
     }
@@ -122,27 +121,27 @@ impl File {
         let _old = std::mem::replace(&mut self.lock().content, content);
     }
 
-    /// What was `filling` is whole now.
-    pub(crate) fn is_whole(&self, filling: &Arc<Filling>, object: Object) {
+    /// The content of `fetch` is complete.
+    pub(crate) fn complete(&self, fetch: &Arc<Fetch>, object: Object) {
         let mut state = self.lock();
-        let same = matches!(&state.content, Content::Part(part) if Arc::ptr_eq(part, filling));
+        let same = matches!(&state.content, Content::Part(part) if Arc::ptr_eq(part, fetch));
         if same {
             let _part = std::mem::replace(&mut state.content, Content::Whole(object));
         }
     }
 
-    /// What was taken for whole is damaged: it is fetched again, into `filling`.
-    pub(crate) fn is_damaged(&self, filling: Option<Arc<Filling>>) {
+    /// The whole content is damaged: it is fetched again, into `fetch`.
+    pub(crate) fn refetch(&self, fetch: Option<Arc<Fetch>>) {
         let mut state = self.lock();
         if matches!(state.content, Content::Whole(_)) {
-            let repair = filling.map_or(Content::Server, Content::Part);
+            let repair = fetch.map_or(Content::Server, Content::Part);
             let _object = std::mem::replace(&mut state.content, repair);
         }
     }
 
-    /// The handle at the server; opened now if it was not yet. What is there from the beginning is
-    /// there in the first poll.
-    pub(crate) async fn server(self: &Arc<Self>) -> Result<Fh> {
+    /// The handle at the server; opened now if it was not before. An existing handle is returned in
+    /// the first poll.
+    pub(crate) async fn open_server_handle(self: &Arc<Self>) -> Result<Fh> {
         let mut attempt = {
             let mut state = self.lock();
             match (state.fh, self.offline, &state.attempt) {
@@ -186,7 +185,7 @@ impl File {
         Ok(opened.fh)
     }
 
-    /// Gives the handle at the server back, if there is one, and returns what the server answers.
+    /// Closes the handle at the server, if there is one, and returns the server's answer.
     pub(crate) async fn finish(&self) -> Result<()> {
         let fh = self.lock().fh.take();
         match fh {
@@ -195,7 +194,7 @@ impl File {
         }
     }
 
-    /// Returns what the server answers to a close of the handle there, if there is one.
+    /// Flushes the handle at the server, if there is one, and returns the server's answer.
     pub(crate) async fn flush(&self) -> Result<()> {
         let fh = self.lock().fh.filter(|_| self.access.writes());
         match fh {
@@ -204,7 +203,7 @@ impl File {
         }
     }
 
-    /// What was changed through it as long as it was open.
+    /// Takes the change that lasts as long as the file is open.
     fn end_change(&self) -> Option<Change> {
         self.lock().change.take()
     }
@@ -219,7 +218,7 @@ impl Drop for File {
     }
 }
 
-/// All open files of one [`Cached`](crate::Cached), bounded by those above, who close them.
+/// All open files of one [`Cached`](crate::Cached), bounded by the layer above, which closes them.
 pub(crate) struct Files {
     table: Table<File>,
     inner: Arc<dyn Remote>,
@@ -230,11 +229,12 @@ impl Files {
         Files { table: Table::default(), inner }
     }
 
-    /// Takes over what is open, and gives it a number.
-    pub(crate) fn add(&self, parts: Parts) -> (Fh, Arc<File>) {
-        let Parts { path, attr, access, fh, content, change, offline } = parts;
+    /// Adds a file under a new handle.
+    pub(crate) fn add(&self, new: NewFile) -> (Fh, Arc<File>) {
+        let NewFile { path, attr, access, fh, content, change, offline } = new;
         let path = Some(path);
-        let state = Mutex::new(State { path, fh, content, attempt: None, change, proven: false });
+        let state =
+            Mutex::new(FileState { path, fh, content, attempt: None, change, verified: false });
         let file = Arc::new(File { inner: self.inner.clone(), attr, access, offline, state });
         let number = self.table.number();
         self.table.insert(number, file.clone());
@@ -245,19 +245,19 @@ impl Files {
         self.table.get(fh.0)
     }
 
-    /// Takes it out of the table, and gives what was changed through it.
+    /// Removes a file from the table, and returns its change.
     pub(crate) fn remove(&self, fh: Fh) -> Option<(Arc<File>, Option<Change>)> {
         let file = self.table.remove(fh.0)?;
         let change = file.end_change();
         Some((file, change))
     }
 
-    /// All of them.
+    /// All open files.
     pub(crate) fn all(&self) -> Vec<Arc<File>> {
-        self.of(|_| true)
+        self.matching(|_| true)
     }
 
-    fn of(&self, wanted: impl Fn(&File) -> bool) -> Vec<Arc<File>> {
+    fn matching(&self, wanted: impl Fn(&File) -> bool) -> Vec<Arc<File>> {
         let mut files = Vec::new();
         self.table.each(|file| {
             if wanted(file) {
@@ -267,36 +267,36 @@ impl Files {
         files
     }
 
-    /// Opens those at the server that are open at `path`, or below it, and have been read from
-    /// here only. To be called before something about the path is changed.
-    pub(crate) async fn bring_over(&self, path: &RemotePath) {
-        let is_here = |file: &File| {
+    /// Opens the files at the server that are open at `path` or below it, and have no handle there.
+    /// To be called before a change that affects the path.
+    pub(crate) async fn open_on_server(&self, path: &RemotePath) {
+        let is_local = |file: &File| {
             let state = file.lock();
-            let concerned = state.path.as_ref().is_some_and(|at| at.is_within(path));
-            concerned && state.fh.is_none() && !file.offline
+            let affected = state.path.as_ref().is_some_and(|at| at.is_within(path));
+            affected && state.fh.is_none() && !file.offline
         };
-        for file in self.of(is_here) {
-            // If it cannot be opened, it is not the file that the name leads to now; it goes on
-            // with the content that it has here.
-            let _ = file.server().await;
+        for file in self.matching(is_local) {
+            // If that fails, the name leads to another file now; this one keeps its cached content.
+            let _ = file.open_server_handle().await;
         }
     }
 
-    /// The same, for a change of the content: they are read from the server from now on.
-    pub(crate) async fn let_go(&self, path: &RemotePath) {
-        self.bring_over(path).await;
-        let concerned = |file: &File| {
+    /// Does what [`Files::open_on_server`] does, and reads the files from the server from then on:
+    /// for a change of the content.
+    pub(crate) async fn switch_to_server(&self, path: &RemotePath) {
+        self.open_on_server(path).await;
+        let affected = |file: &File| {
             let state = file.lock();
             state.fh.is_some() && state.path.as_ref().is_some_and(|at| at.is_within(path))
         };
-        for file in self.of(concerned) {
+        for file in self.matching(affected) {
             file.read_from_server();
         }
     }
 
-    /// The name is gone, with all below it.
+    /// The name was removed, with all below it.
     pub(crate) fn removed(&self, path: &RemotePath) {
-        for file in self.of(|_| true) {
+        for file in self.matching(|_| true) {
             let mut state = file.lock();
             if state.path.as_ref().is_some_and(|at| at.is_within(path)) {
                 state.path = None;
@@ -304,12 +304,12 @@ impl Files {
         }
     }
 
-    /// `from`, with all below it, is called `to` now; what was there is gone.
+    /// `from`, with all below it, was renamed to `to`; a file that was there was replaced.
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
         if from == to {
             return;
         }
-        for file in self.of(|_| true) {
+        for file in self.matching(|_| true) {
             let mut state = file.lock();
             let Some(at) = &state.path else { continue };
             if let Some(moved) = at.moved(from, to) {

@@ -1,50 +1,50 @@
-//! Open directories, and what is recorded of them.
+//! Open directories, and the recording of listings.
 //!
-//! A listing is recorded when it came to its end, unless something was changed here in that
-//! directory since it began. Only such a listing says that a name is absent. It counts at once, and
-//! is written later ([`fresh`](super::fresh)).
+//! A listing is recorded when it was read to its end, unless the directory was changed here since
+//! it began. Only such a listing proves that a name is absent. It is valid at once, and is written
+//! later ([`pending_listings`](super::pending_listings)).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::{Dh, DirEntry, Errno, Remote, RemotePath, Result, Table, Timestamp};
 
-use super::names::{Asked, same_but_atime};
-use super::{Core, Standing};
+use super::names::{RequestStamp, same_but_atime};
+use super::{Core, ReadPolicy};
 use crate::{Listing, SourceId};
 
-/// Entries given at once of what is known.
+/// Entries returned at once from a cached listing.
 const BATCH: usize = 512;
 
-/// Entries of a directory that is recorded, at most: some 40 MiB of memory while it is listed.
+/// Bound on the entries of a listing that is recorded: some 40 MiB of memory while it is read.
 const MAX_ENTRIES: usize = 200_000;
 
 /// An open directory.
-enum Open {
+enum OpenDir {
     /// Listed by the remote.
-    There(There),
-    /// Known: what was not given yet begins at the second.
-    Here(Arc<[DirEntry]>, Mutex<usize>),
+    Remote(RemoteListing),
+    /// A cached listing, and the index of the next entry to return.
+    Cached(Arc<[DirEntry]>, Mutex<usize>),
 }
 
-struct There {
+struct RemoteListing {
     dh: Dh,
     path: RemotePath,
-    asked: Asked,
+    stamp: RequestStamp,
     began: Timestamp,
-    /// What it has given so far; `None` when it is not to be recorded.
-    given: Mutex<Option<Vec<DirEntry>>>,
+    /// The entries returned so far; `None` when the listing is not to be recorded.
+    entries: Mutex<Option<Vec<DirEntry>>>,
     inner: Arc<dyn Remote>,
 }
 
-impl Drop for There {
+impl Drop for RemoteListing {
     fn drop(&mut self) {
         self.inner.closedir(self.dh);
     }
 }
 
-/// All open directories, bounded by those above, who close them.
+/// All open directories, bounded by the layer above, which closes them.
 pub(crate) struct Listings {
-    table: Table<Open>,
+    table: Table<OpenDir>,
     inner: Arc<dyn Remote>,
 }
 
@@ -53,11 +53,11 @@ impl Listings {
         Listings { table: Table::default(), inner }
     }
 
-    fn add(&self, open: Open) -> Dh {
+    fn add(&self, open: OpenDir) -> Dh {
         Dh(self.table.add(open))
     }
 
-    fn get(&self, dh: Dh) -> Result<Arc<Open>> {
+    fn get(&self, dh: Dh) -> Result<Arc<OpenDir>> {
         self.table.get(dh.0)
     }
 
@@ -68,46 +68,49 @@ impl Listings {
 
 impl Core {
     pub(crate) async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
-        let standing = self.standing(path);
-        if standing != Standing::Ask
-            && let Some(listed) = self.known_listing(path, standing)
+        let policy = self.read_policy(path);
+        if policy != ReadPolicy::Server
+            && let Some(listed) = self.known_listing(path, policy)
         {
             return listed;
         }
-        if standing != Standing::Only {
-            let answer = self.open_there(path, self.asking(self.inner.opendir(path))).await;
+        if policy != ReadPolicy::CacheOnly {
+            let answer =
+                self.open_remote(path, self.while_connected(self.inner.opendir(path))).await;
             if !self.falls_back(&answer) {
                 return answer;
             }
-            if let Some(listed) = self.known_listing(path, Standing::Only) {
+            if let Some(listed) = self.known_listing(path, ReadPolicy::CacheOnly) {
                 return listed;
             }
         }
         self.unless_offline("the listing is", path)?;
-        self.open_there(path, self.inner.opendir(path)).await
+        self.open_remote(path, self.inner.opendir(path)).await
     }
 
-    /// A directory that the remote lists, which `opening` opens.
-    async fn open_there(
+    /// A directory that the remote lists; `opening` opens it.
+    async fn open_remote(
         &self,
         path: &RemotePath,
         opening: impl Future<Output = Result<Dh>> + Send,
     ) -> Result<Dh> {
-        let (asked, began) = (self.asked(), Timestamp::now());
+        let (stamp, began) = (self.stamp(), Timestamp::now());
         let dh = opening.await?;
         let (path, inner) = (path.clone(), self.listings.inner.clone());
-        let given = Mutex::new(Some(Vec::new()));
-        let there = There { dh, path, asked, began, given, inner };
-        Ok(self.listings.add(Open::There(there)))
+        let entries = Mutex::new(Some(Vec::new()));
+        let remote = RemoteListing { dh, path, stamp, began, entries, inner };
+        Ok(self.listings.add(OpenDir::Remote(remote)))
     }
 
-    fn known_listing(&self, path: &RemotePath, standing: Standing) -> Option<Result<Dh>> {
-        for source in self.sources(path, standing) {
+    fn known_listing(&self, path: &RemotePath, policy: ReadPolicy) -> Option<Result<Dh>> {
+        for source in self.sources(path, policy) {
             if let Some(listing) = self.known_directory(source, path) {
-                return Some(Ok(self.listings.add(Open::Here(listing.entries, Mutex::new(0)))));
+                return Some(Ok(self
+                    .listings
+                    .add(OpenDir::Cached(listing.entries, Mutex::new(0)))));
             }
         }
-        match self.told(path, standing)?.into_result() {
+        match self.known_name(path, policy)?.into_result() {
             Err(error) => Some(Err(error)),
             Ok(attr) if !attr.is_dir() => Some(Err(Errno::ENOTDIR)),
             Ok(_) => None,
@@ -116,70 +119,73 @@ impl Core {
 
     pub(crate) async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
         let open = self.listings.get(dh)?;
-        let there = match &*open {
-            Open::There(there) => there,
-            Open::Here(entries, next) => {
+        let remote = match &*open {
+            OpenDir::Remote(remote) => remote,
+            OpenDir::Cached(entries, next) => {
                 let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
                 let from = *next;
                 *next = entries.len().min(from + BATCH);
                 return Ok((from < *next).then(|| entries[from..*next].to_vec()));
             }
         };
-        let answer = self.asking(self.inner.readdir(there.dh)).await;
+        let answer = self.while_connected(self.inner.readdir(remote.dh)).await;
         match &answer {
-            Ok(Some(batch)) => self.note_batch(there, batch),
-            Ok(None) => self.note_end(there),
-            // Nobody knows what the rest would have been.
-            Err(_) => drop(there.take()),
+            Ok(Some(batch)) => self.note_batch(remote, batch),
+            Ok(None) => self.note_end(remote),
+            // The rest of the listing is unknown.
+            Err(_) => drop(remote.take()),
         }
         answer
     }
 
-    fn note_batch(&self, there: &There, batch: &[DirEntry]) {
+    fn note_batch(&self, remote: &RemoteListing, batch: &[DirEntry]) {
         for entry in batch {
             if let Some(attr) = &entry.attr {
-                let path = there.path.join(&entry.name);
-                if self.changes.untouched(&path, there.asked.tick) {
-                    self.seen.note(&path, attr, there.asked.at);
+                let path = remote.path.join(&entry.name);
+                if self.changes.is_unchanged(&path, remote.stamp.generation) {
+                    self.validators.note(&path, attr, remote.stamp.at);
                 }
             }
         }
-        let mut given = there.given.lock().unwrap_or_else(PoisonError::into_inner);
-        if given.as_ref().is_some_and(|given| given.len() + batch.len() > MAX_ENTRIES) {
-            *given = None;
+        let mut entries = remote.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.as_ref().is_some_and(|entries| entries.len() + batch.len() > MAX_ENTRIES) {
+            *entries = None;
         }
-        if let Some(given) = &mut *given {
-            given.extend_from_slice(batch);
+        if let Some(entries) = &mut *entries {
+            entries.extend_from_slice(batch);
         }
     }
 
-    fn note_end(&self, there: &There) {
-        let (path, tick) = (&there.path, there.asked.tick);
-        let untouched = || self.changes.listing_untouched(path, tick);
-        let Some(entries) = there.take().filter(|_| untouched()) else { return };
+    fn note_end(&self, remote: &RemoteListing) {
+        let (path, generation) = (&remote.path, remote.stamp.generation);
+        let untouched = || self.changes.is_listing_unchanged(path, generation);
+        let Some(entries) = remote.take().filter(|_| untouched()) else { return };
         let source = self.source(path);
-        let listing = Listing { attr: None, entries: entries.into(), seen_at: there.began };
-        match self.fresh.add(*source, path.clone(), tick, listing) {
-            // A change that began meanwhile may have come too early to forget it.
-            Ok(_) if !untouched() => self.fresh.forget_listing(path),
-            Ok(note) => self.filler.listed(note),
+        let listing = Listing { attr: None, entries: entries.into(), seen_at: remote.began };
+        match self.pending_listings.add(*source, path.clone(), generation, listing) {
+            // A change that began meanwhile may have tried to forget it before it was added.
+            Ok(_) if !untouched() => self.pending_listings.forget_listing(path),
+            Ok(pending) => self.write_behind.listed(pending),
             Err(listing) => {
-                self.recorder.listing(source, path, tick, &listing);
+                self.recorder.write_listing(source, path, generation, &listing);
             }
         }
     }
 
     /// The complete listing of a directory.
     pub(crate) fn known_directory(&self, source: &SourceId, path: &RemotePath) -> Option<Listing> {
-        let known = self.fresh.listing(source, path).or_else(|| self.store.directory(source, path));
-        known.filter(|listing| self.changed_at.lets_count(path, listing.seen_at))
+        let known = self
+            .pending_listings
+            .listing(source, path)
+            .or_else(|| self.store.directory(source, path));
+        known.filter(|listing| self.change_times.is_valid(path, listing.seen_at))
     }
 }
 
-impl There {
-    /// What it has given, if that is to be recorded; afterwards it is not.
+impl RemoteListing {
+    /// The entries, if they are to be recorded; afterwards they are not.
     fn take(&self) -> Option<Vec<DirEntry>> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 

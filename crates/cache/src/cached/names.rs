@@ -1,172 +1,174 @@
-//! Attributes, names and link targets: asked, recorded, and known.
+//! Attributes, names and link targets: requests for them, and their records.
 
 use base::{Attr, Errno, RemotePath, Result, Timestamp};
 use tokio::time::Instant;
 
-use super::changes::Tick;
-use super::{Core, Standing};
+use super::changes::Generation;
+use super::{Core, ReadPolicy};
 use crate::{KnownAttr, KnownLink, SourceId};
 
-/// What is known of a name.
+/// The recorded state of a name.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Told {
+pub(crate) enum KnownName {
     Present(Attr),
-    /// A complete listing leaves it out.
+    /// A complete listing lacks it.
     Absent,
 }
 
-/// When a question was asked.
+/// When a request was sent.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked {
-    pub(crate) tick: Tick,
+pub(crate) struct RequestStamp {
+    pub(crate) generation: Generation,
     pub(crate) at: Instant,
 }
 
 impl Core {
-    pub(crate) fn asked(&self) -> Asked {
-        Asked { tick: self.changes.tick(), at: Instant::now() }
+    pub(crate) fn stamp(&self) -> RequestStamp {
+        RequestStamp { generation: self.changes.generation(), at: Instant::now() }
     }
 
     pub(crate) async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
-        let standing = self.standing(path);
-        if standing != Standing::Ask
-            && let Some(told) = self.told(path, standing)
+        let policy = self.read_policy(path);
+        if policy != ReadPolicy::Server
+            && let Some(known) = self.known_name(path, policy)
         {
-            return told.into_result();
+            return known.into_result();
         }
-        if standing != Standing::Only {
-            let answer = self.ask_attr(path).await;
+        if policy != ReadPolicy::CacheOnly {
+            let answer = self.request_attr(path).await;
             if !self.falls_back(&answer) {
                 return answer;
             }
-            if let Some(told) = self.told(path, Standing::Only) {
-                return told.into_result();
+            if let Some(known) = self.known_name(path, ReadPolicy::CacheOnly) {
+                return known.into_result();
             }
         }
         self.unless_offline("the attributes are", path)?;
         self.noting_attr(path, self.inner.lstat(path)).await
     }
 
-    /// Asks the remote, and records what it says.
-    pub(crate) async fn ask_attr(&self, path: &RemotePath) -> Result<Attr> {
-        self.noting_attr(path, self.asking(self.inner.lstat(path))).await
+    /// Requests the attributes from the remote, and records them.
+    pub(crate) async fn request_attr(&self, path: &RemotePath) -> Result<Attr> {
+        self.noting_attr(path, self.while_connected(self.inner.lstat(path))).await
     }
 
-    /// Records the attributes of `path` that `question` returns.
+    /// Records the attributes of `path` that `request` returns.
     async fn noting_attr(
         &self,
         path: &RemotePath,
-        question: impl Future<Output = Result<Attr>> + Send,
+        request: impl Future<Output = Result<Attr>> + Send,
     ) -> Result<Attr> {
-        let asked = self.asked();
-        let answer = question.await;
+        let stamp = self.stamp();
+        let answer = request.await;
         match &answer {
-            Ok(attr) => self.note_attr(path, attr, asked),
+            Ok(attr) => self.note_attr(path, attr, stamp),
             Err(Errno::ENOENT) => self.note_absent(path),
             Err(_) => {}
         }
         answer
     }
 
-    /// What is recorded of `path`.
-    pub(crate) fn told(&self, path: &RemotePath, standing: Standing) -> Option<Told> {
-        let doubtful = standing == Standing::Known && self.is_doubtful(path);
-        for source in self.sources(path, standing) {
+    /// The recorded state of `path`.
+    pub(crate) fn known_name(&self, path: &RemotePath, policy: ReadPolicy) -> Option<KnownName> {
+        let doubtful = policy == ReadPolicy::CacheFirst && self.is_attr_invalid(path);
+        for source in self.sources(path, policy) {
             if let Some(known) = self.known_attr(source, path) {
                 if doubtful {
                     return None;
                 }
-                return Some(Told::Present(known.attr));
+                return Some(KnownName::Present(known.attr));
             }
             if !path.is_root() && self.is_left_out(source, path) {
-                return Some(Told::Absent);
+                return Some(KnownName::Absent);
             }
         }
         None
     }
 
-    /// The attributes that were recorded last, or are about to be.
+    /// The attributes that were recorded last, or are in a listing that will be.
     pub(crate) fn recorded_attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
-        self.fresh.attr(source, path).unwrap_or_else(|| self.store.attr(source, path))
+        self.pending_listings.attr(source, path).unwrap_or_else(|| self.store.attr(source, path))
     }
 
-    /// As [`Core::recorded_attr`], if they were not told before a change made here.
+    /// The recorded attributes, unless they were requested before a change made here.
     fn known_attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
         let known = self.recorded_attr(source, path)?;
-        self.changed_at.lets_count(path, known.seen_at).then_some(known)
+        self.change_times.is_valid(path, known.seen_at).then_some(known)
     }
 
-    /// Whether the listing of its directory leaves the name out.
+    /// Whether the listing of its directory lacks the name.
     fn is_left_out(&self, source: &SourceId, path: &RemotePath) -> bool {
-        if let Some(listed) = self.fresh.lists(source, path) {
+        if let Some(listed) = self.pending_listings.lists(source, path) {
             return !listed;
         }
         let counts =
             || path.parent().is_some_and(|dir| self.known_directory(source, &dir).is_some());
         self.store.is_listed(source, path) == Some(false)
-            && (self.changed_at.is_empty() || counts())
+            && (self.change_times.is_empty() || counts())
     }
 
-    /// The remote told `attr`, which is recorded otherwise, when it was `asked`.
-    pub(crate) fn note_seen(&self, path: &RemotePath, attr: &Attr, asked: Asked) {
-        if self.changes.untouched(path, asked.tick) {
-            self.seen.note(path, attr, asked.at);
+    /// Notes that the remote returned `attr`, which are recorded elsewhere, for the request of
+    /// `stamp`.
+    pub(crate) fn note_seen(&self, path: &RemotePath, attr: &Attr, stamp: RequestStamp) {
+        if self.changes.is_unchanged(path, stamp.generation) {
+            self.validators.note(path, attr, stamp.at);
         }
     }
 
-    /// The remote told `attr`, when it was `asked`.
-    pub(crate) fn note_attr(&self, path: &RemotePath, attr: &Attr, asked: Asked) {
-        if !self.changes.untouched(path, asked.tick) {
+    /// Records that the remote returned `attr` for the request of `stamp`.
+    pub(crate) fn note_attr(&self, path: &RemotePath, attr: &Attr, stamp: RequestStamp) {
+        if !self.changes.is_unchanged(path, stamp.generation) {
             return;
         }
-        self.seen.note(path, attr, asked.at);
-        self.trust(path);
+        self.validators.note(path, attr, stamp.at);
+        self.revalidate_attr(path);
         let source = self.source(path);
         let known = self.known_attr(source, path).map(|known| known.attr);
         if known.is_some_and(|known| same_but_atime(&known, attr)) {
             return;
         }
         if let Some(dir) = path.parent()
-            && let Some(note) = self.fresh.of(source, &dir)
+            && let Some(pending) = self.pending_listings.get(source, &dir)
         {
-            // What the directory's listing says of it is older: it is written before.
-            self.recorder.note(&note);
+            // The directory's listing has older attributes: it is written first.
+            self.recorder.write_pending(&pending);
         }
         let known = KnownAttr { attr: *attr, seen_at: Timestamp::now() };
         self.store.record_attr(source, path, &known);
-        self.undo_if_touched(path, asked);
+        self.undo_if_changed(path, stamp);
     }
 
-    /// The remote said that nothing is there.
+    /// Records that the remote returned `ENOENT`.
     fn note_absent(&self, path: &RemotePath) {
         let source = self.source(path);
         if self.recorded_attr(source, path).is_some() {
-            self.fresh.forget(path);
+            self.pending_listings.forget(path);
             self.store.forget(source, path);
         }
-        self.seen.forget(path);
+        self.validators.forget(path);
     }
 
-    /// A change may have begun between the look at the changes and the record.
-    fn undo_if_touched(&self, path: &RemotePath, asked: Asked) {
-        if !self.changes.untouched(path, asked.tick) {
+    /// A change may have begun between the check and the record.
+    fn undo_if_changed(&self, path: &RemotePath, stamp: RequestStamp) {
+        if !self.changes.is_unchanged(path, stamp.generation) {
             self.store.forget(self.source(path), path);
         }
     }
 
     pub(crate) async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
-        let standing = self.standing(path);
-        if standing != Standing::Ask
-            && let Some(target) = self.known_target(path, standing)
+        let policy = self.read_policy(path);
+        if policy != ReadPolicy::Server
+            && let Some(target) = self.known_target(path, policy)
         {
             return target;
         }
-        if standing != Standing::Only {
-            let answer = self.noting_target(path, self.asking(self.inner.readlink(path))).await;
+        if policy != ReadPolicy::CacheOnly {
+            let answer =
+                self.noting_target(path, self.while_connected(self.inner.readlink(path))).await;
             if !self.falls_back(&answer) {
                 return answer;
             }
-            if let Some(target) = self.known_target(path, Standing::Only) {
+            if let Some(target) = self.known_target(path, ReadPolicy::CacheOnly) {
                 return target;
             }
         }
@@ -174,62 +176,64 @@ impl Core {
         self.noting_target(path, self.inner.readlink(path)).await
     }
 
-    /// Records the target of `path` that `question` returns.
+    /// Records the target of `path` that `request` returns.
     async fn noting_target(
         &self,
         path: &RemotePath,
-        question: impl Future<Output = Result<Vec<u8>>> + Send,
+        request: impl Future<Output = Result<Vec<u8>>> + Send,
     ) -> Result<Vec<u8>> {
-        let asked = self.asked();
-        let answer = question.await;
+        let stamp = self.stamp();
+        let answer = request.await;
         if let Ok(target) = &answer {
-            self.note_target(path, target, asked);
+            self.note_target(path, target, stamp);
         }
         answer
     }
 
-    fn known_target(&self, path: &RemotePath, standing: Standing) -> Option<Result<Vec<u8>>> {
-        for source in self.sources(path, standing) {
+    fn known_target(&self, path: &RemotePath, policy: ReadPolicy) -> Option<Result<Vec<u8>>> {
+        for source in self.sources(path, policy) {
             if let Some(link) = self.store.link(source, path)
-                && self.changed_at.lets_count(path, link.seen_at)
+                && self.change_times.is_valid(path, link.seen_at)
             {
                 return Some(Ok(link.target.to_vec()));
             }
         }
-        match self.told(path, standing)? {
-            Told::Absent => Some(Err(Errno::ENOENT)),
-            Told::Present(attr) if attr.kind != base::FileKind::Symlink => Some(Err(Errno::EINVAL)),
-            Told::Present(_) => None,
+        match self.known_name(path, policy)? {
+            KnownName::Absent => Some(Err(Errno::ENOENT)),
+            KnownName::Present(attr) if attr.kind != base::FileKind::Symlink => {
+                Some(Err(Errno::EINVAL))
+            }
+            KnownName::Present(_) => None,
         }
     }
 
-    fn note_target(&self, path: &RemotePath, target: &[u8], asked: Asked) {
-        if !self.changes.untouched(path, asked.tick) {
+    fn note_target(&self, path: &RemotePath, target: &[u8], stamp: RequestStamp) {
+        if !self.changes.is_unchanged(path, stamp.generation) {
             return;
         }
         let source = self.source(path);
         let says_the_same = |known: KnownLink| {
-            *known.target == *target && self.changed_at.lets_count(path, known.seen_at)
+            *known.target == *target && self.change_times.is_valid(path, known.seen_at)
         };
         if self.store.link(source, path).is_some_and(says_the_same) {
             return;
         }
         let link = KnownLink { attr: None, target: target.into(), seen_at: Timestamp::now() };
         self.store.record_link(source, path, &link);
-        self.undo_if_touched(path, asked);
+        self.undo_if_changed(path, stamp);
     }
 }
 
-impl Told {
+impl KnownName {
     pub(crate) fn into_result(self) -> Result<Attr> {
         match self {
-            Told::Present(attr) => Ok(attr),
-            Told::Absent => Err(Errno::ENOENT),
+            KnownName::Present(attr) => Ok(attr),
+            KnownName::Absent => Err(Errno::ENOENT),
         }
     }
 }
 
-/// Whether nothing but the time of last access differs: to read a file changes that.
+/// Whether only the atime differs, which changes by reading.
 pub(crate) fn same_but_atime(one: &Attr, other: &Attr) -> bool {
     *one == Attr { atime: one.atime, ..*other }
 }

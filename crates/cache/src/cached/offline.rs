@@ -1,4 +1,4 @@
-//! What could not be answered since the remote cannot be asked.
+//! Requests that could not be answered offline.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,40 +8,40 @@ use std::time::Duration;
 use base::{Errno, RemotePath};
 use tokio::time::Instant;
 
-/// One line of a kind in so much time. Who goes through a tree that is not here would fill the
+/// Time between two log lines of a kind. A walk through a tree that is not cached would fill the
 /// log otherwise.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// See the [module](self).
 #[derive(Default)]
-pub(crate) struct Misses {
-    told: Mutex<HashMap<&'static str, Instant>>,
+pub(crate) struct OfflineMisses {
+    logged_at: Mutex<HashMap<&'static str, Instant>>,
     count: AtomicU64,
 }
 
-impl Misses {
-    /// `what` of `path` is not here. The error that says so.
-    pub(crate) fn tell(&self, what: &'static str, path: &RemotePath) -> Errno {
+impl OfflineMisses {
+    /// Counts and logs that `what` of `path` is not cached; returns the error for it.
+    pub(crate) fn report(&self, what: &'static str, path: &RemotePath) -> Errno {
         let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         let now = Instant::now();
         let due = {
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            let due = told.get(what).is_none_or(|last| now.duration_since(*last) >= PAUSE);
+            let mut logged_at = self.logged_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let due = logged_at.get(what).is_none_or(|last| now.duration_since(*last) >= PAUSE);
             if due {
-                told.insert(what, now);
+                logged_at.insert(what, now);
             }
             due
         };
         if due {
             tracing::warn!(
-                "{path}: {what} not in the cache, and the server is not asked: EIO ({count} so \
-                 far); 'sshoal warm' fetches what is to be used offline"
+                "{path}: {what} not in the cache, and the server is not queried: EIO ({count} so \
+                 far); 'sshoal warm' fetches files for offline use"
             );
         }
         Errno::EIO
     }
 
-    /// How many there were.
+    /// The number of such requests.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }

@@ -1,28 +1,27 @@
-//! Opening files to read them.
+//! Opening files for reading.
 //!
-//! Where the content is here, an open costs one round trip that asks whether it is still the one
-//! of the file, or none where that need not be asked. The right to read was proven when the
-//! content was fetched; it is proven anew, by an open at the server, when owner, group or
-//! permission bits are others now.
+//! If the content is cached, an open costs one round trip to revalidate it, or none where that is
+//! not needed. The right to read was proven when the content was fetched; it is proven again, by an
+//! open at the server, when owner, group or permission bits have changed.
 
 use std::sync::Arc;
 
 use base::{Access, Attr, Errno, Fh, FileKind, OpenFlags, Opened, RemotePath, Result};
 use tokio::time::Instant;
 
-use super::changes::{Change, Item, Tick};
-use super::files::{Content, Parts};
-use super::filling::{Filling, Leftovers, Of};
-use super::names::{Asked, Told, same_but_atime};
-use super::{Core, Standing, count};
+use super::changes::{Change, Generation, Scope};
+use super::files::{Content, NewFile};
+use super::names::{KnownName, RequestStamp, same_but_atime};
+use super::write_behind::{Fetch, FetchTarget, Leftovers};
+use super::{Core, ReadPolicy, count};
 use crate::{Object, SourceId, Validator};
 
 /// How long an open waits for the remote.
-enum Patience {
-    /// As long as it is there, where what is known may be shown instead.
-    WhileThere,
-    /// As long as the remote does.
-    OfTheRemote,
+enum RemoteWait {
+    /// While it is reachable, where the cache may be used instead.
+    WhileConnected,
+    /// Without a limit.
+    Unbounded,
 }
 
 impl Core {
@@ -34,78 +33,81 @@ impl Core {
         if flags != OpenFlags::existing(Access::Read) {
             return self.open_to_change(path, flags).await;
         }
-        let standing = self.standing(path);
-        let asked = self.asked();
-        let told = match standing {
-            Standing::Ask => None,
-            Standing::Known | Standing::Only => self.told_quietly(path, standing),
+        let policy = self.read_policy(path);
+        let stamp = self.stamp();
+        let known = match policy {
+            ReadPolicy::Server => None,
+            ReadPolicy::CacheFirst | ReadPolicy::CacheOnly => self.known_if_unchanged(path, policy),
         };
-        if let Some(told) = told
-            && let Some(opened) = self.open_known(path, standing, told).await
+        if let Some(known) = known
+            && let Some(opened) = self.open_known(path, policy, known).await
         {
             return opened;
         }
-        if standing != Standing::Only {
-            let answer = self.open_asking(path, standing, asked, told, Patience::WhileThere).await;
+        if policy != ReadPolicy::CacheOnly {
+            let answer =
+                self.open_at_server(path, policy, stamp, known, RemoteWait::WhileConnected).await;
             if !self.falls_back(&answer) {
                 return answer;
             }
-            if let Some(told) = self.told_quietly(path, Standing::Only)
-                && let Some(opened) = self.open_known(path, Standing::Only, told).await
+            if let Some(known) = self.known_if_unchanged(path, ReadPolicy::CacheOnly)
+                && let Some(opened) = self.open_known(path, ReadPolicy::CacheOnly, known).await
             {
                 return opened;
             }
         }
         self.unless_offline("the content is", path)?;
-        let standing = if self.is_immutable(path) { Standing::Known } else { Standing::Ask };
-        self.open_asking(path, standing, self.asked(), None, Patience::OfTheRemote).await
+        let policy =
+            if self.is_immutable(path) { ReadPolicy::CacheFirst } else { ReadPolicy::Server };
+        self.open_at_server(path, policy, self.stamp(), None, RemoteWait::Unbounded).await
     }
 
-    /// What is recorded of `path`, unless it is being changed.
-    fn told_quietly(&self, path: &RemotePath, standing: Standing) -> Option<Told> {
-        self.changes.quiet(path).then(|| self.told(path, standing)).flatten()
+    /// The recorded state of `path`, unless a change of it is in flight.
+    fn known_if_unchanged(&self, path: &RemotePath, policy: ReadPolicy) -> Option<KnownName> {
+        self.changes.is_stable(path).then(|| self.known_name(path, policy)).flatten()
     }
 
-    /// Opens by what was told, without asking; `None` when too little is known.
+    /// Opens by the recorded state, without a request; `None` when too little is known.
     async fn open_known(
         self: &Arc<Self>,
         path: &RemotePath,
-        standing: Standing,
-        told: Told,
+        policy: ReadPolicy,
+        known: KnownName,
     ) -> Option<Result<Opened>> {
-        let attr = match told {
-            Told::Present(attr) => attr,
-            Told::Absent => return Some(Err(Errno::ENOENT)),
+        let attr = match known {
+            KnownName::Present(attr) => attr,
+            KnownName::Absent => return Some(Err(Errno::ENOENT)),
         };
         if let Some(error) = not_regular(&attr) {
             return Some(Err(error));
         }
-        if let Some(object) = self.here(path, &attr, standing) {
-            return self.open_here(path, attr, object).await.map(Ok);
+        if let Some(object) = self.cached_object(path, &attr, policy) {
+            return self.open_cached(path, attr, object).await.map(Ok);
         }
-        if standing == Standing::Known {
-            return match self.named_by_digest(path, &attr, standing).await {
-                Some(object) => self.open_here(path, attr, object).await.map(Ok),
+        if policy == ReadPolicy::CacheFirst {
+            return match self.named_by_digest(path, &attr, policy).await {
+                Some(object) => self.open_cached(path, attr, object).await.map(Ok),
                 None => None,
             };
         }
         self.open_part(path, attr)
     }
 
-    /// The content of the file, which has `attr`, if it is here.
-    pub(crate) fn here(
+    /// The cached content of the file, which has the attributes `attr`.
+    pub(crate) fn cached_object(
         &self,
         path: &RemotePath,
         attr: &Attr,
-        standing: Standing,
+        policy: ReadPolicy,
     ) -> Option<Object> {
         if self.is_linked(path) {
             return None;
         }
-        self.content_sources(path, standing).into_iter().find_map(|source| {
+        self.content_sources(path, policy).into_iter().find_map(|source| {
             let known = self.store.file(source, path)?;
-            // A racy content was fetched where nothing changes, or there is nothing better.
-            let trusted = !known.racy || standing != Standing::Ask;
+            // A racy content was fetched from a tree that never changes, or there is nothing
+            // better.
+            let trusted = !known.racy || policy != ReadPolicy::Server;
             let same = known.validator() == Validator::of(attr) && same_rights(&known.attr, attr);
             if !trusted || !same {
                 return None;
@@ -114,15 +116,15 @@ impl Core {
         })
     }
 
-    /// Opens a content that is here. `None` if it turns out to be damaged.
-    async fn open_here(&self, path: &RemotePath, attr: Attr, object: Object) -> Option<Opened> {
-        let content = self.proven(object).await?;
+    /// Opens a cached content. `None` if it turns out to be damaged.
+    async fn open_cached(&self, path: &RemotePath, attr: Attr, object: Object) -> Option<Opened> {
+        let content = self.verified_content(object).await?;
         count(&self.counters.hits, 1);
         Some(self.add(path, attr, None, content))
     }
 
-    /// Verifies all of the content, where it may be given away.
-    async fn proven(&self, object: Object) -> Option<Content> {
+    /// Verifies all of the content if it may be used as a backing file.
+    async fn verified_content(&self, object: Object) -> Option<Content> {
         if !self.config.backing {
             return Some(Content::Whole(object));
         }
@@ -140,15 +142,15 @@ impl Core {
     fn add(&self, path: &RemotePath, attr: Attr, fh: Option<Fh>, content: Content) -> Opened {
         let (path, access) = (path.clone(), Access::Read);
         let (change, offline) = (None, self.config.offline);
-        let parts = Parts { path, attr, access, fh, content, change, offline };
-        let (fh, file) = self.files.add(parts);
+        let new = NewFile { path, attr, access, fh, content, change, offline };
+        let (fh, file) = self.files.add(new);
         if self.config.backing && matches!(file.content(), Content::Whole(_)) {
-            file.prove();
+            file.mark_verified();
         }
         Opened { fh, attr }
     }
 
-    /// Opens a file of which only a part is here, where no more can be had.
+    /// Opens a file of which only a part is cached, where no more can be fetched.
     fn open_part(&self, path: &RemotePath, attr: Attr) -> Option<Result<Opened>> {
         let validator = Validator::of(&attr);
         let is_usable = |source: &SourceId| {
@@ -158,46 +160,46 @@ impl Core {
         let has_some = |source: &&SourceId| {
             is_usable(source) && self.store.present_bytes(source, path, validator) > 0
         };
-        let source = self.sources(path, Standing::Only).into_iter().find(has_some)?;
-        let filling = self.filling_under(source, path, validator, self.changes.tick(), true);
-        Some(Ok(self.add(path, attr, None, Content::Part(filling))))
+        let source = self.sources(path, ReadPolicy::CacheOnly).into_iter().find(has_some)?;
+        let fetch = self.fetch_under(source, path, validator, self.changes.generation(), true);
+        Some(Ok(self.add(path, attr, None, Content::Part(fetch))))
     }
 
-    async fn open_asking(
+    async fn open_at_server(
         self: &Arc<Self>,
         path: &RemotePath,
-        standing: Standing,
-        asked: Asked,
-        told: Option<Told>,
-        patience: Patience,
+        policy: ReadPolicy,
+        stamp: RequestStamp,
+        known: Option<KnownName>,
+        wait: RemoteWait,
     ) -> Result<Opened> {
-        // Each look into the store costs as much as a system call or ten. What was told has just
-        // been compared with what is here.
-        let mut may_be_here = told.is_none();
-        if standing == Standing::Ask && self.changes.quiet(path) {
-            may_be_here = self.store.file(&self.config.source, path).is_some();
-            let worth = may_be_here || self.config.digest_source.is_some();
-            if worth && let Some(opened) = self.open_validated(path, asked).await {
+        // A look-up in the store costs as much as one to ten system calls. A recorded state has
+        // just been compared with the cache.
+        let mut may_be_cached = known.is_none();
+        if policy == ReadPolicy::Server && self.changes.is_stable(path) {
+            may_be_cached = self.store.file(&self.config.source, path).is_some();
+            let worth = may_be_cached || self.config.digest_source.is_some();
+            if worth && let Some(opened) = self.open_validated(path, stamp).await {
                 return Ok(opened);
             }
         }
         count(&self.counters.misses, 1);
         let flags = OpenFlags::existing(Access::Read);
         let opening = self.inner.open(path, flags);
-        let opened = match patience {
-            Patience::WhileThere => self.asking(opening).await?,
-            Patience::OfTheRemote => opening.await?,
+        let opened = match wait {
+            RemoteWait::WhileConnected => self.while_connected(opening).await?,
+            RemoteWait::Unbounded => opening.await?,
         };
-        // In the table at once, so that it is closed whatever comes.
-        let told = self.told_before(
+        // In the table at once, so that it is closed in any case.
+        let known = self.known_before(
             path,
-            standing,
-            told.filter(|_| self.changes.untouched(path, asked.tick)),
+            policy,
+            known.filter(|_| self.changes.is_unchanged(path, stamp.generation)),
         );
-        let recorded_with_content = standing == Standing::Ask;
-        let standing = Some(standing).filter(|_| may_be_here);
-        let content = self.content_of_opened(path, &opened.attr, asked, standing);
-        let parts = Parts {
+        let recorded_with_content = policy == ReadPolicy::Server;
+        let policy = Some(policy).filter(|_| may_be_cached);
+        let content = self.content_of_opened(path, &opened.attr, stamp, policy);
+        let new = NewFile {
             path: path.clone(),
             attr: opened.attr,
             access: Access::Read,
@@ -206,63 +208,68 @@ impl Core {
             change: None,
             offline: false,
         };
-        let (fh, file) = self.files.add(parts);
-        if told.is_some_and(|told| Validator::of(&told) != Validator::of(&opened.attr)) {
+        let (fh, file) = self.files.add(new);
+        if known.is_some_and(|known| Validator::of(&known) != Validator::of(&opened.attr)) {
             drop(self.files.remove(fh));
             tracing::warn!(
                 "{path}: changed on the server, though it is mounted as immutable: ESTALE; \
-                 'sshoal cache clear' forgets what it was"
+                 'sshoal cache clear' removes the old content"
             );
             return Err(Errno::ESTALE);
         }
-        match told {
-            _ if recorded_with_content => self.note_seen(path, &opened.attr, asked),
-            Some(told) if same_but_atime(&told, &opened.attr) => {
-                self.note_seen(path, &opened.attr, asked);
+        match known {
+            _ if recorded_with_content => self.note_seen(path, &opened.attr, stamp),
+            Some(known) if same_but_atime(&known, &opened.attr) => {
+                self.note_seen(path, &opened.attr, stamp);
             }
-            _ => self.note_attr(path, &opened.attr, asked),
+            _ => self.note_attr(path, &opened.attr, stamp),
         }
-        if let Content::Part(filling) = file.content() {
+        if let Content::Part(fetch) = file.content() {
             match opened.attr.size {
-                0 => self.filler.is_empty(&file, &filling),
-                _ => self.unless_touched(&file, path, asked),
+                0 => self.write_behind.complete_empty(&file, &fetch),
+                _ => self.unless_changed(&file, path, stamp),
             }
         }
         Ok(Opened { fh, attr: opened.attr })
     }
 
-    /// What was told for ever of a file; `before` if that is known already.
-    fn told_before(
+    /// The attributes recorded for an immutable tree; `before` if they are known already.
+    fn known_before(
         &self,
         path: &RemotePath,
-        standing: Standing,
-        before: Option<Told>,
+        policy: ReadPolicy,
+        before: Option<KnownName>,
     ) -> Option<Attr> {
-        let look = || (standing == Standing::Known).then(|| self.told(path, standing)).flatten();
+        let look =
+            || (policy == ReadPolicy::CacheFirst).then(|| self.known_name(path, policy)).flatten();
         before.or_else(look)?.into_result().ok()
     }
 
-    /// A change may have begun while the file was being opened, which did not see it in the table.
-    fn unless_touched(&self, file: &super::files::File, path: &RemotePath, asked: Asked) {
-        if !self.changes.untouched(path, asked.tick) {
+    /// A change may have begun during the open, before the file was in the table.
+    fn unless_changed(&self, file: &super::files::File, path: &RemotePath, stamp: RequestStamp) {
+        if !self.changes.is_unchanged(path, stamp.generation) {
             file.read_from_server();
         }
     }
 
-    /// Opens what is here once the remote has said that it is what the file has.
-    async fn open_validated(self: &Arc<Self>, path: &RemotePath, asked: Asked) -> Option<Opened> {
-        let attr = self.validating(path).await?;
-        if !self.changes.untouched(path, asked.tick) || not_regular(&attr).is_some() {
+    /// Opens the cached content once the remote has confirmed that the file has it.
+    async fn open_validated(
+        self: &Arc<Self>,
+        path: &RemotePath,
+        stamp: RequestStamp,
+    ) -> Option<Opened> {
+        let attr = self.attr_for_validation(path).await?;
+        if !self.changes.is_unchanged(path, stamp.generation) || not_regular(&attr).is_some() {
             return None;
         }
-        let mut here = self.here(path, &attr, Standing::Ask);
-        if here.is_none() {
-            here = self.named_by_digest(path, &attr, Standing::Ask).await;
+        let mut object = self.cached_object(path, &attr, ReadPolicy::Server);
+        if object.is_none() {
+            object = self.named_by_digest(path, &attr, ReadPolicy::Server).await;
         }
-        let content = self.proven(here?).await?;
+        let content = self.verified_content(object?).await?;
         let opened = self.add(path, attr, None, content);
-        if !self.changes.untouched(path, asked.tick) {
-            // A change that began meanwhile has not seen it.
+        if !self.changes.is_unchanged(path, stamp.generation) {
+            // A change that began meanwhile has not seen the file in the table.
             drop(self.files.remove(opened.fh));
             return None;
         }
@@ -270,63 +277,63 @@ impl Core {
         Some(opened)
     }
 
-    /// The attributes of the file, if it is worth to ask for them before it is opened: if its
-    /// content seems to be here.
-    async fn validating(self: &Arc<Self>, path: &RemotePath) -> Option<Attr> {
+    /// The attributes of the file, if requesting them before an open pays: if its content seems to
+    /// be cached.
+    async fn attr_for_validation(self: &Arc<Self>, path: &RemotePath) -> Option<Attr> {
         let known = self.both_sources()[0];
         let known = self.store.file(known, path).filter(|known| !known.racy);
         let by_digest = self.config.digest_source.is_some() && known.is_none();
         if by_digest {
             self.prepare_digests(path).await;
         }
-        let here = known.is_some_and(|known| self.store.object_bytes(&known.digest).is_some());
-        if self.is_linked(path) || (!here && !by_digest) {
+        let cached = known.is_some_and(|known| self.store.object_bytes(&known.digest).is_some());
+        if self.is_linked(path) || (!cached && !by_digest) {
             return None;
         }
-        // A digest has to be told between two answers.
-        if !by_digest && let Some(attr) = self.seen.lately(path, Instant::now()) {
+        // A digest has to be returned between two requests for the attributes.
+        if !by_digest && let Some(attr) = self.validators.within_window(path, Instant::now()) {
             return Some(attr);
         }
-        if known.is_some_and(|known| self.is_lively(&known.attr)) {
+        if known.is_some_and(|known| self.changed_recently(&known.attr)) {
             return None;
         }
-        // What is wrong with it, an open tells.
-        self.ask_attr(path).await.ok()
+        // Any error will be that of the open.
+        self.request_attr(path).await.ok()
     }
 
     /// Whether the file may well change while it is open.
-    fn is_lively(&self, attr: &Attr) -> bool {
+    fn changed_recently(&self, attr: &Attr) -> bool {
         let age = base::Timestamp::now().secs.saturating_sub(attr.mtime.secs);
-        age < i64::try_from(self.config.lively.as_secs()).unwrap_or(i64::MAX)
+        age < i64::try_from(self.config.recent_change.as_secs()).unwrap_or(i64::MAX)
     }
 
-    /// Where the bytes of a file come from that was opened at the server. Without a standing
-    /// nothing of it is here as a whole.
+    /// The source of the bytes of a file that was opened at the server. Without a policy the whole
+    /// content is not cached.
     fn content_of_opened(
         &self,
         path: &RemotePath,
         attr: &Attr,
-        asked: Asked,
-        standing: Option<Standing>,
+        stamp: RequestStamp,
+        policy: Option<ReadPolicy>,
     ) -> Content {
-        if !self.changes.untouched(path, asked.tick) || not_regular(attr).is_some() {
+        if !self.changes.is_unchanged(path, stamp.generation) || not_regular(attr).is_some() {
             return Content::Server;
         }
-        if let Some(object) = standing.and_then(|standing| self.here(path, attr, standing)) {
+        if let Some(object) = policy.and_then(|policy| self.cached_object(path, attr, policy)) {
             return Content::Whole(object);
         }
-        self.filling(path, attr, asked.tick).map_or(Content::Server, Content::Part)
+        self.fetch_for(path, attr, stamp.generation).map_or(Content::Server, Content::Part)
     }
 
-    /// What a content with this validator is put into while it is read; `None` where it is not
-    /// kept.
-    pub(crate) fn filling(
+    /// The fetch into which a content with this validator is written while it is read; `None` where
+    /// it is not kept.
+    pub(crate) fn fetch_for(
         &self,
         path: &RemotePath,
         attr: &Attr,
-        tick: Tick,
-    ) -> Option<Arc<Filling>> {
-        let source = match self.seen.is_settled(path, attr) {
+        generation: Generation,
+    ) -> Option<Arc<Fetch>> {
+        let source = match self.validators.is_settled(path, attr) {
             true => self.both_sources()[0],
             false if self.is_immutable(path) => self.source(path),
             false => return None,
@@ -335,34 +342,34 @@ impl Core {
             return None;
         }
         let racy = source != self.both_sources()[0];
-        Some(self.filling_under(source, path, Validator::of(attr), tick, racy))
+        Some(self.fetch_under(source, path, Validator::of(attr), generation, racy))
     }
 
-    fn filling_under(
+    fn fetch_under(
         &self,
         source: &SourceId,
         path: &RemotePath,
         validator: Validator,
-        tick: Tick,
+        generation: Generation,
         racy: bool,
-    ) -> Arc<Filling> {
+    ) -> Arc<Fetch> {
         let changes = self.changes.clone();
         let never_changes = self.config.offline || self.is_immutable(path);
-        let leftovers = if never_changes { Leftovers::Used } else { Leftovers::Dropped };
-        let of = Of { source: *source, path: path.clone(), tick, changes };
-        Filling::new(&self.store, of, validator, racy, leftovers)
+        let leftovers = if never_changes { Leftovers::Keep } else { Leftovers::Discard };
+        let target = FetchTarget { source: *source, path: path.clone(), generation, changes };
+        Fetch::new(&self.store, target, validator, racy, leftovers)
     }
 
-    /// Opens to write, to make or to cut a file.
+    /// Opens for writing, creating or truncating.
     async fn open_to_change(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
         self.may_change()?;
-        let mut items = vec![Item::Tree(path.clone())];
+        let mut scopes = vec![Scope::Subtree(path.clone())];
         if flags.create != base::Create::Never {
-            items.extend(path.parent().map(Item::Names));
+            scopes.extend(path.parent().map(Scope::Names));
         }
-        let change = self.begin(items);
+        let change = self.begin(scopes);
         if flags.access.writes() || flags.truncate {
-            self.files.let_go(path).await;
+            self.files.switch_to_server(path).await;
         }
         let opened = match self.inner.open(path, flags).await {
             Ok(opened) => opened,
@@ -372,7 +379,7 @@ impl Core {
             }
         };
         let change = self.kept_if(flags.access.writes(), change);
-        let parts = Parts {
+        let new = NewFile {
             path: path.clone(),
             attr: opened.attr,
             access: flags.access,
@@ -381,7 +388,7 @@ impl Core {
             change,
             offline: false,
         };
-        let (fh, _) = self.files.add(parts);
+        let (fh, _) = self.files.add(new);
         Ok(Opened { fh, attr: opened.attr })
     }
 
@@ -395,8 +402,8 @@ impl Core {
 
     pub(crate) async fn finish(&self, fh: Fh) -> Result<()> {
         let (file, change) = self.files.remove(fh).ok_or(Errno::EBADF)?;
-        self.filler.closed(&file);
-        // Only what is written is the server's to answer for.
+        self.write_behind.reader_closed(&file);
+        // The server has to answer only for a file that was open for writing.
         let result = match file.access.writes() {
             true => file.finish().await,
             false => Ok(()),
@@ -409,14 +416,14 @@ impl Core {
 
     pub(crate) fn close(&self, fh: Fh) {
         let Some((file, change)) = self.files.remove(fh) else { return };
-        self.filler.closed(&file);
+        self.write_behind.reader_closed(&file);
         if let Some(change) = change {
             self.end(change);
         }
     }
 }
 
-/// Why something with these attributes cannot be opened as a regular file.
+/// The error of opening an entry with these attributes as a regular file.
 pub(crate) fn not_regular(attr: &Attr) -> Option<Errno> {
     match attr.kind {
         FileKind::Regular => None,
@@ -426,7 +433,7 @@ pub(crate) fn not_regular(attr: &Attr) -> Option<Errno> {
     }
 }
 
-/// Whether who may read the one may read the other.
+/// Whether the same users may read both.
 fn same_rights(one: &Attr, other: &Attr) -> bool {
     (one.perm, one.uid, one.gid) == (other.perm, other.uid, other.gid)
 }

@@ -1,4 +1,4 @@
-//! The operations of [`Remote`], each on a page of its own elsewhere.
+//! [`Cached`] as a [`Remote`]: dispatches every operation to its module.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use base::{
 };
 use bytes::Bytes;
 
-use super::{Cached, Standing};
+use super::{Cached, ReadPolicy};
 
-/// The figures of the file system where the server is not asked: none.
+/// File system statistics without a query of the server: none.
 const UNKNOWN_FIGURES: StatVfs = StatVfs {
     block_size: 4096,
     fragment_size: 4096,
@@ -159,7 +159,7 @@ impl Remote for Cached {
         self.core.backing(fh)
     }
 
-    /// Offline it is never away: nothing is asked of it.
+    /// Offline it is never unreachable: no requests are sent.
     fn is_away(&self) -> bool {
         !self.core.config.offline && self.core.inner.is_away()
     }
@@ -172,8 +172,8 @@ impl Remote for Cached {
     }
 
     async fn server_run(&self) -> Result<Option<Bytes>> {
-        match self.core.standing(&RemotePath::root()) {
-            Standing::Only => Ok(None),
+        match self.core.read_policy(&RemotePath::root()) {
+            ReadPolicy::CacheOnly => Ok(None),
             _ => self.core.inner.server_run().await,
         }
     }

@@ -1,4 +1,4 @@
-//! Fetching whole files before anybody reads them, and telling how much of them is here.
+//! Fetching whole files before they are read, and reporting how much of them is cached.
 
 use std::sync::Arc;
 
@@ -6,56 +6,56 @@ use base::{Access, Errno, Fh, OpenFlags, RemotePath, Result};
 use tokio::task::JoinSet;
 
 use super::files::{Content, File};
-use super::filling::Filling;
+use super::write_behind::Fetch;
 use super::{Cached, Core};
 use crate::Validator;
-use crate::known::RACY_SECS;
+use crate::metadata::RACY_SECS;
 
-/// How much of a file is here.
+/// How much of a file is cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Presence {
     /// Bytes of the file.
     pub size: u64,
-    /// Those of them that are here.
+    /// Cached bytes of it.
     pub present: u64,
-    /// Whether it can be opened and read without moving any.
+    /// Whether it can be opened and read without a transfer.
     pub whole: bool,
 }
 
-/// What came of fetching a file.
+/// The result of fetching a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warmed {
-    /// All of it was here.
+    /// All of it was cached.
     Already,
-    /// All of it is here now; so many bytes were moved.
+    /// All of it is cached now; this many bytes were transferred.
     Fetched(u64),
-    /// It was read, and is not kept: it is being changed, or the store has no room.
+    /// It was read, but is not kept: it is being changed, or the store has no space.
     NotKept,
 }
 
-/// Requests on their way at once for one file, at most, whatever the window is.
+/// Bound on the requests in flight for one file, for any window.
 const MAX_REQUESTS: u64 = 64;
 
 impl Cached {
-    /// How much of the file at `path` is here, of the content that it has now as far as the mode
-    /// asks. `EISDIR` and the like for what is no file.
+    /// How much of the file at `path` is cached, of its present content as far as the mode sends
+    /// requests. `EISDIR` and the like if it is not a regular file.
     pub async fn presence(&self, path: &RemotePath) -> Result<Presence> {
         let core = &self.core;
         let attr = core.lstat(path).await?;
         if let Some(error) = super::opening::not_regular(&attr) {
             return Err(error);
         }
-        let standing = core.standing(path);
-        let whole = core.here(path, &attr, standing).is_some();
+        let policy = core.read_policy(path);
+        let whole = core.cached_object(path, &attr, policy).is_some();
         let of_part = |source| core.store.present_bytes(source, path, Validator::of(&attr));
-        let sources = core.content_sources(path, standing);
+        let sources = core.content_sources(path, policy);
         let part = sources.into_iter().map(of_part).max().unwrap_or(0);
         let present = if whole { attr.size } else { part.min(attr.size) };
         Ok(Presence { size: attr.size, present, whole })
     }
 
-    /// Fetches what is missing of the file at `path`. `fetched` is told the number of bytes as
-    /// they come. Dropping the future gives it up; what has come so far stays.
+    /// Fetches the missing part of the file at `path`. `fetched` is called with the number of bytes
+    /// of each read. Dropping the future cancels it; bytes that have arrived are kept.
     pub async fn warm(
         &self,
         path: &RemotePath,
@@ -66,9 +66,9 @@ impl Cached {
 }
 
 /// Closes a file.
-struct Closing<'a>(&'a Core, Fh);
+struct CloseGuard<'a>(&'a Core, Fh);
 
-impl Drop for Closing<'_> {
+impl Drop for CloseGuard<'_> {
     fn drop(&mut self) {
         self.0.close(self.1);
     }
@@ -84,19 +84,19 @@ impl Core {
         let mut again = true;
         loop {
             let opened = self.open(path, flags).await?;
-            let _closing = Closing(self, opened.fh);
+            let _guard = CloseGuard(self, opened.fh);
             let file = self.files.get(opened.fh)?;
             match file.content() {
                 Content::Whole(_) => return Ok(Warmed::Already),
-                Content::Part(filling) => {
-                    return self.fetch(opened.fh, &file, &filling, fetched).await;
+                Content::Part(fetch) => {
+                    return self.fetch(opened.fh, &file, &fetch, fetched).await;
                 }
                 Content::Server if std::mem::take(&mut again) => {}
                 Content::Server => return Ok(Warmed::NotKept),
             }
-            // It was changed a moment ago, most likely. When that is past it can be trusted. A
-            // listing shows what else was changed so lately: one wait does for all files of a
-            // directory.
+            // Most likely it has just been changed. Once its mtime is past the racy window it can
+            // be kept. A listing shows the mtimes of the other files, so one wait is enough for all
+            // files of a directory.
             let past = tokio::time::sleep(std::time::Duration::from_secs(RACY_SECS as u64));
             let listing = async {
                 if let Some(dir) = path.parent() {
@@ -114,7 +114,7 @@ impl Core {
         self: &Arc<Self>,
         fh: Fh,
         file: &Arc<File>,
-        filling: &Arc<Filling>,
+        fetch: &Arc<Fetch>,
         fetched: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Warmed> {
         let mut bytes = 0;
@@ -122,11 +122,11 @@ impl Core {
         let window = self.inner.suggested_window();
         let piece = u64::from(window.request_bytes.max(1));
         let most = (window.bytes / piece).clamp(1, MAX_REQUESTS) as usize;
-        for range in filling.partial.missing(0..file.attr.size) {
+        for range in fetch.partial.missing(0..file.attr.size) {
             let mut at = range.start;
             while at < range.end {
                 let len = piece.min(range.end - at) as u32;
-                self.filler.room_for(u64::from(len)).await;
+                self.write_behind.wait_for_space(u64::from(len)).await;
                 if reads.len() >= most {
                     bytes += taken(reads.join_next().await, fetched)?;
                 }
@@ -138,8 +138,8 @@ impl Core {
         while !reads.is_empty() {
             bytes += taken(reads.join_next().await, fetched)?;
         }
-        self.filler.closed(file);
-        self.filler.settled_of(filling.partial.under_way()).await;
+        self.write_behind.reader_closed(file);
+        self.write_behind.wait_written(fetch.partial.in_flight()).await;
         match file.content() {
             Content::Whole(_) => Ok(Warmed::Fetched(bytes)),
             Content::Part(_) | Content::Server => Ok(Warmed::NotKept),

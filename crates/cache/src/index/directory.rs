@@ -1,36 +1,36 @@
-//! The records of one directory, put together: what counts of all that its file says.
+//! The state of one directory that its records add up to.
 
 use std::collections::HashMap;
 
 use base::Timestamp;
 
 use super::record::{Record, weight};
-use crate::known::{KnownAttr, KnownFile, KnownLink, Listing};
+use crate::metadata::{KnownAttr, KnownFile, KnownLink, Listing};
 
-/// Memory that a name takes beside what is counted of it.
+/// Memory that a name takes beside its counted bytes.
 const NAME_BYTES: u64 = 300;
 
-/// What is known of the names of one directory.
+/// The recorded state of the names of one directory.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
-    listing: Option<Listed>,
-    names: HashMap<Vec<u8>, Known>,
-    /// Number of the record that was added last. What has a higher one is later.
+    listing: Option<IndexedListing>,
+    names: HashMap<Vec<u8>, NameRecords>,
+    /// The number of the record added last. Records with higher numbers are later.
     latest: u64,
     weight: u64,
 }
 
 #[derive(Debug)]
-struct Listed {
+struct IndexedListing {
     listing: Listing,
-    /// Places of the names in the listing.
-    places: HashMap<Vec<u8>, usize>,
+    /// The indices of the names in the listing.
+    positions: HashMap<Vec<u8>, usize>,
     order: u64,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    /// With the number of the record that it is from.
+struct NameRecords {
+    /// With the number of the record that it comes from.
     attr: Option<(KnownAttr, u64)>,
     file: Option<KnownFile>,
     link: Option<KnownLink>,
@@ -71,11 +71,11 @@ impl Directory {
 
     fn set_listing(&mut self, listing: Listing, order: u64) {
         let names = listing.entries.iter().enumerate();
-        let places = names.map(|(at, entry)| (entry.name.as_bytes().to_vec(), at)).collect();
-        self.listing = Some(Listed { listing, places, order });
+        let positions = names.map(|(at, entry)| (entry.name.as_bytes().to_vec(), at)).collect();
+        self.listing = Some(IndexedListing { listing, positions, order });
     }
 
-    fn name(&mut self, name: Vec<u8>) -> &mut Known {
+    fn name(&mut self, name: Vec<u8>) -> &mut NameRecords {
         self.weight += weight(&name);
         self.names.entry(name).or_default()
     }
@@ -86,7 +86,7 @@ impl Directory {
 
     /// Whether the listing has the name; `None` without a listing.
     pub(crate) fn lists(&self, name: &[u8]) -> Option<bool> {
-        self.listing.as_ref().map(|listed| listed.places.contains_key(name))
+        self.listing.as_ref().map(|listed| listed.positions.contains_key(name))
     }
 
     pub(crate) fn file(&self, name: &[u8]) -> Option<KnownFile> {
@@ -102,8 +102,8 @@ impl Directory {
         self.names.get(name)?.link.clone()
     }
 
-    /// What was seen last of the name's attributes. A listing that lacks the name has seen that
-    /// it is not there.
+    /// The attributes of the name that were seen last. A listing that lacks the name is a proof of
+    /// its absence.
     pub(crate) fn attr(&self, name: &[u8]) -> Option<KnownAttr> {
         let alone = self.names.get(name).and_then(|known| known.attr);
         let own = name.is_empty();
@@ -118,30 +118,27 @@ impl Directory {
         }
     }
 
-    /// Whether a listing says the same as the one that is known, except for times of access and
-    /// of the listing itself.
+    /// Whether a listing equals the recorded one, except for atimes and the time of the listing.
     pub(crate) fn has_listing(&self, listing: &Listing) -> bool {
         let Some(known) = &self.listing else { return false };
-        let calm = |attr: Option<base::Attr>| {
+        let without_atime = |attr: Option<base::Attr>| {
             attr.map(|attr| base::Attr { atime: Timestamp::default(), ..attr })
         };
         let (old, new) = (&known.listing, listing);
-        calm(old.attr) == calm(new.attr)
+        without_atime(old.attr) == without_atime(new.attr)
             && old.entries.len() == new.entries.len()
-            && old
-                .entries
-                .iter()
-                .zip(new.entries.iter())
-                .all(|(old, new)| old.name == new.name && calm(old.attr) == calm(new.attr))
+            && old.entries.iter().zip(new.entries.iter()).all(|(old, new)| {
+                old.name == new.name && without_atime(old.attr) == without_atime(new.attr)
+            })
     }
 
-    /// The fewest records that say the same as all that were added.
+    /// The smallest set of records that results in the same state.
     pub(crate) fn records(&self) -> Vec<Record> {
         let listed = self.listing.as_ref().map_or(0, |listed| listed.order);
         let (mut before, mut after) = (Vec::new(), Vec::new());
         for (name, known) in &self.names {
             let attr = known.attr;
-            // These set the attributes too, so they go before whatever has set them last.
+            // These set the attributes too, so they come before the record that has set them last.
             before.extend(known.link.clone().map(|link| Record::Link(name.clone(), link)));
             before.extend(known.file.map(|file| Record::File(name.clone(), file)));
             if let Some((attr, order)) = attr {
@@ -154,13 +151,13 @@ impl Directory {
         before
     }
 
-    /// Bytes of memory that it takes, about.
+    /// The approximate bytes of memory that it takes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let listed = self.listing.as_ref().map_or(0, |listed| listed.listing.entries.len());
         (listed + self.names.len()) as u64 * NAME_BYTES + NAME_BYTES
     }
 
-    /// Bytes that its records would take in a file that has each once, about.
+    /// The approximate bytes that its records would take in a compacted file.
     pub(crate) fn live_bytes(&self) -> u64 {
         let listed = self.listing.iter().flat_map(|listed| listed.listing.entries.iter());
         let listed: u64 = listed.map(|entry| 60 + entry.name.as_bytes().len() as u64).sum();
@@ -168,9 +165,9 @@ impl Directory {
     }
 }
 
-impl Listed {
+impl IndexedListing {
     fn attr(&self, name: &[u8]) -> Option<KnownAttr> {
-        let entry = &self.listing.entries[*self.places.get(name)?];
+        let entry = &self.listing.entries[*self.positions.get(name)?];
         Some(KnownAttr { attr: entry.attr?, seen_at: self.listing.seen_at })
     }
 

@@ -1,13 +1,12 @@
-//! The file that has the records of one directory: where it is, how it begins, how it is read and
-//! added to.
+//! The record file of one directory: its place, its header, reading and appending.
 //!
-//! The file lies in a tree of directories that mirrors the source's, so all that is known below a
-//! directory goes with one rename. A record is added by one write at the end, under the file's
-//! lock; reading needs no lock. A file that is not as it was written from its first bit to its last
-//! is removed whole: a record that says "forgotten" may be in the part that is lost.
+//! The file is in a tree of directories that mirrors the source's, so all records below a directory
+//! can be removed by one rename. A record is appended by one write, under the file's lock; reading
+//! needs no lock. A file with any damage is removed as a whole: the damaged part may contain a
+//! record of forgetting.
 //!
-//! The header has a number drawn at random, and all checksums depend on it: records of an older
-//! file of the same directory are nothing here.
+//! The header contains a random number on which all checksums depend: records of an older file of
+//! the same directory are not valid here.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -21,37 +20,38 @@ use super::directory::Directory;
 use super::record::{self, Record};
 use crate::codec::Writer;
 use crate::digest::hex;
-use crate::folder::{self, Folder, note_use, read_exact_at};
-use crate::known::SourceId;
-use crate::store::places::Places;
+use crate::dir_fd::{self, DirFd, note_use, read_exact_at};
+use crate::metadata::SourceId;
+use crate::store::layout::Layout;
 
 const MAGIC: &[u8; 8] = b"sshoalR1";
 
-/// Name of the file in its directory. Those of sub-directories begin with [`SUB`].
+/// The name of the file in its directory. Names of sub-directories begin with [`SUB`].
 pub(crate) const FILE_NAME: &[u8] = b"records";
 
-/// First letter of a sub-directory.
+/// The first letter of a sub-directory.
 pub(crate) const SUB: u8 = b'd';
 
-/// Files that are longer are not read: a directory of millions of names.
+/// Longer files are not read: a directory of millions of names.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// A file is written anew when it is longer than twice what it has to say, and this much more.
+/// A file is compacted when it is longer than twice its live records, and this much more.
 const SLACK_BYTES: u64 = 64 << 10;
 
-/// Attempts to add to a file that others replace at the same time.
+/// Attempts to append to a file that other processes replace at the same time.
 const ATTEMPTS: u32 = 5;
 
-/// Time that a file must have been unchanged before its status says that its content is the same.
+/// Time for which a file must have been unchanged before its status proves that its content is
+/// unchanged.
 const SETTLED_NANOS: i128 = 50_000_000;
 
-/// Which directory a file is for.
+/// The directory that a file is for.
 pub(crate) struct Target<'a> {
     pub(crate) source: &'a SourceId,
     pub(crate) path: &'a RemotePath,
 }
 
-/// What was read of a file.
+/// The content of a file that was read.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     status: Option<Status>,
@@ -59,13 +59,13 @@ pub(crate) struct Loaded {
     pub(crate) directory: Directory,
 }
 
-/// What tells that a file is as it was.
+/// Shows whether a file is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Status {
     ino: u64,
     len: u64,
     changed_nanos: i128,
-    /// The change was long enough ago for the next one to have another time.
+    /// The change is old enough for the next one to have another time.
     settled: bool,
 }
 
@@ -76,8 +76,8 @@ pub(crate) enum NoRecords {
 }
 
 impl Target<'_> {
-    /// The directory of the file, below that of the index.
-    pub(crate) fn folder(&self) -> Vec<u8> {
+    /// The directory of the file, below the index.
+    pub(crate) fn dir(&self) -> Vec<u8> {
         let mut path = hex(self.source.as_bytes()).into_bytes();
         for name in self.path.names() {
             path.extend_from_slice(&[b'/', SUB]);
@@ -86,9 +86,9 @@ impl Target<'_> {
         path
     }
 
-    /// The file, below the directory of the index.
+    /// The file, below the index.
     pub(crate) fn file(&self) -> Vec<u8> {
-        [&self.folder()[..], b"/", FILE_NAME].concat()
+        [&self.dir()[..], b"/", FILE_NAME].concat()
     }
 
     fn new_header(&self) -> Vec<u8> {
@@ -102,7 +102,7 @@ impl Target<'_> {
         writer.seal()
     }
 
-    /// Reads the header; `None` when it is none of this directory's.
+    /// Reads the header; `None` if it is not for this directory.
     fn read_header(&self, file: &File) -> io::Result<Option<Vec<u8>>> {
         let len = self.header_with(&[0; 8]).len();
         let Some(header) = read_exact_at(file, 0, len)? else { return Ok(None) };
@@ -110,39 +110,39 @@ impl Target<'_> {
         Ok((header == expected).then_some(header))
     }
 
-    /// The directory of the file, made with all above it if need be.
-    fn make_folder(&self, index: &Folder) -> io::Result<Folder> {
-        if let Ok(folder) = index.below(&self.folder()) {
-            return Ok(folder);
+    /// The directory of the file; created with its parents if it is absent.
+    fn make_dir(&self, index: &DirFd) -> io::Result<DirFd> {
+        if let Ok(dir_fd) = index.below(&self.dir()) {
+            return Ok(dir_fd);
         }
-        // A tree is mostly recorded from its top.
+        // A tree is mostly recorded from its root down.
         if let Some((above, name)) = self.path.parent().zip(self.path.file_name())
-            && let Ok(above) = index.below(&Target { source: self.source, path: &above }.folder())
+            && let Ok(above) = index.below(&Target { source: self.source, path: &above }.dir())
         {
             return above.make_sub(&[&[SUB], name.as_bytes()].concat());
         }
-        let mut folder = index.make_sub(hex(self.source.as_bytes()).as_bytes())?;
+        let mut dir_fd = index.make_sub(hex(self.source.as_bytes()).as_bytes())?;
         for name in self.path.names() {
-            folder = folder.make_sub(&[&[SUB], name].concat())?;
+            dir_fd = dir_fd.make_sub(&[&[SUB], name].concat())?;
         }
-        Ok(folder)
+        Ok(dir_fd)
     }
 }
 
-/// What the checksums of records in a file with this header depend on.
-fn place(header: &[u8]) -> u64 {
+/// The seed of the checksums in a file with this header.
+fn checksum_seed(header: &[u8]) -> u64 {
     let (_, last) = header.split_at(header.len() - 8);
-    last.iter().fold(0, |place, byte| place << 8 | u64::from(*byte))
+    last.iter().fold(0, |seed, byte| seed << 8 | u64::from(*byte))
 }
 
 impl Loaded {
-    /// Whether a file with this status has what was loaded, and nothing more.
+    /// Whether a file with this status has exactly the loaded records.
     pub(crate) fn is_current(&self, stat: &Stat) -> bool {
         self.status.is_some_and(|status| status.settled && status.is_of(stat))
     }
 
-    /// Reads what the file says and was not loaded yet.
-    pub(crate) fn load(&mut self, index: &Folder, target: &Target<'_>) -> Result<(), NoRecords> {
+    /// Reads the records that were not loaded yet.
+    pub(crate) fn load(&mut self, index: &DirFd, target: &Target<'_>) -> Result<(), NoRecords> {
         let (file, stat) = match index.file_below(&target.file(), OFlags::RDONLY) {
             Err(error) if is_planted(&error) => return Err(NoRecords::Damaged),
             Err(_) => return Err(NoRecords::Unreadable),
@@ -154,8 +154,8 @@ impl Loaded {
             Ok(false) => {}
             Err(_) => return Err(NoRecords::Unreadable),
         }
-        // A long record may just be on its way into the file: whoever writes it has the lock.
-        if !folder::lock(&file).unwrap_or(false) {
+        // A long record may be in the middle of being written: its writer holds the lock.
+        if !dir_fd::lock(&file).unwrap_or(false) {
             return Err(NoRecords::Unreadable);
         }
         match self.read(&file, target) {
@@ -184,14 +184,16 @@ impl Loaded {
         let Some(bytes) = read_exact_at(file, from, (len - from) as usize)? else {
             return Ok(false);
         };
-        let Some(records) = record::decode_all(&bytes, place(&header)) else { return Ok(false) };
+        let Some(records) = record::decode_all(&bytes, checksum_seed(&header)) else {
+            return Ok(false);
+        };
         records.into_iter().for_each(|record| self.directory.add(record));
         self.header = header;
         self.status = Some(Status::of(&stat));
         Ok(true)
     }
 
-    /// Whether the file says most things more than once.
+    /// Whether most of the file is superseded records.
     pub(crate) fn is_wasteful(&self) -> bool {
         let len = self.status.map_or(0, |status| status.len);
         len > 2 * self.directory.live_bytes() + SLACK_BYTES
@@ -217,60 +219,60 @@ fn changed_nanos(stat: &Stat) -> i128 {
     i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec)
 }
 
-/// Whether what stands at the file's place is nothing that the store has made.
+/// Whether the entry at the file's place was not created by the store.
 fn is_planted(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
         || error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())
 }
 
-/// Adds records at the end of the file, which is made when it is not there and `make` says so.
-/// `room` is asked for what the file grows by. Returns whether they are in it.
+/// Appends records to the file, which is created if it is absent and `make` is set. `space` is
+/// called with the file's sizes before and after. Returns whether the records are in the file.
 pub(crate) fn append(
-    places: &Places,
+    layout: &Layout,
     target: &Target<'_>,
     records: &[Record],
     make: bool,
-    mut room: impl FnMut(u64, u64) -> bool,
+    mut space: impl FnMut(u64, u64) -> bool,
 ) -> io::Result<bool> {
     for _ in 0..ATTEMPTS {
-        let opened = places.index.file_below(&target.file(), OFlags::RDWR);
+        let opened = layout.index.file_below(&target.file(), OFlags::RDWR);
         let (file, _) = match opened {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if !make {
                     return Ok(true);
                 }
-                match create(places, target, records, &mut room) {
+                match create(layout, target, records, &mut space) {
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                     created => return created,
                 }
             }
             opened => opened?,
         };
-        if !folder::lock(&file)? {
+        if !dir_fd::lock(&file)? {
             return Ok(false);
         }
         let stat = rustix::fs::fstat(&file)?;
-        // Else it was replaced while we waited.
+        // If it has no name, it was replaced while this process waited.
         if stat.st_nlink > 0 {
-            return add_at_end(&file, stat.st_size as u64, target, records, room);
+            return add_at_end(&file, stat.st_size as u64, target, records, space);
         }
     }
     Ok(false)
 }
 
-/// Under the lock: what is written only in part is cut off again.
+/// Appends under the lock; a partial write is truncated.
 fn add_at_end(
     file: &File,
     len: u64,
     target: &Target<'_>,
     records: &[Record],
-    mut room: impl FnMut(u64, u64) -> bool,
+    mut space: impl FnMut(u64, u64) -> bool,
 ) -> io::Result<bool> {
     let Some(header) = target.read_header(file)? else {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "damaged records"));
     };
-    let Some(bytes) = encode(records, place(&header)) else { return Ok(false) };
-    if !room(len, len + bytes.len() as u64) {
+    let Some(bytes) = encode(records, checksum_seed(&header)) else { return Ok(false) };
+    if !space(len, len + bytes.len() as u64) {
         return Ok(false);
     }
     let written = file.write_all_at(&bytes, len);
@@ -281,31 +283,31 @@ fn add_at_end(
 }
 
 fn create(
-    places: &Places,
+    layout: &Layout,
     target: &Target<'_>,
     records: &[Record],
-    mut room: impl FnMut(u64, u64) -> bool,
+    mut space: impl FnMut(u64, u64) -> bool,
 ) -> io::Result<bool> {
     let header = target.new_header();
-    let Some(bytes) = encode(records, place(&header)) else { return Ok(false) };
+    let Some(bytes) = encode(records, checksum_seed(&header)) else { return Ok(false) };
     let bytes = [header, bytes].concat();
-    if !room(0, bytes.len() as u64) {
+    if !space(0, bytes.len() as u64) {
         return Ok(false);
     }
-    let folder = target.make_folder(&places.index)?;
-    let (tmp, file) = places.tmp_file()?;
+    let dir_fd = target.make_dir(&layout.index)?;
+    let (tmp, file) = layout.tmp_file()?;
     let made =
-        file.write_all_at(&bytes, 0).and_then(|()| places.tmp.rename_new(&tmp, &folder, FILE_NAME));
+        file.write_all_at(&bytes, 0).and_then(|()| layout.tmp.rename_new(&tmp, &dir_fd, FILE_NAME));
     if made.is_err() {
-        let _ = places.tmp.unlink(&tmp);
+        let _ = layout.tmp.unlink(&tmp);
     }
     made.map(|()| true)
 }
 
-/// Writes the file anew with what `loaded` has, if it is still the file that was loaded.
-pub(crate) fn compact(places: &Places, target: &Target<'_>, loaded: &Loaded) -> io::Result<()> {
-    let (file, _) = places.index.file_below(&target.file(), OFlags::RDWR)?;
-    if !folder::try_lock(&file)? || !folder::is_named(&file) {
+/// Rewrites the file with the records of `loaded`, if it is still the file that was loaded.
+pub(crate) fn compact(layout: &Layout, target: &Target<'_>, loaded: &Loaded) -> io::Result<()> {
+    let (file, _) = layout.index.file_below(&target.file(), OFlags::RDWR)?;
+    if !dir_fd::try_lock(&file)? || !dir_fd::is_named(&file) {
         return Ok(());
     }
     let stat = rustix::fs::fstat(&file)?;
@@ -313,12 +315,14 @@ pub(crate) fn compact(places: &Places, target: &Target<'_>, loaded: &Loaded) -> 
         return Ok(());
     }
     let header = target.new_header();
-    let Some(bytes) = encode(&loaded.directory.records(), place(&header)) else { return Ok(()) };
-    let folder = places.index.below(&target.folder())?;
-    places.put(&folder, FILE_NAME, &[header, bytes].concat())
+    let Some(bytes) = encode(&loaded.directory.records(), checksum_seed(&header)) else {
+        return Ok(());
+    };
+    let dir_fd = layout.index.below(&target.dir())?;
+    layout.put(&dir_fd, FILE_NAME, &[header, bytes].concat())
 }
 
-fn encode(records: &[Record], place: u64) -> Option<Vec<u8>> {
-    let encoded: Option<Vec<_>> = records.iter().map(|record| record.encode(place)).collect();
+fn encode(records: &[Record], seed: u64) -> Option<Vec<u8>> {
+    let encoded: Option<Vec<_>> = records.iter().map(|record| record.encode(seed)).collect();
     Some(encoded?.concat())
 }

@@ -1,7 +1,7 @@
-//! The records of names, as bytes. Pure: bytes in, record out.
+//! The encoding of records of names. Pure: bytes in, record out.
 //!
-//! Each record carries a checksum over itself and over the directory that it belongs to, so one
-//! that is damaged, or got into another directory's file, is no record.
+//! Each record has a checksum over itself and the directory it belongs to, so a damaged record, or
+//! one in another directory's file, is not valid.
 
 use std::sync::Arc;
 
@@ -9,34 +9,34 @@ use base::{Attr, DirEntry, Name, Timestamp};
 
 use crate::codec::{CHECKSUM_BYTES, Reader, Writer, checksum_at};
 use crate::digest::Digest;
-use crate::known::{KnownAttr, KnownFile, KnownLink, Listing};
+use crate::metadata::{KnownAttr, KnownFile, KnownLink, Listing};
 
-/// Longest record: the listing of half a million names. What is longer is not recorded.
+/// Longest record: the listing of half a million names. Longer ones are not recorded.
 pub(crate) const MAX_RECORD_BYTES: usize = 64 << 20;
 
-/// Length of what stands before a record's own bytes: their number, the checksum.
+/// Length of a record's frame: its length, the checksum.
 const FRAME_BYTES: usize = 4 + CHECKSUM_BYTES;
 
-/// One record of a directory's file. Names are those of its entries; the empty name is the
-/// directory itself. What comes later in the file counts.
+/// A record in a directory's file. Names are those of its entries; the empty name is the directory
+/// itself. Later records replace earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// The directory was listed whole.
+    /// A complete listing of the directory.
     Listing(Listing),
-    /// It was listed again, with the same result.
+    /// It was listed again, with an equal result.
     SeenAgain(Timestamp),
     File(Vec<u8>, KnownFile),
     Link(Vec<u8>, KnownLink),
     Attr(Vec<u8>, KnownAttr),
-    /// Nothing is known of the name any more, nor of which names there are.
+    /// The name, and the listing of the directory, are forgotten.
     Forget(Vec<u8>),
-    /// It is not known any more which names there are.
+    /// The listing of the directory is forgotten.
     ForgetListing,
 }
 
 impl Record {
-    /// The record as it stands in the file; `None` when it is too long.
-    pub(crate) fn encode(&self, place: u64) -> Option<Vec<u8>> {
+    /// The encoded record; `None` if it is too long.
+    pub(crate) fn encode(&self, seed: u64) -> Option<Vec<u8>> {
         let mut writer = Writer::default();
         match self {
             Record::Listing(listing) => encode_listing(&mut writer, listing),
@@ -57,7 +57,7 @@ impl Record {
         };
         let body = writer.0;
         let mut framed = Writer::default();
-        framed.u32(body.len() as u32).raw(&checksum_at(&body, place)).raw(&body);
+        framed.u32(body.len() as u32).raw(&checksum_at(&body, seed)).raw(&body);
         (body.len() <= MAX_RECORD_BYTES).then_some(framed.0)
     }
 
@@ -109,8 +109,8 @@ fn decode_listing(reader: &mut Reader<'_>) -> Option<Listing> {
     Some(Listing { attr, entries: Arc::from(entries), seen_at })
 }
 
-/// The records in `bytes`, in order; `None` when not all of them are as they were written.
-pub(crate) fn decode_all(bytes: &[u8], place: u64) -> Option<Vec<Record>> {
+/// The records in `bytes`, in order; `None` if any of them is damaged.
+pub(crate) fn decode_all(bytes: &[u8], seed: u64) -> Option<Vec<Record>> {
     let mut reader = Reader::new(bytes);
     let mut records = Vec::new();
     while !reader.is_empty() {
@@ -120,7 +120,7 @@ pub(crate) fn decode_all(bytes: &[u8], place: u64) -> Option<Vec<Record>> {
             return None;
         }
         let body = reader.raw(len)?;
-        if checksum_at(body, place) != sum {
+        if checksum_at(body, seed) != sum {
             return None;
         }
         records.push(Record::decode(body)?);
@@ -128,7 +128,7 @@ pub(crate) fn decode_all(bytes: &[u8], place: u64) -> Option<Vec<Record>> {
     Some(records)
 }
 
-/// The bytes that a record about `name` takes, about.
+/// The approximate bytes of a record about `name`.
 pub(crate) fn weight(name: &[u8]) -> u64 {
     (FRAME_BYTES + 128 + name.len()) as u64
 }
@@ -201,24 +201,24 @@ pub(crate) mod tests {
         #[test]
         fn records_are_read_back(
             records in prop::collection::vec(record(), 0..5),
-            place: u64,
+            seed: u64,
             bit in any::<prop::sample::Index>(),
         ) {
             let mut bytes: Vec<u8> =
-                records.iter().flat_map(|record| record.encode(place).unwrap()).collect();
-            let elsewhere = decode_all(&bytes, place.wrapping_add(1));
+                records.iter().flat_map(|record| record.encode(seed).unwrap()).collect();
+            let elsewhere = decode_all(&bytes, seed.wrapping_add(1));
             prop_assert_eq!(elsewhere.is_none(), !records.is_empty());
-            prop_assert_eq!(decode_all(&bytes, place), Some(records));
+            prop_assert_eq!(decode_all(&bytes, seed), Some(records));
             if !bytes.is_empty() {
                 let bit = bit.index(bytes.len() * 8);
                 bytes[bit / 8] ^= 1 << (bit % 8);
-                prop_assert_eq!(decode_all(&bytes, place), None);
+                prop_assert_eq!(decode_all(&bytes, seed), None);
             }
         }
 
         #[test]
-        fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..200), place: u64) {
-            let _ = decode_all(&bytes, place);
+        fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..200), seed: u64) {
+            let _ = decode_all(&bytes, seed);
             let _ = Record::decode(&bytes);
         }
     }

@@ -1,8 +1,8 @@
-//! What is kept about a content beside it: checksums of its chunks, its other digests, and where
-//! it was found. With the last, the index can be made again from the files.
+//! The metadata file of a content: checksums of its chunks, its other digests, and the files that
+//! had it. From the last the index can be rebuilt.
 //!
-//! It is written whole under another name and renamed, and sealed by a checksum: it is there as it
-//! was written, or it is not there. A content of one chunk does without: its name is its checksum.
+//! It is written under another name and renamed, and sealed by a checksum: it is complete, or it
+//! does not exist. A content of one chunk needs none: its name is its checksum.
 
 use std::io;
 
@@ -11,13 +11,13 @@ use base::{Attr, RemotePath, Timestamp};
 use super::{CHUNK_BYTES, chunk_count};
 use crate::codec::{CHECKSUM_BYTES, Reader, Writer};
 use crate::digest::{Digest, Digests};
-use crate::folder::{Folder, read_exact_at};
-use crate::known::SourceId;
+use crate::dir_fd::{DirFd, read_exact_at};
+use crate::metadata::SourceId;
 
 const MAGIC: &[u8; 8] = b"sshoalA1";
 
-/// Places that are remembered of one content. Of the empty file a tree has hundreds; the index
-/// knows them all, and only what makes it again knows the latest of them.
+/// Bound on the files remembered for one content. A tree has hundreds of empty files; the index has
+/// all of them, and only a rebuilt index is limited to the latest.
 const ORIGINS: usize = 16;
 
 /// Longest file that is read: the checksums of 2 TiB.
@@ -32,7 +32,7 @@ pub(crate) struct Origin {
     pub(crate) fetched_at: Timestamp,
 }
 
-/// What is kept about one content.
+/// The metadata of one content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct About {
     pub(crate) digest: Digest,
@@ -40,7 +40,7 @@ pub(crate) struct About {
     pub(crate) digests: Option<Digests>,
     /// Oldest first.
     pub(crate) origins: Vec<Origin>,
-    /// One for each chunk; none for a content of one chunk.
+    /// One per chunk; none for a content of one chunk.
     pub(crate) sums: Vec<[u8; CHECKSUM_BYTES]>,
 }
 
@@ -49,7 +49,7 @@ impl About {
         About { digest, size, digests: None, origins: Vec::new(), sums }
     }
 
-    /// Remembers a place, instead of what was known of it. Whether that changed anything.
+    /// Adds a file, replacing its older entry. Returns whether that is a change.
     pub(crate) fn add(&mut self, origin: Origin) -> bool {
         let same = |old: &Origin| old.source == origin.source && old.path == origin.path;
         if let Some(at) = self.origins.iter().position(same) {
@@ -84,7 +84,7 @@ impl About {
         writer.seal()
     }
 
-    /// `None` for anything but what [`About::encode`] made for this digest.
+    /// `None` for anything but the output of [`About::encode`] for this digest.
     pub(crate) fn decode(bytes: &[u8], digest: &Digest) -> Option<About> {
         let mut reader = Reader::sealed(bytes)?;
         if reader.array()? != *MAGIC || reader.digest()? != *digest {
@@ -112,9 +112,9 @@ impl About {
         (about.sums.len() as u64 == expected).then_some(about)
     }
 
-    /// Reads it from `folder`; `Ok(None)` when it is damaged.
-    pub(crate) fn load(folder: &Folder, name: &[u8], digest: &Digest) -> io::Result<Option<About>> {
-        let (file, stat) = folder.read_only(name)?;
+    /// Reads it from `dir_fd`; `Ok(None)` if it is damaged.
+    pub(crate) fn load(dir_fd: &DirFd, name: &[u8], digest: &Digest) -> io::Result<Option<About>> {
+        let (file, stat) = dir_fd.read_only(name)?;
         let len = stat.st_size as u64;
         if len > MAX_BYTES {
             return Ok(None);

@@ -1,10 +1,9 @@
-//! Checksums of the blocks of a chunk: with them a few bytes are compared without the rest of
-//! their chunk. Pure: bytes in, value out.
+//! Block checksums of a chunk, by which a few bytes can be verified without the rest of their
+//! chunk. Pure: bytes in, value out.
 //!
-//! The file that has them is a table of entries of equal length, one for each chunk. Each is sealed
-//! for itself, and for its content and its place; so it is right or it is not there, whatever
-//! became of the others, and may be written at any time and by anybody who has compared the chunk:
-//! all write the same.
+//! They are stored in a table of entries of equal length, one per chunk. Each entry has a seal that
+//! covers its content and its position, so it is valid or missing, independent of the others. It
+//! may be written at any time by any process that has verified the chunk: all write the same bytes.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -12,28 +11,28 @@ use super::CHUNK_BYTES;
 use crate::codec::{CHECKSUM_BYTES, Reader, Writer, checksum};
 use crate::digest::Digest;
 
-/// The smallest piece that can be compared by itself: a page, which is what programs that read at
-/// random ask for. Smaller ones gain nothing, since the disk reads pages.
+/// The smallest unit that can be verified by itself: a page, which random reads of programs ask
+/// for. A smaller one gains nothing, since the disk reads pages.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 
 /// Blocks of a chunk.
 const BLOCKS: usize = (CHUNK_BYTES / BLOCK_BYTES) as usize;
 
-/// Length of an entry of the table: a fifth of a hundredth of its chunk.
+/// Length of a table entry: a fifth of a hundredth of its chunk.
 pub(super) const ENTRY_BYTES: usize = 8 * BLOCKS + CHECKSUM_BYTES;
 
-/// Contents from this length have a table on the disk. For a shorter one, of up to four chunks, the
-/// checksums are made when a chunk is read for the first time, and a second file beside it would
-/// cost more than it gains.
+/// Contents from this length on have a table on the disk. For a shorter one, of up to four chunks,
+/// the checksums are computed when a chunk is first read; a second file would cost more than it
+/// gains.
 pub(crate) const TABLE_FROM_BYTES: u64 = 4 * CHUNK_BYTES;
 
-/// XXH3 of 64 bits of each block of one chunk; 0 for those behind the end of the content. Half of
-/// the length of other checksums: one damaged block in 10^19 passes, and the table is half as long.
+/// 64 bits of XXH3 for each block of one chunk; 0 for blocks behind the end of the content. Half as
+/// long as other checksums: one damaged block in 10^19 passes, and the table is half as long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockSums([u64; BLOCKS]);
 
 impl BlockSums {
-    /// Those of a whole chunk.
+    /// The checksums of a whole chunk.
     pub(crate) fn of(chunk: &[u8]) -> BlockSums {
         let mut sums = [0; BLOCKS];
         for (sum, block) in sums.iter_mut().zip(chunk.chunks(BLOCK_BYTES as usize)) {
@@ -42,8 +41,8 @@ impl BlockSums {
         BlockSums(sums)
     }
 
-    /// Whether `bytes` are those of the blocks from number `first` of the chunk. They must end
-    /// where a block does.
+    /// Whether `bytes` match the blocks from number `first` on. They must end at the end of a
+    /// block.
     pub(crate) fn fit(&self, first: usize, bytes: &[u8]) -> bool {
         let mut sums = self.0.iter().skip(first);
         bytes
@@ -51,7 +50,7 @@ impl BlockSums {
             .all(|block| sums.next().is_some_and(|sum| xxh3_64(block) == *sum))
     }
 
-    /// The entry of the table of `digest` for this chunk.
+    /// The table entry of `digest` for this chunk.
     pub(super) fn encode(&self, digest: &Digest, chunk: u64) -> Vec<u8> {
         let mut entry = Writer::default();
         for sum in self.0 {
@@ -62,13 +61,13 @@ impl BlockSums {
         entry.0
     }
 
-    /// `None` for anything but what [`BlockSums::encode`] made for this content and chunk.
+    /// `None` for anything but the output of [`BlockSums::encode`] for this content and chunk.
     pub(super) fn decode(entry: &[u8], digest: &Digest, chunk: u64) -> Option<BlockSums> {
-        let (said, sealed) = entry.split_at_checked(8 * BLOCKS)?;
-        if seal(digest, chunk, said) != sealed {
+        let (fields, sealed) = entry.split_at_checked(8 * BLOCKS)?;
+        if seal(digest, chunk, fields) != sealed {
             return None;
         }
-        let mut reader = Reader::new(said);
+        let mut reader = Reader::new(fields);
         let mut sums = [0; BLOCKS];
         for sum in &mut sums {
             *sum = reader.u64()?;
@@ -77,9 +76,9 @@ impl BlockSums {
     }
 }
 
-fn seal(digest: &Digest, chunk: u64, said: &[u8]) -> [u8; CHECKSUM_BYTES] {
+fn seal(digest: &Digest, chunk: u64, fields: &[u8]) -> [u8; CHECKSUM_BYTES] {
     let mut sealed = Writer::default();
-    sealed.raw(digest.as_bytes()).u64(chunk).raw(said);
+    sealed.raw(digest.as_bytes()).u64(chunk).raw(fields);
     checksum(&sealed.0)
 }
 

@@ -1,5 +1,5 @@
-//! Digests of contents other than their names: made when a content is completed or when they are
-//! asked for, kept beside it, and leading back to it.
+//! Digests of contents other than their names: computed in the background or on request, stored
+//! beside the content, and usable to find it.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,14 +9,14 @@ use base::DigestKind;
 
 use super::CHUNK_BYTES;
 use crate::digest::{Digest, Digests, UserHashers, hex};
-use crate::store::places::Places;
+use crate::store::layout::Layout;
 use crate::store::shared::Shared;
 
-/// Contents whose digests are kept in memory: a tree's worth, in some 3 MiB.
+/// Bound on the contents whose digests are kept in memory: a tree's worth, in some 3 MiB.
 const KNOWN_DIGESTS: usize = 16_384;
 
 impl Shared {
-    /// All digests of a content, if they were made.
+    /// All digests of a content, if they were computed.
     pub(crate) fn digests_of(&self, digest: &Digest) -> Option<Digests> {
         if let Some(digests) = self.known_digests.get(digest) {
             return Some(digests);
@@ -26,27 +26,27 @@ impl Shared {
         Some(digests)
     }
 
-    /// All digests of a content that is here; made by reading it if need be, as long as `goes_on`
-    /// says so.
+    /// All digests of a content in the store; computed by reading it if necessary, as long as
+    /// `may_continue` returns true.
     pub(crate) fn make_digests(
         self: &Arc<Shared>,
         digest: &Digest,
-        goes_on: &dyn Fn() -> bool,
+        may_continue: &dyn Fn() -> bool,
     ) -> Option<Digests> {
         let digests = match self.digests_of(digest) {
             Some(digests) => digests,
-            None => self.digests_read(digest, goes_on)?,
+            None => self.compute_digests(digest, may_continue)?,
         };
         if self.aliases {
-            add_aliases(&self.places(), &digests);
+            add_aliases(&self.layout(), &digests);
         }
         Some(digests)
     }
 
-    fn digests_read(
+    fn compute_digests(
         self: &Arc<Shared>,
         digest: &Digest,
-        goes_on: &dyn Fn() -> bool,
+        may_continue: &dyn Fn() -> bool,
     ) -> Option<Digests> {
         let object = self.open_object(digest)?;
         let mut hashers = UserHashers::default();
@@ -55,7 +55,7 @@ impl Shared {
             let piece = object.read(offset, 8 * CHUNK_BYTES as usize).ok()?;
             hashers.update(&piece);
             offset += piece.len() as u64;
-            if !goes_on() {
+            if !may_continue() {
                 return None;
             }
         }
@@ -66,16 +66,16 @@ impl Shared {
     }
 
     /// The content with this digest of another kind.
-    pub(crate) fn find_alias(&self, kind: DigestKind, value: &[u8]) -> Option<Digest> {
+    pub(crate) fn find_by_digest(&self, kind: DigestKind, value: &[u8]) -> Option<Digest> {
         let digest = if kind == DigestKind::Blake3 {
             Digest::from_bytes(value.try_into().ok()?)
         } else {
             let name = hex(value);
-            let folder = self.places().alias.sub(alias_folder(kind)?).ok()?;
-            let folder = folder.sub(name.get(..2)?.as_bytes()).ok()?;
-            decode_text(&folder.readlink(&name.as_bytes()[2..]).ok()?)?
+            let dir_fd = self.layout().alias.sub(alias_dir(kind)?).ok()?;
+            let dir_fd = dir_fd.sub(name.get(..2)?.as_bytes()).ok()?;
+            decode_text(&dir_fd.readlink(&name.as_bytes()[2..]).ok()?)?
         };
-        // The name of the alias is not sealed by anything; what is known about the content is.
+        // The alias has no checksum; the content's metadata has one.
         let same = kind == DigestKind::Blake3 || self.digests_of(&digest)?.get(kind) == value;
         (same && self.object_bytes(&digest).is_some()).then_some(digest)
     }
@@ -83,7 +83,7 @@ impl Shared {
 
 const ALIASES: [DigestKind; 3] = [DigestKind::Md5, DigestKind::Sha1, DigestKind::Sha256];
 
-fn alias_folder(kind: DigestKind) -> Option<&'static [u8]> {
+fn alias_dir(kind: DigestKind) -> Option<&'static [u8]> {
     match kind {
         DigestKind::Md5 => Some(b"md5"),
         DigestKind::Sha1 => Some(b"sha1"),
@@ -92,19 +92,18 @@ fn alias_folder(kind: DigestKind) -> Option<&'static [u8]> {
     }
 }
 
-/// Letters of an alias, each for five bits.
+/// The letters of an alias, of five bits each.
 const LETTERS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
 
-/// The text of an alias: the digest in 52 letters. In the 64 of hexadecimal digits it would be too
-/// long for ext4 to keep it in the inode, and take a block.
+/// The text of an alias: the digest in 52 letters. As 64 hexadecimal digits it would be too long
+/// for ext4 to keep it in the inode, and would take a block.
 fn encode_text(digest: &Digest) -> Vec<u8> {
     let bit = |at: usize| digest.as_bytes().get(at / 8).map_or(0, |byte| byte >> (at % 8) & 1);
     let letter = |at: usize| (0..5).fold(0, |value, more| value | bit(5 * at + more) << more);
     (0..52).map(|at| LETTERS[usize::from(letter(at))]).collect()
 }
 
-/// The digest of an alias, also of one that has hexadecimal digits, as earlier versions of this
-/// program made them.
+/// The digest in an alias, also in the hexadecimal form of earlier versions.
 fn decode_text(text: &[u8]) -> Option<Digest> {
     if text.len() == 64 {
         return Digest::from_hex(text);
@@ -119,15 +118,15 @@ fn decode_text(text: &[u8]) -> Option<Digest> {
     (text.len() == 52).then(|| Digest::from_bytes(bytes))
 }
 
-/// An alias is a symbolic link that is never followed: its text is the content's name, and it
-/// takes an inode and no block. One that cannot be made is missed by nobody but a new fetch.
-fn add_aliases(places: &Places, digests: &Digests) {
+/// An alias is a symbolic link that is never followed: its text is the content's name, and it takes
+/// an inode and no block. Without it the content may be fetched once more.
+fn add_aliases(layout: &Layout, digests: &Digests) {
     for kind in ALIASES {
         let name = hex(&digests.get(kind));
         let made = || -> io::Result<()> {
-            let folder = places.alias.make_sub(alias_folder(kind).unwrap_or_default())?;
-            let folder = folder.make_sub(&name.as_bytes()[..2])?;
-            folder.symlink(&encode_text(&digests.blake3), &name.as_bytes()[2..])
+            let dir_fd = layout.alias.make_sub(alias_dir(kind).unwrap_or_default())?;
+            let dir_fd = dir_fd.make_sub(&name.as_bytes()[..2])?;
+            dir_fd.symlink(&encode_text(&digests.blake3), &name.as_bytes()[2..])
         };
         if let Err(error) = made() {
             tracing::trace!("no alias of a digest: {error}");
@@ -135,18 +134,18 @@ fn add_aliases(places: &Places, digests: &Digests) {
     }
 }
 
-pub(super) fn remove_aliases(places: &Places, digests: &Digests) {
+pub(super) fn remove_aliases(layout: &Layout, digests: &Digests) {
     for kind in ALIASES {
         let name = hex(&digests.get(kind));
         let removed = || -> io::Result<()> {
-            let folder = places.alias.sub(alias_folder(kind).unwrap_or_default())?;
-            folder.sub(&name.as_bytes()[..2])?.unlink(&name.as_bytes()[2..])
+            let dir_fd = layout.alias.sub(alias_dir(kind).unwrap_or_default())?;
+            dir_fd.sub(&name.as_bytes()[..2])?.unlink(&name.as_bytes()[2..])
         };
         let _ = removed();
     }
 }
 
-/// Digests in memory, of the contents that were asked for.
+/// Digests in memory, of the contents requested.
 #[derive(Default)]
 pub(crate) struct KnownDigests(Mutex<HashMap<Digest, Digests>>);
 
@@ -179,7 +178,7 @@ mod tests {
         fn an_alias_is_read_back(bytes: [u8; 32], other in "[0-9a-w]{0,70}") {
             let digest = Digest::from_bytes(bytes);
             let text = encode_text(&digest);
-            // What ext4 keeps in an inode, with the zero at its end.
+            // The limit of ext4 for an inode, with the terminating zero.
             prop_assert!(text.len() < 60);
             prop_assert_eq!(decode_text(&text), Some(digest));
             prop_assert_eq!(decode_text(digest.to_hex().as_bytes()), Some(digest));

@@ -1,4 +1,4 @@
-//! Which chunks of a content are there, and the pieces of those that are not whole yet.
+//! The set of chunks that are present, and the pieces of incomplete ones.
 
 use std::ops::Range;
 
@@ -39,13 +39,13 @@ impl ChunkSet {
     }
 }
 
-/// The bytes of chunk number `chunk` in a content of `size` bytes.
+/// The byte range of chunk number `chunk` in a content of `size` bytes.
 pub(crate) fn chunk_range(chunk: u64, size: u64) -> Range<u64> {
     let start = chunk * CHUNK_BYTES;
     start..size.min(start + CHUNK_BYTES)
 }
 
-/// The numbers of the chunks that have bytes of `range`.
+/// The numbers of the chunks that overlap `range`.
 pub(super) fn chunks_of(range: &Range<u64>) -> Range<u64> {
     if range.is_empty() {
         return 0..0;
@@ -53,11 +53,11 @@ pub(super) fn chunks_of(range: &Range<u64>) -> Range<u64> {
     range.start / CHUNK_BYTES..(range.end - 1) / CHUNK_BYTES + 1
 }
 
-/// A chunk of which some bytes have come.
+/// An incomplete chunk.
 #[derive(Debug)]
 pub(super) struct Fragment {
     bytes: Vec<u8>,
-    /// In order, never touching.
+    /// Ranges of bytes that have arrived: in order, none adjacent.
     have: Vec<Range<usize>>,
 }
 
@@ -84,7 +84,7 @@ impl Fragment {
         self.have.insert(place, new);
     }
 
-    /// The chunk, if all its bytes have come.
+    /// The chunk, if all its bytes have arrived.
     pub(super) fn whole(&mut self) -> Option<Vec<u8>> {
         let len = self.bytes.len();
         let whole = self.have.first() == Some(&(0..len));

@@ -1,12 +1,11 @@
-//! The two files of a content that is not whole: its bytes, with holes, and the map of what is
-//! there.
+//! The two files of a partial content: its bytes, with holes, and the map of present chunks.
 //!
-//! The map is a header that says which file of which source this is, and an entry for each chunk
-//! that was written: its number, and the checksum of its bytes at its place. An entry is added
-//! after the bytes. Nothing is synced: after a power loss the map may name chunks whose bytes never
-//! reached the disk, and their checksums tell so when they are read.
+//! The map has a header that names the file and its source, and an entry for each chunk that was
+//! written: its number, and the checksum of its bytes. An entry is appended after the bytes.
+//! Nothing is synced: after a power loss the map may name chunks whose bytes never reached the
+//! disk, which their checksums show when they are read.
 //!
-//! Whoever has the lock of the file of bytes may write to both. Others leave them alone.
+//! The process that holds the lock of the data file may write to both. Others leave them alone.
 
 use std::fs::File;
 use std::io;
@@ -17,8 +16,8 @@ use base::{RemotePath, Timestamp};
 
 use crate::codec::{CHECKSUM_BYTES, Reader, Writer};
 use crate::digest::hex;
-use crate::folder::{Folder, is_named, read_exact_at, try_lock};
-use crate::known::{SourceId, Validator};
+use crate::dir_fd::{DirFd, is_named, read_exact_at, try_lock};
+use crate::metadata::{SourceId, Validator};
 use crate::object::chunk_count;
 
 const MAGIC: &[u8; 8] = b"sshoalP1";
@@ -26,13 +25,13 @@ const MAGIC: &[u8; 8] = b"sshoalP1";
 /// Length of an entry of the map.
 const ENTRY_BYTES: usize = 8 + CHECKSUM_BYTES;
 
-/// Longest map that is read: each of a million chunks twice.
+/// Longest map that is read: two entries for each of a million chunks.
 const MAX_MAP_BYTES: u64 = 64 << 20;
 
-/// Longest header: the path is the longest that a system call takes, and more.
+/// Longest header: more than the longest path of a system call.
 const MAX_HEADER_BYTES: u64 = 64 << 10;
 
-/// Which content it is.
+/// The state of a file whose content is fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Subject {
     pub(crate) source: SourceId,
@@ -47,28 +46,28 @@ impl Subject {
         *hasher.finalize().as_bytes()
     }
 
-    /// The header of the map: its length, and what it says, sealed.
+    /// The header of the map: its length, and its sealed fields.
     fn header(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.raw(MAGIC).raw(self.source.as_bytes()).u64(self.validator.size);
         writer.time(self.validator.mtime).string(self.path.as_bytes());
-        let said = writer.seal();
-        [&(said.len() as u32).to_le_bytes(), &said[..]].concat()
+        let fields = writer.seal();
+        [&(fields.len() as u32).to_le_bytes(), &fields[..]].concat()
     }
 
-    /// What the header of a map says, and its length.
+    /// The subject in the header of a map, and the header's length.
     fn read(map: &File) -> io::Result<Option<(Subject, u64)>> {
         let Some(len) = read_exact_at(map, 0, 4)? else { return Ok(None) };
         let len = u64::from(Reader::new(&len).u32().unwrap_or(u32::MAX));
         if len > MAX_HEADER_BYTES {
             return Ok(None);
         }
-        let said = read_exact_at(map, 4, len as usize)?;
-        Ok(said.and_then(|said| Subject::decode(&said)).map(|subject| (subject, 4 + len)))
+        let fields = read_exact_at(map, 4, len as usize)?;
+        Ok(fields.and_then(|fields| Subject::decode(&fields)).map(|subject| (subject, 4 + len)))
     }
 
-    fn decode(said: &[u8]) -> Option<Subject> {
-        let mut reader = Reader::sealed(said)?;
+    fn decode(fields: &[u8]) -> Option<Subject> {
+        let mut reader = Reader::sealed(fields)?;
         if reader.array()? != *MAGIC {
             return None;
         }
@@ -92,15 +91,15 @@ impl Names {
     }
 }
 
-/// A chunk that a map names, with the checksum of its bytes.
+/// A chunk in a map, with the checksum of its bytes.
 pub(crate) type Entry = (u64, [u8; CHECKSUM_BYTES]);
 
-/// The content that a map is of.
+/// The subject of a map.
 pub(crate) fn subject_of(map: &File) -> io::Result<Option<Subject>> {
     Ok(Subject::read(map)?.map(|(subject, _)| subject))
 }
 
-/// What a map says: the content that it is of, and its chunks.
+/// The subject of a map, and its chunks.
 pub(crate) fn read_map(map: &File) -> io::Result<Option<(Subject, Vec<Entry>)>> {
     let Some((subject, start)) = Subject::read(map)? else { return Ok(None) };
     let len = map.metadata()?.len();
@@ -124,25 +123,25 @@ pub(crate) fn read_map(map: &File) -> io::Result<Option<(Subject, Vec<Entry>)>> 
 pub(super) struct Files {
     pub(super) data: File,
     map: File,
-    /// Where the next entry of the map goes.
+    /// The offset of the next entry in the map.
     map_end: AtomicU64,
 }
 
 impl Files {
-    /// Opens what is there. `None` when nothing is, or another process is at work on it.
+    /// Opens existing files. `None` if there are none, or another process holds them.
     pub(super) fn resume(
-        folder: &Folder,
+        dir_fd: &DirFd,
         subject: &Subject,
     ) -> io::Result<Option<(Files, Vec<Entry>)>> {
         let names = Names::of(&subject.key());
-        let (data, _) = match folder.read_write(&names.data) {
+        let (data, _) = match dir_fd.read_write(&names.data) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
         if !try_lock(&data)? || !is_named(&data) {
             return Ok(None);
         }
-        let (map, _) = folder.ensure(&names.map)?;
+        let (map, _) = dir_fd.ensure(&names.map)?;
         let entries = match read_map(&map)? {
             Some((known, entries)) if known == *subject => entries,
             _ => {
@@ -154,23 +153,23 @@ impl Files {
         Ok(Some((files, entries)))
     }
 
-    /// Makes them. `None` when another process is at work on them.
-    pub(super) fn create(folder: &Folder, subject: &Subject) -> io::Result<Option<Files>> {
+    /// Creates them. `None` if another process holds them.
+    pub(super) fn create(dir_fd: &DirFd, subject: &Subject) -> io::Result<Option<Files>> {
         let names = Names::of(&subject.key());
-        let (data, _) = folder.ensure(&names.data)?;
+        let (data, _) = dir_fd.ensure(&names.data)?;
         if !try_lock(&data)? || !is_named(&data) {
             return Ok(None);
         }
         let made = || {
-            let (map, _) = folder.ensure(&names.map)?;
+            let (map, _) = dir_fd.ensure(&names.map)?;
             restart(&data, &map, subject)?;
             Ok((end_of(&map, subject)?, map))
         };
         match made() {
             Ok((end, map)) => Ok(Some(Files { data, map, map_end: AtomicU64::new(end) })),
             Err(error) => {
-                let _ = folder.unlink(&names.data);
-                let _ = folder.unlink(&names.map);
+                let _ = dir_fd.unlink(&names.data);
+                let _ = dir_fd.unlink(&names.map);
                 Err(error)
             }
         }
@@ -193,7 +192,7 @@ impl Files {
     }
 }
 
-/// Begins anew: no chunk is there.
+/// Starts from nothing: no chunk is present.
 fn restart(data: &File, map: &File, subject: &Subject) -> io::Result<()> {
     map.set_len(0)?;
     data.set_len(0)?;
@@ -237,16 +236,16 @@ mod tests {
     #[test]
     fn a_map_of_something_else_is_begun_anew() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::at(dir.path()).unwrap();
-        let files = Files::create(&folder, &subject()).unwrap().unwrap();
+        let dir_fd = DirFd::at(dir.path()).unwrap();
+        let files = Files::create(&dir_fd, &subject()).unwrap().unwrap();
         files.write(1, 1 << 17, b"x", (1, [7; CHECKSUM_BYTES])).unwrap();
-        assert!(Files::resume(&folder, &subject()).unwrap().is_none(), "locked");
+        assert!(Files::resume(&dir_fd, &subject()).unwrap().is_none(), "locked");
         drop(files);
-        let (_, entries) = Files::resume(&folder, &subject()).unwrap().unwrap();
+        let (_, entries) = Files::resume(&dir_fd, &subject()).unwrap().unwrap();
         assert_eq!(entries, [(1, [7; CHECKSUM_BYTES])]);
         let names = Names::of(&subject().key());
         std::fs::write(dir.path().join(String::from_utf8(names.map).unwrap()), "else").unwrap();
-        let (files, entries) = Files::resume(&folder, &subject()).unwrap().unwrap();
+        let (files, entries) = Files::resume(&dir_fd, &subject()).unwrap().unwrap();
         assert_eq!(entries, []);
         assert_eq!(files.data.metadata().unwrap().len(), 1 << 20);
     }
@@ -254,20 +253,20 @@ mod tests {
     #[test]
     fn entries_beyond_the_end_and_torn_ones_do_not_count() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::at(dir.path()).unwrap();
-        let files = Files::create(&folder, &subject()).unwrap().unwrap();
+        let dir_fd = DirFd::at(dir.path()).unwrap();
+        let files = Files::create(&dir_fd, &subject()).unwrap().unwrap();
         for chunk in [7, 8, u64::MAX] {
             files.write(chunk, 0, b"", (chunk, [1; CHECKSUM_BYTES])).unwrap();
         }
         let end = files.map.metadata().unwrap().len();
         files.map.write_all_at(&[1; 5], end).unwrap();
         drop(files);
-        let (files, entries) = Files::resume(&folder, &subject()).unwrap().unwrap();
+        let (files, entries) = Files::resume(&dir_fd, &subject()).unwrap().unwrap();
         assert_eq!(entries, [(7, [1; CHECKSUM_BYTES])]);
-        // The next entry goes over the torn one.
+        // The next entry overwrites the torn one.
         files.write(3, 0, b"", (3, [2; CHECKSUM_BYTES])).unwrap();
         drop(files);
-        let (_, entries) = Files::resume(&folder, &subject()).unwrap().unwrap();
+        let (_, entries) = Files::resume(&dir_fd, &subject()).unwrap().unwrap();
         assert_eq!(entries.len(), 2);
     }
 }

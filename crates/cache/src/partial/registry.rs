@@ -1,4 +1,4 @@
-//! The contents that this process fetches, by their subject: all callers share one.
+//! The partial contents of this process, by subject: all callers share one.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -8,21 +8,20 @@ use base::RemotePath;
 use super::chunks::chunk_range;
 use super::files::{self, Names, Subject};
 use super::{Inner, Partial};
-use crate::known::SourceId;
+use crate::in_flight::InFlight;
+use crate::metadata::SourceId;
 use crate::object::chunk_count;
 use crate::store::shared::Shared;
-use crate::under_way::UnderWay;
 
 /// The partial contents of this process.
 #[derive(Default)]
 pub(crate) struct Registry {
     open: Mutex<HashMap<[u8; 32], Weak<Inner>>>,
-    /// Contents of several chunks that this process has begun.
+    /// Contents of several chunks that this process has begun to fetch.
     begun: Mutex<HashSet<[u8; 32]>>,
 }
 
-/// Contents that are remembered to have been begun. When there are more, all of them are forgotten,
-/// and those that are not whole begin anew.
+/// Bound on them. Beyond it all are forgotten, and partial contents start from nothing.
 const MAX_BEGUN: usize = 64 << 10;
 
 impl Registry {
@@ -34,7 +33,7 @@ impl Registry {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a content out, if it is the one that is registered.
+    /// Removes a content, if it is the registered one.
     pub(super) fn remove(&self, inner: &Inner) {
         let mut open = self.lock();
         if open.get(&inner.key).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), inner)) {
@@ -44,14 +43,14 @@ impl Registry {
 }
 
 impl Shared {
-    /// The number of reads of this subject's content that are under way in this process.
-    pub(crate) fn under_way(&self, subject: &Subject) -> Option<UnderWay> {
+    /// The operations of this subject's content in flight to the store.
+    pub(crate) fn in_flight(&self, subject: &Subject) -> Option<InFlight> {
         let known = self.partials.lock().get(&subject.key()).and_then(Weak::upgrade)?;
-        Some(known.under_way.clone())
+        Some(known.in_flight.clone())
     }
 
-    /// Notes that this process begins the content, if it has several chunks. Whether it had not
-    /// before.
+    /// Records that this process fetches the content, if it has several chunks. Returns whether
+    /// that is new.
     pub(crate) fn begins(&self, subject: &Subject) -> bool {
         if chunk_count(subject.validator.size) <= 1 {
             return false;
@@ -68,8 +67,8 @@ impl Shared {
         self.partials.begun().contains(&subject.key())
     }
 
-    /// The partial content of this subject: the one that others in this process have, or what an
-    /// earlier process left, or an empty one.
+    /// The partial content of this subject: the one in use in this process, or one that an earlier
+    /// process left, or an empty one.
     pub(crate) fn partial(self: &Arc<Shared>, subject: Subject) -> Partial {
         let key = subject.key();
         let mut registry = self.partials.lock();
@@ -78,7 +77,7 @@ impl Shared {
         }
         let inner = Arc::new(Inner::new(self.clone(), subject, key));
         registry.insert(key, Arc::downgrade(&inner));
-        // Taken before others can have it: they wait until it is known what is there.
+        // Locked before other callers can have it: they wait until it has been resumed.
         let mut state = inner.lock();
         drop(registry);
         inner.resume(&mut state);
@@ -94,15 +93,15 @@ impl Shared {
             };
             directories.iter().any(holds)
         };
-        // Dropped without the lock: the last to have one takes it.
+        // Dropped without the lock: dropping the last reference takes it.
         let known: Vec<Arc<Inner>> =
             self.partials.lock().values().filter_map(Weak::upgrade).collect();
         let mut found: Vec<Subject> = known.iter().map(|it| it.subject.clone()).collect();
         drop(known);
-        let places = self.places();
-        for (name, _) in places.partial.names().unwrap_or_default() {
+        let layout = self.layout();
+        for (name, _) in layout.partial.names().unwrap_or_default() {
             if name.ends_with(b".map")
-                && let Ok((map, _)) = places.partial.read_only(&name)
+                && let Ok((map, _)) = layout.partial.read_only(&name)
                 && let Ok(Some(subject)) = files::subject_of(&map)
             {
                 found.push(subject);
@@ -113,10 +112,10 @@ impl Shared {
         }
     }
 
-    /// Bytes that an unfinished fetch has left on the disk, or has there now.
+    /// Bytes of an unfinished fetch on the disk, from this or an earlier process.
     pub(crate) fn partial_bytes(&self, subject: &Subject) -> u64 {
         let names = Names::of(&subject.key());
-        let Ok((map, _)) = self.places().partial.read_only(&names.map) else { return 0 };
+        let Ok((map, _)) = self.layout().partial.read_only(&names.map) else { return 0 };
         let Ok(Some((known, entries))) = files::read_map(&map) else { return 0 };
         if known != *subject {
             return 0;

@@ -1,11 +1,11 @@
-//! Keeps a store within its bounds, and sweeps up.
+//! Keeps a store within its bounds, and removes stale files.
 //!
-//! One process at a time does it, under the lock of the file `gc.lock`, on a thread of its own when
-//! a writer has come near the bounds. What was used longest ago goes first, until a tenth of the
-//! bound is free again: a scan costs a look at each file, so it is not made for each file that is
-//! written. Pinned contents, and partial ones that somebody is at work on, stay.
+//! One process at a time does this, under the lock of the file `gc.lock`, on a thread of its own,
+//! when a writer comes near the bounds. The least recently used items are evicted first, until a
+//! tenth of the bound is free: a scan checks each file, so it does not pay for each file written.
+//! Pinned contents, and partial ones in use, stay.
 //!
-//! A content that is open is removed like any other: its readers keep it until they close it.
+//! An open content is evicted like any other: its readers keep it until they close it.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -15,44 +15,44 @@ use std::time::{Duration, Instant};
 use base::RemotePath;
 use rustix::fs::FileType;
 
+use super::layout::{Layout, unique_name};
 use super::pins::{self, Pin};
-use super::places::{Places, unique_name};
-use super::room::{Left, Usage};
+use super::quota::{FreeSpace, Usage};
 use super::scan::{self, Item, What};
 use super::shared::{Counters, Shared};
 use crate::digest::Digest;
-use crate::folder::{Folder, try_lock};
+use crate::dir_fd::{DirFd, try_lock};
 use crate::index::log::{FILE_NAME, Target};
 use crate::partial::files::Names;
 
-/// Seconds after which the store is scanned though it is within its bounds.
+/// Time in seconds after which the store is scanned, also within its bounds.
 const SCAN_SECS: i64 = 24 * 3600;
 
-/// Pause after a clean-up that could remove nothing, or that another process was at: each writer
-/// that finds no room calls for the next one.
-const REST: Duration = Duration::from_secs(5);
+/// Pause after a clean-up that removed nothing, or found another process at work: each writer
+/// without space requests the next one.
+const PAUSE: Duration = Duration::from_secs(5);
 
-/// How often a clean-up goes on where the file system has too few files left.
+/// Further rounds of a clean-up while the file system lacks free inodes.
 const MORE_ROUNDS: u32 = 4;
 
-/// What a clean-up did.
+/// The result of a clean-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cleaned {
+pub struct GcReport {
     /// Bytes that the store takes now.
     pub kept_bytes: u64,
     /// Bytes that were removed.
     pub removed_bytes: u64,
     /// Contents, partial contents and directories' records that were removed.
     pub removed: u64,
-    /// Another process is at it; nothing was done.
+    /// Another process is cleaning up; nothing was done.
     pub busy: bool,
 }
 
 impl Shared {
-    /// Starts the housekeeping on a thread of its own, unless it is at work.
+    /// Starts the housekeeping on a thread of its own, unless it is running.
     pub(crate) fn start_housekeeping(self: &Arc<Shared>) {
-        let resting = *self.resting.lock().unwrap_or_else(PoisonError::into_inner);
-        let rests = resting.is_some_and(|until| Instant::now() < until);
+        let paused_until = *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let rests = paused_until.is_some_and(|until| Instant::now() < until);
         if rests || self.housekeeping.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -68,107 +68,109 @@ impl Shared {
 
     /// Empties the trash; scans only when the bounds are near or the last scan is long ago.
     fn clean_if_needed(&self) {
-        let places = self.places();
-        empty_trash(&places);
+        let layout = self.layout();
+        empty_trash(&layout);
         let usage = self.usage();
         let age = base::Timestamp::now().secs - usage.scanned_secs;
-        let over = self.excess(&places, usage.bytes) > 0;
+        let over = self.excess(&layout, usage.bytes) > 0;
         if (over || age.abs() > SCAN_SECS) && self.clean().removed == 0 {
-            let until = Instant::now() + REST;
-            *self.resting.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+            let until = Instant::now() + PAUSE;
+            *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
         }
     }
 
-    /// Bytes that are too many, with what is to be free afterwards; 0 within the bounds.
-    fn excess(&self, places: &Places, bytes: u64) -> u64 {
-        let Ok(disk) = places.disk() else { return 0 };
+    /// Bytes to evict, so that some space is free afterwards; 0 within the bounds.
+    fn excess(&self, layout: &Layout, bytes: u64) -> u64 {
+        let Ok(disk) = layout.disk() else { return 0 };
         let limit = self.bounds.size_bytes(&disk);
-        let left = Left::on(&disk);
+        let left = FreeSpace::on(&disk);
         let over = if bytes > limit / 20 * 19 { bytes - limit / 10 * 9 } else { 0 };
         let short = left.missing_bytes(self.bounds.free_bytes(&disk));
-        // How many files that makes is not known yet.
+        // The number of files that frees is not known yet.
         let files = if left.lacks_files() { bytes / 10 + 1 } else { 0 };
         over.max(short).max(files)
     }
 
-    /// Others have filled the disk: there is nothing left to evict, and still too little is free.
-    fn tell_if_full(&self, places: &Places) {
-        let Ok(disk) = places.disk() else { return };
-        let left = Left::on(&disk);
+    /// Turns writing off when nothing is left to evict and still too little is free: others have
+    /// filled the disk.
+    fn report_if_full(&self, layout: &Layout) {
+        let Ok(disk) = layout.disk() else { return };
+        let left = FreeSpace::on(&disk);
         if left.missing_bytes(self.bounds.free_bytes(&disk)) > 0 || left.lacks_files() {
             let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
             self.health.failed("leaving some of the disk free", &full);
         }
     }
 
-    /// Scans the store, and evicts what is too much.
-    pub(crate) fn clean(&self) -> Cleaned {
-        let places = self.places();
-        let lock = places.root.ensure(b"gc.lock").map(|(file, _)| file);
-        let Ok(lock) = lock else { return Cleaned::default() };
+    /// Scans the store, and evicts the excess.
+    pub(crate) fn clean(&self) -> GcReport {
+        let layout = self.layout();
+        let lock = layout.root.ensure(b"gc.lock").map(|(file, _)| file);
+        let Ok(lock) = lock else { return GcReport::default() };
         if !try_lock(&lock).unwrap_or(false) {
-            return Cleaned { busy: true, ..Cleaned::default() };
+            return GcReport { busy: true, ..GcReport::default() };
         }
-        empty_trash(&places);
-        sweep_tmp(&places);
+        empty_trash(&layout);
+        sweep_tmp(&layout);
         self.write_notes();
-        self.release_stock();
+        self.release_reservation();
         let before = self.usage().bytes;
-        let mut items = scan::all(&places);
+        let mut items = scan::all(&layout);
         let found: u64 = items.iter().map(|item| item.bytes).sum();
         let scanned_secs = base::Timestamp::now().secs;
-        // What others have written meanwhile may be in it or not; too much is the safer side.
+        // Files that others write meanwhile may be counted or not; too many bytes are the safer
+        // side.
         let usage = self.change_usage(|usage| {
             let bytes = found + usage.bytes.saturating_sub(before);
             Usage { bytes, scanned_secs }
         });
         let bytes = usage.map_or(found, |usage| usage.bytes);
         items.sort_by_key(|item| item.used_secs);
-        let mut cleaned = self.evict(&places, &items, self.excess(&places, bytes));
-        // How many files there are to a byte shows only when they are gone.
+        let mut report = self.evict(&layout, &items, self.excess(&layout, bytes));
+        // How many inodes an eviction frees shows only afterwards.
         for _ in 0..MORE_ROUNDS {
-            let left = bytes.saturating_sub(cleaned.removed_bytes);
-            let lacks = places.disk().is_ok_and(|disk| Left::on(&disk).lacks_files());
-            if !lacks || cleaned.removed == 0 {
+            let left = bytes.saturating_sub(report.removed_bytes);
+            let lacks = layout.disk().is_ok_and(|disk| FreeSpace::on(&disk).lacks_files());
+            if !lacks || report.removed == 0 {
                 break;
             }
-            let more = self.evict(&places, &items[cleaned.removed as usize..], left / 10 + 1);
-            cleaned.removed += more.removed;
-            cleaned.removed_bytes += more.removed_bytes;
+            let more = self.evict(&layout, &items[report.removed as usize..], left / 10 + 1);
+            report.removed += more.removed;
+            report.removed_bytes += more.removed_bytes;
         }
-        empty_trash(&places);
-        self.tell_if_full(&places);
-        Cleaned { kept_bytes: bytes.saturating_sub(cleaned.removed_bytes), ..cleaned }
+        empty_trash(&layout);
+        self.report_if_full(&layout);
+        GcReport { kept_bytes: bytes.saturating_sub(report.removed_bytes), ..report }
     }
 
-    /// Removes the first of `items` until `excess` bytes are gone.
-    fn evict(&self, places: &Places, items: &[Item], excess: u64) -> Cleaned {
-        let mut cleaned = Cleaned::default();
+    /// Evicts the first of `items` until `excess` bytes are free.
+    fn evict(&self, layout: &Layout, items: &[Item], excess: u64) -> GcReport {
+        let mut report = GcReport::default();
         if excess == 0 {
-            return cleaned;
+            return report;
         }
-        let pins = pins::all(places);
-        let pinned = self.pinned_contents(places, &pins);
+        let pins = pins::all(layout);
+        let pinned = self.pinned_contents(layout, &pins);
         for item in items {
-            if cleaned.removed_bytes >= excess {
+            if report.removed_bytes >= excess {
                 break;
             }
             let keeps = matches!(&item.what, What::Object(digest, _) if pinned.contains(digest));
-            if !keeps && !self.is_pinned(&pins, &item.what) && self.remove(places, item) {
-                cleaned.removed += 1;
-                cleaned.removed_bytes += item.bytes;
+            if !keeps && !self.is_pinned(&pins, &item.what) && self.remove(layout, item) {
+                report.removed += 1;
+                report.removed_bytes += item.bytes;
             }
         }
-        Counters::add(&self.counters.evicted_bytes, cleaned.removed_bytes);
-        cleaned
+        Counters::add(&self.counters.evicted_bytes, report.removed_bytes);
+        report
     }
 
-    /// The contents of pinned files, as far as they are recorded. What a content itself remembers
-    /// of the files that had it may not be written yet, by another process.
-    fn pinned_contents(&self, places: &Places, pins: &[Pin]) -> HashSet<Digest> {
+    /// The contents of pinned files, from the index. In the metadata of a content another process
+    /// may not have written its files yet.
+    fn pinned_contents(&self, layout: &Layout, pins: &[Pin]) -> HashSet<Digest> {
         let mut directories = Vec::new();
         if !pins.is_empty() {
-            scan::records(places, &mut directories);
+            scan::records(layout, &mut directories);
         }
         let mut pinned = HashSet::new();
         for item in directories {
@@ -201,26 +203,26 @@ impl Shared {
     }
 
     /// Removes one item; `false` when that is not possible now.
-    fn remove(&self, places: &Places, item: &Item) -> bool {
+    fn remove(&self, layout: &Layout, item: &Item) -> bool {
         match &item.what {
-            What::Object(digest, _) => self.throw_object_away(digest, None) > 0,
+            What::Object(digest, _) => self.remove_object(digest, None) > 0,
             What::Partial(key) => {
                 let names = Names::of(key);
-                if scan::is_busy(places, &names.data) {
+                if scan::is_busy(layout, &names.data) {
                     return false;
                 }
-                let removed = places.partial.unlink(&names.data).is_ok();
-                let _ = places.partial.unlink(&names.map);
+                let removed = layout.partial.unlink(&names.data).is_ok();
+                let _ = layout.partial.unlink(&names.map);
                 self.release_if(removed, item.bytes)
             }
             What::Records(source, path) => {
                 let target = Target { source, path };
-                let removed = places
+                let removed = layout
                     .index
-                    .below(&target.folder())
-                    .and_then(|folder| folder.unlink(FILE_NAME))
+                    .below(&target.dir())
+                    .and_then(|dir_fd| dir_fd.unlink(FILE_NAME))
                     .is_ok();
-                prune(&places.index, &target.folder());
+                prune(&layout.index, &target.dir());
                 self.release_if(removed, item.bytes)
             }
         }
@@ -235,28 +237,28 @@ impl Shared {
 
     /// Removes everything.
     pub(crate) fn remove_all(&self) -> std::io::Result<()> {
-        let places = self.places();
-        for folder in [&places.objects, &places.index, &places.alias] {
-            for (name, _) in folder.names()? {
-                places.throw_away(folder, &name)?;
+        let layout = self.layout();
+        for dir_fd in [&layout.objects, &layout.index, &layout.alias] {
+            for (name, _) in dir_fd.names()? {
+                layout.move_to_trash(dir_fd, &name)?;
             }
         }
-        for (name, _) in places.partial.names()? {
-            places.throw_away(&places.partial, &name)?;
+        for (name, _) in layout.partial.names()? {
+            layout.move_to_trash(&layout.partial, &name)?;
         }
         let scanned_secs = base::Timestamp::now().secs;
         self.change_usage(|_| Usage { bytes: 0, scanned_secs });
-        empty_trash(&places);
+        empty_trash(&layout);
         Ok(())
     }
 }
 
-/// Removes directories of the index that have become empty, from the deepest up.
-fn prune(index: &Folder, path: &[u8]) {
+/// Removes empty directories of the index, from the deepest up.
+fn prune(index: &DirFd, path: &[u8]) {
     let mut path = path;
     while let Some(at) = path.iter().rposition(|byte| *byte == b'/') {
         let (above, name) = (&path[..at], &path[at + 1..]);
-        // Fails when it is not empty, which ends it.
+        // Fails if it is not empty, which ends the loop.
         if !index.below(above).is_ok_and(|above| above.rmdir(name).is_ok()) {
             return;
         }
@@ -264,38 +266,38 @@ fn prune(index: &Folder, path: &[u8]) {
     }
 }
 
-/// Removes what was thrown away, however deep it is: what is in a directory is moved up first.
-fn empty_trash(places: &Places) {
-    // Bounded by what is there; others may add at the same time.
+/// Removes the trash, of any depth: the entries of a directory are moved up first.
+fn empty_trash(layout: &Layout) {
+    // Bounded by the entries; other processes may add some at the same time.
     loop {
-        let names = places.trash.names().unwrap_or_default();
+        let names = layout.trash.names().unwrap_or_default();
         let removed =
-            names.iter().filter(|(name, kind)| remove_thrown(places, name, *kind)).count();
+            names.iter().filter(|(name, kind)| remove_from_trash(layout, name, *kind)).count();
         if removed == 0 {
             return;
         }
     }
 }
 
-/// Whether something of it is gone now.
-fn remove_thrown(places: &Places, name: &[u8], kind: FileType) -> bool {
+/// Returns whether a part of it was removed.
+fn remove_from_trash(layout: &Layout, name: &[u8], kind: FileType) -> bool {
     if kind != FileType::Directory {
-        return places.trash.unlink(name).is_ok();
+        return layout.trash.unlink(name).is_ok();
     }
-    let Ok(folder) = places.trash.sub(name) else { return false };
-    for (inner, kind) in folder.names().unwrap_or_default() {
+    let Ok(dir_fd) = layout.trash.sub(name) else { return false };
+    for (inner, kind) in dir_fd.names().unwrap_or_default() {
         let _ = match kind {
-            FileType::Directory => folder.rename(&inner, &places.trash, &unique_name()),
-            _ => folder.unlink(&inner),
+            FileType::Directory => dir_fd.rename(&inner, &layout.trash, &unique_name()),
+            _ => dir_fd.unlink(&inner),
         };
     }
-    places.trash.rmdir(name).is_ok()
+    layout.trash.rmdir(name).is_ok()
 }
 
-fn sweep_tmp(places: &Places) {
-    for (name, _) in places.tmp.names().unwrap_or_default() {
-        if let Ok(stat) = places.tmp.stat(&name) {
-            scan::remove_rubbish(&places.tmp, &name, &stat);
+fn sweep_tmp(layout: &Layout) {
+    for (name, _) in layout.tmp.names().unwrap_or_default() {
+        if let Ok(stat) = layout.tmp.stat(&name) {
+            scan::remove_stale(&layout.tmp, &name, &stat);
         }
     }
 }

@@ -1,23 +1,23 @@
-//! What a store has, told and verified; and the index made again from the contents.
+//! Listing and verifying the contents of a store, and rebuilding its index.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use base::RemotePath;
 
-use super::places::Places;
+use super::layout::Layout;
 use super::scan::{self, What};
 use super::shared::Shared;
 use crate::digest::Digest;
 use crate::index::record::Record;
-use crate::known::{KnownFile, SourceId};
+use crate::metadata::{KnownFile, SourceId};
 use crate::object::about::Origin;
 use crate::partial::chunks::chunk_range;
 use crate::partial::files;
 
 /// A file that had a content.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FileLocation {
     /// The source.
     pub source: SourceId,
     /// The path in it.
@@ -26,39 +26,39 @@ pub struct Place {
 
 /// A content in the store.
 #[derive(Clone, Debug)]
-pub struct Listed {
-    /// Its digest; `None` for one that is not whole.
+pub struct ContentInfo {
+    /// Its digest; `None` for a partial content.
     pub digest: Option<Digest>,
     /// Its length.
     pub size_bytes: u64,
-    /// Bytes of it that are here.
+    /// Bytes of it in the store.
     pub present_bytes: u64,
-    /// Files that have or had it; not all of those that had it if there are many.
-    pub places: Vec<Place>,
-    /// When it was last used, to the hour; seconds since 1970.
+    /// Files that have or had it; if there are many, not all of the former ones.
+    pub files: Vec<FileLocation>,
+    /// When it was last used, with a resolution of an hour; seconds since 1970.
     pub used_secs: i64,
 }
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verified {
-    /// Whole contents that are as they were written.
+pub struct VerifyReport {
+    /// Undamaged whole contents.
     pub good: u64,
     /// Their bytes.
     pub good_bytes: u64,
-    /// Whole contents that were damaged, and are removed.
+    /// Damaged whole contents, which were removed.
     pub damaged: u64,
-    /// Chunks of partial contents that are as they were written.
+    /// Undamaged chunks of partial contents.
     pub good_chunks: u64,
-    /// Those that are not; they will be fetched again.
+    /// Damaged chunks; they will be fetched again.
     pub damaged_chunks: u64,
-    /// Directories whose records are as they were written.
+    /// Directories with undamaged records.
     pub directories: u64,
-    /// Those whose records were damaged, and are removed.
+    /// Directories with damaged records, which were removed.
     pub damaged_directories: u64,
 }
 
-impl Verified {
+impl VerifyReport {
     /// Whether nothing was damaged.
     #[must_use]
     pub fn is_clean(&self) -> bool {
@@ -68,36 +68,37 @@ impl Verified {
 
 impl Shared {
     /// All contents.
-    pub(super) fn contents(&self) -> Vec<Listed> {
-        let places = self.places();
-        let items = scan::all(&places);
+    pub(super) fn contents(&self) -> Vec<ContentInfo> {
+        let layout = self.layout();
+        let items = scan::all(&layout);
         let mut recorded = self.recorded(&items);
         let mut listed = |item: scan::Item| match item.what {
             What::Object(digest, size) => {
                 let origins = self.about(&digest).map_or(Vec::new(), |about| about.origins);
-                let mut all: Vec<Place> = origins.into_iter().map(Place::from).collect();
-                // What a content itself remembers may not be written yet, by another process.
+                let mut all: Vec<FileLocation> =
+                    origins.into_iter().map(FileLocation::from).collect();
+                // In the metadata of a content another process may not have written its files yet.
                 for place in recorded.remove(&digest).unwrap_or_default() {
                     if !all.contains(&place) {
                         all.push(place);
                     }
                 }
-                Some(Listed {
+                Some(ContentInfo {
                     digest: Some(digest),
                     size_bytes: size,
                     present_bytes: size,
-                    places: all,
+                    files: all,
                     used_secs: item.used_secs,
                 })
             }
             What::Partial(key) => {
-                let (map, _) = places.partial.read_only(&files::Names::of(&key).map).ok()?;
+                let (map, _) = layout.partial.read_only(&files::Names::of(&key).map).ok()?;
                 let (subject, _) = files::read_map(&map).ok()??;
-                Some(Listed {
+                Some(ContentInfo {
                     digest: None,
                     size_bytes: subject.validator.size,
                     present_bytes: self.partial_bytes(&subject),
-                    places: vec![Place { source: subject.source, path: subject.path }],
+                    files: vec![FileLocation { source: subject.source, path: subject.path }],
                     used_secs: item.used_secs,
                 })
             }
@@ -106,60 +107,60 @@ impl Shared {
         items.into_iter().filter_map(&mut listed).collect()
     }
 
-    /// The files that are recorded to have a content.
-    fn recorded(&self, items: &[scan::Item]) -> HashMap<Digest, Vec<Place>> {
-        let mut recorded: HashMap<Digest, Vec<Place>> = HashMap::new();
+    /// The files of each content, from the index.
+    fn recorded(&self, items: &[scan::Item]) -> HashMap<Digest, Vec<FileLocation>> {
+        let mut recorded: HashMap<Digest, Vec<FileLocation>> = HashMap::new();
         for item in items {
             let What::Records(source, dir) = &item.what else { continue };
             for (path, digest) in self.contents_in(source, dir, |_| true) {
-                recorded.entry(digest).or_default().push(Place { source: *source, path });
+                recorded.entry(digest).or_default().push(FileLocation { source: *source, path });
             }
         }
         recorded
     }
 
-    /// Reads everything and compares it; `progress` hears how many bytes each item had.
-    pub(super) fn verify_all(self: &Arc<Shared>, mut progress: impl FnMut(u64)) -> Verified {
-        let places = self.places();
-        let mut verified = Verified::default();
-        for item in scan::all(&places) {
+    /// Reads and verifies everything; `progress` is called with the size of each item.
+    pub(super) fn verify_all(self: &Arc<Shared>, mut progress: impl FnMut(u64)) -> VerifyReport {
+        let layout = self.layout();
+        let mut report = VerifyReport::default();
+        for item in scan::all(&layout) {
             match item.what {
                 What::Object(digest, size) => match self.verify_object(&digest) {
                     Some(true) => {
-                        verified.good += 1;
-                        verified.good_bytes += size;
+                        report.good += 1;
+                        report.good_bytes += size;
                     }
-                    Some(false) => verified.damaged += 1,
+                    Some(false) => report.damaged += 1,
                     None => {}
                 },
-                What::Partial(key) => verify_partial(&places, &key, &mut verified),
+                What::Partial(key) => verify_partial(&layout, &key, &mut report),
                 What::Records(source, path) => match self.verify_records(&source, &path) {
-                    true => verified.directories += 1,
-                    false => verified.damaged_directories += 1,
+                    true => report.directories += 1,
+                    false => report.damaged_directories += 1,
                 },
             }
             progress(item.bytes);
         }
-        verified
+        report
     }
 
-    /// Compares a content with its name, and its chunks with their checksums. `None` when it went
-    /// away meanwhile.
+    /// Compares a content with its name, and its chunks with their checksums. `None` if it was
+    /// removed meanwhile.
     fn verify_object(self: &Arc<Shared>, digest: &Digest) -> Option<bool> {
         self.object_bytes(digest)?;
         let Some(object) = self.open_object(digest) else {
             return self.object_bytes(digest).is_none().then_some(false);
         };
         let mut hasher = blake3::Hasher::new();
-        let verified = object.verify_with(|bytes| {
+        let report = object.verify_with(|bytes| {
             hasher.update(bytes);
         });
-        if verified.is_err() {
+        if report.is_err() {
             return Some(false);
         }
         let same = hasher.finalize().as_bytes() == digest.as_bytes();
         if !same {
-            self.throw_object_away(digest, None);
+            self.remove_object(digest, None);
             self.damaged("content");
         }
         Some(same)
@@ -172,11 +173,11 @@ impl Shared {
         self.counters.damaged.load(std::sync::atomic::Ordering::Relaxed) == before
     }
 
-    /// Makes the index again from what the contents know about themselves. Listings and links are
-    /// not in it; they are asked for when they are needed.
+    /// Rebuilds the index from the metadata of the contents. It lacks listings and links, which are
+    /// requested when needed.
     pub(super) fn rebuild_index(self: &Arc<Shared>) -> u64 {
         let mut objects = Vec::new();
-        scan::objects(&self.places(), &mut objects);
+        scan::objects(&self.layout(), &mut objects);
         let mut latest: HashMap<(SourceId, RemotePath), KnownFile> = HashMap::new();
         for item in objects {
             let What::Object(digest, _) = item.what else { continue };
@@ -196,31 +197,31 @@ impl Shared {
     }
 }
 
-impl From<Origin> for Place {
-    fn from(origin: Origin) -> Place {
-        Place { source: origin.source, path: origin.path }
+impl From<Origin> for FileLocation {
+    fn from(origin: Origin) -> FileLocation {
+        FileLocation { source: origin.source, path: origin.path }
     }
 }
 
-fn verify_partial(places: &Places, key: &[u8; 32], verified: &mut Verified) {
+fn verify_partial(layout: &Layout, key: &[u8; 32], report: &mut VerifyReport) {
     let names = files::Names::of(key);
-    let opened = places
+    let opened = layout
         .partial
         .read_only(&names.data)
-        .and_then(|(data, _)| Ok((data, places.partial.read_only(&names.map)?.0)));
+        .and_then(|(data, _)| Ok((data, layout.partial.read_only(&names.map)?.0)));
     let Ok((data, map)) = opened else { return };
     let Ok(Some((subject, entries))) = files::read_map(&map) else {
-        verified.damaged_chunks += 1;
+        report.damaged_chunks += 1;
         return;
     };
     for (chunk, sum) in entries.into_iter().collect::<HashMap<_, _>>() {
         let range = chunk_range(chunk, subject.validator.size);
         let len = (range.end - range.start) as usize;
-        let bytes = crate::folder::read_exact_at(&data, range.start, len).ok().flatten();
+        let bytes = crate::dir_fd::read_exact_at(&data, range.start, len).ok().flatten();
         if bytes.is_some_and(|bytes| crate::codec::checksum_at(&bytes, chunk) == sum) {
-            verified.good_chunks += 1;
+            report.good_chunks += 1;
         } else {
-            verified.damaged_chunks += 1;
+            report.damaged_chunks += 1;
         }
     }
 }

@@ -1,21 +1,21 @@
-//! Sub-trees that eviction leaves alone.
+//! Sub-trees that are exempt from eviction.
 //!
-//! A pin is a sealed file, named by the digest of what it says. A damaged one is no pin: what it
-//! kept may be evicted, and nothing else happens.
+//! A pin is a sealed file, named by the digest of its content. A damaged one is ignored: its
+//! sub-tree may be evicted, and nothing else happens.
 
 use std::io;
 
 use base::RemotePath;
 
-use super::places::Places;
+use super::layout::Layout;
 use crate::codec::{Reader, Writer};
 use crate::digest::Digest;
-use crate::folder::read_exact_at;
-use crate::known::SourceId;
+use crate::dir_fd::read_exact_at;
+use crate::metadata::SourceId;
 
 const MAGIC: &[u8; 8] = b"sshoalN1";
 
-/// Longest file that is read as a pin.
+/// Longest pin file that is read.
 const MAX_BYTES: u64 = 64 << 10;
 
 /// A sub-tree of a source.
@@ -23,7 +23,7 @@ const MAX_BYTES: u64 = 64 << 10;
 pub struct Pin {
     /// The source.
     pub source: SourceId,
-    /// The top of the sub-tree, or a single file.
+    /// The root of the sub-tree, or a single file.
     pub path: RemotePath,
 }
 
@@ -58,36 +58,36 @@ impl Pin {
                 .is_some_and(|rest| top.is_empty() || rest.is_empty() || rest[0] == b'/')
     }
 
-    /// Whether its own name is one of this directory.
+    /// Whether its own name is an entry of this directory.
     #[must_use]
     pub fn is_listed_in(&self, source: &SourceId, dir: &RemotePath) -> bool {
         self.source == *source && self.path.parent().as_ref() == Some(dir)
     }
 }
 
-pub(super) fn add(places: &Places, pin: &Pin) -> io::Result<()> {
-    places.put(&places.pins, pin.name().as_bytes(), &pin.encode())
+pub(super) fn add(layout: &Layout, pin: &Pin) -> io::Result<()> {
+    layout.put(&layout.pins, pin.name().as_bytes(), &pin.encode())
 }
 
-/// Whether there was such a pin.
-pub(super) fn remove(places: &Places, pin: &Pin) -> io::Result<bool> {
-    match places.pins.unlink(pin.name().as_bytes()) {
+/// Removes a pin; returns whether it existed.
+pub(super) fn remove(layout: &Layout, pin: &Pin) -> io::Result<bool> {
+    match layout.pins.unlink(pin.name().as_bytes()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-pub(super) fn all(places: &Places) -> Vec<Pin> {
-    let names = places.pins.names().unwrap_or_default();
+pub(super) fn all(layout: &Layout) -> Vec<Pin> {
+    let names = layout.pins.names().unwrap_or_default();
     let mut pins: Vec<Pin> =
-        names.into_iter().filter_map(|(name, _)| read(places, &name)).collect();
+        names.into_iter().filter_map(|(name, _)| read(layout, &name)).collect();
     pins.sort();
     pins
 }
 
-fn read(places: &Places, name: &[u8]) -> Option<Pin> {
-    let (file, stat) = places.pins.read_only(name).ok()?;
+fn read(layout: &Layout, name: &[u8]) -> Option<Pin> {
+    let (file, stat) = layout.pins.read_only(name).ok()?;
     let len = stat.st_size as u64;
     if len > MAX_BYTES {
         return None;

@@ -1,7 +1,7 @@
-//! What all handles of a store in this process share: directories, room, counters.
+//! The state that all handles of a store in this process share: directories, quota, counters.
 //!
-//! Locks here are held for a few instructions, except for those of the file `usage` and of the stock
-//! of room, under which a few system calls are made. Nothing here waits for the network.
+//! Locks are held for a few instructions, except for those of the file `usage` and of the
+//! reservation, under which a few system calls are made. Nothing here waits for the network.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -11,19 +11,20 @@ use std::time::Instant;
 
 use rustix::fs::StatVfs;
 
-use super::later::Later;
-use super::places::Places;
-use super::room::{self, Bounds, Health, Left, Usage};
+use super::deferred::DeferredWork;
+use super::layout::Layout;
+use super::quota::{self, Bounds, FreeSpace, Health, Usage};
 use super::{StoreConfig, StoreError};
 use crate::index::Memory;
 use crate::object::{KnownDigests, Verified};
 use crate::partial::Registry;
 
-/// Room that a process reserves beyond what it needs, so that it does not lock the file `usage` for
-/// each small file; at most 1/64 of the store. What a killed process had is found by the next scan.
-const STOCK_BYTES: u64 = 1 << 20;
+/// Space that a process reserves beyond its needs, so that it does not lock the file `usage` for
+/// each small file; at most 1/64 of the store. The reservation of a killed process is corrected by
+/// the next scan.
+const RESERVE_AHEAD_BYTES: u64 = 1 << 20;
 
-/// Events of this process, counted.
+/// Counters of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) record_hits: AtomicU64,
@@ -34,13 +35,13 @@ pub(crate) struct Counters {
     pub(crate) written_bytes: AtomicU64,
     pub(crate) damaged: AtomicU64,
     pub(crate) evicted_bytes: AtomicU64,
-    /// Fetches of contents that are larger than what is kept.
+    /// Fetches of contents that are larger than the bound.
     pub(crate) too_large: AtomicU64,
-    /// Bytes that wait in memory until their chunk is whole, of all partial contents.
-    pub(crate) waiting_bytes: AtomicU64,
+    /// Bytes of incomplete chunks in memory, of all partial contents.
+    pub(crate) fragment_bytes: AtomicU64,
     /// Bytes of small contents that open objects keep in memory.
     pub(crate) held_bytes: AtomicU64,
-    /// Bytes that checksums of blocks take in memory.
+    /// Bytes of block checksums in memory.
     pub(crate) sums_bytes: AtomicU64,
 }
 
@@ -50,13 +51,13 @@ impl Counters {
     }
 }
 
-/// How often room is taken from the stock until the disk is looked at again: others write to it,
-/// and files take more than their bytes.
-const STOCK_USES: u32 = 16;
+/// How often space is taken from the reservation before the disk is checked again: other processes
+/// write to it, and files take more than their bytes.
+const RESERVATION_USES: u32 = 16;
 
-/// Room that is reserved for what this process writes next.
+/// Space that is reserved for the next writes of this process.
 #[derive(Default)]
-struct Stock {
+struct Reservation {
     bytes: u64,
     uses: u32,
 }
@@ -73,23 +74,23 @@ pub(crate) struct Shared {
     pub(crate) known_digests: KnownDigests,
     pub(crate) verified: Verified,
     pub(crate) partials: Registry,
-    pub(crate) later: Later,
-    /// The housekeeping is at work, in this process.
+    pub(crate) deferred: DeferredWork,
+    /// The housekeeping is running in this process.
     pub(crate) housekeeping: AtomicBool,
-    /// When it may begin again, after it has found nothing to do.
-    pub(crate) resting: Mutex<Option<Instant>>,
-    places: Mutex<Arc<Places>>,
+    /// When it may run again, after it has removed nothing.
+    pub(crate) paused_until: Mutex<Option<Instant>>,
+    layout: Mutex<Arc<Layout>>,
     usage: Mutex<Option<File>>,
-    /// What the bounds allow, as it was when room was last reserved.
+    /// The size bound, as of the last reservation.
     limit_bytes: AtomicU64,
-    stock: Mutex<Stock>,
+    reservation: Mutex<Reservation>,
 }
 
 impl Shared {
     pub(crate) fn open(config: StoreConfig) -> Result<Shared, StoreError> {
-        let places = Places::open(&config.dir)?;
+        let layout = Layout::open(&config.dir)?;
         let bounds = Bounds::new(config.size_bytes, config.free_bytes);
-        let limit_bytes = places.disk().map_or(0, |disk| bounds.size_bytes(&disk));
+        let limit_bytes = layout.disk().map_or(0, |disk| bounds.size_bytes(&disk));
         Ok(Shared {
             digests: config.digests || config.aliases,
             aliases: config.aliases,
@@ -100,25 +101,24 @@ impl Shared {
             known_digests: KnownDigests::default(),
             verified: Verified::default(),
             partials: Registry::default(),
-            later: Later::default(),
+            deferred: DeferredWork::default(),
             housekeeping: AtomicBool::new(false),
-            resting: Mutex::new(None),
-            places: Mutex::new(Arc::new(places)),
+            paused_until: Mutex::new(None),
+            layout: Mutex::new(Arc::new(layout)),
             usage: Mutex::new(None),
             limit_bytes: AtomicU64::new(limit_bytes),
-            stock: Mutex::default(),
+            reservation: Mutex::default(),
             dir: config.dir,
         })
     }
 
-    /// The directories as they are open now.
-    pub(crate) fn places(&self) -> Arc<Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The open directories.
+    pub(crate) fn layout(&self) -> Arc<Layout> {
+        self.layout.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether something may be written, with no room reserved for it: records, mostly. After a
-    /// pause that a failure brought, the directories are opened anew, since somebody may have
-    /// removed them.
+    /// Whether records may be written, for which no space is reserved. After the pause that follows
+    /// a failure, the directories are opened again, since they may have been removed.
     pub(crate) fn may_write(&self) -> bool {
         if !self.health.is_on() {
             return false;
@@ -130,12 +130,12 @@ impl Shared {
     }
 
     fn reopen(&self) {
-        if !self.places().is_gone() {
+        if !self.layout().is_gone() {
             return;
         }
-        match Places::open(&self.dir) {
-            Ok(places) => {
-                *self.places.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(places);
+        match Layout::open(&self.dir) {
+            Ok(layout) => {
+                *self.layout.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(layout);
                 *self.usage_file() = None;
             }
             Err(error) => self.health.failed("opening it", &std::io::Error::other(error)),
@@ -146,11 +146,11 @@ impl Shared {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the number of bytes that the store takes; `None` when that was not possible.
+    /// Changes the number of bytes that the store takes; `None` if that failed.
     pub(crate) fn change_usage(&self, change: impl FnOnce(Usage) -> Usage) -> Option<Usage> {
         let mut file = self.usage_file();
         if file.is_none() {
-            match self.places().root.ensure(b"usage") {
+            match self.layout().root.ensure(b"usage") {
                 Ok((opened, _)) => *file = Some(opened),
                 Err(error) => {
                     drop(file);
@@ -159,7 +159,7 @@ impl Shared {
                 }
             }
         }
-        match room::change(file.as_ref()?, change) {
+        match quota::change(file.as_ref()?, change) {
             Ok(usage) => usage,
             Err(error) => {
                 drop(file);
@@ -174,31 +174,33 @@ impl Shared {
         self.change_usage(|usage| usage).unwrap_or_default()
     }
 
-    /// Takes room for `bytes` more, if the bounds leave it; calls the housekeeping when they are
-    /// near. What is not written after all goes back by [`Shared::release`].
+    /// Reserves `bytes`, if the bounds allow it; starts the housekeeping near the bounds. Unused
+    /// space is given back by [`Shared::release`].
     pub(crate) fn reserve(self: &Arc<Shared>, bytes: u64) -> bool {
         if !self.may_write() {
             return false;
         }
-        let mut stock = self.stock();
-        if stock.bytes >= bytes && stock.uses < STOCK_USES {
-            // The disk had room for all of it a moment ago.
-            stock.bytes -= bytes;
-            stock.uses += 1;
+        let mut reservation = self.reservation();
+        if reservation.bytes >= bytes && reservation.uses < RESERVATION_USES {
+            // The disk had space for all of it a moment ago.
+            reservation.bytes -= bytes;
+            reservation.uses += 1;
             return true;
         }
-        let Ok(disk) = self.places().disk() else { return false };
-        stock.uses = 0;
-        if stock.bytes >= bytes && Left::on(&disk).fits(bytes, self.bounds.free_bytes(&disk)) {
-            stock.bytes -= bytes;
+        let Ok(disk) = self.layout().disk() else { return false };
+        reservation.uses = 0;
+        if reservation.bytes >= bytes
+            && FreeSpace::on(&disk).fits(bytes, self.bounds.free_bytes(&disk))
+        {
+            reservation.bytes -= bytes;
             return true;
         }
-        let step = STOCK_BYTES.min(self.limit_bytes.load(Ordering::Relaxed) / 64);
+        let step = RESERVE_AHEAD_BYTES.min(self.limit_bytes.load(Ordering::Relaxed) / 64);
         let (mut fits, mut near) = self.reserve_in_file(&disk, bytes + step);
         if fits {
-            stock.bytes += step;
+            reservation.bytes += step;
         }
-        drop(stock);
+        drop(reservation);
         if !fits {
             (fits, near) = self.reserve_in_file(&disk, bytes);
         }
@@ -208,26 +210,27 @@ impl Shared {
         fits
     }
 
-    /// As [`Shared::reserve`], for a little that is worth no clean-up.
+    /// Reserves a few bytes, which are not worth a clean-up.
     pub(crate) fn reserve_quietly(&self, bytes: u64) -> bool {
-        let Ok(disk) = self.places().disk() else { return false };
-        if !Left::on(&disk).fits(bytes, self.bounds.free_bytes(&disk)) {
+        let Ok(disk) = self.layout().disk() else { return false };
+        if !FreeSpace::on(&disk).fits(bytes, self.bounds.free_bytes(&disk)) {
             return false;
         }
-        let mut stock = self.stock();
-        if stock.bytes >= bytes {
-            stock.bytes -= bytes;
+        let mut reservation = self.reservation();
+        if reservation.bytes >= bytes {
+            reservation.bytes -= bytes;
             return true;
         }
-        drop(stock);
+        drop(reservation);
         self.reserve_in_file(&disk, bytes).0
     }
 
-    /// Whether there is room, which is taken then; and whether a clean-up is due.
+    /// Reserves space in the file `usage`. Returns whether there was enough, and whether a clean-up
+    /// is due.
     fn reserve_in_file(&self, disk: &StatVfs, bytes: u64) -> (bool, bool) {
         let limit = self.bounds.size_bytes(disk);
         self.limit_bytes.store(limit, Ordering::Relaxed);
-        let fits_disk = Left::on(disk).fits(bytes, self.bounds.free_bytes(disk));
+        let fits_disk = FreeSpace::on(disk).fits(bytes, self.bounds.free_bytes(disk));
         let mut fits_limit = false;
         let usage = self.change_usage(|usage| {
             fits_limit = usage.bytes.saturating_add(bytes) <= limit;
@@ -238,36 +241,36 @@ impl Shared {
         (fits_limit && fits_disk, near || !fits_disk)
     }
 
-    fn stock(&self) -> MutexGuard<'_, Stock> {
-        self.stock.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reservation(&self) -> MutexGuard<'_, Reservation> {
+        self.reservation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of room that were reserved, and not asked for yet.
+    /// Bytes that are reserved and not used.
     pub(crate) fn unused_bytes(&self) -> u64 {
-        self.stock().bytes
+        self.reservation().bytes
     }
 
-    /// Gives back the room that nobody has asked for yet.
-    pub(crate) fn release_stock(&self) {
-        let bytes = std::mem::take(&mut *self.stock()).bytes;
+    /// Gives back the unused reservation.
+    pub(crate) fn release_reservation(&self) {
+        let bytes = std::mem::take(&mut *self.reservation()).bytes;
         if bytes > 0 {
             self.release(bytes);
         }
     }
 
-    /// Gives room back.
+    /// Gives space back.
     pub(crate) fn release(&self, bytes: u64) {
         self.change_usage(|usage| Usage { bytes: usage.bytes.saturating_sub(bytes), ..usage });
     }
 
-    /// Largest content that is kept: half of the store. A larger one would drive out all others
-    /// and still not fit beside the next of its kind.
+    /// Largest content that is kept: half of the store. A larger one would evict all others, and
+    /// the next of its kind would evict it.
     pub(crate) fn largest_content_bytes(&self) -> u64 {
         self.limit_bytes.load(Ordering::Relaxed) / 2
     }
 
-    /// Whether a content of so many bytes is kept at all. The first time that one is not, the user
-    /// is told.
+    /// Whether a content of this size is kept at all. The user is told the first time that one is
+    /// not.
     pub(crate) fn fits_at_all(&self, bytes: u64) -> bool {
         let largest = self.largest_content_bytes();
         if bytes <= largest {
@@ -284,16 +287,16 @@ impl Shared {
         false
     }
 
-    /// Damage was found.
+    /// Counts and logs damage.
     pub(crate) fn damaged(&self, what: &str) {
         Counters::add(&self.counters.damaged, 1);
-        tracing::info!("the cache has thrown away a damaged {what}");
+        tracing::info!("the cache has removed a damaged {what}");
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         self.write_notes();
-        self.release_stock();
+        self.release_reservation();
     }
 }

@@ -1,5 +1,4 @@
-//! What is changed through a cached remote is seen through it, whatever is here, and by whoever
-//! has the file open.
+//! Changes through a cached remote are visible through it, whatever is cached, also in open files.
 
 use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
@@ -12,7 +11,7 @@ const READ: OpenFlags =
     OpenFlags { access: Access::Read, create: Create::Never, truncate: false, append: false };
 const WRITE: OpenFlags = OpenFlags { access: Access::ReadWrite, ..READ };
 
-/// A write through one handle is read through another one that was open without the server.
+/// A write through one handle is read through another one that was opened without the server.
 #[tokio::test]
 async fn a_write_is_read_by_who_has_the_file_open() {
     let stage = Stage::new();
@@ -24,7 +23,7 @@ async fn a_write_is_read_by_who_has_the_file_open() {
     let writer = cached.open(&path("f"), WRITE).await.unwrap().fh;
     cached.write(writer, 0, Bytes::from_static(b"C")).await.unwrap();
     assert_eq!(cached.read(reader, 0, 100).await.unwrap().to_vec(), b"Content");
-    // Even if the time of change does not show it.
+    // Even if the mtime does not show it.
     stage.memory.set_mtime("f", LONG_AGO);
     assert_eq!(read(&cached, "f").await.unwrap(), b"Content");
     cached.write(writer, 0, Bytes::from_static(b"K")).await.unwrap();
@@ -36,7 +35,7 @@ async fn a_write_is_read_by_who_has_the_file_open() {
     assert_eq!(read(&cached, "f").await.unwrap(), b"Kontent");
 }
 
-/// The same while somebody has the old content open, as it was fetched.
+/// A write ends a fetch of the old content, which is open.
 #[tokio::test]
 async fn a_content_that_is_being_fetched_ends_with_a_change() {
     let stage = Stage::new();
@@ -44,7 +43,7 @@ async fn a_content_that_is_being_fetched_ends_with_a_change() {
     let cached = stage.mount(Mode::CloseToOpen);
     let reader = cached.open(&path("f"), READ).await.unwrap().fh;
     cached.read(reader, 0, 500_000).await.unwrap();
-    cached.settled().await;
+    cached.wait_idle().await;
     let writer = cached.open(&path("f"), WRITE).await.unwrap().fh;
     cached.write(writer, 0, Bytes::from(pattern(2, 700_000))).await.unwrap();
     cached.close(writer);
@@ -54,7 +53,7 @@ async fn a_content_that_is_being_fetched_ends_with_a_change() {
     assert!(keep(&cached, "f").await == pattern(2, 700_000));
 }
 
-/// What was opened without the server stays the file that it was when its name goes.
+/// A file opened without the server stays the same file when its name is removed.
 #[tokio::test]
 async fn an_open_file_outlives_its_name() {
     let stage = Stage::new();
@@ -86,8 +85,8 @@ async fn an_open_file_outlives_its_name() {
     assert_eq!(stage.memory.attr("replaced").perm, 0o644);
 }
 
-/// A file with two names made here is not taken from the store: a write through one name could
-/// not be seen through the other.
+/// A file with two names created here is not read from the store: a write through one name would
+/// not be noticed through the other.
 #[tokio::test]
 async fn linked_names_are_one_file() {
     let stage = Stage::new();
@@ -107,7 +106,7 @@ async fn linked_names_are_one_file() {
     cached.close(writer);
 }
 
-/// An answer that was asked for before a change, and comes after it, is not recorded.
+/// An answer that was requested before a change, and arrives after it, is not recorded.
 #[tokio::test]
 async fn an_answer_from_before_a_change_is_not_recorded() {
     let stage = Stage::new();
@@ -134,7 +133,7 @@ async fn an_answer_from_before_a_change_is_not_recorded() {
     assert_eq!(stage.faulty.not_reached(), 0);
 }
 
-/// An open that was on its way when a change began does not show what was before it.
+/// An open in flight when a change begins does not show the content before it.
 #[tokio::test]
 async fn an_open_that_meets_a_change_is_made_at_the_server() {
     let stage = Stage::new();
@@ -154,7 +153,7 @@ async fn an_open_that_meets_a_change_is_made_at_the_server() {
     cached.close(writer);
 }
 
-/// Two on one store: what the one changes, the other finds changed.
+/// Two mounts on one store: a change by one is seen by the other.
 #[tokio::test]
 async fn two_on_one_store_do_not_mislead_each_other() {
     let stage = Stage::new();
@@ -177,7 +176,7 @@ async fn two_on_one_store_do_not_mislead_each_other() {
     }
 }
 
-/// A handle of the remote leaks nowhere, and a refused open changes nothing.
+/// No handle of the remote leaks, and a refused open changes nothing.
 #[tokio::test]
 async fn nothing_stays_open() {
     let stage = Stage::new();
@@ -194,12 +193,12 @@ async fn nothing_stays_open() {
     let exclusive = OpenFlags { create: Create::Exclusive(0o644), ..WRITE };
     assert_eq!(cached.open(&path("f"), exclusive).await.err(), Some(Errno::EEXIST));
     assert_eq!(read(&cached, "f").await.unwrap(), b"a new file");
-    cached.settled().await;
+    cached.wait_idle().await;
     assert_eq!(stage.memory.open_handles(), 0);
 }
 
-/// Another directory takes the name of one that was renamed away, with a file of the same size and
-/// time: nothing of the two is put together.
+/// Another directory takes the name of a renamed one, with a file of the same size and mtime: parts
+/// of the two files are not put together.
 #[tokio::test]
 async fn parts_below_a_renamed_directory_are_not_continued() {
     const PIECE: usize = 1 << 20;
@@ -212,7 +211,7 @@ async fn parts_below_a_renamed_directory_are_not_continued() {
     let fh = cached.open(&path("d/f"), READ).await.unwrap().fh;
     cached.read(fh, 0, PIECE as u32).await.unwrap();
     cached.close(fh);
-    cached.settled().await;
+    cached.wait_idle().await;
     assert!(cached.presence(&path("d/f")).await.unwrap().present > 0, "a part is here");
     cached.rename(&path("d"), &path("gone"), RenameMode::Replace).await.unwrap();
     cached.rename(&path("e"), &path("d"), RenameMode::Replace).await.unwrap();

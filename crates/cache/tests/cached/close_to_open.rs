@@ -1,4 +1,4 @@
-//! C1, C3, T1, T2: what is asked where things may change, and what is shown.
+//! C1, C3, T1, T2: which requests are sent where files may change, and what is shown.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use testkit::{Call, path};
 
 use super::stage::{LONG_AGO, Stage, keep, list, pattern, read, size};
 
-/// C3: an open of what is here asks once, and the reads ask nothing.
+/// C3: an open of a cached file sends one request, and its reads send none.
 #[tokio::test]
 async fn an_open_of_what_is_here_is_one_question() {
     let stage = Stage::new();
@@ -27,26 +27,26 @@ async fn an_open_of_what_is_here_is_one_question() {
     assert_eq!(stage.memory.open_handles(), 0);
 }
 
-/// A file that may well change while it is open has a handle at the server, for the same price.
+/// A file that changed recently has a handle at the server, for the same price.
 #[tokio::test]
 async fn a_lively_file_is_opened_at_the_server() {
     let stage = Stage::new();
     stage.put("log", "one");
-    let lively = || CachedConfig { lively: Duration::MAX, ..stage.config() };
-    keep(&stage.mount_with(lively()), "log").await;
-    let cached = stage.mount_with(lively());
+    let recently_changed = || CachedConfig { recent_change: Duration::MAX, ..stage.config() };
+    keep(&stage.mount_with(recently_changed()), "log").await;
+    let cached = stage.mount_with(recently_changed());
     stage.asked();
     let opened = cached.open(&path("log"), OpenFlags::existing(Access::Read)).await.unwrap();
     assert_eq!(cached.read(opened.fh, 0, 100).await.unwrap().to_vec(), b"one");
     assert_eq!((stage.faulty.calls(Call::Open), stage.asked()), (1, 1));
-    // It grows, and who follows it sees that.
+    // It grows, and its reader sees that.
     stage.memory.put_file("log", "one two");
     assert_eq!(cached.fstat(opened.fh).await.unwrap().size, 7);
     assert_eq!(cached.read(opened.fh, 0, 100).await.unwrap().to_vec(), b"one two");
     cached.close(opened.fh);
 }
 
-/// C1: what another has written is read by who opens the file after that.
+/// C1: an open after another client's write shows the write.
 #[tokio::test]
 async fn what_has_changed_is_fetched_again() {
     let stage = Stage::new();
@@ -55,15 +55,15 @@ async fn what_has_changed_is_fetched_again() {
     keep(&cached, "f").await;
     stage.memory.put_file("f", "new content");
     assert_eq!(read(&cached, "f").await.unwrap(), b"new content");
-    // The same size, and a time that is long past, too: it is the time that differs.
+    // The same size, and an mtime long past, too: only the mtime differs.
     stage.put("f", "NEW CONTENT");
     stage.memory.set_mtime("f", LONG_AGO + 1);
     assert_eq!(read(&cached, "f").await.unwrap(), b"NEW CONTENT");
-    cached.settled().await;
+    cached.wait_idle().await;
     assert_eq!(read(&cached, "f").await.unwrap(), b"NEW CONTENT");
 }
 
-/// Attributes and listings that come here are asked for, each time.
+/// Each call for attributes or a listing sends a request.
 #[tokio::test]
 async fn names_are_asked_for() {
     let stage = Stage::new();
@@ -86,7 +86,7 @@ async fn names_are_asked_for() {
     assert_eq!(size(&cached, "d/f").await, Ok(4));
 }
 
-/// A time of change that is not past yet proves nothing: such a file is not kept until it is.
+/// An mtime in the racy window proves nothing: such a file is not kept until it is older.
 #[tokio::test(start_paused = true)]
 async fn what_changed_just_now_is_not_trusted() {
     let stage = Stage::new();
@@ -104,13 +104,13 @@ async fn what_changed_just_now_is_not_trusted() {
     assert_eq!(keep(&cached, "f").await, b"other");
     assert_eq!(cached.status().completed, 1);
     stage.asked();
-    let lively = Duration::ZERO;
-    let cached = stage.mount_with(CachedConfig { lively, ..stage.config() });
+    let recent_change = Duration::ZERO;
+    let cached = stage.mount_with(CachedConfig { recent_change, ..stage.config() });
     assert_eq!(read(&cached, "f").await.unwrap(), b"other");
     assert_eq!(stage.asked(), 1);
 }
 
-/// T1, T2: within its time what was told of a file is as good as asking, and no longer.
+/// T1, T2: within its time an answer about a file replaces a request, and no longer.
 #[tokio::test(start_paused = true)]
 async fn a_time_out_saves_the_question() {
     let stage = Stage::new();
@@ -126,7 +126,7 @@ async fn a_time_out_saves_the_question() {
     assert_eq!(read(&cached, "f").await.unwrap(), b"changed");
 }
 
-/// Who may not read a file any longer is refused, though its content is here.
+/// A user who may no longer read a file is refused, though its content is cached.
 #[tokio::test]
 async fn the_right_to_read_is_asked_for_when_it_may_be_another() {
     let stage = Stage::new();
@@ -139,7 +139,7 @@ async fn the_right_to_read_is_asked_for_when_it_may_be_another() {
     assert_eq!(stage.faulty.not_reached(), 0);
 }
 
-/// What an open file shows is one content, the one that it was opened with.
+/// An open file shows one content, that of its open.
 #[tokio::test]
 async fn an_open_file_shows_one_content() {
     let stage = Stage::new();
@@ -156,7 +156,7 @@ async fn an_open_file_shows_one_content() {
     cached.close(opened.fh);
 }
 
-/// Attributes of an open file that changed elsewhere are seen.
+/// Attributes of an open file that changed elsewhere are shown.
 #[tokio::test]
 async fn an_open_file_tells_its_attributes_of_now() {
     let stage = Stage::new();
@@ -174,8 +174,8 @@ async fn an_open_file_tells_its_attributes_of_now() {
     cached.close(opened.fh);
 }
 
-/// Without a cache an open is one question and a read one; with it only one more, that nobody
-/// waits for, proves what was read.
+/// Without a cache an open is one request and a read is one; the cache adds one, in the background,
+/// which verifies the data.
 #[tokio::test]
 async fn the_first_read_costs_one_question_more() {
     let stage = Stage::new();

@@ -1,4 +1,4 @@
-//! The rules of every remote, kept by a cached one.
+//! The conformance suite over a cached remote.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use testkit::{FaultyRemote, MemRemote};
 
 use super::stage::open_store;
 
-/// Nothing counts as too young to be kept, nor as likely to change: what is written by a rule is
-/// taken from the store as soon as that can be.
+/// No file is too young to be kept, or recently changed: a rule's writes are read from the store as
+/// soon as possible.
 fn eager(mode: Mode) -> CachedConfig {
     let zero = std::time::Duration::ZERO;
-    CachedConfig { mode, lively: zero, ..CachedConfig::new(SourceId::new(b"conformance")) }
+    CachedConfig { mode, recent_change: zero, ..CachedConfig::new(SourceId::new(b"conformance")) }
 }
 
 fn ground_with(memory: Arc<MemRemote>, config: CachedConfig) -> Ground {
@@ -36,7 +36,7 @@ mod close_to_open {
     testkit::conformance!(ground);
 }
 
-/// Over one that answers later.
+/// Over a remote that answers later.
 mod later {
     use super::*;
 
@@ -49,7 +49,7 @@ mod later {
     testkit::conformance!(ground);
 }
 
-/// Changes that are made here are seen here, also where nothing is asked twice.
+/// Changes made here are visible here, also where no request is sent twice.
 mod immutable {
     use super::*;
 
@@ -62,7 +62,7 @@ mod immutable {
     testkit::conformance!(ground);
 }
 
-/// With a store that is full of what other files of the same names once were.
+/// With a store full of former contents of the same names.
 mod warm {
     use super::*;
     use crate::stage::{LONG_AGO, keep, list};

@@ -1,4 +1,5 @@
-//! Stores that are damaged, emptied or in the way: the server is asked, and no other byte shown.
+//! Stores that are damaged, cleared or unusable: the bytes come from the server, and no other byte
+//! is shown.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -32,7 +33,7 @@ fn objects(stage: &Stage) -> Vec<PathBuf> {
     found
 }
 
-/// Flips a bit of the byte at `place`, counted from the beginning and around.
+/// Flips a bit of the byte at `place`, modulo the length.
 pub(crate) fn flip(file: &Path, place: u64) {
     let Ok(open) = fs::OpenOptions::new().read(true).write(true).open(file) else { return };
     let len = open.metadata().expect("an open file has a size").len();
@@ -43,7 +44,7 @@ pub(crate) fn flip(file: &Path, place: u64) {
     }
 }
 
-/// Contents are fetched anew when they are damaged, by whoever reads them, and then are whole.
+/// A damaged content is fetched again by its next reader, and is whole then.
 #[tokio::test]
 async fn a_damaged_content_is_repaired() {
     let stage = Stage::new();
@@ -58,7 +59,7 @@ async fn a_damaged_content_is_repaired() {
     let cached = stage.mount(Mode::CloseToOpen);
     for (name, content) in &contents {
         assert!(read(&cached, name).await.unwrap() == *content, "{name}");
-        cached.settled().await;
+        cached.wait_idle().await;
     }
     assert!(cached.status().read_there_bytes > 0);
     let cached = stage.mount(Mode::CloseToOpen);
@@ -69,7 +70,7 @@ async fn a_damaged_content_is_repaired() {
     assert!(cached.presence(&path("small")).await.unwrap().whole);
 }
 
-/// A content that is damaged while it is open, and by then another on the server, is an error.
+/// A content that is damaged while it is open, and has changed on the server, is an error.
 #[tokio::test]
 async fn damage_and_a_change_together_are_an_error() {
     let stage = Stage::new();
@@ -104,7 +105,7 @@ async fn damage_is_an_error_offline() {
     assert_eq!(size(&cached, "f").await, Ok(5000));
 }
 
-/// What is given to the kernel was verified as a whole, since nobody verifies behind it.
+/// A file given to the kernel was verified as a whole, since its reads are not verified.
 #[tokio::test]
 async fn only_what_is_verified_is_given_away() {
     use std::io::Read;
@@ -132,7 +133,7 @@ async fn only_what_is_verified_is_given_away() {
     cached.close(opened.fh);
 }
 
-/// A store that has lost everything is a store without anything.
+/// A store that was cleared works as an empty one.
 #[tokio::test]
 async fn a_store_that_was_emptied_is_filled_again() {
     let stage = Stage::new();

@@ -1,4 +1,4 @@
-//! Digests: told for what is known to be current, and used to fetch nothing twice.
+//! Digests: returned for current contents, and used to avoid fetching a content twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ async fn digest(
     Some(digest.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Known digests cost nothing and are those of the content.
+/// Known digests cost no request and are those of the content.
 #[tokio::test]
 async fn what_is_known_is_told() {
     let stage = Stage::new();
@@ -46,7 +46,7 @@ async fn what_is_known_is_told() {
     assert_eq!(stage.asked(), 0);
 }
 
-/// What was just read is waited for, whoever else reads.
+/// Data that was just read is waited for, also during other reads.
 #[tokio::test]
 async fn what_was_just_read_is_known() {
     let stage = Stage::new();
@@ -60,7 +60,7 @@ async fn what_was_just_read_is_known() {
     }
 }
 
-/// Nobody reads an empty file, and its digests are known all the same.
+/// The digests of an empty file are known without a read.
 #[tokio::test]
 async fn the_digests_of_nothing_are_known() {
     let stage = Stage::new();
@@ -68,12 +68,12 @@ async fn the_digests_of_nothing_are_known() {
     let cached = stage.mount(Mode::CloseToOpen);
     let told = digest(&cached, "f", DigestKind::Md5, DigestEffort::Known).await;
     assert_eq!(told.as_deref(), Some("d41d8cd98f00b204e9800998ecf8427e"));
-    // One that was made now may get bytes before anybody can tell.
+    // A file that was just created may still get bytes.
     stage.memory.put_file("g", "");
     assert_eq!(digest(&cached, "g", DigestKind::Md5, DigestEffort::Known).await, None);
 }
 
-/// A digest of what was is not told of what is.
+/// The digest of a former content is not returned for the present one.
 #[tokio::test]
 async fn what_has_changed_has_no_digest() {
     let stage = Stage::new();
@@ -86,7 +86,7 @@ async fn what_has_changed_has_no_digest() {
     assert_eq!(digest(&cached, "f", DigestKind::Sha1, DigestEffort::Known).await, None);
 }
 
-/// With the effort allowed, the content is fetched; in doubt nothing is told.
+/// With the effort allowed, the content is fetched; if it is uncertain, no digest is returned.
 #[tokio::test(start_paused = true)]
 async fn what_is_not_known_is_computed() {
     let stage = Stage::new();
@@ -96,7 +96,7 @@ async fn what_is_not_known_is_computed() {
     let told = digest(&cached, "f", DigestKind::Md5, DigestEffort::Compute).await;
     assert_eq!(told.as_deref(), Some("900150983cd24fb0d6963f7d28e17f72"));
     assert_eq!(digest(&cached, "d", DigestKind::Md5, DigestEffort::Compute).await, None);
-    // What changes before it can be read.
+    // It changes before it can be read.
     stage.put("g", "abc");
     let attr = cached.lstat(&path("g")).await.unwrap();
     stage.put("g", "abcd");
@@ -104,7 +104,7 @@ async fn what_is_not_known_is_computed() {
     assert_eq!(told, Ok(None));
 }
 
-/// What was changed a moment ago is waited for, but not each file of a directory by itself.
+/// Recently changed files are waited for, once per directory.
 #[tokio::test(start_paused = true)]
 async fn many_that_were_changed_a_moment_ago_are_waited_for_once() {
     let stage = Stage::new();
@@ -162,7 +162,7 @@ async fn read_revision(cached: &Arc<Cached>, stage: &Stage, at: &str) {
     }
 }
 
-/// Another revision of a tree, at another path, costs its listing and what differs.
+/// Another revision of a tree, at another path, costs its listing and the difference.
 #[tokio::test]
 async fn another_revision_costs_what_differs() {
     for mode in [Mode::CloseToOpen, Mode::Immutable] {
@@ -180,16 +180,16 @@ async fn another_revision_costs_what_differs() {
         let second = cached.status().read_there_bytes - first;
         assert_eq!((first, second), (1_000_000, 10_000), "{mode:?}");
         assert_eq!(stage.faulty.calls(Call::Open), 1);
-        // All files of a directory in one question.
+        // One query for all files of a directory.
         assert_eq!(source.calls.load(Ordering::Relaxed), 2);
-        // And with the store as it was left, nothing of it.
+        // And with the store kept, no content.
         let cached = stage.mount(mode);
         read_revision(&cached, &stage, "v2").await;
         assert_eq!(cached.status().read_there_bytes, 0);
     }
 }
 
-/// What the server told of a content that is another by now is not taken for it.
+/// The server's digest of a content that has changed since is not used.
 #[tokio::test]
 async fn a_digest_of_what_was_is_not_used() {
     let stage = Stage::new();
@@ -208,7 +208,7 @@ async fn a_digest_of_what_was_is_not_used() {
     assert_eq!(read(&cached, "v2/g").await.unwrap(), b"CONTENT");
 }
 
-/// A source that fails costs nothing but what it was to save.
+/// A source that fails costs only the savings.
 #[tokio::test]
 async fn without_digests_everything_is_fetched() {
     let stage = Stage::new();
@@ -222,7 +222,7 @@ async fn without_digests_everything_is_fetched() {
     assert_eq!(source.calls.load(Ordering::Relaxed), 1);
 }
 
-/// One that knows another digest, of files whose directory nobody has listed.
+/// A source with another kind of digest, for files in a directory that was not listed.
 struct Sha256AtServer(Arc<MemRemote>);
 
 #[async_trait]
@@ -241,8 +241,8 @@ impl DigestSource for Sha256AtServer {
     }
 }
 
-/// Digests of what was kept a moment ago are there when they are needed, whoever has kept it and
-/// whether or not he made them. (A busy machine may take longer than a reader waits for that.)
+/// Digests of contents that were just kept are available when needed, also if the mount that kept
+/// them has not computed them. (On a busy machine that may take longer than a reader waits.)
 #[tokio::test(start_paused = true)]
 async fn another_revision_is_found_by_other_digests_at_once() {
     let stage = Stage::new();
@@ -250,7 +250,7 @@ async fn another_revision_is_found_by_other_digests_at_once() {
     revision(&stage, "v2", 0);
     revision(&stage, "v3", 0);
     let source = || Some(Arc::new(Sha256AtServer(stage.memory.clone())) as Arc<dyn DigestSource>);
-    // Without any digests: as a mount that nobody has told to make some.
+    // Without digests: as a mount that is not configured to compute them.
     let store = cache::Store::open(cache::StoreConfig {
         size_bytes: Some(1 << 30),
         free_bytes: Some(0),

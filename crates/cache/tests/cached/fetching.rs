@@ -1,4 +1,4 @@
-//! How contents come to be here, and which do not.
+//! Which contents are kept, and which are not.
 
 use base::{Access, Errno, OpenFlags, Remote};
 use cache::{Mode, Warmed};
@@ -7,8 +7,8 @@ use testkit::{Call, path};
 
 use super::stage::{LONG_AGO, Stage, keep, pattern, read};
 
-/// A file that changes while it is fetched is never kept, whenever it changes: before or after
-/// each question of the fetch, with its time set back to what it was or not.
+/// A file that changes while it is fetched is never kept, at any moment of the change: before or
+/// after each request of the fetch, with its mtime set back or not.
 #[tokio::test]
 async fn a_file_that_changes_meanwhile_is_not_kept() {
     const LEN: usize = 1 << 20;
@@ -37,12 +37,13 @@ async fn a_file_that_changes_meanwhile_is_not_kept() {
             stage.memory.put_file("f", &after);
             gate.release();
             reader.await.unwrap();
-            // What is there now, as if it had been there for long.
+            // Its present content, with an mtime long past.
             for mtime in [LONG_AGO + 1, LONG_AGO] {
                 stage.memory.set_mtime("f", mtime);
                 let content = read(&stage.mount(Mode::CloseToOpen), "f").await.unwrap();
                 let kept = content == before && mtime == LONG_AGO;
-                // Fetched whole before the change, and then a change without any sign.
+                // Fetched whole before the change, and then a change that size and mtime do not
+                // show.
                 assert!(content == after || kept && cached.status().completed == 1);
                 hits += usize::from(cached.status().completed == 1);
             }
@@ -50,8 +51,8 @@ async fn a_file_that_changes_meanwhile_is_not_kept() {
     }
 }
 
-/// A file that has another content with the same size and time later: parts that an earlier mount
-/// has kept are not completed by a later one.
+/// A file that later has another content with the same size and mtime: a later mount does not
+/// complete the parts that an earlier one has kept.
 #[tokio::test]
 async fn parts_of_two_mounts_are_not_put_together() {
     let (before, after) = (pattern(7, 2_500_000), pattern(8, 2_500_000));
@@ -61,7 +62,7 @@ async fn parts_of_two_mounts_are_not_put_together() {
     let opened = cached.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
     cached.read(opened.fh, 0, 1 << 20).await.unwrap();
     cached.close(opened.fh);
-    cached.settled().await;
+    cached.wait_idle().await;
     assert!(cached.presence(&path("f")).await.unwrap().present >= 1 << 20);
     drop(cached);
     let mtime = stage.memory.lstat(&path("f")).await.unwrap().mtime;
@@ -72,7 +73,7 @@ async fn parts_of_two_mounts_are_not_put_together() {
     assert!(read(&stage.mount(Mode::CloseToOpen), "f").await.unwrap() == after);
 }
 
-/// What several readers got, in whatever order, makes one content.
+/// Data of several readers, in any order, makes up one content.
 #[tokio::test]
 async fn parts_make_a_whole() {
     const LEN: usize = 2_500_000;
@@ -86,19 +87,19 @@ async fn parts_make_a_whole() {
         let data = cached.read(opened.fh, from as u64, 500_000).await.unwrap().to_vec();
         assert!(data == content[from..from + 500_000]);
         cached.close(opened.fh);
-        cached.settled().await;
+        cached.wait_idle().await;
     }
     let cached = stage.mount(Mode::Immutable);
     let present = cached.presence(&path("f")).await.unwrap();
     stage.asked();
     assert!(keep(&cached, "f").await == content);
-    // Chunks that were read in two parts may have been left out.
+    // Chunks that were read in two parts may have been dropped.
     assert!(present.present > LEN as u64 / 2, "{present:?}");
     assert!(keep(&stage.mount(Mode::Immutable), "f").await == content);
     assert!(cached.presence(&path("f")).await.unwrap().whole);
 }
 
-/// `warm` fetches a file with several requests at once, and is told when it is here.
+/// `warm` fetches a file with several requests at once, and returns when it is in the store.
 #[tokio::test]
 async fn a_file_is_fetched_before_it_is_read() {
     let content = pattern(3, 5_000_001);
@@ -128,7 +129,7 @@ async fn a_file_is_fetched_before_it_is_read() {
     assert_eq!(stage.asked(), 1);
 }
 
-/// One that changed a moment ago is waited for.
+/// A recently changed file is waited for.
 #[tokio::test(start_paused = true)]
 async fn a_young_file_is_fetched_when_its_time_is_past() {
     let stage = Stage::new();
@@ -138,7 +139,7 @@ async fn a_young_file_is_fetched_when_its_time_is_past() {
     assert!(cached.presence(&path("f")).await.unwrap().whole);
 }
 
-/// A fetch that fails, at whichever question, leaves nothing wrong and nothing open.
+/// A fetch that fails, at any request, leaves no wrong bytes and no open handle.
 #[tokio::test]
 async fn a_fetch_that_fails_leaves_nothing_wrong() {
     let content = pattern(4, 600_000);
@@ -148,7 +149,7 @@ async fn a_fetch_that_fails_leaves_nothing_wrong() {
         let cached = stage.mount(Mode::CloseToOpen);
         stage.faulty.fail(Which::Any, nth, Errno::EIO);
         let first = read(&cached, "f").await;
-        cached.settled().await;
+        cached.wait_idle().await;
         assert!(first.is_err() || first.unwrap() == content);
         assert!(stage.faulty.not_reached() > 0 || nth <= 8);
         assert!(keep(&cached, "f").await == content);
@@ -162,7 +163,7 @@ async fn a_fetch_that_fails_leaves_nothing_wrong() {
     }
 }
 
-/// Contents of any size are kept and shown as they are.
+/// Contents of any size are kept and shown unchanged.
 #[tokio::test]
 async fn every_size_is_kept() {
     let stage = Stage::new();
@@ -179,21 +180,21 @@ async fn every_size_is_kept() {
     }
 }
 
-/// Reads `range` of a file as a mount does, which opened it as `fh`.
+/// Reads `range` of a file as a mount does that has opened it as `fh`.
 async fn read_range(cached: &cache::Cached, fh: base::Fh, range: std::ops::Range<u64>) {
     for at in range.step_by(128 << 10) {
         cached.read(fh, at, 128 << 10).await.unwrap();
     }
 }
 
-/// Where the note is that says where a content was found.
+/// The metadata file that records where a content was found.
 fn note_of(stage: &Stage, content: &[u8]) -> std::path::PathBuf {
     let hex = cache::Digest::of(content).to_hex();
     stage.dir.path().join("store/v1/objects").join(&hex[..2]).join(format!("{}.about", &hex[2..]))
 }
 
-/// At the end of a mount all that was read is in the store, of files that are still open too, and
-/// what is noted later as a rule is noted; though nobody closes the store.
+/// At the end of a mount all data is in the store, also of open files, and deferred records are
+/// written, though the store is not closed.
 #[tokio::test]
 async fn the_end_of_a_mount_puts_everything_away() {
     let stage = Stage::new();
@@ -204,7 +205,7 @@ async fn the_end_of_a_mount_puts_everything_away() {
     assert!(read(&cached, "small").await.unwrap() == small);
     let opened = cached.open(&path("large"), OpenFlags::existing(Access::Read)).await.unwrap();
     read_range(&cached, opened.fh, 0..512 << 10).await;
-    cached.put_away().await;
+    cached.shutdown().await;
     let another = stage.mount(Mode::CloseToOpen);
     assert_eq!(another.presence(&path("large")).await.unwrap().present, 512 << 10);
     assert!(another.presence(&path("small")).await.unwrap().whole);
@@ -212,7 +213,8 @@ async fn the_end_of_a_mount_puts_everything_away() {
     cached.close(opened.fh);
 }
 
-/// A server that does not answer any more keeps nobody for long, nor what can be written without it.
+/// A silent server does not delay the end of a mount for long, nor prevent the writes that do not
+/// need it.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_mount_does_not_wait_for_a_silent_server() {
     let stage = Stage::new();
@@ -221,12 +223,12 @@ async fn the_end_of_a_mount_does_not_wait_for_a_silent_server() {
     stage.put("large", pattern(2, 1 << 20));
     let cached = stage.mount(Mode::CloseToOpen);
     assert!(read(&cached, "small").await.unwrap() == small);
-    cached.settled().await;
+    cached.wait_idle().await;
     let opened = cached.open(&path("large"), OpenFlags::existing(Access::Read)).await.unwrap();
     read_range(&cached, opened.fh, 0..512 << 10).await;
     let _gate = stage.faulty.hold(Call::Fstat, 1);
     let began = tokio::time::Instant::now();
-    cached.put_away().await;
+    cached.shutdown().await;
     assert!(began.elapsed() < std::time::Duration::from_secs(10));
     assert!(note_of(&stage, &small).exists());
 }

@@ -1,4 +1,4 @@
-//! I2, I12: what was once seen of a tree that never changes is not asked for again.
+//! I2, I12: nothing of an immutable tree is requested twice.
 
 use base::{Errno, Remote, RenameMode};
 use cache::{CachedConfig, Mode, SubTrees};
@@ -34,14 +34,14 @@ async fn walk(cached: &std::sync::Arc<cache::Cached>) {
     assert_eq!(cached.readlink(&path("d/f1")).await, Err(Errno::EINVAL));
 }
 
-/// I12: after a remount, with the store opened anew, the whole tree is read without a question.
+/// I12: after a remount, with the store opened again, the whole tree is read without a request.
 #[tokio::test]
 async fn what_was_seen_is_never_asked_for_again() {
     let stage = Stage::new();
     tree(&stage);
     walk(&stage.mount(Mode::Immutable)).await;
     stage.asked();
-    // Not even that the server is there.
+    // Not even for the presence of the server.
     stage.faulty.cut();
     let cached = stage.mount(Mode::Immutable);
     walk(&cached).await;
@@ -49,7 +49,7 @@ async fn what_was_seen_is_never_asked_for_again() {
     assert_eq!(cached.status().read_there_bytes, 0);
 }
 
-/// I2: it stays what it was, whatever becomes of the server's.
+/// I2: the tree stays the same, also if the server's changes.
 #[tokio::test]
 async fn it_stays_what_it_was() {
     let stage = Stage::new();
@@ -61,7 +61,7 @@ async fn it_stays_what_it_was() {
     walk(&stage.mount(Mode::Immutable)).await;
 }
 
-/// I2: a content that is not here any longer, and is another on the server, is an error.
+/// I2: a content that was evicted, and has changed on the server, is an error.
 #[tokio::test]
 async fn what_has_changed_after_all_is_an_error() {
     let stage = Stage::new();
@@ -73,8 +73,8 @@ async fn what_has_changed_after_all_is_an_error() {
     assert_eq!(stage.memory.open_handles(), 0);
 }
 
-/// What was learned of a tree while it could change is looked at once more, and the contents that
-/// are still those are not fetched again.
+/// Records from the time when a tree could change are requested once more, and unchanged contents
+/// are not fetched again.
 #[tokio::test]
 async fn what_was_seen_while_it_could_change_is_looked_at_once() {
     let stage = Stage::new();
@@ -96,11 +96,11 @@ async fn what_was_seen_while_it_could_change_is_looked_at_once() {
     assert_eq!(stage.faulty.calls(Call::Open), 1);
 }
 
-/// And what is said to be immutable is not taken for current elsewhere.
+/// And records of an immutable tree are not used elsewhere.
 #[tokio::test]
 async fn what_counts_for_ever_counts_only_there() {
     let stage = Stage::new();
-    // Young: nobody knows whether this is all of that second.
+    // Too young: more of the same second may follow.
     stage.memory.put_file("f", "first");
     let mtime = stage.memory.attr("f").mtime.secs;
     let pinned = stage.mount(Mode::Immutable);
@@ -111,7 +111,7 @@ async fn what_counts_for_ever_counts_only_there() {
     assert_eq!(read(&stage.mount(Mode::Immutable), "f").await.unwrap(), b"first");
 }
 
-/// Only the sub-trees that are said to be immutable are.
+/// Only the immutable sub-trees are.
 #[tokio::test]
 async fn sub_trees_are_immutable_alone() {
     let stage = Stage::new();
@@ -139,7 +139,7 @@ async fn sub_trees_are_immutable_alone() {
     assert_eq!(keep(&cached, "src/v2/f").await, b"two");
 }
 
-/// A change made here is seen here.
+/// A change made here is visible here.
 #[tokio::test]
 async fn what_is_changed_here_is_asked_for_again() {
     let stage = Stage::new();
@@ -162,7 +162,7 @@ async fn what_is_changed_here_is_asked_for_again() {
     assert_eq!(size(&cached, "d").await, Err(Errno::ENOENT));
 }
 
-/// What is recorded of a directory is not from before a change of what is in it.
+/// The record of a directory is not older than a change of its entries.
 #[tokio::test]
 async fn a_directory_that_was_changed_here_is_asked_for_after_a_remount() {
     let stage = Stage::new();
@@ -178,8 +178,8 @@ async fn a_directory_that_was_changed_here_is_asked_for_after_a_remount() {
     assert_eq!(cached.lstat(&path("f")).await.unwrap().mtime, now.mtime);
 }
 
-/// I7 for each of two mounts of one store: what the other one has listed before a change, and
-/// records after it, does not count.
+/// I7 for two mounts of one store: a listing that the other mount requests before a change, and
+/// records after it, is not used.
 #[tokio::test]
 async fn what_is_changed_here_is_not_undone_by_what_another_mount_has_seen() {
     let stage = Stage::new();
@@ -190,15 +190,15 @@ async fn what_is_changed_here_is_not_undone_by_what_another_mount_has_seen() {
     assert_eq!(keep(&other, "d/kept").await, b"kept");
     other.mkdir(&path("d/new"), 0o755).await.unwrap();
     other.unlink(&path("d/old")).await.unwrap();
-    // Whatever of its listing waits is recorded by now.
-    one.settled().await;
+    // All its pending listings are recorded by now.
+    one.wait_idle().await;
     assert!(other.lstat(&path("d/new")).await.unwrap().is_dir());
     assert_eq!(size(&other, "d/old").await, Err(Errno::ENOENT));
     assert_eq!(list(&other, "d").await.unwrap(), ["kept", "new"]);
     assert_eq!(size(&other, "d/kept").await, Ok(4));
 }
 
-/// A listing counts at once, written or not, and what is told later counts more.
+/// A listing is valid at once, written or not, and later answers replace it.
 #[tokio::test]
 async fn a_listing_counts_before_it_is_written() {
     let stage = Stage::new();

@@ -1,4 +1,4 @@
-//! What a [`cache::Cached`] promises, over a remote in memory that counts what it is asked.
+//! The promises of [`cache::Cached`], over a remote in memory that counts requests.
 
 mod changing;
 mod close_to_open;

@@ -1,10 +1,9 @@
-//! Random operations by two mounts on one store, and behind both, with damage to the store and
-//! remounts in between. What each shows must be what the same operations make of a remote without
-//! any cache.
+//! Random operations by two mounts on one store, and at the server, with damage to the store and
+//! remounts. Each mount must show what the same operations show on a remote without a cache.
 //!
-//! Time passes before each operation, so that no two contents of a file have the same time of
-//! change: what cannot be told apart is promised nowhere. Files are closed before somebody else
-//! changes something, since an open file may show what it was opened as.
+//! Time passes before each operation, so that no two contents of a file have the same mtime:
+//! nothing is promised for contents that cannot be distinguished. Files are closed before another
+//! client changes something, since an open file may show the content of its open.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -72,11 +71,11 @@ enum Step {
     One(Op),
     Other(Op),
     Behind(Op),
-    /// What is being kept is.
+    /// Waits until all data is kept.
     Settle,
-    /// The first mount goes, and another comes.
+    /// The first mount ends, and another one begins.
     Remount,
-    /// Some file of the store has another bit.
+    /// A bit of a file of the store flips.
     Damage {
         file: usize,
         place: u64,
@@ -128,7 +127,7 @@ fn steps(alone: bool) -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..60)
 }
 
-/// Attributes without the time of last access.
+/// Attributes without the atime.
 type Seen = (base::FileKind, u32, u64, Timestamp);
 
 fn seen(attr: Attr) -> Seen {
@@ -136,7 +135,7 @@ fn seen(attr: Attr) -> Seen {
     (attr.kind, attr.perm, size, attr.mtime)
 }
 
-/// What an operation gave, to be compared.
+/// The result of an operation, to be compared.
 #[derive(PartialEq)]
 enum Outcome {
     Done,
@@ -160,7 +159,7 @@ impl Debug for Outcome {
 
 type Slots = [Option<Fh>; SLOTS];
 
-/// Does `op`, with the open files of whoever does it.
+/// Runs `op` with the open files of its mount.
 async fn apply(remote: &dyn Remote, slots: &mut Slots, op: &Op) -> Result<Outcome> {
     let done = |()| Outcome::Done;
     let read = |access| OpenFlags::existing(access);
@@ -247,7 +246,7 @@ fn close_all(remote: &dyn Remote, slots: &mut Slots) {
     slots.iter_mut().filter_map(Option::take).for_each(|fh| remote.close(fh));
 }
 
-/// A mount, and what it has open; and the same of the remote without a cache.
+/// A mount and its open files, and those of the remote without a cache.
 struct Party {
     cached: Arc<Cached>,
     slots: Slots,
@@ -261,7 +260,7 @@ impl Party {
     }
 }
 
-/// Tells how many opens were answered from the store.
+/// Returns how many opens were answered from the store.
 async fn check(steps: &[Step], config: &CachedConfig) -> std::result::Result<u64, TestCaseError> {
     let clock = ManualClock::at(LONG_AGO);
     let memory = || {
@@ -275,7 +274,7 @@ async fn check(steps: &[Step], config: &CachedConfig) -> std::result::Result<u64
         let cached = Cached::new(inner, open_store(dir.path()), config.clone()).unwrap();
         Party { cached, slots: Slots::default(), plain_slots: Slots::default() }
     };
-    // So that most operations find something.
+    // So that most operations have an effect.
     for remote in [&behind, &plain] {
         remote.put_dir("d/e");
         remote.put_dir("f");
@@ -309,14 +308,15 @@ async fn check(steps: &[Step], config: &CachedConfig) -> std::result::Result<u64
                 (op, got, expected)
             }
             Step::Settle => {
-                one.cached.settled().await;
-                other.cached.settled().await;
+                one.cached.wait_idle().await;
+                other.cached.wait_idle().await;
                 continue;
             }
             Step::Remount => {
                 one.close(&plain);
-                // As a mount ends: what it still wrote would be what its successor has changed.
-                one.cached.put_away().await;
+                // Like the end of a mount: otherwise it could still write what its successor has
+                // changed.
+                one.cached.shutdown().await;
                 one = mount();
                 continue;
             }
@@ -330,7 +330,7 @@ async fn check(steps: &[Step], config: &CachedConfig) -> std::result::Result<u64
     }
     one.close(&plain);
     other.close(&plain);
-    // Twice: what the first of them fetches, the second may find.
+    // Twice: the second mount may find what the first one fetches.
     for round in 0..4 {
         let party = if round % 2 == 0 { &mut one } else { &mut other };
         for name in NAMES {
@@ -340,13 +340,13 @@ async fn check(steps: &[Step], config: &CachedConfig) -> std::result::Result<u64
                 prop_assert_eq!(got, expected, "in the end: {:?}", op);
             }
         }
-        party.cached.settled().await;
+        party.cached.wait_idle().await;
     }
     for party in [&one, &other] {
-        party.cached.settled().await;
+        party.cached.wait_idle().await;
     }
-    // What nobody waits for is closed by whoever confirms: of a mount that has ended, perhaps by a
-    // thread that stands back.
+    // Background fetches close their handles late, after the end of a mount perhaps in a thread of
+    // low priority.
     for _ in 0..10_000 {
         if behind.open_handles() == 0 {
             break;
@@ -358,8 +358,8 @@ async fn check(steps: &[Step], config: &CachedConfig) -> std::result::Result<u64
     Ok(hits)
 }
 
-/// Lists of steps that are tried at the same time. Each waits most of its time for threads that
-/// stand back when others want the processor; on a busy machine one after the other takes hours.
+/// Lists of steps that run at the same time. Each mostly waits for threads of low priority; on a
+/// busy machine one after the other takes hours.
 const AT_ONCE: u32 = 8;
 
 fn run(alone: bool, config: &CachedConfig) {
@@ -386,7 +386,7 @@ fn run(alone: bool, config: &CachedConfig) {
     let (hits, checked) = (hits.into_inner(), checked.into_inner());
     assert!(checked >= u64::from(lists), "{checked} lists");
     println!("{checked} lists of steps, {hits} opens from the store");
-    let some = config.lively > std::time::Duration::from_secs(1 << 30);
+    let some = config.recent_change > std::time::Duration::from_secs(1 << 30);
     assert!(some || hits > 100, "the store was hardly asked: {hits}");
 }
 
@@ -401,7 +401,10 @@ fn two_mounts_show_what_there_is() {
 
 #[test]
 fn two_mounts_show_what_there_is_of_lively_files() {
-    run(false, &CachedConfig { lively: std::time::Duration::MAX, ..config(Mode::CloseToOpen) });
+    run(
+        false,
+        &CachedConfig { recent_change: std::time::Duration::MAX, ..config(Mode::CloseToOpen) },
+    );
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! What is shown where the remote cannot be asked: what is here, and never that something is
-//! absent which is only not known.
+//! Without the server, the cache is shown, and a name is never absent only because it is unknown.
 
 use base::{Access, Errno, OpenFlags, Remote, RenameMode};
 use cache::{CachedConfig, Mode};
@@ -21,7 +20,7 @@ async fn filled() -> Stage {
     stage
 }
 
-/// What is not here ends with `missing`.
+/// Calls that are not cached fail with `missing`.
 async fn shows_what_is_here(cached: &std::sync::Arc<cache::Cached>, missing: Errno) {
     assert_eq!(list(cached, "").await.unwrap(), ["d", "unlisted"]);
     assert_eq!(list(cached, "d").await.unwrap(), ["here", "link", "listed"]);
@@ -29,12 +28,12 @@ async fn shows_what_is_here(cached: &std::sync::Arc<cache::Cached>, missing: Err
     assert_eq!(cached.readlink(&path("d/link")).await.unwrap(), b"here");
     assert_eq!(size(cached, "d/listed").await, Ok(6));
     assert_eq!(size(cached, "d/absent").await, Err(Errno::ENOENT));
-    // Known to be there, and not here.
+    // Known to exist, and not cached.
     assert_eq!(read(cached, "d/listed").await, Err(missing));
     assert_eq!(list(cached, "unlisted").await, Err(missing));
     assert_eq!(size(cached, "unlisted/f").await, Err(missing));
     assert_eq!(read(cached, "unlisted/absent").await, Err(missing));
-    // Not a file.
+    // Not a regular file.
     assert_eq!(read(cached, "d").await, Err(Errno::EISDIR));
     assert_eq!(list(cached, "d/here").await, Err(Errno::ENOTDIR));
 }
@@ -57,8 +56,8 @@ async fn offline_shows_what_is_here() {
     assert_eq!(stage.asked(), 0);
 }
 
-/// With `stale_ok` the same is shown while the remote is away, and what is true when it is back. A
-/// call for anything else ends as it does without a cache.
+/// With `stale_ok` the cache is shown while the remote is unreachable, and the server's state
+/// afterwards. A call that is not cached ends as without a cache.
 #[tokio::test]
 async fn stale_shows_what_is_here_while_the_remote_is_away() {
     let stage = filled().await;
@@ -71,7 +70,7 @@ async fn stale_shows_what_is_here_while_the_remote_is_away() {
     assert_eq!(list(&cached, "unlisted").await.unwrap(), ["f"]);
 }
 
-/// A question that is on its way when the remote goes away is answered by what is here.
+/// A request in flight when the remote becomes unreachable is answered from the cache.
 #[tokio::test]
 async fn stale_answers_who_was_waiting() {
     let stage = filled().await;
@@ -84,7 +83,7 @@ async fn stale_answers_who_was_waiting() {
     assert_eq!(waiting.await.unwrap(), Ok(6));
 }
 
-/// L9: with `stale_ok` a call for what is not here waits for the remote, as without a cache.
+/// L9: with `stale_ok` a call that is not cached waits for the remote, as without a cache.
 #[tokio::test]
 async fn stale_waits_for_what_is_not_here() {
     let stage = filled().await;
@@ -114,7 +113,7 @@ async fn stale_waits_for_what_is_not_here() {
     assert_eq!(link.await.unwrap().unwrap(), b"f");
 }
 
-/// Without either a remote that is away is an error of its own.
+/// Without either option an unreachable remote is an error of its own.
 #[tokio::test]
 async fn away_is_never_absent() {
     let stage = filled().await;
@@ -125,7 +124,7 @@ async fn away_is_never_absent() {
     assert_eq!(list(&cached, "d").await, Err(Errno::EHOSTDOWN));
 }
 
-/// Parts of a large file that are here are shown, and the others are not made up.
+/// Cached parts of a large file are shown, and the others are an error.
 #[tokio::test]
 async fn a_part_is_shown_as_far_as_it_is_here() {
     let stage = Stage::new();
@@ -136,7 +135,7 @@ async fn a_part_is_shown_as_far_as_it_is_here() {
     let opened = cached.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
     cached.read(opened.fh, 0, 1 << 20).await.unwrap();
     cached.close(opened.fh);
-    cached.settled().await;
+    cached.wait_idle().await;
     let cached = stage.mount_with(CachedConfig { offline: true, ..stage.config() });
     stage.asked();
     let opened = cached.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
@@ -149,7 +148,7 @@ async fn a_part_is_shown_as_far_as_it_is_here() {
     assert_eq!(stage.asked(), 0);
 }
 
-/// I8: what was told last counts, whichever of it was written first.
+/// I8: the last answer is valid, in any order of the writes.
 #[tokio::test]
 async fn what_is_there_again_is_not_absent() {
     let stage = Stage::new();
@@ -162,12 +161,12 @@ async fn what_is_there_again_is_not_absent() {
     assert_eq!(list(&cached, "d").await.unwrap(), ["y"]);
     stage.memory.rename(&path("d/y"), &path("d/x"), RenameMode::Replace).await.unwrap();
     assert_eq!(size(&cached, "d/x").await, Ok(1));
-    cached.settled().await;
+    cached.wait_idle().await;
     stage.faulty.cut();
     assert_eq!(size(&cached, "d/x").await, Ok(1));
     assert_eq!(read(&cached, "d/x").await.unwrap(), b"x");
     stage.faulty.restore();
-    // And the other way round: gone, and seen to be.
+    // And the other way round: removed, and seen to be.
     stage.memory.remove("d/x");
     assert!(list(&cached, "d").await.unwrap().is_empty());
     stage.faulty.cut();

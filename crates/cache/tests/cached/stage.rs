@@ -1,4 +1,4 @@
-//! A remote in memory with faults, a store in a directory of its own, and what most tests do.
+//! A remote in memory with faults, a store in a directory of its own, and common operations.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use cache::{Cached, CachedConfig, Mode, SourceId, Store, StoreConfig};
 use tempfile::TempDir;
 use testkit::{FaultyRemote, MemRemote, path};
 
-/// Long ago: nothing that has this time of change is in doubt.
+/// Long ago: an mtime that is not racy.
 pub(crate) const LONG_AGO: i64 = 1_000_000_000;
 
 pub(crate) type Faulty = FaultyRemote<MemRemote>;
 
 pub(crate) fn open_store(dir: &Path) -> Store {
-    // No test gets near these bounds.
+    // Far beyond the needs of the tests.
     let config = StoreConfig {
         size_bytes: Some(1 << 30),
         free_bytes: Some(0),
@@ -38,7 +38,7 @@ impl Stage {
         Stage { memory, faulty, dir: TempDir::new().expect("a directory") }
     }
 
-    /// With this file, which has not changed for long.
+    /// Creates this file, with an mtime long past.
     pub(crate) fn put(&self, at: &str, content: impl AsRef<[u8]>) {
         self.memory.put_file(at, content);
         self.memory.set_mtime(at, LONG_AGO);
@@ -48,7 +48,7 @@ impl Stage {
         CachedConfig::new(SourceId::new(b"the source"))
     }
 
-    /// A new cached remote, as after a remount: with a store that was opened anew.
+    /// A new cached remote, as after a remount: with a store that was opened again.
     pub(crate) fn mount(&self, mode: Mode) -> Arc<Cached> {
         self.mount_with(CachedConfig { mode, ..self.config() })
     }
@@ -61,7 +61,7 @@ impl Stage {
         Cached::new(self.faulty.clone(), store, config).expect("threads can be made")
     }
 
-    /// How many questions the remote was asked since this was called last.
+    /// The number of requests to the remote since the last call.
     pub(crate) fn asked(&self) -> u64 {
         let asked = self.faulty.round_trips();
         self.faulty.reset_calls();
@@ -69,13 +69,13 @@ impl Stage {
     }
 }
 
-/// `len` bytes that tell their place and their `seed`.
+/// `len` bytes that depend on their offset and on `seed`.
 pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
     let byte = |at: usize| (at.wrapping_mul(31) ^ (at >> 8) ^ usize::from(seed)) as u8;
     (0..len).map(byte).collect()
 }
 
-/// Reads all of a file, in requests as a mount makes them.
+/// Reads a whole file, in the requests of a mount.
 pub(crate) async fn read(remote: &Arc<Cached>, at: &str) -> Result<Vec<u8>> {
     const REQUEST: u32 = 128 << 10;
     let opened = remote.open(&path(at), OpenFlags::existing(Access::Read)).await?;
@@ -93,10 +93,10 @@ pub(crate) async fn read(remote: &Arc<Cached>, at: &str) -> Result<Vec<u8>> {
     result
 }
 
-/// Reads all of a file, and waits until it is kept.
+/// Reads a whole file, and waits until it is kept.
 pub(crate) async fn keep(remote: &Arc<Cached>, at: &str) -> Vec<u8> {
     let content = read(remote, at).await.expect("it can be read");
-    remote.settled().await;
+    remote.wait_idle().await;
     content
 }
 

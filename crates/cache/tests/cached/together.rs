@@ -1,6 +1,6 @@
-//! Two mounts on one store, with two programs in each, interleaved call by call at the server. What
-//! is read was in the file since its open began, also while the other mount writes, keeps and evicts;
-//! and what is left in the store is one version of the file, whole.
+//! Two mounts on one store, with two programs in each, interleaved call by call at the server. Data
+//! that is read was in the file since its open began, also while the other mount writes, keeps and
+//! evicts; and each content left in the store is one version of the file, whole.
 //!
 //! The threads that write to the store are not interleaved: a seed repeats the order of the calls
 //! as far as that does not depend on them.
@@ -22,16 +22,16 @@ const NAMES: [&str; 3] = ["a", "b", "d/a"];
 /// Lengths of files in words of eight bytes: within a page, a piece, and several.
 const WORDS: [u32; 4] = [2, 700, 20_000, 40_000];
 
-/// A read's bytes.
+/// Bytes of a read.
 const REQUEST: u32 = 128 << 10;
 
-/// What each program does.
+/// Steps of each program.
 const STEPS: usize = 16;
 
-/// Room in the store for one of the largest files or two, so that they evict each other.
+/// Space in the store for one or two of the largest files, so that they evict each other.
 const TIGHT_BYTES: u64 = 700 << 10;
 
-/// Orders that are tried at the same time: each waits for threads that stand back.
+/// Seeds that run at the same time: each mostly waits for threads of low priority.
 const AT_ONCE: u64 = 8;
 
 fn open_store(dir: &std::path::Path, size_bytes: u64) -> Store {
@@ -43,7 +43,7 @@ fn open_store(dir: &std::path::Path, size_bytes: u64) -> Store {
     Store::open(config).unwrap()
 }
 
-/// Whether these bytes were at this place of one of the versions.
+/// Whether these bytes were at this offset of one of the versions.
 fn was_at(offset: usize, bytes: &[u8], asked: usize, versions: &[Version]) -> bool {
     versions.iter().flatten().any(|version| {
         let end = version.len().min(offset + asked);
@@ -51,7 +51,7 @@ fn was_at(offset: usize, bytes: &[u8], asked: usize, versions: &[Version]) -> bo
     })
 }
 
-/// What has become of a file since a call on it began may be why that failed.
+/// A call may fail only if the file has changed since the call began.
 fn assert_excused(name: &str, error: Errno, been: &[Version]) {
     let all = || been.iter().map(|it| shown(it.as_ref().map(|it| &it[..]))).collect::<Vec<_>>();
     match error {
@@ -68,7 +68,7 @@ struct Program {
 }
 
 impl Program {
-    /// Reads all of a file, in requests as a mount makes them.
+    /// Reads a whole file, in the requests of a mount.
     async fn read(&mut self, name: &str) {
         let begun = self.history.moment();
         if let Err(error) = self.read_since(name, begun).await {
@@ -101,7 +101,7 @@ impl Program {
         end
     }
 
-    /// Writes a version, in two pieces; `anew` to a file that is emptied, or made.
+    /// Writes a version, in two pieces; `anew` into a truncated or new file.
     async fn write(&mut self, name: &str, anew: bool) {
         let begun = self.history.moment();
         let words = self.dice.pick(&WORDS);
@@ -150,14 +150,14 @@ impl Program {
                     self.rename(name, to).await;
                 }
                 15 => self.remove(name).await,
-                16..=18 => self.cached.settled().await,
+                16..=18 => self.cached.wait_idle().await,
                 _ => drop(store.gc()),
             }
         }
     }
 }
 
-/// What is in the store of `name`, shown without the server, is one of all that the name was.
+/// The content of `name` in the store, read without the server, is one of its versions.
 async fn assert_kept_whole(history: &Arc<History>, store: Store, config: &CachedConfig) -> usize {
     let config = CachedConfig { offline: true, ..config.clone() };
     let server = Arc::new(FaultyRemote::new(history.server().clone()));
@@ -168,7 +168,7 @@ async fn assert_kept_whole(history: &Arc<History>, store: Store, config: &Cached
         let Ok(opened) = opened else { continue };
         let data = offline.read(opened.fh, 0, 1 << 20).await;
         offline.close(opened.fh);
-        // Only a part may be here.
+        // Perhaps only a part is cached.
         let Ok(data) = data else { continue };
         let data = data.to_vec();
         let ever = history.since(name, 0);
@@ -214,10 +214,10 @@ async fn play(seed: u64) -> (u64, usize) {
     play.run(|_| looked.look()).await;
     let hits = mounts.iter().map(|mount| mount.status().hits).sum();
     for mount in mounts {
-        mount.settled().await;
+        mount.wait_idle().await;
     }
-    let verified = shared.verify(|_| {});
-    assert!(verified.is_clean(), "seed {seed}: {verified:?}");
+    let report = shared.verify(|_| {});
+    assert!(report.is_clean(), "seed {seed}: {report:?}");
     (hits, assert_kept_whole(&history, shared, &stage.config()).await)
 }
 

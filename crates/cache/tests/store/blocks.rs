@@ -1,4 +1,4 @@
-//! Parts of large contents: compared block by block, with checksums that may be missing or damaged.
+//! Parts of large contents: verified block by block, with checksums that may be missing or damaged.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use cache::{CHUNK_BYTES, Digest, Store, Validator};
 
 use crate::world::{self, Numbers};
 
-/// What is compared by itself.
+/// The unit that is verified.
 const BLOCK: usize = 4096;
 
 /// Five chunks, and one that ends in the middle of a block.
 const SIZE: usize = 5 * CHUNK_BYTES as usize + 2 * BLOCK + 77;
 
-/// Length of what the table has of a chunk.
+/// Length of a table entry.
 const ENTRY: usize = 272;
 
 struct Kept {
@@ -58,7 +58,7 @@ impl Kept {
         path_of(self.dir.path(), &self.digest, suffix)
     }
 
-    /// Reads a part through a content that is opened for it.
+    /// Reads a part of a content that is opened for it.
     fn read(&self, offset: usize, len: usize) -> Result<Bytes, cache::Damaged> {
         self.store.object(&self.digest).expect("it is here").read(offset as u64, len)
     }
@@ -91,7 +91,7 @@ fn any_part_is_read_as_it_was_put_in() {
     assert_eq!(kept.store.status().damaged, 0);
 }
 
-/// What lies beside a part is not even looked at.
+/// The bytes beside a part are not read.
 #[test]
 fn a_part_is_read_without_the_rest_of_its_chunk() {
     let kept = Kept::new();
@@ -112,7 +112,7 @@ fn a_part_is_read_without_the_rest_of_its_chunk() {
 #[test]
 fn no_flipped_bit_of_a_block_is_read() {
     let kept = Kept::new();
-    // Nobody else reads it meanwhile, who would throw it away, or writes beside it.
+    // No other thread reads it meanwhile, and would remove it, or writes metadata.
     kept.store.catch_up(|| true);
     kept.store.flush();
     let stride = if world::is_big() { 1 } else { 1009 };
@@ -121,7 +121,7 @@ fn no_flipped_bit_of_a_block_is_read() {
     for (name, spare) in names.iter().zip(&spares) {
         std::fs::copy(kept.path(name), spare).unwrap();
     }
-    // Second names of the same files, since the store removes what is damaged.
+    // Hard links to the same files, since the store removes damaged ones.
     std::fs::remove_file(kept.path("")).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&spares[0]).unwrap();
     for bit in (0..SIZE * 8).step_by(stride) {
@@ -132,7 +132,7 @@ fn no_flipped_bit_of_a_block_is_read() {
         let at = bit / 8;
         file.write_all_at(&[kept.content[at] ^ 1 << (bit % 8)], at as u64).unwrap();
         let object = kept.store.object(&kept.digest).unwrap();
-        // Another byte of the same block, and an end of it.
+        // Another byte of the same block, and one of its ends.
         assert!(object.read((at / BLOCK * BLOCK) as u64, 1).is_err(), "bit {bit}");
         file.write_all_at(&kept.content[at..=at], at as u64).unwrap();
     }
@@ -158,7 +158,7 @@ fn a_damaged_table_is_mended_and_gives_no_other_bytes() {
         kept.check(5 * CHUNK_BYTES as usize + 1, 10);
         kept.check(len / ENTRY * CHUNK_BYTES as usize + 1, 10);
     }
-    // One of another content, whole as it is, and one that is longer than it should be.
+    // The table of another content, undamaged, and one that is too long.
     let other = world::put(&kept.store, large_file(), 1).unwrap();
     let others = std::fs::read(path_of(kept.dir.path(), &other.digest, ".blocks")).unwrap();
     std::fs::write(kept.path(".blocks"), others).unwrap();
@@ -174,7 +174,7 @@ fn large_file() -> u64 {
     (7..).step_by(7).find(|file| world::content(*file, 1).len() > 4 * CHUNK_BYTES as usize).unwrap()
 }
 
-/// As earlier versions of this program have left it, or a full disk.
+/// As an earlier version of this program, or a full disk, has left it.
 #[test]
 fn a_table_that_is_missing_is_made_as_chunks_are_read() {
     let kept = Kept::new();
@@ -184,7 +184,7 @@ fn a_table_that_is_missing_is_made_as_chunks_are_read() {
     let made = std::fs::read(kept.path(".blocks")).unwrap();
     let (holes, entry) = made.split_at(3 * ENTRY);
     assert!(holes.iter().all(|byte| *byte == 0) && entry == &table[3 * ENTRY..4 * ENTRY]);
-    // A verification makes the rest of it, which nobody calls damage.
+    // A verification completes it, and does not count that as damage.
     assert!(kept.store.verify(|_| {}).is_clean());
     assert_eq!(std::fs::read(kept.path(".blocks")).unwrap(), table);
     assert_eq!(kept.store.status().damaged, 0);
@@ -222,7 +222,8 @@ fn the_room_of_a_table_is_counted_and_given_back() {
     assert_eq!(world::settled_bytes(&kept.store), with);
     kept.store.clear().unwrap();
     assert!(!kept.path(".blocks").exists());
-    // One without its content is swept up, when it is old enough not to be just being made.
+    // A table without its content is removed, when it is old enough not to be in the middle of
+    // being created.
     let lost = kept.path(".blocks");
     std::fs::create_dir_all(lost.parent().unwrap()).unwrap();
     let file = std::fs::File::create(&lost).unwrap();

@@ -1,4 +1,4 @@
-//! Sizes: what is evicted, what is not, and what a full disk does.
+//! Bounds: what is evicted, what is not, and the effect of a full disk.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -26,7 +26,7 @@ fn disk_bytes(dir: &Path) -> u64 {
     bytes
 }
 
-/// Says that the content of a file was last used so long ago.
+/// Sets the last use of a file's content to `hours` ago.
 fn age(dir: &Path, file: u64, hours: u64) {
     let digest = cache::Digest::of(&world::content(file, 1)).to_hex();
     let path = dir.join("v1/objects").join(&digest[..2]).join(&digest[2..]);
@@ -67,13 +67,13 @@ fn what_was_used_longest_ago_goes_and_what_is_pinned_stays() {
     }
     store.pin(&source(), &world::path(1)).unwrap();
     store.pin(&source(), &world::dir(3)).unwrap();
-    // Used again: its record says so, to the hour.
+    // Used again: recorded with a resolution of an hour.
     assert_eq!(world::check_file(&store, 2), WHOLE);
     let used = world::settled_bytes(&store);
     drop(store);
     let store = bounded(dir.path(), used / 2);
-    let cleaned = world::settled_bytes(&store);
-    assert!(cleaned <= used / 2, "{cleaned} of {used}");
+    let report = world::settled_bytes(&store);
+    assert!(report <= used / 2, "{report} of {used}");
     let held = |file| store.object_bytes(&cache::Digest::of(&world::content(file, 1))).is_some();
     for file in (0..60).filter(|file| file % world::DIRS == 3).chain([1, 2]) {
         assert!(held(file), "file {file} is pinned, or was used");
@@ -102,7 +102,7 @@ fn a_fetch_that_somebody_is_at_stays_and_an_abandoned_one_goes() {
     world::settled_bytes(&tiny);
     let left = tiny.list();
     assert_eq!(left.len(), 1);
-    assert_eq!(left[0].places[0].path, world::path(0));
+    assert_eq!(left[0].files[0].path, world::path(0));
     assert_eq!(busy.present_bytes(), cache::CHUNK_BYTES);
 }
 
@@ -139,7 +139,7 @@ fn some_of_the_disk_stays_free() {
     assert!(store.status().off.unwrap().contains("free"), "and that is told");
 }
 
-/// What a content remembers of its files may be lost with the process that was to write it.
+/// The metadata of a content may be lost with the process that deferred it.
 #[test]
 fn what_is_pinned_stays_also_where_only_its_record_tells() {
     let dir = tempfile::tempdir().unwrap();

@@ -45,7 +45,7 @@ fn equal_contents_are_kept_once() {
     assert!(after < before + 20_000, "{before} became {after}");
     let listed = store.list();
     assert_eq!(listed.len(), 1);
-    assert_eq!(listed[0].places.len(), 2);
+    assert_eq!(listed[0].files.len(), 2);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_fetch_goes_on_where_a_killed_one_has_stopped() {
         let partial = fetch(&store);
         partial.write(2 * CHUNK_BYTES, &chunk(2));
         partial.write(0, &chunk(0));
-        // Not whole: gone with the process.
+        // Incomplete: lost with the process.
         partial.write(CHUNK_BYTES, &content.slice(..100));
         assert_eq!(partial.present_bytes(), 2 * CHUNK_BYTES);
     }
@@ -162,7 +162,7 @@ fn the_index_is_made_again_from_the_contents() {
     for file in 0..15 {
         world::put(&store, file, 1).unwrap();
     }
-    // The later version of a file counts.
+    // The later version of a file is valid.
     world::put(&store, 3, 2).unwrap();
     drop(store);
     std::fs::remove_dir_all(dir.path().join("v1/index")).unwrap();
@@ -206,7 +206,8 @@ fn without_digests(dir: &std::path::Path) -> cache::Store {
     cache::Store::open(cache::StoreConfig { digests: false, aliases: false, ..config }).unwrap()
 }
 
-/// What one process has not got round to is made by the next, and leads to the content then.
+/// Digests that one process has not computed are computed by the next, and lead to the content
+/// then.
 #[test]
 fn digests_that_were_not_made_are_made_later() {
     let dir = tempfile::tempdir().unwrap();
@@ -222,8 +223,7 @@ fn digests_that_were_not_made_are_made_later() {
     }
 }
 
-/// The thread that makes them when nothing is kept any more is not waited for by anybody; here the
-/// test is the one who waits.
+/// The thread that computes them in an idle store is waited for by this test only.
 #[test]
 fn digests_are_made_when_the_store_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();

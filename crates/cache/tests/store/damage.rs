@@ -1,4 +1,4 @@
-//! Every bit that flips, every file that is cut: the right bytes or a miss, never a panic.
+//! Every flipped bit, every truncated file: the right bytes or a miss, never a panic.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -11,9 +11,9 @@ use cache::{CHUNK_BYTES, Store, Validator};
 
 use crate::world::{self, Numbers, source};
 
-/// Files whose whole contents are in the store, with versions in which they are short, so that each
-/// of their bits can be tried: small ones, an empty one, one of two chunks, one of five chunks that
-/// has a table of its blocks.
+/// Files with whole contents in the store, in versions that are short, so that each of their bits
+/// can be tried: small ones, an empty one, one of two chunks, one of five chunks with a table of
+/// its blocks.
 static WHOLE: LazyLock<[(u64, u64); 5]> = LazyLock::new(|| {
     let small = |file, most| (file, version_of_size(file, 0..=most));
     let tabled = (TABLED, version_of_size(TABLED, 4 * CHUNK_BYTES..=4 * CHUNK_BYTES + 40_000));
@@ -29,13 +29,13 @@ const TABLED: u64 = 21;
 static TABLED_DIGEST: LazyLock<cache::Digest> =
     LazyLock::new(|| cache::Digest::of(&world::content(TABLED, WHOLE[4].1)));
 
-/// One of which a chunk is there.
+/// A partial content with one chunk.
 const BEGUN: u64 = 14;
 
 const FILES: u64 = 10;
 
-/// Bits that a short run leaves out between two that it tries: a prime, so that all places in a
-/// byte and in a chunk have their turn.
+/// Bits that a short run skips between two that it tries: a prime, so that all positions in a byte
+/// and in a chunk occur.
 const STRIDE: usize = 4099;
 
 fn version_of_size(file: u64, wanted: RangeInclusive<u64>) -> u64 {
@@ -43,18 +43,18 @@ fn version_of_size(file: u64, wanted: RangeInclusive<u64>) -> u64 {
     (1..).find(fits).expect("an endless search")
 }
 
-/// A directory in memory, where there is one: these tests write a hundred thousand files.
+/// A directory in memory, if possible: these tests write a hundred thousand files.
 fn fast_dir() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// A store that does nothing by itself.
+/// A store without background work.
 fn open(dir: &Path) -> Store {
     let config = world::config(dir);
     Store::open(cache::StoreConfig { digests: false, aliases: false, ..config }).unwrap()
 }
 
-/// A store as it lies on the disk.
+/// The files of a store on the disk.
 struct Image {
     dir: PathBuf,
     files: BTreeMap<PathBuf, Vec<u8>>,
@@ -80,7 +80,7 @@ impl Image {
         Image { dir: dir.into(), files }
     }
 
-    /// Puts back what the last test has removed or changed.
+    /// Restores what the last test has removed or changed.
     fn restore(&self) {
         for (path, bytes) in &self.files {
             if !std::fs::read(path).is_ok_and(|now| now == *bytes) {
@@ -90,7 +90,7 @@ impl Image {
         }
     }
 
-    /// Asks a store for everything. What is wrong panics there.
+    /// Requests everything from a store. Panics on wrong data.
     fn check(&self, store: &Store) -> u32 {
         let mut found = 0;
         for (file, _) in *WHOLE {
@@ -110,13 +110,12 @@ impl Image {
         found
     }
 
-    /// Whether a file is one without which everything is there: a table of blocks, which is made
-    /// again from what it is of.
+    /// Whether a file is optional: a table of blocks, which is computed again from its content.
     fn is_made_again(path: &Path) -> bool {
         path.extension() == Some("blocks".as_ref())
     }
 
-    /// Damages one file, and asks a store that is opened then.
+    /// Damages one file, and requests everything from a store that is opened then.
     fn damage(&self, path: &Path, damaged: &[u8]) -> u32 {
         std::fs::write(path, damaged).unwrap();
         let found = self.check(&open(&self.dir));
@@ -125,7 +124,7 @@ impl Image {
     }
 }
 
-/// Reads a part of each chunk of the content that has a table, through its blocks.
+/// Reads a part of each chunk of the content with a table, by its blocks.
 fn check_blocks(store: &Store) {
     let right = world::content(TABLED, WHOLE[4].1);
     let Some(object) = store.object(&TABLED_DIGEST) else { return };
@@ -137,7 +136,7 @@ fn check_blocks(store: &Store) {
     }
 }
 
-/// Does `work` on several stores at once; it is told which of how many it has.
+/// Runs `work` on several stores at once, with the number of the store and of all.
 fn on_all_processors(work: impl Fn(&Image, usize, usize) + Sync) {
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(8);
     std::thread::scope(|scope| {
@@ -162,7 +161,7 @@ fn collect(dir: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
     }
 }
 
-/// All numbers below `bound`, or some of them where there are too many for a short test.
+/// All numbers below `bound`, or a sample where there are too many for a short test.
 fn sampled(bound: usize, most: usize, numbers: &mut Numbers) -> Vec<usize> {
     if bound <= most {
         return (0..bound).collect();
@@ -170,7 +169,8 @@ fn sampled(bound: usize, most: usize, numbers: &mut Numbers) -> Vec<usize> {
     (0..most).map(|_| numbers.below(bound as u64) as usize).collect()
 }
 
-/// With `SSHOAL_TEST_BIG` each bit of each file but the two long ones, which have their own tests.
+/// With `SSHOAL_TEST_BIG` each bit of each file but the two long ones, which have tests of their
+/// own.
 #[test]
 fn no_flipped_bit_gives_other_bytes() {
     let all = WHOLE.len() as u32 + 2;
@@ -199,7 +199,7 @@ fn no_flipped_bit_gives_other_bytes() {
         assert_eq!(image.check(&open(&image.dir)), all, "restored");
     });
     let (flips, misses) = (flips.into_inner(), misses.into_inner());
-    // Most bits count for something. (Others are in checksums of digests, usage, the tag.)
+    // Most bits matter. (Others are in checksums of digests, usage, the tag.)
     assert!(misses * 3 > flips, "{misses} misses in {flips} flips");
     let tables = tables.into_inner();
     assert!(tables > 0);
@@ -218,7 +218,7 @@ fn no_flipped_bit_of_a_large_content_is_read() {
         let hex = digest.to_hex();
         let path = image.dir.join("v1/objects").join(&hex[..2]).join(&hex[2..]);
         let about = path.with_file_name(format!("{}.about", &hex[2..]));
-        // Second names of the same files, since the store removes what is damaged.
+        // Hard links to the same files, since the store removes damaged ones.
         let spares = [image.dir.join("content"), image.dir.join("about")];
         std::fs::hard_link(&path, &spares[0]).unwrap();
         std::fs::hard_link(&about, &spares[1]).unwrap();
@@ -238,7 +238,7 @@ fn no_flipped_bit_of_a_large_content_is_read() {
     });
 }
 
-/// The same of a chunk that waits for the others.
+/// With `SSHOAL_TEST_BIG` each bit of a chunk of a partial content.
 #[test]
 fn no_flipped_bit_of_a_part_is_read() {
     let stride = if world::is_big() { 1 } else { STRIDE };
@@ -275,7 +275,7 @@ fn no_cut_file_gives_other_bytes() {
             for len in lengths.into_iter().skip(worker).step_by(workers) {
                 image.damage(path, &bytes[..len]);
             }
-            // And grown, with zeros or with itself.
+            // And extended, with zeros or with itself.
             image.damage(path, &[&bytes[..], &[0; 100]].concat());
             image.damage(path, &[&bytes[..], &bytes[..]].concat());
         }
@@ -332,7 +332,7 @@ fn damage_under_an_open_content_is_found_by_each_reader() {
     let object = store.object(&known.digest).unwrap();
     assert_eq!(object.read(50, 100).unwrap(), right.slice(50..150));
     std::fs::write(&path, &flipped).unwrap();
-    // Both a part of the chunk that was read before, and all of it.
+    // A part of the chunk that was read before, and all of it.
     assert!(object.read(50, 100).is_err());
     assert!(object.read(0, CHUNK_BYTES as usize).is_err());
     assert_eq!(
@@ -360,8 +360,8 @@ fn a_verification_finds_what_nobody_has_read() {
         flipped[bytes.len().min(2000) / 2] ^= 4;
         std::fs::write(path, &flipped).unwrap();
         let store = open(dir.path());
-        let verified = store.verify(|_| {});
-        assert!(!verified.is_clean(), "{name}");
+        let report = store.verify(|_| {});
+        assert!(!report.is_clean(), "{name}");
         image.restore();
     }
 }

@@ -1,4 +1,4 @@
-//! A directory that is not the user's alone.
+//! A directory that is not private to the user.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -33,7 +33,7 @@ fn a_directory_that_others_may_read_is_left_so_and_what_is_ours_is_private() {
     assert_eq!(names, 1, "a directory with more in it stays in backups");
 }
 
-/// Only root can make a directory another's.
+/// Only root can give a directory to another user.
 #[test]
 fn a_directory_of_another_user_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -59,7 +59,7 @@ fn planted_links_are_not_followed() {
     let cache = dir.path().join("cache");
     drop(world::open(&cache));
     let v1 = cache.join("v1");
-    // Every place that the store makes a file or a directory at.
+    // Every path at which the store creates a file or a directory.
     let digest = cache::Digest::of(&world::content(2, 1)).to_hex();
     symlink(outside.path(), v1.join("objects").join(&digest[..2])).unwrap();
     let large = cache::Digest::of(&world::content(7, 1)).to_hex();

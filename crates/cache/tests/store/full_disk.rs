@@ -1,4 +1,4 @@
-//! A disk that is full or fails: the store stops writing, says so once, and serves what it has.
+//! A disk that is full or fails: the store stops writing, warns once, and serves its contents.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ impl Subscriber for Warnings {
 }
 
 /// Runs a test of this module again: with a directory that is a small file system, or under limits,
-/// which only a process of its own can have. `$0` is the directory, `$@` what is to be run.
+/// which only a process of its own can have. `$0` is the directory, `$@` the command.
 fn again(test: &str, script: &str) -> Option<tempfile::TempDir> {
     if std::env::var_os(VARIABLE).is_some() {
         return None;
@@ -78,8 +78,8 @@ fn a_disk_that_others_have_filled_turns_writing_off() {
     assert!((1..6).all(|file| world::put(&store, file, 1).is_some()));
     let open = store.object(&cache::Digest::of(&world::content(2, 1))).unwrap();
     let ballast = std::fs::File::create(dir().join("ballast")).unwrap();
-    // What the store evicts is taken too, until it has nothing more to give. Until then there may
-    // be room for a file for a moment.
+    // The space that the store evicts is filled too, until it has nothing left to evict. Until then
+    // there may be space for a file for a moment.
     for round in 0.. {
         assert!(round < 1000, "the store goes on writing");
         while (&ballast).write_all(&[0; 4096]).is_ok() {}
@@ -90,7 +90,7 @@ fn a_disk_that_others_have_filled_turns_writing_off() {
         }
     }
     assert_eq!(world::put(&store, 9, 1), None);
-    // What is forgotten is forgotten, also where there is no room to note it.
+    // Forgetting works, also without space to record it.
     for file in 0..10 {
         store.forget(&source(), &world::path(file));
         assert_eq!(store.file(&source(), &world::path(file)), None);
@@ -99,7 +99,7 @@ fn a_disk_that_others_have_filled_turns_writing_off() {
     assert_eq!(warnings.load(Ordering::Relaxed), 1);
     drop(ballast);
     std::fs::remove_file(dir().join("ballast")).unwrap();
-    assert!(world::put(&world::open(&dir()), 2, 1).is_some(), "there is room again");
+    assert!(world::put(&world::open(&dir()), 2, 1).is_some(), "there is space again");
 }
 
 #[test]

@@ -35,7 +35,8 @@ fn a_store_survives_kills_at_any_moment() {
         hits += processes::check_all(&store);
         let used = world::settled_bytes(&store);
         assert!(used <= LIMIT_BYTES, "{used} bytes in round {round}");
-        // It goes on: what is put in now is there. (A small one; there is room for a few.)
+        // The store works afterwards: it keeps new contents. (Small ones; there is space for a
+        // few.)
         let new = 1003 + 7 * round;
         world::put(&store, new, 0).unwrap();
         assert!(world::check_file(&store, new).content);
@@ -47,10 +48,10 @@ fn a_store_survives_kills_at_any_moment() {
     assert!(store.verify(|_| {}).is_clean(), "what was damaged is gone");
 }
 
-/// How many contents have a table of their blocks.
+/// The number of contents that have a table of their blocks.
 fn tables_in(objects: &Path) -> u64 {
     let folders = std::fs::read_dir(objects).unwrap().flatten();
-    let names = folders.flat_map(|folder| std::fs::read_dir(folder.path()).into_iter().flatten());
+    let names = folders.flat_map(|dir_fd| std::fs::read_dir(dir_fd.path()).into_iter().flatten());
     names.flatten().filter(|entry| entry.path().extension() == Some("blocks".as_ref())).count()
         as u64
 }

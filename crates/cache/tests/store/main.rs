@@ -1,8 +1,8 @@
-//! The store from outside: what it keeps, what it survives, and that it never gives back other
-//! bytes than it was given.
+//! The store from outside: what it keeps, what it survives, and that it never returns other bytes
+//! than were stored.
 //!
-//! Some tests kill, or let compete, processes of their own: this program again, told by its
-//! environment what to do ([`processes::child`]).
+//! Some tests start processes that compete, or are killed: this program again, configured by its
+//! environment ([`processes::child`]).
 
 mod blocks;
 mod bounds;

@@ -1,4 +1,4 @@
-//! Random calls against what they mean: a map that forgets nothing. The store may forget.
+//! Random calls, compared with a map that forgets nothing. The store may forget.
 
 use std::collections::HashMap;
 
@@ -44,13 +44,13 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// What was recorded last. Absent: nothing, or it was forgotten.
+/// The last records. Absent: none, or forgotten.
 #[derive(Default)]
 struct Model {
     files: HashMap<u64, u64>,
     listings: HashMap<u64, u64>,
-    /// The index was lost: what the contents remember may be an older version, or one that was
-    /// forgotten.
+    /// The index was lost: the metadata of the contents may have an older version, or a forgotten
+    /// one.
     doubt: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Records of names: what counts, what is forgotten, and that all open stores agree.
+//! Records of names: which are valid, which are forgotten, and that all open stores agree.
 
 use base::{Name, RemotePath, Timestamp};
 use cache::{KnownAttr, Listing, SourceId};
@@ -52,7 +52,7 @@ fn all_open_stores_see_a_change_at_once() {
             assert_eq!(writer.attr(&source(), &name), None);
         }
         if version % 7 == 0 {
-            // The next file of the directory may have the number and the length of this one.
+            // The next file of the directory may have the inode number and the length of this one.
             reader.forget(&source(), &path("a"));
             assert_eq!(writer.attr(&source(), &name), None);
         }
@@ -73,7 +73,8 @@ fn forgetting_takes_what_is_below_and_nothing_beside_it() {
     store.forget(&source(), &path("a/b"));
     let left: Vec<_> =
         names.into_iter().filter(|name| store.attr(&source(), &path(name)).is_some()).collect();
-    // The listing of "a" had no "bc", but it is not complete any more, so "bc" is what it was.
+    // The listing of "a" had no "bc", but it is not complete any more, so the older record of "bc"
+    // is valid.
     assert_eq!(left, ["a", "ab", "a/bc", "x/a/b"]);
     assert_eq!(store.directory(&source(), &path("a")), None);
     assert_eq!(store.directory(&source(), &path("a/b/c")), None);

@@ -1,4 +1,4 @@
-//! Several processes at work on one store.
+//! Several processes that use one store.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -9,7 +9,7 @@ use cache::{CHUNK_BYTES, Store, StoreConfig, Validator};
 
 use crate::world::{self, Numbers, source};
 
-/// What a child is told by: its store, its seed, the milliseconds that it has.
+/// The parameters of a child: its store, its seed, and its time in milliseconds.
 const VARIABLE: &str = "SSHOAL_CACHE_CHILD";
 
 /// Files that children write.
@@ -18,7 +18,7 @@ pub(crate) const FILES: u64 = 40;
 /// Versions of each.
 pub(crate) const VERSIONS: u64 = 3;
 
-/// Less than all files together, so that they are evicted all the time.
+/// Less than all files together, so that some are always being evicted.
 pub(crate) const LIMIT_BYTES: u64 = 4 << 20;
 
 pub(crate) fn open(dir: &Path) -> Store {
@@ -26,7 +26,7 @@ pub(crate) fn open(dir: &Path) -> Store {
     Store::open(config).unwrap()
 }
 
-/// Starts this program again as one that works on the store in `dir`, and waits until it does.
+/// Starts this program again, to use the store in `dir`, and waits until it does.
 pub(crate) fn start(dir: &Path, seed: u64, time: Duration) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["processes::child", "--exact", "--nocapture"])
@@ -40,7 +40,7 @@ pub(crate) fn start(dir: &Path, seed: u64, time: Duration) -> Child {
     child
 }
 
-/// The work of a child; where nobody has asked for one it shows that the work itself is sound.
+/// The work of a child; without parameters it checks the work itself.
 #[test]
 fn child() {
     let Ok(told) = std::env::var(VARIABLE) else {
@@ -59,7 +59,7 @@ fn work(dir: &Path, seed: u64, time: Duration) {
     let mut numbers = Numbers::new(seed);
     let end = Instant::now() + time;
     let (mut steps, mut hits) = (0, 0);
-    // A machine that is busy with other things may be slow.
+    // A busy machine may be slow.
     while Instant::now() < end || hits == 0 && steps < 10_000 {
         step(&store, &mut numbers, &mut hits);
         steps += 1;
@@ -107,7 +107,7 @@ fn begin(store: &Store, file: u64, version: u64) {
     }
 }
 
-/// Everything in the store is right.
+/// Checks that everything in the store is right.
 pub(crate) fn check_all(store: &Store) -> u64 {
     let mut hits = 0;
     for file in 0..FILES {
@@ -137,18 +137,18 @@ fn processes_share_a_store_while_it_is_cleaned_and_cleared() {
     let children: Vec<_> = (2..4).map(|seed| start(dir.path(), seed, time)).collect();
     let store = open(dir.path());
     let end = Instant::now() + time;
-    let mut cleaned = 0;
+    let mut report = 0;
     while Instant::now() < end {
-        cleaned += u64::from(store.gc().removed > 0);
+        report += u64::from(store.gc().removed > 0);
         check_all(&store);
-        if cleaned % 50 == 49 {
+        if report % 50 == 49 {
             store.clear().unwrap();
         }
     }
     children.into_iter().for_each(end_of);
     assert_eq!(store.status().damaged, 0);
-    let verified = store.verify(|_| {});
-    assert!(verified.is_clean(), "{verified:?}");
+    let report = store.verify(|_| {});
+    assert!(report.is_clean(), "{report:?}");
     assert!(world::settled_bytes(&store) <= LIMIT_BYTES);
 }
 

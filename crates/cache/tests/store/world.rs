@@ -1,5 +1,5 @@
-//! A source whose every file and directory is known in each version that it ever had. So whatever
-//! comes out of a store can be told right from wrong, whoever put it in and whenever.
+//! A source whose files and directories are known in each version. So any data from a store can be
+//! checked, whichever process stored it and when.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,14 +12,14 @@ use cache::{CHUNK_BYTES, KnownFile, KnownLink, Listing, SourceId, Store, StoreCo
 /// Directories over which the files are spread.
 pub(crate) const DIRS: u64 = 5;
 
-/// Every one of so many files has more than one chunk.
+/// Every Nth file has more than one chunk.
 const LARGE_EVERY: u64 = 7;
 
 pub(crate) fn source() -> SourceId {
     SourceId::new(b"world")
 }
 
-/// A store with room enough, unless said otherwise.
+/// A store with enough space, unless changed.
 pub(crate) fn config(dir: &Path) -> StoreConfig {
     StoreConfig {
         size_bytes: Some(1 << 30),
@@ -34,7 +34,7 @@ pub(crate) fn open(dir: &Path) -> Store {
     Store::open(config(dir)).unwrap()
 }
 
-/// Numbers that look random and are the same each time.
+/// Reproducible pseudo-random numbers.
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
@@ -124,7 +124,8 @@ pub(crate) fn link_of(number: u64) -> KnownLink {
     KnownLink { attr: None, target: target.into(), seen_at: Timestamp::from_secs(6) }
 }
 
-/// Puts a file's content into the store, in pieces of `piece` bytes; what `finish` says.
+/// Puts a file's content into the store, in pieces of `piece` bytes; returns the result of
+/// `finish`.
 pub(crate) fn put_in_pieces(
     store: &Store,
     file: u64,
@@ -146,14 +147,14 @@ pub(crate) fn put(store: &Store, file: u64, version: u64) -> Option<KnownFile> {
     put_in_pieces(store, file, version, 100_000).ok()
 }
 
-/// What the store gave of one file.
+/// What the store returned for one file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) record: bool,
     pub(crate) content: bool,
 }
 
-/// Asks for everything that may be known of a file, and compares it. What is not there is fine.
+/// Requests everything about a file, and compares it. Misses are allowed.
 pub(crate) fn check_file(store: &Store, file: u64) -> Found {
     let mut found = Found::default();
     let (source, path) = (source(), path(file));
@@ -180,7 +181,7 @@ pub(crate) fn check_file(store: &Store, file: u64) -> Found {
     found
 }
 
-/// Asks for what an unfinished fetch has left, and compares it.
+/// Requests the part of an unfinished fetch, and compares it.
 pub(crate) fn check_partial(store: &Store, file: u64, version: u64) -> u64 {
     let right = content(file, version);
     let partial = store.fetch(&source(), &path(file), Validator::of(&attr(file, version)));
@@ -197,7 +198,7 @@ pub(crate) fn check_partial(store: &Store, file: u64, version: u64) -> u64 {
     present
 }
 
-/// As [`check_file`], for the listing and the link of a directory.
+/// Requests the listing and the link of a directory, and compares them. Misses are allowed.
 pub(crate) fn check_dir(store: &Store, number: u64, files: u64) -> bool {
     if let Some(link) = store.link(&source(), &link_path(number)) {
         assert_eq!(link, link_of(number));
@@ -213,16 +214,16 @@ pub(crate) fn link_path(number: u64) -> RemotePath {
     dir(number).join(&Name::new(b"link").unwrap())
 }
 
-/// Whether the long tests are asked for.
+/// Whether the long tests are enabled.
 pub(crate) fn is_big() -> bool {
     std::env::var_os("SSHOAL_TEST_BIG").is_some()
 }
 
-/// Cleans up, after whoever is at it has finished, and tells what the store takes.
+/// Cleans up, after any other process that does so, and returns the bytes that the store takes.
 pub(crate) fn settled_bytes(store: &Store) -> u64 {
     loop {
-        let cleaned = store.gc();
-        if !cleaned.busy {
+        let report = store.gc();
+        if !report.busy {
             return store.status().used_bytes;
         }
         std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! Nothing outside of the root is ever reached.
+//! No call reaches anything outside the root.
 
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use testkit::path;
 
 use super::Real;
 
-/// How long a call may take that must not wait.
+/// Bound on a call that must not block.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn writing(create: Create) -> OpenFlags {
     OpenFlags { create, truncate: true, ..OpenFlags::existing(Access::ReadWrite) }
 }
 
-/// Every call, on a path that goes through a link to a directory outside.
+/// Every call, on a path through a link to a directory outside.
 #[tokio::test]
 async fn no_link_on_the_way_is_followed() {
     let real = Real::new();
@@ -61,7 +61,7 @@ async fn no_link_on_the_way_is_followed() {
                 ("statvfs", local.statvfs(&at).await.err()),
             ];
             for (what, answer) in answers {
-                // By the system's taste, whether the link is the parent itself or further up.
+                // Which of the two depends on whether the link is the parent itself or further up.
                 let refused = matches!(answer, Some(Errno::ELOOP | Errno::ENOTDIR));
                 assert!(refused, "{what} {at} with {target}: {answer:?}");
             }
@@ -75,7 +75,7 @@ async fn no_link_on_the_way_is_followed() {
     assert_eq!(std::fs::read_dir(&away).unwrap().count(), 1);
 }
 
-/// A change of a link that leads out is the link's, or is refused.
+/// A change of a link that leads out applies to the link, or is refused.
 #[tokio::test]
 async fn no_link_at_the_end_is_followed() {
     let real = Real::new();
@@ -108,7 +108,7 @@ async fn no_link_at_the_end_is_followed() {
     );
 }
 
-/// Somebody swaps two names of the root, as fast as he can, while he is looked at.
+/// Swaps two names of the root as fast as possible while they are used.
 struct Swapper {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<u64>>,
@@ -141,8 +141,8 @@ impl Drop for Swapper {
     }
 }
 
-/// What takes a name's place while it is used is not followed, nor waited for: what is read is
-/// what is inside, or nothing.
+/// An entry that takes a name's place while it is used is neither followed nor waited for: a read
+/// returns the content inside the root, or fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_planted_in_between_is_refused() {
     let real = Real::new();
@@ -165,7 +165,7 @@ async fn what_is_planted_in_between_is_refused() {
             let opened = real.local.open(&used, OpenFlags::existing(Access::Read));
             let opened = tokio::time::timeout(PATIENCE, opened).await;
             let opened = opened.unwrap_or_else(|_| {
-                // Lets the one who waits go, or the runtime would wait with him.
+                // Frees a blocked call: the runtime would wait for it at shutdown.
                 let free = |at| {
                     let fifo = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW;
                     openat(CWD, real.at(at), fifo, Mode::empty())
@@ -194,7 +194,7 @@ async fn what_is_planted_in_between_is_refused() {
             }
         }
         swapper.end();
-        // As it was, whichever of the two is where now.
+        // Unchanged, under either name.
         let file = std::fs::metadata(away.join("file")).unwrap();
         assert_eq!(file.len(), 12, "{decoy} was followed");
         if !std::fs::symlink_metadata(real.at(decoy)).unwrap().is_symlink()
@@ -206,7 +206,7 @@ async fn what_is_planted_in_between_is_refused() {
     }
 }
 
-/// The directory is what was opened, whatever it is called.
+/// The remote stays the directory that was opened, whatever its name becomes.
 #[tokio::test]
 async fn the_root_may_be_renamed_and_its_name_given_to_another() {
     let real = Real::new();
@@ -234,7 +234,7 @@ async fn list(real: &Real, at: &str) -> Vec<String> {
     names
 }
 
-/// The root has no name here, so it is neither made nor moved nor removed.
+/// The root has no name inside itself, so it cannot be created, renamed or removed.
 #[tokio::test]
 async fn the_root_stays() {
     let real = Real::new();

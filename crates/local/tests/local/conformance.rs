@@ -28,8 +28,7 @@ mod on_disk {
     testkit::conformance!(ground);
 }
 
-/// Another file system: other figures, other order of listings, and reads from the cache are
-/// answered otherwise.
+/// Another file system: other statistics, another order of listings, and another cache.
 mod in_memory {
     async fn ground() -> testkit::conformance::Ground {
         super::ground(&super::super::parents().pop().unwrap()).await

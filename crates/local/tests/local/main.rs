@@ -15,15 +15,15 @@ use std::task::{Context, Poll, Waker};
 use local::Local;
 use tempfile::TempDir;
 
-/// A local directory, removed when the test is over.
+/// A local directory, removed at the end of the test.
 struct Real {
     local: Arc<Local>,
-    /// What is served, and beside it what must never be reached.
+    /// Contains the directory that is served, and beside it what must never be reached.
     dir: TempDir,
 }
 
 impl Real {
-    /// Where temporary files are.
+    /// In the directory for temporary files.
     fn new() -> Real {
         Real::below(&std::env::temp_dir())
     }
@@ -36,7 +36,7 @@ impl Real {
         Real { local, dir }
     }
 
-    /// A path in the root, as everybody sees it.
+    /// An absolute path in the root.
     fn at(&self, name: &str) -> PathBuf {
         self.dir.path().join("root").join(name)
     }
@@ -50,7 +50,7 @@ impl Real {
     }
 }
 
-/// Parents of test directories: a disk, and memory where there is such a file system.
+/// Parents of test directories: on a disk, and in memory where a tmpfs exists.
 fn parents() -> Vec<PathBuf> {
     let memory = PathBuf::from("/dev/shm");
     let mut parents = vec![std::env::temp_dir()];
@@ -65,7 +65,7 @@ fn descriptors_below(dir: &Path) -> usize {
     targets.filter(|target| target.starts_with(dir)).count()
 }
 
-/// Polls a call once, which gives it its place in the order.
+/// Polls a call once, which queues it in the handle's order.
 fn poll_once<T>(call: &mut (impl Future<Output = T> + Unpin)) -> Poll<T> {
     Pin::new(call).poll(&mut Context::from_waker(Waker::noop()))
 }

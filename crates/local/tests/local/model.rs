@@ -26,7 +26,7 @@ fn a_local_directory_is_what_the_model_is() {
     }
 }
 
-/// A read of nothing said that a file which is open for writing alone may be read.
+/// An empty read succeeded on a file that was open for writing only.
 #[test]
 fn regression_a_read_of_nothing_needs_the_right_too() {
     use testkit::model::{Op, check};
@@ -40,10 +40,10 @@ fn regression_a_read_of_nothing_needs_the_right_too() {
     check(&ops, &mut process).unwrap_or_else(|why| panic!("{why}"));
 }
 
-/// As in Linux.
+/// Linux's limit.
 const MAX_LINKS: usize = 40;
 
-/// What the kernel does between a process and the remote: links, and checks before it asks.
+/// The kernel's part between a process and the remote: resolving links, and checks before a call.
 struct Process {
     runtime: Runtime,
     local: Arc<Local>,
@@ -52,10 +52,10 @@ struct Process {
     _real: Real,
 }
 
-/// Where a path ends.
+/// The directory and the last name of a path.
 struct Place {
     at: RemotePath,
-    /// The last name was none, as `.` is.
+    /// The path ends in `.` or similar.
     is_directory_itself: bool,
     found: Option<Attr>,
 }
@@ -93,7 +93,7 @@ fn split(path: &[u8]) -> Vec<Vec<u8>> {
     names.rev().map(<[u8]>::to_vec).collect()
 }
 
-/// Walks to the last name of `path`, following links on the way, and at its end if `follow`.
+/// Resolves `path` up to its last name, and a link there if `follow`.
 async fn walk(local: &Local, path: &str, follow: bool) -> Result<Place> {
     let mut left = split(path.as_bytes());
     let mut dir = RemotePath::root();

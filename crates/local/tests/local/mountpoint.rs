@@ -1,4 +1,4 @@
-//! Opening a directory, and where it stands towards a mount point.
+//! Opening a directory, and its position relative to a mount point.
 
 use std::os::unix::fs::symlink;
 

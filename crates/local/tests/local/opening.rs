@@ -1,4 +1,4 @@
-//! What is opened, and how.
+//! Which entries can be opened, and how.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -12,11 +12,11 @@ use testkit::path;
 
 use super::{Real, descriptors_below, poll_once};
 
-/// How long a call may take that must not wait.
+/// Bound on a call that must not block.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// FIFOs, sockets and devices answer at once, in every direction, and are never opened: nobody at
-/// the other end of a FIFO notices.
+/// FIFOs, sockets and devices fail at once, in every access mode, and are never opened: a process
+/// at the other end of a FIFO does not notice.
 #[tokio::test]
 async fn special_files_are_refused_without_waiting() {
     let real = Real::new();
@@ -26,11 +26,11 @@ async fn special_files_are_refused_without_waiting() {
     make("fifo", FileType::Fifo, 0).unwrap();
     make("socket", FileType::Socket, 0).unwrap();
     let mut names = vec![("fifo", FileKind::Fifo), ("socket", FileKind::Socket)];
-    // The number of /dev/full; only the superuser makes devices, and not in every container.
+    // The numbers of /dev/full. Only the superuser creates devices, and not in every container.
     if make("device", FileType::CharacterDevice, rustix::fs::makedev(1, 7)).is_ok() {
         names.push(("device", FileKind::CharDevice));
     }
-    // A FIFO that has a reader could be opened for writing.
+    // With a reader, an open of the FIFO for writing would succeed.
     let reader = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let reader = openat(CWD, real.at("fifo"), reader, Mode::empty()).unwrap();
     for (name, kind) in names {
@@ -52,22 +52,22 @@ async fn special_files_are_refused_without_waiting() {
         real.local.setattr(&path(name), perm).await.unwrap();
         assert_eq!(real.local.lstat(&path(name)).await.unwrap().perm, 0o640);
     }
-    // It hangs up when a writer has come and gone, not when none has come yet.
+    // HUP is set once a writer has come and gone, not before the first one.
     let mut fds = [PollFd::new(&reader, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default())).unwrap();
     assert!(!fds[0].revents().contains(PollFlags::HUP), "the FIFO was opened");
 }
 
-/// A lease (as Samba takes) is waited for, as any process does, not answered with EAGAIN; and the
-/// runtime's only thread does not wait with it.
+/// An open waits for another process's lease (as Samba takes) instead of failing with EAGAIN, and
+/// the runtime's only thread does not block on it.
 #[tokio::test]
 async fn somebodys_lease_is_waited_for_elsewhere() {
     let real = Real::new();
     real.put("file", "content");
     real.put("other", "content");
     let before = descriptors_below(real.dir.path());
-    // F_SETLEASE is 1024, F_WRLCK is 1 and F_UNLCK is 2: gives the lease back when it was asked to,
-    // and then told to.
+    // F_SETLEASE is 1024, F_WRLCK is 1 and F_UNLCK is 2: releases the lease after the break
+    // request, when told to.
     let script = r#"
         $| = 1;
         open my $file, "+<", $ARGV[0] or die;
@@ -89,7 +89,7 @@ async fn somebodys_lease_is_waited_for_elsewhere() {
         said.read_line(&mut line).unwrap();
         line
     };
-    // There are file systems without leases, such as overlayfs with a lower layer.
+    // Some file systems have no leases, such as overlayfs with a lower layer.
     if line() == "leased\n" {
         let (at, other) = (path("file"), path("other"));
         let flags = OpenFlags::existing(Access::Read);
@@ -98,7 +98,7 @@ async fn somebodys_lease_is_waited_for_elsewhere() {
         assert!(poll_once(&mut waiting).is_pending());
         assert!(poll_once(&mut given_up).is_pending());
         assert_eq!(line(), "asked\n", "the lease was not in the way");
-        // Both are in the system now, or about to be.
+        // Both calls are in the kernel now, or about to be.
         let opened = real.local.open(&other, flags).await.unwrap().fh;
         assert_eq!(real.local.fstat(opened).await.unwrap().size, 7);
         assert!(poll_once(&mut waiting).is_pending());
@@ -114,7 +114,7 @@ async fn somebodys_lease_is_waited_for_elsewhere() {
     holder.wait().unwrap();
 }
 
-/// Waits until there are no more descriptors than so many.
+/// Waits until at most `before` descriptors are left.
 async fn none_is_left(real: &Real, before: usize) {
     let deadline = std::time::Instant::now() + PATIENCE;
     while descriptors_below(real.dir.path()) > before {
@@ -123,8 +123,8 @@ async fn none_is_left(real: &Real, before: usize) {
     }
 }
 
-/// A descriptor does not stay behind, whenever the call was given up, and is not given to the
-/// programs that are started.
+/// A cancelled call leaves no descriptor open, and descriptors are not inherited by child
+/// processes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn descriptors_are_given_back_and_not_inherited() {
     let real = Real::new();
@@ -141,7 +141,7 @@ async fn descriptors_are_given_back_and_not_inherited() {
     for _ in 0..200 {
         let at = path("file");
         let mut call = real.local.open(&at, OpenFlags::existing(Access::Read));
-        // The other thread may have been quicker.
+        // The other thread may have finished first.
         if let Poll::Ready(opened) = poll_once(&mut call) {
             real.local.close(opened.unwrap().fh);
         }
@@ -149,7 +149,7 @@ async fn descriptors_are_given_back_and_not_inherited() {
     none_is_left(&real, before).await;
 }
 
-/// Times have all their digits, owners their numbers.
+/// Times have nanoseconds, owners are numbers.
 #[tokio::test]
 async fn attributes_are_those_of_the_system() {
     use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! The order of what goes through one handle, and calls that nobody waits for any more.
+//! The order of the operations on one handle, and cancelled calls.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use testkit::path;
 
 use super::{Real, poll_once};
 
-/// How long something may take that must not wait for ever.
+/// Bound on a call that must not block for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn create(local: &Local, name: &str) -> Fh {
@@ -21,8 +21,8 @@ async fn create(local: &Local, name: &str) -> Fh {
     local.open(&path(name), flags).await.unwrap().fh
 }
 
-/// A thousand writes, cuts and reads of one place, started one after the other and all under way
-/// at once, have the outcome of doing them one by one.
+/// A thousand overlapping writes, truncations and reads, started one after the other and all in
+/// flight at once, have the result of running them one by one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_calls_on_one_handle_end_as_one_by_one() {
     let real = Real::new();
@@ -32,7 +32,7 @@ async fn many_calls_on_one_handle_end_as_one_by_one() {
         let mut seed = round + 1;
         let mut calls: Vec<std::pin::Pin<Box<dyn Future<Output = bool> + Send>>> = Vec::new();
         for number in 0..300u64 {
-            // Knuth's numbers: any that differ would do.
+            // Knuth's constants: any varying sequence would do.
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(number);
             let (offset, len) = ((seed >> 33) as usize % 9_000, (seed >> 13) as usize % 9_000);
             let local = &real.local;
@@ -76,7 +76,7 @@ async fn many_calls_on_one_handle_end_as_one_by_one() {
                 Poll::Pending => Some((number, call)),
             })
             .collect();
-        // The last ones are asked first, so that no order can come from this loop.
+        // The last ones are polled first, so that the order cannot come from this loop.
         left.reverse();
         while !left.is_empty() {
             left.retain_mut(|(number, call)| match poll_once(call) {
@@ -93,7 +93,7 @@ async fn many_calls_on_one_handle_end_as_one_by_one() {
     real.local.close(fh);
 }
 
-/// Copies between two files in both directions, begun at once, do not wait for each other.
+/// Copies between two files in both directions, started at once, do not deadlock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copies_in_both_directions_do_not_lock_each_other_out() {
     let real = Real::new();
@@ -103,7 +103,7 @@ async fn copies_in_both_directions_do_not_lock_each_other_out() {
     }
     let runtime = tokio::runtime::Handle::current();
     for round in 0..300 {
-        // Both are begun at the same moment, as far as two threads can.
+        // Both start at the same moment, as far as two threads can.
         let ready = AtomicUsize::new(0);
         let begin = |from, to| {
             let _within = runtime.enter();
@@ -126,12 +126,13 @@ async fn copies_in_both_directions_do_not_lock_each_other_out() {
         let done = done.unwrap_or_else(|_| panic!("they wait for each other, round {round}"));
         assert_eq!(done, (Ok(10), Ok(10)));
     }
-    // Within one file the system says what it thinks of it.
+    // Within one file the system decides.
     assert_eq!(real.local.copy(one, 0, one, 200_000, 1_000).await, Ok(1_000));
     assert_eq!(real.local.copy(one, 0, one, 500, 1_000).await, Err(Errno::EINVAL));
 }
 
-/// Between file systems of different kinds nobody copies for us: the caller is told so.
+/// Between file systems of different kinds a copy fails with an errno that makes the caller copy
+/// the data itself.
 #[tokio::test]
 async fn what_cannot_be_copied_is_the_callers_to_move() {
     let real = Real::new();
@@ -150,24 +151,25 @@ async fn what_cannot_be_copied_is_the_callers_to_move() {
     assert_eq!(real.local.copy(fh, 0, strange, 0, 10).await, Err(Errno::EBADF));
 }
 
-/// What waits does so elsewhere: the runtime's only thread goes on, and who gives up is free.
+/// A blocked call does not block the runtime's only thread, and dropping its future frees the
+/// caller.
 #[tokio::test]
 async fn a_call_that_waits_holds_nobody_up() {
     let real = Real::new();
     let fh = create(&real.local, "file").await;
     let mut pending = 0;
     for round in 0..10u8 {
-        // A write that is under way, and one that waits for it.
+        // A write in flight, and one that waits for it.
         let mut long = real.local.write(fh, 0, Bytes::from(vec![7; 16 << 20]));
         pending += u32::from(poll_once(&mut long).is_pending());
         let mut waiting = real.local.write(fh, 0, Bytes::from_static(b"later"));
         pending += u32::from(poll_once(&mut waiting).is_pending());
-        // Calls on other things are answered, on the only thread that there is.
+        // Calls on other files are answered on the only thread.
         let other = create(&real.local, "other").await;
         real.local.write(other, 0, Bytes::from_static(b"x")).await.unwrap();
         assert_eq!(real.local.fstat(other).await.unwrap().size, 1);
         real.local.close(other);
-        // What was started keeps its place, though nobody waits for it any more.
+        // A call that was started keeps its place in the order when its future is dropped.
         drop(long);
         drop(waiting);
         real.local.write(fh, 0, Bytes::from(vec![round; 5])).await.unwrap();
@@ -175,13 +177,13 @@ async fn a_call_that_waits_holds_nobody_up() {
         let content = std::fs::read(real.at("file")).unwrap();
         assert!(content.starts_with(&[round; 5]), "a dropped write came late");
     }
-    // Each may be quicker than the look at it, when the machine is busy; not all of them.
+    // On a busy machine a single write may end before it is checked; not all of them.
     assert!(pending > 0, "writes are made on the runtime's thread");
     real.local.close(fh);
 }
 
-/// More calls than threads: all are answered, and one that is given up while it waits for a thread
-/// takes nobody's.
+/// More calls than threads: all are answered, and one that is cancelled while it waits for a thread
+/// leaves its place to the next.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_calls_than_threads_are_answered() {
     let real = Real::new();
@@ -211,7 +213,7 @@ async fn more_calls_than_threads_are_answered() {
     assert_eq!(made.count(), 666);
 }
 
-/// A batch of a listing that nobody took is the next one's.
+/// A batch of a listing whose future was dropped is returned by the next call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listing_that_was_given_up_loses_no_entry() {
     let real = Real::new();
@@ -222,7 +224,7 @@ async fn a_listing_that_was_given_up_loses_no_entry() {
     let mut names = std::collections::BTreeSet::new();
     let mut seen = 0;
     for round in 0.. {
-        // Given up before it is polled, at once, or when the batch has been read.
+        // Dropped before it is polled, at once, or when the batch has been read.
         let mut call = real.local.readdir(dh);
         let answered = match round % 3 {
             0 => Poll::Pending,
@@ -252,14 +254,15 @@ async fn a_listing_that_was_given_up_loses_no_entry() {
     assert_eq!(real.local.readdir(dh).await.err(), Some(Errno::EBADF));
 }
 
-/// What the kernel has in memory is answered in the first poll, and is what it is elsewhere too.
+/// Data in the page cache is returned in the first poll, and is the data that a blocking read
+/// returns.
 #[tokio::test]
 async fn what_is_in_memory_needs_no_thread() {
     let real = Real::new();
     real.put("file", vec![3; 100_000]);
     let fh = create(&real.local, "file").await;
     let Poll::Ready(data) = poll_once(&mut real.local.read(fh, 10, 50_000)) else {
-        // A file system that does not tell what it has in memory is read elsewhere.
+        // On a file system without `RWF_NOWAIT` a blocking thread reads.
         assert_eq!(real.local.read(fh, 10, 50_000).await.unwrap().len(), 50_000);
         return;
     };
@@ -268,7 +271,7 @@ async fn what_is_in_memory_needs_no_thread() {
         panic!("the end of the file is in memory too");
     };
     assert_eq!(data.unwrap().len(), 10_000);
-    // Not before a write that is under way.
+    // Not before a write in flight.
     let mut write = real.local.write(fh, 0, Bytes::from(vec![4; 8 << 20]));
     let written = poll_once(&mut write);
     let mut read = real.local.read(fh, 0, 10);

@@ -1,4 +1,4 @@
-//! The rules of every remote, kept by pools of any size in every mode.
+//! The conformance suite over pools of any size in every mode.
 
 use std::sync::Arc;
 
@@ -68,8 +68,8 @@ mod slow_answers {
     testkit::conformance!(ground);
 }
 
-/// Each gateway shows for a minute what it has seen once: only one that goes to the gateway which
-/// made a change sees that change.
+/// Each gateway shows for a minute the state it has seen once: only the gateway that made a change
+/// shows it.
 mod lagging {
     use super::*;
 

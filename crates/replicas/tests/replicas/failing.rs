@@ -1,11 +1,11 @@
-//! Gateways that are cut off and come back.
+//! Gateways that are disconnected and come back.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Access, Errno, OpenFlags, Remote};
 use bytes::Bytes;
-use replicas::{Config, Error, Mode, Replicas, State, Why};
+use replicas::{Config, Error, GatewayState, Mode, Reason, Replicas};
 use testkit::{Call, path};
 use tokio::time::{Instant, timeout};
 
@@ -63,7 +63,7 @@ async fn what_changes_something_is_asked_once() {
     assert_eq!(it.pool.mkdir(&path("d"), 0o755).await, Err(Errno::EHOSTDOWN));
     assert_eq!(it.gateways[1].calls(Call::Mkdir), 0, "nobody knows whether it has happened");
     assert!(it.server.exists("d"));
-    // The next one, once it is clear that the first does not come back within a moment.
+    // The next gateway is used once the first is not back within a moment.
     it.gateways[0].cut();
     it.until(0, is_left_out).await;
     assert_eq!(it.pool.mkdir(&path("e"), 0o755).await, Ok(()));
@@ -86,7 +86,7 @@ async fn a_changed_file_is_not_gone_on_with() {
     assert_eq!(it.server.open_handles(), 0);
 }
 
-/// The connection is there again at once, but the handle is not.
+/// The connection is up again at once, but the handle is gone.
 #[tokio::test(start_paused = true)]
 async fn a_stale_handle_is_opened_anew() {
     let it = Faulty::new(Mode::Balance, 1);
@@ -97,7 +97,7 @@ async fn a_stale_handle_is_opened_anew() {
     it.gateways[0].cut();
     it.gateways[0].restore_without_handles(Errno::ESTALE);
     assert_eq!(it.pool.read(fh, 0, 10).await.unwrap().to_vec(), b"content");
-    // But not one through which something was written: its writer has to know.
+    // But not a handle with writes: its writer has to learn of the loss.
     let before = it.pool.server_run().await.unwrap();
     let write = it.pool.write(written, 1, Bytes::from_static(b"y"));
     assert_eq!(write.await, Err(Errno::ESTALE));
@@ -117,7 +117,7 @@ async fn a_writer_is_told_of_the_loss_and_goes_on_elsewhere() {
     let write = it.pool.write(fh, 5, Bytes::from_static(b"second"));
     assert_eq!(write.await, Err(Errno::EHOSTDOWN));
     assert_ne!(it.pool.server_run().await.unwrap(), before, "the first write may be lost");
-    // Also while it lasts, and without being asked for long.
+    // Also during the loss, and without a long wait.
     let began = Instant::now();
     assert_eq!(it.pool.fsync(fh).await, Err(Errno::EHOSTDOWN));
     assert_eq!(began.elapsed(), Duration::ZERO);
@@ -128,7 +128,7 @@ async fn a_writer_is_told_of_the_loss_and_goes_on_elsewhere() {
     assert!(it.gateways[1].calls(Call::Write) > 0);
     it.pool.close(fh);
     it.pool.close(again);
-    // The first comes back, but what was changed through the second is asked from that.
+    // The first comes back, but requests about a change through the second go to the second.
     it.gateways[0].restore();
     it.until(0, |state| !is_left_out(state)).await;
     it.reset_calls();
@@ -136,8 +136,8 @@ async fn a_writer_is_told_of_the_loss_and_goes_on_elsewhere() {
     assert_eq!(it.who(Call::Lstat), Some(1));
 }
 
-/// A connection that stands again within a moment does not drive the writer away: what he wrote
-/// may still be on its way from there to the others.
+/// A connection that is up again within a moment does not move the writer: its data may not have
+/// reached the other gateways yet.
 #[tokio::test(start_paused = true)]
 async fn a_writer_waits_a_moment_for_his_gateway() {
     let it = Faulty::new(Mode::Failover, 2);
@@ -174,12 +174,12 @@ async fn only_writes_that_were_not_synced_come_into_doubt() {
     it.put(synced, 0, b"y").await;
     assert_eq!(run().await, before);
     it.gateways[0].cut();
-    // It is enough that anybody finds out.
+    // Any request that finds out is enough.
     it.pool.lstat(&path("")).await.unwrap();
     assert_ne!(run().await, before);
 }
 
-/// What becomes of a gateway that was lost with unsynced writes, and whether they count as lost.
+/// A gateway that was lost with unsynced writes, and whether they count as lost.
 #[tokio::test(start_paused = true)]
 async fn a_gateway_that_is_back_soon_in_its_run_has_lost_nothing() {
     for (back_after_secs, runs_on, lost) in [
@@ -209,14 +209,14 @@ async fn a_gateway_that_is_back_soon_in_its_run_has_lost_nothing() {
         let now = it.pool.server_run().await.unwrap();
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         assert_eq!(now != before, lost, "back after {back_after_secs} s, runs on: {runs_on}");
-        // What was found out stays.
+        // The result stays.
         it.until(0, |state| !is_left_out(state)).await;
         assert_eq!(it.pool.server_run().await.unwrap(), now);
         it.pool.close(fh);
     }
 }
 
-/// A connection that was lost before its run was known was most likely only lost.
+/// A connection that was lost before the epoch was known was most likely only disconnected.
 #[tokio::test(start_paused = true)]
 async fn a_gateway_that_was_lost_before_it_told_its_run_is_believed() {
     let it = Faulty::new(Mode::Failover, 2);
@@ -226,13 +226,13 @@ async fn a_gateway_that_was_lost_before_it_told_its_run_is_believed() {
     it.gateways[0].cut();
     it.pool.lstat(&path("")).await.unwrap();
     it.gateways[0].restore_without_handles(Errno::ESTALE);
-    // As a pool says of which nothing was ever lost.
+    // The value of a pool that has lost nothing.
     let before = Faulty::new(Mode::Failover, 2).pool.server_run().await.unwrap();
     assert_eq!(it.pool.server_run().await.unwrap(), before);
     it.pool.close(fh);
 }
 
-/// What was lost with nothing to lose may come back as another run.
+/// A gateway lost without unsynced writes may come back in another epoch.
 #[tokio::test(start_paused = true)]
 async fn a_gateway_that_was_restarted_while_nothing_was_written_has_lost_nothing() {
     let it = Faulty::new(Mode::Failover, 2);
@@ -252,7 +252,7 @@ async fn a_gateway_that_was_restarted_while_nothing_was_written_has_lost_nothing
     it.pool.lstat(&path("")).await.unwrap();
     it.gateways[0].restore_without_handles(Errno::ESTALE);
     assert_eq!(it.pool.server_run().await.unwrap(), before);
-    // But what is restarted with something to lose has lost it.
+    // But a restart with unsynced writes has lost them.
     let again = it.create("again").await;
     it.put(again, 0, b"x").await;
     it.gateways[0].cut();
@@ -282,7 +282,7 @@ async fn all_away_is_away_and_ends() {
     assert!(began.elapsed() < LONG, "no request waits for long");
     assert_eq!(it.pool.suggested_window(), base::Window::default());
     it.gateways[1].restore();
-    // Somebody who asks is worth a probe at once.
+    // A waiting request causes a probe at once.
     let began = Instant::now();
     assert_eq!(it.pool.lstat(&path("file")).await.unwrap().size, 7);
     assert!(began.elapsed() < Duration::from_secs(1));
@@ -297,20 +297,20 @@ async fn one_that_comes_back_is_used_again() {
     it.pool.lstat(&path("")).await.unwrap();
     let status = it.pool.status();
     assert_eq!(status.gateways[0].name, "gw1");
-    assert_eq!(status.gateways[0].state, State::LeftOut(Why::Failed(Errno::EHOSTDOWN)));
-    assert_eq!(status.gateways[1].state, State::Well);
-    // However long it takes.
+    assert_eq!(status.gateways[0].state, GatewayState::LeftOut(Reason::Failed(Errno::EHOSTDOWN)));
+    assert_eq!(status.gateways[1].state, GatewayState::Healthy);
+    // Without a limit.
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert!(is_left_out(it.pool.status().gateways[0].state));
     let probes = it.gateways[0].calls(Call::Lstat);
     assert!((100..1000).contains(&probes), "{probes} probes in ten minutes");
     it.gateways[0].restore();
-    it.until(0, |state| state == State::Returning).await;
+    it.until(0, |state| state == GatewayState::Returning).await;
     it.reset_calls();
     for _ in 0..40 {
         it.pool.lstat(&path("")).await.unwrap();
     }
-    assert_eq!(it.pool.status().gateways[0].state, State::Well);
+    assert_eq!(it.pool.status().gateways[0].state, GatewayState::Healthy);
     assert_eq!(it.who(Call::Lstat), Some(0));
     assert_eq!(it.pool.status().gateways[0].times_left_out, 1);
 }
@@ -343,7 +343,7 @@ async fn what_it_does_in_the_background_ends_with_it() {
     let (pool, gateways) = (Arc::downgrade(&it.pool), it.gateways.clone());
     drop(it);
     assert!(pool.upgrade().is_none());
-    // Each is held by this test alone in the end.
+    // Only this test holds a reference in the end.
     let alone = async {
         while gateways.iter().any(|gateway| Arc::strong_count(gateway) > 1) {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -362,7 +362,7 @@ async fn a_pool_has_gateways() {
         remote: server.clone() as Arc<dyn Remote>,
     };
     let error = Replicas::new((0..65).map(gateway).collect(), Config::default()).err();
-    assert_eq!(error.unwrap().to_string(), "a pool of 65 gateways; 64 are the most");
+    assert_eq!(error.unwrap().to_string(), "a pool of 65 gateways: at most 64");
     assert!(Replicas::new((0..64).map(gateway).collect(), Config::default()).is_ok());
 }
 

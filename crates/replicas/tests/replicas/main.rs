@@ -1,5 +1,4 @@
-//! A pool over gateways in memory, over gateways that fail, stall and lag behind, and over real
-//! servers.
+//! A pool over gateways in memory, over gateways that fail, stall and lag, and over real servers.
 
 mod conformance;
 mod failing;

@@ -1,19 +1,19 @@
-//! Pools of gateways, and short forms of what tests do with them.
+//! Pools of gateways, and short forms for the tests.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Access, Create, Fh, OpenFlags, Remote};
 use bytes::Bytes;
-use replicas::{Config, Gateway, Mode, Replicas, State};
+use replicas::{Config, Gateway, GatewayState, Mode, Replicas};
 use testkit::{FaultyRemote, MemRemote, path};
 
-/// How long a gateway may show what was before a change.
+/// How long a gateway may show the state before a change.
 pub(crate) const LAG: Duration = Duration::from_secs(60);
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Longer than anything that a pool does by itself takes: probes and their pauses.
+/// Longer than any background work of a pool: probes and their pauses.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
 pub(crate) fn of(mode: Mode, remotes: impl IntoIterator<Item = Arc<dyn Remote>>) -> Replicas {
@@ -28,7 +28,7 @@ pub(crate) fn of(mode: Mode, remotes: impl IntoIterator<Item = Arc<dyn Remote>>)
 pub(crate) struct Faulty {
     pub(crate) pool: Arc<Replicas>,
     pub(crate) gateways: Vec<Arc<FaultyRemote<MemRemote>>>,
-    /// What all of them show.
+    /// The server behind all gateways.
     pub(crate) server: Arc<MemRemote>,
 }
 
@@ -55,8 +55,8 @@ impl Faulty {
         self.pool.write(fh, offset, Bytes::from_static(data)).await.unwrap();
     }
 
-    /// Waits until the gateway is in such a state. Time that is paused goes on by itself.
-    pub(crate) async fn until(&self, index: usize, is_so: impl Fn(State) -> bool) {
+    /// Waits until the gateway is in such a state. Paused time advances by itself.
+    pub(crate) async fn until(&self, index: usize, is_so: impl Fn(GatewayState) -> bool) {
         let so = async {
             while !is_so(self.pool.status().gateways[index].state) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -65,7 +65,7 @@ impl Faulty {
         tokio::time::timeout(LONG, so).await.expect("the gateway does not come to that");
     }
 
-    /// The only one of the gateways that `call` was counted at, with counting begun anew before.
+    /// The only gateway at which `call` was counted; the counts are reset before.
     pub(crate) fn who(&self, call: testkit::Call) -> Option<usize> {
         let mut asked = (0..self.gateways.len()).filter(|it| self.gateways[*it].calls(call) > 0);
         let who = asked.next()?;
@@ -78,11 +78,11 @@ impl Faulty {
     }
 }
 
-pub(crate) fn is_left_out(state: State) -> bool {
-    matches!(state, State::LeftOut(_))
+pub(crate) fn is_left_out(state: GatewayState) -> bool {
+    matches!(state, GatewayState::LeftOut(_))
 }
 
-/// `len` bytes that tell their place.
+/// `len` bytes that depend on their offset.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(31) ^ (at >> 8) ^ (at >> 16)) as u8).collect()
 }

@@ -1,17 +1,17 @@
-//! Gateways that answer nothing, and ones that are only slow.
+//! Gateways that answer nothing, and gateways that are only slow.
 
 use std::time::Duration;
 
 use base::{Access, Errno, Remote};
 use bytes::Bytes;
-use replicas::{Mode, State, Why};
+use replicas::{GatewayState, Mode, Reason};
 use testkit::faulty::Which;
 use testkit::{Call, path};
 use tokio::time::Instant;
 
 use super::pool::{DEADLINE, Faulty, LONG, is_left_out};
 
-/// A silent gateway: each of its calls to come is held.
+/// Makes a gateway silent: each of its further calls is held.
 fn silence(it: &Faulty, index: usize) -> Vec<testkit::faulty::Gate> {
     (1..=100).map(|nth| it.gateways[index].hold(Which::Any, nth)).collect()
 }
@@ -32,8 +32,8 @@ async fn who_waits_for_a_silent_one_is_answered_by_another() {
     let took = began.elapsed();
     assert!((DEADLINE / 2..2 * DEADLINE).contains(&took), "{took:?}");
     let state = it.pool.status().gateways[0].state;
-    assert!(matches!(state, State::LeftOut(Why::Silent(_))), "{state:?}");
-    // Who comes later does not wait.
+    assert!(matches!(state, GatewayState::LeftOut(Reason::Silent(_))), "{state:?}");
+    // A later request does not wait.
     let began = Instant::now();
     assert_eq!(it.pool.lstat(&path("file")).await.unwrap().size, 7);
     assert_eq!(it.pool.read(fh, 0, 10).await.unwrap().to_vec(), b"content");
@@ -48,7 +48,7 @@ async fn who_waits_for_a_silent_one_is_answered_by_another() {
 #[tokio::test(start_paused = true)]
 async fn slow_is_not_dead() {
     let it = Faulty::new(Mode::Failover, 2);
-    // Each answer takes nearly as long as a silent one is waited for, and they come one by one.
+    // Each answer takes nearly the deadline, and they come one by one.
     it.server.set_latency(Some(DEADLINE - Duration::from_secs(1)));
     let pool = &it.pool;
     let root = path("");
@@ -64,9 +64,9 @@ async fn slow_is_not_dead() {
         }
     };
     asked.await;
-    // One alone, too.
+    // A single gateway, too.
     pool.lstat(&root).await.unwrap();
-    assert_eq!(it.pool.status().gateways[0].state, State::Well);
+    assert_eq!(it.pool.status().gateways[0].state, GatewayState::Healthy);
     assert_eq!(it.gateways[1].round_trips(), 0);
 }
 
@@ -84,14 +84,14 @@ async fn the_last_one_is_waited_for() {
     tokio::time::sleep(LONG).await;
     assert!(!asked.is_finished());
     assert!(!is_left_out(it.pool.status().gateways[0].state));
-    // The other comes back, and only now it is worth while to leave this one out.
+    // The other comes back, and only now this one is left out.
     it.gateways[1].restore();
     tokio::time::timeout(LONG, asked).await.unwrap().unwrap().unwrap();
     assert!(is_left_out(it.pool.status().gateways[0].state));
     drop(gates);
 }
 
-/// What was sent may still happen, so it is waited for.
+/// A write that was sent may still happen, so it is waited for.
 #[tokio::test(start_paused = true)]
 async fn a_write_waits_for_its_silent_gateway() {
     let it = Faulty::new(Mode::Failover, 2);
@@ -102,12 +102,12 @@ async fn a_write_waits_for_its_silent_gateway() {
     let write =
         tokio::spawn(async move { pool.write(fh, 0, Bytes::from_static(b"content")).await });
     it.until(0, is_left_out).await;
-    // What is asked about the file waits as well: nobody else knows what it is.
+    // Requests about the file wait as well: no other gateway knows its state.
     let pool = it.pool.clone();
     let look = tokio::spawn(async move { pool.lstat(&path("file")).await });
     tokio::time::sleep(LONG).await;
     assert!(!write.is_finished() && !look.is_finished());
-    // Other things do not.
+    // Requests about other files do not.
     it.pool.lstat(&path("other")).await.unwrap_err();
     it.gateways[0].clear();
     drop(gates);
@@ -117,7 +117,7 @@ async fn a_write_waits_for_its_silent_gateway() {
     it.pool.close(fh);
 }
 
-/// A silent one whose connection then ends is lost, and whoever waited for it is told.
+/// A silent gateway whose connection then ends is lost, and requests that wait for it fail.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_silent_one_ends_the_waiting() {
     let it = Faulty::new(Mode::Failover, 2);
@@ -130,6 +130,6 @@ async fn the_end_of_a_silent_one_ends_the_waiting() {
     let written = tokio::time::timeout(LONG, write).await.unwrap().unwrap();
     assert_eq!(written, Err(Errno::EHOSTDOWN));
     let state = it.pool.status().gateways[0].state;
-    assert_eq!(state, State::LeftOut(Why::Failed(Errno::EHOSTDOWN)));
+    assert_eq!(state, GatewayState::LeftOut(Reason::Failed(Errno::EHOSTDOWN)));
     it.pool.close(fh);
 }

@@ -15,13 +15,13 @@ const BLOCK_BYTES: u32 = 128 << 10;
 
 const FILE_BYTES: usize = 4 << 20;
 
-/// Reads on their way at once.
+/// Reads in flight.
 const DEPTH: usize = 16;
 
-/// A time of change that is long over.
+/// An mtime long past the racy window.
 const OLD_SECS: i64 = 1_000_000_000;
 
-/// Reads all of the file, with much on its way; each block has to be what `is_right` says.
+/// Reads the whole file with many reads in flight; each block has to satisfy `is_right`.
 async fn read_all(pool: &Arc<Replicas>, fh: Fh, is_right: impl Fn(u64, &[u8]) -> bool) {
     let mut under_way = JoinSet::new();
     let mut offsets = (0..FILE_BYTES as u64).step_by(BLOCK_BYTES as usize);
@@ -79,7 +79,7 @@ async fn a_large_file_is_read_through_all() {
         let share = gateway.calls(Call::Read);
         assert!((blocks / 5..blocks / 2 + 2).contains(&share), "{share} of {blocks}");
     }
-    // Past the end the home is asked.
+    // Past the end the primary is queried.
     assert!(it.pool.read(fh, FILE_BYTES as u64, BLOCK_BYTES).await.unwrap().is_empty());
     let end = it.pool.read(fh, FILE_BYTES as u64 - 10, BLOCK_BYTES).await.unwrap();
     assert_eq!(end.to_vec(), content[FILE_BYTES - 10..]);
@@ -116,7 +116,7 @@ async fn a_gateway_that_is_cut_in_the_middle_takes_nothing_along() {
         read_all(&it.pool, fh, same_as(&content)).await;
         it.gateways[cut].clear();
         it.gateways[cut].restore();
-        it.until(cut, |state| state == replicas::State::Returning).await;
+        it.until(cut, |state| state == replicas::GatewayState::Returning).await;
         for _ in 0..100 {
             it.pool.lstat(&path("large")).await.unwrap();
         }
@@ -139,7 +139,7 @@ async fn a_writer_ends_it_at_once() {
     read_all(&it.pool, fh, same_as(&changed)).await;
     let home = it.who(Call::Read);
     it.pool.close(writer);
-    // Not before the others must have seen it.
+    // Not before the lag is over.
     for _ in 0..5 {
         tokio::time::sleep(Duration::from_secs(10)).await;
         read_all(&it.pool, fh, same_as(&changed)).await;
@@ -173,7 +173,7 @@ async fn a_file_that_has_just_changed_is_not_spread() {
     }
 }
 
-/// Gateways that do not show the same directory, as by a mistake in their configuration.
+/// Gateways that show different directories, by an error in their configuration.
 #[tokio::test(start_paused = true)]
 async fn bytes_of_two_files_are_never_mixed() {
     let content = pattern(FILE_BYTES);
@@ -213,8 +213,8 @@ async fn bytes_of_two_files_are_never_mixed() {
     }
 }
 
-/// Another machine changes the file: one gateway sees it, the others show the old one for a while.
-/// What was shown as new is never followed by what was before it.
+/// Another machine changes the file: one gateway shows it, the others show the old version for a
+/// while. After the new version the old one is never shown.
 #[tokio::test(start_paused = true)]
 async fn a_change_by_others_ends_it_when_it_is_seen() {
     let server = Arc::new(MemRemote::new());
@@ -227,7 +227,7 @@ async fn a_change_by_others_ends_it_when_it_is_seen() {
     let remotes: [Arc<dyn Remote>; 3] = [first.clone(), second.clone(), third.clone()];
     let pool = Arc::new(pool::of(Mode::Balance, remotes));
     let flags = OpenFlags::existing(Access::Read);
-    // Until the one that does not lag behind is the home.
+    // Until the gateway that does not lag is the primary.
     let fh = loop {
         first.reset_calls();
         let fh = pool.open(&path("large"), flags).await.unwrap().fh;
@@ -251,7 +251,7 @@ async fn a_change_by_others_ends_it_when_it_is_seen() {
         read_all(&pool, fh, same_as(&changed)).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    // And where nobody asks for attributes, it is looked at again by itself.
+    // Without requests for attributes, the background check finds it.
     tokio::time::sleep(2 * LAG).await;
     second.reset_calls();
     third.reset_calls();
@@ -262,7 +262,7 @@ async fn a_change_by_others_ends_it_when_it_is_seen() {
     assert!(spread(), "they are used again when they show the same");
     server.put_file("large", &content);
     server.set_mtime("large", OLD_SECS + 2);
-    // One look may be under way that began before the change.
+    // A check that began before the change may be in flight.
     for _ in 0..3 {
         read_all(&pool, fh, |_, _| true).await;
         tokio::time::sleep(Duration::from_secs(1)).await;

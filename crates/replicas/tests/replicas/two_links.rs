@@ -1,4 +1,4 @@
-//! Two real hosts that show one directory, each behind a link of its own.
+//! Two real hosts that serve one directory, each behind a link of its own.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -47,7 +47,7 @@ impl Connector for Ssh {
     }
 }
 
-/// A server, and the only way to it.
+/// A server, and the only link to it.
 struct Server {
     sshd: Sshd,
     link: Link,
@@ -76,14 +76,16 @@ impl Server {
     }
 }
 
-/// Reads the file once from its beginning, as much on the way as is suggested; what it took.
+/// Reads the file once from its beginning, with the suggested bytes in flight; returns the time it
+/// took.
 async fn read_all(remote: &Arc<dyn Remote>, expected: &[u8]) -> Duration {
     let began = Instant::now();
     read_through(remote, expected, || {}).await;
     began.elapsed()
 }
 
-/// The same, with something that happens in the middle; the longest time in which nothing came.
+/// Reads the file once from its beginning, with a fault in the middle; returns the longest time
+/// without data.
 async fn read_through(
     remote: &Arc<dyn Remote>,
     expected: &[u8],
@@ -119,7 +121,7 @@ async fn read_through(
     pause
 }
 
-/// Opens, reads and closes all small files, many at a time; what it took.
+/// Opens, reads and closes all small files, many at a time; returns the time it took.
 async fn read_tree(remote: &Arc<dyn Remote>, expected: &Arc<Vec<u8>>) -> Duration {
     let began = Instant::now();
     let mut under_way = JoinSet::new();
@@ -182,13 +184,13 @@ impl Ground {
 }
 
 /// Prints how much faster a file is read through two gateways than through one. That both carry
-/// their share is asserted; how fast that is, a busy machine cannot tell.
+/// their share is asserted; the speed is not, since the machine may be busy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_file_comes_over_both_links() {
     let it = Ground::new().await;
     let alone: Arc<dyn Remote> = it.hosts[0].clone();
     let pool: Arc<dyn Remote> = it.pool.clone();
-    // Whatever the first connections have to learn.
+    // Lets the first connections measure their links.
     read_all(&alone, &it.content).await;
     read_all(&pool, &it.content).await;
     let by_one = read_all(&alone, &it.content).await;
@@ -202,7 +204,7 @@ async fn a_large_file_comes_over_both_links() {
     }
 }
 
-/// The same of many small files.
+/// Prints how much faster many small files are read through two gateways than through one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tree_comes_over_both_links() {
     let it = Ground::new().await;
@@ -221,7 +223,7 @@ async fn a_tree_comes_over_both_links() {
     }
 }
 
-/// Whichever of the two ends, in the middle of it all: the same bytes, and no error.
+/// Either of the two ends in the middle: the same bytes, and no error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_link_of_two_may_end() {
     let it = Ground::new().await;

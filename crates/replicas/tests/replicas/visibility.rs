@@ -1,4 +1,4 @@
-//! What was done here is seen here, whatever the gateways remember.
+//! Changes made here are seen here, regardless of the gateways' caches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use testkit::{Call, FaultyRemote, Lagging, MemRemote, path};
 
 use super::pool::{self, LAG};
 
-/// Asked so often, each gateway would be asked.
+/// With this many requests, each gateway would get one.
 const OFTEN: usize = 30;
 
 struct Behind {
@@ -28,7 +28,7 @@ impl Behind {
         Behind { pool, gateways, server }
     }
 
-    /// Lets each gateway see what there is now at these paths, and remember it.
+    /// Makes each gateway read and cache these paths.
     async fn all_see(&self, paths: &[&str]) {
         for gateway in &self.gateways {
             for at in paths {
@@ -45,7 +45,7 @@ impl Behind {
         }
     }
 
-    /// How many of the gateways show, when asked themselves, that it is there.
+    /// How many of the gateways themselves show that the path exists.
     async fn that_see(&self, at: &str) -> usize {
         let mut see = 0;
         for gateway in &self.gateways {
@@ -167,7 +167,7 @@ async fn names_are_seen_as_they_were_changed() {
             assert_eq!(it.content("d/to/deep/file").await, b"deep");
             assert_eq!(it.names("d/made").await, ["in"]);
         }
-        // When it is over, it has come to all, and everybody is asked again.
+        // After the lag all gateways show it, and all are used again.
         tokio::time::advance(LAG + Duration::from_millis(10)).await;
         assert_eq!(it.pool.status().recent_changes, 0);
         assert_eq!(it.that_see("d/new").await, 3);
@@ -193,7 +193,7 @@ async fn changed_attributes_are_seen() {
     }
 }
 
-/// Only the gateway that is away knows what was done, so nobody may be believed who denies it.
+/// Only the unreachable gateway knows the change, so an answer that contradicts it is rejected.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_reached_is_not_gone_and_what_is_gone_is_not_back() {
     let it = Behind::new(Mode::Failover);
@@ -206,12 +206,12 @@ async fn what_cannot_be_reached_is_not_gone_and_what_is_gone_is_not_back() {
     assert_eq!(it.pool.lstat(&path("made")).await, Err(Errno::EHOSTDOWN));
     assert_eq!(it.pool.open(&path("made"), read).await.err(), Some(Errno::EHOSTDOWN));
     assert_eq!(it.pool.lstat(&path("removed")).await, Err(Errno::EHOSTDOWN));
-    // Somebody else makes it again, which nobody here can know.
+    // Another client creates it again, which the pool cannot know.
     it.server.put_file("removed", b"again");
     assert_eq!(it.pool.open(&path("removed"), read).await.err(), Some(Errno::EHOSTDOWN));
     it.server.remove("removed");
     assert_eq!(it.server.open_handles(), 0);
-    // What was not changed is answered by the others.
+    // Unchanged names are answered by the other gateways.
     assert_eq!(it.pool.lstat(&path("other")).await, Err(Errno::ENOENT));
     tokio::time::advance(LAG).await;
     assert_eq!(it.content("made").await, b"new");
@@ -219,7 +219,7 @@ async fn what_cannot_be_reached_is_not_gone_and_what_is_gone_is_not_back() {
     assert_eq!(it.server.open_handles(), 0);
 }
 
-/// A listing from before a change is not shown after it, nor as if it were whole.
+/// A listing from before a change is not returned after it, nor as if it were complete.
 #[tokio::test(start_paused = true)]
 async fn a_listing_that_lacks_what_was_made_is_not_complete() {
     for mode in MODES {
@@ -256,7 +256,7 @@ async fn a_listing_that_lacks_what_was_made_is_not_complete() {
     }
 }
 
-/// Which names are in a directory that was made here a short time ago, only its maker knows.
+/// Only the gateway that created a directory a short time ago knows its names.
 #[tokio::test(start_paused = true)]
 async fn what_is_in_a_new_directory_is_not_denied_by_others() {
     for mode in MODES {
@@ -283,8 +283,8 @@ async fn what_is_in_a_new_directory_is_not_denied_by_others() {
     }
 }
 
-/// The answer to a change is lost. Another gateway shows what was before the change, or what it has
-/// seen before the name was made.
+/// The answer to a change is lost. Another gateway shows the state before the change, or the state
+/// it has cached before the name was created.
 #[tokio::test(start_paused = true)]
 async fn what_may_be_old_proves_nothing_after_a_lost_answer() {
     for name in ["old", "new"] {
@@ -295,7 +295,7 @@ async fn what_may_be_old_proves_nothing_after_a_lost_answer() {
         it.gateways[0].fail(Call::Unlink, 1, Errno::EHOSTDOWN);
         assert_eq!(it.pool.unlink(&path(name)).await, Err(Errno::EHOSTDOWN));
         it.gateways[0].cut();
-        // The other gateway has an answer, which is older than the file or than the change.
+        // The other gateway's answer is older than the file or than the change.
         assert_eq!(it.gateways[1].lstat(&path(name)).await.is_ok(), name == "old");
         assert_eq!(it.pool.lstat(&path(name)).await, Err(Errno::EHOSTDOWN), "{name}");
         tokio::time::advance(LAG).await;
@@ -303,7 +303,7 @@ async fn what_may_be_old_proves_nothing_after_a_lost_answer() {
     }
 }
 
-/// A size that nothing has shown since it was changed cannot be told from an older one.
+/// A size that was not seen since a change cannot be told from an older one.
 #[tokio::test(start_paused = true)]
 async fn a_size_from_before_a_change_is_not_believed() {
     let it = Behind::new(Mode::Failover);
@@ -314,12 +314,13 @@ async fn a_size_from_before_a_change_is_not_believed() {
     assert_eq!(it.gateways[1].lstat(&path("file")).await.unwrap().size, 3);
     assert_eq!(it.pool.lstat(&path("file")).await, Err(Errno::EHOSTDOWN));
     assert_eq!(it.listed_attr("").await, None);
-    // It is looked at anew where it is opened.
+    // An open revalidates it.
     assert_eq!(it.content("file").await, b"newer content");
     assert_eq!(it.pool.lstat(&path("file")).await.unwrap().size, 13);
 }
 
-/// What was written and closed through a gateway that is away by now is not shown as it was before.
+/// After a write and a close through a gateway that is unreachable now, the older size is not
+/// shown.
 #[tokio::test(start_paused = true)]
 async fn an_older_size_is_not_believed_while_the_gateway_that_wrote_is_away() {
     let it = Behind::new(Mode::Failover);
@@ -332,7 +333,7 @@ async fn an_older_size_is_not_believed_while_the_gateway_that_wrote_is_away() {
     assert_eq!(it.pool.fstat(fh).await.unwrap().size, 11);
     it.pool.finish(fh).await.unwrap();
     it.gateways[0].cut();
-    // The other gateway still shows what it has seen before.
+    // The other gateway still shows its cached state.
     assert_eq!(it.gateways[1].lstat(&at).await.unwrap().size, 3);
     assert_eq!(it.pool.lstat(&at).await, Err(Errno::EHOSTDOWN));
     assert_eq!(it.listed_attr("d").await, None);
@@ -343,13 +344,13 @@ async fn an_older_size_is_not_believed_while_the_gateway_that_wrote_is_away() {
         }
         Err(errno) => assert_eq!(errno, Errno::EHOSTDOWN),
     }
-    // Once it shows the change, it is believed.
+    // Once it shows the change, its answer is used.
     tokio::time::advance(LAG).await;
     assert_eq!(it.content("d/file").await, b"new content");
     assert_eq!(it.server.open_handles(), 0);
 }
 
-/// The same of what is written and not closed yet.
+/// Before the close of a file, the older size is not shown either.
 #[tokio::test(start_paused = true)]
 async fn an_older_size_of_an_open_file_is_not_believed_while_its_gateway_is_away() {
     let it = Behind::new(Mode::Failover);
@@ -360,19 +361,19 @@ async fn an_older_size_of_an_open_file_is_not_believed_while_its_gateway_is_away
     it.pool.write(fh, 0, Bytes::from_static(b"new content")).await.unwrap();
     it.gateways[0].cut();
     assert_eq!(it.gateways[1].lstat(&at).await.unwrap().size, 3);
-    // The first one finds out that it is away.
+    // The first request finds out that it is unreachable.
     for _ in 0..3 {
         assert_eq!(it.pool.lstat(&at).await, Err(Errno::EHOSTDOWN));
     }
     assert_eq!(it.listed_attr("d").await, None);
-    // It is looked at anew where it is opened.
+    // An open revalidates it.
     assert_eq!(it.content("d/file").await, b"new content");
     assert_eq!(it.pool.lstat(&at).await.unwrap().size, 11);
     it.pool.close(fh);
     assert_eq!(it.pool.lstat(&at).await.unwrap().size, 11);
 }
 
-/// After the lag all gateways show what was written, also while the file is open.
+/// After the lag all gateways show the written data, also while the file is open.
 #[tokio::test(start_paused = true)]
 async fn an_open_file_whose_gateway_is_away_is_shown_by_another_after_the_lag() {
     let it = Behind::new(Mode::Failover);
@@ -382,7 +383,7 @@ async fn an_open_file_whose_gateway_is_away_is_shown_by_another_after_the_lag() 
     let fh = it.pool.open(&at, OpenFlags::existing(Access::Write)).await.unwrap().fh;
     it.pool.write(fh, 0, Bytes::from_static(b"new content")).await.unwrap();
     it.gateways[0].cut();
-    // The first one finds out that it is away.
+    // The first request finds out that it is unreachable.
     for _ in 0..3 {
         assert_eq!(it.pool.lstat(&at).await, Err(Errno::EHOSTDOWN));
     }
@@ -391,7 +392,7 @@ async fn an_open_file_whose_gateway_is_away_is_shown_by_another_after_the_lag() 
     it.pool.close(fh);
 }
 
-/// The attributes of an open file are told by who shows its content.
+/// The attributes of an open file come from the gateway that shows its content.
 #[tokio::test(start_paused = true)]
 async fn a_listing_tells_nothing_newer_than_what_an_open_file_shows() {
     let it = Behind::new(Mode::Failover);
@@ -399,15 +400,15 @@ async fn a_listing_tells_nothing_newer_than_what_an_open_file_shows() {
     let fh = it.pool.open(&path("d/file"), OpenFlags::existing(Access::Read)).await.unwrap().fh;
     assert_eq!(it.pool.read(fh, 0, 100).await.unwrap().to_vec(), b"old");
     it.server.put_file("d/file", b"changed by another");
-    // The home fails for a moment, so somebody else lists, who sees the change.
+    // The primary fails for a moment, so another gateway lists, which shows the change.
     it.gateways[0].fail(Call::Opendir, 1, Errno::EHOSTDOWN);
     assert_eq!(it.listed_attr("d").await, None);
     assert!(it.gateways[1].calls(Call::Opendir) == 1);
     it.pool.close(fh);
 }
 
-/// The home was away for a moment, and somebody else was believed meanwhile. It must not go on as
-/// if nothing had been seen.
+/// The primary was unreachable for a moment, and another gateway's answer was returned meanwhile.
+/// Older attributes must not follow it.
 #[tokio::test(start_paused = true)]
 async fn what_was_shown_by_another_is_not_followed_by_what_was_before() {
     let it = Behind::new(Mode::Failover);

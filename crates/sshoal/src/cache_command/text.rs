@@ -99,22 +99,24 @@ impl Told {
     }
 }
 
-impl From<store::Listed> for Content {
-    fn from(listed: store::Listed) -> Content {
-        let place =
-            |place: store::Place| Pin { source: source(&place.source), path: path(&place.path) };
+impl From<store::ContentInfo> for Content {
+    fn from(listed: store::ContentInfo) -> Content {
+        let place = |place: store::FileLocation| Pin {
+            source: source(&place.source),
+            path: path(&place.path),
+        };
         Content {
             digest: listed.digest.map(|digest| digest.to_hex()),
             size_bytes: listed.size_bytes,
             present_bytes: listed.present_bytes,
             used_secs: listed.used_secs,
-            places: listed.places.into_iter().map(place).collect(),
+            places: listed.files.into_iter().map(place).collect(),
         }
     }
 }
 
-impl From<store::Verified> for Verified {
-    fn from(found: store::Verified) -> Verified {
+impl From<store::VerifyReport> for Verified {
+    fn from(found: store::VerifyReport) -> Verified {
         Verified {
             good: found.good,
             good_bytes: found.good_bytes,

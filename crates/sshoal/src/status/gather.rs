@@ -175,9 +175,9 @@ fn host(name: &str, host: &Host, gateway: Option<&GatewayStatus>) -> HostStatus 
 /// Adds the pool's state of a gateway: whether it is used, and since when it is not.
 fn as_gateway(status: &mut HostStatus, gateway: &GatewayStatus) {
     match &gateway.state {
-        replicas::State::Well => return,
-        replicas::State::Returning => status.state = State::Returning,
-        replicas::State::LeftOut(why) => {
+        replicas::GatewayState::Healthy => return,
+        replicas::GatewayState::Returning => status.state = State::Returning,
+        replicas::GatewayState::LeftOut(why) => {
             status.state = State::LeftOut;
             // If ssh failed, its own message is kept.
             status.why.get_or_insert_with(|| why.to_string());

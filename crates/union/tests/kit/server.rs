@@ -32,7 +32,7 @@ impl Server {
         Server { host: Arc::new(host), dir, servers }
     }
 
-    /// How many files and directories its servers have open.
+    /// The number of files and directories that its servers have open.
     pub(crate) fn open_handles(&self) -> usize {
         self.servers.0.open_below(self.dir.path())
     }

@@ -1,5 +1,4 @@
-//! A remote through another one: a directory of it, that can go away and come back as far as it
-//! says of itself.
+//! A directory of another remote as a remote that can report itself unreachable.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,7 +18,7 @@ pub(crate) struct Through<R> {
 }
 
 impl<R: Remote> Through<R> {
-    /// The directory of these names.
+    /// The directory at these names.
     pub(crate) fn new(remote: R, names: impl Into<Vec<Name>>) -> Through<R> {
         Through {
             remote,
@@ -29,13 +28,13 @@ impl<R: Remote> Through<R> {
         }
     }
 
-    /// Lists what a link leads to from now on, as an SFTP server does.
+    /// Lists the targets of links from now on, as an SFTP server does.
     #[allow(dead_code, reason = "not every test has links")]
     pub(crate) fn follow_links(&self) {
         self.follows_links.store(true, Ordering::Relaxed);
     }
 
-    /// Says from now on that it is away, or that it is not. What is asked goes through as ever.
+    /// Reports itself unreachable from now on, or reachable. Requests pass through in either state.
     #[allow(dead_code, reason = "not every test has a remote that goes away")]
     pub(crate) fn set_away(&self, away: bool) {
         self.away.send_replace(away);
@@ -159,7 +158,7 @@ impl<R: Remote> Remote for Through<R> {
 
     async fn gone(&self) {
         let mut away = self.away.subscribe();
-        // The sender is ours.
+        // The sender is owned by this remote.
         let _ = away.wait_for(|away| *away).await;
     }
 }

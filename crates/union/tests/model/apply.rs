@@ -1,4 +1,4 @@
-//! What one file system becomes by an operation, and what it answers.
+//! The effect of an operation on one file system, and its result.
 
 use base::{Errno, RenameMode, Result};
 
@@ -7,7 +7,7 @@ use super::merge::{Node, Nodes};
 /// An operation on the union.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
-    /// Opened for writing, made if it is absent.
+    /// Opened for writing, created if it is absent.
     Create {
         path: &'static str,
         exclusive: bool,
@@ -33,17 +33,17 @@ pub(crate) enum Op {
         existing: &'static str,
         new: &'static str,
     },
-    /// Of a directory; of anything else nothing happens.
+    /// Of a directory; of any other entry nothing happens.
     Chmod {
         path: &'static str,
         perm: u32,
     },
 }
 
-/// The target of all links that operations make.
+/// The target of all links that operations create.
 pub(crate) const TARGET: &str = "b";
 
-/// Permission bits of the directories that operations make.
+/// Permission bits of the directories that operations create.
 pub(crate) const PERM: u32 = 0o750;
 
 /// The node at `path`, if its parent is a directory.
@@ -80,15 +80,15 @@ impl Op {
         }
     }
 
-    /// Whether a path of it has a link in the middle, which the kernel follows before anybody is
-    /// asked: with one branch it is that branch's server who does, with several nobody.
+    /// Whether a path of it has a link in the middle, which the kernel resolves before any request:
+    /// with one branch that branch's server follows it, with several no server does.
     pub(crate) fn goes_through_link(&self, nodes: &Nodes) -> bool {
         let is_link = |path: &str| matches!(nodes.get(path), Some(Node::Link { .. }));
         let through = |path: &&str| path.match_indices('/').any(|(end, _)| is_link(&path[..end]));
         self.paths().iter().any(through)
     }
 
-    /// Whether it makes something new, which is put on a branch by policy.
+    /// Whether it creates an entry, which the policy puts on a branch.
     pub(crate) fn creates(&self) -> bool {
         matches!(self, Op::Create { .. } | Op::Mkdir { .. } | Op::Symlink { .. })
     }

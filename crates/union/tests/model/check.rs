@@ -1,4 +1,4 @@
-//! Doing it, and looking at everything after each step.
+//! Runs the operations, and compares the whole tree after each.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::merge::{Branch, Node, Nodes, below, dump, is_fixed, merge};
 
 fn plant(remote: &MemRemote, seed: Seed) {
     let (Seed::Dir(at) | Seed::File(at, _) | Seed::Link(at, _)) = seed;
-    // Only where each directory on the way is one or absent, and the name is free.
+    // Only where each parent is a directory or absent, and the name is free.
     let ancestors = at.match_indices('/').map(|(end, _)| &at[..end]);
     let blocked = |at: &str| remote.exists(at) && !remote.attr(at).is_dir();
     if remote.exists(at) || ancestors.into_iter().any(blocked) {
@@ -27,7 +27,7 @@ fn plant(remote: &MemRemote, seed: Seed) {
     }
 }
 
-/// The branches of a case, the union of them, and what they are now.
+/// The branches of a case, their union, and their present state.
 pub(crate) struct Ground<'c> {
     case: &'c Case,
     remotes: Vec<Arc<MemRemote>>,
@@ -71,19 +71,19 @@ impl<'c> Ground<'c> {
         branches.collect()
     }
 
-    /// The union shows what its branches are.
+    /// The union shows the merge of its branches.
     pub(crate) async fn compare(&self, when: &str) {
         compare(&merge(&self.before), &walk(&self.union).await, when);
     }
 
-    /// Looks at the names of an operation, as the kernel does before it is done.
+    /// Looks up the names of an operation, as the kernel does before it.
     pub(crate) async fn look_up(&self, op: &Op) {
         for name in op.paths() {
             let _ = self.union.lstat(&path(name)).await;
         }
     }
 
-    /// Does an operation while something happens, and judges it after `then`.
+    /// Runs an operation together with `meanwhile`, and checks the result after `then`.
     pub(crate) async fn step(
         &mut self,
         op: &Op,
@@ -93,7 +93,7 @@ impl<'c> Ground<'c> {
         if op.goes_through_link(&merge(&self.before)) {
             return;
         }
-        // What happens meanwhile is there before the operation begins.
+        // The fault is in place before the operation begins.
         let ((), result) = tokio::join!(biased; meanwhile, run(&self.union, op));
         then();
         let after = self.look();
@@ -102,7 +102,7 @@ impl<'c> Ground<'c> {
         self.compare(&format!("after {op:?}, which was {result:?}")).await;
     }
 
-    /// How many files and directories are open in the branches.
+    /// The number of open files and directories in the branches.
     pub(crate) fn open_handles(&self) -> usize {
         self.remotes.iter().map(|remote| remote.open_handles()).sum()
     }
@@ -143,7 +143,7 @@ async fn run(union: &Union, op: &Op) -> Result<()> {
     }
 }
 
-/// Everything that the union shows, by all ways to look at it.
+/// Everything that the union shows, by all operations that show it.
 async fn walk(union: &Union) -> Nodes {
     let mut shown = Nodes::new();
     let mut todo = vec![String::new()];
@@ -191,7 +191,7 @@ async fn list(union: &Union, at: &RemotePath) -> Vec<(String, Option<base::Attr>
     entries
 }
 
-/// Without what only tells hard links.
+/// Without the ids of hard links.
 fn plain(nodes: &Nodes) -> Nodes {
     let plain = |node: &Node| match node {
         Node::File { content, .. } => Node::File { content: content.clone(), id: None },
@@ -204,7 +204,7 @@ fn compare(expected: &Nodes, got: &Nodes, when: &str) {
     assert_eq!(&plain(expected), got, "{when}: what it must be, and what it shows");
 }
 
-/// Whether the answer is right, and what became of the branches.
+/// Whether the result is right, given the branches before and after.
 fn judge(case: &Case, op: &Op, result: Result<()>, before: &[Branch], after: &[Branch]) {
     for (old, new) in before.iter().zip(after) {
         let keys = |branch: &Branch| branch.nodes.keys().cloned().collect::<Vec<_>>();
@@ -222,7 +222,8 @@ fn judge(case: &Case, op: &Op, result: Result<()>, before: &[Branch], after: &[B
     let mut expected = merge(before);
     let posix = op.apply(&mut expected);
     if op.paths().iter().any(|path| is_fixed(before, path)) {
-        // These have rules of their own; what is shown must be right all the same.
+        // These operations have rules of their own; the tree that is shown must be right all the
+        // same.
         if result.is_ok() && posix.is_ok() {
             assert_eq!(plain(&expected), plain(&merge(after)), "{op:?}");
         }
@@ -231,9 +232,9 @@ fn judge(case: &Case, op: &Op, result: Result<()>, before: &[Branch], after: &[B
     match (posix, result) {
         (Ok(()), Ok(())) => assert_eq!(plain(&expected), plain(&merge(after)), "{op:?}"),
         (Err(why), Err(errno)) if why == errno => {}
-        // One branch alone is not asked for what may not be done in it.
+        // A single branch is not queried for an operation that its mode forbids.
         (Err(_), Err(Errno::EROFS)) if is_alone(op, before) => {}
-        // Whether it is empty, the server finds out last.
+        // Whether a directory is empty, the server checks last.
         (Ok(()) | Err(Errno::ENOTEMPTY), Err(errno)) => {
             assert!(is_justified(case, op, errno, before), "{op:?} is {errno:?}")
         }
@@ -241,7 +242,7 @@ fn judge(case: &Case, op: &Op, result: Result<()>, before: &[Branch], after: &[B
     }
 }
 
-/// Whether one branch alone is what a path of it leads to, and not everything may be done in it.
+/// Whether a path of the operation leads to one branch only, whose mode forbids something.
 fn is_alone(op: &Op, branches: &[Branch]) -> bool {
     op.paths().iter().any(|path| {
         let covers = |branch: &&Branch| {
@@ -253,7 +254,7 @@ fn is_alone(op: &Op, branches: &[Branch]) -> bool {
     })
 }
 
-/// Whether the branches are a reason for this error of what one file system would have done.
+/// Whether the branches justify this error for an operation that succeeds on one file system.
 fn is_justified(case: &Case, op: &Op, errno: Errno, branches: &[Branch]) -> bool {
     let holders = |path: &str| branches.iter().filter(|branch| branch.at(path).is_some()).count();
     match errno {
@@ -283,7 +284,7 @@ fn is_justified(case: &Case, op: &Op, errno: Errno, branches: &[Branch]) -> bool
             _ => false,
         },
         Errno::EXDEV => match *op {
-            // Unless all is on one branch, and the directory it goes to is there too.
+            // Unless all copies are on one branch, which has the target directory too.
             Op::Rename { from, to, .. } | Op::Link { existing: from, new: to } => {
                 let parent = to.rsplit_once('/').map_or("", |(parent, _)| parent);
                 let is_home = |branch: &Branch| {

@@ -1,8 +1,8 @@
-//! The same over links that break: nobody sees that one of them does.
+//! The model test over links that break: no operation may show it.
 //!
 //! Each branch is steady over a link of its own. During an operation one link loses a request or an
-//! answer, or is cut off with all that is under way; the handles of that branch are stale then.
-//! The rules are those of a union that nothing happens to.
+//! answer, or is cut with all that is in flight; the handles of that branch are stale then. The
+//! rules are those of a union without faults.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const MOST_OPS: usize = 20;
 /// the clock stands still.
 const CASES: u32 = 300;
 
-/// How long an operation may take, by a clock that goes as fast as it can.
+/// Bound on an operation, in paused time.
 const PATIENCE: Duration = Duration::from_secs(3_600);
 
 type Link = Arc<FaultyRemote<MemRemote>>;
@@ -44,7 +44,7 @@ fn faults() -> impl Strategy<Value = (usize, Fault)> {
 async fn check_over_cuts(case: &Case, faults: &[(usize, Fault)]) {
     let links = RefCell::new(Vec::<Link>::new());
     let mut ground = Ground::new(case, |memory| {
-        // Every answer takes a turn, so that there is a time between request and answer.
+        // Every answer takes a poll, so that there is a time between request and answer.
         memory.set_pending(true);
         let link = Arc::new(FaultyRemote::new(memory));
         links.borrow_mut().push(link.clone());
@@ -55,7 +55,7 @@ async fn check_over_cuts(case: &Case, faults: &[(usize, Fault)]) {
     for (op, (branch, fault)) in case.ops.iter().zip(faults) {
         ground.look_up(op).await;
         let link = &links[branch % links.len()];
-        // What was not reached is not left for the look at everything.
+        // A fault that was not reached must not hit the comparison.
         let meanwhile = fault.happen(link);
         let step = ground.step(op, meanwhile, || link.clear());
         let in_time = tokio::time::timeout(PATIENCE, step).await;

@@ -1,4 +1,4 @@
-//! Trees, policies and operations to try.
+//! Random trees, policies and operations.
 
 use base::RenameMode;
 use proptest::collection::vec;
@@ -8,7 +8,7 @@ use union::{ActionPolicy, CreatePolicy, Mode, Policies};
 
 use super::apply::Op;
 
-/// Few names, so that branches have the same ones, as different things.
+/// Few names, so that branches have the same ones, of different types.
 const PATHS: &[&str] = &[
     "a", "b", "c", "a/a", "a/b", "b/a", "b/c", "c/a", "a/a/a", "a/b/c", "b/c/a", "a/a/b", "c/a/a",
 ];
@@ -16,7 +16,7 @@ const PATHS: &[&str] = &[
 /// Places of branches besides those at the root.
 const PLACES: &[&str] = &["", "a", "b/c", "d", "d/e"];
 
-/// What is put somewhere at first. What cannot be put there is left out.
+/// The initial entries. Those that cannot be created are left out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Seed {
     Dir(&'static str),
@@ -24,7 +24,7 @@ pub(crate) enum Seed {
     Link(&'static str, &'static str),
 }
 
-/// A union, and what is done to it.
+/// A union, and the operations on it.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) branches: Vec<(&'static str, Mode, Vec<Seed>)>,

@@ -1,4 +1,4 @@
-//! What a union is, as a pure function of its branches.
+//! The tree that a union shows, as a pure function of its branches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,13 +7,13 @@ use testkit::MemRemote;
 use testkit::tree::{Follow, Ino, Tree};
 use union::Mode;
 
-/// What is at a path.
+/// The entry at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     Dir {
         perm: u32,
     },
-    /// `id` tells whether two names are one file.
+    /// Two names with equal `id` are one file.
     File {
         content: Vec<u8>,
         id: Option<(usize, Ino)>,
@@ -29,10 +29,10 @@ impl Node {
     }
 }
 
-/// A tree as its paths; the root is the empty one.
+/// A tree as a map of its paths; the root is the empty one.
 pub(crate) type Nodes = BTreeMap<String, Node>;
 
-/// One branch as it is now.
+/// The present state of one branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Branch {
     pub(crate) place: &'static str,
@@ -44,7 +44,7 @@ pub(crate) fn below(parent: &str, name: &str) -> String {
     if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") }
 }
 
-/// All that is in a branch.
+/// All entries of a branch.
 pub(crate) fn dump(index: usize, remote: &MemRemote) -> Nodes {
     let mut nodes = Nodes::new();
     remote.edit(|tree| visit(index, tree, String::new(), &mut nodes));
@@ -70,7 +70,7 @@ fn visit(index: usize, tree: &Tree, path: String, nodes: &mut Nodes) {
 }
 
 impl Branch {
-    /// What it has at a path of the union.
+    /// The branch's entry at a path of the union.
     pub(crate) fn at(&self, path: &str) -> Option<&Node> {
         let inside = if self.place.is_empty() {
             path
@@ -86,7 +86,7 @@ impl Branch {
         self.at(path).is_some_and(Node::is_dir)
     }
 
-    /// The names in its directory at a path of the union.
+    /// The names in the branch's directory at a path of the union.
     fn names(&self, path: &str) -> Vec<String> {
         let inside = path.strip_prefix(self.place).unwrap().trim_start_matches('/');
         let names = self.nodes.keys().filter(|key| !key.is_empty());
@@ -105,7 +105,7 @@ pub(crate) fn is_fixed(branches: &[Branch], path: &str) -> bool {
     branches.iter().any(|branch| within(branch.place))
 }
 
-/// What the union of these shows.
+/// The tree that the union of these branches shows.
 pub(crate) fn merge(branches: &[Branch]) -> Nodes {
     let mut order: Vec<&Branch> = branches.iter().collect();
     let depth = |branch: &&Branch| branch.place.split('/').filter(|name| !name.is_empty()).count();
@@ -117,7 +117,7 @@ pub(crate) fn merge(branches: &[Branch]) -> Nodes {
     shown
 }
 
-/// `parts`: the branches whose directory at `path` is part of what is shown there.
+/// `parts`: the branches whose directory at `path` is part of the shown one.
 fn merge_dir(all: &[Branch], order: &[&Branch], path: &str, parts: &[&Branch], shown: &mut Nodes) {
     let first = parts.first().and_then(|part| part.at(path)).cloned();
     shown.insert(path.to_owned(), first.unwrap_or(Node::Dir { perm: 0o755 }));

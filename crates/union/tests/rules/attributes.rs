@@ -1,4 +1,4 @@
-//! Attributes, figures and syncing.
+//! Attributes, file system statistics and syncing.
 
 use base::{AttrChange, Errno, Remote, Timestamp};
 use testkit::{Call, path};
@@ -65,7 +65,7 @@ async fn a_time_that_is_set_is_the_time_that_is_shown() {
         let shown = built.union.lstat(&path("d")).await.unwrap();
         assert_eq!(shown.mtime, Timestamp::from_secs(secs));
     }
-    // An earlier time than one shows that may not be changed cannot be had.
+    // An mtime earlier than that of a read-only branch cannot be set.
     built.union.set_mode("gw2:/d", Mode::Ro).unwrap();
     built.mem(2).set_mtime("d", 9_000);
     assert_eq!(built.union.setattr(&path("d"), mtime(8_000)).await, Err(Errno::EROFS));
@@ -81,7 +81,7 @@ async fn figures_are_of_the_branches_that_have_it() {
     built.mem(2).put_dir("one");
     let blocks =
         |built: &Built, number: usize| built.mem(number).edit(|tree| tree.statvfs().blocks);
-    // Perfect remotes are all of one size; what is free tells these apart.
+    // The test remotes are all of one size; the free space distinguishes these.
     for number in 0..3 {
         built.mem(number).put_file("filler", vec![1; 4_096 * (number + 1)]);
     }

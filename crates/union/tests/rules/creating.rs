@@ -1,4 +1,4 @@
-//! Where something new is made.
+//! The branch on which new entries are created.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use union::{CreatePolicy, Mode, Policies};
 
 use crate::kit::{ABSENT, Built, Source, create};
 
-/// Sources with so many bytes of room.
+/// Sources with these capacities, in bytes.
 fn sized(capacities: &[u64]) -> Vec<Source> {
     let source = |capacity: &u64| {
         let limits = Limits { capacity_bytes: Some(*capacity), ..Limits::default() };
@@ -43,7 +43,7 @@ async fn epff_takes_the_first_that_has_the_parent() {
     built.put("top", b"content").await.unwrap();
     assert!(built.mem(2).exists("top"));
     assert_eq!(built.put("absent/x", b"").await, Err(ABSENT));
-    // What only branches have in which nothing new is made.
+    // Directories that only branches have on which nothing may be created.
     built.mem(1).put_dir("e");
     assert_eq!(built.put("e/x", b"").await, Err(Errno::EROFS));
     assert_eq!(built.union.mkdir(&path("e/x"), 0o755).await, Err(Errno::EROFS));
@@ -66,9 +66,9 @@ async fn ff_takes_the_first_and_makes_the_parents_alike() {
     assert_eq!(built.mem(1).attr("a").perm, 0o711);
     let made = built.mem(1).attr("a/b");
     assert_eq!((made.perm, made.uid, made.gid), (0o1770, 7, 8));
-    // A parent that nobody has is not made up.
+    // A parent that no branch has is not created.
     assert_eq!(built.put("absent/x", b"").await, Err(ABSENT));
-    // Nor is a directory put where something else is hidden.
+    // Nor is a directory created where it would be hidden.
     built.mem(0).put_dir("c");
     built.mem(1).put_symlink("c", "a");
     built.put("c/x", b"").await.unwrap();
@@ -95,13 +95,13 @@ async fn epmfs_takes_the_one_with_most_room_that_has_the_parent() {
     built.mem(2).put_dir("d");
     make_all_kinds(&built, "d").await;
     assert!(has_all_kinds(built.mem(2), "d"));
-    // One that does not tell cannot be chosen.
+    // A branch that fails to report its space cannot be chosen.
     built.faults(2).fail_always(Call::Statvfs, Errno::EOPNOTSUPP);
     built.put("d/next", b"").await.unwrap();
     assert!(built.mem(0).exists("d/next"));
     built.faults(0).fail_always(Call::Statvfs, Errno::EOPNOTSUPP);
     assert_eq!(built.put("d/last", b"").await, Err(Errno::ENOSPC));
-    // But one that must be there and is not is no reason to take another one.
+    // But an unreachable required branch is an error, not a reason to choose another one.
     built.faults(2).clear();
     built.faults(0).clear();
     built.faults(0).fail_always(Call::Statvfs, Errno::EHOSTDOWN);
@@ -115,7 +115,7 @@ async fn rand_takes_any() {
             branch.mode = Mode::NoCreate;
         }
     });
-    // Each of the two is missed with a chance of 2^-99.
+    // Each of the two is missed with a probability of 2^-99.
     for number in 0..100 {
         built.put(&number.to_string(), b"").await.unwrap();
     }
@@ -151,7 +151,7 @@ async fn nothing_is_made_where_all_are_read_only_or_for_no_new_files() {
         assert_eq!(built.union.symlink(b"x", &path("a")).await, Err(Errno::EROFS));
         assert_eq!(built.union.mkdir(&path("there"), 0o755).await, Err(Errno::EEXIST));
     }
-    // The same where there is just one.
+    // The modes apply to a single branch too.
     for mode in [Mode::Ro, Mode::NoCreate] {
         let built = Built::with(1, Policies::default(), |_, branch| branch.mode = mode);
         built.mem(0).put_file("there", "content");
@@ -189,7 +189,7 @@ async fn a_name_that_any_branch_has_is_taken() {
         assert_eq!(built.union.mkdir(&path(at), 0o755).await, Err(Errno::EEXIST));
         assert_eq!(built.union.symlink(b"x", &path(at)).await, Err(Errno::EEXIST));
     }
-    // Without O_EXCL the one that is there is opened.
+    // Without O_EXCL the existing file is opened.
     built.put("file", b"new").await.unwrap();
     assert_eq!(built.mem(1).content("file"), b"new");
     assert_eq!(built.mem(0).names(""), Vec::<String>::new());
@@ -222,7 +222,7 @@ async fn a_round_trip_to_ask_and_one_to_make() {
     built.names("").await.unwrap();
     built.reset_calls();
     built.union.mkdir(&path("d/new"), 0o755).await.unwrap();
-    // The directory above and the name on each, and then the making.
+    // The parent directory and the name on each branch, and then the create.
     assert_eq!(built.requests(), [3, 2]);
     let names: BTreeSet<String> = built.names("d").await.unwrap().into_iter().collect();
     assert_eq!(names, BTreeSet::from(["new".to_owned()]));

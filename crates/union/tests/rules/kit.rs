@@ -1,4 +1,4 @@
-//! Branches whose remotes can be looked at and disturbed, and short forms.
+//! Branches whose remotes can be inspected and made to fail, and short forms.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use union::{ActionPolicy, Branch, CreatePolicy, Mode, Policies, Presence, Union}
 
 use crate::through::Through;
 
-/// One source: what is on its server, the link to it, and what it says of itself.
+/// One source: the content of its server, the link to it, and its configuration.
 pub(crate) struct Source {
     pub(crate) mem: Arc<MemRemote>,
     pub(crate) link: Arc<Through<FaultyRemote<MemRemote>>>,
@@ -51,7 +51,7 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// With so many branches at the root, each changed by `change`.
+    /// With `count` branches at the root, each changed by `change`.
     pub(crate) fn with(
         count: usize,
         policies: Policies,
@@ -91,7 +91,7 @@ impl Built {
         self.sources.iter().for_each(|source| source.faults().reset_calls());
     }
 
-    /// Requests so far, for each branch.
+    /// The number of requests so far, for each branch.
     pub(crate) fn requests(&self) -> Vec<u64> {
         self.sources.iter().map(|source| source.faults().round_trips()).collect()
     }
@@ -100,7 +100,7 @@ impl Built {
         self.sources.iter().map(|source| source.mem.open_handles()).sum()
     }
 
-    /// Starts `call` on the union beside the test.
+    /// Starts `call` on the union in a task beside the test.
     pub(crate) fn start<T, F>(
         &self,
         call: impl FnOnce(Arc<Union>) -> F,
@@ -119,7 +119,7 @@ impl Built {
         Ok(data?.to_vec())
     }
 
-    /// Makes a file with this content, or changes the one that is there.
+    /// Creates a file with this content, or overwrites it.
     pub(crate) async fn put(&self, at: &str, content: &'static [u8]) -> Result<()> {
         let flags = OpenFlags {
             create: Create::IfAbsent(0o644),
@@ -164,7 +164,7 @@ pub(crate) fn all() -> Policies {
     Policies { action: ActionPolicy::All, ..Policies::default() }
 }
 
-/// What must be done before a mistake would hang the test.
+/// Bounds a call, so that a defect fails the test instead of hanging it.
 pub(crate) async fn soon<T>(call: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), call).await.expect("it waits for something")
 }

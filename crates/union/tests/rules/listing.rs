@@ -90,7 +90,7 @@ async fn a_given_up_call_loses_no_name() {
     let dh = built.union.opendir(&path("")).await.unwrap();
     let mut names = Vec::new();
     for nth in 1..=2 {
-        // Its answer is on the way when the call is dropped.
+        // Its answer is in flight when the call is dropped.
         let held = built.faults(0).hold_answer(Call::Readdir, nth);
         loop {
             tokio::select! {
@@ -138,7 +138,7 @@ async fn a_walk_asks_each_branch_only_for_what_it_has() {
     for number in 0..20 {
         built.names(&format!("a/{number}")).await.unwrap();
     }
-    // Whether there is a directory `a` by now, each time, and nothing below it.
+    // Each time it is queried for the directory `a`, and for nothing below it.
     assert_eq!(built.requests()[1], 20);
     assert_eq!(built.faults(1).calls(Call::Opendir), 0);
     assert_eq!(built.faults(0).calls(Call::Lstat), 0, "listed as directories a moment ago");
@@ -176,7 +176,7 @@ async fn what_a_branch_does_not_tell_is_not_made_up() {
     let mut listed = built.union.readdir(dh).await.unwrap().unwrap();
     built.union.closedir(dh);
     listed.sort_by(|one, other| one.name.cmp(&other.name));
-    // The time of last change of the second one could be the later one.
+    // The mtime of the second one could be later.
     let told: Vec<bool> = listed.iter().map(|entry| entry.attr.is_some()).collect();
     assert_eq!(told, [false, true]);
 }

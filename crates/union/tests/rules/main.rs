@@ -1,4 +1,4 @@
-//! The rules of a union, each a test over perfect remotes with faults.
+//! The rules of a union, each a test over fault-injecting remotes.
 
 mod attributes;
 mod creating;

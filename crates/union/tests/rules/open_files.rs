@@ -1,4 +1,4 @@
-//! Open files are of one branch.
+//! An open file is a file of one branch.
 
 use base::{Access, Errno, OpenFlags, Remote};
 use testkit::path;

@@ -7,7 +7,7 @@ use union::{CreatePolicy, Policies};
 
 use crate::kit::{ABSENT, Built, create, place};
 
-/// Branches in these places, each with a file `own` and one that tells its number.
+/// Branches at these places, each with a file `own` and one that contains its number.
 fn placed(places: &[&str]) -> Built {
     with_policy(places, Policies::default())
 }
@@ -58,7 +58,7 @@ async fn several_in_one_place_are_merged_there() {
     built.mem(2).put_file("p/own", "hidden");
     built.mem(2).put_file("p/below", "merged");
     assert_eq!(built.get("p/own").await.unwrap(), b"0");
-    // What the root has there lies below both, though it may have been given first.
+    // The entries of the root branch are hidden below both, though it may have been given first.
     assert_eq!(built.names("p").await.unwrap(), ["below", "from0", "from1", "own"]);
     assert_eq!(built.get("p/below").await.unwrap(), b"merged");
     assert_eq!(built.names("").await.unwrap(), ["from2", "own", "p"]);
@@ -105,7 +105,7 @@ async fn made_up_directories_are_there_to_stay() {
             assert_eq!(built.union.open(&path(at), flags).await.unwrap_err(), errno, "{at}");
         }
     }
-    // Nobody is there who could keep anything in `a`.
+    // No branch has `a`, so nothing can be stored there.
     assert_eq!(built.put("a/new", b"").await, Err(Errno::EROFS));
     assert_eq!(built.put("new", b"").await, Err(Errno::EROFS));
     assert_eq!(built.union.mkdir(&path("a/new"), 0o755).await, Err(Errno::EROFS));
@@ -121,7 +121,7 @@ async fn made_up_directories_are_there_to_stay() {
 #[tokio::test]
 async fn a_directory_on_the_way_is_real_where_a_branch_has_it() {
     let built = with_policy(&["", "a/b"], create(CreatePolicy::Ff));
-    // The root has none: it is made there when the policy says so.
+    // The root branch has no such directory: the policy creates it there.
     built.put("a/new", b"content").await.unwrap();
     assert_eq!(built.mem(0).content("a/new"), b"content");
     assert_eq!(built.mem(0).attr("a").perm, 0o755);
@@ -165,7 +165,7 @@ async fn a_source_whose_directory_is_gone_is_not_an_empty_one() {
 #[tokio::test]
 async fn figures_above_places_are_those_of_all_below() {
     let built = placed(&["a/x", "a/y", "b"]);
-    // Filled differently, since equal ones are taken for one and the same.
+    // Filled differently, since branches with equal figures count as one file system.
     for number in 0..3 {
         built.mem(number).put_file("filler", vec![1; 4_096 * (number + 1)]);
     }

@@ -28,7 +28,7 @@ async fn an_optional_branch_that_is_away_is_not_even_asked() {
     assert_eq!(built.get("same").await.unwrap(), b"0");
     assert!(!built.union.status().branches[0].left_out);
     built.sources[0].link.set_away(true);
-    // Whoever asked it would wait for ever.
+    // A request to it would never be answered.
     let gates: Vec<_> = Call::ALL.iter().map(|call| built.faults(0).hold(*call, 1)).collect();
     built.reset_calls();
     assert_eq!(soon(built.get("same")).await.unwrap(), b"1");
@@ -44,7 +44,7 @@ async fn an_optional_branch_that_is_away_is_not_even_asked() {
     let status = built.union.status();
     assert!(status.branches[0].left_out && status.branches[0].away);
     assert!(!status.branches[1].left_out && !built.union.is_away());
-    // It comes back with all that it has.
+    // It comes back with all its entries.
     drop(gates);
     built.faults(0).clear();
     built.sources[0].link.set_away(false);
@@ -106,7 +106,7 @@ async fn a_required_branch_is_never_left_out() {
     assert_eq!(built.get("only1").await, Err(Errno::EHOSTDOWN));
     assert_eq!(built.get("only2").await, Err(Errno::EHOSTDOWN));
     assert_eq!(built.names("").await, Err(Errno::EHOSTDOWN));
-    // What the branches before it have is there.
+    // Entries of the branches before it are found.
     assert_eq!(built.get("only0").await.unwrap(), b"content");
     assert!(built.union.lstat(&path("d")).await.unwrap().is_dir());
     assert!(!built.union.status().branches[1].left_out);
@@ -143,7 +143,7 @@ async fn when_nobody_is_left_nothing_looks_absent_or_empty() {
     assert_eq!(built.get("p/a").await, Err(Errno::EHOSTDOWN));
     assert_eq!(built.put("p/b", b"").await, Err(Errno::EHOSTDOWN));
     assert_eq!(built.union.unlink(&path("p/a")).await, Err(Errno::EHOSTDOWN));
-    // The places themselves are there.
+    // The places themselves exist.
     assert_eq!(built.names("").await.unwrap(), ["p"]);
     assert!(built.union.lstat(&path("p")).await.unwrap().is_dir());
     assert_eq!(built.names("p").await, Err(Errno::EHOSTDOWN));

@@ -1,4 +1,4 @@
-//! What was removed does not come back.
+//! Removed names stay removed.
 
 use base::{Errno, Remote};
 use testkit::{Call, path};
@@ -24,7 +24,7 @@ async fn all_removes_every_copy_the_last_first() {
     for number in 0..3 {
         built.mem(number).put_file("a", number.to_string());
     }
-    // The second one fails: what is shown has not changed.
+    // The second one fails: the shown entry has not changed.
     built.faults(1).fail(Call::Unlink, 1, Errno::EACCES);
     assert_eq!(built.union.unlink(&path("a")).await, Err(Errno::EACCES));
     assert!(built.mem(0).exists("a") && built.mem(1).exists("a") && !built.mem(2).exists("a"));
@@ -94,7 +94,7 @@ async fn a_failure_in_the_middle_is_no_success() {
     let built = Built::new(2);
     built.mem(0).put_dir("d");
     built.mem(1).put_dir("d");
-    // Somebody puts something in between the look and the removal.
+    // Another client creates an entry between the check and the removal.
     built.faults(0).fail(Call::Rmdir, 1, Errno::ENOTEMPTY);
     assert_eq!(built.union.rmdir(&path("d")).await, Err(Errno::ENOTEMPTY));
     assert!(built.union.lstat(&path("d")).await.unwrap().is_dir());

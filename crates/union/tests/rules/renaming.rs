@@ -1,4 +1,4 @@
-//! After a rename the old name is nothing, and the new one is what the old one was.
+//! After a rename the old name is absent, and the new one is the renamed entry.
 
 use base::{Errno, Remote, RenameMode, Result};
 use testkit::{Call, path};
@@ -18,7 +18,7 @@ async fn a_file_stays_on_its_branch() {
     rename(&built, "a", "d/b").await.unwrap();
     assert_eq!(built.mem(1).content("d/b"), b"content");
     assert_eq!(built.union.lstat(&path("a")).await, Err(ABSENT));
-    // A directory that the branch has not is on the way: whoever asked copies.
+    // The target directory is not on the branch: the caller copies.
     built.mem(0).put_dir("e");
     assert_eq!(rename(&built, "d/b", "e/b").await, Err(Errno::EXDEV));
     assert_eq!(built.get("d/b").await.unwrap(), b"content");
@@ -48,9 +48,9 @@ async fn what_a_later_branch_shows_is_replaced_and_goes() {
     built.mem(2).put_file("file", "hidden");
     rename(&built, "new", "file").await.unwrap();
     assert_eq!(built.get("file").await.unwrap(), b"content");
-    // The one that was shown is gone, as rename(2) has it; what was hidden is hidden still.
+    // The shown entry is replaced, as in rename(2); the hidden one is still hidden.
     assert!(!built.mem(1).exists("file") && built.mem(2).exists("file"));
-    // An editor that saves in this way can go on with it.
+    // So an editor that saves this way can do so again.
     built.mem(2).remove("file");
     built.union.unlink(&path("file")).await.unwrap();
     assert_eq!(built.union.lstat(&path("file")).await, Err(ABSENT));
@@ -138,7 +138,7 @@ async fn a_directory_of_one_branch_is_renamed_with_all_below() {
     rename(&built, "d", "f").await.unwrap();
     assert_eq!(built.get("f/e/x").await.unwrap(), b"content");
     assert_eq!(built.get("d/e/x").await, Err(ABSENT));
-    // Something else takes the old name, and is not taken for what was known of it.
+    // Another entry takes the old name, and is not taken for the cached directory.
     built.mem(1).put_symlink("d", "f");
     assert_eq!(built.get("d/e/x").await, Err(Errno::ENOTDIR));
     assert_eq!(built.names("d/e").await, Err(Errno::ENOTDIR));
@@ -161,7 +161,7 @@ async fn a_directory_of_several_branches_is_copied_or_renamed_on_all() {
     rename(&built, "d", "e").await.unwrap();
     assert_eq!(built.names("").await.unwrap(), ["e"]);
     assert_eq!(built.names("e").await.unwrap(), ["x", "y"]);
-    // Not if one of them may not be changed, or has not where it goes to.
+    // Not if a branch is read-only, or lacks the target directory.
     built.mem(0).put_dir("only-here");
     assert_eq!(rename(&built, "e", "only-here/e").await, Err(Errno::EXDEV));
     built.mem(2).put_file("e/z", "2");
@@ -179,7 +179,7 @@ async fn directories_never_merge_by_a_rename() {
         built.mem(1).put_file("to/y", "");
         assert_eq!(rename(&built, "from", "to").await, Err(Errno::ENOTEMPTY));
         assert_eq!(built.names("from").await.unwrap(), ["x"]);
-        // On its own branch an empty one is replaced.
+        // An empty directory on its own branch is replaced.
         built.mem(0).put_dir("empty");
         rename(&built, "from", "empty").await.unwrap();
         assert_eq!(built.names("").await.unwrap(), ["empty", "to"]);

@@ -72,7 +72,7 @@ async fn a_mode_counts_from_the_next_call_on() {
     assert_eq!(built.union.status().branches[0].mode, Mode::Ro);
     assert_eq!(built.put("b", b"").await, Err(Errno::EROFS));
     assert_eq!(built.union.unlink(&path("a")).await, Err(Errno::EROFS));
-    // What is open for writing goes on.
+    // A file open for writing stays writable.
     built.union.write(fh, 0, "C".into()).await.unwrap();
     let size = base::AttrChange { size: Some(4), ..base::AttrChange::default() };
     built.union.fsetattr(fh, size).await.unwrap();

@@ -1,4 +1,4 @@
-//! Whose answer it is.
+//! Which branch's answer is used.
 
 use base::{Errno, FileKind, Remote};
 use testkit::{Call, path};
@@ -14,7 +14,7 @@ async fn the_first_in_order_wins_whoever_answers_first() {
         let held = built.faults(1).hold_answer(Call::Lstat, 1);
         let call = built.start(|union| async move { union.lstat(&path("a")).await });
         held.arrived().await;
-        // The first and the third have answered; the second one counts.
+        // The first and the third have answered; the second is still needed.
         tokio::task::yield_now().await;
         assert!(!call.is_finished());
         held.release();
@@ -50,7 +50,7 @@ async fn nobody_after_the_first_that_has_it_is_waited_for() {
             Call::Open => assert_eq!(soon(built.get("a")).await.unwrap(), b"content"),
             _ => assert_eq!(soon(built.union.readlink(&path("l"))).await.unwrap(), b"a"),
         }
-        // What was asked of the third was dropped.
+        // The request to the third was dropped.
         soon(held.over()).await;
     }
     assert_eq!(built.open_handles(), 0);
@@ -60,7 +60,7 @@ async fn nobody_after_the_first_that_has_it_is_waited_for() {
 async fn a_look_up_is_one_request_to_each_at_the_same_time() {
     let built = Built::new(3);
     built.mem(2).put_file("d/e/f", "content");
-    // The first time all directories on the way are asked for, but none waits for another.
+    // The first time all parent directories are queried, and none waits for another.
     let gates: Vec<_> = (1..=3).map(|nth| built.faults(2).hold(Call::Lstat, nth)).collect();
     let call = built.start(|union| async move { union.lstat(&path("d/e/f")).await });
     for gate in &gates {
@@ -152,7 +152,7 @@ async fn what_is_shown_does_not_fail_because_of_those_behind_it() {
     built.faults(1).fail_always(testkit::faulty::Which::Any, Errno::EIO);
     assert_eq!(built.get("a").await.unwrap(), b"content");
     assert!(built.union.lstat(&path("d")).await.unwrap().is_dir());
-    // But a listing would not be whole, and a removal could not be known to be one.
+    // But a listing would be incomplete, and a removal could not be complete for certain.
     assert_eq!(built.names("d").await, Err(Errno::EIO));
     assert_eq!(built.union.unlink(&path("a")).await, Err(Errno::EIO));
     assert_eq!(built.put("new", b"").await, Err(Errno::EIO));
@@ -163,12 +163,12 @@ async fn what_is_shown_does_not_fail_because_of_those_behind_it() {
 async fn a_directory_is_not_stalled_by_those_behind_it() {
     let built = Built::new(2);
     built.mem(0).put_file("d/a", "content");
-    // Not known to be away yet, and does not answer.
+    // Not known to be unreachable yet, and not answering.
     let held = built.faults(1).hold(Call::Lstat, 1);
     let call = built.start(|union| async move { union.lstat(&path("d")).await });
     held.arrived().await;
     assert!(call.await.unwrap().unwrap().is_dir());
-    // Known to be away: not even asked, and no time passes.
+    // Known to be unreachable: not queried, and no time passes.
     built.sources[1].link.set_away(true);
     let before = tokio::time::Instant::now();
     let _held = built.faults(1).hold(Call::Lstat, 1);

@@ -24,9 +24,9 @@ const LENGTHS: &[usize] = &[40_000, 1, 40_000, 40_000, 2];
 const RUNS: i64 = 3;
 
 async fn copy(from: Arc<dyn base::Remote>, to: Arc<dyn base::Remote>, delete: bool) -> Outcome {
-    let source = Source { tree: Tree::far(from), to: path("") };
+    let source = Source { tree: Tree::remote(from), to: path("") };
     let options = transfer::Options { delete, ..transfer::Options::default() };
-    let job = Job { sources: vec![source], target: Tree::far(to), options };
+    let job = Job { sources: vec![source], target: Tree::remote(to), options };
     let outcome = engine::copy(job, Arc::new(Silent)).await.unwrap();
     assert_eq!(outcome.stopped, None);
     outcome

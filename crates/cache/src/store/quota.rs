@@ -1,7 +1,7 @@
-//! How much a store takes on the disk, and whether more may be written.
+//! The quota: how much a store takes on the disk, and whether more may be written.
 //!
-//! What it takes is one number in the file `usage`, which all processes change under its lock; a
-//! scan by the housekeeping puts it right after a crash. Room is reserved before anything is
+//! The bytes taken are one number in the file `usage`, which all processes change under its lock; a
+//! scan by the housekeeping corrects it after a crash. Space is reserved before anything is
 //! written, so the bound holds at every moment, and not only after a clean-up.
 //!
 //! A disk that is full or fails turns writing off for a minute, and the user is told once.
@@ -15,24 +15,23 @@ use std::time::{Duration, Instant};
 use rustix::fs::StatVfs;
 
 use crate::codec::{Reader, Writer};
-use crate::folder::{self, read_exact_at};
+use crate::dir_fd::{self, read_exact_at};
 
 /// Pause after a failed write.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// What a store takes by default at most.
+/// The default bound on the size of a store.
 const DEFAULT_SIZE_BYTES: u64 = 20 << 30;
 
-/// Unit in which file systems give room, for what has no blocks to count.
+/// The unit of disk space, for files whose blocks are not known.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Files that a file system must have left, however small it is: more than are made between two
-/// looks at it.
+/// Inodes that must be free on a file system of any size: more than are used between two checks.
 const LEAST_FILES: u64 = 64;
 
 const USAGE_BYTES: usize = 16 + 16;
 
-/// The room that `bytes` of content take.
+/// The disk space of `bytes` of content.
 pub(crate) fn on_disk(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK_BYTES) * BLOCK_BYTES
 }
@@ -49,22 +48,22 @@ impl Bounds {
         Bounds { size: size_bytes, free: free_bytes }
     }
 
-    /// Most bytes that the store may take on this disk.
+    /// The bound on the bytes that the store takes on this disk.
     pub(crate) fn size_bytes(&self, disk: &StatVfs) -> u64 {
         self.size.unwrap_or_else(|| DEFAULT_SIZE_BYTES.min(disk.f_blocks * disk.f_frsize / 10))
     }
 
-    /// Bytes that are to stay free on this disk.
+    /// Bytes to be left free on this disk.
     pub(crate) fn free_bytes(&self, disk: &StatVfs) -> u64 {
         self.free.unwrap_or(disk.f_blocks * disk.f_frsize / 20)
     }
 }
 
-/// The bounds that mounts have given the store, as a file; see docs/cache-format.md.
+/// The bounds given by mounts, as a file; see docs/cache-format.md.
 const BOUNDS_BYTES: u64 = 2 * 9 + 16;
 
 impl Bounds {
-    /// What is written of them.
+    /// The encoded bounds.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         for bound in [self.size, self.free] {
@@ -73,7 +72,7 @@ impl Bounds {
         writer.seal()
     }
 
-    /// What was written; `None` for anything else.
+    /// The decoded bounds; `None` for anything else.
     pub(crate) fn read(file: &File) -> io::Result<Option<(Option<u64>, Option<u64>)>> {
         let bytes = read_exact_at(file, 0, BOUNDS_BYTES as usize)?;
         let decode = |bytes: Vec<u8>| {
@@ -89,19 +88,19 @@ impl Bounds {
     }
 }
 
-/// What a disk has left.
+/// The free space of a disk.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Left {
+pub(crate) struct FreeSpace {
     pub(crate) bytes: u64,
-    /// Files that can be made; `None` where the file system does not count them.
+    /// Free inodes; `None` where the file system does not count them.
     files: Option<u64>,
-    /// A hundredth of the disk, in files and in bytes.
+    /// A hundredth of the disk, in inodes and in bytes.
     hundredth: (u64, u64),
 }
 
-impl Left {
-    pub(crate) fn on(disk: &StatVfs) -> Left {
-        Left {
+impl FreeSpace {
+    pub(crate) fn on(disk: &StatVfs) -> FreeSpace {
+        FreeSpace {
             bytes: disk.f_bavail * disk.f_frsize,
             files: (disk.f_files > 0).then_some(disk.f_favail),
             hundredth: (disk.f_files / 100, disk.f_blocks * disk.f_frsize / 100),
@@ -113,8 +112,7 @@ impl Left {
         self.bytes >= free_bytes.saturating_add(bytes) && !self.lacks_files()
     }
 
-    /// Bytes that are missing to what is to be free, and to the beginning of the next writes; 0
-    /// when there are more.
+    /// Bytes to evict for the free space and the next writes; 0 if there is enough.
     pub(crate) fn missing_bytes(&self, free_bytes: u64) -> u64 {
         let (soon, enough) =
             (self.hundredth.1.max(free_bytes / 10), 2 * self.hundredth.1.max(free_bytes / 10));
@@ -124,7 +122,7 @@ impl Left {
         }
     }
 
-    /// Whether hardly any more files can be made.
+    /// Whether hardly any free inodes are left.
     pub(crate) fn lacks_files(&self) -> bool {
         self.files.is_some_and(|files| files < self.hundredth.0.max(LEAST_FILES))
     }
@@ -138,13 +136,13 @@ pub(crate) struct Usage {
     pub(crate) scanned_secs: i64,
 }
 
-/// Changes the number under its lock and returns the new one. `None` when the lock was not to be
-/// had: the number is then a little wrong until the next scan.
+/// Changes the number under its lock and returns the new one. `None` if the lock could not be
+/// taken: the number is then a little wrong until the next scan.
 pub(crate) fn change(
     file: &File,
     change: impl FnOnce(Usage) -> Usage,
 ) -> io::Result<Option<Usage>> {
-    if !folder::lock(file)? {
+    if !dir_fd::lock(file)? {
         return Ok(None);
     }
     let new = change(read(file)?);
@@ -153,7 +151,7 @@ pub(crate) fn change(
     written.map(|()| Some(new))
 }
 
-/// The number as it is now; what is damaged counts as never scanned.
+/// The present number; a damaged one is read as zero, never scanned.
 pub(crate) fn read(file: &File) -> io::Result<Usage> {
     let bytes = read_exact_at(file, 0, USAGE_BYTES)?;
     let decode = |bytes: Vec<u8>| {
@@ -169,7 +167,7 @@ fn write(file: &File, usage: Usage) -> io::Result<()> {
     file.write_all_at(&writer.seal(), 0)
 }
 
-/// Whether the disk takes what is written.
+/// Whether writes to the disk work.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     off: Mutex<Off>,
@@ -192,7 +190,7 @@ impl Health {
         self.lock().until.is_none_or(|until| Instant::now() >= until)
     }
 
-    /// Whether writes were off until a moment ago and are now to be tried again; true once.
+    /// Whether writes were off and are to be tried again; true once.
     pub(crate) fn resumes(&self) -> bool {
         let mut off = self.lock();
         let over = off.until.is_some_and(|until| Instant::now() >= until);
@@ -208,7 +206,7 @@ impl Health {
         off.until.is_some_and(|until| Instant::now() < until).then(|| off.why.clone())
     }
 
-    /// A write failed. The first time the user is told.
+    /// Turns writes off after a failed one. The user is told the first time.
     pub(crate) fn failed(&self, doing: &str, error: &io::Error) {
         let why = format!("{doing}: {error}");
         let mut off = self.lock();
@@ -218,8 +216,8 @@ impl Health {
         drop(off);
         if first {
             tracing::warn!(
-                "the cache cannot be written to ({why}); going on without it, \
-                 and trying again every minute"
+                "the cache cannot be written to ({why}); continuing without it, \
+                 with a retry every minute"
             );
         } else {
             tracing::debug!("the cache cannot be written to ({why})");

@@ -1,9 +1,9 @@
-//! A directory of the store by its descriptor: every name is one component, and no link is ever
+//! A directory of the store by its descriptor: every name is one component, and no link is
 //! followed.
 //!
-//! The store's directory belongs to the user alone, but it may not always have: what another could
-//! have planted there (a link, a FIFO, a second name of some other file) is refused here, in one
-//! place. Nothing here knows what the files are for.
+//! The store's directory belongs to the user alone, but may not always have: entries that another
+//! user could have planted (a link, a FIFO, a hard link to some other file) are refused here, in
+//! one place. This module does not know what the files are for.
 
 use std::fs::File;
 use std::io;
@@ -13,39 +13,39 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, Stat,
-    Timespec, Timestamps, UTIME_OMIT,
+    AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, Timespec,
+    Timestamps, UTIME_OMIT,
 };
 use rustix::io::Errno;
 
-/// How long a lock is waited for. Its holders do a few system calls under it; one that was stopped
-/// meanwhile must not stop others.
+/// How long a lock is waited for. Its holders do a few system calls under it; a holder that was
+/// stopped meanwhile must not stop other processes.
 const LOCK_PATIENCE: Duration = Duration::from_millis(200);
 
-/// Seconds after which a use is noted again. Finer is not needed to tell old from new, and each
-/// note is a write to the disk.
+/// Time in seconds after which a use is recorded again. A finer resolution is not needed to order
+/// files by age, and each record is a write to the disk.
 const USE_SECS: i64 = 3600;
 
 /// An open directory.
 #[derive(Debug)]
-pub(crate) struct Folder(OwnedFd);
+pub(crate) struct DirFd(OwnedFd);
 
 const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-impl Folder {
-    /// The directory at a path of the user's; links in it are followed.
-    pub(crate) fn at(path: &Path) -> io::Result<Folder> {
+impl DirFd {
+    /// The directory at a path given by the user; links in it are followed.
+    pub(crate) fn at(path: &Path) -> io::Result<DirFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Folder(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
+        Ok(DirFd(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
     }
 
-    pub(crate) fn sub(&self, name: &[u8]) -> io::Result<Folder> {
-        Ok(Folder(rustix::fs::openat(&self.0, name, DIR_FLAGS, Mode::empty())?))
+    pub(crate) fn sub(&self, name: &[u8]) -> io::Result<DirFd> {
+        Ok(DirFd(rustix::fs::openat(&self.0, name, DIR_FLAGS, Mode::empty())?))
     }
 
-    /// As [`Folder::sub`]; makes it when it is not there.
-    pub(crate) fn make_sub(&self, name: &[u8]) -> io::Result<Folder> {
+    /// Opens the directory `name`; creates it if it is absent.
+    pub(crate) fn make_sub(&self, name: &[u8]) -> io::Result<DirFd> {
         match self.sub(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             opened => return opened,
@@ -56,21 +56,20 @@ impl Folder {
         }
     }
 
-    /// A directory several names below, none of them a link.
-    pub(crate) fn below(&self, path: &[u8]) -> io::Result<Folder> {
-        Ok(Folder(self.open_below(path, DIR_FLAGS)?))
+    /// A directory several levels below, through no link.
+    pub(crate) fn below(&self, path: &[u8]) -> io::Result<DirFd> {
+        Ok(DirFd(self.open_below(path, DIR_FLAGS)?))
     }
 
     fn open_below(&self, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        match rustix::fs::openat2(&self.0, path, flags, Mode::empty(), resolve) {
-            // Somebody has moved it away while it was looked for.
+        match local::open_beneath(&self.0, path, flags) {
+            // The directory was moved away during the look-up.
             Err(Errno::XDEV) => Err(Errno::NOENT.into()),
             opened => Ok(opened?),
         }
     }
 
-    /// A new file; fails when the name is taken.
+    /// A new file; fails if the name exists.
     pub(crate) fn create(&self, name: &[u8]) -> io::Result<File> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -85,12 +84,12 @@ impl Folder {
         self.existing(name, OFlags::RDWR)
     }
 
-    /// As [`Folder::read_write`]; made empty when it is not there.
+    /// Opens the file `name` for reading and writing; creates it if it is absent.
     pub(crate) fn ensure(&self, name: &[u8]) -> io::Result<(File, Stat)> {
         self.existing(name, OFlags::RDWR | OFlags::CREATE)
     }
 
-    /// A file several names below, none of them a link.
+    /// A file several levels below, through no link.
     pub(crate) fn file_below(&self, path: &[u8], flags: OFlags) -> io::Result<(File, Stat)> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         checked(self.open_below(path, flags)?, flags)
@@ -103,28 +102,28 @@ impl Folder {
         checked(fd, flags)
     }
 
-    /// Of the name itself, if it is a link.
+    /// The status of the name itself, if it is a link.
     pub(crate) fn stat(&self, name: &[u8]) -> io::Result<Stat> {
         Ok(rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Whether the name leads to this open file, and not to another one, or to none.
+    /// Whether the name is that of this open file.
     pub(crate) fn leads_to(&self, name: &[u8], file: &File) -> bool {
         let same =
             |one: Stat, other: Stat| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
         rustix::fs::fstat(file).is_ok_and(|it| self.stat(name).is_ok_and(|at| same(at, it)))
     }
 
-    pub(crate) fn rename(&self, from: &[u8], to_dir: &Folder, to: &[u8]) -> io::Result<()> {
+    pub(crate) fn rename(&self, from: &[u8], to_dir: &DirFd, to: &[u8]) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.0, from, &to_dir.0, to)?)
     }
 
-    /// As [`Folder::rename`]; fails when the new name is taken.
-    pub(crate) fn rename_new(&self, from: &[u8], to_dir: &Folder, to: &[u8]) -> io::Result<()> {
+    /// Renames `from`; fails if the new name exists.
+    pub(crate) fn rename_new(&self, from: &[u8], to_dir: &DirFd, to: &[u8]) -> io::Result<()> {
         let renamed =
             rustix::fs::renameat_with(&self.0, from, &to_dir.0, to, RenameFlags::NOREPLACE);
         match renamed {
-            // Some file systems know no flags. A hard link has the same effect.
+            // Some file systems do not support the flag. A hard link has the same effect.
             Err(Errno::INVAL) => {
                 rustix::fs::linkat(&self.0, from, &to_dir.0, to, AtFlags::empty())?;
                 self.unlink(from)
@@ -141,7 +140,7 @@ impl Folder {
         Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Makes a symbolic link. Only its text is ever used.
+    /// Creates a symbolic link. It is only read, never followed.
     pub(crate) fn symlink(&self, text: &[u8], name: &[u8]) -> io::Result<()> {
         Ok(rustix::fs::symlinkat(text, &self.0, name)?)
     }
@@ -181,8 +180,8 @@ impl Folder {
     }
 }
 
-/// Takes only what the store itself may have made: a regular file, and one to be written to only
-/// if it has no other name, since that could be anybody's file.
+/// Accepts only files that the store may have created: a regular file, and for writing only one
+/// without another name, since that could be any file of the user.
 fn checked(fd: OwnedFd, flags: OFlags) -> io::Result<(File, Stat)> {
     let stat = rustix::fs::fstat(&fd)?;
     let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
@@ -193,7 +192,7 @@ fn checked(fd: OwnedFd, flags: OFlags) -> io::Result<(File, Stat)> {
     Ok((fd.into(), stat))
 }
 
-/// Takes the lock of an open file; `false` when others kept it for longer than they should.
+/// Takes the lock of an open file; `false` if it was held for longer than the limit.
 pub(crate) fn lock(file: &File) -> io::Result<bool> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
@@ -207,7 +206,7 @@ pub(crate) fn lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Takes the lock of an open file if nobody has it. Closing the file gives it back, also when the
+/// Takes the lock of an open file if it is free. Closing the file releases it, also when the
 /// process is killed.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -223,7 +222,7 @@ pub(crate) fn is_named(file: &File) -> bool {
     rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink > 0)
 }
 
-/// Notes that a file was used now, in its time of last access; at most once an hour.
+/// Records in the atime that a file was used now; at most once an hour.
 pub(crate) fn note_use(file: &File, stat: &Stat) {
     let now = base::Timestamp::now().secs;
     if (now - stat.st_atime).abs() < USE_SECS {
@@ -232,7 +231,7 @@ pub(crate) fn note_use(file: &File, stat: &Stat) {
     let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
     let times =
         Timestamps { last_access: Timespec { tv_sec: now, tv_nsec: 0 }, last_modification: omit };
-    // Without it the file counts as older than it is.
+    // If it fails, the file seems older than it is.
     let _ = rustix::fs::futimens(file, &times);
 }
 
@@ -250,38 +249,38 @@ pub(crate) fn read_exact_at(file: &File, offset: u64, len: usize) -> io::Result<
 mod tests {
     use super::*;
 
-    fn folder() -> (tempfile::TempDir, Folder) {
+    fn dir_fd() -> (tempfile::TempDir, DirFd) {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::at(dir.path()).unwrap();
-        (dir, folder)
+        let dir_fd = DirFd::at(dir.path()).unwrap();
+        (dir, dir_fd)
     }
 
     #[test]
     fn what_was_planted_is_refused() {
-        let (dir, folder) = folder();
+        let (dir, dir_fd) = dir_fd();
         std::fs::write(dir.path().join("mine"), "x").unwrap();
         std::fs::hard_link(dir.path().join("mine"), dir.path().join("second")).unwrap();
         std::os::unix::fs::symlink("mine", dir.path().join("link")).unwrap();
         std::os::unix::fs::symlink(".", dir.path().join("dir")).unwrap();
-        rustix::fs::mknodat(folder.fd(), "fifo", FileType::Fifo, Mode::RWXU, 0).unwrap();
-        assert!(folder.read_only(b"link").is_err());
-        assert!(folder.read_only(b"fifo").is_err());
-        assert!(folder.read_only(b"dir").is_err());
-        assert!(folder.sub(b"dir").is_err());
-        assert!(folder.make_sub(b"dir").is_err());
-        assert!(folder.below(b"dir").is_err());
-        assert!(folder.file_below(b"dir/mine", OFlags::RDONLY).is_err());
-        assert!(folder.ensure(b"link").is_err());
-        assert!(folder.create(b"link").is_err());
-        assert!(folder.read_write(b"second").is_err(), "another name of a file");
-        assert!(folder.read_only(b"second").is_ok());
+        rustix::fs::mknodat(dir_fd.fd(), "fifo", FileType::Fifo, Mode::RWXU, 0).unwrap();
+        assert!(dir_fd.read_only(b"link").is_err());
+        assert!(dir_fd.read_only(b"fifo").is_err());
+        assert!(dir_fd.read_only(b"dir").is_err());
+        assert!(dir_fd.sub(b"dir").is_err());
+        assert!(dir_fd.make_sub(b"dir").is_err());
+        assert!(dir_fd.below(b"dir").is_err());
+        assert!(dir_fd.file_below(b"dir/mine", OFlags::RDONLY).is_err());
+        assert!(dir_fd.ensure(b"link").is_err());
+        assert!(dir_fd.create(b"link").is_err());
+        assert!(dir_fd.read_write(b"second").is_err(), "another name of a file");
+        assert!(dir_fd.read_only(b"second").is_ok());
     }
 
     #[test]
     fn a_lock_ends_with_its_holder() {
-        let (_dir, folder) = folder();
-        let (first, _) = folder.ensure(b"lock").unwrap();
-        let (second, _) = folder.ensure(b"lock").unwrap();
+        let (_dir, dir_fd) = dir_fd();
+        let (first, _) = dir_fd.ensure(b"lock").unwrap();
+        let (second, _) = dir_fd.ensure(b"lock").unwrap();
         assert!(try_lock(&first).unwrap());
         assert!(!try_lock(&second).unwrap());
         assert!(!lock(&second).unwrap(), "gives up");
@@ -291,15 +290,15 @@ mod tests {
 
     #[test]
     fn a_use_is_noted_once_an_hour() {
-        let (_dir, folder) = folder();
-        let (file, stat) = folder.ensure(b"file").unwrap();
+        let (_dir, dir_fd) = dir_fd();
+        let (file, stat) = dir_fd.ensure(b"file").unwrap();
         let long_ago = Timespec { tv_sec: 1000, tv_nsec: 0 };
         let times = Timestamps { last_access: long_ago, last_modification: long_ago };
         rustix::fs::futimens(&file, &times).unwrap();
         note_use(&file, &stat);
-        assert_eq!(folder.stat(b"file").unwrap().st_atime, 1000, "the hour is not over");
-        note_use(&file, &folder.stat(b"file").unwrap());
-        let stat = folder.stat(b"file").unwrap();
+        assert_eq!(dir_fd.stat(b"file").unwrap().st_atime, 1000, "the hour is not over");
+        note_use(&file, &dir_fd.stat(b"file").unwrap());
+        let stat = dir_fd.stat(b"file").unwrap();
         assert!(stat.st_atime > 1000);
         assert_eq!(stat.st_mtime, 1000);
     }

@@ -1,7 +1,8 @@
-//! The directories of a store: made, checked, and opened again when somebody removed them.
+//! The directories of a store: created, checked, and opened again after a removal.
 //!
-//! The layout is written down in `docs/cache-format.md`. All that is ours lies below a directory
-//! named after the format's version, so that programs of different versions do not meet.
+//! The layout is described in `docs/cache-format.md`. All files of the store are below a directory
+//! named after the format's version, so that versions of the program with different formats do not
+//! conflict.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -14,45 +15,45 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{Mode, StatVfs};
 
 use super::StoreError;
-use crate::folder::Folder;
+use crate::dir_fd::DirFd;
 
-/// Name of the directory that has the files of this version of the format.
+/// The directory of this version's files.
 pub(super) const VERSION: &[u8] = b"v1";
 
-/// Tells backup programs that nothing here needs to be kept (bford.info/cachedir).
+/// Makes backup programs skip the directory (bford.info/cachedir).
 const TAG_NAME: &[u8] = b"CACHEDIR.TAG";
 const TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55\n\
     # The cache of sshoal. It may be removed at any time.\n";
 
 /// The open directories of a store.
 #[derive(Debug)]
-pub(crate) struct Places {
-    pub(crate) root: Folder,
+pub(crate) struct Layout {
+    pub(crate) root: DirFd,
     /// Whole contents.
-    pub(crate) objects: Folder,
-    /// Contents that are being fetched.
-    pub(crate) partial: Folder,
+    pub(crate) objects: DirFd,
+    /// Partial contents.
+    pub(crate) partial: DirFd,
     /// Records of names.
-    pub(crate) index: Folder,
-    /// Other digests of contents.
-    pub(crate) alias: Folder,
-    pub(crate) pins: Folder,
+    pub(crate) index: DirFd,
+    /// Contents by other digests.
+    pub(crate) alias: DirFd,
+    pub(crate) pins: DirFd,
     /// Files that are being written, before they get their name.
-    pub(crate) tmp: Folder,
-    /// What is to be removed.
-    pub(crate) trash: Folder,
-    /// The index was not there, though contents were.
+    pub(crate) tmp: DirFd,
+    /// Entries to be removed.
+    pub(crate) trash: DirFd,
+    /// The index was missing, though contents exist.
     pub(crate) index_is_new: bool,
 }
 
-impl Places {
-    pub(crate) fn open(dir: &Path) -> Result<Places, StoreError> {
+impl Layout {
+    pub(crate) fn open(dir: &Path) -> Result<Layout, StoreError> {
         let top = open_top(dir)?;
-        let made = || -> io::Result<Places> {
+        let made = || -> io::Result<Layout> {
             let root = open_private(&top)?;
             write_tag(&root)?;
             let index_is_new = root.stat(b"index").is_err() && root.stat(b"objects").is_ok();
-            Ok(Places {
+            Ok(Layout {
                 objects: root.make_sub(b"objects")?,
                 partial: root.make_sub(b"partial")?,
                 index: root.make_sub(b"index")?,
@@ -64,36 +65,36 @@ impl Places {
                 root,
             })
         };
-        made().map_err(|error| StoreError::io(dir, "making its directories", error))
+        made().map_err(|error| StoreError::io(dir, "creating its directories", error))
     }
 
-    /// Whether somebody has removed the directory.
+    /// Whether the directory was removed.
     pub(crate) fn is_gone(&self) -> bool {
         [&self.root, &self.objects, &self.index, &self.tmp, &self.partial]
             .iter()
-            .any(|folder| folder.own_stat().map_or(true, |stat| stat.st_nlink == 0))
+            .any(|dir_fd| dir_fd.own_stat().map_or(true, |stat| stat.st_nlink == 0))
     }
 
-    /// Writes a file and gives it its name; another file of that name is replaced in one step.
-    pub(crate) fn put(&self, folder: &Folder, name: &[u8], bytes: &[u8]) -> io::Result<()> {
+    /// Writes a file, replacing one of that name atomically.
+    pub(crate) fn put(&self, dir_fd: &DirFd, name: &[u8], bytes: &[u8]) -> io::Result<()> {
         let (tmp, mut file) = self.tmp_file()?;
-        let written = file.write_all(bytes).and_then(|()| self.tmp.rename(&tmp, folder, name));
+        let written = file.write_all(bytes).and_then(|()| self.tmp.rename(&tmp, dir_fd, name));
         if written.is_err() {
             let _ = self.tmp.unlink(&tmp);
         }
         written
     }
 
-    /// A new file without a name of its own yet.
+    /// A new file that has no name of its own yet.
     pub(crate) fn tmp_file(&self) -> io::Result<(Vec<u8>, File)> {
         let name = unique_name();
         let file = self.tmp.create(&name)?;
         Ok((name, file))
     }
 
-    /// Takes `name` out of `folder` in one step, whatever is below it. The housekeeping removes it.
-    pub(crate) fn throw_away(&self, folder: &Folder, name: &[u8]) -> io::Result<()> {
-        match folder.rename(name, &self.trash, &unique_name()) {
+    /// Removes `name` from `dir_fd` atomically, with all below it. The housekeeping deletes it.
+    pub(crate) fn move_to_trash(&self, dir_fd: &DirFd, name: &[u8]) -> io::Result<()> {
+        match dir_fd.rename(name, &self.trash, &unique_name()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             renamed => renamed,
         }
@@ -104,7 +105,7 @@ impl Places {
     }
 }
 
-/// A name that no other process has used, whatever its process id is worth.
+/// A name that no other process uses, also one with the same process id.
 pub(crate) fn unique_name() -> Vec<u8> {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -114,39 +115,39 @@ pub(crate) fn unique_name() -> Vec<u8> {
     format!("{process:016x}-{}", COUNT.fetch_add(1, Ordering::Relaxed)).into_bytes()
 }
 
-/// Makes and checks the directory that the user named.
-fn open_top(dir: &Path) -> Result<Folder, StoreError> {
+/// Creates and checks the directory that the user named.
+fn open_top(dir: &Path) -> Result<DirFd, StoreError> {
     let io = |doing| move |error| StoreError::io(dir, doing, error);
     if let Some(parent) = dir.parent() {
         let mut builder = std::fs::DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(parent).map_err(io("making it"))?;
+        builder.recursive(true).mode(0o700).create(parent).map_err(io("creating it"))?;
     }
     match std::fs::DirBuilder::new().mode(0o700).create(dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(io("making it")(error));
+            return Err(io("creating it")(error));
         }
         _ => {}
     }
     let ours = rustix::process::geteuid().as_raw();
-    let link = std::fs::symlink_metadata(dir).map_err(io("looking at it"))?;
+    let link = std::fs::symlink_metadata(dir).map_err(io("checking it"))?;
     if link.is_symlink() && ![0, ours].contains(&link.uid()) {
         return Err(StoreError::ForeignOwner { dir: escaped(dir), owner: link.uid() });
     }
-    let top = Folder::at(dir).map_err(io("opening it"))?;
-    let stat = top.own_stat().map_err(io("looking at it"))?;
+    let top = DirFd::at(dir).map_err(io("opening it"))?;
+    let stat = top.own_stat().map_err(io("checking it"))?;
     if stat.st_uid != ours {
         return Err(StoreError::ForeignOwner { dir: escaped(dir), owner: stat.st_uid });
     }
     if stat.st_mode & 0o022 != 0 {
         return Err(StoreError::OthersMayWrite { dir: escaped(dir) });
     }
-    // One that others may read is left so: it may be a directory that has more than the cache in it.
-    // What is ours lies in a private one below.
+    // Its mode is not changed: it may contain other files than the cache. The store's files are in
+    // a private directory below.
     Ok(top)
 }
 
-/// The directory of this version's files, which nobody else may look into.
-fn open_private(top: &Folder) -> io::Result<Folder> {
+/// The directory of this version's files, private to the user.
+fn open_private(top: &DirFd) -> io::Result<DirFd> {
     let root = top.make_sub(VERSION)?;
     let stat = root.own_stat()?;
     if stat.st_uid != rustix::process::geteuid().as_raw() {
@@ -158,8 +159,8 @@ fn open_private(top: &Folder) -> io::Result<Folder> {
     Ok(root)
 }
 
-/// Only a new tag is written: one that is there may be the user's own.
-fn write_tag(root: &Folder) -> io::Result<()> {
+/// An existing tag is kept: it may be the user's own.
+fn write_tag(root: &DirFd) -> io::Result<()> {
     match root.create(TAG_NAME) {
         Ok(file) => file.write_all_at(TAG, 0),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -167,13 +168,13 @@ fn write_tag(root: &Folder) -> io::Result<()> {
     }
 }
 
-/// A path for a message.
+/// A path, escaped for a message.
 pub(crate) fn escaped(path: &Path) -> String {
     path.as_os_str().as_encoded_bytes().escape_ascii().to_string()
 }
 
-/// The directory for a cache where the user named none: below `$XDG_CACHE_HOME`, else `~/.cache`.
-/// `None` where there is neither.
+/// The default directory for a cache: below `$XDG_CACHE_HOME`, else `~/.cache`. `None` without
+/// either.
 #[must_use]
 pub fn default_dir() -> Option<PathBuf> {
     let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());

@@ -1,8 +1,8 @@
-//! The checksums of blocks of an open content: read from its table as they are needed, kept in
-//! memory within a bound, and made where they are missing.
+//! The cached block checksums of an open content: read from its table when needed, kept in memory
+//! within a bound, and computed where they are missing.
 //!
-//! Nothing depends on the table. An entry that is missing or damaged is made from its chunk, when
-//! that has been compared with the checksum in `.about`, and written back.
+//! The table is optional. An entry that is missing or damaged is computed from its chunk, after
+//! that has been verified with the checksum in `.about`, and written back.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,28 +11,28 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::blocks::{BlockSums, ENTRY_BYTES, TABLE_FROM_BYTES};
-use super::reading::{Trouble, Wait, pread};
+use super::reading::{ReadError, Wait, pread};
 use super::{Inner, Names, chunk_count};
 use crate::digest::Digest;
-use crate::folder::Folder;
-use crate::store::places::Places;
-use crate::store::room::on_disk;
+use crate::dir_fd::DirFd;
+use crate::store::layout::Layout;
+use crate::store::quota::on_disk;
 use crate::store::shared::Shared;
 
-/// Entries that are read together: those of 8 MiB of content, in 17 KiB. The disk takes as long for
-/// one of them.
+/// Entries that are read together: those of 8 MiB of content, in 17 KiB. Reading a single one takes
+/// as long.
 const GROUP: u64 = 64;
 
-/// Checksums of blocks in memory, of all contents that are open or on their way here: those of
-/// 8 GiB. What does not fit is read, or made, again.
+/// Bound on the block checksums in memory, of all open and partial contents: those of 8 GiB. Beyond
+/// it they are read, or computed, again.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// What an open content knows of its blocks.
+/// The block checksums of an open content.
 #[derive(Default)]
-pub(super) struct Finer(Mutex<State>);
+pub(super) struct BlockSumCache(Mutex<Loaded>);
 
 #[derive(Default)]
-struct State {
+struct Loaded {
     groups: HashMap<u64, Vec<Option<BlockSums>>>,
     table: Table,
 }
@@ -45,60 +45,64 @@ enum Table {
     Missing,
 }
 
-impl Finer {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+impl BlockSumCache {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Loaded> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives back the memory.
+    /// Releases the memory.
     pub(super) fn release(&self, shared: &Shared) {
         let groups = std::mem::take(&mut self.lock().groups);
-        shared.forget_sums(groups.values().map(Vec::len).sum());
+        shared.release_sums(groups.values().map(Vec::len).sum());
     }
 }
 
 impl Shared {
-    /// Takes memory for the checksums of so many chunks, if there is some.
-    pub(crate) fn remember_sums(&self, chunks: usize) -> bool {
+    /// Reserves memory for the checksums of this many chunks, if there is some.
+    pub(crate) fn reserve_sums(&self, chunks: usize) -> bool {
         let bytes = (chunks * size_of::<BlockSums>()) as u64;
         let had = self.counters.sums_bytes.fetch_add(bytes, Ordering::Relaxed);
         if had + bytes > MAX_BYTES {
-            self.forget_sums(chunks);
+            self.release_sums(chunks);
             return false;
         }
         true
     }
 
-    /// Gives it back.
-    pub(crate) fn forget_sums(&self, chunks: usize) {
+    /// Releases the memory for the checksums of this many chunks.
+    pub(crate) fn release_sums(&self, chunks: usize) {
         let bytes = (chunks * size_of::<BlockSums>()) as u64;
         self.counters.sums_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
 impl Inner {
-    /// The checksums of the blocks of a chunk, as far as they were made.
-    pub(super) fn block_sums(&self, chunk: u64, wait: Wait) -> Result<Option<BlockSums>, Trouble> {
-        let Some(finer) = self.finer() else { return Ok(None) };
+    /// The block checksums of a chunk, if they were computed before.
+    pub(super) fn block_sums(
+        &self,
+        chunk: u64,
+        wait: Wait,
+    ) -> Result<Option<BlockSums>, ReadError> {
+        let Some(cache) = self.block_sum_cache() else { return Ok(None) };
         let (group, at) = (chunk / GROUP, (chunk % GROUP) as usize);
-        if let Some(known) = finer.lock().groups.get(&group) {
+        if let Some(known) = cache.lock().groups.get(&group) {
             return Ok(known.get(at).copied().flatten());
         }
         let read = self.read_group(group, wait)?;
         let sums = read.get(at).copied().flatten();
-        self.keep_group(group, read);
+        self.cache_group(group, read);
         Ok(sums)
     }
 
-    /// Notes the checksums of a chunk that has been compared, here and in the table.
+    /// Stores the block checksums of a verified chunk, in memory and in the table.
     pub(super) fn note_block_sums(&self, chunk: u64, sums: BlockSums) {
-        let Some(finer) = self.finer() else { return };
+        let Some(cache) = self.block_sum_cache() else { return };
         let (group, at) = (chunk / GROUP, (chunk % GROUP) as usize);
-        if let Some(known) = finer.lock().groups.get_mut(&group).and_then(|it| it.get_mut(at)) {
+        if let Some(known) = cache.lock().groups.get_mut(&group).and_then(|it| it.get_mut(at)) {
             *known = Some(sums);
         }
         let entry = sums.encode(&self.digest, chunk);
-        // Without it they are made again by the next who opens the content.
+        // Without the entry the next open of the content computes them again.
         if let Some(table) = self.writable_table()
             && let Err(error) = table.write_all_at(&entry, chunk * ENTRY_BYTES as u64)
         {
@@ -106,9 +110,9 @@ impl Inner {
         }
     }
 
-    /// Compares the entry of a chunk in the table with the chunk, which has been compared, and
-    /// writes it if it is another. Whether it was damaged.
-    pub(super) fn mend_block_sums(&self, chunk: u64, bytes: &[u8]) -> bool {
+    /// Compares the table's entry of a chunk with the verified chunk, and repairs it if it differs.
+    /// Returns whether it was damaged.
+    pub(super) fn repair_block_sums(&self, chunk: u64, bytes: &[u8]) -> bool {
         let (right, known) = (BlockSums::of(bytes), self.block_sums(chunk, Wait::ForDisk));
         if self.size < TABLE_FROM_BYTES || known.is_ok_and(|known| known == Some(right)) {
             return false;
@@ -122,8 +126,8 @@ impl Inner {
         !hole
     }
 
-    /// What the table has of a group.
-    fn read_group(&self, group: u64, wait: Wait) -> Result<Vec<Option<BlockSums>>, Trouble> {
+    /// The table's entries of a group.
+    fn read_group(&self, group: u64, wait: Wait) -> Result<Vec<Option<BlockSums>>, ReadError> {
         let first = group * GROUP;
         let count = GROUP.min(chunk_count(self.size).saturating_sub(first)) as usize;
         let Some(table) = self.table() else { return Ok(vec![None; count]) };
@@ -131,7 +135,7 @@ impl Inner {
         let start = first * ENTRY_BYTES as u64;
         let len = len.saturating_sub(start).min((count * ENTRY_BYTES) as u64) as usize;
         let bytes = match pread(&table, start, len, wait) {
-            Err(Trouble::Damaged) => Vec::new(),
+            Err(ReadError::Damaged) => Vec::new(),
             read => read?,
         };
         let mut entries = bytes.chunks_exact(ENTRY_BYTES).zip(first..);
@@ -142,39 +146,39 @@ impl Inner {
         Ok((0..count).map(|_| next()).collect())
     }
 
-    fn keep_group(&self, group: u64, read: Vec<Option<BlockSums>>) {
-        let Some(finer) = self.finer() else { return };
-        if !self.shared.remember_sums(read.len()) {
-            // One's own go first: others may be open for nobody's sake.
-            finer.release(&self.shared);
-            if !self.shared.remember_sums(read.len()) {
+    fn cache_group(&self, group: u64, read: Vec<Option<BlockSums>>) {
+        let Some(cache) = self.block_sum_cache() else { return };
+        if !self.shared.reserve_sums(read.len()) {
+            // Releases its own groups first: other open contents may not be in use.
+            cache.release(&self.shared);
+            if !self.shared.reserve_sums(read.len()) {
                 return;
             }
         }
-        let old = finer.lock().groups.insert(group, read);
-        self.shared.forget_sums(old.map_or(0, |old| old.len()));
+        let old = cache.lock().groups.insert(group, read);
+        self.shared.release_sums(old.map_or(0, |old| old.len()));
     }
 
-    /// The table, if there is one.
+    /// The table, if it exists.
     fn table(&self) -> Option<Arc<File>> {
-        let finer = self.finer()?;
+        let cache = self.block_sum_cache()?;
         if self.size < TABLE_FROM_BYTES {
             return None;
         }
-        match finer.lock().table.clone() {
+        match cache.lock().table.clone() {
             Table::Open(table) => return Some(table),
             Table::Missing => return None,
             Table::Unopened => {}
         }
         let names = Names::of(&self.digest);
-        let opened = self.shared.places().objects.sub(&names.folder);
-        let opened = opened.and_then(|folder| folder.read_write(&names.blocks));
+        let opened = self.shared.layout().objects.sub(&names.dir);
+        let opened = opened.and_then(|dir_fd| dir_fd.read_write(&names.blocks));
         let table = opened.ok().map(|(table, _)| Arc::new(table));
-        finer.lock().table = table.clone().map_or(Table::Missing, Table::Open);
+        cache.lock().table = table.clone().map_or(Table::Missing, Table::Open);
         table
     }
 
-    /// The table; made if there is none.
+    /// The table; created if it is absent.
     fn writable_table(&self) -> Option<Arc<File>> {
         if self.size < TABLE_FROM_BYTES || !self.shared.may_write() {
             return None;
@@ -183,34 +187,34 @@ impl Inner {
             return Some(table);
         }
         let names = Names::of(&self.digest);
-        let folder = self.shared.places().objects.sub(&names.folder).ok()?;
-        // One that was evicted is read by who has it open, and leaves nothing behind.
-        folder.stat(&names.content).ok().filter(|stat| stat.st_ino == self.ino)?;
-        if !self.shared.reserve_quietly(table_room(self.size)) {
+        let dir_fd = self.shared.layout().objects.sub(&names.dir).ok()?;
+        // An evicted content is readable while it is open, but gets no new files.
+        dir_fd.stat(&names.content).ok().filter(|stat| stat.st_ino == self.ino)?;
+        if !self.shared.reserve_quietly(table_bytes(self.size)) {
             return None;
         }
-        let table = Arc::new(folder.ensure(&names.blocks).ok()?.0);
-        self.finer()?.lock().table = Table::Open(table.clone());
+        let table = Arc::new(dir_fd.ensure(&names.blocks).ok()?.0);
+        self.block_sum_cache()?.lock().table = Table::Open(table.clone());
         Some(table)
     }
 }
 
-/// The room that the table of a content of `size` bytes takes.
-pub(crate) fn table_room(size: u64) -> u64 {
+/// The disk space that the table of a content of `size` bytes takes.
+pub(crate) fn table_bytes(size: u64) -> u64 {
     match size < TABLE_FROM_BYTES {
         true => 0,
         false => on_disk(chunk_count(size) * ENTRY_BYTES as u64),
     }
 }
 
-/// Tables of so many bytes are written as a whole when their content is kept: those of some 60 GiB.
-/// Longer ones come about as parts are read.
+/// Tables up to this size are written as a whole when their content is kept: those of some 60 GiB.
+/// Larger ones are filled as parts are read.
 const WHOLE_TABLE_BYTES: usize = 128 << 20;
 
-/// Writes the table of a content that is about to get its name, with what is known of its chunks.
+/// Writes the table of a content before it gets its name, with the known checksums of its chunks.
 pub(crate) fn write_table(
-    places: &Places,
-    folder: &Folder,
+    layout: &Layout,
+    dir_fd: &DirFd,
     digest: &Digest,
     size: u64,
     known: &HashMap<u64, BlockSums>,
@@ -225,5 +229,5 @@ pub(crate) fn write_table(
             entry.copy_from_slice(&sums.encode(digest, chunk));
         }
     }
-    places.put(folder, &Names::of(digest).blocks, &table)
+    layout.put(dir_fd, &Names::of(digest).blocks, &table)
 }

@@ -1,36 +1,36 @@
-//! A path of the tree as the names that lead to it, and what is left of it inside a branch.
+//! A path of the tree split into names, and its part inside a branch.
 
 use base::RemotePath;
 
-/// A path cut at its names.
-pub(crate) struct Steps<'p> {
+/// A path split into names.
+pub(crate) struct Components<'p> {
     path: &'p RemotePath,
     /// Where each name ends.
     ends: Vec<usize>,
 }
 
-impl<'p> Steps<'p> {
-    pub(crate) fn new(path: &'p RemotePath) -> Steps<'p> {
+impl<'p> Components<'p> {
+    pub(crate) fn new(path: &'p RemotePath) -> Components<'p> {
         let bytes = path.as_bytes();
         let slashes = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         let mut ends: Vec<usize> = slashes.map(|(at, _)| at).collect();
         if !bytes.is_empty() {
             ends.push(bytes.len());
         }
-        Steps { path, ends }
+        Components { path, ends }
     }
 
     pub(crate) fn path(&self) -> &'p RemotePath {
         self.path
     }
 
-    /// How many names the path has.
+    /// The number of names in the path.
     pub(crate) fn depth(&self) -> usize {
         self.ends.len()
     }
 
-    /// How many names lead to the directory that it is in.
-    pub(crate) fn above(&self) -> usize {
+    /// The number of names in the path of its parent directory.
+    pub(crate) fn parent_depth(&self) -> usize {
         self.depth().saturating_sub(1)
     }
 
@@ -41,7 +41,7 @@ impl<'p> Steps<'p> {
 
     /// The names from the `skip`th to the `count`th: the path of the first `count` inside a branch
     /// whose place has `skip` names.
-    pub(crate) fn inside(&self, skip: usize, count: usize) -> RemotePath {
+    pub(crate) fn subpath(&self, skip: usize, count: usize) -> RemotePath {
         if skip == 0 && count == self.depth() {
             return self.path.clone();
         }
@@ -63,19 +63,22 @@ mod tests {
     #[test]
     fn a_path_is_cut_at_its_names() {
         let at = path("a/bc/d");
-        let steps = Steps::new(&at);
-        assert_eq!((steps.depth(), steps.above()), (3, 2));
+        let components = Components::new(&at);
+        assert_eq!((components.depth(), components.parent_depth()), (3, 2));
         assert_eq!(
-            [0, 1, 2, 3].map(|count| steps.prefix(count)),
+            [0, 1, 2, 3].map(|count| components.prefix(count)),
             [&b""[..], b"a", b"a/bc", &b"a/bc/d"[..]]
         );
-        assert_eq!(steps.inside(0, 3), at);
-        assert_eq!(steps.inside(1, 3), path("bc/d"));
-        assert_eq!(steps.inside(1, 2), path("bc"));
-        assert_eq!(steps.inside(2, 2), path(""));
-        assert_eq!(steps.inside(3, 3), path(""));
+        assert_eq!(components.subpath(0, 3), at);
+        assert_eq!(components.subpath(1, 3), path("bc/d"));
+        assert_eq!(components.subpath(1, 2), path("bc"));
+        assert_eq!(components.subpath(2, 2), path(""));
+        assert_eq!(components.subpath(3, 3), path(""));
         let root = path("");
-        let steps = Steps::new(&root);
-        assert_eq!((steps.depth(), steps.above(), steps.inside(0, 0)), (0, 0, path("")));
+        let components = Components::new(&root);
+        assert_eq!(
+            (components.depth(), components.parent_depth(), components.subpath(0, 0)),
+            (0, 0, path(""))
+        );
     }
 }

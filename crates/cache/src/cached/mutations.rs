@@ -1,65 +1,65 @@
-//! Changes: passed on, and what is recorded of what they touch forgotten, before and after.
+//! Changes: passed on to the remote. The records that they affect are forgotten before and after.
 
 use base::{AttrChange, Errno, Fh, RemotePath, RenameMode, Result};
 use bytes::Bytes;
 
 use super::Core;
-use super::changes::{Change, Item};
+use super::changes::{Change, Scope};
 use crate::{SourceId, Validator};
 
 impl Core {
-    /// Offline nothing is changed.
+    /// Offline no change is possible.
     pub(crate) fn may_change(&self) -> Result<()> {
         if self.config.offline { Err(Errno::EROFS) } else { Ok(()) }
     }
 
-    /// A change begins: nothing that was told of `items` counts any longer.
-    pub(crate) fn begin(&self, items: Vec<Item>) -> Change {
-        let change = self.changes.begin(items);
-        self.forget(change.items());
+    /// Begins a change: all records of `scopes` are invalid from now on.
+    pub(crate) fn begin(&self, scopes: Vec<Scope>) -> Change {
+        let change = self.changes.begin(scopes);
+        self.forget(change.scopes());
         change
     }
 
-    /// It was answered, however.
+    /// Ends a change that was answered, with success or not.
     pub(crate) fn end(&self, change: Change) {
-        self.forget(change.items());
+        self.forget(change.scopes());
         change.done();
     }
 
-    fn forget(&self, items: &[Item]) {
+    fn forget(&self, scopes: &[Scope]) {
         for source in self.both_sources() {
-            for item in items {
+            for item in scopes {
                 match item {
-                    Item::Tree(path) => {
+                    Scope::Subtree(path) => {
                         self.abandon(source, path);
                         self.store.forget(source, path);
                     }
-                    Item::Names(dir) => {
+                    Scope::Names(dir) => {
                         self.store.forget_listing(source, dir);
                         self.store.forget_attr(source, dir);
                     }
                 }
             }
         }
-        self.changed_at.note(items);
-        for item in items {
+        self.change_times.note(scopes);
+        for item in scopes {
             match item {
-                Item::Tree(path) => self.fresh.forget(path),
-                Item::Names(dir) => {
-                    self.fresh.forget_listing(dir);
-                    self.doubt(dir);
+                Scope::Subtree(path) => self.pending_listings.forget(path),
+                Scope::Names(dir) => {
+                    self.pending_listings.forget_listing(dir);
+                    self.invalidate_attr(dir);
                 }
             }
         }
-        for item in items {
-            let (Item::Tree(path) | Item::Names(path)) = item;
-            self.seen.forget(path);
-            self.digesting.forget(path);
+        for item in scopes {
+            let (Scope::Subtree(path) | Scope::Names(path)) = item;
+            self.validators.forget(path);
+            self.server_digests.forget(path);
         }
     }
 
-    /// What was fetched of the file so far is not continued: its next content may have the same
-    /// size and, set back by whoever wrote it, the same time.
+    /// Discards the fetched part of the file: its next content may have the same size and, if a
+    /// writer sets it back, the same mtime.
     fn abandon(&self, source: &SourceId, path: &RemotePath) {
         let of_content = self.store.file(source, path).map(|known| known.validator());
         let of_name = self.recorded_attr(source, path).map(|known| Validator::of(&known.attr));
@@ -71,12 +71,11 @@ impl Core {
         }
     }
 
-    /// Whichever of these names are of directories, as far as that is known; to be asked before a
-    /// change begins, which forgets it. When one gets another name, or none, what was fetched of
-    /// files below it is [abandoned](crate::Store::abandon_below): what is there next may be of
-    /// another directory that got this one's. That is for after the beginning: what is fetched
-    /// after that is of a change.
-    fn perhaps_directories<'a>(
+    /// The names that are of directories, as far as the records say; to be called before a change
+    /// begins, which forgets them. When a directory is renamed or removed, the fetched parts of
+    /// files below it are [abandoned](crate::Store::abandon_below), since another directory may get
+    /// its name. That is done after the change has begun: later fetches belong to the change.
+    fn possible_directories<'a>(
         &'a self,
         names: &[&'a RemotePath],
     ) -> Vec<(&'a SourceId, &'a RemotePath)> {
@@ -94,39 +93,39 @@ impl Core {
 
     async fn changing<T>(
         &self,
-        items: Vec<Item>,
+        scopes: Vec<Scope>,
         operation: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        let change = self.begin(items);
+        let change = self.begin(scopes);
         let result = operation.await;
         self.end(change);
         result
     }
 
-    /// What is touched when a name is made or removed.
-    fn of_name(path: &RemotePath) -> Vec<Item> {
-        let parent = path.parent().map(Item::Names);
-        [Item::Tree(path.clone())].into_iter().chain(parent).collect()
+    /// The scopes of creating or removing a name.
+    fn of_name(path: &RemotePath) -> Vec<Scope> {
+        let parent = path.parent().map(Scope::Names);
+        [Scope::Subtree(path.clone())].into_iter().chain(parent).collect()
     }
 
     pub(crate) async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
         let file = self.files.get(fh)?;
-        // One that is open to be written is open at the server.
-        let fh = file.server().await?;
+        // A file open for writing is open at the server.
+        let fh = file.open_server_handle().await?;
         self.inner.write(fh, offset, data).await
     }
 
     pub(crate) async fn fsync(&self, fh: Fh) -> Result<()> {
-        let fh = self.files.get(fh)?.server().await?;
+        let fh = self.files.get(fh)?.open_server_handle().await?;
         self.inner.fsync(fh).await
     }
 
     pub(crate) async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         self.may_change()?;
-        let begun = self.begin(vec![Item::Tree(path.clone())]);
+        let begun = self.begin(vec![Scope::Subtree(path.clone())]);
         match change.size {
-            Some(_) => self.files.let_go(path).await,
-            None => self.files.bring_over(path).await,
+            Some(_) => self.files.switch_to_server(path).await,
+            None => self.files.open_on_server(path).await,
         }
         let result = self.inner.setattr(path, change).await;
         self.end(begun);
@@ -136,18 +135,18 @@ impl Core {
     pub(crate) async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
         self.may_change()?;
         let file = self.files.get(fh)?;
-        let items: Vec<Item> = file.path().into_iter().map(Item::Tree).collect();
-        let begun = self.begin(items.clone());
+        let scopes: Vec<Scope> = file.path().into_iter().map(Scope::Subtree).collect();
+        let begun = self.begin(scopes.clone());
         if !file.is_changing() {
-            // Others that are open by its name. For one that is written through, that was done
-            // when it was opened.
-            for item in &items {
-                if let Item::Tree(path) = item {
-                    self.files.bring_over(path).await;
+            // Other files open under its name. For a file open for writing that was done at its
+            // open.
+            for item in &scopes {
+                if let Scope::Subtree(path) = item {
+                    self.files.open_on_server(path).await;
                 }
             }
         }
-        let result = match file.server().await {
+        let result = match file.open_server_handle().await {
             Ok(fh) => self.inner.fsetattr(fh, change).await,
             Err(error) => Err(error),
         };
@@ -162,7 +161,7 @@ impl Core {
 
     pub(crate) async fn rmdir(&self, path: &RemotePath) -> Result<()> {
         self.may_change()?;
-        let directories = self.perhaps_directories(&[path]);
+        let directories = self.possible_directories(&[path]);
         let rmdir = async {
             self.store.abandon_below(&directories);
             self.inner.rmdir(path).await
@@ -178,7 +177,7 @@ impl Core {
     pub(crate) async fn unlink(&self, path: &RemotePath) -> Result<()> {
         self.may_change()?;
         let change = self.begin(Core::of_name(path));
-        self.files.bring_over(path).await;
+        self.files.open_on_server(path).await;
         let result = self.inner.unlink(path).await;
         if result.is_ok() {
             self.files.removed(path);
@@ -189,10 +188,10 @@ impl Core {
 
     pub(crate) async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
         self.may_change()?;
-        let mut items = Core::of_name(new);
-        items.push(Item::Tree(existing.clone()));
-        let change = self.begin(items);
-        self.files.let_go(existing).await;
+        let mut scopes = Core::of_name(new);
+        scopes.push(Scope::Subtree(existing.clone()));
+        let change = self.begin(scopes);
+        self.files.switch_to_server(existing).await;
         let result = self.inner.link(existing, new).await;
         if result.is_ok() {
             self.note_linked(existing);
@@ -209,13 +208,13 @@ impl Core {
         mode: RenameMode,
     ) -> Result<()> {
         self.may_change()?;
-        let mut items = Core::of_name(from);
-        items.extend(Core::of_name(to));
-        let directories = self.perhaps_directories(&[from, to]);
-        let change = self.begin(items);
+        let mut scopes = Core::of_name(from);
+        scopes.extend(Core::of_name(to));
+        let directories = self.possible_directories(&[from, to]);
+        let change = self.begin(scopes);
         self.store.abandon_below(&directories);
-        self.files.bring_over(from).await;
-        self.files.bring_over(to).await;
+        self.files.open_on_server(from).await;
+        self.files.open_on_server(to).await;
         let result = self.inner.rename(from, to, mode).await;
         if result.is_ok() {
             self.files.renamed(from, to);
@@ -236,7 +235,7 @@ impl Core {
         len: u64,
     ) -> Result<u64> {
         let (from, to) = (self.files.get(from)?, self.files.get(to)?);
-        let (from, to) = (from.server().await?, to.server().await?);
+        let (from, to) = (from.open_server_handle().await?, to.open_server_handle().await?);
         self.inner.copy(from, from_offset, to, to_offset, len).await
     }
 }

@@ -1,4 +1,4 @@
-//! What the store knows about names: the words in which it is asked and told.
+//! The types of the store's interface: validators, sources, and records of names.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,19 +7,19 @@ use base::{Attr, DirEntry, FileKind, Timestamp};
 
 use crate::digest::{Digest, hex};
 
-/// Seconds that a time of change must lie back before it says that a content is still the same.
+/// Age in seconds from which on an mtime proves that a content is unchanged.
 ///
 /// SFTP carries whole seconds: a file that changed at 12:00:00.2 can change again at 12:00:00.8
 /// with the same time and the same size. One second covers that, another the file systems whose
 /// clock is a tick behind the machine's, and the two seconds of FAT. This is git's rule.
 pub const RACY_SECS: i64 = 2;
 
-/// What says that a cached content is current: the size and the time of the last change.
+/// Decides whether a cached content is current: size and mtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Validator {
     /// Bytes of the file.
     pub size: u64,
-    /// Its time of last change, as the server tells it.
+    /// The mtime, as reported by the server.
     pub mtime: Timestamp,
 }
 
@@ -30,17 +30,18 @@ impl Validator {
         Validator { size: attr.size, mtime: attr.mtime }
     }
 
-    /// Whether a content that was read while the clock said `now` may still change without a sign.
+    /// Whether a content that was read while the clock said `now` may still change without a change
+    /// of the validator.
     ///
-    /// `now` is the server's or this machine's clock, whichever is earlier. A time of change in
-    /// the future is racy for ever.
+    /// `now` is the server's or this machine's clock, whichever is earlier. An mtime in the future
+    /// is always racy.
     #[must_use]
     pub fn is_racy(&self, now: Timestamp) -> bool {
         self.mtime.secs.saturating_add(RACY_SECS) > now.secs
     }
 }
 
-/// Which source a path belongs to. The caller decides what makes two sources the same one.
+/// The source of a path. The caller decides which sources are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourceId([u8; 32]);
 
@@ -51,13 +52,13 @@ impl SourceId {
         SourceId(blake3::derive_key("sshoal cache 1 source", identity))
     }
 
-    /// The source whose [`SourceId::as_bytes`] are these.
+    /// The source with these [`SourceId::as_bytes`].
     #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> SourceId {
         SourceId(bytes)
     }
 
-    /// The 32 bytes that stand for the identity.
+    /// The 32 bytes that represent the identity.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -70,14 +71,14 @@ impl fmt::Debug for SourceId {
     }
 }
 
-/// A file whose whole content was seen.
+/// The record of a file whose whole content was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownFile {
     /// The attributes with which the content was read.
     pub attr: Attr,
-    /// The content. Whether the store still has it, [`crate::Store::object`] tells.
+    /// The content. [`crate::Store::object`] returns it if it is still in the store.
     pub digest: Digest,
-    /// The content may have changed without a sign after it was read
+    /// The content may have changed without a change of the validator after it was read
     /// ([`Validator::is_racy`]): only a new fetch of the file makes it certain again.
     pub racy: bool,
     /// When the content was read, by this machine's clock.
@@ -85,14 +86,14 @@ pub struct KnownFile {
 }
 
 impl KnownFile {
-    /// What says that the content is current.
+    /// The validator of the content.
     #[must_use]
     pub fn validator(&self) -> Validator {
         Validator::of(&self.attr)
     }
 
-    /// The content that the file has now, given that `attr` is what the server says now; `None`
-    /// where there is doubt.
+    /// The content that the file has now, given its present attributes `attr`; `None` if that is
+    /// not certain.
     #[must_use]
     pub fn current(&self, attr: &Attr) -> Option<Digest> {
         let same = attr.kind == FileKind::Regular && self.validator() == Validator::of(attr);
@@ -100,10 +101,10 @@ impl KnownFile {
     }
 }
 
-/// A directory that was listed from its beginning to its end: a name that is not in it was absent.
+/// The record of a directory that was listed completely: a name that is not in it was absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// The directory's own attributes, as they were before it was listed.
+    /// The directory's own attributes, as they were before the listing.
     pub attr: Option<Attr>,
     /// Its entries in the server's order, without `.` and `..`.
     pub entries: Arc<[DirEntry]>,
@@ -111,10 +112,10 @@ pub struct Listing {
     pub seen_at: Timestamp,
 }
 
-/// The target of a symbolic link.
+/// The record of a symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownLink {
-    /// The attributes of the link itself, where they were seen.
+    /// The attributes of the link itself, where known.
     pub attr: Option<Attr>,
     /// The target, as stored.
     pub target: Arc<[u8]>,
@@ -122,10 +123,10 @@ pub struct KnownLink {
     pub seen_at: Timestamp,
 }
 
-/// The attributes of a name.
+/// The record of a name's attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownAttr {
-    /// As `lstat` had them.
+    /// The attributes as returned by `lstat`.
     pub attr: Attr,
     /// When they were seen, by this machine's clock.
     pub seen_at: Timestamp,

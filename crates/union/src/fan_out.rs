@@ -1,44 +1,44 @@
-//! Several calls at once, whose answers are taken in the order of the callers' choice.
+//! Concurrent calls, whose answers are taken in an order of the caller's choice.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A call on its way.
+/// A call in flight.
 pub(crate) type Call<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-enum Slot<'a, T> {
-    Waiting(Call<'a, T>),
-    Answered(T),
+enum CallState<'a, T> {
+    Pending(Call<'a, T>),
+    Ready(T),
     Taken,
 }
 
-/// Calls that all go on whenever an answer of one of them is waited for. Dropping it drops those
-/// that have not answered.
+/// Calls that all make progress while the answer of one is awaited. Dropping it drops the calls
+/// that have not been answered.
 ///
-/// All that wait are polled at each wake-up: with as many as there are branches that is cheaper
-/// than a waker for each.
-pub(crate) struct Fan<'a, T>(Vec<Slot<'a, T>>);
+/// All pending calls are polled at each wake-up: for at most as many calls as branches this is
+/// cheaper than a waker for each.
+pub(crate) struct FanOut<'a, T>(Vec<CallState<'a, T>>);
 
-impl<'a, T> FromIterator<Call<'a, T>> for Fan<'a, T> {
-    fn from_iter<I: IntoIterator<Item = Call<'a, T>>>(calls: I) -> Fan<'a, T> {
-        Fan(calls.into_iter().map(Slot::Waiting).collect())
+impl<'a, T> FromIterator<Call<'a, T>> for FanOut<'a, T> {
+    fn from_iter<I: IntoIterator<Item = Call<'a, T>>>(calls: I) -> FanOut<'a, T> {
+        FanOut(calls.into_iter().map(CallState::Pending).collect())
     }
 }
 
-impl<T> Fan<'_, T> {
-    /// How many calls there are, with those whose answers were taken.
+impl<T> FanOut<'_, T> {
+    /// The number of calls, including those whose answers were taken.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The answer of the call at `index`, which must not have been taken yet. Dropping this future
-    /// loses nothing.
+    /// The answer of the call at `index`, which must not have been taken before. Dropping this
+    /// future loses nothing.
     pub(crate) async fn take(&mut self, index: usize) -> T {
         poll_fn(|context| {
             self.poll(context);
-            match std::mem::replace(&mut self.0[index], Slot::Taken) {
-                Slot::Answered(answer) => Poll::Ready(answer),
+            match std::mem::replace(&mut self.0[index], CallState::Taken) {
+                CallState::Ready(answer) => Poll::Ready(answer),
                 slot => {
                     self.0[index] = slot;
                     Poll::Pending
@@ -59,10 +59,10 @@ impl<T> Fan<'_, T> {
 
     fn poll(&mut self, context: &mut Context<'_>) {
         for slot in &mut self.0 {
-            if let Slot::Waiting(call) = slot
+            if let CallState::Pending(call) = slot
                 && let Poll::Ready(answer) = call.as_mut().poll(context)
             {
-                *slot = Slot::Answered(answer);
+                *slot = CallState::Ready(answer);
             }
         }
     }
@@ -73,8 +73,8 @@ mod tests {
     use super::*;
     use tokio::sync::oneshot;
 
-    /// Calls that answer with what is sent to them.
-    fn calls(count: usize) -> (Vec<oneshot::Sender<usize>>, Fan<'static, usize>) {
+    /// Calls that answer with the value sent to them.
+    fn calls(count: usize) -> (Vec<oneshot::Sender<usize>>, FanOut<'static, usize>) {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| oneshot::channel()).unzip();
         let call = |receiver: oneshot::Receiver<usize>| -> Call<'static, usize> {
             Box::pin(async move { receiver.await.unwrap() })
@@ -84,8 +84,8 @@ mod tests {
 
     #[tokio::test]
     async fn answers_come_in_the_order_asked_for_whatever_the_order_of_replies() {
-        let (senders, fan) = calls(5);
-        let task = tokio::spawn(fan.all());
+        let (senders, calls) = calls(5);
+        let task = tokio::spawn(calls.all());
         for (index, sender) in senders.into_iter().enumerate().rev() {
             tokio::task::yield_now().await;
             sender.send(index).unwrap();
@@ -95,16 +95,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_dropped_wait_loses_no_answer() {
-        let (mut senders, mut fan) = calls(2);
+        let (mut senders, mut calls) = calls(2);
         senders.pop().unwrap().send(7).unwrap();
         tokio::select! {
             biased;
-            _ = fan.take(0) => unreachable!("nobody has answered"),
+            _ = calls.take(0) => unreachable!("nobody has answered"),
             () = tokio::task::yield_now() => {}
         }
-        // The other one has answered during that.
-        assert_eq!(fan.take(1).await, 7);
+        // The other call was answered during that wait.
+        assert_eq!(calls.take(1).await, 7);
         senders.pop().unwrap().send(1).unwrap();
-        assert_eq!(fan.take(0).await, 1);
+        assert_eq!(calls.take(0).await, 1);
     }
 }

@@ -1,14 +1,14 @@
-//! How much is under way, and its end.
+//! A counter of operations in flight, and waiting for it to become zero.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-/// A number of things that are under way. Clones are the same. Cheap to change, since each read
-/// does it; waiting for the end is rare.
+/// The number of operations in flight. Clones share one counter. Cheap to change, since each read
+/// does it; waiting is rare.
 #[derive(Clone, Default)]
-pub(crate) struct UnderWay(Arc<Inner>);
+pub(crate) struct InFlight(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
@@ -16,28 +16,28 @@ struct Inner {
     none: Notify,
 }
 
-impl UnderWay {
-    /// One more.
+impl InFlight {
+    /// Counts an operation.
     pub(crate) fn begin(&self) {
         self.0.count.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One less, for each that has begun.
+    /// Ends an operation that was counted.
     pub(crate) fn end(&self) {
         if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.none.notify_waiters();
         }
     }
 
-    /// How many there are.
+    /// The number of operations in flight.
     pub(crate) fn count(&self) -> u64 {
         self.0.count.load(Ordering::Acquire)
     }
 
-    /// Returns when there is none.
-    pub(crate) async fn until_none(&self) {
+    /// Returns when no operation is in flight.
+    pub(crate) async fn wait_until_none(&self) {
         loop {
-            // Made before the look: what ends after that notifies it.
+            // Created before the check: an end after that notifies it.
             let ended = self.0.none.notified();
             if self.count() == 0 {
                 return;
@@ -55,18 +55,18 @@ mod tests {
 
     #[tokio::test]
     async fn the_end_of_the_last_is_told() {
-        let under_way = UnderWay::default();
-        under_way.until_none().await;
-        under_way.begin();
-        under_way.begin();
-        let mut waiting = Box::pin(under_way.until_none());
+        let in_flight = InFlight::default();
+        in_flight.wait_until_none().await;
+        in_flight.begin();
+        in_flight.begin();
+        let mut waiting = Box::pin(in_flight.wait_until_none());
         let mut is_pending = async || {
             std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await
         };
         assert!(is_pending().await);
-        under_way.end();
+        in_flight.end();
         assert!(is_pending().await);
-        under_way.end();
+        in_flight.end();
         assert!(!is_pending().await);
     }
 }

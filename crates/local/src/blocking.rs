@@ -1,8 +1,8 @@
-//! Where system calls are made that may wait.
+//! The threads for system calls that may block.
 //!
-//! They run on tokio's threads for that, a bounded number at a time, so that a file system which
-//! has stopped answering leaves those threads to others. A caller who gives up is free at once;
-//! his call goes on, and what it brings is dropped.
+//! They are tokio's blocking threads, at most [`MAX_CALLS`] at a time, so that a file system which
+//! has stopped answering leaves threads to others. Dropping the future frees the caller at once;
+//! the system call goes on, and its result is dropped.
 
 use std::sync::Arc;
 
@@ -11,25 +11,24 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::unconstrained;
 
-/// System calls at a time: more than disks answer at once, and an eighth of tokio's threads.
+/// System calls in flight: more than disks serve in parallel, and an eighth of tokio's threads.
 const MAX_CALLS: usize = 64;
 
-/// The calls of one local directory.
+/// Runs the system calls of one local directory.
 #[derive(Clone, Debug)]
-pub(crate) struct Threads(Arc<Semaphore>);
+pub(crate) struct BlockingPool(Arc<Semaphore>);
 
-impl Threads {
-    pub(crate) fn new() -> Threads {
-        Threads(Arc::new(Semaphore::new(MAX_CALLS)))
+impl BlockingPool {
+    pub(crate) fn new() -> BlockingPool {
+        BlockingPool(Arc::new(Semaphore::new(MAX_CALLS)))
     }
 
-    /// Makes `call` where it may wait.
+    /// Runs `call` on a blocking thread.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         call: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        // Not slowed down by the budget of the task around: the place in the queue is taken in
-        // the first poll.
+        // Outside the task's budget: the place in the queue has to be taken in the first poll.
         let permit = unconstrained(self.0.clone().acquire_owned()).await;
         let made = tokio::task::spawn_blocking(move || {
             let result = call();
@@ -40,14 +39,14 @@ impl Threads {
             Ok(result) => result,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime is being shut down.
+                // The runtime is shutting down.
                 Err(_) => Err(Errno::ECANCELED),
             },
         }
     }
 
-    /// Makes `call`, which nobody waits for.
-    pub(crate) fn unattended(&self, call: impl FnOnce() + Send + 'static) {
+    /// Runs `call` on a blocking thread without waiting for it.
+    pub(crate) fn run_detached(&self, call: impl FnOnce() + Send + 'static) {
         match Handle::try_current() {
             Ok(runtime) => {
                 let permits = self.0.clone();
@@ -66,7 +65,7 @@ impl Threads {
                     })),
                 }
             }
-            // Without a runtime nobody else has to be served meanwhile.
+            // Without a runtime there are no other tasks that could be held up.
             Err(_) => call(),
         }
     }

@@ -1,20 +1,20 @@
-//! Attributes without a system call that could wait.
+//! Attributes from the kernel's caches, without a system call that could block.
 //!
-//! The kernel is asked to find the name in its cache of names alone (`RESOLVE_CACHED`), and then
-//! for attributes without asking any server (`AT_STATX_DONT_SYNC`). That is only believed on the
-//! file system of the root, where that is one of this machine: there what the kernel has in memory
-//! is what is true.
+//! The name is resolved in the dentry cache alone (`RESOLVE_CACHED`), and the attributes are read
+//! without a request to a server (`AT_STATX_DONT_SYNC`). The result is used only on the file system
+//! of the root, and only if that is a local one: there the attributes in memory are the current
+//! ones.
 
 use base::{Attr, Errno, FileKind, RemotePath, Result, Timestamp};
 use rustix::fs::{AtFlags, OFlags, ResolveFlags, Statx, StatxFlags, fstatfs, statx};
 
 use crate::root::{CONFINED, Root};
 
-/// File systems whose attributes are true as they are in memory, by the numbers of `statfs(2)`:
-/// ext2 to ext4, XFS, btrfs, tmpfs, F2FS.
+/// Local file systems, whose attributes in memory are current, by their magic numbers in
+/// `statfs(2)`: ext2 to ext4, XFS, btrfs, tmpfs, F2FS.
 const LOCAL_KINDS: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010];
 
-/// The device of a file system of this machine.
+/// The device number of a local file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LocalDevice {
     major: u32,
@@ -22,34 +22,40 @@ pub(crate) struct LocalDevice {
 }
 
 impl LocalDevice {
-    /// That of the root; `None` when it is of another kind.
+    /// The device of the root; `None` when it is not on a local file system.
     #[allow(clippy::unnecessary_cast, reason = "its width differs between machines")]
     pub(crate) fn of(root: &Root) -> Option<LocalDevice> {
         let kind = fstatfs(root.fd()).ok()?.f_type as u32;
         if !LOCAL_KINDS.contains(&u64::from(kind)) {
             return None;
         }
-        LocalDevice::named(&statx(root.fd(), "", AtFlags::EMPTY_PATH, StatxFlags::empty()).ok()?)
+        LocalDevice::from_statx(
+            &statx(root.fd(), "", AtFlags::EMPTY_PATH, StatxFlags::empty()).ok()?,
+        )
     }
 
-    fn named(found: &Statx) -> Option<LocalDevice> {
+    fn from_statx(found: &Statx) -> Option<LocalDevice> {
         Some(LocalDevice { major: found.stx_dev_major, minor: found.stx_dev_minor })
     }
 }
 
-/// The attributes of what `path` names, or that there is nothing; `None` when that cannot be told
-/// without waiting.
-pub(crate) fn glance(root: &Root, path: &RemotePath, on: LocalDevice) -> Option<Result<Attr>> {
+/// `lstat` from memory: the attributes, or that the name is absent; `None` when the kernel would
+/// have to read a disk or query a server.
+pub(crate) fn lstat_cached(
+    root: &Root,
+    path: &RemotePath,
+    on: LocalDevice,
+) -> Option<Result<Attr>> {
     let cached = CONFINED.union(ResolveFlags::CACHED);
     let fd = match root.resolve_with(path, OFlags::PATH, cached) {
         Ok(fd) => fd,
-        // The kernel knows that there is nothing.
+        // A negative dentry.
         Err(Errno::ENOENT) => return Some(Err(Errno::ENOENT)),
         Err(_) => return None,
     };
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let found = statx(&fd, "", flags, StatxFlags::BASIC_STATS).ok()?;
-    if LocalDevice::named(&found) != Some(on) {
+    if LocalDevice::from_statx(&found) != Some(on) {
         return None;
     }
     Some(attr(&found))

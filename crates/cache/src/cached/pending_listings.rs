@@ -1,0 +1,240 @@
+//! Listings that were just read, and are about to be written to the store.
+//!
+//! Writing a listing takes as long as reading ten files, and a program that lists a tree reads its
+//! files next. So a listing is written in the background, as contents are
+//! ([`write_behind`](super::write_behind)), and is valid from this table until then. Forgetting
+//! applies here, too: a listing that is no longer in the table is not written.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::RemotePath;
+
+use super::changes::Generation;
+use crate::index::directory::Directory;
+use crate::index::record::Record;
+use crate::{KnownAttr, Listing, SourceId};
+
+/// Bound on the entries of all pending listings, including those that were forgotten meanwhile:
+/// some 60 MiB. A listing beyond it is written at once.
+const MAX_ENTRIES: usize = 200_000;
+
+/// A listing of a directory.
+pub(crate) struct PendingListing {
+    pub(crate) source: SourceId,
+    pub(crate) path: RemotePath,
+    /// When it was requested, in the order of the changes made here.
+    pub(crate) generation: Generation,
+    pub(crate) listing: Listing,
+    /// The listing as a look-up table by name.
+    directory: Directory,
+    /// The entries of all pending listings, of which this one has its share until it is dropped.
+    entry_count: Arc<AtomicUsize>,
+}
+
+/// The share of the bound that a listing takes: that of some entries if it is empty.
+fn weight(listing: &Listing) -> usize {
+    8 + listing.entries.len()
+}
+
+impl Drop for PendingListing {
+    fn drop(&mut self) {
+        self.entry_count.fetch_sub(weight(&self.listing), Ordering::Relaxed);
+    }
+}
+
+type ListingMap = HashMap<RemotePath, Arc<PendingListing>>;
+
+/// See the [module](self). Clones share one state.
+#[derive(Clone, Default)]
+pub(crate) struct PendingListings {
+    listings: Arc<Mutex<ListingMap>>,
+    entry_count: Arc<AtomicUsize>,
+}
+
+impl PendingListings {
+    fn lock(&self) -> MutexGuard<'_, ListingMap> {
+        self.listings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a listing, which replaces an older one. Beyond the bound it is returned, and the
+    /// directory has no pending listing.
+    pub(crate) fn add(
+        &self,
+        source: SourceId,
+        path: RemotePath,
+        generation: Generation,
+        listing: Listing,
+    ) -> Result<Arc<PendingListing>, Listing> {
+        let weight = weight(&listing);
+        if self.entry_count.fetch_add(weight, Ordering::Relaxed) + weight > MAX_ENTRIES {
+            self.entry_count.fetch_sub(weight, Ordering::Relaxed);
+            self.lock().remove(&path);
+            return Err(listing);
+        }
+        let mut directory = Directory::default();
+        directory.add(Record::Listing(listing.clone()));
+        let entry_count = self.entry_count.clone();
+        let pending =
+            Arc::new(PendingListing { source, path, generation, listing, directory, entry_count });
+        self.lock().insert(pending.path.clone(), pending.clone());
+        Ok(pending)
+    }
+
+    /// Whether it is still in the table.
+    pub(crate) fn is_valid(&self, pending: &Arc<PendingListing>) -> bool {
+        self.lock().get(&pending.path).is_some_and(|current| Arc::ptr_eq(current, pending))
+    }
+
+    /// Removes a listing that was written to the store.
+    pub(crate) fn remove_written(&self, pending: &Arc<PendingListing>) {
+        let mut listings = self.lock();
+        if listings.get(&pending.path).is_some_and(|current| Arc::ptr_eq(current, pending)) {
+            listings.remove(&pending.path);
+        }
+    }
+
+    /// The attributes of `path` in the listing of its directory, if that is pending: they are newer
+    /// than all records of them, also if the listing lacks the name.
+    pub(crate) fn attr(&self, source: &SourceId, path: &RemotePath) -> Option<Option<KnownAttr>> {
+        self.above(source, path, |directory, name| Some(directory.attr(name)))
+    }
+
+    /// Whether the pending listing of its directory contains the name of `path`.
+    pub(crate) fn lists(&self, source: &SourceId, path: &RemotePath) -> Option<bool> {
+        self.above(source, path, Directory::lists)
+    }
+
+    /// The pending listing of the directory `path`.
+    pub(crate) fn listing(&self, source: &SourceId, path: &RemotePath) -> Option<Listing> {
+        Some(self.get(source, path)?.listing.clone())
+    }
+
+    /// The pending listing of the directory `path`, to be written.
+    pub(crate) fn get(&self, source: &SourceId, path: &RemotePath) -> Option<Arc<PendingListing>> {
+        self.lock().get(path).filter(|pending| pending.source == *source).cloned()
+    }
+
+    fn above<T>(
+        &self,
+        source: &SourceId,
+        path: &RemotePath,
+        look: impl FnOnce(&Directory, &[u8]) -> Option<T>,
+    ) -> Option<T> {
+        let (parent, name) = (path.parent()?, path.file_name()?);
+        let pending = self.get(source, &parent)?;
+        look(&pending.directory, name.as_bytes())
+    }
+
+    /// Forgets `path` and all below it, and the listing of its directory.
+    pub(crate) fn forget(&self, path: &RemotePath) {
+        let parent = path.parent();
+        self.lock().retain(|at, _| !at.is_within(path) && Some(at) != parent.as_ref());
+    }
+
+    /// Forgets the listing of the directory `path`, and its own attributes.
+    pub(crate) fn forget_listing(&self, path: &RemotePath) {
+        let mut listings = self.lock();
+        listings.remove(path);
+        if let Some(parent) = path.parent() {
+            listings.remove(&parent);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{Attr, DirEntry, FileKind, Name, Timestamp};
+    use testkit::path;
+
+    use super::super::changes::Changes;
+    use super::*;
+
+    fn listing(names: &[&str]) -> Listing {
+        let attr = Attr {
+            kind: FileKind::Regular,
+            perm: 0o644,
+            size: 1,
+            uid: 0,
+            gid: 0,
+            atime: Timestamp::default(),
+            mtime: Timestamp::default(),
+        };
+        let entry =
+            |name: &&str| DirEntry { name: Name::new(name.as_bytes()).unwrap(), attr: Some(attr) };
+        let entries = names.iter().map(entry).collect::<Vec<_>>().into();
+        Listing { attr: None, entries, seen_at: Timestamp::now() }
+    }
+
+    fn add(
+        pending_listings: &PendingListings,
+        dir: &str,
+        names: &[&str],
+    ) -> Result<Arc<PendingListing>, Listing> {
+        let generation = Changes::default().generation();
+        pending_listings.add(SourceId::new(b"a"), path(dir), generation, listing(names))
+    }
+
+    #[test]
+    fn a_listing_counts_until_it_is_written_or_forgotten() {
+        let (pending_listings, source) = (PendingListings::default(), SourceId::new(b"a"));
+        let first = add(&pending_listings, "d", &["f"]).unwrap();
+        assert_eq!(pending_listings.attr(&source, &path("d/f")).unwrap().unwrap().attr.size, 1);
+        assert_eq!(
+            pending_listings.attr(&source, &path("d/g")),
+            Some(None),
+            "it says that there is none"
+        );
+        assert_eq!(pending_listings.attr(&source, &path("e/g")), None);
+        assert_eq!(pending_listings.lists(&source, &path("d/g")), Some(false));
+        assert_eq!(pending_listings.lists(&source, &path("e/g")), None);
+        assert_eq!(
+            pending_listings.lists(&SourceId::new(b"b"), &path("d/g")),
+            None,
+            "of another source"
+        );
+        assert!(pending_listings.listing(&source, &path("d")).is_some());
+        let second = add(&pending_listings, "d", &["f", "g"]).unwrap();
+        assert!(!pending_listings.is_valid(&first));
+        pending_listings.remove_written(&first);
+        assert_eq!(
+            pending_listings.lists(&source, &path("d/g")),
+            Some(true),
+            "the later one counts"
+        );
+        pending_listings.remove_written(&second);
+        assert!(pending_listings.listing(&source, &path("d")).is_none());
+    }
+
+    #[test]
+    fn what_is_forgotten_does_not_count() {
+        let left = |forget: &dyn Fn(&PendingListings)| {
+            let pending_listings = PendingListings::default();
+            let all = ["", "d", "d/e", "d/e/f", "x"]
+                .map(|dir| add(&pending_listings, dir, &["n"]).unwrap());
+            forget(&pending_listings);
+            let left = all.iter().filter(|pending| pending_listings.is_valid(pending));
+            left.map(|pending| pending.path.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            left(&|pending_listings| pending_listings.forget(&path("d/e"))),
+            [path(""), path("x")]
+        );
+        let left = left(&|pending_listings| pending_listings.forget_listing(&path("d/e")));
+        assert_eq!(left, [path(""), path("d/e/f"), path("x")]);
+    }
+
+    #[test]
+    fn those_that_live_are_bounded() {
+        let pending_listings = PendingListings::default();
+        let names: Vec<String> = (0..MAX_ENTRIES - 7).map(|number| number.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        assert!(add(&pending_listings, "d", &names).is_err());
+        let first = add(&pending_listings, "d", &names[1..]).unwrap();
+        assert!(add(&pending_listings, "d", &[]).is_err(), "the one that it would replace waits");
+        assert!(!pending_listings.is_valid(&first), "which does not count any more");
+        drop(first);
+        assert!(add(&pending_listings, "d", &names[1..]).is_ok());
+    }
+}

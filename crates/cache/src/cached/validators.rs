@@ -1,0 +1,178 @@
+//! When the remote returned which validators, as far as that matters later.
+//!
+//! An mtime is *settled* (git: not racy) when no later change can have the same one: when the
+//! second that it names is over at the server. That is so when it is older, by this machine's
+//! clock, than both clocks may differ; or when two seconds have passed since it was first seen.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::{Attr, FileKind, RemotePath, Timestamp};
+use tokio::time::Instant;
+
+use crate::Validator;
+use crate::metadata::RACY_SECS;
+
+/// Files in each of the two generations. When the newer one is full the older one is dropped. Both
+/// together take some ten megabytes, and one of them holds the files of a large directory.
+const MAX_PER_GENERATION: usize = 32 << 10;
+
+#[derive(Clone, Copy)]
+struct Observation {
+    attr: Attr,
+    /// When this validator was seen first.
+    first_at: Instant,
+    /// When it was last requested.
+    requested_at: Instant,
+}
+
+#[derive(Default)]
+struct Generations {
+    newer: HashMap<RemotePath, Observation>,
+    older: HashMap<RemotePath, Observation>,
+}
+
+/// See the [module](self).
+pub(crate) struct Validators {
+    generations: Mutex<Generations>,
+    clock_skew: Duration,
+    /// How long an observation is valid; if zero, only unsettled ones are kept.
+    window: Duration,
+}
+
+impl Validators {
+    pub(crate) fn new(clock_skew: Duration, window: Duration) -> Validators {
+        Validators { generations: Mutex::default(), clock_skew, window }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Generations> {
+        self.generations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the remote returned `attr`, requested at `requested_at`.
+    pub(crate) fn note(&self, path: &RemotePath, attr: &Attr, requested_at: Instant) {
+        let regular = attr.kind == FileKind::Regular;
+        if !regular || (self.window.is_zero() && self.is_old(attr)) {
+            return;
+        }
+        let mut generations = self.lock();
+        let last = generations.newer.get(path).or_else(|| generations.older.get(path));
+        let same = last.filter(|last| Validator::of(&last.attr) == Validator::of(attr));
+        // The answer, not the request, proves that the server's clock was that far.
+        let first_at = same.map_or_else(Instant::now, |last| last.first_at);
+        if generations.newer.len() >= MAX_PER_GENERATION {
+            generations.older = std::mem::take(&mut generations.newer);
+        }
+        generations.newer.insert(path.clone(), Observation { attr: *attr, first_at, requested_at });
+    }
+
+    /// Forgets `path`, which was changed here.
+    pub(crate) fn forget(&self, path: &RemotePath) {
+        let mut generations = self.lock();
+        generations.newer.remove(path);
+        generations.older.remove(path);
+    }
+
+    /// The attributes of the file that the remote returned within the window.
+    pub(crate) fn within_window(&self, path: &RemotePath, now: Instant) -> Option<Attr> {
+        let generations = self.lock();
+        let observation = generations.newer.get(path).or_else(|| generations.older.get(path))?;
+        (now.saturating_duration_since(observation.requested_at) < self.window)
+            .then_some(observation.attr)
+    }
+
+    /// Whether a content read from now on, with the validator of `attr`, cannot change without a
+    /// change of the validator.
+    pub(crate) fn is_settled(&self, path: &RemotePath, attr: &Attr) -> bool {
+        if self.is_old(attr) {
+            return true;
+        }
+        let ahead = attr.mtime.secs.saturating_sub(Timestamp::now().secs);
+        if ahead > self.skew_secs() {
+            // Set into the future by a user: that time will come.
+            return false;
+        }
+        let generations = self.lock();
+        let observation = generations.newer.get(path).or_else(|| generations.older.get(path));
+        observation.is_some_and(|observation| {
+            let waited = observation.first_at.elapsed() >= Duration::from_secs(RACY_SECS as u64);
+            Validator::of(&observation.attr) == Validator::of(attr) && waited
+        })
+    }
+
+    fn skew_secs(&self) -> i64 {
+        i64::try_from(self.clock_skew.as_secs()).unwrap_or(i64::MAX)
+    }
+
+    fn is_old(&self, attr: &Attr) -> bool {
+        let age = Timestamp::now().secs.saturating_sub(attr.mtime.secs);
+        age >= RACY_SECS.saturating_add(self.skew_secs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::path;
+
+    const SKEW: Duration = Duration::from_secs(300);
+
+    fn attr(age_secs: i64) -> Attr {
+        let mtime = Timestamp::from_secs(Timestamp::now().secs - age_secs);
+        let kind = FileKind::Regular;
+        Attr { kind, perm: 0o644, size: 1, uid: 1, gid: 1, atime: mtime, mtime }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_time_is_settled_when_it_is_past_on_every_clock() {
+        let validators = Validators::new(SKEW, Duration::ZERO);
+        let at = path("f");
+        assert!(validators.is_settled(&at, &attr(400)));
+        let young = attr(10);
+        assert!(!validators.is_settled(&at, &young));
+        validators.note(&at, &young, Instant::now());
+        assert!(!validators.is_settled(&at, &young));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(validators.is_settled(&at, &young));
+        // A second observation does not restart the time; another content does.
+        validators.note(&at, &young, Instant::now());
+        assert!(validators.is_settled(&at, &young));
+        let other = Attr { size: 2, ..young };
+        assert!(!validators.is_settled(&at, &other));
+        validators.note(&at, &other, Instant::now());
+        assert!(!validators.is_settled(&at, &other));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_time_in_the_future_is_never_settled() {
+        let validators = Validators::new(SKEW, Duration::ZERO);
+        let future = attr(-4000);
+        validators.note(&path("f"), &future, Instant::now());
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(!validators.is_settled(&path("f"), &future));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_told_counts_for_the_window() {
+        let validators = Validators::new(SKEW, Duration::from_secs(5));
+        validators.note(&path("f"), &attr(4000), Instant::now());
+        assert!(validators.within_window(&path("f"), Instant::now()).is_some());
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert!(validators.within_window(&path("f"), Instant::now()).is_none());
+        validators.note(&path("f"), &attr(4000), Instant::now());
+        validators.forget(&path("f"));
+        assert!(validators.within_window(&path("f"), Instant::now()).is_none());
+    }
+
+    #[tokio::test]
+    async fn only_so_many_are_remembered() {
+        let validators = Validators::new(SKEW, Duration::ZERO);
+        for number in 0..3 * MAX_PER_GENERATION {
+            validators.note(&path(&format!("f{number}")), &attr(1), Instant::now());
+        }
+        let generations = validators.lock();
+        assert!(generations.newer.len() + generations.older.len() <= 2 * MAX_PER_GENERATION);
+        assert!(generations.newer.contains_key(&path(&format!("f{}", 3 * MAX_PER_GENERATION - 1))));
+    }
+}

@@ -1,0 +1,374 @@
+//! Write-behind to the store: bytes that were read from the server are verified to be of one
+//! content, and written in the background.
+//!
+//! Data that was read is kept in memory first. When enough has come together, or the reader has
+//! reached the end or closed the file, the server is queried for the attributes of the open file.
+//! If they are still those of the open, all data read before the query is of that content, and goes
+//! to the store; if not, all of it is dropped. So a file that changes while it is fetched leaves
+//! nothing in the store, also if this process ends in the middle.
+//!
+//! This holds only where no change can leave size and mtime as they were
+//! ([`validators`](super::validators)); other files are not kept, or, in an immutable tree, are not
+//! trusted elsewhere.
+//!
+//! A reader never waits for this, nor does it take processor time from readers if it can wait
+//! ([`idle_gate`](super::idle_gate)): threads write contents ([`writer`](super::writer)) and
+//! listings ([`pending_listings`](super::pending_listings)) in the order of their reads. The queued
+//! bytes are bounded; data beyond the bound is dropped, and fetched by the next reader.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+
+use base::task::Task;
+use base::{Data, Errno, RemotePath, Result, Timestamp};
+use bytes::Bytes;
+use tokio::sync::{Semaphore, watch};
+
+use super::changes::{Changes, Generation};
+use super::files::{Content, File};
+use super::idle_gate::IdleGate;
+use super::pending_listings::PendingListing;
+use super::writer::{Fetched, Job, PendingWork, Piece, Recorder, WriteGate, Writer};
+use crate::in_flight::InFlight;
+use crate::{Partial, SourceId, Store, Validator};
+
+/// Bound on the bytes that were read and are not on the disk yet, of all files together: this share
+/// of the machine's memory, within the limits below. Enough for what arrives while a large content
+/// is being hashed; half of it may be used by data that waits for a pause in the reads.
+const MEMORY_DIVISOR: u64 = 32;
+const QUEUE_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=128 << 20;
+
+/// The unit of that bound, so that very many small pieces are bounded, too.
+const UNIT_BYTES: u64 = 1 << 10;
+
+/// Data shorter than this is copied: it mostly shares its buffer with other data.
+const COPY_BELOW_BYTES: usize = 16 << 10;
+
+/// Bound on the number of jobs in flight to the store. More are dropped: each takes some kilobytes
+/// beside its bytes, and a disk may hang.
+const MAX_IN_FLIGHT: u64 = 32 << 10;
+
+/// Bytes of one file after which the server is queried whether it is still the same.
+const BATCH_BYTES: u64 = 4 << 20;
+
+#[derive(Default)]
+struct Pending {
+    pieces: Vec<Piece>,
+    bytes: u64,
+    /// A query of the server is in flight.
+    revalidating: bool,
+    /// The server is to be queried, however little data there is.
+    due: bool,
+    /// The server has returned other attributes.
+    changed: bool,
+}
+
+/// A content being fetched. Each open file has its own.
+pub(crate) struct Fetch {
+    pub(crate) partial: Partial,
+    pub(crate) target: FetchTarget,
+    /// It is kept for an immutable tree, and not trusted elsewhere.
+    pub(crate) racy: bool,
+    pending: Mutex<Pending>,
+}
+
+/// The file that has the content.
+pub(crate) struct FetchTarget {
+    pub(crate) source: SourceId,
+    pub(crate) path: RemotePath,
+    /// The time of the open, in the order of the changes made here.
+    pub(crate) generation: Generation,
+    pub(crate) changes: Changes,
+}
+
+impl FetchTarget {
+    /// Whether the file was changed here since.
+    pub(crate) fn is_changed(&self) -> bool {
+        !self.changes.is_unchanged(&self.path, self.generation)
+    }
+}
+
+/// What happens to the part of a content that an earlier mount has left.
+#[derive(Clone, Copy)]
+pub(crate) enum Leftovers {
+    /// It is completed: the tree never changes, or nothing is fetched.
+    Keep,
+    /// It is discarded: the file may have another content with the same size and mtime.
+    Discard,
+}
+
+impl Fetch {
+    /// For the content of a file that has just been opened, of which `store` may have a part.
+    pub(crate) fn new(
+        store: &Store,
+        target: FetchTarget,
+        validator: Validator,
+        racy: bool,
+        leftovers: Leftovers,
+    ) -> Arc<Fetch> {
+        let partial = match leftovers {
+            Leftovers::Keep => store.fetch(&target.source, &target.path, validator),
+            Leftovers::Discard => store.fetch_own(&target.source, &target.path, validator),
+        };
+        Arc::new(Fetch { partial, target, racy, pending: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file has changed: none of the data read from it is kept.
+    fn mark_changed(&self, file: &File, stats: &WriteStats) {
+        let pieces = {
+            let mut pending = self.lock();
+            if !std::mem::replace(&mut pending.changed, true) {
+                stats.changed.fetch_add(1, Ordering::Relaxed);
+            }
+            pending.bytes = 0;
+            std::mem::take(&mut pending.pieces)
+        };
+        drop(pieces);
+        file.read_from_server();
+    }
+
+    /// Drops the data read so far.
+    fn discard(&self, stats: &WriteStats) {
+        let (pieces, bytes) = {
+            let mut pending = self.lock();
+            (pending.revalidating, pending.due) = (false, false);
+            (std::mem::take(&mut pending.pieces), std::mem::take(&mut pending.bytes))
+        };
+        drop(pieces);
+        stats.left_out_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Counters of the write-behind.
+#[derive(Debug, Default)]
+pub(crate) struct WriteStats {
+    /// Contents that were completed.
+    pub(crate) completed: AtomicU64,
+    /// Files that changed while they were fetched.
+    pub(crate) changed: AtomicU64,
+    /// Bytes beyond the bound.
+    pub(crate) left_out_bytes: AtomicU64,
+}
+
+/// The write-behind queue. See the [module](self).
+pub(crate) struct WriteBehind {
+    jobs: mpsc::Sender<Job>,
+    space: Arc<Semaphore>,
+    units: u32,
+    idle_gate: Arc<IdleGate>,
+    in_flight: InFlight,
+    pub(crate) stats: Arc<WriteStats>,
+    /// Changes when the mount ends.
+    shutdown: watch::Receiver<()>,
+}
+
+impl WriteBehind {
+    /// `shutdown` changes when the mount ends.
+    pub(crate) fn new(
+        recorder: Recorder,
+        shutdown: watch::Receiver<()>,
+    ) -> std::io::Result<WriteBehind> {
+        let stats = Arc::<WriteStats>::default();
+        let units = queue_units();
+        let space = Arc::new(Semaphore::new(units as usize));
+        let idle_gate = Arc::new(IdleGate::new());
+        let in_flight = InFlight::default();
+        let gate = WriteGate {
+            idle_gate: idle_gate.clone(),
+            space: space.clone(),
+            min_space: units as usize / 2,
+            in_flight: in_flight.clone(),
+            max_in_flight: MAX_IN_FLIGHT / 2,
+        };
+        let jobs = Writer::new(recorder, stats.clone()).start(gate)?;
+        Ok(WriteBehind { jobs, space, units, idle_gate, in_flight, stats, shutdown })
+    }
+
+    /// Returns when nothing is in flight to the store.
+    pub(crate) async fn wait_idle(&self) {
+        let _request = self.idle_gate.flush_now();
+        self.in_flight.wait_until_none().await;
+    }
+
+    /// Returns when nothing of this content is in flight to the store.
+    pub(crate) async fn wait_written(&self, content: &InFlight) {
+        let _request = self.idle_gate.flush_now();
+        content.wait_until_none().await;
+    }
+
+    /// Queues a listing, which is valid already.
+    pub(crate) fn listed(&self, pending: Arc<PendingListing>) {
+        self.idle_gate.note_read();
+        let work = PendingWork::begin(&self.in_flight, None);
+        // The threads live as long as a sender.
+        let _ = self.jobs.send(Job::List(pending, work));
+    }
+
+    /// Returns when there is space for more, for a reader that can wait.
+    pub(crate) async fn wait_for_space(&self, bytes: u64) {
+        let units = units(bytes).min(self.units / 2);
+        // Released at once: the read itself takes it. The semaphore is never closed.
+        let _ = self.space.acquire_many(units).await;
+    }
+
+    /// Takes the result of a read from the server.
+    pub(crate) fn add_read(&self, file: &Arc<File>, fetch: &Arc<Fetch>, read: Read<'_>) {
+        self.idle_gate.note_read();
+        let Validator { size, .. } = file.validator();
+        let Read { offset, requested, data } = read;
+        let end = offset.saturating_add(data.len() as u64);
+        let expected = u64::from(requested).min(size.saturating_sub(offset));
+        if end > size.max(offset) || (data.len() as u64) < expected {
+            return fetch.mark_changed(file, &self.stats);
+        }
+        let space = self.space.clone().try_acquire_many_owned(units(data.len() as u64));
+        let begin = {
+            let mut pending = fetch.lock();
+            if pending.changed {
+                return;
+            }
+            match space {
+                Ok(space) if !data.is_empty() => {
+                    pending.bytes += data.len() as u64;
+                    pending.pieces.push(Piece { offset, data: copy_if_small(data), space });
+                }
+                Ok(_) => {}
+                Err(_) => {
+                    self.stats.left_out_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+                }
+            }
+            pending.due |= end == size;
+            pending.due |= pending.bytes >= BATCH_BYTES;
+            pending.due && !std::mem::replace(&mut pending.revalidating, true)
+        };
+        if begin {
+            self.revalidate(file.clone(), fetch.clone());
+        }
+    }
+
+    /// The reader has closed the file: its data is verified, however little it is.
+    pub(crate) fn reader_closed(&self, file: &Arc<File>) {
+        let Content::Part(fetch) = file.content() else { return };
+        let begin = {
+            let mut pending = fetch.lock();
+            pending.due |= !pending.pieces.is_empty();
+            pending.due && !std::mem::replace(&mut pending.revalidating, true)
+        };
+        if begin {
+            self.revalidate(file.clone(), fetch);
+        }
+    }
+
+    /// An empty content is complete.
+    pub(crate) fn complete_empty(&self, file: &Arc<File>, fetch: &Arc<Fetch>) {
+        self.add_read(file, fetch, Read { offset: 0, requested: 0, data: &Data::new() });
+    }
+
+    /// Queries the server, in the background, whether the file is still the same, and queues the
+    /// data read before that.
+    fn revalidate(&self, file: Arc<File>, fetch: Arc<Fetch>) {
+        if self.in_flight.count() >= MAX_IN_FLIGHT {
+            return fetch.discard(&self.stats);
+        }
+        let work = PendingWork::begin(&self.in_flight, Some(&fetch));
+        let revalidating = Revalidation {
+            jobs: self.jobs.clone(),
+            in_flight: self.in_flight.clone(),
+            stats: self.stats.clone(),
+            file,
+            fetch,
+        };
+        let mut shutdown = self.shutdown.clone();
+        // Not awaited. The queries of one batch of answers leave together.
+        let _ = Task::start(async move {
+            let _work = work;
+            tokio::select! {
+                () = revalidating.run() => {}
+                // No value is ever sent: this is the end of the channel.
+                _ = shutdown.changed() => {}
+            }
+        });
+    }
+}
+
+/// The result of a read.
+pub(crate) struct Read<'a> {
+    pub(crate) offset: u64,
+    pub(crate) requested: u32,
+    pub(crate) data: &'a Data,
+}
+
+impl Drop for WriteBehind {
+    fn drop(&mut self) {
+        self.idle_gate.close();
+    }
+}
+
+/// The bytes without the rest of their buffer, which would take memory as long as they do.
+fn copy_if_small(data: &Data) -> Data {
+    if data.len() < COPY_BELOW_BYTES { Bytes::from(data.to_vec()).into() } else { data.clone() }
+}
+
+fn units(bytes: u64) -> u32 {
+    u32::try_from(bytes / UNIT_BYTES + 1).unwrap_or(u32::MAX)
+}
+
+/// The units of all that may be queued.
+fn queue_units() -> u32 {
+    let system = rustix::system::sysinfo();
+    let memory = system.totalram.saturating_mul(u64::from(system.mem_unit));
+    let bytes = (memory / MEMORY_DIVISOR).clamp(*QUEUE_BYTES.start(), *QUEUE_BYTES.end());
+    (bytes / UNIT_BYTES) as u32
+}
+
+/// A query whether a file is still the same.
+struct Revalidation {
+    jobs: mpsc::Sender<Job>,
+    in_flight: InFlight,
+    stats: Arc<WriteStats>,
+    file: Arc<File>,
+    fetch: Arc<Fetch>,
+}
+
+impl Revalidation {
+    async fn run(&self) {
+        loop {
+            let pieces = {
+                let mut pending = self.fetch.lock();
+                if !std::mem::take(&mut pending.due) || pending.changed {
+                    pending.revalidating = false;
+                    return;
+                }
+                pending.bytes = 0;
+                std::mem::take(&mut pending.pieces)
+            };
+            let requested_at = Timestamp::now();
+            match self.unchanged_attr().await {
+                Ok(Some(attr)) => self.pass_on(pieces, attr, requested_at),
+                Ok(None) => self.fetch.mark_changed(&self.file, &self.stats),
+                // The data cannot be verified.
+                Err(_) => drop(pieces),
+            }
+        }
+    }
+
+    /// The attributes, if they are still those of the content that was opened.
+    async fn unchanged_attr(&self) -> Result<Option<base::Attr>> {
+        let fh = self.file.server_handle().ok_or(Errno::EBADF)?;
+        let attr = self.file.inner().fstat(fh).await?;
+        Ok((Validator::of(&attr) == self.file.validator()).then_some(attr))
+    }
+
+    fn pass_on(&self, pieces: Vec<Piece>, attr: base::Attr, seen_at: Timestamp) {
+        let fetch = self.fetch.clone();
+        let work = PendingWork::begin(&self.in_flight, Some(&fetch));
+        let file = Arc::downgrade(&self.file);
+        let fetched = Fetched { fetch, attr, seen_at, file, work };
+        // The threads live as long as a sender.
+        let _ = self.jobs.send(Job::Write(pieces, fetched));
+    }
+}

@@ -1,0 +1,334 @@
+//! The background threads that write fetched contents and listings to the store.
+//!
+//! One thread runs the jobs in their order, when reads pause or too much is queued
+//! ([`idle_gate`](super::idle_gate)); a second one completes large contents, which means to read
+//! and hash all of them. Both have a lower priority than readers.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak, mpsc};
+use std::time::Instant;
+
+use base::{Data, RemotePath, Timestamp};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::change_times::ChangeTimes;
+use super::changes::{Changes, Generation};
+use super::files::File;
+use super::idle_gate::IdleGate;
+use super::listing::same_entries;
+use super::pending_listings::{PendingListing, PendingListings};
+use super::write_behind::{Fetch, WriteStats};
+use crate::in_flight::InFlight;
+use crate::store::deferred::lower_priority;
+use crate::{KnownFile, Listing, SourceId, Store, Validator};
+
+/// Contents up to this size are completed by the writing thread; larger ones by a thread of their
+/// own, which reads and hashes all of them.
+const SMALL_CONTENT_BYTES: u64 = 1 << 20;
+
+/// Large contents that wait to be completed. More are completed by the writing thread.
+const MAX_QUEUED: usize = 16;
+
+/// Bound on contents that are completed and not recorded: about as many as a directory has files.
+const MAX_UNRECORDED: usize = 64;
+
+/// The nice value of the threads.
+const NICE_INCREMENT: i32 = 10;
+
+/// Bytes that were read, with their share of the bound.
+pub(crate) struct Piece {
+    pub(crate) offset: u64,
+    pub(crate) data: Data,
+    pub(crate) space: OwnedSemaphorePermit,
+}
+
+/// A job of the writing thread.
+pub(crate) enum Job {
+    /// Verified bytes of a content.
+    Write(Vec<Piece>, Fetched),
+    /// A listing.
+    List(Arc<PendingListing>, PendingWork),
+}
+
+/// A content of which bytes were fetched.
+pub(crate) struct Fetched {
+    pub(crate) fetch: Arc<Fetch>,
+    /// The server's last attributes of the file, and when they were requested.
+    pub(crate) attr: base::Attr,
+    pub(crate) seen_at: Timestamp,
+    pub(crate) file: Weak<File>,
+    pub(crate) work: PendingWork,
+}
+
+impl Job {
+    /// When it was queued.
+    fn since(&self) -> Instant {
+        let (Job::Write(_, Fetched { work, .. }) | Job::List(_, work)) = self;
+        work.since
+    }
+}
+
+impl Fetched {
+    /// Releases the content before the job ends: a caller that waits for the end finds it released.
+    fn release(self) {
+        drop(self.fetch);
+        drop(self.work);
+    }
+}
+
+/// A job in flight to the store, counted in all jobs and, if it has one, for its content.
+pub(crate) struct PendingWork {
+    counts: [Option<InFlight>; 2],
+    since: Instant,
+}
+
+impl PendingWork {
+    pub(crate) fn begin(all: &InFlight, fetch: Option<&Fetch>) -> PendingWork {
+        let counts = [Some(all.clone()), fetch.map(|fetch| fetch.partial.in_flight().clone())];
+        counts.iter().flatten().for_each(InFlight::begin);
+        PendingWork { counts, since: Instant::now() }
+    }
+}
+
+impl Drop for PendingWork {
+    fn drop(&mut self) {
+        self.counts.iter().flatten().for_each(InFlight::end);
+    }
+}
+
+/// Decides when the writing thread runs.
+pub(crate) struct WriteGate {
+    pub(crate) idle_gate: Arc<IdleGate>,
+    /// The space for data to come.
+    pub(crate) space: Arc<Semaphore>,
+    /// With less space than this, too much is queued.
+    pub(crate) min_space: usize,
+    /// All jobs in flight.
+    pub(crate) in_flight: InFlight,
+    /// With more jobs than this, too much is queued.
+    pub(crate) max_in_flight: u64,
+}
+
+impl WriteGate {
+    /// Returns when the job is due.
+    fn wait(&self, job: &Job) {
+        let is_over_limit = || {
+            self.space.available_permits() < self.min_space
+                || self.in_flight.count() > self.max_in_flight
+        };
+        self.idle_gate.wait(job.since(), is_over_limit);
+    }
+}
+
+/// The state of a thread.
+pub(crate) struct Writer {
+    recorder: Recorder,
+    stats: Arc<WriteStats>,
+    /// Contents in the store that are not recorded yet.
+    completed: Vec<Completed>,
+}
+
+/// A content that was completed now, or before.
+struct Completed {
+    fetched: Fetched,
+    known: KnownFile,
+    is_new: bool,
+}
+
+impl Writer {
+    pub(crate) fn new(recorder: Recorder, stats: Arc<WriteStats>) -> Writer {
+        Writer { recorder, stats, completed: Vec::new() }
+    }
+
+    /// Starts the threads, which end when all senders are dropped.
+    pub(crate) fn start(self, gate: WriteGate) -> std::io::Result<mpsc::Sender<Job>> {
+        let (jobs, work) = mpsc::channel();
+        let (large, waiting) = mpsc::sync_channel(MAX_QUEUED);
+        let other = Writer::new(self.recorder.clone(), self.stats.clone());
+        let idle_gate = gate.idle_gate.clone();
+        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        thread("cache-finish").spawn(move || {
+            lower_priority(NICE_INCREMENT);
+            other.run_large(&waiting, &idle_gate);
+        })?;
+        thread("cache-write").spawn(move || {
+            lower_priority(NICE_INCREMENT);
+            self.run(&work, &large, &gate);
+        })?;
+        Ok(jobs)
+    }
+
+    /// Runs the jobs. Completed contents are recorded when the queue is empty: files that are read
+    /// one after the other are mostly in one directory, whose records are appended by one write.
+    fn run(
+        mut self,
+        work: &mpsc::Receiver<Job>,
+        large: &mpsc::SyncSender<Fetched>,
+        gate: &WriteGate,
+    ) {
+        while let Ok(job) = work.recv() {
+            gate.wait(&job);
+            // Bounded also while reads go on, since callers wait for completed contents.
+            for job in std::iter::once(job).chain(work.try_iter().take(MAX_UNRECORDED)) {
+                // After the end of this mount another one may change what it has read.
+                if !gate.idle_gate.is_closed() {
+                    self.take(job, large);
+                }
+            }
+            self.record();
+        }
+    }
+
+    /// Completes large contents.
+    fn run_large(mut self, waiting: &mpsc::Receiver<Fetched>, idle_gate: &IdleGate) {
+        while let Ok(fetched) = waiting.recv() {
+            if !idle_gate.is_closed() {
+                self.finish(fetched);
+                self.record();
+            }
+        }
+    }
+
+    fn take(&mut self, job: Job, large: &mpsc::SyncSender<Fetched>) {
+        match job {
+            Job::List(pending, work) => {
+                // Records of contents read before must not come after the listing.
+                self.record();
+                self.recorder.write_pending(&pending);
+                drop(work);
+            }
+            Job::Write(_, fetched) if fetched.fetch.target.is_changed() => {
+                fetched.fetch.partial.abandon();
+                fetched.release();
+            }
+            Job::Write(pieces, fetched) => {
+                let partial = &fetched.fetch.partial;
+                for Piece { offset, data, space } in pieces {
+                    let mut at = offset;
+                    for bytes in data.pieces() {
+                        partial.write(at, bytes);
+                        at += bytes.len() as u64;
+                    }
+                    drop(space);
+                }
+                if !partial.is_whole() {
+                    return fetched.release();
+                }
+                if fetched.attr.size <= SMALL_CONTENT_BYTES {
+                    return self.finish(fetched);
+                }
+                if let Err(back) = large.try_send(fetched) {
+                    let (mpsc::TrySendError::Full(it) | mpsc::TrySendError::Disconnected(it)) =
+                        back;
+                    self.finish(it);
+                }
+            }
+        }
+    }
+
+    fn finish(&mut self, fetched: Fetched) {
+        let Fetched { fetch, attr, seen_at, .. } = &fetched;
+        if fetch.target.is_changed() {
+            fetch.partial.abandon();
+            return fetched.release();
+        }
+        match fetch.partial.finish_unrecorded(attr, fetch.racy, *seen_at) {
+            Ok((known, is_new)) => self.completed.push(Completed { fetched, known, is_new }),
+            Err(error) => {
+                tracing::debug!(%error, "a fetched content was not completed");
+                fetched.release();
+            }
+        }
+    }
+
+    /// Whether another state of the file was recorded since it was read.
+    fn is_superseded(&self, completed: &Completed) -> bool {
+        let target = &completed.fetched.fetch.target;
+        self.recorder.store.attr(&target.source, &target.path).is_some_and(|known| {
+            known.seen_at > completed.fetched.seen_at
+                && Validator::of(&known.attr) != completed.known.validator()
+        })
+    }
+
+    /// Records the completed contents.
+    fn record(&mut self) {
+        let counts = |completed: &&Completed| {
+            let target = &completed.fetched.fetch.target;
+            completed.is_new && !target.is_changed() && !self.is_superseded(completed)
+        };
+        let files: Vec<_> = self.completed.iter().filter(counts).map(Completed::named).collect();
+        self.recorder.store.record_files(&files);
+        for Completed { fetched, known, .. } in self.completed.drain(..) {
+            let fetch = &fetched.fetch;
+            if fetch.target.is_changed() {
+                // A change began meanwhile, and may have tried to forget it before it was recorded.
+                fetch.partial.abandon();
+                self.recorder.store.forget(&fetch.target.source, &fetch.target.path);
+            } else {
+                self.stats.completed.fetch_add(1, Ordering::Relaxed);
+                let file = fetched.file.upgrade();
+                if let Some((file, object)) =
+                    file.and_then(|file| Some((file, self.recorder.store.object(&known.digest)?)))
+                {
+                    file.complete(fetch, object);
+                }
+            }
+            fetched.release();
+        }
+    }
+}
+
+impl Completed {
+    /// The file, and its content.
+    fn named(&self) -> (SourceId, RemotePath, KnownFile) {
+        let target = &self.fetched.fetch.target;
+        (target.source, target.path.clone(), self.known)
+    }
+}
+
+/// Writes listings to the store.
+#[derive(Clone)]
+pub(crate) struct Recorder {
+    pub(crate) store: Store,
+    pub(crate) pending_listings: PendingListings,
+    pub(crate) changes: Changes,
+    pub(crate) change_times: ChangeTimes,
+}
+
+impl Recorder {
+    /// Writes a pending listing, unless it was forgotten meanwhile.
+    pub(crate) fn write_pending(&self, pending: &Arc<PendingListing>) {
+        if !self.pending_listings.is_valid(pending) {
+            return;
+        }
+        let PendingListing { source, path, generation, listing, .. } = &**pending;
+        self.write_listing(source, path, *generation, listing);
+        if !self.pending_listings.is_valid(pending) {
+            // It was forgotten meanwhile, or replaced by a later one.
+            self.store.forget_listing(source, path);
+        }
+        self.pending_listings.remove_written(pending);
+    }
+
+    /// Writes a listing that was requested at `generation`, if it contains anything new.
+    pub(crate) fn write_listing(
+        &self,
+        source: &SourceId,
+        path: &RemotePath,
+        generation: Generation,
+        listing: &Listing,
+    ) {
+        let says_the_same = |known: Listing| {
+            self.change_times.is_valid(path, known.seen_at)
+                && same_entries(&known.entries, &listing.entries)
+        };
+        if self.store.directory(source, path).is_some_and(says_the_same) {
+            return;
+        }
+        self.store.record_directory(source, path, listing);
+        // A change may have begun meanwhile, and have tried to forget it before it was recorded.
+        if !self.changes.is_listing_unchanged(path, generation) {
+            self.store.forget_listing(source, path);
+        }
+    }
+}

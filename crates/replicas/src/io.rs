@@ -1,0 +1,295 @@
+//! Opening files, and operations on their handles.
+//!
+//! A file that is only read, and was not changed here within the lag, is reopened through another
+//! gateway when its primary is left out, if it shows the same size and mtime there. Any other loss
+//! is returned as an error.
+
+use std::sync::Arc;
+
+use base::{
+    Access, Attr, AttrChange, Create, Data, Errno, Fh, FileKind, OpenFlags, Opened, RemotePath,
+    Result,
+};
+use bytes::Bytes;
+
+use crate::files::{File, Handle};
+use crate::gateways::{GatewaySet, RemoteFuture, is_loss};
+use crate::member::{Health, Member, Weight};
+use crate::open_paths::Version;
+use crate::recent_changes::ChangeKind;
+use crate::replicas::Replicas;
+
+impl Replicas {
+    pub(crate) async fn open_file(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
+        let makes = flags.create != Create::Never;
+        let changes = makes || flags.truncate;
+        let writes = flags.access.writes() || changes;
+        let target = if writes { self.change_target(path) } else { self.query_target(path) };
+        let mut open_path = self.open_paths.hold(path);
+        let (mut tried, mut failed) = (GatewaySet::default(), Errno::EHOSTDOWN);
+        while let Some(member) = self.gateways.next(path, target, tried).await {
+            // A concurrent open of the same path uses the same gateway.
+            let primary = open_path.claim_primary(member.index, |primary| {
+                self.must_stay(primary, open_path.has_writers())
+            });
+            if tried.has(primary) {
+                return Err(failed);
+            }
+            tried = tried.with(primary);
+            let member = &self.gateways.members[primary];
+            if writes {
+                open_path.register_writer();
+            }
+            let call = member.remote.open(path, flags);
+            let answer = if changes {
+                let kind = if makes { ChangeKind::InDoubt } else { ChangeKind::Content };
+                let guard = self.begin_change(path, primary, kind);
+                let answer = self.gateways.call_unless_lost(member, Weight::Small, call).await;
+                guard
+                    .finish(if makes { ChangeKind::Created } else { ChangeKind::Content }, &answer);
+                answer
+            } else {
+                self.gateways.call_while_usable(member, Weight::Small, call).await
+            };
+            match answer {
+                Err(errno) if is_loss(errno) && !changes => failed = errno,
+                answer => {
+                    // A handle whose answer is rejected is closed.
+                    let opened = |Opened { fh, attr }| (Handle::new(member, fh), attr);
+                    let (handle, attr) = self.reject_stale(path, primary, answer.map(opened))?;
+                    if !self.is_current(path, primary, &attr) {
+                        return Err(Errno::EHOSTDOWN);
+                    }
+                    // A gateway revalidates a file when it opens it.
+                    if self.may_be_stale(path, primary) {
+                        self.recent.note_version(path, primary, Version::of(&attr));
+                        open_path.clear_change();
+                    }
+                    open_path.note_shown(&attr);
+                    let file = File::new(handle, &attr, open_path, flags, &self.recent);
+                    return Ok(Opened { fh: Fh(self.files.add(file)), attr });
+                }
+            }
+        }
+        Err(failed)
+    }
+
+    pub(crate) async fn read_file(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
+        let file = self.files.get(fh.0)?;
+        if self.gateways.is_striped(len)
+            && let Some(stripe) = file.stripe(&self.context, len)
+        {
+            let call = stripe.member.remote.read(stripe.fh(), offset, len);
+            let weight = Weight::Read(len);
+            match self.gateways.call_while_usable(&stripe.member, weight, call).await {
+                Ok(data) if data.len() == len as usize => return Ok(data),
+                // The primary decides where the file ends.
+                Ok(_) => {}
+                Err(errno) => file.stripes.remove(&stripe, !is_loss(errno)),
+            }
+        }
+        self.through_primary(&file, Weight::Read(len), |member, fh| {
+            member.remote.read(fh, offset, len)
+        })
+        .await
+        .map(|(_, data)| data)
+    }
+
+    pub(crate) async fn stat_file(&self, fh: Fh) -> Result<Attr> {
+        let file = self.files.get(fh.0)?;
+        let changes = file.changes_begun();
+        let answer =
+            self.through_primary(&file, Weight::Small, |member, fh| member.remote.fstat(fh));
+        let (handle, attr) = answer.await?;
+        file.note_attr(&handle, &attr, changes);
+        Ok(attr)
+    }
+
+    /// Runs a query through the primary, and through another gateway when that is left out. Returns
+    /// the handle that has answered too.
+    async fn through_primary<T>(
+        &self,
+        file: &Arc<File>,
+        weight: Weight,
+        call: impl for<'a> Fn(&'a Member, Fh) -> RemoteFuture<'a, T>,
+    ) -> Result<(Arc<Handle>, T)> {
+        let mut tried = GatewaySet::default();
+        loop {
+            let handle = file.primary();
+            let member = &*handle.member;
+            let may_move = file.may_move();
+            let is_primary = file.is_primary(&handle);
+            if !(is_primary && member.is_usable()) && may_move && !tried.has(member.index) {
+                tried = tried.with(member.index);
+                if self.move_primary(file, &handle, tried).await {
+                    continue;
+                }
+            }
+            let answer = self.call_primary(file, &handle, weight, &call, may_move).await;
+            let failed = match answer {
+                Err(errno) if is_loss(errno) || errno == Errno::ESTALE => errno,
+                answer => return answer.map(|answer| (handle, answer)),
+            };
+            if tried.has(member.index) || !file.may_move() {
+                return Err(failed);
+            }
+            tried = tried.with(member.index);
+            // A gateway that answers, but not for this handle, may still have the file.
+            let not = if failed == Errno::ESTALE { tried.without(member.index) } else { tried };
+            if self.move_primary(file, &handle, not).await {
+                continue;
+            }
+            if member.health() != Health::Silent {
+                return Err(failed);
+            }
+            // No other gateway has it, so this one is waited for without a limit.
+            let answer = self.call_primary(file, &handle, weight, &call, false).await;
+            return answer.map(|answer| (handle.clone(), answer));
+        }
+    }
+
+    /// Runs a call through one handle; if it `may_move`, the call is given up when the gateway is
+    /// left out.
+    async fn call_primary<T>(
+        &self,
+        file: &File,
+        handle: &Handle,
+        weight: Weight,
+        call: impl for<'a> Fn(&'a Member, Fh) -> RemoteFuture<'a, T>,
+        may_move: bool,
+    ) -> Result<T> {
+        let member = &*handle.member;
+        let reached = match file.is_primary(handle) {
+            true => self.gateways.ensure_up(member).await,
+            // Another gateway's answer was returned while this one was left out.
+            false => Err(Errno::ESTALE),
+        };
+        let answer = match reached {
+            Err(errno) => Err(errno),
+            Ok(()) => {
+                let call = call(member, handle.fh());
+                match may_move {
+                    true => self.gateways.call_while_usable(member, weight, call).await,
+                    false => self.gateways.call_unless_lost(member, weight, call).await,
+                }
+            }
+        };
+        let is_dead = answer.as_ref().is_err_and(|errno| *errno == Errno::ESTALE);
+        if is_dead || member.health() == Health::Lost {
+            file.handle_lost();
+        }
+        answer
+    }
+
+    /// Replaces the unusable handle `old` by another one as the primary. Returns whether there is
+    /// one.
+    async fn move_primary(
+        &self,
+        file: &Arc<File>,
+        old: &Arc<Handle>,
+        mut tried: GatewaySet,
+    ) -> bool {
+        let _alone = file.reopen_lock.lock().await;
+        if !Arc::ptr_eq(&file.primary(), old) {
+            return true;
+        }
+        if let Some(stripe) = file.any_stripe().filter(|stripe| !tried.has(stripe.member.index)) {
+            file.move_to(stripe);
+            return true;
+        }
+        let Some(name) = file.open_path.name() else { return false };
+        while file.may_move() {
+            let primary = file.open_path.primary().filter(|primary| !tried.has(*primary));
+            let primary = primary.map(|primary| &self.gateways.members[primary]);
+            let primary = primary.filter(|primary| primary.is_usable());
+            let Some(member) = primary.or_else(|| self.gateways.choose(&name, tried)) else {
+                break;
+            };
+            tried = tried.with(member.index);
+            let call = member.remote.open(&name, OpenFlags::existing(Access::Read));
+            let opened = self.gateways.call_while_usable(member, Weight::Small, call).await;
+            let Ok(Opened { fh, attr }) = opened else { continue };
+            let handle = Arc::new(Handle::new(member, fh));
+            if attr.kind == FileKind::Regular && Version::of(&attr) == file.version() {
+                tracing::debug!(gateway = ?member.name, "an open file was moved to this gateway");
+                file.move_to(handle);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Makes a change through the primary, and no other gateway.
+    async fn change_file<T>(
+        &self,
+        file: &File,
+        weight: Weight,
+        call: impl for<'a> Fn(&'a Member, Fh) -> RemoteFuture<'a, T>,
+    ) -> Result<T> {
+        file.begin_change();
+        self.call_primary(file, &file.primary(), weight, call, false).await
+    }
+
+    pub(crate) async fn write_file(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        let weight = Weight::Write(u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?);
+        self.change_file(&file, weight, |member, fh| member.remote.write(fh, offset, data.clone()))
+            .await
+    }
+
+    pub(crate) async fn fsetattr_file(&self, fh: Fh, change: AttrChange) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        file.open_path.note_change();
+        self.change_file(&file, Weight::Small, |member, fh| member.remote.fsetattr(fh, change))
+            .await
+    }
+
+    pub(crate) async fn fsync_file(&self, fh: Fh) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        let (handle, changes) = (file.primary(), file.changes_begun());
+        self.call_primary(
+            &file,
+            &handle,
+            Weight::Slow,
+            |member, fh| member.remote.fsync(fh),
+            false,
+        )
+        .await?;
+        file.synced(changes);
+        Ok(())
+    }
+
+    /// Closes the file, and returns the answer of its primary.
+    pub(crate) async fn finish_file(&self, fh: Fh) -> Result<()> {
+        let file = self.files.remove(fh.0).ok_or(Errno::EBADF)?;
+        let handle = file.primary();
+        self.call_primary(
+            &file,
+            &handle,
+            Weight::Slow,
+            |_, _| {
+                let handle = handle.clone();
+                Box::pin(async move { handle.finish().await })
+            },
+            false,
+        )
+        .await
+    }
+
+    pub(crate) async fn copy_between(
+        &self,
+        (from, from_offset): (Fh, u64),
+        (to, to_offset): (Fh, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
+        let from = source.primary();
+        if from.member.index != target.primary().member.index {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let copied = self.change_file(&target, Weight::Slow, |member, to| {
+            member.remote.copy(from.fh(), from_offset, to, to_offset, len)
+        });
+        copied.await
+    }
+}

@@ -1,0 +1,332 @@
+//! The state that the open files of one path share: the primary gateway, and whether any of them
+//! writes.
+//!
+//! An entry of the table lives as long as a guard of it: that of an open file, or of an open in
+//! flight. The table's lock is held while one entry's is taken, never the other way round.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::{Attr, RemotePath, Timestamp};
+use tokio::time::Instant;
+
+/// Distinguishes the versions of a file's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) size: u64,
+    pub(crate) mtime: Timestamp,
+}
+
+impl Version {
+    pub(crate) fn of(attr: &Attr) -> Version {
+        Version { size: attr.size, mtime: attr.mtime }
+    }
+
+    /// Whether a file with these attributes shows this version, or a newer one.
+    pub(crate) fn is_shown_by(self, attr: &Attr) -> bool {
+        attr.mtime > self.mtime || Version::of(attr) == self
+    }
+}
+
+struct PathState {
+    /// Its present name, as far as it is known here; `None` when it was removed.
+    name: Option<RemotePath>,
+    /// The primary gateway.
+    primary: Option<usize>,
+    /// The version shown by all gateways that are used to read it.
+    agreed: Option<Version>,
+    /// The gateway of the last change of its content, and the time of that change.
+    changed: Option<(usize, Instant)>,
+}
+
+/// The shared state of the open files of one path.
+pub(crate) struct OpenPath {
+    state: Mutex<PathState>,
+    /// Number of guards; changed with the table locked.
+    holders: AtomicUsize,
+    /// Open files that may write.
+    writers: AtomicUsize,
+    /// Incremented by changes, made here or seen, which end the use of stripes.
+    changes: AtomicU64,
+}
+
+impl OpenPath {
+    fn new(path: &RemotePath) -> OpenPath {
+        let state =
+            PathState { name: Some(path.clone()), primary: None, agreed: None, changed: None };
+        OpenPath {
+            state: Mutex::new(state),
+            holders: AtomicUsize::new(0),
+            writers: AtomicUsize::new(0),
+            changes: AtomicU64::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PathState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn name(&self) -> Option<RemotePath> {
+        self.lock().name.clone()
+    }
+
+    pub(crate) fn primary(&self) -> Option<usize> {
+        self.lock().primary
+    }
+
+    pub(crate) fn set_primary(&self, gateway: usize) {
+        self.lock().primary = Some(gateway);
+    }
+
+    /// Makes `gateway` the primary, unless the present one `stays`. Returns the primary.
+    pub(crate) fn claim_primary(&self, gateway: usize, stays: impl Fn(usize) -> bool) -> usize {
+        let mut state = self.lock();
+        match state.primary.filter(|primary| stays(*primary)) {
+            Some(primary) => primary,
+            None => *state.primary.insert(gateway),
+        }
+    }
+
+    pub(crate) fn has_writers(&self) -> bool {
+        self.writers.load(Ordering::SeqCst) > 0
+    }
+
+    /// The number of changes so far. A later change voids the agreed version.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// Records a change of its content.
+    pub(crate) fn note_change(&self) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        self.lock().agreed = None;
+    }
+
+    /// Records that a change of its content is about to be sent through `gateway`.
+    pub(crate) fn note_change_through(&self, gateway: usize) {
+        self.lock().changed = Some((gateway, Instant::now()));
+    }
+
+    /// When its content was last changed, if that was through another gateway than this.
+    pub(crate) fn changed_elsewhere(&self, gateway: usize) -> Option<Instant> {
+        self.lock().changed.filter(|(other, _)| *other != gateway).map(|(_, at)| at)
+    }
+
+    /// Attributes returned from now on are later than all changes.
+    pub(crate) fn clear_change(&self) {
+        self.lock().changed = None;
+    }
+
+    /// Sets the version that all gateways in use show, unless there was a change since `changes`.
+    pub(crate) fn agree(&self, version: Version, changes: u64) -> bool {
+        let mut state = self.lock();
+        let good = self.changes() == changes && state.agreed.is_none_or(|it| it == version);
+        if good {
+            state.agreed = Some(version);
+        }
+        good
+    }
+
+    /// Records that these attributes are about to be returned. If they differ from the agreed
+    /// version, that is void.
+    pub(crate) fn note_shown(&self, attr: &Attr) {
+        let mut state = self.lock();
+        if state.agreed.is_some_and(|agreed| agreed != Version::of(attr)) {
+            state.agreed = None;
+            self.changes.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// The paths with open files.
+#[derive(Default)]
+pub(crate) struct OpenPaths {
+    table: Mutex<HashMap<RemotePath, Arc<OpenPath>>>,
+    /// Number of entries: if there are none, no lock is taken.
+    count: AtomicUsize,
+}
+
+impl OpenPaths {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RemotePath, Arc<OpenPath>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::SeqCst) == 0
+    }
+
+    /// A guard of the entry of `path`, which is created if there is none.
+    pub(crate) fn hold(self: &Arc<OpenPaths>, path: &RemotePath) -> PathGuard {
+        let mut table = self.lock();
+        let open_path = match table.get(path) {
+            Some(open_path) => open_path.clone(),
+            None => {
+                let open_path = Arc::new(OpenPath::new(path));
+                table.insert(path.clone(), open_path.clone());
+                open_path
+            }
+        };
+        open_path.holders.fetch_add(1, Ordering::SeqCst);
+        self.count.store(table.len(), Ordering::SeqCst);
+        PathGuard { table: self.clone(), open_path, writes: false }
+    }
+
+    /// The entry of `path`, if it is open.
+    pub(crate) fn get(&self, path: &RemotePath) -> Option<Arc<OpenPath>> {
+        if self.is_empty() {
+            return None;
+        }
+        self.lock().get(path).cloned()
+    }
+
+    /// The path was removed or replaced.
+    pub(crate) fn removed(&self, path: &RemotePath) {
+        if self.is_empty() {
+            return;
+        }
+        let mut table = self.lock();
+        let open_path = table.remove(path);
+        self.count.store(table.len(), Ordering::SeqCst);
+        drop(table);
+        if let Some(open_path) = open_path {
+            open_path.lock().name = None;
+        }
+    }
+
+    /// The path, with all below it, was renamed.
+    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
+        if self.is_empty() || from == to {
+            return;
+        }
+        let mut table = self.lock();
+        let moved: Vec<_> = table
+            .extract_if(|path, _| path.is_within(from) || path.is_within(to))
+            .filter_map(|(path, open_path)| {
+                let path = path.moved(from, to);
+                open_path.lock().name.clone_from(&path);
+                Some((path?, open_path))
+            })
+            .collect();
+        table.extend(moved);
+        self.count.store(table.len(), Ordering::SeqCst);
+    }
+}
+
+/// A share of an entry; dropping the last one removes it from the table.
+pub(crate) struct PathGuard {
+    table: Arc<OpenPaths>,
+    open_path: Arc<OpenPath>,
+    writes: bool,
+}
+
+impl PathGuard {
+    /// Counts as a writer from now until it is dropped.
+    pub(crate) fn register_writer(&mut self) {
+        if !std::mem::replace(&mut self.writes, true) {
+            self.open_path.writers.fetch_add(1, Ordering::SeqCst);
+            self.open_path.note_change();
+        }
+    }
+}
+
+impl std::ops::Deref for PathGuard {
+    type Target = OpenPath;
+
+    fn deref(&self) -> &OpenPath {
+        &self.open_path
+    }
+}
+
+impl Drop for PathGuard {
+    fn drop(&mut self) {
+        if self.writes {
+            self.open_path.writers.fetch_sub(1, Ordering::SeqCst);
+        }
+        let mut table = self.table.lock();
+        if self.open_path.holders.fetch_sub(1, Ordering::SeqCst) > 1 {
+            return;
+        }
+        let name = self.open_path.lock().name.clone();
+        if let Some(name) = name
+            && table.get(&name).is_some_and(|open_path| Arc::ptr_eq(open_path, &self.open_path))
+        {
+            table.remove(&name);
+            self.table.count.store(table.len(), Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::FileKind;
+    use testkit::path;
+
+    fn attr(size: u64) -> Attr {
+        Attr {
+            kind: FileKind::Regular,
+            perm: 0o644,
+            size,
+            uid: 0,
+            gid: 0,
+            atime: Timestamp::default(),
+            mtime: Timestamp::default(),
+        }
+    }
+
+    #[test]
+    fn an_entry_lives_as_long_as_somebody_holds_it() {
+        let names = Arc::new(OpenPaths::default());
+        let one = names.hold(&path("a"));
+        assert_eq!(one.claim_primary(2, |_| false), 2);
+        let mut two = names.hold(&path("a"));
+        assert_eq!((two.claim_primary(1, |_| true), two.primary()), (2, Some(2)));
+        let looked_at = names.get(&path("a"));
+        two.register_writer();
+        assert!(one.has_writers());
+        drop(two);
+        assert!(!one.has_writers() && names.get(&path("a")).is_some());
+        drop(one);
+        assert!(names.is_empty() && names.get(&path("a")).is_none());
+        drop(looked_at);
+    }
+
+    #[test]
+    fn names_are_followed() {
+        let names = Arc::new(OpenPaths::default());
+        let (file, other) = (names.hold(&path("d/a")), names.hold(&path("b")));
+        names.renamed(&path("d"), &path("e"));
+        assert_eq!(file.name(), Some(path("e/a")));
+        names.renamed(&path("b"), &path("e/a"));
+        assert_eq!((file.name(), other.name()), (None, Some(path("e/a"))));
+        assert!(names.get(&path("b")).is_none());
+        names.removed(&path("e/a"));
+        assert_eq!(other.name(), None);
+        let new = names.hold(&path("e/a"));
+        drop((file, other));
+        assert!(names.get(&path("e/a")).is_some(), "another file of the same name");
+        drop(new);
+        assert!(names.is_empty());
+    }
+
+    #[test]
+    fn what_was_agreed_ends_with_any_change() {
+        let names = Arc::new(OpenPaths::default());
+        let open_path = names.hold(&path("a"));
+        let version = Version::of(&attr(5));
+        let changes = open_path.changes();
+        assert!(open_path.agree(version, changes) && open_path.agree(version, changes));
+        assert!(!open_path.agree(Version::of(&attr(6)), changes));
+        open_path.note_shown(&attr(5));
+        assert_eq!(open_path.changes(), changes);
+        open_path.note_shown(&attr(6));
+        assert_ne!(open_path.changes(), changes);
+        assert!(!open_path.agree(version, changes), "too late");
+        let changes = open_path.changes();
+        assert!(open_path.agree(version, changes));
+        let mut writer = names.hold(&path("a"));
+        writer.register_writer();
+        assert_ne!(open_path.changes(), changes);
+    }
+}

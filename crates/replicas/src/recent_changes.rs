@@ -1,0 +1,561 @@
+//! Recent changes made here, and the gateway of each.
+//!
+//! For [`Config::lag`](crate::Config::lag) after a change the other gateways may show the state
+//! before it. So requests about the changed name, and about the directory that lists it, go to the
+//! gateway that made the change. After a name was created, removed or renamed, this includes
+//! everything below it.
+//!
+//! | change | entries |
+//! |---|---|
+//! | content, attributes | the name; its directory, whose listing shows them |
+//! | created, removed, renamed | the name and all below it; its directory |
+//!
+//! The nearest entry applies: a name's own before one of a directory above it, and of two changes
+//! of one name the later.
+//!
+//! While the gateway of a change is left out, another gateway's answer is rejected if it may be
+//! older than the change: if it contradicts the change, or if its attributes may be older. An open
+//! is not rejected, since a gateway revalidates a file that it opens.
+//!
+//! The table is bounded: a name created below a directory whose entry covers all below it needs no
+//! entry of its own; a directory with many changed names gets an entry that covers all below it;
+//! and when the table is full, the entries closest to their end are evicted first.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::{Name, RemotePath};
+use tokio::time::Instant;
+
+use crate::open_paths::Version;
+
+/// Bound on the entries: some megabytes with long paths.
+const MAX_ENTRIES: usize = 1 << 14;
+
+/// Changed names of one directory from which on all below it counts as changed.
+const MANY_NAMES: u32 = 256;
+
+/// Number of entries at which expired ones are first looked for.
+const FIRST_SWEEP: usize = 256;
+
+/// The kind of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChangeKind {
+    /// Content or attributes.
+    Content,
+    /// A change of the name is in flight, has failed, or may have happened.
+    InDoubt,
+    /// The answer to a change was lost after which the name has to exist, or must not. Until the
+    /// gateway is back, or the lag is over, an answer that shows the state before the change proves
+    /// nothing.
+    Lost { exists: bool },
+    /// The name was created or replaced.
+    Created,
+    /// The name was removed.
+    Removed,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// The gateway of the last change of it, or of a name in it.
+    gateway: usize,
+    until: Instant,
+    /// The gateway of the last change of all below it, and when that expires.
+    below: Option<(usize, Instant)>,
+    /// Whether the name has to exist; after a lost answer, whether it would if the change happened.
+    exists: Option<bool>,
+    /// Number of changed names in it, if it is a directory.
+    names: u32,
+    /// The gateway that last created, removed or renamed a name in it, if it is a directory.
+    list_gateway: Option<usize>,
+    /// The gateway that last created, removed or renamed it.
+    name_gateway: Option<usize>,
+    /// The version seen after the change.
+    version: Option<Version>,
+    /// It was changed, and has not been seen since.
+    unseen: bool,
+    /// It was, or may have been, created or removed here shortly before.
+    was_changed_before: bool,
+    /// The answer to a change was lost, and another change was made shortly before.
+    is_ambiguous: bool,
+}
+
+/// The recorded state of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Changed {
+    /// The gateway that changed it.
+    pub(crate) gateway: usize,
+    /// The gateway that created, removed or renamed it; another one may have changed its content
+    /// since.
+    pub(crate) name_gateway: Option<usize>,
+    /// Whether it has to exist, where that is known.
+    pub(crate) exists: Option<bool>,
+    /// The version after the change, where it is known.
+    pub(crate) version: Option<Version>,
+    /// It has not been seen since it was changed, so older attributes cannot be told from newer
+    /// ones.
+    pub(crate) unseen: bool,
+    /// No other gateway's answer proves whether it exists.
+    pub(crate) is_ambiguous: bool,
+    /// It may have been created through that gateway, by itself or in a directory that was created,
+    /// renamed or changed in many names.
+    pub(crate) may_be_new: bool,
+}
+
+/// A change whose result was not seen: its gateway, and when its entry expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unseen {
+    pub(crate) gateway: usize,
+    until: Instant,
+}
+
+/// The names that a listing of a directory must contain.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum CreatedNames {
+    /// These, beside others.
+    Names(HashSet<Name>),
+    /// Unknown names.
+    Unknown,
+}
+
+impl Entry {
+    /// An entry of which only the gateway is known.
+    fn new(gateway: usize, until: Instant) -> Entry {
+        Entry {
+            gateway,
+            until,
+            below: None,
+            exists: None,
+            names: 0,
+            list_gateway: None,
+            name_gateway: None,
+            version: None,
+            unseen: false,
+            was_changed_before: false,
+            is_ambiguous: false,
+        }
+    }
+}
+
+impl Changed {
+    /// A state of which only the gateway is known.
+    fn by(gateway: usize) -> Changed {
+        let (name_gateway, exists, version) = (None, None, None);
+        Changed {
+            gateway,
+            name_gateway,
+            exists,
+            version,
+            unseen: false,
+            is_ambiguous: false,
+            may_be_new: false,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    entries: HashMap<RemotePath, Entry>,
+    sweep_at: usize,
+}
+
+/// The table of recent changes.
+pub(crate) struct RecentChanges {
+    lag: Duration,
+    began: Instant,
+    /// Number of entries, including expired ones: if there are none, no lock is taken.
+    count: AtomicUsize,
+    /// When the last of them expires, in milliseconds since `began`.
+    last_until_ms: AtomicU64,
+    table: Mutex<Table>,
+}
+
+impl RecentChanges {
+    pub(crate) fn new(lag: Duration) -> RecentChanges {
+        RecentChanges {
+            lag,
+            began: Instant::now(),
+            count: AtomicUsize::new(0),
+            last_until_ms: AtomicU64::new(0),
+            table: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether no entry is valid.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::SeqCst) == 0
+            || (self.began.elapsed().as_millis() as u64) > self.last_until_ms.load(Ordering::SeqCst)
+    }
+
+    /// Number of entries, some of which may have expired.
+    pub(crate) fn len(&self) -> usize {
+        if self.is_empty() { 0 } else { self.count.load(Ordering::SeqCst) }
+    }
+
+    /// Whether other gateways may still show the state before a change at this time.
+    pub(crate) fn may_be_unseen(&self, changed_at: Instant) -> bool {
+        changed_at.elapsed() < self.lag
+    }
+
+    /// Records that `path` is being changed, or has just been, through `gateway`.
+    pub(crate) fn note(&self, path: &RemotePath, gateway: usize, kind: ChangeKind) {
+        let now = Instant::now();
+        let until = now + self.lag;
+        let mut table = self.lock();
+        table.note(path, gateway, kind, now, until);
+        self.count.store(table.entries.len(), Ordering::SeqCst);
+        let until_ms = (until - self.began).as_millis() as u64 + 1;
+        self.last_until_ms.fetch_max(until_ms, Ordering::SeqCst);
+    }
+
+    /// Records that `gateway` has changed the content of `path` to this version.
+    pub(crate) fn note_version(&self, path: &RemotePath, gateway: usize, version: Version) {
+        self.note(path, gateway, ChangeKind::Content);
+        let (mut table, now) = (self.lock(), Instant::now());
+        let until = now + self.lag;
+        let (exists, version) = (Some(true), Some(version));
+        let new = Entry { exists, version, ..Entry::new(gateway, until) };
+        // A path covered by a directory above has had no entry of its own so far.
+        let entry = table.entries.entry(path.clone()).or_insert(new);
+        (entry.exists, entry.version, entry.unseen) = (exists, version, false);
+        self.count.store(table.entries.len(), Ordering::SeqCst);
+    }
+
+    /// The change of `path` that was not seen since. To be called before the request to its
+    /// gateway, for [`RecentChanges::note_seen`].
+    pub(crate) fn unseen(&self, path: &RemotePath) -> Option<Unseen> {
+        if self.is_empty() {
+            return None;
+        }
+        let entry = self.lock().valid_entry(path, Instant::now()).filter(|entry| entry.unseen)?;
+        Some(Unseen { gateway: entry.gateway, until: entry.until })
+    }
+
+    /// Records that the gateway of this change of `path` showed this version, unless there was
+    /// another change since the request.
+    pub(crate) fn note_seen(&self, path: &RemotePath, change: Unseen, version: Version) {
+        if let Some(entry) = self.lock().entries.get_mut(path)
+            && (entry.gateway, entry.until) == (change.gateway, change.until)
+        {
+            (entry.exists, entry.version, entry.unseen) = (Some(true), Some(version), false);
+        }
+    }
+
+    /// The recent change of `path`, or of a directory above it that covers it.
+    pub(crate) fn get(&self, path: &RemotePath) -> Option<Changed> {
+        if self.is_empty() {
+            return None;
+        }
+        self.lock().find(path, Instant::now())
+    }
+
+    /// The gateway that last created, removed or renamed a name in this directory.
+    pub(crate) fn list_gateway(&self, directory: &RemotePath) -> Option<usize> {
+        if self.is_empty() {
+            return None;
+        }
+        self.lock().valid_entry(directory, Instant::now())?.list_gateway
+    }
+
+    /// The recent change of `path`, of a directory that covers it, or of its parent directory.
+    pub(crate) fn get_or_parent(&self, path: &RemotePath) -> Option<Changed> {
+        if self.is_empty() {
+            return None;
+        }
+        let (table, now) = (self.lock(), Instant::now());
+        table.find(path, now).or_else(|| {
+            let entry = table.valid_entry(&path.parent()?, now)?;
+            let Entry { gateway, .. } = entry;
+            Some(Changed::by(gateway))
+        })
+    }
+
+    /// The names in `directory` that were created through other gateways, and that `gateway` may
+    /// not show. None where it was the last to change a name there, since that has updated its
+    /// view.
+    pub(crate) fn created_in(&self, directory: &RemotePath, gateway: usize) -> CreatedNames {
+        if self.is_empty() {
+            return CreatedNames::Names(HashSet::new());
+        }
+        let (table, now) = (self.lock(), Instant::now());
+        let own = table.valid_entry(directory, now);
+        if own.is_some_and(|own| own.list_gateway == Some(gateway)) {
+            return CreatedNames::Names(HashSet::new());
+        }
+        let below = own.and_then(|own| own.below).filter(|(_, until)| *until > now);
+        let below = below.map(|(who, _)| who);
+        let above = || table.above(directory, now).map(|(_, who, _)| who);
+        if below.or_else(above).is_some_and(|who| who != gateway) {
+            return CreatedNames::Unknown;
+        }
+        if own.is_none_or(|own| own.list_gateway.is_none()) {
+            return CreatedNames::Names(HashSet::new());
+        }
+        let is_made = |entry: &Entry| {
+            let is_others = entry.name_gateway.is_some_and(|name_gateway| name_gateway != gateway);
+            entry.until > now && is_others && entry.exists == Some(true)
+        };
+        let made = table.entries.iter().filter(|(_, entry)| is_made(entry));
+        let made = made.filter(|(path, _)| path.parent().as_ref() == Some(directory));
+        CreatedNames::Names(made.filter_map(|(path, _)| path.file_name()).collect())
+    }
+}
+
+impl Table {
+    fn valid_entry(&self, path: &RemotePath, now: Instant) -> Option<Entry> {
+        self.entries.get(path).copied().filter(|entry| entry.until > now)
+    }
+
+    fn find(&self, path: &RemotePath, now: Instant) -> Option<Changed> {
+        if let Some(entry) = self.valid_entry(path, now) {
+            let Entry { gateway, name_gateway, exists, version, unseen, is_ambiguous, .. } = entry;
+            let may_be_new = entry.was_changed_before && exists.is_none();
+            let changed = Changed { name_gateway, exists, version, unseen, ..Changed::by(gateway) };
+            return Some(Changed { is_ambiguous, may_be_new, ..changed });
+        }
+        let (_, gateway, exists) = self.above(path, now)?;
+        // Below a removed name nothing can exist, below an existing one anything can.
+        let exists = exists.filter(|exists| !exists);
+        let may_be_new = exists.is_none();
+        Some(Changed { name_gateway: Some(gateway), exists, may_be_new, ..Changed::by(gateway) })
+    }
+
+    /// The nearest directory above `path` whose entry covers all below it: its gateway, and whether
+    /// it has to exist.
+    fn above(&self, path: &RemotePath, now: Instant) -> Option<(RemotePath, usize, Option<bool>)> {
+        let mut above = path.parent();
+        while let Some(path) = above {
+            if let Some(entry) = self.valid_entry(&path, now)
+                && let Some((gateway, _)) = entry.below.filter(|(_, until)| *until > now)
+            {
+                return Some((path, gateway, entry.exists));
+            }
+            above = path.parent();
+        }
+        None
+    }
+
+    fn note(
+        &mut self,
+        path: &RemotePath,
+        gateway: usize,
+        kind: ChangeKind,
+        now: Instant,
+        until: Instant,
+    ) {
+        // A change through the same gateway below a covered directory extends that entry, and is
+        // covered by it.
+        let above = self.above(path, now);
+        let above = above.filter(|(_, who, exists)| *who == gateway && *exists != Some(false));
+        if let Some((above, _, _)) = &above
+            && let Some(entry) = self.entries.get_mut(above)
+        {
+            (entry.until, entry.below) = (until, Some((gateway, until)));
+        }
+        let own = self.valid_entry(path, now);
+        if above.is_some()
+            && own.is_none()
+            && matches!(kind, ChangeKind::Created | ChangeKind::InDoubt)
+        {
+            return;
+        }
+        let (below, exists) = match kind {
+            ChangeKind::Content => (own.and_then(|own| own.below), own.and_then(|own| own.exists)),
+            ChangeKind::InDoubt => (Some((gateway, until)), None),
+            ChangeKind::Lost { exists } => (Some((gateway, until)), Some(exists)),
+            ChangeKind::Created => (Some((gateway, until)), Some(true)),
+            ChangeKind::Removed => (Some((gateway, until)), Some(false)),
+        };
+        let names = own.map_or(0, |own| own.names);
+        let was_changed_before = above.is_some()
+            || own.is_some_and(|own| own.was_changed_before || own.exists.is_some());
+        // An answer that shows the change may be older than the change before it.
+        let is_ambiguous = was_changed_before && matches!(kind, ChangeKind::Lost { .. });
+        let exists = exists.filter(|_| !is_ambiguous);
+        let list_gateway = own.and_then(|own| own.list_gateway);
+        let name_gateway = match kind {
+            ChangeKind::Content => own.and_then(|own| own.name_gateway),
+            _ => Some(gateway),
+        };
+        let new = Entry {
+            below,
+            exists,
+            names,
+            list_gateway,
+            name_gateway,
+            ..Entry::new(gateway, until)
+        };
+        self.entries
+            .insert(path.clone(), Entry { unseen: true, was_changed_before, is_ambiguous, ..new });
+        if let Some(parent) = path.parent() {
+            let list_gateway = (kind != ChangeKind::Content).then_some(gateway);
+            self.note_listing(parent, gateway, (list_gateway, own.is_none()), now, until);
+        }
+        self.sweep(now);
+    }
+
+    /// Records that a name in `directory` was changed, and which gateway has created, removed or
+    /// renamed it.
+    fn note_listing(
+        &mut self,
+        directory: RemotePath,
+        gateway: usize,
+        (list_gateway, is_new): (Option<usize>, bool),
+        now: Instant,
+        until: Instant,
+    ) {
+        let own = self.valid_entry(&directory, now);
+        let names = own.map_or(0, |own| own.names) + u32::from(is_new);
+        // An entry that covers the whole tree would be too much.
+        let below = match names >= MANY_NAMES && !directory.is_root() {
+            true => Some((gateway, until)),
+            false => own.and_then(|own| own.below),
+        };
+        let (exists, name_gateway) = own.map_or((None, None), |own| (own.exists, own.name_gateway));
+        // A change of a file's content does not make the gateway list names created through another
+        // one.
+        let list_gateway = list_gateway.or_else(|| own.and_then(|own| own.list_gateway));
+        // Requests about a directory are for its listing, rather than for its own attributes.
+        let new = Entry::new(list_gateway.unwrap_or(gateway), until);
+        let entry = Entry { below, exists, names, list_gateway, name_gateway, ..new };
+        self.entries.insert(directory, entry);
+    }
+
+    /// Drops the expired entries, and if that is not enough, those that expire soon.
+    fn sweep(&mut self, now: Instant) {
+        if self.entries.len() < self.sweep_at.max(FIRST_SWEEP) {
+            return;
+        }
+        self.entries.retain(|_, entry| entry.until > now);
+        if self.entries.len() > MAX_ENTRIES {
+            let mut ends: Vec<Instant> = self.entries.values().map(|entry| entry.until).collect();
+            let middle = ends.len() / 2;
+            let (_, median, _) = ends.select_nth_unstable(middle);
+            let median = *median;
+            let mut left = MAX_ENTRIES / 4 * 3;
+            self.entries.retain(|_, entry| {
+                let stays = entry.until >= median && left > 0;
+                left -= usize::from(stays);
+                stays
+            });
+        }
+        self.sweep_at = (2 * self.entries.len()).min(MAX_ENTRIES + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::path;
+
+    const LAG: Duration = Duration::from_secs(60);
+
+    fn who(recent: &RecentChanges, at: &str) -> Option<usize> {
+        recent.get(&path(at)).map(|changed| changed.gateway)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_is_asked_from_who_made_it_for_the_lag() {
+        let recent = RecentChanges::new(LAG);
+        assert!(recent.is_empty());
+        recent.note(&path("d/file"), 1, ChangeKind::Content);
+        assert_eq!(who(&recent, "d/file"), Some(1));
+        assert_eq!(who(&recent, "d"), Some(1), "its listing has the attributes");
+        assert_eq!(who(&recent, "d/other"), None);
+        assert_eq!(who(&recent, ""), None);
+        assert_eq!(recent.get_or_parent(&path("d/other")).unwrap().gateway, 1, "the same listing");
+        assert_eq!(recent.get_or_parent(&path("e/other")), None);
+        tokio::time::advance(LAG - Duration::from_millis(1)).await;
+        assert_eq!(who(&recent, "d/file"), Some(1));
+        tokio::time::advance(Duration::from_millis(2)).await;
+        assert_eq!(who(&recent, "d/file"), None);
+        tokio::time::advance(Duration::from_millis(5)).await;
+        assert!(recent.is_empty());
+        assert_eq!(recent.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_changes_a_file_or_its_directory_has_not_seen_the_names() {
+        let recent = RecentChanges::new(LAG);
+        recent.note(&path("d/made"), 0, ChangeKind::Created);
+        let names = HashSet::from([Name::new(b"made").unwrap()]);
+        for changed in ["d/file", "d", "d/made"] {
+            recent.note(&path(changed), 1, ChangeKind::Content);
+            assert_eq!(recent.list_gateway(&path("d")), Some(0), "{changed}");
+            assert_eq!(
+                recent.created_in(&path("d"), 1),
+                CreatedNames::Names(names.clone()),
+                "{changed}"
+            );
+            assert_eq!(
+                recent.created_in(&path("d"), 0),
+                CreatedNames::Names(HashSet::new()),
+                "{changed}"
+            );
+        }
+        recent.note(&path("d/new"), 1, ChangeKind::Created);
+        assert_eq!(recent.list_gateway(&path("d")), Some(1));
+        assert_eq!(recent.created_in(&path("d"), 1), CreatedNames::Names(HashSet::new()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_made_or_moved_takes_all_below_it_along() {
+        let recent = RecentChanges::new(LAG);
+        recent.note(&path("a/dir"), 2, ChangeKind::Created);
+        recent.note(&path("a/old"), 2, ChangeKind::Removed);
+        let exists = |at: &str| recent.get(&path(at)).and_then(|changed| changed.exists);
+        assert_eq!(who(&recent, "a/dir/x/y"), Some(2));
+        assert_eq!((exists("a/dir"), exists("a/dir/x")), (Some(true), None));
+        assert_eq!((exists("a/old"), exists("a/old/x")), (Some(false), Some(false)));
+        assert_eq!(who(&recent, "a/dirx"), None);
+        // The later change of a name applies, and the nearer entry.
+        recent.note(&path("a/dir/x"), 0, ChangeKind::Created);
+        assert_eq!(who(&recent, "a/dir/x/y"), Some(0));
+        assert_eq!(who(&recent, "a/dir/z"), Some(2));
+        recent.note(&path("a/old"), 0, ChangeKind::Created);
+        assert_eq!((who(&recent, "a/old"), exists("a/old")), (Some(0), Some(true)));
+        assert_eq!(who(&recent, "a"), Some(0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_below_a_new_directory_needs_no_room_and_keeps_it_alive() {
+        let recent = RecentChanges::new(LAG);
+        recent.note(&path("new"), 1, ChangeKind::Created);
+        let before = recent.len();
+        for number in 0..1000 {
+            recent.note(&path(&format!("new/a{number}")), 1, ChangeKind::Created);
+        }
+        assert_eq!(recent.len(), before);
+        tokio::time::advance(LAG - Duration::from_secs(1)).await;
+        recent.note(&path("new/late"), 1, ChangeKind::Content);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(who(&recent, "new/late"), Some(1));
+        recent.note(&path("new/late"), 1, ChangeKind::Removed);
+        assert_eq!(recent.get(&path("new/late")).unwrap().exists, Some(false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_table_is_bounded() {
+        let recent = RecentChanges::new(LAG);
+        for number in 0..10_000 {
+            recent.note(&path(&format!("d/file{number}")), 1, ChangeKind::Created);
+        }
+        assert!(recent.len() < 300, "{}", recent.len());
+        assert_eq!(who(&recent, "d/file9999"), Some(1));
+        assert_eq!(who(&recent, "d/another"), Some(1), "all of it counts as changed");
+        for number in 0..60_000 {
+            if number % 100 == 0 {
+                tokio::time::advance(Duration::from_millis(1)).await;
+            }
+            recent.note(&path(&format!("d{number}/file")), number % 3, ChangeKind::Content);
+            assert!(recent.len() <= MAX_ENTRIES + 2);
+        }
+        assert_eq!(who(&recent, "d59999/file"), Some(59_999 % 3));
+    }
+}
