@@ -8,7 +8,6 @@ mod candidates;
 mod control;
 mod host;
 mod prepare;
-mod quantity;
 mod refusal;
 mod request;
 mod space;
@@ -26,7 +25,6 @@ use crate::work::Work;
 
 pub use host::Host;
 pub use prepare::{prepare, start_server};
-pub use quantity::{bytes, percent, spoken};
 pub use refusal::Refusal;
 pub use request::{Request, is_ours};
 

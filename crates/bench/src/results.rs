@@ -137,7 +137,7 @@ impl SubjectInfo {
     }
 
     /// Whether it is on this machine before it is measured: nothing is started anew, and what it
-    /// shows is its place itself.
+    /// shows is its storage itself.
     #[must_use]
     pub fn is_there(&self) -> bool {
         matches!(self.kind.as_str(), "local" | "target")

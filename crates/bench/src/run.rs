@@ -4,23 +4,21 @@
 //! left out, the reason why it is partial.
 
 mod bout;
-#[cfg(test)]
-pub(crate) mod fake;
 mod files;
 mod ledger;
 mod order;
 mod scratch;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::path::{Path, PathBuf};
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::place::Place;
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::results::{LeftOut, Results};
+use crate::storage::Storage;
 use crate::work::{Step, Work};
 
 use bout::{Bout, Ending};
@@ -66,13 +64,13 @@ struct Run<'a> {
 /// A work whose data are laid out.
 struct Ready<'a> {
     work: &'a dyn Work,
-    steps: Vec<Box<dyn Step>>,
-    /// For each subject, whether its place has the data.
+    steps: Vec<Step>,
+    /// For each subject, whether its storage has the data.
     laid_out: Vec<bool>,
 }
 
 impl<'a> Run<'a> {
-    /// Makes the data of all works, and lays them out in each place. What cannot be is left out;
+    /// Makes the data of all works, and lays them out in each storage. What cannot be is left out;
     /// only an interrupt is an error.
     fn prepare(
         plan: &'a Plan,
@@ -102,7 +100,7 @@ impl<'a> Run<'a> {
     fn announce(&self, ledger: &mut Ledger, progress: &mut Progress) {
         for ready in &self.works {
             for (number, step) in ready.steps.iter().enumerate() {
-                ledger.expect(step.measure());
+                ledger.expect(step.measure.clone());
                 for &subject in &self.turns {
                     if ready.laid_out[subject] && step.concerns(ledger.subject(subject)) {
                         let step = (ready.work.name(), number);
@@ -166,16 +164,16 @@ impl<'a> Run<'a> {
         if ledger.subject(subject).is_there() {
             return;
         }
-        let place = self.plan.subjects[subject].place();
-        let warmed = place.warm(Path::new(work.name()));
+        let storage = self.plan.subjects[subject].storage();
+        let warmed = storage.warm(Path::new(work.name()));
         if let (Err(failure), false) = (warmed, self.executor.is_interrupted()) {
-            let name = place.name().to_owned();
+            let name = storage.name().to_owned();
             ledger.note(format!("the server's page cache could not be warmed ({name}): {failure}"));
         }
     }
 }
 
-/// Lays a work's data out, once in each place; for each subject, whether that went well.
+/// Lays a work's data out, once in each storage; for each subject, whether that went well.
 fn lay_out(
     plan: &Plan,
     work: &dyn Work,
@@ -186,18 +184,18 @@ fn lay_out(
     let mut places: Vec<(&str, bool)> = Vec::new();
     let mut laid_out = Vec::new();
     for subject in &plan.subjects {
-        let place: &dyn Place = subject.place();
-        let known = places.iter().find(|(name, _)| *name == place.name());
+        let storage: &dyn Storage = subject.storage();
+        let known = places.iter().find(|(name, _)| *name == storage.name());
         let good = match known {
             Some((_, good)) => *good,
             None => {
-                let done = work.lay_out(&plan.size, corpus, place);
+                let done = work.lay_out(&plan.size, corpus, storage);
                 interrupted(executor)?;
                 if let Err(failure) = &done {
-                    let what = format!("{} on {}", work.name(), place.name());
+                    let what = format!("{} on {}", work.name(), storage.name());
                     ledger.leave_out(left_out(what, failure));
                 }
-                places.push((place.name(), done.is_ok()));
+                places.push((storage.name(), done.is_ok()));
                 done.is_ok()
             }
         };

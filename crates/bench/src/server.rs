@@ -11,6 +11,7 @@
 //!    started are dead, and its link is closed.
 
 mod endpoint;
+mod handshake;
 
 use std::ffi::OsString;
 use std::fs;
@@ -25,10 +26,11 @@ use crate::account;
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::link::{self, LinkSpec};
-use crate::place::{self, Directory, Place};
 use crate::results::{LinkReport, Usage};
+use crate::storage::{self, Directory, Storage};
 
 pub use endpoint::Endpoint;
+pub(crate) use handshake::Handshake;
 
 /// The private server's name in its configuration.
 const ALIAS: &str = "bench-server";
@@ -56,7 +58,7 @@ pub struct Server {
     machine: Machine,
     destination: String,
     options: Vec<OsString>,
-    place: Directory,
+    storage: Directory,
     link_report: LinkReport,
 }
 
@@ -101,7 +103,7 @@ impl Server {
             machine: Machine::Private { _links: links, sshd: Box::new(sshd) },
             destination: ALIAS.to_owned(),
             options: options_with(Some(&config)),
-            place: Directory::new("server", root),
+            storage: Directory::new("server", root),
             link_report: link.report(figures),
         })
     }
@@ -110,7 +112,7 @@ impl Server {
     /// do so anyway.
     #[must_use]
     pub fn with_executor(mut self, executor: &Executor) -> Server {
-        self.place = self.place.clone().with_executor(executor);
+        self.storage = self.storage.clone().with_executor(executor);
         self
     }
 
@@ -133,13 +135,13 @@ impl Server {
         let options = options_with(ssh_config);
         let words = ssh_words(&options, destination);
         let parent = directory.unwrap_or(HOST_DIRECTORY);
-        let root = place::make_remote_root(&words, parent, executor)?;
-        let place = Directory::remote("server", root, words).with_executor(executor);
+        let root = storage::make_remote_root(&words, parent, executor)?;
+        let storage = Directory::remote("server", root, words).with_executor(executor);
         let mut server = Server {
             machine: Machine::Host { executor: executor.for_cleanup() },
             destination: destination.to_owned(),
             options,
-            place,
+            storage,
             link_report: LinkReport { name: format!("host {destination}"), ..Default::default() },
         };
         let figures = link::through_ssh(|| server.ssh(None))?;
@@ -182,8 +184,8 @@ impl Server {
 
     /// The directory on it.
     #[must_use]
-    pub fn place(&self) -> &dyn Place {
-        &self.place
+    pub fn storage(&self) -> &dyn Storage {
+        &self.storage
     }
 
     /// What sshd and all that it has started have used so far, ended ones included; `None` for a
@@ -223,9 +225,9 @@ impl Drop for Server {
     fn drop(&mut self) {
         if let Machine::Host { executor } = &self.machine {
             let words = ssh_words(&self.options, &self.destination);
-            let root = self.place.root();
+            let root = self.storage.root();
             // There is nobody left to tell; the directory's name says whose it was.
-            let _ = place::remove_remote_root(&words, root, REMOVAL_LIMIT, executor);
+            let _ = storage::remove_remote_root(&words, root, REMOVAL_LIMIT, executor);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! What a step has in its hands while it runs.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::Instant;
 
 use crate::account;
-use crate::executor::Executor;
+use crate::executor::{Executor, Program};
 use crate::failure::Failure;
 use crate::results::{Measured, Usage};
 use crate::size::Size;
@@ -51,13 +51,13 @@ impl StepContext<'_> {
     ///
     /// # Errors
     /// As [`Executor::succeed`].
-    pub fn timed(&mut self, command: Command) -> Result<(Output, Measured), Failure> {
+    pub fn timed(&mut self, program: impl Into<Program>) -> Result<(Output, Measured), Failure> {
         let limit = self.deadline.saturating_duration_since(Instant::now());
         let pids = self.session.client_pids();
         account::forget_peak(&pids);
         let server_before = self.server_so_far();
         let daemon_before = account::tree_usage(&pids);
-        let ran = self.executor.succeed(command, limit)?;
+        let ran = self.executor.succeed(program, limit)?;
         let daemon = account::since(&daemon_before, &account::tree_usage(&pids));
         let server = server_before.zip(self.server_so_far());
         let (client, application) = match self.session.access() {
@@ -76,7 +76,7 @@ impl StepContext<'_> {
         Ok((ran.output, measured))
     }
 
-    /// Waits until what was written is at the place, and counts time and usages of that: who
+    /// Waits until what was written is at the storage, and counts time and usages of that: who
     /// writes back later than it says does its work here.
     ///
     /// # Errors
@@ -107,9 +107,9 @@ impl StepContext<'_> {
     ///
     /// # Errors
     /// As [`Executor::succeed`].
-    pub fn aside(&mut self, command: Command) -> Result<Output, Failure> {
+    pub fn aside(&mut self, program: impl Into<Program>) -> Result<Output, Failure> {
         let limit = self.deadline.saturating_duration_since(Instant::now());
-        Ok(self.executor.succeed(command, limit)?.output)
+        Ok(self.executor.succeed(program, limit)?.output)
     }
 }
 

@@ -26,6 +26,7 @@ use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 
 use crate::corpus;
+use crate::executor::Program;
 use crate::failure::Failure;
 
 pub(crate) use distribution::{distribution, histogram};
@@ -45,15 +46,14 @@ pub fn set_program(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
-/// The command that does a job. The job is in a file without a name that is its standard input.
+/// The program that does a job, which is in an unnamed file on its standard input.
 ///
 /// # Errors
 /// When a path is not UTF-8, or there is no place for a temporary file.
-pub fn command(job: &Job) -> Result<Command, Failure> {
+pub fn program(job: &Job) -> Result<Program, Failure> {
     let failed = |why: io::Error| Failure::failed(format!("cannot hand over a job: {why}"));
-    let mut command = process().map_err(failed)?;
-    command.stdin(job_file(job).map_err(failed)?);
-    Ok(command)
+    let program = Program::from(process().map_err(failed)?);
+    Ok(program.stdin(job_file(job).map_err(failed)?))
 }
 
 #[cfg(not(test))]

@@ -1,8 +1,8 @@
 //! What differs between two runs besides their figures.
 
-use crate::report::number;
 use crate::results::Results;
 use crate::stats::{Noise, median};
+use crate::units;
 
 use super::Change;
 use super::noise::BetweenRuns;
@@ -63,7 +63,7 @@ fn machine(old: &Results, new: &Results, notes: &mut Vec<String>) {
     let (a, b) = (&old.environment, &new.environment);
     differ(notes, "CPU", &a.cpu, &b.cpu);
     differ(notes, "CPUs", &a.cpus.to_string(), &b.cpus.to_string());
-    let memory = |bytes: u64| format!("{} MiB", number::mebibytes(bytes));
+    let memory = |bytes: u64| format!("{} MiB", units::mebibytes(bytes));
     differ(notes, "memory", &memory(a.memory_bytes), &memory(b.memory_bytes));
     differ(notes, "kernel", &a.kernel, &b.kernel);
     differ(notes, "system", &a.system, &b.system);
@@ -86,8 +86,8 @@ fn link(old: &Results, new: &Results, notes: &mut Vec<String>) {
         }
     };
     let (a, b) = (&old.link, &new.link);
-    check("round trip", a.measured_rtt_us, b.measured_rtt_us, number::duration_us);
-    check("rate", a.measured_bytes_per_s, b.measured_bytes_per_s, number::bit_rate);
+    check("round trip", a.measured_rtt_us, b.measured_rtt_us, units::duration_us);
+    check("rate", a.measured_bytes_per_s, b.measured_bytes_per_s, units::bit_rate);
 }
 
 fn settings(old: &Results, new: &Results, notes: &mut Vec<String>) {
@@ -125,8 +125,8 @@ fn yardsticks(new: &Results, changes: &[Change]) -> Option<String> {
         format!(
             "What is not judged (peers, floors) is typically {} as fast as in the old run, with \
              noise of {}: the machine or the link may not be the same.",
-            number::ratio(typical),
-            number::percent(noise - 1.0)
+            units::ratio(typical),
+            units::percent(noise - 1.0)
         )
     })
 }

@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::report::number;
 use crate::report::printable;
+use crate::units;
 
 use super::{Change, Comparison, Verdict};
 
@@ -44,10 +44,10 @@ impl Display for Comparison {
             }
         }
         let regressions = self.regressions().count();
-        let tolerance = number::percent(self.tolerance);
+        let tolerance = units::percent(self.tolerance);
         match regressions {
             0 => writeln!(f, "\nno regression past {tolerance}"),
-            n => writeln!(f, "\n{} past {tolerance}", number::counted(n as u64, "regression")),
+            n => writeln!(f, "\n{} past {tolerance}", units::counted(n as u64, "regression")),
         }
     }
 }
@@ -57,12 +57,12 @@ fn far(change: &Change) -> f64 {
 }
 
 fn line(f: &mut Formatter<'_>, change: &Change) -> fmt::Result {
-    let scale = number::scale(change.measure.unit);
+    let scale = units::scale(change.measure.unit);
     let shown = |value: Option<f64>| value.map_or("–".to_owned(), |value| scale.show(value));
     let name = printable(&format!("{} of {}", change.measure.id, change.subject));
     let values = format!("{} → {} {}", shown(change.old), shown(change.new), scale.short);
-    let ratio = change.ratio.map_or(String::new(), number::ratio);
-    let noise = number::percent(change.noise - 1.0);
+    let ratio = change.ratio.map_or(String::new(), units::ratio);
+    let noise = units::percent(change.noise - 1.0);
     let counts = if change.judged { "" } else { "not judged" };
     writeln!(f, "  {name:<38} {values:<22} {ratio:>7}  noise {noise:<7} {counts}")
 }

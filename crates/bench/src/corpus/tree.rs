@@ -22,7 +22,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 pub use contents::RARE_WORD;
-pub use listing::{Kind, Links, Listing, Tally, bytes_below, digest, line, survey};
+pub use listing::{Kind, Links, Listing, Tally, bytes_below, digest, files, line, survey};
 
 use super::last_changed;
 use contents::Prose;

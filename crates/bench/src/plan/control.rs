@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::place::Place;
 use crate::results::{LeftOut, SubjectInfo};
+use crate::storage::Storage;
 use crate::subject::{Session, Subject, Tuning};
 
 /// The same subject again.
@@ -36,8 +36,8 @@ impl Subject for Control {
         self.of.check(executor)
     }
 
-    fn place(&self) -> &dyn Place {
-        self.of.place()
+    fn storage(&self) -> &dyn Storage {
+        self.of.storage()
     }
 
     fn start(

@@ -41,7 +41,7 @@ pub fn prepare(
     let mut subjects = admission::subjects(candidates, &mut left_out, executor)?;
     let control = request.control;
     let reference = admission::reference(&mut subjects, request.reference.as_deref(), control)?;
-    space::check(&size, &works, subjects.iter().map(|subject| subject.place()), scratch.path())?;
+    space::check(&size, &works, subjects.iter().map(|subject| subject.storage()), scratch.path())?;
     Ok(Plan {
         settings: Settings {
             command: request.command.clone(),

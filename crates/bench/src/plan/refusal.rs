@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::failure::Failure;
 use crate::results::LeftOut;
 
-use super::quantity::spoken;
+use crate::units::binary_size;
 
 /// What is wrong with what was asked for, found before anything is measured.
 ///
@@ -76,10 +76,10 @@ pub enum Refusal {
         why: String,
     },
     /// A disk that is too small.
-    #[error("{place}: {} are free, and the works need {}", spoken(*free), spoken(*needed))]
+    #[error("{storage}: {} are free, and the works need {}", binary_size(*free), binary_size(*needed))]
     NoSpace {
         /// Which.
-        place: String,
+        storage: String,
         /// Bytes.
         free: u64,
         /// Bytes.

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use crate::place::Place;
 use crate::size::Size;
+use crate::storage::Storage;
 use crate::work::Work;
 
 use super::Refusal;
@@ -13,12 +13,12 @@ use super::Refusal;
 /// writes there.
 const MARGIN_BYTES: u64 = 64 << 20;
 
-/// Checks the scratch directory, and each place once. Places that are in the scratch directory
+/// Checks the scratch directory, and each storage once. Places that are in the scratch directory
 /// share its room.
 pub(super) fn check<'a>(
     size: &Size,
     works: &[Box<dyn Work>],
-    places: impl Iterator<Item = &'a dyn Place>,
+    places: impl Iterator<Item = &'a dyn Storage>,
     scratch: &Path,
 ) -> Result<(), Refusal> {
     let needs: Vec<(u64, u64)> = works.iter().map(|work| work.space(size)).collect();
@@ -26,21 +26,21 @@ pub(super) fn check<'a>(
     let locally: u64 = needs.iter().map(|need| need.1).sum();
     let mut in_scratch = locally;
     let mut seen: Vec<&str> = Vec::new();
-    for place in places {
-        if seen.contains(&place.name()) {
+    for storage in places {
+        if seen.contains(&storage.name()) {
             continue;
         }
-        seen.push(place.name());
-        if place.local().is_some_and(|dir| dir.starts_with(scratch)) {
+        seen.push(storage.name());
+        if storage.local().is_some_and(|dir| dir.starts_with(scratch)) {
             in_scratch += in_place;
             continue;
         }
-        let free = place.free_bytes().map_err(|failure| Refusal::Unusable {
-            name: place.name().to_owned(),
+        let free = storage.free_bytes().map_err(|failure| Refusal::Unusable {
+            name: storage.name().to_owned(),
             why: format!("its free space is not known: {failure}"),
             remedy: None,
         })?;
-        require(place.name().to_owned(), free, in_place)?;
+        require(storage.name().to_owned(), free, in_place)?;
     }
     let free = free_bytes(scratch)
         .map_err(|error| Refusal::Directory { path: scratch.to_owned(), why: error.to_string() })?;
@@ -48,9 +48,9 @@ pub(super) fn check<'a>(
     require(format!("scratch directory {parent:?}"), free, in_scratch)
 }
 
-fn require(place: String, free: u64, needed: u64) -> Result<(), Refusal> {
+fn require(storage: String, free: u64, needed: u64) -> Result<(), Refusal> {
     let needed = needed.saturating_add(MARGIN_BYTES);
-    if free < needed { Err(Refusal::NoSpace { place, free, needed }) } else { Ok(()) }
+    if free < needed { Err(Refusal::NoSpace { storage, free, needed }) } else { Ok(()) }
 }
 
 fn free_bytes(dir: &Path) -> io::Result<u64> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::executor::Executor;
 use crate::results::LeftOut;
-use crate::run::fake::Scene;
+use crate::run::tests::fake::Scene;
 use crate::size::{Scale, Size};
 use crate::subject::Subject;
 
@@ -65,7 +65,7 @@ fn the_reference_is_among_the_subjects_and_has_a_control() {
     let control = subjects.last().unwrap().info();
     assert_eq!(control.name, "sshfs (control)");
     assert_eq!(control.control_of.as_deref(), Some("sshfs"));
-    assert_eq!(subjects.last().unwrap().place().name(), "place of sshfs");
+    assert_eq!(subjects.last().unwrap().storage().name(), "storage of sshfs");
 }
 
 #[test]
@@ -103,14 +103,14 @@ fn there_has_to_be_room() {
         let mut scene = Scene::new(&["a", "b"], &[]);
         scene.room(needed, free_bytes);
         let subjects = scene.subjects();
-        let places = subjects.iter().map(|subject| subject.place());
+        let places = subjects.iter().map(|subject| subject.storage());
         space::check(&size, &[scene.work(), scene.work()], places, scratch)
     };
     let gib = 1 << 30;
     assert_eq!(check((gib, 0), 3 * gib, dir.path()), Ok(()));
     // Two works of a gigabyte, and a margin.
     let refusal = check((gib, 0), 2 * gib, dir.path()).unwrap_err();
-    assert_eq!(refusal.to_string(), "place of a: 2.0 GiB are free, and the works need 2.1 GiB");
+    assert_eq!(refusal.to_string(), "storage of a: 2.0 GiB are free, and the works need 2.1 GiB");
     let refusal = check((0, u64::MAX / 4), u64::MAX, dir.path()).unwrap_err();
     assert!(refusal.to_string().starts_with("scratch directory "), "{refusal}");
     assert!(matches!(refusal, Refusal::NoSpace { .. }));

@@ -19,7 +19,7 @@ use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::results::Measured;
 use crate::step::StepContext;
-use crate::subject::{Access, Copier, Session, Tuning};
+use crate::subject::{Access, AccessKind, Session, Tuning};
 use crate::work::{Step, Work};
 
 use super::ledger::{Ledger, as_it_was};
@@ -33,7 +33,7 @@ const PATIENCE: u32 = 2;
 pub(super) struct Bout<'a> {
     pub(super) plan: &'a Plan,
     pub(super) work: &'a dyn Work,
-    pub(super) steps: &'a [Box<dyn Step>],
+    pub(super) steps: &'a [Step],
     /// Its number in the plan.
     pub(super) subject: usize,
     pub(super) round: u32,
@@ -91,9 +91,9 @@ impl Bout<'_> {
         let mut state = State { given_up, ..State::default() };
         let mut started = false;
         for (number, step) in self.steps.iter().enumerate() {
-            let mut measure = step.measure();
+            let mut measure = step.measure.clone();
             progress.begin(ledger.subject_name(self.subject), self.work.name(), &measure.title);
-            let outcome = self.one(step.as_ref(), &mut measure, &mut state, ledger);
+            let outcome = self.one(step, &mut measure, &mut state, ledger);
             started |= state.live.is_some();
             if matches!(outcome, Some(Err(_))) && self.executor.is_interrupted() {
                 self.close(&mut state, ledger);
@@ -119,14 +119,14 @@ impl Bout<'_> {
     /// One step; `None` when it is nothing for this subject.
     fn one(
         &self,
-        step: &dyn Step,
+        step: &Step,
         measure: &mut Measure,
         state: &mut State,
         ledger: &mut Ledger,
     ) -> Option<Result<Measured, Failure>> {
         let subject = ledger.subject(self.subject);
         let suits = match &state.live {
-            Some(live) => step.suits(&live.session.access()),
+            Some(live) => step.suits(live.session.access().kind()),
             None => may_suit(step, &subject.kind),
         };
         if !suits || !step.concerns(subject) {
@@ -139,11 +139,11 @@ impl Bout<'_> {
             let why = "the step before, which warms the caches, failed".to_owned();
             return Some(Err(Failure::NotTried { why }));
         }
-        if let Err(failure) = self.open(&step.tuning(), state, ledger) {
+        if let Err(failure) = self.open(&step.tuning, state, ledger) {
             return Some(Err(failure));
         }
         let live = state.live.as_mut()?;
-        if !step.suits(&live.session.access()) {
+        if !step.suits(live.session.access().kind()) {
             return None;
         }
         let is_new = std::mem::take(&mut live.is_new);
@@ -178,7 +178,7 @@ impl Bout<'_> {
     /// Runs a step with all that it needs.
     fn measure(
         &self,
-        step: &dyn Step,
+        step: &Step,
         measure: &mut Measure,
         session: &mut dyn Session,
         forget: bool,
@@ -186,7 +186,7 @@ impl Bout<'_> {
         if forget && !session.forget(self.executor)? {
             *measure = as_it_was(measure);
         }
-        let deadline = Instant::now() + self.plan.deadline.mul_f64(step.deadline_factor());
+        let deadline = Instant::now() + self.plan.deadline.mul_f64(step.deadline_factor);
         self.await_answer(session, deadline)?;
         let scratch =
             tempfile::Builder::new().prefix("step-").tempdir_in(self.plan.scratch.path())?;
@@ -268,21 +268,11 @@ impl Bout<'_> {
     }
 }
 
-/// Whether a subject of this kind, which is not running, may be able to do a step.
-fn may_suit(step: &dyn Step, kind: &str) -> bool {
-    struct Nothing;
-    impl Copier for Nothing {
-        fn pull(&self, _: &Path, _: &Path) -> Option<Command> {
-            None
-        }
-        fn push(&self, _: &Path, _: &Path) -> Option<Command> {
-            None
-        }
-    }
-    let sftp = || Command::new("false");
+/// Whether a subject of this kind, which has no session, may be able to do a step.
+fn may_suit(step: &Step, kind: &str) -> bool {
     match kind {
-        "copy" => step.suits(&Access::Copier(&Nothing)),
-        "floor" => step.suits(&Access::Stream(&Nothing)) || step.suits(&Access::Sftp(&sftp)),
-        _ => step.suits(&Access::Directory(Path::new("/"))),
+        "copy" => step.suits(AccessKind::Copier),
+        "floor" => step.suits(AccessKind::Stream) || step.suits(AccessKind::Sftp),
+        _ => step.suits(AccessKind::Directory),
     }
 }

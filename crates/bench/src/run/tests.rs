@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::results::{Outcome, Results};
 
-use super::fake::{Act, Log, Scene};
+use fake::{Act, Log, Scene};
 
 fn outcome<'a>(results: &'a Results, subject: &str, step: &str, round: u32) -> &'a Outcome {
     let measure = format!("fake.{step}");
@@ -227,10 +227,10 @@ fn data_that_cannot_be_made_or_laid_out_leave_the_work_out() {
     assert_eq!(results.samples.len(), 0);
     assert_eq!(results.left_out[0].name, "fake");
     let mut scene = Scene::new(&["a", "b"], &["one"]);
-    scene.spoil_place("b");
+    scene.spoil_storage("b");
     let results = scene.run();
     assert_eq!(results.left_out.len(), 1);
-    assert_eq!(results.left_out[0].name, "fake on place of b");
+    assert_eq!(results.left_out[0].name, "fake on storage of b");
     assert_eq!(told(&results, "a", "one"), "ok");
     assert_eq!(results.samples.len(), 1);
 }

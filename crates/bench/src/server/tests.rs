@@ -24,10 +24,10 @@ fn a_private_server_serves_its_directory_and_counts_its_cpu() {
     let server = shared(Server::private(&LinkSpec::loopback(), dir.path()).unwrap());
     let file = dir.path().join("words");
     fs::write(&file, "words").unwrap();
-    server.place().put(&file, Path::new("a/b")).unwrap();
-    let there = server.place().root().join("a/b");
+    server.storage().put(&file, Path::new("a/b")).unwrap();
+    let there = server.storage().root().join("a/b");
     assert_eq!(shell(&server, &format!("cat '{}'", there.display())), "words");
-    // The same machine: the place is the server's directory itself.
+    // The same machine: the storage is the server's directory itself.
     let inode = fs::metadata(&there).unwrap().ino();
     assert_eq!(shell(&server, &format!("stat -c %i '{}'", there.display())), format!("{inode}\n"));
     let before = server.usage().unwrap();
@@ -102,21 +102,21 @@ fn a_host_gets_a_directory_that_is_gone_afterwards() {
     let executor = Executor::new();
     let parent_text = parent.to_str();
     let server = Server::host(ALIAS, parent_text, Some(&config), &executor).unwrap();
-    assert!(server.place().root().starts_with(&parent) && server.place().root().is_dir());
-    assert_eq!(server.place().local(), None);
+    assert!(server.storage().root().starts_with(&parent) && server.storage().root().is_dir());
+    assert_eq!(server.storage().local(), None);
     assert_eq!(server.usage(), None);
     let report = server.link_report();
     assert_eq!(report.name, format!("host {ALIAS}"));
     assert!(report.measured_rtt_us.unwrap() > 10.0 && report.measured_bytes_per_s.unwrap() > 1e6);
     fs::write(dir.path().join("words"), "words").unwrap();
-    let place = server.place();
-    place.put(&dir.path().join("words"), Path::new("a/b")).unwrap();
-    assert_eq!(fs::read(place.root().join("a/b")).unwrap(), b"words");
+    let storage = server.storage();
+    storage.put(&dir.path().join("words"), Path::new("a/b")).unwrap();
+    assert_eq!(fs::read(storage.root().join("a/b")).unwrap(), b"words");
     // As `printf words | sha256sum` has it, and as it is made here.
     let digest = crate::corpus::digest_file(&dir.path().join("words")).unwrap();
-    assert_eq!(place.digest(Path::new("a/b")).unwrap(), digest);
-    let tree = crate::corpus::tree::digest(&place.root().join("a")).unwrap();
-    assert_eq!(place.digest(Path::new("a")).unwrap(), tree);
+    assert_eq!(storage.digest(Path::new("a/b")).unwrap(), digest);
+    let tree = crate::corpus::tree::digest(&storage.root().join("a")).unwrap();
+    assert_eq!(storage.digest(Path::new("a")).unwrap(), tree);
     executor.interrupt();
     drop(server);
     assert_eq!(fs::read_dir(&parent).unwrap().count(), 0, "it is removed after an interrupt too");
@@ -142,8 +142,8 @@ fn errands_to_a_private_server_end_with_the_run() {
     let executor = Executor::new();
     let server = Server::private(&LinkSpec::loopback(), dir.path()).unwrap();
     let server = server.with_executor(&executor);
-    server.place().make_dir(Path::new("a")).unwrap();
+    server.storage().make_dir(Path::new("a")).unwrap();
     executor.interrupt();
-    assert_eq!(server.place().make_dir(Path::new("b")), Err(Failure::Interrupted));
-    assert_eq!(server.place().warm(Path::new("a")), Err(Failure::Interrupted));
+    assert_eq!(server.storage().make_dir(Path::new("b")), Err(Failure::Interrupted));
+    assert_eq!(server.storage().warm(Path::new("a")), Err(Failure::Interrupted));
 }

@@ -3,8 +3,8 @@
 
 mod rounds;
 
-use crate::report::number;
 use crate::results::{Environment, LinkReport, Results};
+use crate::units;
 
 use super::spread::{median, outliers};
 use super::{Index, Noise, Spread, failures};
@@ -76,11 +76,11 @@ fn of_control(results: &Results, index: &Index<'_>) -> Vec<String> {
         warnings.push(format!(
             "The control differs from its original by up to {}: smaller differences mean \
              nothing. Close other programs, take more rounds (--rounds) or a larger size.",
-            number::percent(noise.overall() - 1.0)
+            units::percent(noise.overall() - 1.0)
         ));
     }
     let off: Vec<String> =
-        noise.off().iter().map(|&(id, ratio)| format!("{id} ({})", number::ratio(ratio))).collect();
+        noise.off().iter().map(|&(id, ratio)| format!("{id} ({})", units::ratio(ratio))).collect();
     if !off.is_empty() {
         warnings.push(format!(
             "The control is off 1 beyond the noise of the run in {}. There differences count only \
@@ -97,7 +97,7 @@ fn of_rounds(results: &Results) -> Option<String> {
         format!(
             "With {} there is no interval of 95 %: the ranges of the ratios are those of the \
              rounds. Take --rounds {ROUNDS_FOR_INTERVAL} or more for one.",
-            number::counted(u64::from(rounds), "round")
+            units::counted(u64::from(rounds), "round")
         )
     })
 }
@@ -109,8 +109,8 @@ fn of_machine(environment: &Environment) -> Vec<String> {
         warnings.push(format!(
             "The machine was busy when the run began (load {} on {}). Close other programs and \
              repeat.",
-            number::significant(environment.load),
-            number::counted(environment.cpus.into(), "CPU")
+            units::significant(environment.load),
+            units::counted(environment.cpus.into(), "CPU")
         ));
     }
     if environment.cpus == 1 {
@@ -159,8 +159,8 @@ fn of_link(link: &LinkReport) -> Vec<String> {
             ));
         }
     };
-    check("round trip", link.asked_rtt_us, link.measured_rtt_us, &number::duration_us);
-    check("rate", link.asked_bytes_per_s, link.measured_bytes_per_s, &number::bit_rate);
+    check("round trip", link.asked_rtt_us, link.measured_rtt_us, &units::duration_us);
+    check("rate", link.asked_bytes_per_s, link.measured_bytes_per_s, &units::bit_rate);
     warnings
 }
 
@@ -184,13 +184,13 @@ fn of_spread(results: &Results, index: &Index<'_>) -> Option<String> {
     wide.sort_by(|a, b| b.0.total_cmp(&a.0));
     let worst: Vec<String> = wide
         .iter()
-        .map(|(relative, name)| format!("{name} ({})", number::percent(*relative)))
+        .map(|(relative, name)| format!("{name} ({})", units::percent(*relative)))
         .collect();
     (!worst.is_empty()).then(|| {
         format!(
             "The quartiles are more than {} of the median apart in {} of {figures} figures, most \
              in {}. Close other programs, take more rounds (--rounds) or a larger size.",
-            number::percent(WIDE_SPREAD),
+            units::percent(WIDE_SPREAD),
             worst.len(),
             examples(&worst)
         )

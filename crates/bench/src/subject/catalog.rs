@@ -18,6 +18,7 @@ use crate::subject::Subject;
 use super::copiers::{Manner, SshCopier, Tool};
 use super::floor::{Floor, Kind};
 use super::ftp::Ftp;
+use super::identity::Identity;
 use super::local::Local;
 use super::mounted::Mounted;
 use super::programs::{
@@ -25,7 +26,6 @@ use super::programs::{
 };
 use super::rclone::Rclone;
 use super::rsyncd::Rsyncd;
-use super::seen::Seen;
 
 /// The fastest cipher where the processor has AES.
 const FASTEST: &str = "Ciphers=aes128-gcm@openssh.com";
@@ -300,7 +300,7 @@ impl Spec {
     pub fn make(&self, setting: &Setting) -> Result<Box<dyn Subject>, Failure> {
         let name = self.name();
         let server = setting.server.clone();
-        let seen = Seen::default();
+        let identity = Identity::default();
         let start_limit = setting.start_limit;
         let mounted = |program: PathBuf, options: Vec<String>| {
             let words = options.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect();
@@ -319,17 +319,17 @@ impl Spec {
                 let options = options.iter().map(|&option| option.to_owned()).collect();
                 Box::new(mounted("sshfs".into(), options).with_package(SSHFS.package))
             }
-            Making::Rclone(mode) => Box::new(Rclone { name, mode, server, start_limit, seen }),
+            Making::Rclone(mode) => Box::new(Rclone { name, mode, server, start_limit, identity }),
             Making::Copier(tool) => {
                 let sshoal = setting.sshoal.clone();
                 let option = self.options.iter().find_map(|it| it.strip_prefix(SSH_COMMAND));
                 let ssh_command = option.map(PathBuf::from);
-                Box::new(SshCopier { name, tool, server, sshoal, ssh_command, seen })
+                Box::new(SshCopier { name, tool, server, sshoal, ssh_command, identity })
             }
-            Making::Rsyncd => Box::new(Rsyncd { name, server, seen }),
-            Making::Ftp => Box::new(Ftp { name, server, seen }),
+            Making::Rsyncd => Box::new(Rsyncd { name, server, identity }),
+            Making::Ftp => Box::new(Ftp { name, server, identity }),
             Making::Local => Box::new(Local::new(name, setting.scratch.join("local"))?),
-            Making::Floor(kind) => Box::new(Floor { name, kind, server, seen }),
+            Making::Floor(kind) => Box::new(Floor { name, kind, server, identity }),
         })
     }
 }

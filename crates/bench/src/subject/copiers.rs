@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use crate::executor::{Executor, find_program};
 use crate::failure::Failure;
-use crate::place::Place;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
+use crate::storage::Storage;
 use crate::subject::{Access, Copier, Session, Subject, Tuning};
 
 pub(super) use line::Line;
@@ -24,9 +24,9 @@ pub(super) use own::Manner;
 use own::Own;
 use tar::TarPipe;
 
+use super::identity::Identity;
 use super::programs::{self, Program, RSYNC, SCP, SFTP, SSH, TAR};
-use super::quoting::{double, joined, no_pattern, rsync_word};
-use super::seen::Seen;
+use crate::quoting::{double, joined, no_pattern, rsync_word};
 
 /// Which program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,12 +82,12 @@ pub(super) struct SshCopier {
     pub sshoal: PathBuf,
     /// Another ssh than the one that is called so.
     pub ssh_command: Option<PathBuf>,
-    pub seen: Seen,
+    pub identity: Identity,
 }
 
 impl Subject for SshCopier {
     fn info(&self) -> SubjectInfo {
-        self.seen.info(&self.name, "copy", self.tool.command())
+        self.identity.info(&self.name, "copy", self.tool.command())
     }
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
@@ -108,7 +108,7 @@ impl Subject for SshCopier {
                 remedy: Some("leave --host out".to_owned()),
             });
         }
-        self.seen.version(|| {
+        self.identity.version(|| {
             let versions = programs::versions(self.tool.programs(), executor);
             match &self.ssh_command {
                 Some(ssh) => format!("{versions}; {}", programs::version(ssh, "-V", executor)),
@@ -118,8 +118,8 @@ impl Subject for SshCopier {
         Ok(())
     }
 
-    fn place(&self) -> &dyn Place {
-        self.server.place()
+    fn storage(&self) -> &dyn Storage {
+        self.server.storage()
     }
 
     fn start(
@@ -130,7 +130,7 @@ impl Subject for SshCopier {
     ) -> Result<Box<dyn Session>, Failure> {
         let mut line = Line::new(&self.server, tuning, scratch, executor)?;
         line.ssh_command = self.ssh_command.clone();
-        self.seen.cipher(tuning, executor, || line.login());
+        self.identity.cipher(tuning, executor, || line.login());
         Ok(Box::new(CopySession(self.tool.copier(line, &self.sshoal))))
     }
 }

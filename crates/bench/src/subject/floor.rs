@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::place::Place;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
+use crate::storage::Storage;
 use crate::subject::{Access, Copier, Session, Subject, Tuning};
 
 use super::copiers::Line;
+use super::identity::Identity;
 use super::programs::SSH;
-use super::seen::Seen;
 
 /// The cipher, where a work does not ask for one.
 const CIPHER: &str = "aes128-gcm@openssh.com";
@@ -36,7 +36,7 @@ pub(super) struct Floor {
     pub name: String,
     pub kind: Kind,
     pub server: Arc<Server>,
-    pub seen: Seen,
+    pub identity: Identity,
 }
 
 impl Subject for Floor {
@@ -45,17 +45,17 @@ impl Subject for Floor {
             Kind::Cat => "ssh -c aes128-gcm@openssh.com HOST cat FILE",
             Kind::Sftp => "ssh -c aes128-gcm@openssh.com HOST -s sftp",
         };
-        self.seen.info(&self.name, "floor", command)
+        self.identity.info(&self.name, "floor", command)
     }
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
         SSH.require(&self.name)?;
-        self.seen.version(|| SSH.version(executor));
+        self.identity.version(|| SSH.version(executor));
         Ok(())
     }
 
-    fn place(&self) -> &dyn Place {
-        self.server.place()
+    fn storage(&self) -> &dyn Storage {
+        self.server.storage()
     }
 
     fn start(
@@ -64,7 +64,7 @@ impl Subject for Floor {
         tuning: &Tuning,
         executor: &Executor,
     ) -> Result<Box<dyn Session>, Failure> {
-        self.seen.cipher(tuning, executor, || self.server.ssh(Some(CIPHER)));
+        self.identity.cipher(tuning, executor, || self.server.ssh(Some(CIPHER)));
         let tuning = &Tuning { cipher: tuning.cipher.clone().or_else(|| Some(CIPHER.to_owned())) };
         match self.kind {
             Kind::Cat => {

@@ -20,21 +20,21 @@ use testkit::link::Link;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::place::Place;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
+use crate::storage::Storage;
 use crate::subject::{Copier, Session, Subject, Tuning};
 
+use super::identity::Identity;
 use super::network::{Daemon, DaemonSession, require_private, same_port, secret, write_private};
 use super::programs::{CURL, LFTP, VSFTPD};
-use super::quoting::{double, joined};
-use super::seen::Seen;
+use crate::quoting::{double, joined};
 
 /// FTP by vsftpd.
 pub(super) struct Ftp {
     pub name: String,
     pub server: Arc<Server>,
-    pub seen: Seen,
+    pub identity: Identity,
 }
 
 impl Subject for Ftp {
@@ -43,7 +43,7 @@ impl Subject for Ftp {
             Some(Client::Curl) => "curl -o TO ftp://HOST/FROM",
             _ => "lftp -c 'open HOST; mirror FROM TO'",
         };
-        self.seen.info(&self.name, "copy", command)
+        self.identity.info(&self.name, "copy", command)
     }
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
@@ -54,12 +54,12 @@ impl Subject for Ftp {
         };
         program.require(&self.name)?;
         require_private(&self.name, &self.server)?;
-        self.seen.version(|| format!("vsftpd; {}", program.version(executor)));
+        self.identity.version(|| format!("vsftpd; {}", program.version(executor)));
         Ok(())
     }
 
-    fn place(&self) -> &dyn Place {
-        self.server.place()
+    fn storage(&self) -> &dyn Storage {
+        self.server.storage()
     }
 
     fn start(
@@ -81,7 +81,7 @@ impl Ftp {
         executor: &Executor,
     ) -> Result<DaemonSession<FtpCopier>, Failure> {
         let program = VSFTPD.find().ok_or_else(|| Failure::failed("vsftpd is gone"))?;
-        let root = self.server.place().local().ok_or_else(|| Failure::failed("not private"))?;
+        let root = self.server.storage().local().ok_or_else(|| Failure::failed("not private"))?;
         let scratch = scratch.canonicalize()?;
         let password = secret()?;
         let passwords = scratch.join("passwords");
@@ -247,8 +247,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let executor = Executor::new();
         let server = Server::private(&LinkSpec::loopback(), dir.path()).unwrap();
-        let root = server.place().local().unwrap();
-        let ftp = Ftp { name: "ftp".to_owned(), server: Arc::new(server), seen: Seen::default() };
+        let root = server.storage().local().unwrap();
+        let ftp =
+            Ftp { name: "ftp".to_owned(), server: Arc::new(server), identity: Identity::default() };
         if VSFTPD.find().is_none() || CURL.find().is_none() {
             assert!(client() == Some(Client::Lftp) || ftp.check(&executor).is_err());
             return;

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::account;
 use crate::executor::{Background, Executor};
 use crate::failure::Failure;
 
-use super::family;
-use super::mountinfo::{Table, shown};
 use super::programs::FUSERMOUNT;
+use crate::mountinfo::{Table, shown};
 
 /// Longest time for a program to be ready, unless the caller says otherwise: four logins through
 /// the slowest link.
@@ -134,7 +134,7 @@ impl Mount {
 
     /// The daemon's, and those of all that belong to it: ssh.
     pub(super) fn processes(&self) -> Vec<u32> {
-        self.pid().map(family::of).unwrap_or_default()
+        self.pid().map(account::family).unwrap_or_default()
     }
 
     /// Unmounts and waits until the daemon has ended.

@@ -10,16 +10,16 @@ use std::sync::Arc;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::place::Place;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
+use crate::storage::Storage;
 use crate::subject::{Copier, Session, Subject, Tuning};
 
 use super::copiers::slash;
+use super::identity::Identity;
 use super::network::{Daemon, DaemonSession, require_private, secret, write_private};
 use super::programs::RSYNC;
-use super::quoting::joined;
-use super::seen::Seen;
+use crate::quoting::joined;
 
 /// The name of the user of the daemon, and of its one module.
 const BENCH: &str = "bench";
@@ -28,23 +28,23 @@ const BENCH: &str = "bench";
 pub(super) struct Rsyncd {
     pub name: String,
     pub server: Arc<Server>,
-    pub seen: Seen,
+    pub identity: Identity,
 }
 
 impl Subject for Rsyncd {
     fn info(&self) -> SubjectInfo {
-        self.seen.info(&self.name, "copy", "rsync -a rsync://HOST/MODULE/FROM/ TO/")
+        self.identity.info(&self.name, "copy", "rsync -a rsync://HOST/MODULE/FROM/ TO/")
     }
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
         RSYNC.require(&self.name)?;
         require_private(&self.name, &self.server)?;
-        self.seen.version(|| RSYNC.version(executor));
+        self.identity.version(|| RSYNC.version(executor));
         Ok(())
     }
 
-    fn place(&self) -> &dyn Place {
-        self.server.place()
+    fn storage(&self) -> &dyn Storage {
+        self.server.storage()
     }
 
     fn start(
@@ -53,7 +53,7 @@ impl Subject for Rsyncd {
         _: &Tuning,
         executor: &Executor,
     ) -> Result<Box<dyn Session>, Failure> {
-        let root = self.server.place().local().ok_or_else(|| Failure::failed("not private"))?;
+        let root = self.server.storage().local().ok_or_else(|| Failure::failed("not private"))?;
         let scratch = scratch.canonicalize()?;
         let password = secret()?;
         let secrets = scratch.join("secrets");

@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use crate::executor::{Executor, find_program};
 use crate::failure::Failure;
-use crate::place::{Directory, Place};
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
+use crate::storage::{Directory, Storage};
 use crate::subject::{Access, Session, Subject, Tuning};
 
-use super::mountinfo::{Mount, Table, holding, shown};
+use crate::mountinfo::{Mount, Table, holding, shown};
 
 /// Longest time for one look at a mount that works.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
@@ -63,7 +63,7 @@ pub struct Target {
     name: String,
     asked: PathBuf,
     mount: Mount,
-    place: Directory,
+    storage: Directory,
     root: PathBuf,
     server: Option<Arc<Server>>,
     executor: Executor,
@@ -97,9 +97,9 @@ pub fn target(
     let root = output(executor, "mktemp", &["-d".as_ref(), pattern.as_ref()]).map_err(|error| {
         left_out(format!("cannot be written to: {error}"), "the user who runs this has to own it")
     })?;
-    let place = Directory::new(name, &root).with_executor(executor).mounted();
+    let storage = Directory::new(name, &root).with_executor(executor).mounted();
     let (name, asked, executor) = (name.to_owned(), path.to_owned(), executor.clone());
-    Ok(Target { name, asked, mount, place, root, server, executor })
+    Ok(Target { name, asked, mount, storage, root, server, executor })
 }
 
 /// The mount that is meant: one at this very point, or one of a network file system above it.
@@ -143,8 +143,8 @@ impl Subject for Target {
         Ok(())
     }
 
-    fn place(&self) -> &dyn Place {
-        &self.place
+    fn storage(&self) -> &dyn Storage {
+        &self.storage
     }
 
     fn start(
@@ -192,7 +192,7 @@ impl Session for TargetSession {
         if let Some(server) = &self.server
             && server.is_private()
         {
-            server.place().warm(Path::new(""))?;
+            server.storage().warm(Path::new(""))?;
         }
         Ok(true)
     }

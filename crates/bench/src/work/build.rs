@@ -5,35 +5,37 @@
 //! the names have to be the same, and the samples are called verified only where the bytes are too.
 
 mod generated;
-mod kernel;
-mod objects;
 mod project;
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
+use crate::corpus::digest_file;
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::measure::{Cache, Measure, Unit};
-use crate::place::{ERRAND_LIMIT, Place};
+use crate::measure::{Cache, Unit};
 use crate::results::{LeftOut, Measured};
 use crate::size::{Scale, Size};
 use crate::step::StepContext;
+use crate::storage::{SCRIPT_LIMIT, Storage};
 use crate::subject::Access;
 
-use super::script::check_installed;
-use super::{Step, Work};
-use objects::Objects;
-use project::Project;
+use super::copying::{load, save};
+use super::{DIRECTORY, Step, Work, check_installed, measure};
+use project::{Project, check_kernel};
 
-/// The work.
+/// The workload.
 pub struct Build;
 
 /// A compiler opens so many files that a slow subject takes ten times as long as a disk.
 const DEADLINE_FACTOR: f64 = 10.0;
 
 impl Build {
-    /// What is built in a run of that size, and what cannot be though it was asked for.
+    /// The projects of a run, and those that cannot be built here.
     fn choose(size: &Size) -> (Vec<Project>, Vec<LeftOut>) {
         if let Some(own) = &size.build_source {
             return match Project::own(own) {
@@ -41,7 +43,7 @@ impl Build {
                 Err(left_out) => (Vec::new(), vec![left_out]),
             };
         }
-        match (size.scale, kernel::check()) {
+        match (size.scale, check_kernel()) {
             (Scale::Quick, _) => (vec![Project::Generated { modules: 8 }], Vec::new()),
             (_, Err(left_out)) => (vec![Project::Generated { modules: 100 }], vec![left_out]),
             (Scale::Normal, Ok(())) => (vec![Project::KernelLibrary], Vec::new()),
@@ -81,76 +83,115 @@ impl Work for Build {
             }
             let objects = corpus.join("build/objects");
             fs::create_dir(&objects)?;
-            executor.succeed(project.command(&source, &objects), ERRAND_LIMIT)?;
+            executor.succeed(project.command(&source, &objects), SCRIPT_LIMIT)?;
             Objects::of(&objects)?.save(&corpus.join(project.expected()))?;
             fs::remove_dir_all(&objects)?;
         }
         Ok(())
     }
 
-    fn lay_out(&self, size: &Size, corpus: &Path, place: &dyn Place) -> Result<(), Failure> {
+    fn lay_out(&self, size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
         let mut sources: Vec<&str> = Build::choose(size).0.iter().map(Project::source).collect();
         sources.dedup();
         for source in sources {
-            place.put(&corpus.join(source), Path::new(source))?;
+            storage.put(&corpus.join(source), Path::new(source))?;
         }
         Ok(())
     }
 
-    fn steps(&self, size: &Size) -> Vec<Box<dyn Step>> {
-        let mut steps: Vec<Box<dyn Step>> = Vec::new();
+    fn steps(&self, size: &Size) -> Vec<Step> {
+        let mut steps = Vec::new();
         for project in Build::choose(size).0 {
-            for cache in [Cache::Cold, Cache::Hot] {
-                steps.push(Box::new(BuildStep { project: project.clone(), cache }));
+            for (id, title, cache) in [
+                ("cold", "the first time", Cache::Cold),
+                ("again", "again from nothing", Cache::Hot),
+            ] {
+                let id = format!("{}.{id}", project.id());
+                let title = format!("build of {}, {title}", project.title());
+                let measure = measure("build", &id, &title, Unit::Seconds, cache);
+                let project = project.clone();
+                let step = Step::new(measure, DIRECTORY, move |context| build(context, &project));
+                steps.push(step.with_deadline(DEADLINE_FACTOR));
             }
         }
         steps
     }
 }
 
-/// One project, from nothing.
-struct BuildStep {
-    project: Project,
-    cache: Cache,
+/// Builds a project in an empty directory.
+fn build(context: &mut StepContext<'_>, project: &Project) -> Result<Measured, Failure> {
+    let Access::Directory(dir) = context.access() else {
+        return Err(Failure::failed("it has no directory to build from"));
+    };
+    let objects = context.scratch.join("objects");
+    fs::create_dir(&objects)?;
+    let command = project.command(&dir.join(project.source()), &objects);
+    let (_, measured) = context.timed(command)?;
+    let expected: Objects = load(&context.corpus.join(project.expected()))?;
+    let exact = project.is_reproducible();
+    let verified = expected.check(&Objects::of(&objects)?, exact)?;
+    let operations = expected.count();
+    Ok(Measured { value: measured.seconds, operations, verified, ..measured })
 }
 
-impl Step for BuildStep {
-    fn measure(&self) -> Measure {
-        let (id, title) = match self.cache {
-            Cache::Hot => ("again", "again from nothing"),
-            _ => ("cold", "the first time"),
-        };
-        Measure {
-            id: format!("build.{}.{id}", self.project.id()),
-            title: format!("build of {}, {title}", self.project.title()),
-            unit: Unit::Seconds,
-            cache: self.cache,
+/// Path below the directory of objects → SHA-256.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Objects(BTreeMap<String, String>);
+
+impl Objects {
+    /// The objects below `dir`, without those for the build's own use (`scripts`), which contain
+    /// paths.
+    fn of(dir: &Path) -> io::Result<Objects> {
+        let mut found = BTreeMap::new();
+        collect(dir, dir, &mut found)?;
+        Ok(Objects(found))
+    }
+
+    fn count(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn save(&self, file: &Path) -> Result<(), Failure> {
+        if self.0.is_empty() {
+            return Err(Failure::failed("the build of the original has made no object files"));
+        }
+        save(self, file)
+    }
+
+    /// Compares built objects with these, which were built from the original. Returns whether all
+    /// bytes are equal; with `exact`, any difference is a failure.
+    fn check(&self, built: &Objects, exact: bool) -> Result<bool, Failure> {
+        let wrong =
+            |name: &str, why: &str| Err(Failure::wrong(format!("{} {why}", name.escape_debug())));
+        if let Some(missing) = self.0.keys().find(|&name| !built.0.contains_key(name)) {
+            return wrong(missing, "was not built");
+        }
+        if let Some(added) = built.0.keys().find(|&name| !self.0.contains_key(name)) {
+            return wrong(added, "was built, and is not when the original is");
+        }
+        match self.0.iter().find(|&(name, digest)| built.0[name] != *digest) {
+            None => Ok(true),
+            Some(_) if !exact => Ok(false),
+            Some((name, _)) => wrong(name, "is not like the object built from the original"),
         }
     }
+}
 
-    fn deadline_factor(&self) -> f64 {
-        DEADLINE_FACTOR
+fn collect(root: &Path, dir: &Path, found: &mut BTreeMap<String, String>) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let path = entry.path();
+        let kind = entry.file_type()?;
+        if kind.is_dir() && path != root.join("scripts") {
+            collect(root, &path, found)?;
+        }
+        let is_object = path.extension().is_some_and(|extension| extension == "o");
+        if kind.is_file() && is_object {
+            let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+            found.insert(name, digest_file(&path)?);
+        }
     }
-
-    fn suits(&self, access: &Access<'_>) -> bool {
-        matches!(access, Access::Directory(_))
-    }
-
-    fn run(&self, context: &mut StepContext<'_>) -> Result<Measured, Failure> {
-        let Access::Directory(dir) = context.access() else {
-            return Err(Failure::failed("it has no directory to build from"));
-        };
-        let objects = context.scratch.join("objects");
-        fs::create_dir(&objects)?;
-        let command = self.project.command(&dir.join(self.project.source()), &objects);
-        let (_, mut measured) = context.timed(command)?;
-        let expected = Objects::load(&context.corpus.join(self.project.expected()))?;
-        let exact = self.project.is_reproducible();
-        measured.verified = expected.check(&Objects::of(&objects)?, exact)?;
-        measured.value = measured.seconds;
-        measured.operations = expected.count();
-        Ok(measured)
-    }
+    Ok(())
 }
 
 #[cfg(test)]

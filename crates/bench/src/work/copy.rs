@@ -1,47 +1,40 @@
 //! `copy`: a tree of small files copied out and in, again, and again with one file in a hundred
 //! changed.
 //!
-//! The first copy is what `tree` measures of programs that copy; here it stands beside the ones that
-//! follow, which are the reason for programs that compare. Those that always copy everything have
-//! no part in these.
+//! Programs that always copy everything have only the first copy, which `tree` measures too.
 
-use std::fs::{self, File, FileTimes};
+use std::fs::{File, FileTimes};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::corpus::tree::digest;
 use crate::corpus::{self, last_changed};
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::measure::{Cache, Measure, Unit};
-use crate::place::{ERRAND_LIMIT, Place};
-use crate::results::{LeftOut, Measured, SubjectInfo};
+use crate::measure::{Cache, Unit};
+use crate::results::{LeftOut, SubjectInfo};
 use crate::size::Size;
-use crate::step::StepContext;
-use crate::subject::Access;
+use crate::storage::{SCRIPT_LIMIT, Storage};
 
-use super::copying::{copies_trees, fresh, pull, push, removed_after};
-use super::script::{check_installed, program, script};
-use super::tree::expected::Expected;
-use super::tree::{BYTES_PER_FILE, DEADLINE_FACTOR, SEED};
-use super::{Step, Work};
+use super::copying::{Direction, Expected, copy_trees};
+use super::tree::{BYTES_PER_FILE, DEADLINE_FACTOR, SEED, rsync};
+use super::{COPY_TREES, Step, Work, check_installed, measure, program};
 
-/// The work.
+/// The workload.
 pub struct Copy;
 
-/// The tree, in the corpus and in a place.
+/// The tree, in the corpus and in a storage.
 const SOURCE: &str = "copy/source";
 
-/// The same with some files changed.
+/// The tree with some files changed.
 const CHANGED: &str = "copy/changed";
 
-/// One file in so many is changed.
+/// One file of this number is changed.
 const CHANGED_ONE_IN: usize = 100;
 
-/// Programs that copy everything each time, or cannot copy into what is there.
-const ALWAYS_ALL: [&str; 4] = ["scp", "sftp", "ftp", "tar"];
+/// Programs that copy everything each time, or cannot copy over an existing tree.
+const ALWAYS_ALL: [&str; 5] = ["scp", "sftp", "ftp", "tar", "sshoal-copy:tar"];
 
 impl Work for Copy {
     fn name(&self) -> &'static str {
@@ -58,175 +51,76 @@ impl Work for Copy {
 
     fn space(&self, size: &Size) -> (u64, u64) {
         let tree = u64::from(size.tree_files) * BYTES_PER_FILE;
-        // There: both trees and what is copied in. Here: both trees and what is copied out.
+        // In the storage: both trees and the copy. Locally: both trees and the copy.
         (3 * tree, 3 * tree)
     }
 
     fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<(), Failure> {
-        let (source, changed) = (corpus.join(SOURCE), corpus.join(CHANGED));
-        corpus::tree::make(&source, size.tree_files, SEED)?;
-        let mut copy = program("cp");
-        copy.arg("-a").arg("--").arg(&source).arg(&changed);
-        executor.succeed(copy, ERRAND_LIMIT)?;
-        change(&changed)?;
-        for tree in [SOURCE, CHANGED] {
-            Expected::of(&corpus.join(tree))?.save(&corpus.join(expected(tree)))?;
-        }
-        Ok(())
+        make_trees(SOURCE, CHANGED, size, corpus, executor)
     }
 
-    fn lay_out(&self, _size: &Size, corpus: &Path, place: &dyn Place) -> Result<(), Failure> {
-        place.put(&corpus.join(SOURCE), Path::new(SOURCE))?;
-        place.put(&corpus.join(CHANGED), Path::new(CHANGED))
+    fn lay_out(&self, _size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
+        storage.put(&corpus.join(SOURCE), Path::new(SOURCE))?;
+        storage.put(&corpus.join(CHANGED), Path::new(CHANGED))
     }
 
-    fn steps(&self, _size: &Size) -> Vec<Box<dyn Step>> {
-        let mut steps: Vec<Box<dyn Step>> = Vec::new();
-        for way in [Way::Out, Way::In] {
-            for turn in [Turn::First, Turn::Again, Turn::Changed] {
-                steps.push(Box::new(CopyTree { way, turn }));
+    fn steps(&self, _size: &Size) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for (direction, way, words, cache) in [
+            (Direction::Out, "out", "copied out", Cache::Cold),
+            (Direction::In, "in", "copied in", Cache::None),
+        ] {
+            let turns: [(_, _, _, &'static [&str]); 3] = [
+                ("first", "", cache, &[SOURCE]),
+                ("again", " again, nothing changed", Cache::None, &[SOURCE, SOURCE]),
+                ("changed", " again, 1 % changed", Cache::None, &[SOURCE, CHANGED]),
+            ];
+            for (turn, more, cache, sources) in turns {
+                let title = format!("tree {words}{more} (a mount: rsync -a)");
+                let measure =
+                    measure("copy", &format!("{way}.{turn}"), &title, Unit::Seconds, cache);
+                let step = Step::new(measure, COPY_TREES, move |context| {
+                    let last = sources.last().copied().unwrap_or(SOURCE);
+                    let expected = Expected::load(context.corpus, last)?;
+                    copy_trees(context, direction, sources, "copy/in", &expected, rsync)
+                });
+                let step = step.with_deadline(DEADLINE_FACTOR);
+                let copies_all = |subject: &SubjectInfo| {
+                    subject.kind == "copy" && ALWAYS_ALL.contains(&subject.name.as_str())
+                };
+                steps.push(step.only_for(move |it| turn == "first" || !copies_all(it)));
             }
         }
         steps
     }
 }
 
-/// Where it is told what a copy of a tree has to be.
-fn expected(tree: &str) -> String {
-    format!("{tree}.json")
+/// Makes a tree and its changed copy in the corpus, with what copies of them have to be.
+pub(super) fn make_trees(
+    source: &str,
+    changed: &str,
+    size: &Size,
+    corpus: &Path,
+    executor: &Executor,
+) -> Result<(), Failure> {
+    corpus::tree::make(&corpus.join(source), size.tree_files, SEED)?;
+    let mut copy: Command = program("cp");
+    copy.arg("-a").arg("--").arg(corpus.join(source)).arg(corpus.join(changed));
+    executor.succeed(copy, SCRIPT_LIMIT)?;
+    change(&corpus.join(changed))?;
+    Expected::save(corpus, source)?;
+    Expected::save(corpus, changed)
 }
 
-/// Changes one file in [`CHANGED_ONE_IN`]: it gets longer, and younger by a day.
-pub(super) fn change(tree: &Path) -> Result<(), Failure> {
-    let mut files = Vec::new();
-    let mut todo = vec![tree.to_owned()];
-    while let Some(directory) = todo.pop() {
-        for entry in fs::read_dir(directory)? {
-            let entry = entry?;
-            let kind = entry.file_type()?;
-            if kind.is_dir() {
-                todo.push(entry.path());
-            } else if kind.is_file() {
-                files.push(entry.path());
-            }
-        }
-    }
-    files.sort();
+/// Makes one file in [`CHANGED_ONE_IN`] longer, and a day younger.
+fn change(tree: &Path) -> Result<(), Failure> {
     let time = last_changed() + Duration::from_secs(86_400);
-    for path in files.iter().step_by(CHANGED_ONE_IN) {
+    for path in corpus::tree::files(tree)?.iter().step_by(CHANGED_ONE_IN) {
         let mut file = File::options().append(true).open(path)?;
         file.write_all(b"changed\n")?;
         file.set_times(FileTimes::new().set_modified(time))?;
     }
     Ok(())
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Out,
-    In,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    First,
-    Again,
-    Changed,
-}
-
-/// One copy, behind those that have to come before.
-struct CopyTree {
-    way: Way,
-    turn: Turn,
-}
-
-impl Step for CopyTree {
-    fn measure(&self) -> Measure {
-        let (way, words) = match self.way {
-            Way::Out => ("out", "copied out"),
-            Way::In => ("in", "copied in"),
-        };
-        let (turn, more) = match self.turn {
-            Turn::First => ("first", ""),
-            Turn::Again => ("again", " again, nothing changed"),
-            Turn::Changed => ("changed", " again, 1 % changed"),
-        };
-        let cache = match (self.way, self.turn) {
-            (Way::Out, Turn::First) => Cache::Cold,
-            _ => Cache::None,
-        };
-        Measure {
-            id: format!("copy.{way}.{turn}"),
-            title: format!("tree {words}{more} (a mount: rsync -a)"),
-            unit: Unit::Seconds,
-            cache,
-        }
-    }
-
-    fn deadline_factor(&self) -> f64 {
-        DEADLINE_FACTOR
-    }
-
-    fn concerns(&self, subject: &SubjectInfo) -> bool {
-        let copies_all = subject.kind == "copy" && ALWAYS_ALL.contains(&subject.name.as_str());
-        // A stream is of what is not there yet.
-        let is_stream = subject.name == "sshoal-copy:tar";
-        self.turn == Turn::First || !copies_all && !is_stream
-    }
-
-    fn suits(&self, access: &Access<'_>) -> bool {
-        copies_trees(access)
-    }
-
-    fn run(&self, context: &mut StepContext<'_>) -> Result<Measured, Failure> {
-        let tree = if self.turn == Turn::Changed { CHANGED } else { SOURCE };
-        let expected = Expected::load(&context.corpus.join(expected(tree)))?;
-        let is_mount = matches!(context.access(), Access::Directory(_));
-        let mut measured = match self.way {
-            Way::Out => {
-                let copy = context.scratch.join("out");
-                let copied = |context: &mut StepContext<'_>, tree: &str| {
-                    pull(context, Path::new(tree), &copy, sync)
-                };
-                let measured = self.turns(context, tree, copied)?;
-                expected.check(&digest(&copy)?, is_mount)?;
-                measured
-            }
-            Way::In => {
-                let to = fresh("copy/in");
-                removed_after(context, &to, |context| {
-                    let copied = |context: &mut StepContext<'_>, tree: &str| {
-                        let from: PathBuf = context.corpus.join(tree);
-                        push(context, &from, &to, sync)
-                    };
-                    let measured = self.turns(context, tree, copied)?;
-                    expected.check(&context.subject.place().digest(&to)?, is_mount)?;
-                    Ok(measured)
-                })?
-            }
-        };
-        expected.fill(&mut measured);
-        Ok(measured)
-    }
-}
-
-impl CopyTree {
-    /// The copy that counts, behind the one that it is compared with.
-    fn turns(
-        &self,
-        context: &mut StepContext<'_>,
-        tree: &str,
-        mut copied: impl FnMut(&mut StepContext<'_>, &str) -> Result<Measured, Failure>,
-    ) -> Result<Measured, Failure> {
-        if self.turn != Turn::First {
-            copied(context, SOURCE)?;
-        }
-        copied(context, tree)
-    }
-}
-
-fn sync(from: &Path, to: &Path) -> Command {
-    script(r#"rsync -a "$1/" "$2/""#, &[from, to])
 }
 
 #[cfg(test)]

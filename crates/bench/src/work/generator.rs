@@ -12,17 +12,12 @@ use crate::step::StepContext;
 use crate::subject::Access;
 use crate::worker::{self, Done, Invocation, Job, Target};
 
-/// Whether a subject that is used so has files that can be opened, and names.
-pub(super) fn has_files(access: &Access<'_>) -> bool {
-    matches!(access, Access::Directory(_) | Access::Sftp(_))
-}
-
-/// A path of the place as the subject shows it.
+/// A path of the storage as the subject shows it.
 pub(super) fn shown(context: &StepContext<'_>, path: &Path) -> Result<Target, Failure> {
     match context.access() {
         Access::Directory(dir) => Ok(Target::Path(dir.join(path))),
         Access::Sftp(ssh) => {
-            let path = context.subject.place().root().join(path);
+            let path = context.subject.storage().root().join(path);
             Ok(Target::Sftp { ssh: Invocation::of(&ssh())?, path })
         }
         Access::Copier(_) | Access::Stream(_) => {
@@ -31,10 +26,10 @@ pub(super) fn shown(context: &StepContext<'_>, path: &Path) -> Result<Target, Fa
     }
 }
 
-/// A path of the place without the subject, if this machine can reach it so; else as the subject
+/// A path of the storage without the subject, if this machine can reach it so; else as the subject
 /// shows it after it has forgotten all that it had cached.
-pub(super) fn at_place(context: &mut StepContext<'_>, path: &Path) -> Result<Target, Failure> {
-    if let Some(local) = context.subject.place().local() {
+pub(super) fn at_storage(context: &mut StepContext<'_>, path: &Path) -> Result<Target, Failure> {
+    if let Some(local) = context.subject.storage().local() {
         return Ok(Target::Path(local.join(path)));
     }
     context.session.forget(context.executor)?;
@@ -43,7 +38,7 @@ pub(super) fn at_place(context: &mut StepContext<'_>, path: &Path) -> Result<Tar
 
 /// Does a job as what is measured; the value is the step's to fill in.
 pub(super) fn timed(context: &mut StepContext<'_>, job: &Job) -> Result<(Done, Measured), Failure> {
-    let (output, measured) = context.timed(worker::command(job)?)?;
+    let (output, measured) = context.timed(worker::program(job)?)?;
     let done = worker::report(&output.stdout)?;
     let client = match context.access() {
         // Its process is the client; logging in is no part of what is measured.
@@ -64,7 +59,7 @@ pub(super) fn timed(context: &mut StepContext<'_>, job: &Job) -> Result<(Done, M
 
 /// Does a job that prepares or checks.
 pub(super) fn aside(context: &mut StepContext<'_>, job: &Job) -> Result<Done, Failure> {
-    worker::report(&context.aside(worker::command(job)?)?.stdout)
+    worker::report(&context.aside(worker::program(job)?)?.stdout)
 }
 
 /// The same with the value that a unit asks for.

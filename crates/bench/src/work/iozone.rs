@@ -1,58 +1,67 @@
 //! `iozone`: the six tests of iozone by which SSHFS, NFS and SMB are compared: write, re-write,
 //! read, re-read in records of 64 KiB, random read and random write of 4 KiB.
 //!
-//! As with `iozone -e -c`, `fsync` and `close` are in the times of writing. What was written is
-//! compared at the place, by digest; what is read is compared block by block. The generator is
-//! our own.
+//! As with `iozone -e -c`, `fsync` and `close` are in the times of writing. Written files are
+//! compared in the storage, by digest; reads are compared block by block. The generator is our own.
 //!
 //! The floor takes part: `ssh cat` reads and writes in sequence, and SFTP without a file system
-//! does all but the re-read, for which it has no memory.
-
-mod random;
-mod sequence;
+//! does all but the re-read, since it has no cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use crate::corpus;
+use crate::corpus::content::{self, Content};
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::measure::{Cache, Measure, Unit};
-use crate::place::Place;
-use crate::results::LeftOut;
+use crate::measure::{Cache, Unit};
+use crate::quoting::shell_quoted;
+use crate::results::Measured;
 use crate::size::Size;
+use crate::step::StepContext;
+use crate::storage::Storage;
+use crate::subject::{Access, AccessKind, Copier};
+use crate::worker::{Check, Fill, Invocation, Job, Order, Start, Target, Transfer, Until, Walk};
 
-use super::generator::Relay;
-use super::{Step, Work};
-use random::{RandomRead, RandomWrite};
-use sequence::{Read, Write};
+use super::copying::{cannot_copy, fresh, removed};
+use super::generator::{Relay, shown, timed, valued};
+use super::{DIRECTORY, OPEN_FILES, SEQUENTIAL, Step, Work, measure};
 
-/// Of the file that is read.
+/// Content of the file that is read.
 const READ_SEED: u64 = 0x10;
 
-/// Of the file that is written at first, then over it, and then here and there in it.
+/// Contents of the file that is written, then re-written, then written at random.
 const WRITE_SEEDS: [u64; 3] = [0x11, 0x12, 0x13];
 
-/// iozone's record of the published comparisons.
+/// Records of the published comparisons.
 const RECORD_BYTES: u32 = 64 << 10;
 
-/// Of the random tests.
+/// Records of the random tests.
 const BLOCK_BYTES: u32 = 4096;
 
-/// The work.
+/// Requests in flight of SFTP without a file system; at most two megabytes in all.
+const FLOOR_DEPTH: u32 = 32;
+
+/// The name of a copier's standard input or output, in place of a file.
+const STANDARD_STREAM: &str = "-";
+
+/// The written file, while it has the data of the last of these steps.
+type Written = Arc<Relay<PathBuf>>;
+
+/// The workload.
 #[derive(Debug, Default)]
 pub struct Iozone {
-    /// The file that was written, while it has what the last of these steps has written.
-    written: Arc<Relay<PathBuf>>,
+    written: Written,
 }
 
-/// The file of that length that is read; one where both lengths are the same.
+/// The file to read, for each length.
 fn read_file(bytes: u64) -> PathBuf {
     format!("iozone/read-{bytes}").into()
 }
 
-/// Where the digest of the whole file of a seed is in the corpus.
+/// The digest of a written file, in the corpus.
 fn digest_file(corpus: &Path, seed: u64) -> PathBuf {
     corpus.join(format!("iozone/written-{seed:x}.sha256"))
 }
@@ -63,10 +72,6 @@ fn lengths(size: &Size) -> Vec<u64> {
     lengths
 }
 
-fn measure(id: &str, title: &str, unit: Unit, cache: Cache) -> Measure {
-    Measure { id: format!("iozone.{id}"), title: title.to_owned(), unit, cache }
-}
-
 impl Work for Iozone {
     fn name(&self) -> &'static str {
         "iozone"
@@ -74,10 +79,6 @@ impl Work for Iozone {
 
     fn about(&self) -> &'static str {
         "The six tests of iozone: a file written, re-written, read, re-read, and at random places"
-    }
-
-    fn check(&self) -> Result<(), LeftOut> {
-        Ok(())
     }
 
     fn space(&self, size: &Size) -> (u64, u64) {
@@ -95,24 +96,227 @@ impl Work for Iozone {
         Ok(())
     }
 
-    fn lay_out(&self, size: &Size, corpus: &Path, place: &dyn Place) -> Result<(), Failure> {
+    fn lay_out(&self, size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
         for file in lengths(size).into_iter().map(read_file) {
-            place.put(&corpus.join(&file), &file)?;
-            place.warm(&file)?;
+            storage.put(&corpus.join(&file), &file)?;
+            storage.warm(&file)?;
         }
         Ok(())
     }
 
-    fn steps(&self, _size: &Size) -> Vec<Box<dyn Step>> {
+    fn steps(&self, _size: &Size) -> Vec<Step> {
+        let step = |id, title, unit, cache, accesses, body: fn(&mut _, &Written) -> _| {
+            let written = self.written.clone();
+            let measure = measure("iozone", id, title, unit, cache);
+            Step::new(measure, accesses, move |context| body(context, &written))
+        };
+        let (bytes, operations) = (Unit::BytesPerSecond, Unit::PerSecond);
         vec![
-            Box::new(Write { again: false, written: self.written.clone() }),
-            Box::new(Write { again: true, written: self.written.clone() }),
-            Box::new(Read { again: false }),
-            Box::new(Read { again: true }),
-            Box::new(RandomRead),
-            Box::new(RandomWrite { written: self.written.clone() }),
+            step(
+                "write",
+                "sequential write, 64 KiB records, fsync and close included",
+                bytes,
+                Cache::None,
+                SEQUENTIAL,
+                |context, written| write(context, written, false),
+            ),
+            step(
+                "rewrite",
+                "sequential re-write, 64 KiB records, fsync and close included",
+                bytes,
+                Cache::None,
+                OPEN_FILES,
+                |context, written| write(context, written, true),
+            ),
+            step(
+                "read",
+                "sequential read, 64 KiB records",
+                bytes,
+                Cache::Cold,
+                SEQUENTIAL,
+                |context, _| read(context),
+            ),
+            step(
+                "reread",
+                "sequential re-read, 64 KiB records, file reopened",
+                bytes,
+                Cache::Hot,
+                DIRECTORY,
+                |context, _| read(context),
+            ),
+            step(
+                "random-read",
+                "random read, 4 KiB, one at a time, O_DIRECT where there is such a thing",
+                operations,
+                Cache::Direct,
+                OPEN_FILES,
+                |context, _| random_read(context),
+            ),
+            step(
+                "random-write",
+                "random write, 4 KiB, one at a time, O_DIRECT where there is such a thing, \
+                 fsync and close included",
+                operations,
+                Cache::Direct,
+                OPEN_FILES,
+                random_write,
+            ),
         ]
     }
+}
+
+/// The transfer of the sequential tests.
+fn in_sequence(target: Target, file_bytes: u64) -> Transfer {
+    // The floor uses the longest records of the server, not those of iozone.
+    let record_bytes = match target {
+        Target::Sftp { .. } => 0,
+        Target::Path(_) | Target::Stream { .. } => RECORD_BYTES,
+    };
+    let (order, until) = (Order::Sequential, Until::Pass);
+    Transfer { target, file_bytes, record_bytes, order, until, depth: FLOOR_DEPTH, direct: false }
+}
+
+/// An `ssh` command with its remote command, the last word, changed.
+fn with_remote(ssh: &Command, change: impl FnOnce(&str) -> String) -> Result<Target, Failure> {
+    let mut ssh = Invocation::of(ssh)?;
+    let remote = ssh.args.last_mut().ok_or_else(cannot_copy)?;
+    *remote = change(remote);
+    Ok(Target::Stream { ssh })
+}
+
+/// A stream from the server that begins with a byte of its own.
+fn pulled(copier: &dyn Copier, path: &Path) -> Result<Target, Failure> {
+    let ssh = copier.pull(path, Path::new(STANDARD_STREAM)).ok_or_else(cannot_copy)?;
+    with_remote(&ssh, |cat| format!("printf R; {cat}"))
+}
+
+/// A stream to the server, which answers with a byte at its start and another one when all data
+/// are on its disk.
+fn pushed(copier: &dyn Copier, path: &Path, root: &Path) -> Result<Target, Failure> {
+    let ssh = copier.push(Path::new(STANDARD_STREAM), path).ok_or_else(cannot_copy)?;
+    let file = shell_quoted(root.join(path).as_os_str()).into_string();
+    let file = file.map_err(|path| Failure::failed(format!("{path:?} is not UTF-8")))?;
+    with_remote(&ssh, |_| format!("printf R; cat >{file} && sync {file} && printf D"))
+}
+
+/// Write and re-write.
+fn write(
+    context: &mut StepContext<'_>,
+    written: &Written,
+    again: bool,
+) -> Result<Measured, Failure> {
+    let (path, start) = if again {
+        (written.need(context)?, Start::Present)
+    } else {
+        let storage = context.subject.storage();
+        if let Some(left) = written.take(context) {
+            storage.remove(&left)?;
+        }
+        storage.make_dir(Path::new("iozone"))?;
+        (fresh("iozone/new"), Start::Absent)
+    };
+    let seed = WRITE_SEEDS[usize::from(again)];
+    let measured = write_file(context, &path, start, seed);
+    // No later step needs the file of a stream.
+    if measured.is_err() || context.access().kind() == AccessKind::Stream {
+        return removed(context, &path, measured);
+    }
+    written.leave(context, path);
+    measured
+}
+
+fn write_file(
+    context: &mut StepContext<'_>,
+    path: &Path,
+    start: Start,
+    seed: u64,
+) -> Result<Measured, Failure> {
+    let target = match context.access() {
+        Access::Stream(copier) => pushed(copier, path, context.subject.storage().root())?,
+        _ => shown(context, path)?,
+    };
+    let transfer = in_sequence(target, context.size.file_bytes);
+    let job = Job::Write { transfer, fill: Fill { seed }, start, fsync: true };
+    let (_, mut measured) = timed(context, &job)?;
+    context.settle(&mut measured)?;
+    compare(context, path, &fs::read_to_string(digest_file(context.corpus, seed))?)?;
+    valued(Measured { verified: true, ..measured }, Unit::BytesPerSecond)
+}
+
+fn compare(context: &StepContext<'_>, path: &Path, digest: &str) -> Result<(), Failure> {
+    if context.subject.storage().digest(path)? == digest {
+        return Ok(());
+    }
+    Err(Failure::wrong("the file in the storage is not what was written"))
+}
+
+/// Read and re-read.
+fn read(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+    let bytes = context.size.file_bytes;
+    let path = read_file(bytes);
+    let target = match context.access() {
+        Access::Stream(copier) => pulled(copier, &path)?,
+        _ => shown(context, &path)?,
+    };
+    let check = Check::Content { seed: READ_SEED };
+    let job = Job::Read { transfer: in_sequence(target, bytes), check };
+    valued(timed(context, &job)?.1, Unit::BytesPerSecond)
+}
+
+/// The transfer of the random tests.
+fn at_random(context: &StepContext<'_>, target: Target, file_bytes: u64) -> Transfer {
+    Transfer {
+        target,
+        file_bytes,
+        record_bytes: BLOCK_BYTES,
+        order: Order::Random { seed: context.seed },
+        until: Until::Seconds(context.size.random_seconds),
+        depth: 1,
+        direct: true,
+    }
+}
+
+fn random_read(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+    // The file was read just before; without O_DIRECT the page cache would be measured.
+    context.session.forget(context.executor)?;
+    let bytes = context.size.random_file_bytes;
+    let target = shown(context, &read_file(bytes))?;
+    let check = Check::Content { seed: READ_SEED };
+    let job = Job::Read { transfer: at_random(context, target, bytes), check };
+    valued(timed(context, &job)?.1, Unit::PerSecond)
+}
+
+fn random_write(context: &mut StepContext<'_>, written: &Written) -> Result<Measured, Failure> {
+    let path = written.need(context)?;
+    let measured = random_write_to(context, &path);
+    removed(context, &path, measured)
+}
+
+fn random_write_to(context: &mut StepContext<'_>, path: &Path) -> Result<Measured, Failure> {
+    let bytes = context.size.file_bytes;
+    let transfer = at_random(context, shown(context, path)?, bytes);
+    let order = transfer.order;
+    let fill = Fill { seed: WRITE_SEEDS[2] };
+    let job = Job::Write { transfer, fill, start: Start::Present, fsync: true };
+    let (done, mut measured) = timed(context, &job)?;
+    context.settle(&mut measured)?;
+    compare(context, path, &digest_after(bytes, order, done.operations))?;
+    valued(Measured { verified: true, ..measured }, Unit::PerSecond)
+}
+
+/// The digest of the re-written file after some blocks of it were written in this order.
+fn digest_after(file_bytes: u64, order: Order, operations: u64) -> String {
+    let [_, old, new] = WRITE_SEEDS.map(Content::new);
+    let walk = Walk::new(order, file_bytes.div_ceil(BLOCK_BYTES.into()));
+    let mut is_new = vec![false; walk.records() as usize];
+    let once = operations.min(walk.records()) as usize;
+    walk.take(once).for_each(|block| is_new[block as usize] = true);
+    corpus::digest_blocks(file_bytes, |first, bytes| {
+        for (block, bytes) in (first..).zip(bytes.chunks_mut(content::BLOCK_BYTES)) {
+            let content = if is_new[block as usize] { &new } else { &old };
+            content.fill(block, bytes);
+        }
+    })
 }
 
 #[cfg(test)]

@@ -1,28 +1,27 @@
-//! `metadata`: how many small operations one caller gets done in a second.
+//! `metadata`: small operations per second, by one caller.
 
 use std::path::Path;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::measure::{Cache, Measure, Unit};
-use crate::place::Place;
-use crate::results::{LeftOut, Measured};
+use crate::measure::{Cache, Unit};
+use crate::results::Measured;
 use crate::size::Size;
 use crate::step::StepContext;
-use crate::subject::Access;
+use crate::storage::Storage;
 use crate::worker::{Entry, Operation};
 
-use super::generator::{has_files, valued};
-use super::names::{Chain, DIRECTORY, EMPTY, FILE, Look, SMALL, empty, fill, make};
-use super::{Step, Work};
+use super::generator::valued;
+use super::names::{Chain, DIRECTORY_NAME, EMPTY, FILE, Look, SMALL, empty, fill, make};
+use super::{OPEN_FILES, Step, Work, measure};
 
 /// The files that are looked at.
 const FILES: &str = "metadata/files";
 
-/// Of a name on a disk, and of a file of 4 KiB.
+/// Space for a name or a file of 4 KiB.
 const NAME_BYTES: u64 = 4096;
 
-/// The work.
+/// The workload.
 #[derive(Debug, Default)]
 pub struct Metadata {
     chain: Chain,
@@ -75,10 +74,6 @@ impl Work for Metadata {
         "Files created, looked at and removed a second, by one thread"
     }
 
-    fn check(&self) -> Result<(), LeftOut> {
-        Ok(())
-    }
-
     fn space(&self, size: &Size) -> (u64, u64) {
         let bytes = u64::from(size.metadata_files) * NAME_BYTES;
         (3 * bytes, 3 * bytes)
@@ -88,38 +83,29 @@ impl Work for Metadata {
         make(&corpus.join(FILES), EMPTY, FILE, size.metadata_files)
     }
 
-    fn lay_out(&self, _size: &Size, corpus: &Path, place: &dyn Place) -> Result<(), Failure> {
-        place.put(&corpus.join(FILES), Path::new(FILES))?;
-        place.warm(Path::new(FILES))
+    fn lay_out(&self, _size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
+        storage.put(&corpus.join(FILES), Path::new(FILES))?;
+        storage.warm(Path::new(FILES))
     }
 
-    fn steps(&self, _size: &Size) -> Vec<Box<dyn Step>> {
-        ALL.map(|kind| Box::new(Counted { kind, chain: self.chain.clone() }) as Box<dyn Step>)
-            .into()
+    fn steps(&self, _size: &Size) -> Vec<Step> {
+        let step = |kind: Kind| {
+            let (id, title, cache) = kind.words();
+            let title = format!("{title}, one thread");
+            let measure = measure("metadata", id, &title, Unit::PerSecond, cache);
+            let chain = self.chain.clone();
+            Step::new(measure, OPEN_FILES, move |context| {
+                valued(kind.run(context, &chain)?, Unit::PerSecond)
+            })
+        };
+        ALL.map(step).into()
     }
 }
 
-/// The step of one kind.
-#[derive(Debug)]
-struct Counted {
-    kind: Kind,
-    chain: Chain,
-}
-
-impl Step for Counted {
-    fn measure(&self) -> Measure {
-        let (id, title, cache) = self.kind.words();
-        let (id, title) = (format!("metadata.{id}"), format!("{title}, one thread"));
-        Measure { id, title, unit: Unit::PerSecond, cache }
-    }
-
-    fn suits(&self, access: &Access<'_>) -> bool {
-        has_files(access)
-    }
-
-    fn run(&self, context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+impl Kind {
+    fn run(self, context: &mut StepContext<'_>, chain: &Chain) -> Result<Measured, Failure> {
         let names = context.size.metadata_files;
-        let look = |warm| Look {
+        let stat = |warm| Look {
             directory: FILES,
             operation: Operation::Stat(EMPTY),
             prefix: FILE,
@@ -127,15 +113,14 @@ impl Step for Counted {
             operations: names,
             warm,
         };
-        let measured = match self.kind {
-            Kind::StatCold => look(false).run(context),
-            Kind::StatHot => look(true).run(context),
-            Kind::Create => fill(context, &self.chain, EMPTY, FILE, names),
-            Kind::CreateSmall => fill(context, &self.chain, SMALL, FILE, names),
-            Kind::Mkdir => fill(context, &self.chain, Entry::Directory, DIRECTORY, names),
-            Kind::Unlink | Kind::Rmdir => empty(context, &self.chain),
-        };
-        valued(measured?, Unit::PerSecond)
+        match self {
+            Kind::StatCold => stat(false).run(context),
+            Kind::StatHot => stat(true).run(context),
+            Kind::Create => fill(context, chain, EMPTY, FILE, names),
+            Kind::CreateSmall => fill(context, chain, SMALL, FILE, names),
+            Kind::Mkdir => fill(context, chain, Entry::Directory, DIRECTORY_NAME, names),
+            Kind::Unlink | Kind::Rmdir => empty(context, chain),
+        }
     }
 }
 

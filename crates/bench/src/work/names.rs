@@ -2,7 +2,7 @@
 //! operation with each.
 //!
 //! No step goes on for longer than [`time_limit`], so that a slow link costs operations and not
-//! hours. What was changed is compared at the place, with the digest of the same tree made here.
+//! hours. What was changed is compared at the storage, with the digest of the same tree made here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ const SEED: u64 = 0x30;
 pub(super) const FILE: &str = "file-";
 
 /// In front of the numbers of directories.
-pub(super) const DIRECTORY: &str = "dir-";
+pub(super) const DIRECTORY_NAME: &str = "dir-";
 
 /// A file that is empty.
 pub(super) const EMPTY: Entry = Entry::File { bytes: 0, seed: SEED };
@@ -112,9 +112,9 @@ pub(super) fn fill(
     names: u32,
 ) -> Result<Measured, Failure> {
     if let Some(left) = chain.take(context) {
-        context.subject.place().remove(&left.path)?;
+        context.subject.storage().remove(&left.path)?;
     }
-    context.subject.place().make_dir(Path::new("names"))?;
+    context.subject.storage().make_dir(Path::new("names"))?;
     let made = Made { path: fresh("names/new"), entry, prefix, names };
     change(context, made, true, making(entry), |made, done| Made { names: done, ..made })
         .and_then(|(measured, made)| hand_on(context, chain, measured, made))
@@ -145,7 +145,7 @@ pub(super) fn empty(
     let path = made.path.clone();
     let (measured, _) =
         change(context, made, false, operation, |made, _| Made { names: 0, ..made })?;
-    context.subject.place().remove(&path)?;
+    context.subject.storage().remove(&path)?;
     Ok(measured)
 }
 
@@ -195,14 +195,14 @@ fn change_in(
     Ok((Measured { verified: true, ..measured }, made))
 }
 
-/// Whether the directory at the place is as it has to be.
+/// Whether the directory at the storage is as it has to be.
 fn compare(context: &StepContext<'_>, made: &Made) -> Result<(), Failure> {
     let expected = context.scratch.join("expected");
     make(&expected, made.entry, made.prefix, made.names)?;
     let digest = corpus::tree::digest(&expected)?;
     fs::remove_dir_all(&expected)?;
-    if context.subject.place().digest(&made.path)? == digest {
+    if context.subject.storage().digest(&made.path)? == digest {
         return Ok(());
     }
-    Err(Failure::wrong("the directory at the place is not what was made"))
+    Err(Failure::wrong("the directory in the storage is not what was made"))
 }

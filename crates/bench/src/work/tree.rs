@@ -1,31 +1,31 @@
-//! `tree`: what one does with a tree of sources: list it, search it, copy it, remove it.
+//! `tree`: a tree of sources listed, searched, copied and removed.
 //!
-//! It is the made tree of [`crate::corpus::tree`], or the user's own. What the programs say of it
-//! through a mount is compared with what they say of the original, and what was copied with the
-//! original itself.
+//! It is the made tree of [`crate::corpus::tree`], or the user's own. The output of the
+//! programs on a mount is compared with their output on the original, and copies with the original
+//! itself.
 
-mod copy;
-pub(super) mod expected;
 pub(super) mod look;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::Command;
 
 use crate::corpus;
+use crate::corpus::tree::Listing;
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::measure::{Cache, Measure, Unit};
-use crate::place::{ERRAND_LIMIT, Place};
-use crate::results::LeftOut;
+use crate::measure::{Cache, Unit};
+use crate::results::{LeftOut, Measured};
 use crate::size::{Scale, Size};
+use crate::step::StepContext;
+use crate::storage::{SCRIPT_LIMIT, Storage};
+use crate::subject::Access;
 
-use super::script::{check_installed, program, script};
-use super::{Step, Work};
-use copy::{Copy, Way};
-use expected::Expected;
-use look::{Look, Question};
+use super::copying::{Direction, Expected, copy_trees, fresh, removed_after};
+use super::{COPY_TREES, DIRECTORY, Step, Work, check_installed, measure, program, script};
+use look::Question;
 
-/// The work.
+/// The workload.
 pub struct Tree;
 
 /// The same tree in every run, so that runs can be compared.
@@ -34,14 +34,11 @@ pub(super) const SEED: u64 = 1;
 /// Mean size of a made file, with what its inode and the rest of its last block take.
 pub(super) const BYTES_PER_FILE: u64 = 17 << 10;
 
-/// Where the tree is, in the corpus and in a place.
+/// Where the tree is, in the corpus and in a storage.
 const SOURCE: &str = "tree/source";
 
 /// The same as an archive, in the corpus.
 const ARCHIVE: &str = "tree/source.tar";
-
-/// What a copy of it has to be, in the corpus.
-const EXPECTED: &str = "tree/expected.json";
 
 /// A tree of small files is where a slow subject is slowest.
 pub(super) const DEADLINE_FACTOR: f64 = 3.0;
@@ -63,7 +60,7 @@ impl Work for Tree {
         match &size.tree_source {
             Some(source) if !source.is_dir() => vec![LeftOut {
                 name: "tree".to_owned(),
-                why: format!("{} is not a directory", printable(source)),
+                why: format!("{} is not a directory", source.display().to_string().escape_debug()),
                 remedy: Some("name the directory of a tree of sources".to_owned()),
             }],
             _ => Vec::new(),
@@ -75,7 +72,7 @@ impl Work for Tree {
             Some(source) => corpus::tree::bytes_below(source),
             None => u64::from(size.tree_files) * BYTES_PER_FILE,
         };
-        // There: the tree and what is copied in. Here: the tree, its archive, what is copied out.
+        // In the storage: the tree and its copy. Locally: the tree, its archive, its copy.
         (2 * tree, 3 * tree)
     }
 
@@ -87,20 +84,20 @@ impl Work for Tree {
                 fs::create_dir_all(&source)?;
                 let mut copy = program("cp");
                 copy.arg("-a").arg("--").arg(own.join(".")).arg(&source);
-                executor.succeed(copy, ERRAND_LIMIT)?;
+                executor.succeed(copy, SCRIPT_LIMIT)?;
             }
         }
-        Expected::of(&source)?.save(&corpus.join(EXPECTED))?;
+        Expected::save(corpus, SOURCE)?;
         let archive = script(r#"tar -C "$1" -cf "$2" ."#, &[source, corpus.join(ARCHIVE)]);
-        executor.succeed(archive, ERRAND_LIMIT)?;
+        executor.succeed(archive, SCRIPT_LIMIT)?;
         Ok(())
     }
 
-    fn lay_out(&self, _size: &Size, corpus: &Path, place: &dyn Place) -> Result<(), Failure> {
-        place.put(&corpus.join(SOURCE), Path::new(SOURCE))
+    fn lay_out(&self, _size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
+        storage.put(&corpus.join(SOURCE), Path::new(SOURCE))
     }
 
-    fn steps(&self, size: &Size) -> Vec<Box<dyn Step>> {
+    fn steps(&self, size: &Size) -> Vec<Step> {
         if !self.lacks(size).is_empty() {
             return Vec::new();
         }
@@ -108,9 +105,10 @@ impl Work for Tree {
             None => corpus::tree::RARE_WORD,
             Some(_) => "TODO",
         };
-        let look = |question, cache| Box::new(Look { question, cache, word }) as Box<dyn Step>;
-        let copy = |way| Box::new(Copy { way }) as Box<dyn Step>;
         let (cold, hot) = (Cache::Cold, Cache::Hot);
+        let look = |question, cache| look::step(question, cache, word);
+        let copy_out = "tree copied out (a mount: rsync -a)";
+        let copy_in = "tree copied in (a mount: rsync -a)";
         let mut steps = vec![
             look(Question::Find, cold),
             look(Question::List, cold),
@@ -118,43 +116,95 @@ impl Work for Tree {
             look(Question::Archive, cold),
             look(Question::Archive, hot),
             look(Question::Search, cold),
-            copy(Way::Out),
-            copy(Way::In),
-            copy(Way::Unpack),
-            copy(Way::Remove),
+            copy("copy_out", copy_out, cold, Direction::Out, SOURCE, rsync),
+            copy("copy_in", copy_in, Cache::None, Direction::In, SOURCE, rsync),
+            on_mounts(copy(
+                "extract",
+                "tree unpacked, tar xf",
+                Cache::None,
+                Direction::In,
+                ARCHIVE,
+                unpack,
+            )),
+            Step::new(
+                measure("tree", "rm", "tree removed, rm -rf", Unit::Seconds, cold),
+                DIRECTORY,
+                remove,
+            )
+            .with_deadline(DEADLINE_FACTOR),
         ];
         if size.scale != Scale::Quick {
             steps.insert(1, look(Question::FindSize, cold));
             steps.insert(2, look(Question::Usage, cold));
             steps.insert(8, look(Question::Search, hot));
-            steps.insert(11, copy(Way::CopyIn));
+            let title = "tree copied in, cp -r";
+            let cp = copy("cp_in", title, Cache::None, Direction::In, SOURCE, cp);
+            steps.insert(11, on_mounts(cp));
         }
         steps
     }
 }
 
-/// A measure of this work.
-fn measure(step: &str, title: &str, cache: Cache) -> Measure {
-    let state = match cache {
-        Cache::Cold => ".cold",
-        Cache::Hot => ".hot",
-        Cache::Direct | Cache::None => "",
-    };
-    Measure {
-        id: format!("tree.{step}{state}"),
-        title: title.to_owned(),
-        unit: Unit::Seconds,
-        cache,
-    }
+/// A copy of the tree or its archive; `on_mount` makes the command for a mount.
+fn copy(
+    id: &str,
+    title: &str,
+    cache: Cache,
+    direction: Direction,
+    source: &'static str,
+    on_mount: fn(&Path, &Path) -> Command,
+) -> Step {
+    let measure = measure("tree", id, title, Unit::Seconds, cache);
+    let step = Step::new(measure, COPY_TREES, move |context| {
+        let expected = Expected::load(context.corpus, SOURCE)?;
+        copy_trees(context, direction, &[source], "tree/in", &expected, on_mount)
+    });
+    step.with_deadline(DEADLINE_FACTOR)
 }
 
-fn printable(path: &Path) -> String {
-    path.display().to_string().escape_debug().to_string()
+fn on_mounts(step: Step) -> Step {
+    Step { accesses: DIRECTORY, ..step }
 }
 
-/// The tree where a mount shows it.
-fn shown(dir: &Path) -> PathBuf {
-    dir.join(SOURCE)
+/// Removes a copy of the tree that was put into the storage without the subject, which is why the
+/// measure is cold: a client with a cached listing may rightly report that there is no such tree.
+/// A target and the local disk have all of it cached then, and drop their caches again.
+fn remove(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+    let above = fresh("tree/rm");
+    let expected = Expected::load(context.corpus, SOURCE)?;
+    removed_after(context, &above, |context| {
+        let tree = above.join("source");
+        context.subject.storage().put(&context.corpus.join(SOURCE), &tree)?;
+        if context.subject.info().is_there() {
+            context.session.forget(context.executor)?;
+        }
+        let Access::Directory(dir) = context.access() else {
+            return Err(Failure::failed("it has no directory to remove something from"));
+        };
+        let mut command = program("rm");
+        command.arg("-rf").arg(dir.join(&tree));
+        let mut measured = context.timed(command)?.1;
+        context.settle(&mut measured)?;
+        if context.subject.storage().digest(&above)? != Listing::default().digest() {
+            return Err(Failure::wrong("rm: the removed tree is still there"));
+        }
+        Ok(expected.fill(measured))
+    })
+}
+
+pub(super) fn rsync(from: &Path, to: &Path) -> Command {
+    script(r#"rsync -a "$1/" "$2/""#, &[from, to])
+}
+
+fn cp(from: &Path, to: &Path) -> Command {
+    let mut command = program("cp");
+    command.arg("-r").arg(from).arg(to);
+    command
+}
+
+/// As a user: without the owners in the archive.
+fn unpack(from: &Path, to: &Path) -> Command {
+    script(r#"mkdir "$2" && tar --no-same-owner -C "$2" -xf "$1""#, &[from, to])
 }
 
 #[cfg(test)]

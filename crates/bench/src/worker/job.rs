@@ -34,7 +34,7 @@ pub enum Job {
     },
     /// Does single operations with names of one directory.
     Names(NameJob),
-    /// SHA-256 of a file or tree, as [`crate::place::Place::digest`] makes it.
+    /// SHA-256 of a file or tree, as [`crate::storage::Storage::digest`] makes it.
     Digest {
         /// Where it is shown.
         path: PathBuf,

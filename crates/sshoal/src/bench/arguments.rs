@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bench::link::LinkSpec;
-use bench::plan::{Host, Request, bytes, percent, spoken};
+use bench::plan::{Host, Request};
 use bench::size::Scale;
+use bench::units::{binary_size, parse_bytes, parse_percent};
 use clap::Args;
 
 use crate::report::{Problem, printable};
@@ -116,7 +117,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NEW", requires = "compare", help_heading = "What comes of it")]
     pub(super) with: Option<PathBuf>,
     /// By how much a figure may be worse in a comparison
-    #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = percent,
+    #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = parse_percent,
         help_heading = "What comes of it")]
     pub(super) tolerance: f64,
 
@@ -187,9 +188,9 @@ impl Arguments {
 
 /// Of a file that is read in records.
 fn file_size(text: &str) -> Result<u64, String> {
-    let size = bytes(text)? / RECORD_BYTES * RECORD_BYTES;
+    let size = parse_bytes(text)? / RECORD_BYTES * RECORD_BYTES;
     match size {
-        0 => Err(format!("{text} is less than a record of {}", spoken(RECORD_BYTES))),
+        0 => Err(format!("{text} is less than a record of {}", binary_size(RECORD_BYTES))),
         size => Ok(size),
     }
 }

@@ -1,8 +1,8 @@
 //! What the rounds show when they are looked at one by one: two groups of values, or a drift.
 
-use crate::report::number;
 use crate::results::Results;
 use crate::stats::{Index, median, ratio_of};
+use crate::units;
 
 use super::{cells, examples, figure};
 
@@ -22,7 +22,7 @@ pub(super) fn of_groups(results: &Results, index: &Index<'_>) -> Option<String> 
     let found: Vec<String> = cells(results, index)
         .filter_map(|(measure, subject, values)| {
             let (low, high) = two_groups(&values)?;
-            let (low, high) = (number::significant(low), number::significant(high));
+            let (low, high) = (units::significant(low), units::significant(high));
             Some(format!("{} ({low} or {high})", figure(measure, subject)))
         })
         .collect();
@@ -63,14 +63,14 @@ pub(super) fn of_drift(results: &Results, index: &Index<'_>) -> Option<String> {
             return Some(format!(
                 "Everything became slower from round to round, by {} in all: the CPU may be \
                  throttled by heat. Let it cool, fix its frequency, and repeat.",
-                number::percent(-change)
+                units::percent(-change)
             ));
         }
         if monotone(|a, b| a < b) {
             return Some(format!(
                 "Everything became faster from round to round, by {} in all: the machine was \
                  still warming up, or something else was ending. Repeat, with more rounds.",
-                number::percent(change)
+                units::percent(change)
             ));
         }
     }
@@ -81,7 +81,7 @@ pub(super) fn of_drift(results: &Results, index: &Index<'_>) -> Option<String> {
         format!(
             "The first round was slower than the others by {}: disk or server were still warming \
              up. With more rounds (--rounds) it weighs less.",
-            number::percent(slow.exp() - 1.0)
+            units::percent(slow.exp() - 1.0)
         )
     })
 }

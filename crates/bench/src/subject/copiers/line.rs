@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
+use crate::quoting::{joined, shell_quoted};
 use crate::server::Server;
 use crate::subject::Tuning;
-use crate::subject::quoting::{joined, shell};
 
 /// Longest time to ask whether a name is a directory.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ pub(in crate::subject) struct Line {
     scratch: PathBuf,
     executor: Executor,
     files: AtomicU32,
-    /// What was asked once about names of the place; copies do not change it.
+    /// What was asked once about names of the storage; copies do not change it.
     directories: Mutex<HashMap<PathBuf, bool>>,
 }
 
@@ -48,9 +48,9 @@ impl Line {
         })
     }
 
-    /// A path of the place as the server names it.
+    /// A path of the storage as the server names it.
     pub(in crate::subject) fn at(&self, path: &Path) -> PathBuf {
-        self.server.place().root().join(path)
+        self.server.storage().root().join(path)
     }
 
     /// `host:path`.
@@ -86,7 +86,7 @@ impl Line {
     /// An ssh that runs one line of shell on the server, of which `%` stands for a path there.
     pub(in crate::subject) fn ssh(&self, script: &str, path: &Path) -> Command {
         let mut line = OsString::new();
-        let quoted = shell(path.as_os_str());
+        let quoted = shell_quoted(path.as_os_str());
         for (nth, part) in script.split('%').enumerate() {
             if nth > 0 {
                 line.push(&quoted);
@@ -111,9 +111,9 @@ impl Line {
         self.scratch.join(format!("{name}-{nth}"))
     }
 
-    /// Whether a path of the place is a directory. Asks the server when nobody here knows.
+    /// Whether a path of the storage is a directory. Asks the server when nobody here knows.
     pub(in crate::subject) fn is_directory(&self, path: &Path) -> Result<bool, Failure> {
-        if let Some(root) = self.server.place().local() {
+        if let Some(root) = self.server.storage().local() {
             return Ok(root.join(path).is_dir());
         }
         let mut known = self.directories.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::quoting::joined;
 use crate::subject::Copier;
-use crate::subject::quoting::joined;
 
 use super::{Line, slash};
 

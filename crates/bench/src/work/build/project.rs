@@ -1,16 +1,18 @@
-//! What can be built, and how.
+//! The projects that can be built. The kernel is that of Debian 12, from its package of sources:
+//! real C, with the includes, scripts and configuration that load a file system.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::corpus::tree::bytes_below;
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::place::ERRAND_LIMIT;
 use crate::results::LeftOut;
-use crate::work::script::{program, script};
+use crate::storage::SCRIPT_LIMIT;
+use crate::work::{check_installed, program, script};
 
-use super::{generated, kernel};
+use super::generated;
 
 /// Sources, and how they become objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,8 +105,8 @@ impl Project {
     pub(super) fn title(&self) -> String {
         match self {
             Project::Generated { modules } => format!("a generated C program of {modules} files"),
-            Project::KernelLibrary => format!("{} (tinyconfig, lib/)", kernel::NAME),
-            Project::Kernel => format!("{} (tinyconfig, lib/ kernel/ fs/)", kernel::NAME),
+            Project::KernelLibrary => format!("{} (tinyconfig, lib/)", KERNEL),
+            Project::Kernel => format!("{} (tinyconfig, lib/ kernel/ fs/)", KERNEL),
             Project::Own { source, .. } => {
                 let name = source.file_name().unwrap_or_default().to_string_lossy();
                 name.escape_debug().to_string()
@@ -112,7 +114,7 @@ impl Project {
         }
     }
 
-    /// Where the sources are, in the corpus and in a place.
+    /// Where the sources are, in the corpus and in a storage.
     pub(super) fn source(&self) -> &'static str {
         match self {
             Project::Generated { .. } => "build/generated",
@@ -130,7 +132,7 @@ impl Project {
     pub(super) fn source_bytes(&self) -> u64 {
         match self {
             Project::Generated { modules } => u64::from(*modules) * (32 << 10),
-            Project::KernelLibrary | Project::Kernel => kernel::SOURCE_BYTES,
+            Project::KernelLibrary | Project::Kernel => KERNEL_BYTES,
             Project::Own { source, .. } => bytes_below(source),
         }
     }
@@ -144,12 +146,12 @@ impl Project {
     pub(super) fn make_source(&self, to: &Path, executor: &Executor) -> Result<(), Failure> {
         match self {
             Project::Generated { modules } => Ok(generated::make(to, *modules)?),
-            Project::KernelLibrary | Project::Kernel => kernel::unpack(to, executor),
+            Project::KernelLibrary | Project::Kernel => unpack_kernel(to, executor),
             Project::Own { source, .. } => {
-                std::fs::create_dir_all(to)?;
+                fs::create_dir_all(to)?;
                 let mut copy = program("cp");
                 copy.arg("-a").arg("--").arg(source.join(".")).arg(to);
-                executor.succeed(copy, ERRAND_LIMIT)?;
+                executor.succeed(copy, SCRIPT_LIMIT)?;
                 Ok(())
             }
         }
@@ -160,9 +162,9 @@ impl Project {
         let places = [source, objects];
         let mut command = match self {
             Project::Generated { .. } => script(GENERATED_SCRIPT, &places),
-            Project::KernelLibrary => script(&kernel::script("lib/"), &places),
+            Project::KernelLibrary => script(&kernel_script("lib/"), &places),
             Project::Kernel | Project::Own { way: Way::Kbuild, .. } => {
-                script(&kernel::script("lib/ kernel/ fs/"), &places)
+                script(&kernel_script("lib/ kernel/ fs/"), &places)
             }
             Project::Own { way: Way::Cmake, .. } => script(CMAKE_SCRIPT, &places),
             Project::Own { way: Way::Configure, .. } => script(CONFIGURE_SCRIPT, &places),
@@ -171,7 +173,106 @@ impl Project {
             command.env_remove(name);
         }
         // What a compiler that is ended leaves behind goes with the objects.
-        command.envs(kernel::ENVIRONMENT).env("CCACHE_DISABLE", "1").env("TMPDIR", objects);
+        command.envs(ENVIRONMENT).env("CCACHE_DISABLE", "1").env("TMPDIR", objects);
         command
     }
+}
+
+/// The package, and the directory in its archive.
+const KERNEL: &str = "linux-source-6.1";
+
+/// What the package has.
+const ARCHIVE: &str = "/usr/src/linux-source-6.1.tar.xz";
+
+/// Of the part that is laid out, rounded up: 13 500 files, 168 MB.
+const KERNEL_BYTES: u64 = 200 << 20;
+
+/// What a build of `lib/ kernel/ fs/` looks at, apart from all `Kconfig` files, which it reads
+/// too; of the whole it is a sixth.
+const PARTS: [&str; 22] = [
+    "Makefile",
+    "Kbuild",
+    "Kconfig",
+    "arch/Kconfig",
+    "block",
+    "fs",
+    "include",
+    "init",
+    "io_uring",
+    "kernel",
+    "lib",
+    "mm",
+    "scripts",
+    "security",
+    "tools/arch",
+    "tools/build",
+    "tools/include",
+    "tools/lib/str_error_r.c",
+    "tools/lib/string.c",
+    "tools/lib/subcmd",
+    "tools/objtool",
+    "tools/scripts",
+];
+
+/// So that two builds give the same bytes, and nobody looks for a repository above the sources.
+const ENVIRONMENT: [(&str, &str); 4] = [
+    ("KBUILD_BUILD_TIMESTAMP", "Sat Jan  1 00:00:00 UTC 2022"),
+    ("KBUILD_BUILD_USER", "bench"),
+    ("KBUILD_BUILD_HOST", "bench"),
+    ("GIT_DIR", "/nonexistent"),
+];
+
+/// Whether it can be built here.
+pub(super) fn check_kernel() -> Result<(), LeftOut> {
+    let name = "build of the kernel";
+    let programs = [("flex", "flex"), ("bison", "bison"), ("bc", "bc"), ("xz", "xz-utils")];
+    check_installed(name, &programs)?;
+    if !Path::new(ARCHIVE).is_file() {
+        return Err(LeftOut {
+            name: name.to_owned(),
+            why: format!("{ARCHIVE} is not there"),
+            remedy: Some(format!("install {KERNEL}")),
+        });
+    }
+    match architecture() {
+        Some(_) => Ok(()),
+        None => Err(LeftOut {
+            name: name.to_owned(),
+            why: format!("not tried on {}", std::env::consts::ARCH),
+            remedy: None,
+        }),
+    }
+}
+
+/// The kernel's word for this machine's.
+fn architecture() -> Option<&'static str> {
+    match std::env::consts::ARCH {
+        "x86" | "x86_64" => Some("x86"),
+        "aarch64" => Some("arm64"),
+        _ => None,
+    }
+}
+
+/// Unpacks what is needed of it.
+fn unpack_kernel(to: &Path, executor: &Executor) -> Result<(), Failure> {
+    fs::create_dir_all(to)?;
+    let mut unpack = script(
+        r#"to=$1; archive=$2; shift 2
+tar -C "$to" --strip-components=1 --no-same-owner --wildcards -xJf "$archive" "$@""#,
+        &[to, Path::new(ARCHIVE)],
+    );
+    unpack.args(PARTS.map(|part| format!("{KERNEL}/{part}")));
+    unpack.args(architecture().map(|name| format!("{KERNEL}/arch/{name}")));
+    unpack.arg(format!("{KERNEL}/*/Kconfig*"));
+    executor.succeed(unpack, SCRIPT_LIMIT)?;
+    Ok(())
+}
+
+/// Builds `targets` of the sources `$1` in the directory `$2`. The least configuration there is:
+/// it is the same everywhere.
+fn kernel_script(targets: &str) -> String {
+    format!(
+        r#"make -s -C "$1" O="$2" tinyconfig > "$2.log" 2>&1 || {{ tail "$2.log" >&2; exit 1; }}
+make -s -j2 -C "$1" O="$2" {targets}"#
+    )
 }

@@ -5,23 +5,23 @@ use std::fs;
 use tempfile::TempDir;
 
 use super::*;
-use crate::work::testing::{PLACE, Use, World, step, tiny};
+use crate::work::tests::world::{STORAGE, Use, World, step, tiny};
 
 fn run(world: &World, id: &str, shown: &'static str) -> Result<Measured, Failure> {
-    world.run(step(&Build, &world.size, id).as_ref(), Use::Mount(shown))
+    world.run(&step(&Build, &world.size, id), Use::Mount(shown))
 }
 
 #[test]
 fn the_generated_program_is_built_and_wrong_sources_are_found() {
     let world = World::of(&Build, tiny());
     for id in ["build.generated.cold", "build.generated.again"] {
-        let measured = run(&world, id, PLACE).expect(id);
+        let measured = run(&world, id, STORAGE).expect(id);
         assert!(measured.verified);
         // Twenty modules and what calls them.
         assert_eq!(measured.operations, 9);
     }
 
-    let shown = world.copy_place("shown").join("build/generated");
+    let shown = world.copy_storage("shown").join("build/generated");
     let change = |name: &str, from: &str, to: &str| {
         let text = fs::read_to_string(shown.join(name)).unwrap();
         assert!(text.contains(from), "{name}");
@@ -59,7 +59,7 @@ fn sources_of_the_users_are_built_and_verified_as_far_as_that_goes() {
         let own = own(reproducible);
         let size = Size { build_source: Some(own.path().to_owned()), ..tiny() };
         let world = World::of(&Build, size);
-        let measured = run(&world, "build.own.cold", PLACE).unwrap();
+        let measured = run(&world, "build.own.cold", STORAGE).unwrap();
         assert_eq!((measured.operations, measured.verified), (1, reproducible));
     }
     let empty = tempfile::tempdir().unwrap();
@@ -97,10 +97,10 @@ fn a_build_of_the_original_that_makes_nothing_is_an_error() {
 #[test]
 fn what_is_built_depends_on_the_scale() {
     let ids = |scale| -> Vec<String> {
-        Build.steps(&Size::of(scale)).iter().map(|step| step.measure().id).collect()
+        Build.steps(&Size::of(scale)).iter().map(|step| step.measure.id.clone()).collect()
     };
     assert_eq!(ids(Scale::Quick), ["build.generated.cold", "build.generated.again"]);
-    match kernel::check() {
+    match check_kernel() {
         Ok(()) => {
             assert_eq!(ids(Scale::Normal), ["build.kernel_lib.cold", "build.kernel_lib.again"]);
             assert_eq!(ids(Scale::Full)[2..], ["build.kernel.cold", "build.kernel.again"]);

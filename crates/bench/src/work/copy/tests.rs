@@ -4,17 +4,17 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
-use crate::work::testing::{PLACE, Use, World, step, tiny};
+use crate::work::tests::world::{STORAGE, Use, World, step, tiny};
 
 #[test]
 fn every_step_is_right_over_the_disk_itself() {
     let world = World::of(&Copy, tiny());
     for step in Copy.steps(&world.size) {
-        let id = step.measure().id;
-        let measured = world.run(step.as_ref(), Use::Mount(PLACE)).expect(&id);
+        let id = step.measure.id.clone();
+        let measured = world.run(&step, Use::Mount(STORAGE)).expect(&id);
         assert!(measured.verified && measured.operations > 60, "{id}: {measured:?}");
     }
-    let left = fs::read_dir(world.place().join("copy")).unwrap().count();
+    let left = fs::read_dir(world.storage().join("copy")).unwrap().count();
     assert_eq!(left, 2, "nothing but both trees is left");
 }
 
@@ -48,7 +48,7 @@ fn a_copy_that_is_not_brought_up_to_date_is_found() {
     let world = World::of(&Copy, tiny());
     // It leaves alone what is there.
     for id in ["copy.out.changed", "copy.in.changed"] {
-        let ran = world.run(step(&Copy, &world.size, id).as_ref(), Use::Copy("-an"));
+        let ran = world.run(&step(&Copy, &world.size, id), Use::Copy("-an"));
         assert!(ran.is_err(), "{id}");
     }
 }

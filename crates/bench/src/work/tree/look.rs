@@ -1,29 +1,19 @@
-//! Programs that read a tree: what they say of it through a mount has to be what they say of the
-//! original.
+//! Programs that read a tree: their output on a mount must be that on the original.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::failure::Failure;
-use crate::measure::{Cache, Measure};
+use crate::measure::{Cache, Unit};
 use crate::results::Measured;
 use crate::step::StepContext;
 use crate::subject::Access;
-use crate::work::Step;
-use crate::work::script::{program, script};
+use crate::work::copying::Expected;
+use crate::work::{DIRECTORY, Step, measure, program, script};
 
-use super::expected::Expected;
-use super::{DEADLINE_FACTOR, EXPECTED, SOURCE, measure, shown};
+use super::{DEADLINE_FACTOR, SOURCE};
 
 /// A program that reads the tree.
-pub(super) struct Look {
-    pub(super) question: Question,
-    pub(super) cache: Cache,
-    /// That is searched for.
-    pub(super) word: &'static str,
-}
-
-/// What it asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
     /// The names of all files.
@@ -42,18 +32,17 @@ pub(super) enum Question {
 
 /// `$1` archived, its bytes counted; GNU tar reads nothing when it writes to `/dev/null` itself.
 /// The status is tar's, which a pipe would lose.
-pub(in crate::work) const ARCHIVE_SCRIPT: &str = r#"exec 3>&1
+const ARCHIVE_SCRIPT: &str = r#"exec 3>&1
 status=$({ { tar --hard-dereference -C "$1" -cf - .; echo $? >&4; } | wc -c >&3; } 4>&1)
 exit "$status""#;
 
-/// The same with all left out that may differ between two copies of a tree, and with the digest of
-/// that.
-pub(in crate::work) const CANONICAL_SCRIPT: &str = r#"exec 3>&1
+/// The digest of an archive of `$1` without what may differ between two copies of a tree.
+const CANONICAL_SCRIPT: &str = r#"exec 3>&1
 status=$({ { tar --hard-dereference --format=gnu --sort=name --mtime=@0 --owner=0 --group=0 \
 --numeric-owner --mode=0644 -C "$1" -cf - .; echo $? >&4; } | sha256sum >&3; } 4>&1)
 exit "$status""#;
 
-/// `grep` says by 1 that there is no such line.
+/// `grep` ends with 1 when no line matches.
 const SEARCH_SCRIPT: &str = r#"grep -r -e "$2" "$1" || [ $? -eq 1 ]"#;
 
 impl Question {
@@ -68,7 +57,7 @@ impl Question {
             Question::FindSize => with("find", &[], &["-size", "+1k"]),
             Question::List => with("ls", &["-lR"], &[]),
             Question::Usage => with("du", &["-s", "-b", "-l"], &[]),
-            Question::Archive => script(ARCHIVE_SCRIPT, &[dir]),
+            Question::Archive => archive(dir),
             Question::Search => script(SEARCH_SCRIPT, &[dir.as_os_str(), word.as_ref()]),
         }
     }
@@ -96,47 +85,60 @@ impl Question {
     }
 }
 
-impl Step for Look {
-    fn measure(&self) -> Measure {
-        measure(self.question.id(), &format!("tree {}", self.question.title()), self.cache)
-    }
-
-    fn deadline_factor(&self) -> f64 {
-        DEADLINE_FACTOR
-    }
-
-    fn suits(&self, access: &Access<'_>) -> bool {
-        matches!(access, Access::Directory(_))
-    }
-
-    fn run(&self, context: &mut StepContext<'_>) -> Result<Measured, Failure> {
-        let Access::Directory(dir) = context.access() else {
-            return Err(Failure::failed("it has no directory to look at"));
-        };
-        let tree = shown(dir);
-        let original = context.corpus.join(SOURCE);
-        let expected = Expected::load(&context.corpus.join(EXPECTED))?;
-        let (output, mut measured) = context.timed(self.question.command(&tree, self.word))?;
-        let answer = Answer { said: &output.stdout, of: &tree };
-        if self.question == Question::Usage {
-            check_usage(&answer, &original, context)?;
-        } else {
-            let right = context.aside(self.question.command(&original, self.word))?;
-            let right = Answer { said: &right.stdout, of: &original };
-            compare(self.question, &answer, &right)?;
-        }
-        if self.question == Question::Archive {
-            let shown = context.aside(script(CANONICAL_SCRIPT, &[&tree]))?.stdout;
-            if shown != context.aside(script(CANONICAL_SCRIPT, &[&original]))?.stdout {
-                return Err(Failure::wrong("the tree is shown with other contents than it has"));
-            }
-        }
-        expected.fill(&mut measured);
-        Ok(measured)
-    }
+/// The step of a program that reads the tree; `word` is searched for.
+pub(super) fn step(question: Question, cache: Cache, word: &'static str) -> Step {
+    let state = if cache == Cache::Hot { "hot" } else { "cold" };
+    let id = format!("{}.{state}", question.id());
+    let title = format!("tree {}", question.title());
+    let measure = measure("tree", &id, &title, Unit::Seconds, cache);
+    let step = Step::new(measure, DIRECTORY, move |context| look(context, question, word));
+    step.with_deadline(DEADLINE_FACTOR)
 }
 
-/// What a program said of a tree.
+fn look(
+    context: &mut StepContext<'_>,
+    question: Question,
+    word: &str,
+) -> Result<Measured, Failure> {
+    let Access::Directory(dir) = context.access() else {
+        return Err(Failure::failed("it has no directory to read"));
+    };
+    let tree = dir.join(SOURCE);
+    let original = context.corpus.join(SOURCE);
+    let expected = Expected::load(context.corpus, SOURCE)?;
+    let (output, measured) = context.timed(question.command(&tree, word))?;
+    let answer = Answer { said: &output.stdout, of: &tree };
+    if question == Question::Usage {
+        check_usage(&answer, &original, expected.kept.bytes, context)?;
+    } else {
+        let right = context.aside(question.command(&original, word))?;
+        compare(question, &answer, &Answer { said: &right.stdout, of: &original })?;
+    }
+    if question == Question::Archive {
+        check_contents(context, &tree, &original)?;
+    }
+    Ok(expected.fill(measured))
+}
+
+/// Reads a tree with its contents: prints the length of its archive.
+pub(in crate::work) fn archive(tree: &Path) -> Command {
+    script(ARCHIVE_SCRIPT, &[tree])
+}
+
+/// Compares all contents of a tree, as the subject shows it, with the original.
+pub(in crate::work) fn check_contents(
+    context: &mut StepContext<'_>,
+    tree: &Path,
+    original: &Path,
+) -> Result<(), Failure> {
+    let shown = context.aside(script(CANONICAL_SCRIPT, &[tree]))?.stdout;
+    if shown != context.aside(script(CANONICAL_SCRIPT, &[original]))?.stdout {
+        return Err(Failure::wrong("the contents of the tree differ from the original"));
+    }
+    Ok(())
+}
+
+/// The output of a program on a tree.
 struct Answer<'a> {
     said: &'a [u8],
     of: &'a Path,
@@ -224,6 +226,7 @@ fn entry_of_list(line: &[u8]) -> Option<Vec<u8>> {
 fn check_usage(
     answer: &Answer<'_>,
     original: &Path,
+    least: u64,
     context: &mut StepContext<'_>,
 ) -> Result<(), Failure> {
     let sizes = |dir: &Path| {
@@ -235,7 +238,6 @@ fn check_usage(
     let right = context.aside(sizes(original))?.stdout;
     let shown = Answer { said: &shown, of: answer.of };
     compare(Question::Usage, &shown, &Answer { said: &right, of: original })?;
-    let least = Expected::load(&context.corpus.join(EXPECTED))?.kept.bytes;
     let text = String::from_utf8_lossy(answer.said);
     let said: Option<u64> = text.split_whitespace().next().and_then(|sum| sum.parse().ok());
     match said {

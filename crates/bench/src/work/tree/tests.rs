@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::corpus::tree::RARE_WORD;
 use crate::measure::Cache;
-use crate::work::testing::{PLACE, Use, World, step, tiny};
+use crate::work::tests::world::{STORAGE, Use, World, step, tiny};
 
 fn normal() -> Size {
     let mut size = Size::of(Scale::Normal);
@@ -39,21 +39,21 @@ fn file_with_word(root: &Path) -> PathBuf {
 fn every_step_of_a_mount_is_right_over_the_disk_itself() {
     let world = World::of(&Tree, normal());
     for step in Tree.steps(&world.size) {
-        let id = step.measure().id;
-        let measured = world.run(step.as_ref(), Use::Mount(PLACE)).expect(&id);
+        let id = step.measure.id.clone();
+        let measured = world.run(&step, Use::Mount(STORAGE)).expect(&id);
         assert!(measured.verified, "{id}");
         assert!(measured.value > 0.0 && measured.value == measured.seconds, "{id}");
         assert!(measured.operations > 60 && measured.bytes > 300_000, "{id}: {measured:?}");
         assert!(measured.application.is_some(), "{id}");
     }
-    let left: Vec<_> = fs::read_dir(world.place().join("tree")).unwrap().flatten().collect();
+    let left: Vec<_> = fs::read_dir(world.storage().join("tree")).unwrap().flatten().collect();
     assert_eq!(left.len(), 1, "nothing but the source is left: {left:?}");
 }
 
 #[test]
 fn measures_differ_and_hot_follows_cold() {
     for size in [tiny(), normal()] {
-        let measures: Vec<_> = Tree.steps(&size).iter().map(|step| step.measure()).collect();
+        let measures: Vec<_> = Tree.steps(&size).iter().map(|step| step.measure.clone()).collect();
         let ids: BTreeSet<_> = measures.iter().map(|measure| &measure.id).collect();
         assert_eq!(ids.len(), measures.len());
         for (before, measure) in measures.iter().zip(&measures[1..]) {
@@ -69,7 +69,7 @@ fn a_program_that_copies_may_keep_follow_or_leave_out_links() {
     let (world, _own) = world_of_own_tree();
     for id in ["tree.copy_out", "tree.copy_in"] {
         for options in ["-a", "-rL"] {
-            let measured = world.run(step(&Tree, &world.size, id).as_ref(), Use::Copy(options));
+            let measured = world.run(&step(&Tree, &world.size, id), Use::Copy(options));
             assert!(measured.expect(id).verified, "{options}");
         }
     }
@@ -78,7 +78,7 @@ fn a_program_that_copies_may_keep_follow_or_leave_out_links() {
 #[test]
 fn a_mount_has_to_keep_links() {
     let (world, _own) = world_of_own_tree();
-    let copy = world.copy_place("followed");
+    let copy = world.copy_storage("followed");
     let link = copy.join("tree/source/link");
     let target = fs::read(&link).unwrap();
     fs::remove_file(&link).unwrap();
@@ -99,7 +99,7 @@ fn world_of_own_tree() -> (World, TempDir) {
 }
 
 fn wrong(world: &World, id: &str, shown: &'static str) -> Failure {
-    world.run(step(&Tree, &world.size, id).as_ref(), Use::Mount(shown)).expect_err(id)
+    world.run(&step(&Tree, &world.size, id), Use::Mount(shown)).expect_err(id)
 }
 
 /// What a mount may do wrong.
@@ -138,7 +138,7 @@ fn whatever_a_mount_shows_wrong_is_found() {
     ];
     let world = World::of(&Tree, normal());
     for (name, fault, ids) in faults {
-        let copy = world.copy_place("shown");
+        let copy = world.copy_storage("shown");
         fault(&copy.join("tree/source"));
         for id in *ids {
             wrong(&world, &format!("tree.{id}"), "shown");
@@ -150,7 +150,7 @@ fn whatever_a_mount_shows_wrong_is_found() {
 #[test]
 fn what_does_not_reach_the_place_is_found() {
     let world = World::of(&Tree, normal());
-    world.copy_place("elsewhere");
+    world.copy_storage("elsewhere");
     for id in ["copy_in", "cp_in", "extract", "rm"] {
         wrong(&world, &format!("tree.{id}"), "elsewhere");
     }
@@ -160,8 +160,8 @@ fn what_does_not_reach_the_place_is_found() {
 fn a_tree_of_the_users_is_used() {
     let (world, _own) = world_of_own_tree();
     for step in Tree.steps(&world.size) {
-        let id = step.measure().id;
-        let measured = world.run(step.as_ref(), Use::Mount(PLACE)).expect(&id);
+        let id = step.measure.id.clone();
+        let measured = world.run(&step, Use::Mount(STORAGE)).expect(&id);
         assert_eq!((measured.operations, measured.bytes), (3, 11), "{id}");
     }
     assert_eq!(Tree.steps(&world.size).len(), Tree.steps(&tiny()).len());
@@ -174,12 +174,12 @@ fn a_tree_of_the_users_is_used() {
 fn what_is_put_there_by_the_subject_itself_is_forgotten_before_it_is_removed() {
     let world = World::of(&Tree, tiny());
     let remove = step(&Tree, &world.size, "tree.rm");
-    world.run(remove.as_ref(), Use::Mount(PLACE)).unwrap();
+    world.run(&remove, Use::Mount(STORAGE)).unwrap();
     assert_eq!(
         world.forgotten.load(Relaxed),
         0,
         "the runner has had it forget, and it knows no more"
     );
-    world.run(remove.as_ref(), Use::Target).unwrap();
+    world.run(&remove, Use::Target).unwrap();
     assert_eq!(world.forgotten.load(Relaxed), 1);
 }
