@@ -366,7 +366,7 @@ fn paragraph(f: &mut fmt::Formatter<'_>, indent: &str, text: &str) -> fmt::Resul
 
 fn figures_table(found: &Findings) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_width(WIDTH as u16);
     table.set_header(["", "MB/s", "rounds", "CPU s/GB client", "server"]);
     let mut row = |name: String, figures: &Figures| {

@@ -4,27 +4,25 @@
 //! left out, the reason why it is partial.
 
 mod bout;
-mod files;
 mod ledger;
-mod order;
 mod scratch;
-#[cfg(test)]
-pub(crate) mod tests;
 
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::advise::Advice;
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::plan::Plan;
 use crate::progress::Progress;
-use crate::results::{LeftOut, Results};
+use crate::report;
+use crate::results::{LeftOut, Results, SCHEMA};
 use crate::storage::Storage;
 use crate::work::{Step, Work};
 
 use bout::{Bout, Ending};
 use ledger::Ledger;
-
-pub use files::{Files, read};
 pub use scratch::Scratch;
 
 /// Works in a row in which a subject could not be started, before it is given up for good: each
@@ -91,7 +89,7 @@ impl<'a> Run<'a> {
             let laid_out = lay_out(plan, work, &corpus, executor, ledger)?;
             works.push(Ready { work, steps: work.steps(&plan.size), laid_out });
         }
-        let run = Run { plan, executor, corpus, works, turns: turns(plan) };
+        let run = Run { plan, executor, corpus, works, turns: turns_of(plan) };
         run.announce(ledger, progress);
         Ok(run)
     }
@@ -121,7 +119,7 @@ impl<'a> Run<'a> {
         let rounds = self.plan.settings.rounds;
         for round in 0..rounds {
             for ready in &self.works {
-                for subject in order::rotated(&self.turns, round) {
+                for subject in rotated(&self.turns, round) {
                     if !ready.laid_out[subject] {
                         continue;
                     }
@@ -212,12 +210,119 @@ fn interrupted(executor: &Executor) -> Result<(), Failure> {
     if executor.is_interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
 }
 
-/// The order of one round.
-fn turns(plan: &Plan) -> Vec<usize> {
+/// The subjects of a plan in the order in which they take turns.
+fn turns_of(plan: &Plan) -> Vec<usize> {
     let infos: Vec<_> = plan.subjects.iter().map(|subject| subject.info()).collect();
     let control = infos.iter().enumerate().find_map(|(control, info)| {
         let of = info.control_of.as_ref()?;
         Some((control, infos.iter().position(|info| info.name == *of)?))
     });
-    order::turns(infos.len(), control)
+    turns(infos.len(), control)
 }
+
+/// The order of the subjects in a round: A B C, then B C A, then C A B …
+fn rotated(turns: &[usize], round: u32) -> impl Iterator<Item = usize> + '_ {
+    let first = if turns.is_empty() { 0 } else { round as usize % turns.len() };
+    turns[first..].iter().chain(&turns[..first]).copied()
+}
+
+/// The numbers of `count` subjects in the order of the first round. The control is as far from its
+/// original as possible, since samples close in time are more alike than others.
+fn turns(count: usize, control: Option<(usize, usize)>) -> Vec<usize> {
+    let mut turns: Vec<usize> = (0..count).collect();
+    if let Some((control, of)) = control {
+        turns.retain(|&subject| subject != control);
+        let at = turns.iter().position(|&subject| subject == of).unwrap_or(0);
+        let opposite = (at + turns.len() / 2) % turns.len().max(1);
+        turns.insert((opposite + 1).min(turns.len()), control);
+    }
+    turns
+}
+
+/// A directory for them.
+#[derive(Clone, Debug)]
+pub struct Files {
+    dir: PathBuf,
+}
+
+impl Files {
+    /// In this directory, which is made if it is missing. What it had of an earlier run is
+    /// replaced when there is something to replace it by.
+    ///
+    /// # Errors
+    /// When it cannot be made, or nothing can be written there.
+    pub fn new(dir: &Path) -> io::Result<Files> {
+        fs::create_dir_all(dir)?;
+        tempfile::NamedTempFile::new_in(dir)?;
+        Ok(Files { dir: dir.to_owned() })
+    }
+
+    /// The JSON alone.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn keep(&self, results: &Results) -> io::Result<()> {
+        let mut json = serde_json::to_vec_pretty(results)?;
+        json.push(b'\n');
+        self.replace("results.json", &json)
+    }
+
+    /// All of them; their paths.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn write(&self, results: &Results) -> io::Result<Vec<PathBuf>> {
+        self.keep(results)?;
+        self.replace("report.html", report::html(results).as_bytes())?;
+        self.replace("report.md", report::markdown(results).as_bytes())?;
+        let names = ["report.html", "report.md", "results.json"];
+        Ok(names.iter().map(|name| self.dir.join(name)).collect())
+    }
+
+    /// What advice says and rests on; its path.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn write_advice(&self, advice: &Advice) -> io::Result<PathBuf> {
+        const NAME: &str = "advice.json";
+        let mut json = serde_json::to_vec_pretty(advice)?;
+        json.push(b'\n');
+        self.replace(NAME, &json)?;
+        Ok(self.dir.join(NAME))
+    }
+
+    fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        use std::os::unix::fs::PermissionsExt;
+        let mut file = tempfile::Builder::new()
+            .prefix(".sshoal-bench-")
+            .permissions(fs::Permissions::from_mode(0o644))
+            .tempfile_in(&self.dir)?;
+        file.write_all(content)?;
+        file.as_file().sync_all()?;
+        file.persist(self.dir.join(name))?;
+        Ok(())
+    }
+}
+
+/// Reads a `results.json`, or the one in a directory.
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub fn read(path: &Path) -> Result<Results, String> {
+    let file = if path.is_dir() { path.join("results.json") } else { path.to_owned() };
+    let text = fs::read(&file).map_err(|error| format!("{file:?}: {error}"))?;
+    #[derive(serde::Deserialize)]
+    struct Form {
+        schema: u32,
+    }
+    let form: Form = serde_json::from_slice(&text)
+        .map_err(|_| format!("{file:?}: these are no results of a run"))?;
+    if form.schema != SCHEMA {
+        let schema = form.schema;
+        return Err(format!("{file:?}: of form {schema}, and this program reads form {SCHEMA}"));
+    }
+    serde_json::from_slice(&text).map_err(|error| format!("{file:?}: {error}"))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

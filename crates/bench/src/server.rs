@@ -10,7 +10,6 @@
 //! 2. When a [`Server`] is dropped, its directory on a host is removed, its sshd and all that it
 //!    started are dead, and its link is closed.
 
-mod endpoint;
 mod handshake;
 
 use std::ffi::OsString;
@@ -29,7 +28,6 @@ use crate::link::{self, LinkSpec};
 use crate::results::{LinkReport, Usage};
 use crate::storage::{self, Directory, Storage};
 
-pub use endpoint::Endpoint;
 pub(crate) use handshake::Handshake;
 
 /// The private server's name in its configuration.
@@ -217,7 +215,7 @@ impl Server {
     /// # Errors
     /// In ssh's own words.
     pub fn endpoint(&self, executor: &Executor) -> Result<Endpoint, Failure> {
-        endpoint::ask(self.ssh_options(None), &self.destination, executor)
+        ask(self.ssh_options(None), &self.destination, executor)
     }
 }
 
@@ -264,6 +262,68 @@ fn write_config(path: &Path, of_server: &Path, ports: [u16; 2]) -> Result<(), Fa
     let [first, second] = ports;
     let text = format!("Host {ALIAS}\nPort {first}\nHost {SECOND}\nPort {second}\n{own}");
     fs::write(path, text).map_err(Failure::from)
+}
+
+/// It only reads files.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Where the server is, for programs that bring an ssh of their own (rclone).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Address or name to connect to.
+    pub address: String,
+    /// Of TCP; of the link, where there is one.
+    pub port: u16,
+    /// Who logs in.
+    pub user: String,
+    /// Private keys that exist.
+    pub keys: Vec<PathBuf>,
+    /// Files of known hosts that exist.
+    pub known_hosts: Vec<PathBuf>,
+    /// The name under which those know the host.
+    pub known_as: String,
+}
+
+/// What ssh would do.
+fn ask(
+    options: Vec<OsString>,
+    destination: &str,
+    executor: &Executor,
+) -> Result<Endpoint, Failure> {
+    let mut command = Command::new("ssh");
+    command.arg("-G").args(options).arg(destination);
+    let said = executor.succeed(command, LIMIT)?.output.stdout;
+    let mut endpoint = parse(&String::from_utf8_lossy(&said), std::env::var_os("HOME"))
+        .ok_or_else(|| Failure::failed("what ssh -G says is not understood"))?;
+    endpoint.keys.retain(|path| path.exists());
+    endpoint.known_hosts.retain(|path| path.exists());
+    Ok(endpoint)
+}
+
+/// Lines `keyword value`, keywords in small letters (ssh(1), -G).
+fn parse(text: &str, home: Option<OsString>) -> Option<Endpoint> {
+    let path = |text: &str| match (text.strip_prefix("~/"), &home) {
+        (Some(rest), Some(home)) => PathBuf::from(home).join(rest),
+        _ => PathBuf::from(text),
+    };
+    let mut endpoint = Endpoint::default();
+    let mut alias = None;
+    for (keyword, value) in text.lines().filter_map(|line| line.split_once(' ')) {
+        match keyword {
+            "hostname" => value.clone_into(&mut endpoint.address),
+            "port" => endpoint.port = value.parse().ok()?,
+            "user" => value.clone_into(&mut endpoint.user),
+            "identityfile" => endpoint.keys.push(path(value)),
+            "userknownhostsfile" | "globalknownhostsfile" => {
+                endpoint.known_hosts.extend(value.split(' ').map(path));
+            }
+            "hostkeyalias" => alias = Some(value.to_owned()),
+            _ => (),
+        }
+    }
+    endpoint.known_as = alias.unwrap_or_else(|| endpoint.address.clone());
+    let known = !endpoint.address.is_empty() && endpoint.port != 0 && !endpoint.user.is_empty();
+    known.then_some(endpoint)
 }
 
 #[cfg(test)]

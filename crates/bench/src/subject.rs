@@ -14,6 +14,7 @@ pub mod mounted;
 mod network;
 mod programs;
 mod rclone;
+mod route;
 mod rsyncd;
 mod target;
 

@@ -4,8 +4,8 @@ use crate::results::Results;
 use crate::stats::{Noise, median};
 use crate::units;
 
+use super::BetweenRuns;
 use super::Change;
-use super::noise::BetweenRuns;
 
 /// Change of a measured link that is worth a note.
 const LINK_TOLERANCE: f64 = 0.10;

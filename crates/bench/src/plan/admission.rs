@@ -8,8 +8,8 @@ use crate::size::Size;
 use crate::subject::Subject;
 use crate::work::Work;
 
+use super::Control;
 use super::Refusal;
-use super::control::Control;
 use super::request::usual_reference;
 
 /// A subject that was asked for.

@@ -15,7 +15,7 @@ use crate::server::Server;
 use crate::subject::Subject;
 use crate::work;
 
-use super::{Plan, Refusal, Request, admission, candidates, space};
+use super::{Plan, Refusal, Request, admission, candidates, check};
 
 /// Checks all that was asked for, and starts the server.
 ///
@@ -41,7 +41,7 @@ pub fn prepare(
     let mut subjects = admission::subjects(candidates, &mut left_out, executor)?;
     let control = request.control;
     let reference = admission::reference(&mut subjects, request.reference.as_deref(), control)?;
-    space::check(&size, &works, subjects.iter().map(|subject| subject.storage()), scratch.path())?;
+    check(&size, &works, subjects.iter().map(|subject| subject.storage()), scratch.path())?;
     Ok(Plan {
         settings: Settings {
             command: request.command.clone(),

@@ -7,7 +7,7 @@ use crate::link::LinkSpec;
 use crate::results::SubjectInfo;
 use crate::size::{Scale, Size};
 
-use super::host::Host;
+use super::Host;
 
 /// What a run is measured against when nothing else is said.
 pub(super) const USUAL_PEER: &str = "sshfs";

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use *;
+
 use crate::executor::Executor;
 use crate::results::LeftOut;
 use crate::run::tests::fake::Scene;
@@ -133,4 +135,33 @@ fn lists_and_command_lines_are_understood_before_there_is_a_server() {
     request.peers = Some("sshfz".to_owned());
     let Err(refusal) = candidates::understand(&request) else { panic!("no such subject") };
     assert!(refusal.to_string().contains("did you mean 'sshfs'"), "{refusal}");
+}
+
+#[test]
+fn hosts() {
+    let host = |text| Host::parse(text).map(|host| (host.destination, host.directory));
+    let some = |destination: &str, directory: Option<&str>| {
+        Ok((destination.to_owned(), directory.map(str::to_owned)))
+    };
+    assert_eq!(host("h"), some("h", None));
+    assert_eq!(host("me@h:"), some("me@h", None));
+    assert_eq!(host("me@h:/srv/a:b"), some("me@h", Some("/srv/a:b")));
+    assert_eq!(host("me@[::1]:dir"), some("me@::1", Some("dir")));
+    assert_eq!(host("[fe80::1%eth0]"), some("fe80::1%eth0", None));
+    for text in ["", ":dir", "@h", "-oProxyCommand=x", "me@-x", "[::1", "[::1]x", "me@"] {
+        assert!(host(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_port_goes_before_the_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::parse("h").unwrap();
+    assert_eq!(host.ssh_config(dir.path()), Ok(None));
+    host.port = Some(2222);
+    let own = host.ssh_config(dir.path()).unwrap().unwrap();
+    let text = fs::read_to_string(own).unwrap();
+    assert!(text.starts_with("Port 2222\nInclude ~/.ssh/config\n"), "{text}");
+    host.config = Some(dir.path().join("none"));
+    assert!(host.ssh_config(dir.path()).is_err());
 }

@@ -7,6 +7,7 @@
 
 use maud::{Markup, html};
 
+use crate::measure::Measure;
 use crate::plan::is_ours;
 use crate::results::{SubjectInfo, Summary};
 use crate::units::Scale;
@@ -61,7 +62,7 @@ struct Bar {
 impl Chart {
     /// A chart for each row of a table.
     pub(super) fn of_rows(figures: &Figures<'_>) -> Vec<Chart> {
-        let chart = |(measure, cells): &(_, Vec<Figure<'_>>)| {
+        let chart = |(measure, cells): &(&Measure, Vec<Figure<'_>>)| {
             let mut peers = 0;
             let bars = figures.subjects.iter().zip(cells).filter_map(|(subject, figure)| {
                 let class = class(subject, &mut peers);

@@ -64,7 +64,7 @@ pub(super) fn ranks<'v>(view: &'v View<'_>) -> Vec<Rank<'v>> {
     view.results.subjects.iter().map(|subject| rank(view, subject, &best)).collect()
 }
 
-fn standing<'v>(view: &'v View<'_>, subject: &'v SubjectInfo, best: &[Best<'_>]) -> Rank<'v> {
+fn rank<'v>(view: &'v View<'_>, subject: &'v SubjectInfo, best: &[Best<'_>]) -> Rank<'v> {
     let of_subject = || view.summaries.iter().filter(|s| s.subject == subject.name);
     let ratios: Vec<&Ratio> = of_subject().filter_map(|s| s.ratio.as_ref()).collect();
     let counts = |wanted: fn(&Ratio) -> bool| ratios.iter().filter(|ratio| wanted(ratio)).count();

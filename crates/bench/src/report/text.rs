@@ -68,7 +68,7 @@ fn table(out: &mut String, table: &Table) {
 /// Some columns of a table, behind the names of the rows.
 fn part(table: &Table, first: usize, next: usize) -> String {
     let mut part = comfy_table::Table::new();
-    part.load_preset(presets::NOTHING);
+    part.load_style(presets::NOTHING);
     let header = table.header[first..next].iter().map(|name| cut(name, CELL));
     part.set_header(std::iter::once(String::new()).chain(header));
     for row in &table.rows {

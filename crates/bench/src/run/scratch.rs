@@ -61,11 +61,11 @@ impl Drop for Scratch {
 pub(super) fn remove(dir: &Path) -> Result<(), Failure> {
     // The run may have been interrupted, and this still has to be done.
     let executor = Executor::new();
-    for storage in mountinfo::below(dir)? {
-        detach(&storage, &executor);
+    for point in mountinfo::below(dir)? {
+        detach(&point, &executor);
     }
-    if let Some(storage) = mountinfo::below(dir)?.first() {
-        return Err(Failure::failed(format!("{storage:?} is still mounted")));
+    if let Some(point) = mountinfo::below(dir)?.first() {
+        return Err(Failure::failed(format!("{point:?} is still mounted")));
     }
     let mut command = Command::new("rm");
     command.args(["-rf", "--one-file-system", "--"]).arg(dir);
@@ -74,10 +74,10 @@ pub(super) fn remove(dir: &Path) -> Result<(), Failure> {
 }
 
 /// Root has `umount`, users have `fusermount3`; that the first fails is then no news.
-fn detach(storage: &Path, executor: &Executor) {
+fn detach(point: &Path, executor: &Executor) {
     for words in [&["umount", "-l", "-i"][..], &["fusermount3", "-u", "-z"]] {
         let mut command = Command::new(words[0]);
-        command.args(&words[1..]).arg(storage);
+        command.args(&words[1..]).arg(point);
         if executor.succeed(command, DETACH_LIMIT).is_ok() {
             return;
         }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fake::{Act, Log, Scene};
+use *;
+
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::results::{Outcome, Results};
-
-use fake::{Act, Log, Scene};
 
 fn outcome<'a>(results: &'a Results, subject: &str, step: &str, round: u32) -> &'a Outcome {
     let measure = format!("fake.{step}");
@@ -261,4 +262,30 @@ fn a_line_for_each_work_of_each_subject_in_each_round() {
     assert!(bouts[3].starts_with("[8/8] round 2 of 2: ") && !bouts[3].contains("left"));
     assert_eq!(lines.iter().filter(|line| line.starts_with("b: fake.two: ")).count(), 2);
     assert_eq!(results.samples.len(), 8);
+}
+
+#[test]
+fn each_round_begins_with_the_next() {
+    let orders: Vec<Vec<usize>> =
+        (0..4).map(|round| rotated(&[0, 1, 2], round).collect()).collect();
+    assert_eq!(orders, [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]);
+    assert_eq!(rotated(&[], 3).count(), 0);
+}
+
+#[test]
+fn the_control_is_at_a_distance() {
+    assert_eq!(turns(3, None), [0, 1, 2]);
+    assert_eq!(turns(2, Some((1, 0))), [0, 1]);
+    for count in 4..9 {
+        for of in 0..count - 1 {
+            let turns = turns(count, Some((count - 1, of)));
+            let mut sorted = turns.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..count).collect::<Vec<_>>());
+            let place = |of: usize| turns.iter().position(|&subject| subject == of).unwrap();
+            let apart = place(count - 1).abs_diff(place(of));
+            let apart = apart.min(count - apart);
+            assert!(apart >= count / 2, "{turns:?}: {of} and {}", count - 1);
+        }
+    }
 }

@@ -1,6 +1,8 @@
-use super::*;
-
 use std::os::unix::fs::MetadataExt;
+
+use *;
+
+use super::*;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -146,4 +148,18 @@ fn errands_to_a_private_server_end_with_the_run() {
     executor.interrupt();
     assert_eq!(server.storage().make_dir(Path::new("b")), Err(Failure::Interrupted));
     assert_eq!(server.storage().warm(Path::new("a")), Err(Failure::Interrupted));
+}
+
+#[test]
+fn what_ssh_says_is_read() {
+    let text = "user me\nhostname 10.0.0.1\nport 2222\nidentityfile ~/.ssh/id\n\
+        identityfile /k e y\nuserknownhostsfile ~/.ssh/known_hosts /two\n";
+    let endpoint = parse(text, Some("/home/me".into())).unwrap();
+    assert_eq!((endpoint.address.as_str(), endpoint.port), ("10.0.0.1", 2222));
+    assert_eq!((endpoint.user.as_str(), endpoint.known_as.as_str()), ("me", "10.0.0.1"));
+    assert_eq!(endpoint.keys, [PathBuf::from("/home/me/.ssh/id"), "/k e y".into()]);
+    assert_eq!(endpoint.known_hosts, [PathBuf::from("/home/me/.ssh/known_hosts"), "/two".into()]);
+    let other = parse(&format!("{text}hostkeyalias name\n"), None).unwrap();
+    assert_eq!(other.known_as, "name");
+    assert_eq!(parse("user me\nport 22\n", None), None);
 }

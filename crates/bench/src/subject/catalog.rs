@@ -334,11 +334,9 @@ impl Spec {
     }
 }
 
-/// The first program of an entry that is not here. FTP has two clients.
+/// The first program of an entry that is not installed.
 fn missing(entry: &Entry) -> Option<&'static Program> {
-    let curl_does =
-        |program: &Program| program.name == LFTP.name && super::programs::CURL.find().is_some();
-    entry.programs.iter().copied().find(|program| program.find().is_none() && !curl_does(program))
+    entry.programs.iter().copied().find(|program| program.find().is_none())
 }
 
 /// One line of `--list`.

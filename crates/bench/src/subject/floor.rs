@@ -15,9 +15,9 @@ use crate::server::Server;
 use crate::storage::Storage;
 use crate::subject::{Access, Copier, Session, Subject, Tuning};
 
-use super::copiers::Line;
 use super::identity::Identity;
 use super::programs::SSH;
+use super::route::Route;
 
 /// The cipher, where a work does not ask for one.
 const CIPHER: &str = "aes128-gcm@openssh.com";
@@ -68,8 +68,8 @@ impl Subject for Floor {
         let tuning = &Tuning { cipher: tuning.cipher.clone().or_else(|| Some(CIPHER.to_owned())) };
         match self.kind {
             Kind::Cat => {
-                let line = Line::new(&self.server, tuning, scratch, executor)?;
-                Ok(Box::new(FloorSession::Cat(Cat(line))))
+                let route = Route::new(&self.server, tuning, scratch, executor)?;
+                Ok(Box::new(FloorSession::Cat(Cat(route))))
             }
             Kind::Sftp => {
                 let (server, cipher) = (self.server.clone(), tuning.cipher.clone());
@@ -103,7 +103,7 @@ impl Session for FloorSession {
 }
 
 /// Files as streams.
-struct Cat(Line);
+struct Cat(Route);
 
 /// A shell's redirection, since a command's own output is the executor's.
 const TO_FILE: &str = r#"file=$1; shift; exec "$@" >"$file""#;

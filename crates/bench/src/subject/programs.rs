@@ -29,7 +29,6 @@ pub(super) const SFTP: Program = program("sftp", "openssh-client", None);
 pub(super) const RSYNC: Program = program("rsync", "rsync", Some("--version"));
 pub(super) const TAR: Program = program("tar", "tar", Some("--version"));
 pub(super) const LFTP: Program = program("lftp", "lftp", Some("--version"));
-pub(super) const CURL: Program = program("curl", "curl", Some("--version"));
 pub(super) const VSFTPD: Program = program("vsftpd", "vsftpd", None);
 /// It unmounts for those who are not root; sshfs and rclone need it anyway.
 pub(super) const FUSERMOUNT: Program = program("fusermount3", "fuse3", Some("-V"));

@@ -15,7 +15,7 @@ use crate::server::Server;
 use crate::storage::Storage;
 use crate::subject::{Copier, Session, Subject, Tuning};
 
-use super::copiers::slash;
+use super::copiers::with_slash;
 use super::identity::Identity;
 use super::network::{Daemon, DaemonSession, require_private, secret, write_private};
 use super::programs::RSYNC;
@@ -94,9 +94,9 @@ struct RsyncdCopier {
 }
 
 impl RsyncdCopier {
-    fn remote(&self, path: &Path, slash: &str) -> OsString {
+    fn remote(&self, path: &Path, is_tree: bool) -> OsString {
         let base = format!("rsync://{BENCH}@127.0.0.1:{}/{BENCH}/", self.port);
-        joined(&[base.as_ref(), path.as_ref(), slash.as_ref()])
+        joined(&[base.as_ref(), &with_slash(path.as_os_str(), is_tree)])
     }
 
     fn command(&self, from: OsString, to: OsString) -> Command {
@@ -108,13 +108,13 @@ impl RsyncdCopier {
 
 impl Copier for RsyncdCopier {
     fn pull(&self, from: &Path, to: &Path) -> Option<Command> {
-        let slash = slash(self.root.join(from).is_dir());
-        Some(self.command(self.remote(from, slash), joined(&[to.as_ref(), slash.as_ref()])))
+        let is_tree = self.root.join(from).is_dir();
+        Some(self.command(self.remote(from, is_tree), with_slash(to.as_os_str(), is_tree)))
     }
 
     fn push(&self, from: &Path, to: &Path) -> Option<Command> {
-        let slash = slash(from.is_dir());
-        Some(self.command(joined(&[from.as_ref(), slash.as_ref()]), self.remote(to, slash)))
+        let is_tree = from.is_dir();
+        Some(self.command(with_slash(from.as_os_str(), is_tree), self.remote(to, is_tree)))
     }
 }
 

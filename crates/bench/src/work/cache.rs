@@ -88,7 +88,8 @@ impl Work for Cache {
     }
 
     fn steps(&self, _size: &Size) -> Vec<Step> {
-        let seconds = |id, title, cache| measure("cache", id, title, Unit::Seconds, cache);
+        let seconds =
+            |id: &str, title: &str, cache| measure("cache", id, title, Unit::Seconds, cache);
         let tree = |id, title: &str, cache, tree| {
             let title = format!("{title}, tar cf - | wc -c");
             let step = Step::new(seconds(id, &title, cache), DIRECTORY, move |context| {

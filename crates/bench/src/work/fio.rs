@@ -44,6 +44,9 @@ const VERIFIED: u64 = 200;
 /// Read at once when all blocks of the file are read.
 const BLOCKS_BYTES: u32 = 1 << 20;
 
+/// The body of a step.
+type Body = fn(&mut StepContext<'_>, Shape) -> Result<Measured, Failure>;
+
 /// The workload.
 #[derive(Debug)]
 pub struct Fio;
@@ -137,7 +140,7 @@ impl Work for Fio {
     }
 
     fn steps(&self, _size: &Size) -> Vec<Step> {
-        let step = |id, title, shape: Shape, body: fn(&mut _, _) -> _| {
+        let step = |id, title, shape: Shape, body: Body| {
             let title = format!("fio: {title}");
             let measure = measure("fio", id, &title, shape.unit(), Cache::Direct);
             let step = Step::new(measure, OPEN_FILES, move |context| body(context, shape));

@@ -50,6 +50,9 @@ const STANDARD_STREAM: &str = "-";
 /// The written file, while it has the data of the last of these steps.
 type Written = Arc<Relay<PathBuf>>;
 
+/// The body of a step.
+type Body = fn(&mut StepContext<'_>, &Written) -> Result<Measured, Failure>;
+
 /// The workload.
 #[derive(Debug, Default)]
 pub struct Iozone {
@@ -105,7 +108,7 @@ impl Work for Iozone {
     }
 
     fn steps(&self, _size: &Size) -> Vec<Step> {
-        let step = |id, title, unit, cache, accesses, body: fn(&mut _, &Written) -> _| {
+        let step = |id, title, unit, cache, accesses, body: Body| {
             let written = self.written.clone();
             let measure = measure("iozone", id, title, unit, cache);
             Step::new(measure, accesses, move |context| body(context, &written))

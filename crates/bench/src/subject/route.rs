@@ -1,4 +1,4 @@
-//! The way to the server as programs that copy want it: options, operands, names.
+//! The route to the server for programs that copy: options, operands, names.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -14,30 +14,30 @@ use crate::quoting::{joined, shell_quoted};
 use crate::server::Server;
 use crate::subject::Tuning;
 
-/// Longest time to ask whether a name is a directory.
+/// Longest time to look up whether a name is a directory.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
-/// A server, by one cipher.
-pub(in crate::subject) struct Line {
+/// A server, with one cipher.
+pub(super) struct Route {
     server: Arc<Server>,
     cipher: Option<String>,
-    /// Another ssh than the one that is called so.
+    /// A program in place of `ssh`.
     pub(super) ssh_command: Option<PathBuf>,
     scratch: PathBuf,
     executor: Executor,
     files: AtomicU32,
-    /// What was asked once about names of the storage; copies do not change it.
+    /// Whether names of the storage are directories, which copies do not change.
     directories: Mutex<HashMap<PathBuf, bool>>,
 }
 
-impl Line {
-    pub(in crate::subject) fn new(
+impl Route {
+    pub(super) fn new(
         server: &Arc<Server>,
         tuning: &Tuning,
         scratch: &Path,
         executor: &Executor,
-    ) -> Result<Line, Failure> {
-        Ok(Line {
+    ) -> Result<Route, Failure> {
+        Ok(Route {
             server: server.clone(),
             cipher: tuning.cipher.clone(),
             ssh_command: None,
@@ -49,42 +49,42 @@ impl Line {
     }
 
     /// A path of the storage as the server names it.
-    pub(in crate::subject) fn at(&self, path: &Path) -> PathBuf {
+    pub(super) fn at(&self, path: &Path) -> PathBuf {
         self.server.storage().root().join(path)
     }
 
     /// `host:path`.
-    pub(in crate::subject) fn remote(&self, path: &OsStr) -> OsString {
+    pub(super) fn remote(&self, path: &OsStr) -> OsString {
         joined(&[self.destination(), ":".as_ref(), path])
     }
 
-    /// `host,host2:path`, where there is a second way to the server.
-    pub(in crate::subject) fn remote_by_both(&self, path: &OsStr) -> OsString {
+    /// `host,host2:path`, where there is a second link to the server.
+    pub(super) fn remote_by_both(&self, path: &OsStr) -> OsString {
         let second = self.server.second_destination().map_or(String::new(), |it| format!(",{it}"));
         joined(&[self.destination(), second.as_ref(), ":".as_ref(), path])
     }
 
-    pub(in crate::subject) fn destination(&self) -> &OsStr {
+    pub(super) fn destination(&self) -> &OsStr {
         self.server.destination().as_ref()
     }
 
-    /// Of ssh, scp and sftp.
-    pub(in crate::subject) fn options(&self) -> Vec<OsString> {
+    /// Options of ssh, scp and sftp.
+    pub(super) fn options(&self) -> Vec<OsString> {
         self.server.ssh_options(self.cipher.as_deref())
     }
 
     /// The ssh that is used.
-    pub(in crate::subject) fn ssh_command(&self) -> &OsStr {
+    pub(super) fn ssh_command(&self) -> &OsStr {
         self.ssh_command.as_ref().map_or("ssh".as_ref(), |ssh| ssh.as_os_str())
     }
 
-    /// The same for scp and sftp, if it is another one.
-    pub(in crate::subject) fn ssh_program(&self) -> Vec<&OsStr> {
+    /// The option of scp and sftp for an ssh of another name.
+    pub(super) fn ssh_program(&self) -> Vec<&OsStr> {
         self.ssh_command.iter().flat_map(|ssh| ["-S".as_ref(), ssh.as_os_str()]).collect()
     }
 
-    /// An ssh that runs one line of shell on the server, of which `%` stands for a path there.
-    pub(in crate::subject) fn ssh(&self, script: &str, path: &Path) -> Command {
+    /// An ssh that runs one line of shell on the server, in which `%` stands for a path there.
+    pub(super) fn ssh(&self, script: &str, path: &Path) -> Command {
         let mut line = OsString::new();
         let quoted = shell_quoted(path.as_os_str());
         for (nth, part) in script.split('%').enumerate() {
@@ -99,20 +99,20 @@ impl Line {
     }
 
     /// An ssh to the server, without what it is to do.
-    pub(in crate::subject) fn login(&self) -> Command {
+    pub(super) fn login(&self) -> Command {
         let mut command = Command::new(self.ssh_command());
         command.args(self.options()).arg(self.destination());
         command
     }
 
-    /// A name in the session's scratch directory that nobody has used.
-    pub(in crate::subject) fn fresh(&self, name: &str) -> PathBuf {
+    /// A new name in the session's scratch directory.
+    pub(super) fn fresh(&self, name: &str) -> PathBuf {
         let nth = self.files.fetch_add(1, Ordering::Relaxed);
         self.scratch.join(format!("{name}-{nth}"))
     }
 
-    /// Whether a path of the storage is a directory. Asks the server when nobody here knows.
-    pub(in crate::subject) fn is_directory(&self, path: &Path) -> Result<bool, Failure> {
+    /// Whether a path of the storage is a directory. Queries the server if that is not known.
+    pub(super) fn is_directory(&self, path: &Path) -> Result<bool, Failure> {
         if let Some(root) = self.server.storage().local() {
             return Ok(root.join(path).is_dir());
         }
