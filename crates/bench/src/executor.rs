@@ -271,9 +271,9 @@ fn start(program: Program, [stdout, stderr]: [&Kept; 2]) -> std::io::Result<Chil
     let mut outputs = Vec::new();
     let mut stream = |own: Option<Stdio>, kept: &Kept| match own {
         Some(own) => Ok(own),
-        None => child::Output::new(kept).map(|(stdio, output)| {
+        None => child::Output::new(kept).map(|(writer, output)| {
             outputs.push(output);
-            stdio
+            writer.into()
         }),
     };
     command.stdin(stdin.unwrap_or_else(Stdio::null));

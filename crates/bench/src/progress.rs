@@ -266,8 +266,6 @@ impl Mean {
 
 #[cfg(test)]
 mod tests {
-    use *;
-
     use super::*;
 
     #[test]

@@ -121,6 +121,12 @@ impl Step {
         }
     }
 
+    /// The step for connections like this.
+    #[must_use]
+    pub fn with_tuning(self, tuning: Tuning) -> Step {
+        Step { tuning, ..self }
+    }
+
     /// The step with a multiple of the deadline.
     #[must_use]
     pub fn with_deadline(self, factor: f64) -> Step {

@@ -25,7 +25,6 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 
-use crate::corpus;
 use crate::executor::Program;
 use crate::failure::Failure;
 
@@ -127,14 +126,7 @@ pub fn run(job: &Job) -> Result<Done, Failure> {
             Target::Stream { ssh } => stream::write(ssh, transfer, fill),
         },
         Job::Names(job) => names::run(job),
-        Job::Digest { path } => digest(path),
     }
-}
-
-fn digest(path: &std::path::Path) -> Result<Done, Failure> {
-    let digest =
-        if path.is_dir() { corpus::tree::digest(path)? } else { corpus::digest_file(path)? };
-    Ok(Done { digest: Some(digest), ..Done::default() })
 }
 
 #[cfg(test)]

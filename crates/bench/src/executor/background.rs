@@ -69,16 +69,16 @@ impl Background {
         let name = program.name();
         let failed = |error: io::Error| Failure::failed(format!("cannot run {name}: {error}"));
         let words = Kept::last(WORDS_BYTES);
-        let (stdout, output) = Output::new(&words).map_err(failed)?;
-        let (stderr, errors) = Output::new(&words).map_err(failed)?;
+        // One pipe for both streams keeps their order.
+        let (writer, output) = Output::new(&words).map_err(failed)?;
         let mut command = tied_to_us(&program.command);
-        command.stdout(stdout).stderr(stderr);
+        command.stdout(writer.try_clone().map_err(failed)?).stderr(writer);
         let shared = Arc::new(Shared { words, ended: Mutex::new(None), changed: Condvar::new() });
         let of_thread = shared.clone();
         let (sender, started) = mpsc::sync_channel(1);
         thread::Builder::new()
             .name("background".to_owned())
-            .spawn(move || match Child::start(command, vec![output, errors]) {
+            .spawn(move || match Child::start(command, vec![output]) {
                 Ok(child) => {
                     let _ = sender.send(Ok(child.pid()));
                     attend(child, &of_thread);

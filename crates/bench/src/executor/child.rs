@@ -1,9 +1,9 @@
 //! A child process that leads a process group of its own, with its output.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{self, Command, ExitStatus, Stdio};
+use std::process::{self, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -85,9 +85,9 @@ pub(super) struct Output {
 
 impl Output {
     /// A pipe whose content is kept, and the end for the child.
-    pub(super) fn new(kept: &Kept) -> io::Result<(Stdio, Output)> {
+    pub(super) fn new(kept: &Kept) -> io::Result<(PipeWriter, Output)> {
         let (reader, writer) = io::pipe()?;
-        Ok((writer.into(), Output { pipe: reader.into(), kept: kept.clone() }))
+        Ok((writer, Output { pipe: reader.into(), kept: kept.clone() }))
     }
 
     /// Reads once from a pipe that is ready; `false` at its end.

@@ -1,9 +1,8 @@
 //! Who and what is admitted, and why a run does not begin.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use *;
 
 use crate::executor::Executor;
 use crate::results::LeftOut;
@@ -12,7 +11,7 @@ use crate::size::{Scale, Size};
 use crate::subject::Subject;
 
 use super::admission::{self, Candidate};
-use super::{Refusal, Request, candidates, space};
+use super::{Host, Refusal, Request, candidates};
 
 fn admit(
     subjects: Vec<Arc<dyn Subject>>,
@@ -106,7 +105,7 @@ fn there_has_to_be_room() {
         scene.room(needed, free_bytes);
         let subjects = scene.subjects();
         let places = subjects.iter().map(|subject| subject.storage());
-        space::check(&size, &[scene.work(), scene.work()], places, scratch)
+        super::check(&size, &[scene.work(), scene.work()], places, scratch)
     };
     let gib = 1 << 30;
     assert_eq!(check((gib, 0), 3 * gib, dir.path()), Ok(()));

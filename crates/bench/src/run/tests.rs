@@ -1,14 +1,16 @@
 //! Runs of subjects and works that do nothing but fail in the ways in which real ones do.
 
+pub(crate) mod fake;
+
 use std::sync::Arc;
 use std::time::Duration;
-
-use fake::{Act, Log, Scene};
-use *;
 
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::results::{Outcome, Results};
+
+use super::{rotated, turns};
+use fake::{Act, Log, Scene};
 
 fn outcome<'a>(results: &'a Results, subject: &str, step: &str, round: u32) -> &'a Outcome {
     let measure = format!("fake.{step}");

@@ -1,7 +1,5 @@
 use std::os::unix::fs::MetadataExt;
 
-use *;
-
 use super::*;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -81,7 +79,7 @@ fn the_second_way_leads_to_the_same_machine_over_another_link() {
     let ways = [server.destination(), second].map(|way| {
         let mut command = Command::new("ssh");
         command.args(server.ssh_options(None)).arg(way).arg("echo $PPID; echo $SSH_CONNECTION");
-        let port = endpoint::ask(server.ssh_options(None), way, &Executor::new()).unwrap().port;
+        let port = ask(server.ssh_options(None), way, &Executor::new()).unwrap().port;
         (said(command).lines().count(), port)
     });
     assert_eq!((ways[0].0, ways[1].0), (2, 2));

@@ -1,6 +1,7 @@
 use super::*;
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::results::{LeftOut, SubjectInfo};

@@ -15,11 +15,11 @@ use tempfile::TempDir;
 
 use super::catalog::{Setting, parse};
 use super::mounted::Mounted;
-use super::mountinfo::Table;
 use super::{Access, Copier, Session, Subject, Tuning, target};
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::link::LinkSpec;
+use crate::mountinfo::Table;
 use crate::results::LeftOut;
 use crate::server::Server;
 

@@ -88,7 +88,7 @@ fn step(direction: Direction, cipher: Option<String>) -> Step {
         _ => true,
     };
     let step = Step::new(measure, COPY_FILES, move |context| copy(context, direction));
-    Step { tuning, ..step.only_for(move |subject| is_default || has_ssh(subject)) }
+    step.only_for(move |subject| is_default || has_ssh(subject)).with_tuning(tuning)
 }
 
 fn copy(context: &mut StepContext<'_>, direction: Direction) -> Result<Measured, Failure> {

@@ -34,11 +34,6 @@ pub enum Job {
     },
     /// Does single operations with names of one directory.
     Names(NameJob),
-    /// SHA-256 of a file or tree, as [`crate::storage::Storage::digest`] makes it.
-    Digest {
-        /// Where it is shown.
-        path: PathBuf,
-    },
 }
 
 /// What a job is done to.
@@ -308,8 +303,6 @@ pub struct Done {
     pub verified: bool,
     /// It was done with `O_DIRECT`.
     pub direct: bool,
-    /// Of [`Job::Digest`].
-    pub digest: Option<String>,
     /// What the worker, and what it has started, had used when the timed part began: connecting,
     /// and making names known.
     pub before: Usage,

@@ -11,13 +11,13 @@ use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::link::LinkSpec;
 use crate::measure::{Cache, Measure, Unit};
-use crate::storage::Storage;
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::results::{Environment, LeftOut, LinkReport, Measured, Results, Settings, SubjectInfo};
 use crate::run::{Scratch, run};
 use crate::size::{Scale, Size};
 use crate::step::StepContext;
+use crate::storage::Storage;
 use crate::subject::{Access, AccessKind, Session, Subject, Tuning};
 use crate::work::{Step, Work};
 
@@ -213,7 +213,10 @@ impl Scene {
         let subject = |name: &String| -> Arc<dyn Subject> {
             Arc::new(FakeSubject {
                 name: name.clone(),
-                storage: FakeStorage { name: format!("storage of {name}"), script: Arc::clone(&script) },
+                storage: FakeStorage {
+                    name: format!("storage of {name}"),
+                    script: Arc::clone(&script),
+                },
                 script: Arc::clone(&script),
                 log: Arc::clone(&self.log),
             })
@@ -441,7 +444,7 @@ impl FakeWork {
             act(&own, &script, &log, context)
         });
         let step = step.only_for(move |it| !unsuited.contains(&(it.name.clone(), name.clone())));
-        Step { tuning, ..step }
+        step.with_tuning(tuning)
     }
 }
 

@@ -16,7 +16,7 @@ fn a_file_goes_both_ways_by_a_mount_and_by_a_copier() {
     );
     for step in steps {
         for by in [Use::Mount(STORAGE), Use::Copy("-a")] {
-            let measured = world.run(step.as_ref(), by).unwrap();
+            let measured = world.run(&step, by).unwrap();
             assert!(measured.verified);
             assert_eq!(measured.bytes, 1 << 20);
             let speed = measured.bytes as f64 / measured.seconds;
