@@ -39,5 +39,5 @@ pub mod step;
 pub mod storage;
 pub mod subject;
 pub mod units;
-pub mod work;
 pub mod worker;
+pub mod workload;

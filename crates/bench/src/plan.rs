@@ -21,7 +21,7 @@ use crate::size::Size;
 use crate::storage::Storage;
 use crate::subject::{Session, Subject, Tuning};
 use crate::units::binary_size;
-use crate::work::Work;
+use crate::workload::Workload;
 
 pub use prepare::{prepare, start_server};
 pub use request::{Request, is_ours};
@@ -35,10 +35,10 @@ pub struct Plan {
     /// Who is measured, in the order of reports.
     pub subjects: Vec<Arc<dyn Subject>>,
     /// What they do, in the order in which they do it.
-    pub works: Vec<Box<dyn Work>>,
+    pub works: Vec<Box<dyn Workload>>,
     /// How much of it.
     pub size: Size,
-    /// Longest time for one step (see [`crate::work::Step::deadline_factor`]).
+    /// Longest time for one step (see [`crate::workload::Step::deadline_factor`]).
     pub deadline: Duration,
     /// All that the report says of what was asked for; rounds and seed are taken from here.
     pub settings: Settings,
@@ -96,7 +96,7 @@ impl Subject for Control {
     }
 }
 
-/// What is left free beside the works' own data: for logs, caches of peers, and whoever else
+/// What is left free beside the workloads' own data: for logs, caches of peers, and whoever else
 /// writes there.
 const MARGIN_BYTES: u64 = 64 << 20;
 
@@ -104,11 +104,11 @@ const MARGIN_BYTES: u64 = 64 << 20;
 /// share its room.
 fn check<'a>(
     size: &Size,
-    works: &[Box<dyn Work>],
+    works: &[Box<dyn Workload>],
     places: impl Iterator<Item = &'a dyn Storage>,
     scratch: &Path,
 ) -> Result<(), Refusal> {
-    let needs: Vec<(u64, u64)> = works.iter().map(|work| work.space(size)).collect();
+    let needs: Vec<(u64, u64)> = works.iter().map(|workload| workload.space(size)).collect();
     let in_place: u64 = needs.iter().map(|need| need.0).sum();
     let locally: u64 = needs.iter().map(|need| need.1).sum();
     let mut in_scratch = locally;
@@ -152,7 +152,7 @@ fn free_bytes(dir: &Path) -> io::Result<u64> {
 pub enum Refusal {
     /// There is no such work.
     #[error("work '{}': there is no such work", name.escape_debug())]
-    UnknownWork {
+    UnknownWorkload {
         /// As it was written.
         name: String,
         /// What may have been meant.
@@ -193,8 +193,8 @@ pub enum Refusal {
     NoSubject,
     /// Nothing is left to do.
     #[error("no work is left to do: {why}")]
-    NoWork {
-        /// What keeps the works from being done.
+    NoWorkload {
+        /// What keeps the workloads from being done.
         why: String,
     },
     /// The server does not start, or the host does not answer.
@@ -245,10 +245,10 @@ impl Refusal {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
-            Refusal::UnknownWork { near: Some(near), .. } => {
+            Refusal::UnknownWorkload { near: Some(near), .. } => {
                 Some(format!("did you mean '{near}'?"))
             }
-            Refusal::UnknownWork { .. } => Some("`sshoal bench --list` shows all".to_owned()),
+            Refusal::UnknownWorkload { .. } => Some("`sshoal bench --list` shows all".to_owned()),
             Refusal::Unusable { remedy, .. } => remedy.clone(),
             Refusal::NoSpace { .. } => {
                 Some("--scratch DIR on a larger disk, or a smaller --size, or fewer --work".into())

@@ -27,11 +27,11 @@ pub struct Progress {
     /// When the last step ended: the next one's time is counted from there, so that the start of
     /// its session is in it.
     since: Instant,
-    /// Of the bout that goes on.
-    bout: Tally,
+    /// Of the trial that goes on.
+    trial: Tally,
 }
 
-/// Of one work of one subject in one round.
+/// Of one workload of one subject in one round.
 #[derive(Default)]
 struct Tally {
     steps: u32,
@@ -68,8 +68,8 @@ impl Progress {
     }
 
     fn new(shown: Shown) -> Progress {
-        let bout = Tally::default();
-        Progress { shown, estimate: Estimate::default(), since: Instant::now(), bout }
+        let trial = Tally::default();
+        Progress { shown, estimate: Estimate::default(), since: Instant::now(), trial }
     }
 
     /// Says one thing that is not about a step.
@@ -97,9 +97,9 @@ impl Progress {
     }
 
     /// A step begins.
-    pub(crate) fn begin(&mut self, subject: &str, work: &str, title: &str) {
+    pub(crate) fn begin(&mut self, subject: &str, workload: &str, title: &str) {
         if let Shown::Bar(bar) = &self.shown {
-            bar.set_message(format!("{subject}: {work}: {title}"));
+            bar.set_message(format!("{subject}: {workload}: {title}"));
         }
     }
 
@@ -113,10 +113,10 @@ impl Progress {
         let took = self.since.elapsed();
         self.since = Instant::now();
         self.estimate.done((subject, step), outcome.map(|_| took));
-        self.bout.seconds += took.as_secs_f64();
+        self.trial.seconds += took.as_secs_f64();
         if let Some(outcome) = outcome {
-            self.bout.steps += 1;
-            self.bout.failed += u32::from(outcome.is_err());
+            self.trial.steps += 1;
+            self.trial.failed += u32::from(outcome.is_err());
         }
         if let Shown::Bar(bar) = &self.shown {
             let (done, all) = self.estimate.counts();
@@ -133,17 +133,17 @@ impl Progress {
         }
     }
 
-    /// All steps of a work of a subject in a round are done.
-    pub(crate) fn bout_done(&mut self, subject: &str, work: &str, round: u32, rounds: u32) {
-        let bout = std::mem::take(&mut self.bout);
+    /// All steps of a workload of a subject in a round are done.
+    pub(crate) fn trial_done(&mut self, subject: &str, workload: &str, round: u32, rounds: u32) {
+        let trial = std::mem::take(&mut self.trial);
         self.since = Instant::now();
-        if bout.steps == 0 || matches!(self.shown, Shown::Bar(_)) {
+        if trial.steps == 0 || matches!(self.shown, Shown::Bar(_)) {
             return;
         }
         let (done, all) = self.estimate.counts();
-        let failed = match bout.failed {
+        let failed = match trial.failed {
             0 => String::new(),
-            failed => format!(", {failed} of {} failed", bout.steps),
+            failed => format!(", {failed} of {} failed", trial.steps),
         };
         let left = match self.estimate.left() {
             Some(time) if done < all => format!("; {}", left(time)),
@@ -151,8 +151,8 @@ impl Progress {
         };
         let round = round + 1;
         self.say(&format!(
-            "[{done}/{all}] round {round} of {rounds}: {work}: {subject}: {:.1} s{failed}{left}",
-            bout.seconds
+            "[{done}/{all}] round {round} of {rounds}: {workload}: {subject}: {:.1} s{failed}{left}",
+            trial.seconds
         ));
     }
 

@@ -95,7 +95,7 @@ pub struct Settings {
     pub size: String,
     /// Rounds: samples of each measure of each subject.
     pub rounds: u32,
-    /// Names of the works.
+    /// Names of the workloads.
     pub works: Vec<String>,
     /// The subject to which ratios are given.
     pub reference: String,
@@ -205,7 +205,7 @@ pub struct Measured {
     pub client: Usage,
     /// sshd and what it started; `None` where the server is another machine.
     pub server: Option<Usage>,
-    /// What did the work on the client (`fio`, `tar`), where the subject is a file system.
+    /// What did the workload on the client (`fio`, `tar`), where the subject is a file system.
     pub application: Option<Usage>,
 }
 

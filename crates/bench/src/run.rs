@@ -1,11 +1,11 @@
-//! A run: its rounds, in which all subjects do all works in turn.
+//! A run: its rounds, in which all subjects do all workloads in turn.
 //!
 //! It never fails. What goes wrong is in its [`Results`]: steps without a value, works and subjects
 //! left out, the reason why it is partial.
 
-mod bout;
-mod ledger;
+mod result_log;
 mod scratch;
+mod trial;
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,13 +19,13 @@ use crate::progress::Progress;
 use crate::report;
 use crate::results::{LeftOut, Results, SCHEMA};
 use crate::storage::Storage;
-use crate::work::{Step, Work};
+use crate::workload::{Step, Workload};
 
-use bout::{Bout, Ending};
-use ledger::Ledger;
+use result_log::ResultLog;
 pub use scratch::Scratch;
+use trial::{Ending, Trial};
 
-/// Works in a row in which a subject could not be started, before it is given up for good: each
+/// Workloads in a row in which a subject could not be started, before it is given up for good: each
 /// may cost a deadline.
 const REFUSALS: u32 = 3;
 
@@ -38,15 +38,15 @@ pub fn run(
     progress: &mut Progress,
     keep: &mut dyn FnMut(&Results),
 ) -> Results {
-    let mut ledger = Ledger::open(&plan);
-    let outcome = Run::prepare(&plan, executor, &mut ledger, progress)
-        .and_then(|run| run.rounds(&mut ledger, progress, keep));
+    let mut log = ResultLog::open(&plan);
+    let outcome = Run::prepare(&plan, executor, &mut log, progress)
+        .and_then(|run| run.rounds(&mut log, progress, keep));
     progress.end();
     for program in executor.left_behind() {
-        ledger.note(format!("a program could not be ended, and may still disturb: {program}"));
+        log.note(format!("a program could not be ended, and may still disturb: {program}"));
     }
     let partial = outcome.err().map(|failure| failure.to_string());
-    ledger.so_far(&plan, partial)
+    log.so_far(&plan, partial)
 }
 
 /// A run whose data are laid out.
@@ -59,49 +59,49 @@ struct Run<'a> {
     turns: Vec<usize>,
 }
 
-/// A work whose data are laid out.
+/// A workload whose data are laid out.
 struct Ready<'a> {
-    work: &'a dyn Work,
+    workload: &'a dyn Workload,
     steps: Vec<Step>,
     /// For each subject, whether its storage has the data.
     laid_out: Vec<bool>,
 }
 
 impl<'a> Run<'a> {
-    /// Makes the data of all works, and lays them out in each storage. What cannot be is left out;
+    /// Makes the data of all workloads, and lays them out in each storage. What cannot be is left out;
     /// only an interrupt is an error.
     fn prepare(
         plan: &'a Plan,
         executor: &'a Executor,
-        ledger: &mut Ledger,
+        log: &mut ResultLog,
         progress: &mut Progress,
     ) -> Result<Run<'a>, Failure> {
         let corpus = plan.scratch.subdirectory("corpus-")?;
         let mut works = Vec::new();
-        for work in &plan.works {
-            let work = work.as_ref();
-            progress.prepare(&format!("preparing {}", work.name()));
-            if let Err(failure) = work.make(&plan.size, &corpus, executor) {
+        for workload in &plan.works {
+            let workload = workload.as_ref();
+            progress.prepare(&format!("preparing {}", workload.name()));
+            if let Err(failure) = workload.make(&plan.size, &corpus, executor) {
                 interrupted(executor)?;
-                ledger.leave_out(left_out(work.name().to_owned(), &failure));
+                log.leave_out(left_out(workload.name().to_owned(), &failure));
                 continue;
             }
-            let laid_out = lay_out(plan, work, &corpus, executor, ledger)?;
-            works.push(Ready { work, steps: work.steps(&plan.size), laid_out });
+            let laid_out = lay_out(plan, workload, &corpus, executor, log)?;
+            works.push(Ready { workload, steps: workload.steps(&plan.size), laid_out });
         }
         let run = Run { plan, executor, corpus, works, turns: turns_of(plan) };
-        run.announce(ledger, progress);
+        run.announce(log, progress);
         Ok(run)
     }
 
     /// Tells book and display what is to come.
-    fn announce(&self, ledger: &mut Ledger, progress: &mut Progress) {
+    fn announce(&self, log: &mut ResultLog, progress: &mut Progress) {
         for ready in &self.works {
             for (number, step) in ready.steps.iter().enumerate() {
-                ledger.expect(step.measure.clone());
+                log.expect(step.measure.clone());
                 for &subject in &self.turns {
-                    if ready.laid_out[subject] && step.concerns(ledger.subject(subject)) {
-                        let step = (ready.work.name(), number);
+                    if ready.laid_out[subject] && step.concerns(log.subject(subject)) {
+                        let step = (ready.workload.name(), number);
                         progress.expect(subject, step, self.plan.settings.rounds);
                     }
                 }
@@ -111,7 +111,7 @@ impl<'a> Run<'a> {
 
     fn rounds(
         &self,
-        ledger: &mut Ledger,
+        log: &mut ResultLog,
         progress: &mut Progress,
         keep: &mut dyn FnMut(&Results),
     ) -> Result<(), Failure> {
@@ -123,31 +123,31 @@ impl<'a> Run<'a> {
                     if !ready.laid_out[subject] {
                         continue;
                     }
-                    self.warm(ready.work, subject, ledger);
+                    self.warm(ready.workload, subject, log);
                     interrupted(self.executor)?;
                     let given_up = (refusals[subject] >= REFUSALS)
                         .then(|| format!("it could not be started in {REFUSALS} works in a row"));
-                    let bout = self.bout(ready, subject, round);
-                    match bout.run(ledger, progress, given_up)? {
+                    let trial = self.trial(ready, subject, round);
+                    match trial.run(log, progress, given_up)? {
                         Ending::Started => refusals[subject] = 0,
                         Ending::Refused => refusals[subject] += 1,
                         Ending::Idle => {}
                     }
-                    let name = ledger.subject_name(subject);
-                    progress.bout_done(name, ready.work.name(), round, rounds);
+                    let name = log.subject_name(subject);
+                    progress.trial_done(name, ready.workload.name(), round, rounds);
                 }
             }
             if round + 1 < rounds {
-                keep(&ledger.unfinished(self.plan));
+                keep(&log.unfinished(self.plan));
             }
         }
         Ok(())
     }
 
-    fn bout<'b>(&'b self, ready: &'b Ready<'_>, subject: usize, round: u32) -> Bout<'b> {
-        Bout {
+    fn trial<'b>(&'b self, ready: &'b Ready<'_>, subject: usize, round: u32) -> Trial<'b> {
+        Trial {
             plan: self.plan,
-            work: ready.work,
+            workload: ready.workload,
             steps: &ready.steps,
             subject,
             round,
@@ -158,26 +158,26 @@ impl<'a> Run<'a> {
 
     /// The server's page cache is warm for everybody: what the subject before has left of it must
     /// not matter. Whose files are on this machine, or who knows where, has no server in between.
-    fn warm(&self, work: &dyn Work, subject: usize, ledger: &mut Ledger) {
-        if ledger.subject(subject).is_there() {
+    fn warm(&self, workload: &dyn Workload, subject: usize, log: &mut ResultLog) {
+        if log.subject(subject).is_there() {
             return;
         }
         let storage = self.plan.subjects[subject].storage();
-        let warmed = storage.warm(Path::new(work.name()));
+        let warmed = storage.warm(Path::new(workload.name()));
         if let (Err(failure), false) = (warmed, self.executor.is_interrupted()) {
             let name = storage.name().to_owned();
-            ledger.note(format!("the server's page cache could not be warmed ({name}): {failure}"));
+            log.note(format!("the server's page cache could not be warmed ({name}): {failure}"));
         }
     }
 }
 
-/// Lays a work's data out, once in each storage; for each subject, whether that went well.
+/// Lays a workload's data out, once in each storage; for each subject, whether that went well.
 fn lay_out(
     plan: &Plan,
-    work: &dyn Work,
+    workload: &dyn Workload,
     corpus: &Path,
     executor: &Executor,
-    ledger: &mut Ledger,
+    log: &mut ResultLog,
 ) -> Result<Vec<bool>, Failure> {
     let mut places: Vec<(&str, bool)> = Vec::new();
     let mut laid_out = Vec::new();
@@ -187,11 +187,11 @@ fn lay_out(
         let good = match known {
             Some((_, good)) => *good,
             None => {
-                let done = work.lay_out(&plan.size, corpus, storage);
+                let done = workload.lay_out(&plan.size, corpus, storage);
                 interrupted(executor)?;
                 if let Err(failure) = &done {
-                    let what = format!("{} on {}", work.name(), storage.name());
-                    ledger.leave_out(left_out(what, failure));
+                    let what = format!("{} on {}", workload.name(), storage.name());
+                    log.leave_out(left_out(what, failure));
                 }
                 places.push((storage.name(), done.is_ok()));
                 done.is_ok()

@@ -2,7 +2,7 @@
 //!
 //! A private server is OpenSSH's sshd with its defaults (`MaxStartups` too: of more than ten logins
 //! at a time some may be refused, as at any server), in front of it the link. Its directory is in the
-//! run's scratch directory, so that works lay out their data without ssh.
+//! run's scratch directory, so that workloads lay out their data without ssh.
 //!
 //! Invariants:
 //! 1. No ssh of a run asks anybody anything, and none shares a connection with another

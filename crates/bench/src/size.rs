@@ -25,7 +25,7 @@ impl Scale {
     }
 }
 
-/// Quantities of all works.
+/// Quantities of all workloads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Size {
     /// Where they come from.

@@ -23,7 +23,7 @@ pub struct StepContext<'a> {
     pub seed: u64,
     /// A directory on a local disk for this step alone, removed after it.
     pub scratch: &'a Path,
-    /// What works have prepared locally: see [`crate::corpus`].
+    /// What workloads have prepared locally: see [`crate::corpus`].
     pub corpus: &'a Path,
     /// Runs programs.
     pub executor: &'a Executor,

@@ -1,4 +1,4 @@
-//! Where a subject's files really are: how works lay out their data and check what arrived.
+//! Where a subject's files really are: how workloads lay out their data and check what arrived.
 //!
 //! All paths are relative to the storage's own directory, made for the run and removed with it.
 //! Nothing here goes through a subject, but for a target, of which nothing but its mounted
@@ -22,7 +22,7 @@ pub const SCRIPT_LIMIT: Duration = Duration::from_secs(1800);
 
 /// A directory in which a run may write.
 pub trait Storage: Send + Sync {
-    /// Unique in the run: works prepare each storage once.
+    /// Unique in the run: workloads prepare each storage once.
     fn name(&self) -> &str;
 
     /// The directory as the machine that has it names it.

@@ -52,7 +52,7 @@ pub trait Subject: Send + Sync {
     ) -> Result<Box<dyn Session>, Failure>;
 }
 
-/// What a work may vary of the connection.
+/// What a workload may vary of the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
     /// Only this one, in ssh's name; `None` for what the subject does by itself.

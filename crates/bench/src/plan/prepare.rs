@@ -13,7 +13,7 @@ use crate::results::{Environment, Settings};
 use crate::run::Scratch;
 use crate::server::Server;
 use crate::subject::Subject;
-use crate::work;
+use crate::workload;
 
 use super::{Plan, Refusal, Request, admission, candidates, check};
 
@@ -29,7 +29,7 @@ pub fn prepare(
     trees(request)?;
     let size = request.size();
     let mut left_out = Vec::new();
-    let works = admission::works(request.works.as_deref(), work::all(), &size, &mut left_out)?;
+    let works = admission::works(request.works.as_deref(), workload::all(), &size, &mut left_out)?;
     let wanted = candidates::understand(request)?;
     let scratch = Scratch::new(&request.scratch).map_err(|error| Refusal::Directory {
         path: request.scratch.clone(),
@@ -47,7 +47,7 @@ pub fn prepare(
             command: request.command.clone(),
             size: size.scale.name().to_owned(),
             rounds: request.rounds(),
-            works: works.iter().map(|work| work.name().to_owned()).collect(),
+            works: works.iter().map(|workload| workload.name().to_owned()).collect(),
             reference,
             deadline_s: request.deadline().as_secs_f64(),
             seed: request.seed,

@@ -25,7 +25,7 @@ pub struct Request {
     pub commands: Vec<(String, String)>,
     /// Names and directories of what somebody has mounted.
     pub targets: Vec<(String, PathBuf)>,
-    /// Names of works; `None` for all.
+    /// Names of workloads; `None` for all.
     pub works: Option<Vec<String>>,
     /// In front of the private server.
     pub link: LinkSpec,
@@ -51,7 +51,7 @@ pub struct Request {
     pub tree: Option<PathBuf>,
     /// The same for builds.
     pub build_tree: Option<PathBuf>,
-    /// This very program, which is measured and is what the works run.
+    /// This very program, which is measured and is what the workloads run.
     pub program: PathBuf,
     /// Its name and version.
     pub version: String,

@@ -75,7 +75,7 @@ fn works_are_known_by_name() {
     let mut scene = Scene::new(&["a"], &["one"]);
     let works = |scene: &Scene, asked: Option<&str>, left_out: &mut Vec<LeftOut>| {
         let asked = asked.map(|name| vec![name.to_owned()]);
-        let all = vec![scene.work()];
+        let all = vec![scene.workload()];
         admission::works(asked.as_deref(), all, &size, left_out).map(|works| works.len())
     };
     let mut left_out = Vec::new();
@@ -85,12 +85,12 @@ fn works_are_known_by_name() {
     assert_eq!(refusal.hint().as_deref(), Some("did you mean 'fake'?"));
     let refusal = works(&scene, Some("x\u{1b}"), &mut left_out).unwrap_err();
     assert_eq!(refusal.to_string(), "work 'x\\u{1b}': there is no such work");
-    let refusal = admission::works(Some(&[]), vec![scene.work()], &size, &mut left_out);
+    let refusal = admission::works(Some(&[]), vec![scene.workload()], &size, &mut left_out);
     let refusal = refusal.map(drop).unwrap_err();
     assert_eq!(refusal.to_string(), "no work is left to do: none was named");
     let nothing = Scene::new(&["a"], &[]);
     let refusal = works(&nothing, Some("fake"), &mut left_out).unwrap_err();
-    assert!(matches!(refusal, Refusal::NoWork { .. }), "it has no steps: {refusal}");
+    assert!(matches!(refusal, Refusal::NoWorkload { .. }), "it has no steps: {refusal}");
     scene.uninstall("fake");
     let refusal = works(&scene, None, &mut left_out).unwrap_err();
     assert_eq!(refusal.to_string(), "no work is left to do: fake: is not installed");
@@ -105,7 +105,7 @@ fn there_has_to_be_room() {
         scene.room(needed, free_bytes);
         let subjects = scene.subjects();
         let places = subjects.iter().map(|subject| subject.storage());
-        super::check(&size, &[scene.work(), scene.work()], places, scratch)
+        super::check(&size, &[scene.workload(), scene.workload()], places, scratch)
     };
     let gib = 1 << 30;
     assert_eq!(check((gib, 0), 3 * gib, dir.path()), Ok(()));

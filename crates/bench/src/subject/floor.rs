@@ -19,7 +19,7 @@ use super::identity::Identity;
 use super::programs::SSH;
 use super::route::Route;
 
-/// The cipher, where a work does not ask for one.
+/// The cipher, where a workload does not ask for one.
 const CIPHER: &str = "aes128-gcm@openssh.com";
 
 /// Which of them.

@@ -90,7 +90,7 @@ impl Mounted {
         let root = self.server.storage().root();
         let source = joined(&[self.server.destination().as_ref(), ":".as_ref(), root.as_ref()]);
         // The server's options come first, since of ssh's options the first one counts: a
-        // cipher that a work wants wins over one that the subject has.
+        // cipher that a workload wants wins over one that the subject has.
         let mut words: Vec<OsString> = vec!["-f".into()];
         words.extend(self.server.ssh_options(cipher));
         words.extend(self.options.iter().map(OsString::from));

@@ -6,7 +6,7 @@
 //! for reading and writing), or those that are written (`writes`).
 //!
 //! It acknowledges `write`, `fsync` and `close` before anything was sent. Upload begins when a
-//! file is closed rather than five seconds later (`--vfs-write-back 0s`), so that the works can
+//! file is closed rather than five seconds later (`--vfs-write-back 0s`), so that the workloads can
 //! wait for it with [`Session::settle`], whose time counts. What single writes take is still the
 //! local disk's affair, and a block that is written ten times is sent once.
 

@@ -29,7 +29,7 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(120);
 /// Longest time to write and drop all caches.
 const DROP_LIMIT: Duration = Duration::from_secs(120);
 
-/// Programs of the works. Dropping all caches drops them too, and that the next step has to load
+/// Programs of the workloads. Dropping all caches drops them too, and that the next step has to load
 /// its program from the disk is not the target's fault.
 const PROGRAMS: [&str; 17] = [
     "sh",
@@ -198,7 +198,7 @@ impl Session for TargetSession {
     }
 }
 
-/// Loads the programs of the works with their libraries.
+/// Loads the programs of the workloads with their libraries.
 fn warm_programs(executor: &Executor) {
     for program in PROGRAMS.iter().filter_map(|name| find_program(*name)) {
         let mut command = Command::new(program);

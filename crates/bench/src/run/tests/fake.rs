@@ -19,7 +19,7 @@ use crate::size::{Scale, Size};
 use crate::step::StepContext;
 use crate::storage::Storage;
 use crate::subject::{Access, AccessKind, Session, Subject, Tuning};
-use crate::work::{Step, Work};
+use crate::workload::{Step, Workload};
 
 /// What a step does with a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ struct Script {
     no_making: bool,
     bad_storages: HashSet<String>,
     not_installed: HashSet<String>,
-    /// What the work needs in a storage and locally.
+    /// What the workload needs in a storage and locally.
     space: (u64, u64),
     free_bytes: u64,
 }
@@ -180,12 +180,12 @@ impl Scene {
         self.script.bad_storages.insert(format!("storage of {subject}"));
     }
 
-    /// A subject, or the work `fake`, cannot be measured here.
+    /// A subject, or the workload `fake`, cannot be measured here.
     pub(crate) fn uninstall(&mut self, name: &str) {
         self.script.not_installed.insert(name.to_owned());
     }
 
-    /// What the work needs in a storage and locally, and what each storage has.
+    /// What the workload needs in a storage and locally, and what each storage has.
     pub(crate) fn room(&mut self, needed: (u64, u64), free_bytes: u64) {
         self.script.space = needed;
         self.script.free_bytes = free_bytes;
@@ -224,8 +224,8 @@ impl Scene {
         self.subjects.iter().map(subject).collect()
     }
 
-    pub(crate) fn work(&self) -> Box<dyn Work> {
-        Box::new(FakeWork {
+    pub(crate) fn workload(&self) -> Box<dyn Workload> {
+        Box::new(FakeWorkload {
             steps: self.steps.clone(),
             script: Arc::new(self.script.clone()),
             log: Arc::clone(&self.log),
@@ -235,7 +235,7 @@ impl Scene {
     fn plan(&self) -> Plan {
         Plan {
             subjects: self.subjects(),
-            works: vec![self.work()],
+            works: vec![self.workload()],
             size: Size::of(Scale::Quick),
             deadline: self.deadline,
             settings: Settings {
@@ -391,13 +391,13 @@ impl Storage for FakeStorage {
     }
 }
 
-struct FakeWork {
+struct FakeWorkload {
     steps: Vec<String>,
     script: Arc<Script>,
     log: Arc<Log>,
 }
 
-impl Work for FakeWork {
+impl Workload for FakeWorkload {
     fn name(&self) -> &'static str {
         "fake"
     }
@@ -427,7 +427,7 @@ impl Work for FakeWork {
     }
 }
 
-impl FakeWork {
+impl FakeWorkload {
     fn step(&self, name: String) -> Step {
         let cache = match &name {
             name if name.starts_with("cold") => Cache::Cold,
