@@ -180,87 +180,46 @@ fn left(time: Duration) -> String {
     }
 }
 
-/// What is done once a round: a step of a subject.
+/// A step of a subject, done once a round.
 type Key = (usize, (&'static str, usize));
 
-/// What is known of one key.
-#[derive(Clone, Copy, Debug, Default)]
-struct Known {
-    left: u32,
-    done: u32,
-    seconds: f64,
-}
-
-/// Knows all that is to be done.
+/// The number of steps, and the time that the rest will take.
 #[derive(Debug, Default)]
 struct Estimate {
-    keys: HashMap<Key, Known>,
+    left: HashMap<Key, u32>,
+    done: u32,
+    seconds: f64,
 }
 
 impl Estimate {
-    /// Something is to be done so many times.
     fn expect(&mut self, key: Key, times: u32) {
-        self.keys.entry(key).or_default().left += times;
+        *self.left.entry(key).or_default() += times;
     }
 
-    /// It was done once, or was nothing to do (`None`), and then never will be.
+    /// A step was done, or does not suit the subject (`None`) and never will.
     fn done(&mut self, key: Key, took: Option<Duration>) {
-        let known = self.keys.entry(key).or_default();
+        let left = self.left.entry(key).or_default();
         match took {
             Some(took) => {
-                known.left = known.left.saturating_sub(1);
-                known.done += 1;
-                known.seconds += took.as_secs_f64();
+                *left = left.saturating_sub(1);
+                self.done += 1;
+                self.seconds += took.as_secs_f64();
             }
-            None => known.left = 0,
+            None => *left = 0,
         }
     }
 
-    /// How many are done, and how many there are in all.
+    /// Steps done, and all steps.
     fn counts(&self) -> (u64, u64) {
-        let done: u64 = self.keys.values().map(|known| u64::from(known.done)).sum();
-        let left: u64 = self.keys.values().map(|known| u64::from(known.left)).sum();
-        (done, done + left)
+        let left: u64 = self.left.values().map(|&left| u64::from(left)).sum();
+        (self.done.into(), u64::from(self.done) + left)
     }
 
-    /// The time left: a key takes what it took before; else what its step took with others; else
-    /// what the average one took. `None` as long as nothing is known.
+    /// The time left, if each step takes as long as those before on the average.
     fn left(&self) -> Option<Duration> {
-        let mut steps: HashMap<(&str, usize), Mean> = HashMap::new();
-        let mut all = Mean::default();
-        for ((_, step), known) in &self.keys {
-            steps.entry(*step).or_default().add(known);
-            all.add(known);
-        }
-        let fallback = all.value()?;
-        let seconds: f64 = self
-            .keys
-            .iter()
-            .map(|((_, step), known)| {
-                let mut own = Mean::default();
-                own.add(known);
-                let other = steps.get(step).and_then(Mean::value);
-                f64::from(known.left) * own.value().or(other).unwrap_or(fallback)
-            })
-            .sum();
-        Some(Duration::from_secs_f64(seconds))
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Mean {
-    done: u32,
-    seconds: f64,
-}
-
-impl Mean {
-    fn add(&mut self, known: &Known) {
-        self.done += known.done;
-        self.seconds += known.seconds;
-    }
-
-    fn value(&self) -> Option<f64> {
-        (self.done > 0).then(|| self.seconds / f64::from(self.done))
+        let (done, all) = self.counts();
+        let mean = self.seconds / done as f64;
+        (done > 0).then(|| Duration::from_secs_f64(mean * (all - done) as f64))
     }
 }
 
@@ -284,7 +243,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn the_same_step_takes_as_long_as_before() {
+    fn the_rest_takes_as_long_as_before() {
         let mut estimate = Estimate::default();
         for subject in 0..2 {
             for step in 0..2 {
@@ -293,12 +252,10 @@ mod tests {
         }
         assert_eq!((estimate.counts(), estimate.left()), ((0, 12), None));
         estimate.done((0, ("w", 0)), Some(SECOND * 10));
-        // Two more of it, three of the same step by the other, six of a step that nobody knows.
         assert_eq!(estimate.left(), Some(SECOND * 110));
-        estimate.done((0, ("w", 1)), Some(SECOND));
-        estimate.done((1, ("w", 0)), Some(SECOND * 20));
-        assert_eq!(estimate.left(), Some(SECOND * (2 * 10 + 2 + 2 * 20 + 3)));
-        assert_eq!(estimate.counts(), (3, 12));
+        estimate.done((0, ("w", 1)), Some(SECOND * 2));
+        assert_eq!(estimate.left(), Some(SECOND * 60));
+        assert_eq!(estimate.counts(), (2, 12));
     }
 
     #[test]
