@@ -1,4 +1,4 @@
-//! Two runs, and what changed between them beyond the noise.
+//! Two runs, and the changes between them beyond the noise.
 //!
 //! Invariants:
 //! 1. A figure is worse or better when it changed by more than the noise, which both runs show by
@@ -6,7 +6,7 @@
 //! 2. A regression is a figure that is worse by more than the tolerance as well, of a subject that
 //!    is judged; or one that used to be measured and fails now, or has wrong data.
 //! 3. Judged are sshoal and its variants. Where neither run has one, all but the yardsticks are: the
-//!    reference, controls, floors, and directories that somebody else has mounted. What a peer
+//!    reference, controls, floors, and mounted directories. What a peer
 //!    does is shown, and does not decide.
 
 mod circumstances;
@@ -337,7 +337,7 @@ impl<'a> BetweenRuns<'a> {
         spread.max(control(&self.old)).max(control(&self.new))
     }
 
-    /// Whether nothing tells the noise: neither run has rounds enough or a control.
+    /// Whether the noise is unknown: neither run has enough rounds or a control.
     fn is_unknown(&self) -> bool {
         let unknown = |run: &OneRun<'_>| run.typical.is_none() && run.control.is_none();
         unknown(&self.old) && unknown(&self.new)

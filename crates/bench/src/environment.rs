@@ -1,4 +1,4 @@
-//! The machine, or both machines: what a reader has to know to compare figures.
+//! The machine, or both machines: the facts that a reader needs to compare figures.
 
 use std::fs;
 use std::path::Path;

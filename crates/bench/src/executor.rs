@@ -115,7 +115,7 @@ impl LeftBehind {
     }
 }
 
-/// A program that has ended by itself.
+/// A program that has ended.
 #[derive(Debug)]
 pub struct Ran {
     /// Status and kept output.

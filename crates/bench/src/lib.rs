@@ -3,7 +3,7 @@
 //! It drives programs and mounted directories from outside and knows nothing of their insides.
 //!
 //! The words: a *subject* is what is measured (a file system to mount, a program that copies, a
-//! directory that somebody has mounted, the bare transport). A *session* is a subject at work. A
+//! mounted directory, the bare transport). A *session* is a subject at work. A
 //! *place* is where a subject's files really are. A *work* is a family of *steps*; each step
 //! yields one *measure* of one subject. A *sample* is one measurement; a *run* is all of them.
 //!

@@ -1,4 +1,4 @@
-//! What is between client and server: named, asked for, measured.
+//! The link between client and server: its presets, its specification, its measurement.
 //!
 //! A simulated link is a [`testkit::link::Link`]. It is measured before it is used: the very
 //! forwarder that the subjects will get leads to an echo first, and to the server then. A real
@@ -137,7 +137,7 @@ const TIMES: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s",
 /// Bytes a second of each unit of rate, in small letters; bits as links are sold.
 const BITS: [(&str, f64); 4] = [("bit", 0.125), ("kbit", 125.0), ("mbit", 125e3), ("gbit", 125e6)];
 
-/// Units with a capital B, which nobody writes for bits.
+/// Units with a capital B, which are never bits.
 const BYTES: [(&str, f64); 7] = [
     ("B", 1.0),
     ("kB", 1e3),

@@ -1,7 +1,6 @@
-//! What a run is to do: asked for ([`Request`]), and checked and ready to go ([`Plan`]).
+//! What a run does: the user's [`Request`], and the checked [`Plan`].
 //!
-//! Everything that can be wrong with what was asked for is found in between ([`prepare`]), before
-//! anything is measured.
+//! [`prepare`] finds everything that can be wrong with a request before anything is measured.
 
 mod admission;
 mod candidates;
@@ -26,27 +25,27 @@ use crate::workload::Workload;
 pub use prepare::{prepare, start_server};
 pub use request::{Request, is_ours};
 
-/// What the server's processes have used so far.
+/// The usage of the server's processes so far.
 pub type ServerUsage = Arc<dyn Fn() -> Option<Usage> + Send + Sync>;
 
-/// A run that can go. Fields are dropped in their order: first what uses the server, then the
-/// server, which [`Plan::server_usage`] keeps, then the directory in which it is.
+/// A checked run. Fields are dropped in their order: the users of the server, then the server,
+/// which [`Plan::server_usage`] keeps, then the directory in which it is.
 pub struct Plan {
-    /// Who is measured, in the order of reports.
+    /// The subjects, in the order of reports.
     pub subjects: Vec<Arc<dyn Subject>>,
-    /// What they do, in the order in which they do it.
+    /// The workloads, in the order in which they run.
     pub works: Vec<Box<dyn Workload>>,
-    /// How much of it.
+    /// Their quantities.
     pub size: Size,
     /// Longest time for one step (see [`crate::workload::Step::deadline_factor`]).
     pub deadline: Duration,
-    /// All that the report says of what was asked for; rounds and seed are taken from here.
+    /// The request for the report; rounds and seed are taken from here.
     pub settings: Settings,
-    /// What was asked for and cannot be.
+    /// Requested subjects and workloads that cannot be measured.
     pub left_out: Vec<LeftOut>,
     /// This program and its version.
     pub program: String,
-    /// Where it runs.
+    /// The machine.
     pub environment: Environment,
     /// Between client and server.
     pub link: LinkReport,
@@ -96,8 +95,7 @@ impl Subject for Control {
     }
 }
 
-/// What is left free beside the workloads' own data: for logs, caches of peers, and whoever else
-/// writes there.
+/// Free space beside the workloads' own data: for logs, caches of peers, and other programs.
 const MARGIN_BYTES: u64 = 64 << 20;
 
 /// Checks the scratch directory, and each storage once. Places that are in the scratch directory
@@ -259,7 +257,6 @@ impl Refusal {
     }
 }
 
-/// Of what is done before a run, by somebody else's words.
 impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Refusal {
         match failure {

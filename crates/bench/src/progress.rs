@@ -1,5 +1,5 @@
-//! What one sees while a run goes on: a bar with the time left on a terminal, else a line for each
-//! work of each subject in each round. Always on standard error.
+//! The progress of a run, on standard error: a bar with the time left on a terminal, otherwise a
+//! line for each workload of each subject in each round.
 
 use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
@@ -27,7 +27,7 @@ pub struct Progress {
     /// When the last step ended: the next one's time is counted from there, so that the start of
     /// its session is in it.
     since: Instant,
-    /// Of the trial that goes on.
+    /// Of the current trial.
     trial: Tally,
 }
 
@@ -76,13 +76,13 @@ impl Progress {
     pub fn say(&mut self, text: &str) {
         match &mut self.shown {
             Shown::Bar(bar) => bar.println(text),
-            // A reader that has gone away is no reason to end a run.
+            // A closed standard error does not end the run.
             Shown::Lines(to) => drop(writeln!(to, "{text}").and_then(|()| to.flush())),
             Shown::Nowhere => {}
         }
     }
 
-    /// What goes on before the first step.
+    /// Reports an action before the first step.
     pub(crate) fn prepare(&mut self, what: &str) {
         match &self.shown {
             Shown::Bar(bar) => bar.set_message(what.to_owned()),
@@ -91,7 +91,7 @@ impl Progress {
         self.since = Instant::now();
     }
 
-    /// A step of a subject that is to be done so many times.
+    /// Announces that a step of a subject will be done `times` times.
     pub(crate) fn expect(&mut self, subject: usize, step: (&'static str, usize), times: u32) {
         self.estimate.expect((subject, step), times);
     }

@@ -35,8 +35,7 @@ pub(crate) fn double(word: &OsStr) -> OsString {
     })
 }
 
-/// A name of which nothing counts as a pattern, for scp, which expands patterns on the
-/// server's side.
+/// A name with escaped wildcards, for scp, which expands patterns on the server.
 pub(crate) fn no_pattern(word: &OsStr) -> OsString {
     let mut escaped = Vec::with_capacity(word.len());
     for &byte in word.as_bytes() {

@@ -1,4 +1,4 @@
-//! All that a run has found: `results.json`, its one form in which it is kept.
+//! The results of a run, as `results.json` contains them.
 //!
 //! The schema is a promise: a field is only ever added, and [`SCHEMA`] counts changes that an
 //! older reader would misread.
@@ -38,7 +38,7 @@ pub struct Results {
     pub measures: Vec<Measure>,
     /// Every one, in the order of time.
     pub samples: Vec<Sample>,
-    /// What follows from the samples (see [`crate::stats`]); here for whoever reads the file
+    /// What follows from the samples (see [`crate::stats`]); here for readers of the file
     /// without this program.
     pub summaries: Vec<Summary>,
     /// What the reader has to know to trust the figures: noise, throttling, a busy machine, each
@@ -280,7 +280,7 @@ pub struct Summary {
     pub peak_memory_bytes: Option<u64>,
 }
 
-/// A comparison with the reference subject. Above 1 is better, whatever the unit.
+/// A comparison with the reference subject. Above 1 is better, for any unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// The reference.

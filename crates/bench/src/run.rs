@@ -156,8 +156,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The server's page cache is warm for everybody: what the subject before has left of it must
-    /// not matter. Whose files are on this machine, or who knows where, has no server in between.
+    /// Warms the server's page cache for each subject, since the previous one has changed it. The
+    /// local disk and targets have no server of ours.
     fn warm(&self, workload: &dyn Workload, subject: usize, log: &mut ResultLog) {
         if log.subject(subject).is_there() {
             return;

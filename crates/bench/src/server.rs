@@ -1,11 +1,11 @@
-//! The machine that is measured against: a private sshd here, or a real host.
+//! The server: a private sshd on this machine, or a real host.
 //!
 //! A private server is OpenSSH's sshd with its defaults (`MaxStartups` too: of more than ten logins
 //! at a time some may be refused, as at any server), in front of it the link. Its directory is in the
 //! run's scratch directory, so that workloads lay out their data without ssh.
 //!
 //! Invariants:
-//! 1. No ssh of a run asks anybody anything, and none shares a connection with another
+//! 1. No ssh of a run asks for a password, and none shares a connection with another
 //!    (`BatchMode`, `ControlPath none`): each subject pays for its own.
 //! 2. When a [`Server`] is dropped, its directory on a host is removed, its sshd and all that it
 //!    started are dead, and its link is closed.
@@ -224,7 +224,7 @@ impl Drop for Server {
         if let Machine::Host { executor } = &self.machine {
             let words = ssh_words(&self.options, &self.destination);
             let root = self.storage.root();
-            // There is nobody left to tell; the directory's name says whose it was.
+            // A failure cannot be reported here; the directory's name says what made it.
             let _ = storage::remove_remote_root(&words, root, REMOVAL_LIMIT, executor);
         }
     }
@@ -235,7 +235,7 @@ fn sftp_server() -> SftpServer {
     found.map_or(SftpServer::Internal, SftpServer::External)
 }
 
-/// What all ssh programs of a run are told.
+/// Options of all ssh programs of a run.
 fn options_with(config: Option<&Path>) -> Vec<OsString> {
     let mut options: Vec<OsString> = Vec::new();
     if let Some(config) = config {

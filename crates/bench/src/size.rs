@@ -1,4 +1,4 @@
-//! How much work: the one place where quantities are chosen.
+//! The quantities of all workloads at each scale.
 
 use std::path::PathBuf;
 

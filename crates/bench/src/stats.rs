@@ -1,14 +1,14 @@
-//! Medians, spreads, ratios, and what chance can do.
+//! Medians, spreads, ratios, and the differences that chance explains.
 //!
-//! The rules, so that no figure claims more than its rounds can carry:
+//! The rules, so that no figure claims more than its rounds can support:
 //! 1. Figures are medians; spreads are quartiles. Nothing assumes a normal distribution.
 //! 2. Ratios are taken within a round, between samples that were measured close to each other,
-//!    and above 1 is better whatever the unit.
+//!    and above 1 is better for any unit.
 //! 3. An interval is made of order statistics, so its level is exact. Where the rounds do not
 //!    suffice for 95 %, it is the range of the rounds with the level that this has; below four
 //!    rounds no level is claimed.
-//! 4. A difference counts when all of the interval lies on one side of 1 and the ratio is beyond
-//!    what the control (the same subject twice) shows. Without a control none counts.
+//! 4. A difference is significant when all of the interval lies on one side of 1 and the ratio is
+//!    beyond that of the control (the reference measured twice). Without a control none is.
 //! 5. Values that are not finite numbers are failures.
 
 mod noise;
@@ -25,8 +25,8 @@ pub use noise::Noise;
 pub use spread::{Interval, Spread, median, median_interval, outliers, quantile};
 pub use warnings::warnings;
 
-/// What the samples say: one summary for each measure and subject that has any, in the order of
-/// the measures, then of the subjects.
+/// One summary for each measure and subject with samples, in the order of the measures, then of
+/// the subjects.
 #[must_use]
 pub fn summarize(results: &Results) -> Vec<Summary> {
     let index = Index::of(results);
@@ -254,7 +254,7 @@ impl<'a> Cell<'a> {
 /// From how many rounds on a difference can count.
 const LEAST_ROUNDS: usize = 3;
 
-/// How many times better `value` is than `reference`; above 1 is better, whatever the unit.
+/// How many times better `value` is than `reference`; above 1 is better, for any unit.
 /// `None` unless both are above 0.
 #[must_use]
 pub fn ratio_of(value: f64, reference: f64, unit: Unit) -> Option<f64> {

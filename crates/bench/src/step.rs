@@ -1,4 +1,4 @@
-//! What a step has in its hands while it runs.
+//! The context of a running step.
 
 use std::path::Path;
 use std::process::Output;
@@ -76,8 +76,8 @@ impl StepContext<'_> {
         Ok((ran.output, measured))
     }
 
-    /// Waits until what was written is at the storage, and counts time and usages of that: who
-    /// writes back later than it says does its work here.
+    /// Waits until all written data are in the storage, and adds the time and usages of that: a
+    /// subject that writes back late does so here.
     ///
     /// # Errors
     /// As [`Session::settle`].

@@ -1,4 +1,4 @@
-//! Where a subject's files really are: how workloads lay out their data and check what arrived.
+//! Where a subject's files really are: workloads lay out their data there, and verify writes.
 //!
 //! All paths are relative to the storage's own directory, made for the run and removed with it.
 //! Nothing here goes through a subject, but for a target, of which nothing but its mounted
@@ -142,7 +142,7 @@ impl Directory {
             let packing = scope.spawn(|| self.executor.succeed(pack, SCRIPT_LIMIT));
             let unpacked = self.executor.succeed(unpack, SCRIPT_LIMIT);
             let packed = packing.join().unwrap_or_else(|_| Err(Failure::failed("tar is lost")));
-            // When the other end fails, this one's complaint is only that nobody listens.
+            // When the other end fails, this one only reports a broken pipe.
             unpacked.and(packed).map(drop)
         })
     }
@@ -221,7 +221,7 @@ fn cannot_read(path: &Path, error: &std::io::Error) -> Failure {
     Failure::failed(format!("cannot read {}: {error}", path.escape_debug()))
 }
 
-/// Makes a directory of its own below `parent` on the machine that `ssh` leads to, and tells its
+/// Makes a directory of its own below `parent` on the machine that `ssh` leads to; returns its
 /// path.
 pub(crate) fn make_remote_root(
     ssh: &[OsString],

@@ -1,7 +1,7 @@
 //! What is measured, before and while it runs.
 //!
 //! Which subjects there are, and by which names: [`catalog`]. A file system that is mounted by a
-//! command line like that of sshfs: [`mounted`]. A directory that somebody has mounted: [`target`].
+//! command line like that of sshfs: [`mounted`]. A mounted directory: [`target`].
 
 pub mod catalog;
 mod copiers;
@@ -29,7 +29,7 @@ use crate::storage::Storage;
 pub use mount::START_LIMIT;
 pub use target::{Target, target};
 
-/// A thing that can be measured.
+/// A program, mount or transport that can be measured.
 pub trait Subject: Send + Sync {
     /// Its name and how it is started. The version is known after [`Subject::check`], the cipher
     /// after the first start without a tuning.
@@ -52,10 +52,10 @@ pub trait Subject: Send + Sync {
     ) -> Result<Box<dyn Session>, Failure>;
 }
 
-/// What a workload may vary of the connection.
+/// Settings of the connection that a workload may vary.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
-    /// Only this one, in ssh's name; `None` for what the subject does by itself.
+    /// Only this one, in ssh's name; `None` for the subject's default.
     pub cipher: Option<String>,
 }
 
@@ -93,7 +93,7 @@ pub trait Session {
         Ok(())
     }
 
-    /// Ends it by force, whatever it does: kills, detaches, aborts. Never blocks for long.
+    /// Ends it by force: kills, detaches, aborts. Never blocks for long.
     fn abandon(&mut self) {}
 }
 

@@ -1,7 +1,7 @@
 //! Our own generators of work, each run as a process of its own: `sshoal bench-worker`.
 //!
-//! A [`Job`] comes as JSON on standard input, a [`Report`] goes as JSON to standard output. What
-//! the job is done to may hang or die: then this process does, and the run goes on without it.
+//! A [`Job`] comes as JSON on standard input, a [`Report`] goes as JSON to standard output. The
+//! subject may hang or die: then this process does, and the run continues without it.
 //!
 //! What is timed: from the first call that touches the file (its `open`) to the last (`fsync`
 //! where asked for, `close`). Connecting, and making and comparing data, are not: with one

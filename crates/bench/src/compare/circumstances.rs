@@ -13,7 +13,7 @@ const LINK_TOLERANCE: f64 = 0.10;
 /// Change of what did not change that is worth a note.
 const YARDSTICK_TOLERANCE: f64 = 0.05;
 
-/// One line for each difference, those that make figures incomparable first.
+/// One line for each difference, the gravest first.
 pub(super) fn differences(
     old: &Results,
     new: &Results,
@@ -113,7 +113,7 @@ fn subjects(old: &Results, new: &Results, notes: &mut Vec<String>) {
     }
 }
 
-/// What is the same program in both runs tells whether the machine is the same.
+/// Subjects that are the same in both runs show whether the machine is the same.
 fn yardsticks(new: &Results, changes: &[Change]) -> Option<String> {
     let ratios: Vec<f64> =
         changes.iter().filter(|change| !change.judged).filter_map(|change| change.ratio).collect();

@@ -1,4 +1,4 @@
-//! A tree of files like the sources of a program, and what a tree is, in one number.
+//! A generated tree of files like the sources of a program, and digests of trees.
 //!
 //! The made tree: directories up to seven deep, files whose sizes have a median of 4 KiB, a mean
 //! of about 12 KiB and a tail to 300 KiB, text that `gzip` makes four times smaller, scripts that
@@ -23,10 +23,10 @@ use super::last_changed;
 
 pub use listing::{Kind, Links, Listing, Tally, bytes_below, digest, files, line, survey};
 
-/// Makes a tree of so many files in `dir`, which is made too.
+/// Makes `dir` with a tree of `files` files.
 ///
 /// # Errors
-/// As the file system says; what is there already under a name of the tree is an error.
+/// Those of the file system; an existing name is an error.
 pub fn make(dir: &Path, files: u32, seed: u64) -> io::Result<()> {
     let plan = plan(files, &mut Random::new(seed));
     fs::create_dir_all(dir)?;
@@ -41,7 +41,7 @@ pub fn make(dir: &Path, files: u32, seed: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// One file in so many has [`RARE_WORD`], once.
+/// One file of this number contains [`RARE_WORD`], once.
 const RARE_EVERY: usize = 50;
 
 /// The mode is set apart, so that the caller's umask does not matter.
@@ -116,7 +116,7 @@ impl Prose {
         Prose { random, words }
     }
 
-    /// A text of so many bytes, with the rare word in a line of its own if there is room.
+    /// A text of `bytes` bytes, with the rare word in a line of its own if there is room.
     fn text(&mut self, bytes: usize, rare: bool) -> String {
         let mut text = String::with_capacity(bytes + 200);
         if rare && bytes > 2 * RARE_WORD.len() {
@@ -200,7 +200,7 @@ const SUFFIXES: [(&str, usize, bool); 6] = [
     ("sh", 5, true),
 ];
 
-/// Sizes below which so many of a thousand files are; between two of them, evenly spread.
+/// Parts in a thousand of the files, and the size below which they are; linear in between.
 const SIZES: [(usize, usize); 11] = [
     (0, 40),
     (50, 300),

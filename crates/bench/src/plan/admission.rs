@@ -1,4 +1,4 @@
-//! Who and what of that which was asked for takes part.
+//! The requested subjects and workloads that can be measured here.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! From what was asked for to what can go.
+//! From a request to a plan.
 
 use std::fs;
 use std::io;
@@ -17,10 +17,10 @@ use crate::workload;
 
 use super::{Plan, Refusal, Request, admission, candidates, check};
 
-/// Checks all that was asked for, and starts the server.
+/// Checks a request, and starts the server.
 ///
 /// # Errors
-/// What is wrong; nothing has been measured then, and nothing is left behind.
+/// What is wrong with the request; then nothing was measured, and nothing is left behind.
 pub fn prepare(
     request: &Request,
     executor: &Executor,
@@ -65,7 +65,7 @@ pub fn prepare(
     })
 }
 
-/// Whether the user's own trees are there: whoever names one wants no other measured.
+/// Checks the user's own trees, for which no other tree is substituted.
 fn trees(request: &Request) -> Result<(), Refusal> {
     for path in [&request.tree, &request.build_tree].into_iter().flatten() {
         let found = fs::metadata(path).and_then(|found| match found.is_dir() {

@@ -206,7 +206,7 @@ fn whisker(low: f64, high: f64, middle: f64) -> Markup {
     html! { path.whisker d=(path) {} }
 }
 
-/// Two strokes through the end of a bar that goes on beyond the axis.
+/// Two strokes through the end of a bar that exceeds the axis.
 fn cut_mark(top: f64) -> Markup {
     let (above, below) = (top + (ROW - THICK) / 2.0 - 1.0, top + (ROW + THICK) / 2.0 + 1.0);
     html! {

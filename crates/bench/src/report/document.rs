@@ -346,7 +346,7 @@ fn table_of<T>(
         .collect();
     let header = names(&subjects);
     let is_empty = rows.is_empty() || subjects.is_empty();
-    (!is_empty).then(|| Block::Table(Table { caption, header, rows, words: false }))
+    (!is_empty).then_some(Block::Table(Table { caption, header, rows, words: false }))
 }
 
 /// The machine, the subjects, the method, and the command.

@@ -7,7 +7,7 @@ use super::document::{Block, Cell, Document, Table};
 /// The one style sheet.
 const STYLE: &str = include_str!("style.css");
 
-/// Nothing may be fetched and no script may run, whatever is in names and words.
+/// Nothing may be fetched and no script may run, for any content of names and words.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
                       form-action 'none'";
 
@@ -61,10 +61,9 @@ fn block(block: &Block, number: &mut u32) -> Markup {
         Block::Charts(charts) => html! {
             div.charts {
                 @for chart in charts {
-                    @let _ = { *number += 1 };
                     figure {
                         figcaption { b { (chart.title) } " " span.unit { (chart.unit) } }
-                        (chart.svg(*number))
+                        (chart.svg(next(number)))
                     }
                 }
             }
@@ -74,6 +73,11 @@ fn block(block: &Block, number: &mut u32) -> Markup {
             pre { code { (command) } }
         },
     }
+}
+
+fn next(number: &mut u32) -> u32 {
+    *number += 1;
+    *number
 }
 
 /// A table that scrolls by itself when it is wider than the screen.

@@ -1,4 +1,4 @@
-//! What a run has found so far, and the form in which it is kept.
+//! The samples of a run so far, and the results made from them.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::stats;
 /// Why results are partial that were written while the run went on.
 const UNFINISHED: &str = "the run had not ended when this was written";
 
-/// The book of a run.
+/// The samples and notes of a run.
 pub(super) struct ResultLog {
     begun: Instant,
     /// Measures that may come, in the order of reports; only those with a sample are reported.
@@ -100,7 +100,7 @@ impl ResultLog {
             seconds: self.begun.elapsed().as_secs_f64(),
             partial,
             measures: measures.cloned().collect(),
-            // What they have told of their connections comes with the first start.
+            // The ciphers of their connections are known after the first start.
             subjects: plan.subjects.iter().map(|subject| subject.info()).collect(),
             ..self.results.clone()
         };

@@ -1,7 +1,7 @@
 //! The directory on a local disk in which everything of a run is.
 //!
-//! Subjects are mounted below it. So it is never removed by walking through it: first whatever is
-//! still mounted there is detached, and what removes it is a child that stays on its file system.
+//! Subjects are mounted below it. So it is never removed by walking through it: mounts in it are
+//! detached first, and it is removed by a child that stays on its file system.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // If it fails nobody can be told any more; what is left is in a directory for such.
+        // A failure cannot be reported here.
         let _ = remove(&self.path);
     }
 }

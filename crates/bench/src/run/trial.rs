@@ -1,7 +1,7 @@
 //! One workload of one subject in one round: its sessions and its steps.
 //!
 //! Invariants:
-//! 1. Every step that suits the subject gets exactly one sample, whatever happens, unless the run
+//! 1. Every step that suits the subject gets exactly one sample, after any failure, unless the run
 //!    is interrupted.
 //! 2. After a step that failed, the next one has a session of its own. After two in a row that
 //!    were not done in time, or two starts in a row that failed, nothing more is tried.
@@ -29,7 +29,7 @@ use super::scratch;
 /// work is given up: each costs a deadline.
 const PATIENCE: u32 = 2;
 
-/// Who, what, and when.
+/// One workload of one subject in one round.
 pub(super) struct Trial<'a> {
     pub(super) plan: &'a Plan,
     pub(super) workload: &'a dyn Workload,
@@ -63,7 +63,7 @@ struct Live {
     is_new: bool,
 }
 
-/// What goes on in a trial.
+/// The state of a trial.
 #[derive(Default)]
 struct State {
     live: Option<Live>,

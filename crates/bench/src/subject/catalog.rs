@@ -1,4 +1,4 @@
-//! All subjects by name: what a user may ask for, what it needs, and what becomes of it.
+//! All subjects by name: the programs that they need, and how they are made.
 //!
 //! A list is parted by commas: `sshfs,rclone,floor`. `sshoal:OPTION,OPTION` is sshoal with mount
 //! options; what follows it and is no subject's name is an option of it too. `scp:ssh_command=PROGRAM`
@@ -52,7 +52,7 @@ enum Making {
     Floor(Kind),
 }
 
-/// A subject that everybody can ask for.
+/// A subject with a name.
 #[derive(Debug)]
 struct Entry {
     name: &'static str,
@@ -353,7 +353,7 @@ pub struct Listed {
 /// Whether a subject can be measured here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It can; the version, where its program tells it.
+    /// It can; the version, where it is known.
     Ready(String),
     /// This package is wanted.
     Missing(&'static str),

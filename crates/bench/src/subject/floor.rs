@@ -2,7 +2,7 @@
 //!
 //! `ssh-cat` is one file as one stream, `sftp-raw` SFTP over ssh as a program speaks it that
 //! does nothing else; how many requests are under way is the step's to choose. Both take the cipher
-//! that carries most where processors have AES, or they would be no floor for who takes it too.
+//! with the highest rate on processors with AES, so that no subject has a faster one.
 
 use std::path::Path;
 use std::process::Command;

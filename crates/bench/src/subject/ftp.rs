@@ -1,7 +1,7 @@
 //! FTP: vsftpd beside the private server, and lftp.
 //!
 //! Everything is plain text on the loopback interface; a password that is made for the session
-//! keeps others out. vsftpd runs as whoever runs the bench and changes neither user nor root
+//! keeps others out. vsftpd runs as the user of the bench and changes neither user nor root
 //! directory, so that it works without root and without any of the system's configuration.
 //!
 //! Each file has a connection of its own, to a port that the daemon names. With a simulated link
@@ -83,8 +83,8 @@ impl Subject for Ftp {
     }
 }
 
-/// `vsftpd.conf`. The anonymous user is the one who runs the daemon; the password is asked of
-/// him as the address that he used to give in the old days. With a `data_port` that is the one
+/// `vsftpd.conf`. The anonymous user is the user of the daemon, with the password in place of a mail
+/// address. With a `data_port` that is the one
 /// port of data connections, to be reached at 127.0.0.1.
 fn configuration(
     own: SocketAddr,

@@ -1,4 +1,4 @@
-//! File systems with sshfs's command line: sshfs, sshoal, and whatever a user names.
+//! File systems with sshfs's command line: sshfs, sshoal, and programs that a user names.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -148,7 +148,7 @@ impl Subject for Mounted {
         };
         let mounting = Remounting::start(scratch, self.start_limit, executor, make)?;
         if let Some(daemon) = mounting.mount().pid() {
-            // While the mount stands, what its own ssh was told.
+            // While it is mounted, the ciphers in the command line of its ssh.
             let told = || identity::of_ssh_among(&account::family(daemon));
             self.identity.cipher(tuning, executor, || self.server.ssh(told().as_deref()));
         }

@@ -3,7 +3,7 @@
 //! rclone speaks SSH itself, so that it gets address, user and keys on its command line; jump
 //! hosts and agents of the user's configuration do not reach it. Cached are all files on the local
 //! disk (`--vfs-cache-mode full`, without which it can neither write at random nor open a file
-//! for reading and writing), or those that are written (`writes`).
+//! for reading and writing), or written files (`writes`).
 //!
 //! It acknowledges `write`, `fsync` and `close` before anything was sent. Upload begins when a
 //! file is closed rather than five seconds later (`--vfs-write-back 0s`), so that the workloads can
@@ -35,13 +35,13 @@ use crate::quoting::joined;
 /// Longest time for rclone to say which options it knows.
 const HELP_LIMIT: Duration = Duration::from_secs(10);
 
-/// Longest time for what was written to be uploaded, over whatever link.
+/// Longest time to upload written data, over any link.
 const SETTLE_LIMIT: Duration = Duration::from_secs(300);
 
 /// The same when it is stopped, where nothing is measured any longer.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// How often is looked whether it still has something to upload: it tells nobody when it is done.
+/// Interval of the checks for files to upload; rclone does not report their end.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A mount by rclone.

@@ -1,4 +1,4 @@
-//! A directory that somebody has mounted: NFS, SMB, anything.
+//! A mounted directory: NFS, SMB, any other.
 //!
 //! Nothing is known of what serves it. Its mount may hang, so that every look at it is a child
 //! process with a deadline; what is mounted where is read from the kernel's table. The run writes

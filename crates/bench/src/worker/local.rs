@@ -39,7 +39,7 @@ impl Aligned {
     }
 }
 
-/// Opens with `O_DIRECT` if that is wanted and the file system has it; tells whether it did.
+/// Opens with `O_DIRECT` if that is wanted and supported; returns whether it did.
 fn open(path: &Path, options: &OpenOptions, direct: bool) -> io::Result<(File, bool)> {
     if direct {
         let flags = OFlags::DIRECT.bits().cast_signed();

@@ -99,7 +99,7 @@ impl Shape {
         }
     }
 
-    /// The number of 4 KiB blocks that so many writes change.
+    /// The number of 4 KiB blocks that `writes` writes change.
     fn changed_blocks(self, file_bytes: u64, writes: u64) -> u64 {
         let written = writes.saturating_mul(self.record_bytes().into());
         written.min(file_bytes) / 4096

@@ -1,8 +1,7 @@
 //! What `latency` and `metadata` have in common: directories of many names, and steps of one
 //! operation with each.
 //!
-//! No step goes on for longer than [`time_limit`], so that a slow link costs operations and not
-//! hours. What was changed is compared at the storage, with the digest of the same tree made here.
+//! No step takes longer than [`time_limit`], so that a slow link reduces the number of operations. What was changed is compared at the storage, with the digest of the same tree made here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +32,7 @@ pub(super) const EMPTY: Entry = Entry::File { bytes: 0, seed: SEED };
 /// A file of 4 KiB.
 pub(super) const SMALL: Entry = Entry::File { bytes: 4096, seed: SEED };
 
-/// How long one step goes on at most, in seconds.
+/// The longest time of a step, in seconds.
 pub(super) fn time_limit(size: &Size) -> f64 {
     4.0 * size.random_seconds
 }
@@ -53,7 +52,7 @@ fn once(target: Target, operation: Operation, prefix: &str, names: u32) -> NameJ
     }
 }
 
-/// Makes a directory of so many names in this process, on a local disk.
+/// Makes a directory of names in this process, on a local disk.
 pub(super) fn make(path: &Path, entry: Entry, prefix: &str, names: u32) -> Result<(), Failure> {
     fs::create_dir_all(path)?;
     let target = Target::Path(path.to_owned());
@@ -68,7 +67,7 @@ pub(super) fn making(entry: Entry) -> Operation {
     }
 }
 
-/// Looks at names that are there, in an order that nobody foresees.
+/// An operation with existing names, in a random order.
 pub(super) struct Look<'a> {
     /// The directory.
     pub(super) directory: &'a str,
@@ -103,7 +102,7 @@ pub(super) struct Made {
 /// What the steps of one workload hand on.
 pub(super) type Chain = Arc<Relay<Made>>;
 
-/// Makes a new directory with so many names in it, if time suffices, and leaves it to the next.
+/// Makes a new directory with names, as far as time suffices, and leaves it to the next step.
 pub(super) fn fill(
     context: &mut StepContext<'_>,
     chain: &Relay<Made>,

@@ -1,4 +1,4 @@
-//! A C program that nobody needs: many files, each with many headers, as programs have them.
+//! A generated C program: many files, each with many headers.
 //!
 //! Module `n` defines `value_n`, of which the sum over all modules is what the program prints; the
 //! build runs it and fails if that is wrong.
@@ -16,7 +16,7 @@ const HEADERS_PER_MODULE: u32 = 8;
 /// Functions in a module, to give the compiler something to do.
 const FUNCTIONS: u32 = 10;
 
-/// Makes the sources of a program of so many modules in `dir`, which is made too.
+/// Makes `dir` with the sources of a program of `modules` modules.
 pub(super) fn make(dir: &Path, modules: u32) -> io::Result<()> {
     let headers = modules / 2 + 1;
     for part in ["include", "src"] {

@@ -46,7 +46,7 @@ pub(super) enum Way {
     Configure,
 }
 
-/// The user's `make`, and compiler, could be told to build something else.
+/// Variables by which the user's `make` and compiler could build something else.
 const FOREIGN: [&str; 13] = [
     "MAKEFLAGS",
     "MFLAGS",
@@ -214,7 +214,7 @@ const PARTS: [&str; 22] = [
     "tools/scripts",
 ];
 
-/// So that two builds give the same bytes, and nobody looks for a repository above the sources.
+/// Two builds give the same bytes, and no program looks for a repository above the sources.
 const ENVIRONMENT: [(&str, &str); 4] = [
     ("KBUILD_BUILD_TIMESTAMP", "Sat Jan  1 00:00:00 UTC 2022"),
     ("KBUILD_BUILD_USER", "bench"),
