@@ -81,13 +81,15 @@ pub fn forget_peak(pids: &[u32]) {
     }
 }
 
-/// A daemon that leads its process group, the members of the group, and the descendants of all.
+/// A daemon that leads its process group, first, the members of the group, and the descendants of all.
 /// sshfs starts ssh as a process of its group of which it is not the parent.
 #[must_use]
 pub(crate) fn family(daemon: u32) -> Vec<u32> {
     let daemon = daemon.cast_signed();
     let members = with_descendants(|stat| stat.pid == daemon || stat.pgrp == daemon);
-    members.iter().map(|stat| stat.pid.cast_unsigned()).collect()
+    let mut pids: Vec<u32> = members.iter().map(|stat| stat.pid.cast_unsigned()).collect();
+    pids.sort_by_key(|&pid| (pid != daemon.cast_unsigned(), pid));
+    pids
 }
 
 /// Sum of the peaks of a process and its descendants. It follows the kernel's lists of children,

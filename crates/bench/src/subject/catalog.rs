@@ -21,9 +21,7 @@ use super::ftp::Ftp;
 use super::identity::Identity;
 use super::local::Local;
 use super::mounted::Mounted;
-use super::programs::{
-    FUSERMOUNT, LFTP, Program, RCLONE, RSYNC, SCP, SFTP, SSH, SSHFS, TAR, VSFTPD,
-};
+use super::programs::{FUSERMOUNT, LFTP, Program, RCLONE, RSYNC, SSH, SSHFS, VSFTPD};
 use super::rclone::Rclone;
 use super::rsyncd::Rsyncd;
 
@@ -52,99 +50,84 @@ enum Making {
     Floor(Kind),
 }
 
+impl Making {
+    /// Programs that must be installed on this machine, that of the subject first.
+    fn programs(self) -> &'static [&'static Program] {
+        match self {
+            Making::Sshoal | Making::Floor(_) => &[&SSH],
+            Making::Sshfs(_) => &[&SSHFS, &FUSERMOUNT, &SSH],
+            Making::Rclone(_) => &[&RCLONE, &FUSERMOUNT],
+            Making::Copier(tool) => tool.programs(),
+            Making::Rsyncd => &[&RSYNC],
+            Making::Ftp => &[&VSFTPD, &LFTP],
+            Making::Local => &[],
+        }
+    }
+}
+
 /// A subject with a name.
 #[derive(Debug)]
 struct Entry {
     name: &'static str,
     about: &'static str,
     making: Making,
-    programs: &'static [&'static Program],
 }
 
-const fn entry(
-    name: &'static str,
-    about: &'static str,
-    making: Making,
-    programs: &'static [&'static Program],
-) -> Entry {
-    Entry { name, about, making, programs }
+const fn entry(name: &'static str, about: &'static str, making: Making) -> Entry {
+    Entry { name, about, making }
 }
-
-const SSHFS_NEEDS: &[&Program] = &[&SSHFS, &FUSERMOUNT, &SSH];
 
 static ENTRIES: [Entry; 22] = [
-    entry(
-        "sshoal",
-        "this program; sshoal:OPTION,OPTION with mount options",
-        Making::Sshoal,
-        &[&SSH],
-    ),
-    entry(
-        "sshoal-copy",
-        "this program's pull and push",
-        Making::Copier(Tool::Own(Manner::Auto)),
-        &[&SSH],
-    ),
+    entry("sshoal", "this program; sshoal:OPTION,OPTION with mount options", Making::Sshoal),
+    entry("sshoal-copy", "this program's pull and push", Making::Copier(Tool::Own(Manner::Auto))),
     entry(
         "sshoal-copy:tar",
         "the same, always in one stream by tar",
         Making::Copier(Tool::Own(Manner::Tar)),
-        &[&SSH, &TAR],
     ),
     entry(
         "sshoal-copy:sftp",
         "the same, always over SFTP",
         Making::Copier(Tool::Own(Manner::Sftp)),
-        &[&SSH],
     ),
     entry(
         "sshoal-copy:plain",
         "the same by its own choice, never compressed",
         Making::Copier(Tool::Own(Manner::Plain)),
-        &[&SSH],
     ),
     entry(
         "sshoal-copy:two",
         "the same by its own choice, over two links to the server at once",
         Making::Copier(Tool::Own(Manner::TwoWays)),
-        &[&SSH],
     ),
-    entry("sshfs", "sshfs as it is", Making::Sshfs(&[]), SSHFS_NEEDS),
-    entry("sshfs:aes", "sshfs by aes128-gcm", Making::Sshfs(&[FASTEST]), SSHFS_NEEDS),
+    entry("sshfs", "sshfs as it is", Making::Sshfs(&[])),
+    entry("sshfs:aes", "sshfs by aes128-gcm", Making::Sshfs(&[FASTEST])),
     entry(
         "sshfs:opt1",
         "sshfs, kernel_cache, no compression, large requests, aes128-gcm",
         Making::Sshfs(&OPT1),
-        SSHFS_NEEDS,
     ),
-    entry("sshfs:opt3", "as opt1 by ssh's own choice of cipher", Making::Sshfs(&OPT3), SSHFS_NEEDS),
-    entry("sshfs:opt4", "as opt1 with compression", Making::Sshfs(&OPT4), SSHFS_NEEDS),
+    entry("sshfs:opt3", "as opt1 by ssh's own choice of cipher", Making::Sshfs(&OPT3)),
+    entry("sshfs:opt4", "as opt1 with compression", Making::Sshfs(&OPT4)),
     entry(
         "rclone",
         "rclone mount, all files cached on disk; acknowledges before it sends",
         Making::Rclone("full"),
-        &[&RCLONE, &FUSERMOUNT],
     ),
-    entry(
-        "rclone:writes",
-        "rclone mount, written files cached on disk",
-        Making::Rclone("writes"),
-        &[&RCLONE, &FUSERMOUNT],
-    ),
+    entry("rclone:writes", "rclone mount, written files cached on disk", Making::Rclone("writes")),
     entry(
         "scp",
         "scp -r; scp:ssh_command=PROGRAM by another ssh, as any that copies",
         Making::Copier(Tool::Scp),
-        &[&SCP, &SSH],
     ),
-    entry("sftp", "sftp's get -r and put -r", Making::Copier(Tool::Sftp), &[&SFTP, &SSH]),
-    entry("rsync", "rsync -a over ssh", Making::Copier(Tool::Rsync), &[&RSYNC, &SSH]),
-    entry("rsyncd", "rsync -a to its daemon, without ssh", Making::Rsyncd, &[&RSYNC]),
-    entry("tar", "tar | ssh tar", Making::Copier(Tool::Tar), &[&TAR, &SSH]),
-    entry("ftp", "vsftpd and lftp, without ssh", Making::Ftp, &[&VSFTPD, &LFTP]),
-    entry("local", "the local disk", Making::Local, &[]),
-    entry("ssh-cat", "floor: ssh HOST cat", Making::Floor(Kind::Cat), &[&SSH]),
-    entry("sftp-raw", "floor: SFTP over ssh, no file system", Making::Floor(Kind::Sftp), &[&SSH]),
+    entry("sftp", "sftp's get -r and put -r", Making::Copier(Tool::Sftp)),
+    entry("rsync", "rsync -a over ssh", Making::Copier(Tool::Rsync)),
+    entry("rsyncd", "rsync -a to its daemon, without ssh", Making::Rsyncd),
+    entry("tar", "tar | ssh tar", Making::Copier(Tool::Tar)),
+    entry("ftp", "vsftpd and lftp, without ssh", Making::Ftp),
+    entry("local", "the local disk", Making::Local),
+    entry("ssh-cat", "floor: ssh HOST cat", Making::Floor(Kind::Cat)),
+    entry("sftp-raw", "floor: SFTP over ssh, no file system", Making::Floor(Kind::Sftp)),
 ];
 
 /// Names that stand for several.
@@ -336,7 +319,7 @@ impl Spec {
 
 /// The first program of an entry that is not installed.
 fn missing(entry: &Entry) -> Option<&'static Program> {
-    entry.programs.iter().copied().find(|program| program.find().is_none())
+    entry.making.programs().iter().copied().find(|program| program.find().is_none())
 }
 
 /// One line of `--list`.
@@ -367,7 +350,7 @@ pub fn list(executor: &Executor) -> Vec<Listed> {
     let entries = ENTRIES.iter().map(|entry| {
         let state = match missing(entry) {
             Some(program) => State::Missing(program.package),
-            None => State::Ready(match (entry.making, entry.programs.first()) {
+            None => State::Ready(match (entry.making, entry.making.programs().first()) {
                 (Making::Sshoal, _) | (_, None) => String::new(),
                 (_, Some(program)) => program.version(executor),
             }),

@@ -59,7 +59,7 @@ impl Manner {
 
 impl Tool {
     /// Programs that must be installed on this machine.
-    fn programs(self) -> &'static [&'static Program] {
+    pub(super) fn programs(self) -> &'static [&'static Program] {
         match self {
             Tool::Scp => &[&SCP, &SSH],
             Tool::Sftp => &[&SFTP, &SSH],
