@@ -4,14 +4,12 @@
 //! options; what follows it and is no subject's name is an option of it too. `scp:ssh_command=PROGRAM`
 //! is a program that copies, by another ssh: HPN-SSH, say.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::results::LeftOut;
 use crate::server::Server;
 use crate::subject::Subject;
 
@@ -177,12 +175,6 @@ impl PartialEq for Spec {
     }
 }
 
-impl fmt::Display for Spec {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.name())
-    }
-}
-
 /// A name that no subject has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no subject '{}'{hint}; --list shows all", name.escape_debug())]
@@ -264,16 +256,6 @@ impl Spec {
     #[must_use]
     pub fn is_sshoal(&self) -> bool {
         self.entry.making == Making::Sshoal
-    }
-
-    /// What has to be installed first, if anything. [`Subject::check`] asks for more.
-    #[must_use]
-    pub fn missing(&self) -> Option<LeftOut> {
-        missing(self.entry).map(|program| LeftOut {
-            name: self.name(),
-            why: format!("{} is not installed", program.name),
-            remedy: Some(format!("install the package {}", program.package)),
-        })
     }
 
     /// The subject itself.
