@@ -324,7 +324,7 @@ fn text(dir: &FilePath) -> Result<PathBuf, Failure> {
 }
 
 impl fmt::Display for Advice {
-    /// For a terminal of [`WIDTH`] columns; what is to be done comes first.
+    /// For a terminal of 100 columns; what is to be done comes first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let found = &self.findings;
         let wide = match found.link_bytes_per_s {

@@ -1,7 +1,7 @@
 //! A run for readers: HTML with charts, Markdown, and text for a terminal.
 //!
 //! Invariants:
-//! 1. All forms show one [`document`], made from the samples by [`crate::stats`].
+//! 1. All forms show one document, made from the samples by [`crate::stats`].
 //! 2. The page is one file: nothing is fetched, no script runs, and a policy says so to the browser.
 //! 3. Names and words from outside are escaped for the form in which they are shown.
 
