@@ -81,12 +81,10 @@ want fish fish "a login shell that commands are quoted for"
 want tcsh tcsh "a login shell that commands are quoted for"
 want strace strace "tests that count system calls"
 want mkfs.ext4 e2fsprogs "the test of a full disk, where there are loop devices"
-want chromium chromium "the test that looks at the benchmarks' report"
 if [ "$bench" = yes ]; then
     want rclone rclone "a peer in benchmarks"
     want vsftpd vsftpd "serves FTP, a peer in benchmarks"
     want lftp lftp "copies by FTP, a peer in benchmarks"
-    want curl curl "copies by FTP where lftp is missing"
 fi
 if [ "$big" = yes ] && ! compgen -G '/usr/src/linux-source-*.tar.*' >/dev/null; then
     say "the kernel's sources are missing: a tree of 80,000 files"

@@ -1,53 +1,48 @@
-//! What processes have used: CPU, memory, context switches, by `/proc`.
+//! CPU, memory and context switches of processes, from `/proc`.
 //!
 //! Invariants:
-//! 1. A process that has ended counts with whoever has waited for it (`cutime`, `cstime`), so
-//!    that a server's short-lived children are not lost.
-//! 2. That a process ends while it is looked at is no error; the tree is then looked at again,
-//!    or it would be counted twice or not at all.
+//! 1. The usage of an ended process is in that of the parent that waited for it (`cutime`,
+//!    `cstime`), so short-lived children of a server are counted.
+//! 2. A process that ends during a look at its tree is no error. The tree is then read again,
+//!    or the process would be counted twice or not at all.
 //!
 //! CPU of a living process comes from its CPU clock, in nanoseconds. `/proc/PID/stat` has it in
-//! ticks of 10 ms, too coarse for a step that takes 50; it says how much of it was the kernel's,
-//! and what ended children have used. What is lost: context switches of threads and processes
-//! that have ended, and CPU of processes that nobody of the tree has waited for.
+//! ticks of 10 ms, too coarse for a step of 50 ms; it supplies the division into user and system
+//! time, and the usage of ended children. Not counted: context switches of ended threads and
+//! processes, and CPU of processes that no process of the tree has waited for.
 
-mod proc;
-mod tree;
-
+use std::collections::{HashMap, HashSet};
 use std::fs;
 
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::ClockId;
+use procfs::process::{Process, Stat, all_processes};
 
 use crate::results::Usage;
-use proc::{Stat, Status};
 
-pub(crate) use proc::cpu_seconds_of_children;
-
-/// How often a tree is looked at until it stands still.
+/// Looks at a tree until it does not change.
 const ATTEMPTS: usize = 5;
 
-/// What the processes, and all below them, have used since they began.
-///
-/// Processes that do not exist count as nothing. A process that is named, and is below another
-/// one that is, counts once. The peak of memory is the sum of those of the living ones, since
-/// their beginning or the last [`forget_peak`].
+/// Bound of the processes that are followed, against a loop in `/proc` while it changes.
+const MOST: usize = 10_000;
+
+/// The usage of some processes and their descendants since they began. Processes that do not
+/// exist have none; each process is counted once. The peak of memory is the sum of the peaks of
+/// the living processes, since their beginning or the last [`forget_peak`].
 #[must_use]
 pub fn tree_usage(pids: &[u32]) -> Usage {
     let mut usage = Usage::default();
     for _ in 0..ATTEMPTS {
-        let members = tree::with_descendants(pids);
+        let members = with_descendants(|stat| pids.contains(&stat.pid.cast_unsigned()));
         usage = members.iter().map(usage_of).fold(Usage::default(), plus);
-        if members.iter().all(Stat::stands) {
+        if members.iter().all(is_unchanged) {
             break;
         }
     }
     usage
 }
 
-/// What was used from `before` to `after`; the peak of memory is that of `after`.
-///
-/// Processes that ended without having been waited for make `after` the smaller one; then it is
-/// nothing, not less.
+/// The usage from `before` to `after`, never negative; the peak of memory is that of `after`.
 #[must_use]
 pub fn since(before: &Usage, after: &Usage) -> Usage {
     Usage {
@@ -58,7 +53,7 @@ pub fn since(before: &Usage, after: &Usage) -> Usage {
     }
 }
 
-/// One after the other, by the same processes.
+/// The sum of two periods of the same processes.
 #[must_use]
 pub fn after(one: Usage, other: Usage) -> Usage {
     Usage {
@@ -67,7 +62,7 @@ pub fn after(one: Usage, other: Usage) -> Usage {
     }
 }
 
-/// Both together, running at the same time.
+/// The sum of processes that run at the same time.
 #[must_use]
 pub fn plus(one: Usage, other: Usage) -> Usage {
     Usage {
@@ -78,54 +73,129 @@ pub fn plus(one: Usage, other: Usage) -> Usage {
     }
 }
 
-/// Lets the peaks of memory of the processes, and all below them, begin anew at what they use
-/// now. Where that is not permitted, they stay as they are.
+/// Resets the peaks of memory of some processes and their descendants, where that is permitted.
 pub fn forget_peak(pids: &[u32]) {
-    for member in tree::with_descendants(pids) {
+    for member in with_descendants(|stat| pids.contains(&stat.pid.cast_unsigned())) {
         // proc(5): 5 resets VmHWM.
         let _ = fs::write(format!("/proc/{}/clear_refs", member.pid), "5");
     }
 }
 
-/// Sum of the peaks of a process and those below it, cheap enough to be asked for while something
-/// is measured: it follows the lists of children, which may miss one that is just being born.
+/// A daemon that leads its process group, first, the members of the group, and the descendants of all.
+/// sshfs starts ssh as a process of its group of which it is not the parent.
+#[must_use]
+pub(crate) fn family(daemon: u32) -> Vec<u32> {
+    let daemon = daemon.cast_signed();
+    let members = with_descendants(|stat| stat.pid == daemon || stat.pgrp == daemon);
+    let mut pids: Vec<u32> = members.iter().map(|stat| stat.pid.cast_unsigned()).collect();
+    pids.sort_by_key(|&pid| (pid != daemon.cast_unsigned(), pid));
+    pids
+}
+
+/// Sum of the peaks of a process and its descendants. It follows the kernel's lists of children,
+/// which may miss a new one, and so is cheap enough for a look during a measurement.
 #[must_use]
 pub(crate) fn peak_memory_bytes(pid: u32) -> u64 {
-    tree::listed(pid).into_iter().filter_map(Status::read).map(|status| status.peak_bytes).sum()
+    listed(pid).into_iter().map(peak_of).sum()
+}
+
+/// Usage of all ended children of this process that were waited for; without memory.
+pub(crate) fn cpu_seconds_of_children() -> Option<Usage> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok()?;
+    let seconds =
+        |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    let switches = usage.voluntary_context_switches() + usage.involuntary_context_switches();
+    Some(Usage {
+        user_s: seconds(usage.user_time()),
+        system_s: seconds(usage.system_time()),
+        peak_memory_bytes: 0,
+        context_switches: u64::try_from(switches).unwrap_or(0),
+    })
+}
+
+fn read(pid: u32) -> Option<Process> {
+    Process::new(pid.cast_signed()).ok()
+}
+
+/// The processes that `is_root` selects and their descendants, each once. It reads all of `/proc`,
+/// since the lists of children are incomplete while others end (proc_tid_children(5)).
+fn with_descendants(is_root: impl Fn(&Stat) -> bool) -> Vec<Stat> {
+    let mut all: HashMap<i32, Stat> = HashMap::new();
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for process in all_processes().into_iter().flatten().flatten() {
+        let Ok(stat) = process.stat() else { continue };
+        children.entry(stat.ppid).or_default().push(stat.pid);
+        all.insert(stat.pid, stat);
+    }
+    let mut open: Vec<i32> = all.values().filter(|stat| is_root(stat)).map(|it| it.pid).collect();
+    let mut found = Vec::new();
+    while let Some(pid) = open.pop() {
+        // Removed, so that no process is counted twice.
+        if let Some(stat) = all.remove(&pid) {
+            found.push(stat);
+            open.extend(children.remove(&pid).unwrap_or_default());
+        }
+    }
+    found
+}
+
+/// A process and its descendants, by the lists of children.
+fn listed(pid: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut seen = HashSet::from([pid]);
+    let mut open = vec![pid];
+    while let Some(pid) = open.pop() {
+        found.push(pid);
+        let tasks = read(pid).and_then(|process| process.tasks().ok());
+        let children =
+            tasks.into_iter().flatten().flatten().filter_map(|task| task.children().ok());
+        open.extend(children.flatten().filter(|&child| seen.len() < MOST && seen.insert(child)));
+    }
+    found
+}
+
+/// `VmHWM`; a process without memory (a zombie) has none.
+fn peak_of(pid: u32) -> u64 {
+    let status = read(pid).and_then(|process| process.status().ok());
+    status.and_then(|status| status.vmhwm).map_or(0, |kib| kib.saturating_mul(1024))
+}
+
+/// Whether it is the same process, and has waited for no child since.
+fn is_unchanged(stat: &Stat) -> bool {
+    let now = read(stat.pid.cast_unsigned()).and_then(|process| process.stat().ok());
+    now.is_some_and(|now| {
+        let key = |stat: &Stat| (stat.starttime, stat.cutime, stat.cstime);
+        key(&now) == key(stat)
+    })
 }
 
 fn usage_of(stat: &Stat) -> Usage {
-    let (user_s, system_s) = own_cpu(stat);
-    Usage {
-        user_s: user_s + stat.children_user_s,
-        system_s: system_s + stat.children_system_s,
-        peak_memory_bytes: Status::read(stat.pid).map_or(0, |status| status.peak_bytes),
-        context_switches: tree::threads(stat.pid)
-            .into_iter()
-            .filter_map(|thread| Status::read_thread(stat.pid, thread))
-            .map(|status| status.context_switches)
-            .sum(),
-    }
-}
-
-/// The process's own CPU in user mode and in the kernel, seconds: its CPU clock, divided as
-/// `stat` divides it.
-fn own_cpu(stat: &Stat) -> (f64, f64) {
-    let ticked = stat.user_s + stat.system_s;
-    match cpu_clock_s(stat.pid) {
-        Some(total) if ticked > 0.0 => {
-            (total * stat.user_s / ticked, total * stat.system_s / ticked)
-        }
-        // Less than a tick of each: nobody knows how much of it was the kernel's.
+    let seconds = |ticks: f64| ticks / procfs::ticks_per_second() as f64;
+    let (user_s, system_s) = (seconds(stat.utime as f64), seconds(stat.stime as f64));
+    let ticked = user_s + system_s;
+    let (user_s, system_s) = match cpu_clock_s(stat.pid) {
+        Some(total) if ticked > 0.0 => (total * user_s / ticked, total * system_s / ticked),
+        // Less than a tick of each: the division is not known.
         Some(total) => (total, 0.0),
-        None => (stat.user_s, stat.system_s),
+        None => (user_s, system_s),
+    };
+    let pid = stat.pid.cast_unsigned();
+    let tasks = read(pid).and_then(|process| process.tasks().ok()).into_iter().flatten().flatten();
+    let switches = tasks.filter_map(|task| task.status().ok()).map(|status| {
+        let counts = [status.voluntary_ctxt_switches, status.nonvoluntary_ctxt_switches];
+        counts.into_iter().flatten().sum::<u64>()
+    });
+    Usage {
+        user_s: user_s + seconds(stat.cutime as f64),
+        system_s: system_s + seconds(stat.cstime as f64),
+        peak_memory_bytes: peak_of(pid),
+        context_switches: switches.sum(),
     }
 }
 
-/// All CPU of all its threads so far. `None` when it is gone.
-fn cpu_clock_s(pid: u32) -> Option<f64> {
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).ok()?);
-    let now = ClockId::pid_cpu_clock_id(pid).ok()?.now().ok()?;
+/// CPU of all threads of a process so far. `None` when it has ended.
+fn cpu_clock_s(pid: i32) -> Option<f64> {
+    let now = ClockId::pid_cpu_clock_id(nix::unistd::Pid::from_raw(pid)).ok()?.now().ok()?;
     Some(now.tv_sec() as f64 + now.tv_nsec() as f64 / 1e9)
 }
 

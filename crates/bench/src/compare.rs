@@ -1,4 +1,4 @@
-//! Two runs, and what changed between them beyond the noise.
+//! Two runs, and the changes between them beyond the noise.
 //!
 //! Invariants:
 //! 1. A figure is worse or better when it changed by more than the noise, which both runs show by
@@ -6,21 +6,20 @@
 //! 2. A regression is a figure that is worse by more than the tolerance as well, of a subject that
 //!    is judged; or one that used to be measured and fails now, or has wrong data.
 //! 3. Judged are sshoal and its variants. Where neither run has one, all but the yardsticks are: the
-//!    reference, controls, floors, and directories that somebody else has mounted. What a peer
+//!    reference, controls, floors, and mounted directories. What a peer
 //!    does is shown, and does not decide.
 
 mod circumstances;
-mod display;
-mod noise;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::{self, Display, Formatter};
 
 use crate::measure::Measure;
 use crate::plan::is_ours;
+use crate::report::printable;
 use crate::results::{Results, SubjectInfo, Summary};
-use crate::stats::{self, ratio_of, summarize};
-
-use noise::BetweenRuns;
+use crate::stats::{self, Index, Noise, Spread, median, ratio_of, summarize};
+use crate::units;
 
 /// What changed from one run to another.
 #[derive(Clone, Debug, PartialEq)]
@@ -221,6 +220,159 @@ fn judged<'a>(old: &'a Results, new: &'a Results) -> BTreeSet<&'a str> {
     };
     let rest = subjects().filter(|subject| !yardstick(subject));
     rest.map(|subject| subject.name.as_str()).collect()
+}
+
+/// Groups in which changes are shown, the gravest first, with their heading.
+const GROUPS: [(&str, &[Verdict]); 7] = [
+    ("wrong data", &[Verdict::WrongData]),
+    ("fails now", &[Verdict::FailsNow]),
+    ("worse by more than noise and tolerance", &[Verdict::Regression]),
+    ("worse, within the tolerance", &[Verdict::Worse]),
+    ("worse, but within the noise: take more rounds to tell", &[Verdict::Unsure]),
+    ("fails in both runs", &[Verdict::FailsStill]),
+    ("better", &[Verdict::Better, Verdict::WorksNow]),
+];
+
+/// Names that a list shows before it says how many more there are.
+const NAMES: usize = 12;
+
+impl Display for Comparison {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for (heading, verdicts) in GROUPS {
+            let of_group = |change: &&Change| verdicts.contains(&change.verdict);
+            let mut group: Vec<&Change> = self.changes.iter().filter(of_group).collect();
+            group.sort_by(|a, b| far(b).total_cmp(&far(a)));
+            if !group.is_empty() {
+                writeln!(f, "{heading}:")?;
+                group.iter().try_for_each(|change| line(f, change))?;
+                writeln!(f)?;
+            }
+        }
+        let same = self.changes.iter().filter(|c| c.verdict == Verdict::Same).count();
+        writeln!(f, "the same within the noise: {same} of {}", self.changes.len())?;
+        names(f, "only in the old run", &self.only_old)?;
+        names(f, "only in the new run", &self.only_new)?;
+        if !self.notes.is_empty() {
+            writeln!(f, "\nnot the same in both runs:")?;
+            for note in &self.notes {
+                writeln!(f, "  {}", printable(note))?;
+            }
+        }
+        let regressions = self.regressions().count();
+        let tolerance = units::percent(self.tolerance);
+        match regressions {
+            0 => writeln!(f, "\nno regression past {tolerance}"),
+            n => writeln!(f, "\n{} past {tolerance}", units::counted(n as u64, "regression")),
+        }
+    }
+}
+
+fn far(change: &Change) -> f64 {
+    change.ratio.map_or(f64::INFINITY, |ratio| ratio.ln().abs())
+}
+
+fn line(f: &mut Formatter<'_>, change: &Change) -> fmt::Result {
+    let scale = units::scale(change.measure.unit);
+    let shown = |value: Option<f64>| value.map_or("–".to_owned(), |value| scale.show(value));
+    let name = printable(&format!("{} of {}", change.measure.id, change.subject));
+    let values = format!("{} → {} {}", shown(change.old), shown(change.new), scale.short);
+    let ratio = change.ratio.map_or(String::new(), units::ratio);
+    let noise = units::percent(change.noise - 1.0);
+    let counts = if change.judged { "" } else { "not judged" };
+    writeln!(f, "  {name:<38} {values:<22} {ratio:>7}  noise {noise:<7} {counts}")
+}
+
+fn names(f: &mut Formatter<'_>, what: &str, names: &[String]) -> fmt::Result {
+    if names.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "{what}:")?;
+    for name in names.iter().take(NAMES) {
+        writeln!(f, "  {}", printable(name))?;
+    }
+    match names.len().saturating_sub(NAMES) {
+        0 => Ok(()),
+        more => writeln!(f, "  and {more} more"),
+    }
+}
+
+/// How many deviations chance explains: two, as for 95 % of normal values.
+const DEVIATIONS: f64 = 2.0;
+
+/// From how many rounds on a spread is that figure's own.
+const ENOUGH: usize = 4;
+
+/// Φ⁻¹(3/4) twice: distance of the quartiles of normal values in standard deviations.
+const QUARTILES_TO_SIGMA: f64 = 1.349;
+
+/// The noise between two runs.
+struct BetweenRuns<'a> {
+    old: OneRun<'a>,
+    new: OneRun<'a>,
+}
+
+struct OneRun<'a> {
+    /// Deviation of the logarithm of single rounds, by measure and subject.
+    deviations: HashMap<(&'a str, &'a str), f64>,
+    /// Their median: what is taken for figures with few rounds.
+    typical: Option<f64>,
+    control: Option<Noise>,
+}
+
+impl<'a> BetweenRuns<'a> {
+    fn of(old: &'a Results, new: &'a Results) -> BetweenRuns<'a> {
+        BetweenRuns { old: OneRun::of(old), new: OneRun::of(new) }
+    }
+
+    /// Factor that chance explains: two deviations of single rounds of both runs (not of their
+    /// medians, since from run to run more changes than from round to round), but at least what
+    /// either run's control shows.
+    fn factor(&self, measure: &str, subject: &str) -> f64 {
+        let other = |run: &OneRun<'_>, other: &OneRun<'_>| {
+            run.deviation(measure, subject).or(other.typical).unwrap_or(0.0)
+        };
+        let (old, new) = (other(&self.old, &self.new), other(&self.new, &self.old));
+        let spread = (DEVIATIONS * old.hypot(new)).exp();
+        let control = |run: &OneRun<'_>| run.control.as_ref().map_or(1.0, |c| c.factor(measure));
+        spread.max(control(&self.old)).max(control(&self.new))
+    }
+
+    /// Whether the noise is unknown: neither run has enough rounds or a control.
+    fn is_unknown(&self) -> bool {
+        let unknown = |run: &OneRun<'_>| run.typical.is_none() && run.control.is_none();
+        unknown(&self.old) && unknown(&self.new)
+    }
+}
+
+impl<'a> OneRun<'a> {
+    fn of(results: &'a Results) -> OneRun<'a> {
+        let index = Index::of(results);
+        let mut deviations = HashMap::new();
+        for measure in &results.measures {
+            for subject in &results.subjects {
+                let values = index.values(&measure.id, &subject.name);
+                if let Some(deviation) = deviation(&values) {
+                    deviations.insert((measure.id.as_str(), subject.name.as_str()), deviation);
+                }
+            }
+        }
+        let all: Vec<f64> = deviations.values().copied().collect();
+        OneRun { typical: median(&all), control: Noise::of(results, &index), deviations }
+    }
+
+    fn deviation(&self, measure: &str, subject: &str) -> Option<f64> {
+        self.deviations.get(&(measure, subject)).copied().or(self.typical)
+    }
+}
+
+/// Of the logarithms of the values, from their quartiles, so that one outlier does not count.
+fn deviation(values: &[f64]) -> Option<f64> {
+    if values.len() < ENOUGH || values.iter().any(|&value| value <= 0.0) {
+        return None;
+    }
+    let logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
+    let spread = Spread::of(&logs)?;
+    Some((spread.high - spread.low) / QUARTILES_TO_SIGMA)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The data of the works: made once a run from a seed, with their digests.
+//! The data of the workloads: made once a run from a seed, with their digests.
 //!
 //! Files are [`Content`]: what has to be at any place of them is known without reading the
 //! original. Digests are SHA-256, since `sha256sum` makes them on any host.
@@ -46,7 +46,7 @@ pub fn file(corpus: &Path, name: &str, bytes: u64, seed: u64) -> Result<PathBuf,
     Ok(path)
 }
 
-/// When the data of all works were last changed: long ago, as most files that are read. Whoever
+/// When the data of all workloads were last changed: long ago, as most files that are read. Whoever
 /// keeps content that he has proven to be current must not trust what was changed a moment ago.
 #[must_use]
 pub fn last_changed() -> SystemTime {

@@ -1,53 +1,208 @@
-//! The machine, or both machines: what a reader has to know to compare figures.
-
-mod files;
-mod programs;
+//! The machine, or both machines: the facts that a reader needs to compare figures.
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
-use crate::executor::Executor;
+use crate::executor::{Executor, find_program, last_words};
+use crate::mountinfo;
+use crate::quoting::shell_quoted;
 use crate::results::Environment;
-use crate::server::Server;
+use crate::server::{Handshake, Server};
 
-/// What is to be known of this machine and the server's. What cannot be found out is empty: no
-/// run fails for it.
+/// Longest time for one query.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Flags of a processor that matter to ciphers, digests and copying.
+const FLAGS: [&str; 18] = [
+    "hypervisor",
+    "aes",
+    "vaes",
+    "pclmulqdq",
+    "vpclmulqdq",
+    "sse4_2",
+    "avx",
+    "avx2",
+    "avx512f",
+    "sha_ni",
+    "bmi2",
+    "erms",
+    "fsrm", // x86
+    "pmull",
+    "sha1",
+    "sha2",
+    "sve",
+    "asimd", // ARM
+];
+
+/// Programs that a run may use, and the arguments that print their version.
+const PROGRAMS: [(&str, &[&str]); 16] = [
+    ("ssh", &["-V"]),
+    ("sshfs", &["-V"]),
+    ("fusermount3", &["-V"]),
+    ("rclone", &["version"]),
+    ("rsync", &["--version"]),
+    ("lftp", &["--version"]),
+    ("curl", &["--version"]),
+    ("fio", &["--version"]),
+    ("tar", &["--version"]),
+    ("find", &["--version"]),
+    ("grep", &["--version"]),
+    ("git", &["--version"]),
+    ("make", &["--version"]),
+    ("gcc", &["--version"]),
+    ("openssl", &["version"]),
+    ("ip", &["-V"]),
+];
+
+/// Describes this machine and the server's. What cannot be found out is empty, and fails no run.
 ///
-/// Versions are those of the programs that a run may use and that are installed; subjects add
-/// their own.
+/// Versions are those of the installed programs that a run may use; subjects add their own.
 #[must_use]
 pub fn gather(scratch: &Path, server: &Server, executor: &Executor) -> Environment {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let mounts = read("/proc/self/mountinfo");
+    let mounts = mountinfo::Table::open().and_then(|mut table| table.read()).unwrap_or_default();
     let kind = |path: &Path| {
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        files::kind_of_mount(&mounts, &path).unwrap_or("unknown").to_owned()
+        mountinfo::holding(&mounts, &path).map_or_else(|| "unknown".to_owned(), |it| it.kind)
     };
     let here = kind(scratch);
-    let there = match server.place().local() {
+    let there = match server.storage().local() {
         Some(root) => kind(&root),
-        None => programs::kind_at_server(server, executor),
+        None => kind_at_server(server, executor),
     };
     let processor = read("/proc/cpuinfo");
     Environment {
-        kernel: programs::first_line("uname", &["-srm"], executor),
-        system: files::system(&read("/etc/os-release")),
-        cpu: files::cpu_model(&processor),
+        kernel: first_line("uname", &["-srm"], executor),
+        system: system(&read("/etc/os-release")),
+        cpu: cpu_model(&processor),
         cpus: std::thread::available_parallelism()
             .map_or(0, |number| u32::try_from(number.get()).unwrap_or(u32::MAX)),
-        cpu_flags: files::cpu_flags(&processor),
-        memory_bytes: files::memory_bytes(&read("/proc/meminfo")),
+        cpu_flags: flags_of(&processor),
+        memory_bytes: memory_bytes(&read("/proc/meminfo")),
         scratch: if here == there { here } else { format!("{here}; server: {there}") },
-        server: programs::server(server, executor),
-        versions: programs::versions(executor),
-        load: files::load(&read("/proc/loadavg")),
+        server: server_version(server, executor),
+        versions: versions(executor),
+        load: load(&read("/proc/loadavg")),
     }
+}
+
+/// The flags of this machine's processor that matter.
+pub(crate) fn cpu_flags() -> Vec<String> {
+    flags_of(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
+}
+
+/// The distribution's own name of itself (os-release(5)).
+fn system(os_release: &str) -> String {
+    let value = |key: &str| {
+        let values =
+            os_release.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        values.map(|value| value.trim_matches(['"', '\'']).to_owned()).next()
+    };
+    value("PRETTY_NAME").or_else(|| value("NAME")).unwrap_or_default()
+}
+
+/// The first processor's name.
+fn cpu_model(cpuinfo: &str) -> String {
+    let names = ["model name", "Model", "cpu model", "Processor"];
+    names.iter().find_map(|name| field(cpuinfo, name)).unwrap_or_default().to_owned()
+}
+
+/// The flags in [`FLAGS`].
+fn flags_of(cpuinfo: &str) -> Vec<String> {
+    let flags = field(cpuinfo, "flags").or_else(|| field(cpuinfo, "Features")).unwrap_or_default();
+    let all: Vec<&str> = flags.split_ascii_whitespace().collect();
+    FLAGS.iter().filter(|flag| all.contains(flag)).map(|&flag| flag.to_owned()).collect()
+}
+
+/// All memory of the machine (proc_meminfo(5)).
+fn memory_bytes(meminfo: &str) -> u64 {
+    let kib = field(meminfo, "MemTotal").and_then(|value| value.split(' ').next()?.parse().ok());
+    kib.map_or(0, |kib: u64| kib.saturating_mul(1024))
+}
+
+/// The load average of the last minute.
+fn load(loadavg: &str) -> f64 {
+    loadavg.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0.0)
+}
+
+/// The value of the first line `key : value`.
+fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+    lines.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim())
+}
+
+/// The versions of the installed programs.
+fn versions(executor: &Executor) -> Vec<(String, String)> {
+    let installed = PROGRAMS.iter().filter(|(name, _)| find_program(name).is_some());
+    let asked = installed
+        .map(|(name, arguments)| ((*name).to_owned(), first_line(name, arguments, executor)));
+    asked.filter(|(_, version)| !version.is_empty()).collect()
+}
+
+/// The first line of a program's output with its name in it (sshfs prints the version of another
+/// program first), or else the first line, of both streams. Empty when it cannot be run. The status
+/// is not checked: some programs print their version as part of an error message.
+fn first_line(program: &str, arguments: &[&str], executor: &Executor) -> String {
+    let mut command = Command::new(find_program(program).unwrap_or_else(|| program.into()));
+    command.args(arguments).env("LC_ALL", "C");
+    let Ok(ran) = executor.run(command, LIMIT) else { return String::new() };
+    let streams = [&ran.output.stdout, &ran.output.stderr];
+    let lines = streams.into_iter().flat_map(|stream| stream.split(|&byte| byte == b'\n'));
+    let lines: Vec<String> = lines.map(last_words).filter(|line| !line.is_empty()).collect();
+    let named = lines.iter().find(|line| line.to_ascii_lowercase().contains(program));
+    named.or(lines.first()).cloned().unwrap_or_default()
+}
+
+/// The version of the server's sshd, and its kernel: `OpenSSH_9.2p1 …; Linux …`.
+fn server_version(server: &Server, executor: &Executor) -> String {
+    let mut ssh = server.ssh(None);
+    ssh.args(["-v", "uname -srm"]).env("LC_ALL", "C");
+    let Ok(ran) = executor.succeed(ssh, LIMIT) else { return String::new() };
+    let version = Handshake::parse(&String::from_utf8_lossy(&ran.output.stderr)).version;
+    // The login may print lines before it.
+    let kernel = last_words(ran.output.stdout.trim_ascii());
+    let kernel = kernel.lines().next_back().unwrap_or_default().to_owned();
+    [version, kernel].into_iter().filter(|it| !it.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// The kind of file system under the run's directory on a host.
+fn kind_at_server(server: &Server, executor: &Executor) -> String {
+    let mut command = server.ssh(None);
+    let root = shell_quoted(server.storage().root().as_os_str());
+    let mut line = std::ffi::OsString::from("LC_ALL=C df -PT -- ");
+    line.push(root);
+    command.arg(line);
+    let said = executor.succeed(command, LIMIT).map(|ran| ran.output.stdout).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    let kind = said.lines().next_back().and_then(|line| line.split_ascii_whitespace().nth(1));
+    kind.map_or_else(|| "unknown".to_owned(), |kind| last_words(kind.as_bytes()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::link::LinkSpec;
+
+    #[test]
+    fn machines_describe_themselves() {
+        let x86 = "processor\t: 0\nmodel name\t: A CPU @ 2.00GHz\nflags\t\t: fpu aes avx2 sha_ni\n\
+            \nprocessor\t: 1\nmodel name\t: Another\n";
+        assert_eq!(cpu_model(x86), "A CPU @ 2.00GHz");
+        assert_eq!(flags_of(x86), ["aes", "avx2", "sha_ni"]);
+        let arm =
+            "processor\t: 0\nFeatures\t: fp asimd aes pmull sha1 sha2\n\nModel\t\t: A Board\n";
+        assert_eq!(cpu_model(arm), "A Board");
+        assert_eq!(flags_of(arm), ["aes", "pmull", "sha1", "sha2", "asimd"]);
+        assert_eq!((cpu_model(""), flags_of("").len()), (String::new(), 0));
+        assert_eq!(memory_bytes("MemFree: 1 kB\nMemTotal:       1024 kB\n"), 1 << 20);
+        assert_eq!(memory_bytes("nonsense"), 0);
+        assert_eq!(load("0.62 0.41 0.31 1/90 123\n"), 0.62);
+        let release = "NAME=\"Debian GNU/Linux\"\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n";
+        assert_eq!(system(release), "Debian GNU/Linux 12 (bookworm)");
+        assert_eq!(system("NAME=Void\n"), "Void");
+    }
 
     #[test]
     fn this_machine_is_known() {

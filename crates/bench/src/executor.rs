@@ -3,37 +3,90 @@
 //! Invariants:
 //! 1. A program is in a process group of its own, and is ended as a group: at its deadline, when
 //!    the user interrupts, when a [`Background`] is dropped.
-//! 2. Nothing here waits for longer than it was told to, and two seconds. What does not die by
-//!    SIGKILL within them (it hangs in a dead file system) is left behind and named.
-//! 3. What is kept of a program's words is bounded.
-//! 4. A group gets a signal only while its first process has not been reaped, so that its number
-//!    is nobody else's.
+//! 2. No call takes longer than its limit and two seconds. A program that SIGKILL does not end
+//!    within them (it hangs in a dead file system) is left behind and reported.
+//! 3. The kept output is bounded.
+//! 4. A group is signalled only while its first process has not been reaped, so that its number
+//!    cannot belong to another process.
 //!
-//! No thread waits for a program that is run to its end: one `poll` watches its end, its output
-//! and the bell of the interrupt.
+//! One `poll` watches the end of a program, its output and the bell of the interrupt.
 
 mod background;
-mod kept;
-mod running;
-mod streams;
+mod child;
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
+use crate::account;
 use crate::failure::Failure;
 use crate::results::Usage;
 
 pub use background::Background;
-use running::{End, Running};
+use child::{Child, Kept};
 
-/// How long a killed program may take to be dead.
+/// Longest time from SIGKILL to the end of a program.
 const DEATH: Duration = Duration::from_secs(2);
+
+/// Kept of standard output: six times a list of a hundred thousand files.
+const STDOUT_BYTES: usize = 64 << 20;
+
+/// Kept of standard error: its end.
+const STDERR_BYTES: usize = 1 << 20;
+
+/// First look at a program's memory; the interval then doubles up to [`LOOK_MOST`]. A look costs
+/// 20 us for each process, and a peak is still seen after it has passed.
+const LOOK_FIRST: Duration = Duration::from_millis(20);
+const LOOK_MOST: Duration = Duration::from_secs(1);
+
+/// A command and its standard streams. Input that is not set is empty, output that is not set is
+/// kept: a terminal of this process would stop a program in a process group of its own.
+#[derive(Debug)]
+pub struct Program {
+    command: Command,
+    stdin: Option<Stdio>,
+    stdout: Option<Stdio>,
+    stderr: Option<Stdio>,
+}
+
+impl From<Command> for Program {
+    /// Streams that were set in the command have no effect.
+    fn from(command: Command) -> Program {
+        Program { command, stdin: None, stdout: None, stderr: None }
+    }
+}
+
+impl Program {
+    /// Sets its standard input.
+    #[must_use]
+    pub fn stdin(self, stdin: impl Into<Stdio>) -> Program {
+        Program { stdin: Some(stdin.into()), ..self }
+    }
+
+    /// Sets its standard output.
+    #[must_use]
+    pub fn stdout(self, stdout: impl Into<Stdio>) -> Program {
+        Program { stdout: Some(stdout.into()), ..self }
+    }
+
+    /// Sets its standard error.
+    #[must_use]
+    pub fn stderr(self, stderr: impl Into<Stdio>) -> Program {
+        Program { stderr: Some(stderr.into()), ..self }
+    }
+
+    /// Its name for messages, without its directory.
+    fn name(&self) -> String {
+        let path = Path::new(self.command.get_program());
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        name.to_string_lossy().escape_debug().to_string()
+    }
+}
 
 /// Runs programs so that the run survives them: each in a process group of its own, with a
 /// deadline, ended when the user ends the run. Clones share the interrupt.
@@ -43,11 +96,11 @@ pub struct Executor {
     left_behind: Arc<LeftBehind>,
 }
 
-/// The user's wish to end the run.
+/// Whether the user has ended the run.
 #[derive(Debug)]
 struct Interrupt {
     raised: AtomicBool,
-    /// Readable once it is raised, for whoever waits.
+    /// Readable once it is raised.
     bell: OwnedFd,
 }
 
@@ -62,15 +115,15 @@ impl LeftBehind {
     }
 }
 
-/// A program that has ended by itself.
+/// A program that has ended.
 #[derive(Debug)]
 pub struct Ran {
-    /// Status and what it printed.
+    /// Status and kept output.
     pub output: Output,
     /// From its start to its end.
     pub seconds: f64,
-    /// Of itself and what it waited for. The peak of memory is the greatest sum over its
-    /// processes that was seen; a program of less than 20 ms has none.
+    /// Of itself and the children that it waited for. The peak of memory is the greatest sum over
+    /// its processes that was seen; a program of less than 20 ms has none.
     pub usage: Usage,
 }
 
@@ -81,7 +134,7 @@ impl Default for Executor {
 }
 
 impl Executor {
-    /// One that nobody has interrupted.
+    /// One that is not interrupted.
     ///
     /// # Panics
     /// When this process cannot have another descriptor.
@@ -95,20 +148,20 @@ impl Executor {
         }
     }
 
-    /// Ends all that runs to its end now, with [`Failure::Interrupted`], and refuses everything
-    /// asked for later. From any thread.
+    /// Ends all calls of [`Executor::run`] with [`Failure::Interrupted`], and refuses later ones.
+    /// Callable from any thread.
     pub fn interrupt(&self) {
         self.interrupt.raised.store(true, Ordering::SeqCst);
         let _ = rustix::io::write(&self.interrupt.bell, &1u64.to_ne_bytes());
     }
 
-    /// Whether somebody has.
+    /// Whether [`Executor::interrupt`] was called.
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
         self.interrupt.raised.load(Ordering::SeqCst)
     }
 
-    /// One that the interrupt of this one does not reach: to unmount and remove after it.
+    /// An executor without the interrupt of this one: to unmount and clean up after it.
     #[must_use]
     pub fn for_cleanup(&self) -> Executor {
         Executor { left_behind: self.left_behind.clone(), ..Executor::new() }
@@ -120,68 +173,115 @@ impl Executor {
         self.left_behind.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Runs a program to its end. Standard input is empty, and output is kept, where the command
-    /// does not say otherwise: up to 64 MiB of standard output, and the last MiB of standard
-    /// error.
+    /// Runs a program to its end. Output that the program does not set is kept: up to 64 MiB of
+    /// standard output, and the last MiB of standard error.
     ///
-    /// The end of the program is what counts: what it has left running goes on, and what that
-    /// prints later is nobody's.
+    /// It returns when the program has ended; children that it has left running go on.
     ///
     /// # Errors
     /// When it cannot be started, is not done by `limit` (its group is killed), prints too much,
-    /// or the run was interrupted. A status other than 0 is no error here.
-    pub fn run(&self, command: Command, limit: Duration) -> Result<Ran, Failure> {
+    /// or the run was interrupted. A status other than 0 is not an error.
+    pub fn run(&self, program: impl Into<Program>, limit: Duration) -> Result<Ran, Failure> {
         if self.is_interrupted() {
             return Err(Failure::Interrupted);
         }
-        let mut running = Running::start(command)?;
-        match running.watch(limit, &self.interrupt.bell)? {
-            End::Exited => running.finish(),
-            end => {
-                if !running.kill() {
-                    self.left_behind.add(running.program(), running.pid());
-                }
-                Err(match end {
-                    End::Interrupted => Failure::Interrupted,
-                    _ => Failure::timed_out(limit),
-                })
+        let program = program.into();
+        let name = program.name();
+        let (stdout, stderr) = (Kept::first(STDOUT_BYTES), Kept::last(STDERR_BYTES));
+        let started = Instant::now();
+        let mut child = start(program, [&stdout, &stderr])
+            .map_err(|error| Failure::failed(format!("cannot run {name}: {error}")))?;
+        let mut peak_memory_bytes = 0;
+        let (mut interval, mut next_look) = (LOOK_FIRST, LOOK_FIRST);
+        let failure = loop {
+            let elapsed = started.elapsed();
+            if elapsed >= limit {
+                break Some(Failure::timed_out(limit));
             }
+            if elapsed >= next_look {
+                peak_memory_bytes = account::peak_memory_bytes(child.pid()).max(peak_memory_bytes);
+                interval = (interval * 2).min(LOOK_MOST);
+                next_look = started.elapsed() + interval;
+            }
+            let timeout = limit.min(next_look).saturating_sub(started.elapsed());
+            let ready = child.poll(Some(&self.interrupt.bell), Some(timeout))?;
+            if ready.exited {
+                break None;
+            }
+            if ready.rung {
+                break Some(Failure::Interrupted);
+            }
+        };
+        if let Some(failure) = failure {
+            if !child.kill(DEATH) {
+                self.left_behind.add(&name, child.pid());
+            }
+            return Err(failure);
         }
+        let seconds = started.elapsed().as_secs_f64();
+        child.drain()?;
+        let (status, usage) = child.reap()?;
+        if stdout.is_cut() {
+            let most = STDOUT_BYTES >> 20;
+            return Err(Failure::failed(format!("{name} printed more than {most} MiB")));
+        }
+        Ok(Ran {
+            output: Output { status, stdout: stdout.bytes(), stderr: stderr.bytes() },
+            seconds,
+            usage: Usage { peak_memory_bytes, ..usage },
+        })
     }
 
-    /// The same; a status other than 0 is a failure that quotes its last words.
+    /// Runs a program to its end, of which a status other than 0 is a failure with its last words.
     ///
     /// # Errors
     /// As [`Executor::run`].
-    pub fn succeed(&self, command: Command, limit: Duration) -> Result<Ran, Failure> {
-        let program = streams::program(&command);
-        let ran = self.run(command, limit)?;
+    pub fn succeed(&self, program: impl Into<Program>, limit: Duration) -> Result<Ran, Failure> {
+        let program = program.into();
+        let name = program.name();
+        let ran = self.run(program, limit)?;
         if ran.output.status.success() {
             return Ok(ran);
         }
         let Output { status, stdout, stderr } = &ran.output;
         let words = if stderr.trim_ascii().is_empty() { stdout } else { stderr };
         Err(Failure::failed(match last_words(words) {
-            words if words.is_empty() => format!("{program} failed ({status}) and said nothing"),
-            words => format!("{program} failed ({status}): {words}"),
+            words if words.is_empty() => format!("{name} failed ({status}) without a message"),
+            words => format!("{name} failed ({status}): {words}"),
         }))
     }
 
     /// Starts a program that stays, such as a mount's daemon in the foreground. Its standard
-    /// input is empty, and the end of what it prints is kept, whatever the command says of them.
-    /// The kernel kills it when this process ends.
+    /// input is empty, and the end of its output is kept. The kernel kills it when this process
+    /// ends.
     ///
     /// # Errors
     /// When it cannot be started, or the run was interrupted.
-    pub fn spawn(&self, command: Command) -> Result<Background, Failure> {
+    pub fn spawn(&self, program: impl Into<Program>) -> Result<Background, Failure> {
         if self.is_interrupted() {
             return Err(Failure::Interrupted);
         }
-        Background::start(&command, self.left_behind.clone())
+        Background::start(&program.into(), self.left_behind.clone())
     }
 }
 
-/// Where a program is that can be named so: a path that can be executed, or the first in `PATH`.
+/// Starts a program, and keeps the output that it does not set.
+fn start(program: Program, [stdout, stderr]: [&Kept; 2]) -> std::io::Result<Child> {
+    let Program { mut command, stdin, stdout: own_stdout, stderr: own_stderr } = program;
+    let mut outputs = Vec::new();
+    let mut stream = |own: Option<Stdio>, kept: &Kept| match own {
+        Some(own) => Ok(own),
+        None => child::Output::new(kept).map(|(writer, output)| {
+            outputs.push(output);
+            writer.into()
+        }),
+    };
+    command.stdin(stdin.unwrap_or_else(Stdio::null));
+    command.stdout(stream(own_stdout, stdout)?).stderr(stream(own_stderr, stderr)?);
+    Child::start(command, outputs)
+}
+
+/// The path of a program: `name` itself if it has a directory, or the first match in `PATH`.
 #[must_use]
 pub fn find_program(name: impl Into<PathBuf>) -> Option<PathBuf> {
     use rustix::fs::{Access, access};
@@ -191,12 +291,12 @@ pub fn find_program(name: impl Into<PathBuf>) -> Option<PathBuf> {
         return Some(name).filter(runs);
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Where daemons are, which is not in every user's path.
+    // Directories of daemons, which not every user's PATH contains.
     let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     dirs.map(|dir| dir.join(&name)).find(runs)
 }
 
-/// The last lines of what a program said, fit for a terminal.
+/// The last lines of a program's output, safe for a terminal.
 #[must_use]
 pub fn last_words(bytes: &[u8]) -> String {
     const LINES: usize = 6;

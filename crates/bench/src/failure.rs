@@ -1,10 +1,10 @@
-//! How a step, or the start of a subject, can fail.
+//! Failures of a step, or of the start of a subject.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Why there is no sample, or none that counts.
+/// Why there is no valid sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Failure {
@@ -38,7 +38,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// A failure in somebody's own words.
+    /// A failure with a message.
     pub fn failed(why: impl Into<String>) -> Failure {
         Failure::Failed { why: why.into() }
     }

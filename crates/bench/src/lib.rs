@@ -3,7 +3,7 @@
 //! It drives programs and mounted directories from outside and knows nothing of their insides.
 //!
 //! The words: a *subject* is what is measured (a file system to mount, a program that copies, a
-//! directory that somebody has mounted, the bare transport). A *session* is a subject at work. A
+//! mounted directory, the bare transport). A *session* is a subject at work. A
 //! *place* is where a subject's files really are. A *work* is a family of *steps*; each step
 //! yields one *measure* of one subject. A *sample* is one measurement; a *run* is all of them.
 //!
@@ -25,9 +25,10 @@ pub mod executor;
 pub mod failure;
 pub mod link;
 pub mod measure;
-pub mod place;
+mod mountinfo;
 pub mod plan;
 pub mod progress;
+mod quoting;
 pub mod report;
 pub mod results;
 pub mod run;
@@ -35,6 +36,8 @@ pub mod server;
 pub mod size;
 pub mod stats;
 pub mod step;
+pub mod storage;
 pub mod subject;
-pub mod work;
+pub mod units;
 pub mod worker;
+pub mod workload;

@@ -1,4 +1,4 @@
-//! What a number is a number of.
+//! Measures: quantities, their units, and the state of the cache.
 
 use serde::{Deserialize, Serialize};
 

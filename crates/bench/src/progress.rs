@@ -1,8 +1,7 @@
-//! What one sees while a run goes on: a bar with the time left on a terminal, else a line for each
-//! work of each subject in each round. Always on standard error.
+//! The progress of a run, on standard error: a bar with the time left on a terminal, otherwise a
+//! line for each workload of each subject in each round.
 
-mod estimate;
-
+use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -10,8 +9,6 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::failure::Failure;
 use crate::results::Measured;
-
-use estimate::Estimate;
 
 /// How often the bar is drawn, a second.
 const DRAWN_PER_S: u8 = 8;
@@ -30,11 +27,11 @@ pub struct Progress {
     /// When the last step ended: the next one's time is counted from there, so that the start of
     /// its session is in it.
     since: Instant,
-    /// Of the bout that goes on.
-    bout: Tally,
+    /// Of the current trial.
+    trial: Tally,
 }
 
-/// Of one work of one subject in one round.
+/// Of one workload of one subject in one round.
 #[derive(Default)]
 struct Tally {
     steps: u32,
@@ -71,21 +68,21 @@ impl Progress {
     }
 
     fn new(shown: Shown) -> Progress {
-        let bout = Tally::default();
-        Progress { shown, estimate: Estimate::default(), since: Instant::now(), bout }
+        let trial = Tally::default();
+        Progress { shown, estimate: Estimate::default(), since: Instant::now(), trial }
     }
 
     /// Says one thing that is not about a step.
     pub fn say(&mut self, text: &str) {
         match &mut self.shown {
             Shown::Bar(bar) => bar.println(text),
-            // A reader that has gone away is no reason to end a run.
+            // A closed standard error does not end the run.
             Shown::Lines(to) => drop(writeln!(to, "{text}").and_then(|()| to.flush())),
             Shown::Nowhere => {}
         }
     }
 
-    /// What goes on before the first step.
+    /// Reports an action before the first step.
     pub(crate) fn prepare(&mut self, what: &str) {
         match &self.shown {
             Shown::Bar(bar) => bar.set_message(what.to_owned()),
@@ -94,15 +91,15 @@ impl Progress {
         self.since = Instant::now();
     }
 
-    /// A step of a subject that is to be done so many times.
+    /// Announces that a step of a subject will be done `times` times.
     pub(crate) fn expect(&mut self, subject: usize, step: (&'static str, usize), times: u32) {
         self.estimate.expect((subject, step), times);
     }
 
     /// A step begins.
-    pub(crate) fn begin(&mut self, subject: &str, work: &str, title: &str) {
+    pub(crate) fn begin(&mut self, subject: &str, workload: &str, title: &str) {
         if let Shown::Bar(bar) = &self.shown {
-            bar.set_message(format!("{subject}: {work}: {title}"));
+            bar.set_message(format!("{subject}: {workload}: {title}"));
         }
     }
 
@@ -116,10 +113,10 @@ impl Progress {
         let took = self.since.elapsed();
         self.since = Instant::now();
         self.estimate.done((subject, step), outcome.map(|_| took));
-        self.bout.seconds += took.as_secs_f64();
+        self.trial.seconds += took.as_secs_f64();
         if let Some(outcome) = outcome {
-            self.bout.steps += 1;
-            self.bout.failed += u32::from(outcome.is_err());
+            self.trial.steps += 1;
+            self.trial.failed += u32::from(outcome.is_err());
         }
         if let Shown::Bar(bar) = &self.shown {
             let (done, all) = self.estimate.counts();
@@ -136,17 +133,17 @@ impl Progress {
         }
     }
 
-    /// All steps of a work of a subject in a round are done.
-    pub(crate) fn bout_done(&mut self, subject: &str, work: &str, round: u32, rounds: u32) {
-        let bout = std::mem::take(&mut self.bout);
+    /// All steps of a workload of a subject in a round are done.
+    pub(crate) fn trial_done(&mut self, subject: &str, workload: &str, round: u32, rounds: u32) {
+        let trial = std::mem::take(&mut self.trial);
         self.since = Instant::now();
-        if bout.steps == 0 || matches!(self.shown, Shown::Bar(_)) {
+        if trial.steps == 0 || matches!(self.shown, Shown::Bar(_)) {
             return;
         }
         let (done, all) = self.estimate.counts();
-        let failed = match bout.failed {
+        let failed = match trial.failed {
             0 => String::new(),
-            failed => format!(", {failed} of {} failed", bout.steps),
+            failed => format!(", {failed} of {} failed", trial.steps),
         };
         let left = match self.estimate.left() {
             Some(time) if done < all => format!("; {}", left(time)),
@@ -154,8 +151,8 @@ impl Progress {
         };
         let round = round + 1;
         self.say(&format!(
-            "[{done}/{all}] round {round} of {rounds}: {work}: {subject}: {:.1} s{failed}{left}",
-            bout.seconds
+            "[{done}/{all}] round {round} of {rounds}: {workload}: {subject}: {:.1} s{failed}{left}",
+            trial.seconds
         ));
     }
 
@@ -183,6 +180,49 @@ fn left(time: Duration) -> String {
     }
 }
 
+/// A step of a subject, done once a round.
+type Key = (usize, (&'static str, usize));
+
+/// The number of steps, and the time that the rest will take.
+#[derive(Debug, Default)]
+struct Estimate {
+    left: HashMap<Key, u32>,
+    done: u32,
+    seconds: f64,
+}
+
+impl Estimate {
+    fn expect(&mut self, key: Key, times: u32) {
+        *self.left.entry(key).or_default() += times;
+    }
+
+    /// A step was done, or does not suit the subject (`None`) and never will.
+    fn done(&mut self, key: Key, took: Option<Duration>) {
+        let left = self.left.entry(key).or_default();
+        match took {
+            Some(took) => {
+                *left = left.saturating_sub(1);
+                self.done += 1;
+                self.seconds += took.as_secs_f64();
+            }
+            None => *left = 0,
+        }
+    }
+
+    /// Steps done, and all steps.
+    fn counts(&self) -> (u64, u64) {
+        let left: u64 = self.left.values().map(|&left| u64::from(left)).sum();
+        (self.done.into(), u64::from(self.done) + left)
+    }
+
+    /// The time left, if each step takes as long as those before on the average.
+    fn left(&self) -> Option<Duration> {
+        let (done, all) = self.counts();
+        let mean = self.seconds / done as f64;
+        (done > 0).then(|| Duration::from_secs_f64(mean * (all - done) as f64))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,5 +238,33 @@ mod tests {
         ] {
             assert_eq!(left(Duration::from_secs(seconds)), expected);
         }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_rest_takes_as_long_as_before() {
+        let mut estimate = Estimate::default();
+        for subject in 0..2 {
+            for step in 0..2 {
+                estimate.expect((subject, ("w", step)), 3);
+            }
+        }
+        assert_eq!((estimate.counts(), estimate.left()), ((0, 12), None));
+        estimate.done((0, ("w", 0)), Some(SECOND * 10));
+        assert_eq!(estimate.left(), Some(SECOND * 110));
+        estimate.done((0, ("w", 1)), Some(SECOND * 2));
+        assert_eq!(estimate.left(), Some(SECOND * 60));
+        assert_eq!(estimate.counts(), (2, 12));
+    }
+
+    #[test]
+    fn what_is_nothing_for_a_subject_is_not_waited_for() {
+        let mut estimate = Estimate::default();
+        estimate.expect((0, ("w", 0)), 2);
+        estimate.expect((1, ("w", 0)), 2);
+        estimate.done((1, ("w", 0)), None);
+        estimate.done((0, ("w", 0)), Some(SECOND));
+        assert_eq!((estimate.counts(), estimate.left()), ((1, 2), Some(SECOND)));
     }
 }

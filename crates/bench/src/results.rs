@@ -1,4 +1,4 @@
-//! All that a run has found: `results.json`, its one form in which it is kept.
+//! The results of a run, as `results.json` contains them.
 //!
 //! The schema is a promise: a field is only ever added, and [`SCHEMA`] counts changes that an
 //! older reader would misread.
@@ -38,7 +38,7 @@ pub struct Results {
     pub measures: Vec<Measure>,
     /// Every one, in the order of time.
     pub samples: Vec<Sample>,
-    /// What follows from the samples (see [`crate::stats`]); here for whoever reads the file
+    /// What follows from the samples (see [`crate::stats`]); here for readers of the file
     /// without this program.
     pub summaries: Vec<Summary>,
     /// What the reader has to know to trust the figures: noise, throttling, a busy machine, each
@@ -95,7 +95,7 @@ pub struct Settings {
     pub size: String,
     /// Rounds: samples of each measure of each subject.
     pub rounds: u32,
-    /// Names of the works.
+    /// Names of the workloads.
     pub works: Vec<String>,
     /// The subject to which ratios are given.
     pub reference: String,
@@ -137,7 +137,7 @@ impl SubjectInfo {
     }
 
     /// Whether it is on this machine before it is measured: nothing is started anew, and what it
-    /// shows is its place itself.
+    /// shows is its storage itself.
     #[must_use]
     pub fn is_there(&self) -> bool {
         matches!(self.kind.as_str(), "local" | "target")
@@ -205,7 +205,7 @@ pub struct Measured {
     pub client: Usage,
     /// sshd and what it started; `None` where the server is another machine.
     pub server: Option<Usage>,
-    /// What did the work on the client (`fio`, `tar`), where the subject is a file system.
+    /// What did the workload on the client (`fio`, `tar`), where the subject is a file system.
     pub application: Option<Usage>,
 }
 
@@ -280,7 +280,7 @@ pub struct Summary {
     pub peak_memory_bytes: Option<u64>,
 }
 
-/// A comparison with the reference subject. Above 1 is better, whatever the unit.
+/// A comparison with the reference subject. Above 1 is better, for any unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// The reference.

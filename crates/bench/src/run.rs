@@ -1,35 +1,31 @@
-//! A run: its rounds, in which all subjects do all works in turn.
+//! A run: its rounds, in which all subjects do all workloads in turn.
 //!
 //! It never fails. What goes wrong is in its [`Results`]: steps without a value, works and subjects
 //! left out, the reason why it is partial.
 
-mod bout;
-#[cfg(test)]
-pub(crate) mod fake;
-mod files;
-mod ledger;
-mod order;
+mod result_log;
 mod scratch;
-#[cfg(test)]
-mod tests;
+mod trial;
 
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::advise::Advice;
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::place::Place;
 use crate::plan::Plan;
 use crate::progress::Progress;
-use crate::results::{LeftOut, Results};
-use crate::work::{Step, Work};
+use crate::report;
+use crate::results::{LeftOut, Results, SCHEMA};
+use crate::storage::Storage;
+use crate::workload::{Step, Workload};
 
-use bout::{Bout, Ending};
-use ledger::Ledger;
-
-pub use files::{Files, read};
+use result_log::ResultLog;
 pub use scratch::Scratch;
+use trial::{Ending, Trial};
 
-/// Works in a row in which a subject could not be started, before it is given up for good: each
+/// Workloads in a row in which a subject could not be started, before it is given up for good: each
 /// may cost a deadline.
 const REFUSALS: u32 = 3;
 
@@ -42,15 +38,15 @@ pub fn run(
     progress: &mut Progress,
     keep: &mut dyn FnMut(&Results),
 ) -> Results {
-    let mut ledger = Ledger::open(&plan);
-    let outcome = Run::prepare(&plan, executor, &mut ledger, progress)
-        .and_then(|run| run.rounds(&mut ledger, progress, keep));
+    let mut log = ResultLog::open(&plan);
+    let outcome = Run::prepare(&plan, executor, &mut log, progress)
+        .and_then(|run| run.rounds(&mut log, progress, keep));
     progress.end();
     for program in executor.left_behind() {
-        ledger.note(format!("a program could not be ended, and may still disturb: {program}"));
+        log.note(format!("a program could not be ended, and may still disturb: {program}"));
     }
     let partial = outcome.err().map(|failure| failure.to_string());
-    ledger.so_far(&plan, partial)
+    log.so_far(&plan, partial)
 }
 
 /// A run whose data are laid out.
@@ -63,49 +59,49 @@ struct Run<'a> {
     turns: Vec<usize>,
 }
 
-/// A work whose data are laid out.
+/// A workload whose data are laid out.
 struct Ready<'a> {
-    work: &'a dyn Work,
-    steps: Vec<Box<dyn Step>>,
-    /// For each subject, whether its place has the data.
+    workload: &'a dyn Workload,
+    steps: Vec<Step>,
+    /// For each subject, whether its storage has the data.
     laid_out: Vec<bool>,
 }
 
 impl<'a> Run<'a> {
-    /// Makes the data of all works, and lays them out in each place. What cannot be is left out;
+    /// Makes the data of all workloads, and lays them out in each storage. What cannot be is left out;
     /// only an interrupt is an error.
     fn prepare(
         plan: &'a Plan,
         executor: &'a Executor,
-        ledger: &mut Ledger,
+        log: &mut ResultLog,
         progress: &mut Progress,
     ) -> Result<Run<'a>, Failure> {
         let corpus = plan.scratch.subdirectory("corpus-")?;
         let mut works = Vec::new();
-        for work in &plan.works {
-            let work = work.as_ref();
-            progress.prepare(&format!("preparing {}", work.name()));
-            if let Err(failure) = work.make(&plan.size, &corpus, executor) {
+        for workload in &plan.works {
+            let workload = workload.as_ref();
+            progress.prepare(&format!("preparing {}", workload.name()));
+            if let Err(failure) = workload.make(&plan.size, &corpus, executor) {
                 interrupted(executor)?;
-                ledger.leave_out(left_out(work.name().to_owned(), &failure));
+                log.leave_out(left_out(workload.name().to_owned(), &failure));
                 continue;
             }
-            let laid_out = lay_out(plan, work, &corpus, executor, ledger)?;
-            works.push(Ready { work, steps: work.steps(&plan.size), laid_out });
+            let laid_out = lay_out(plan, workload, &corpus, executor, log)?;
+            works.push(Ready { workload, steps: workload.steps(&plan.size), laid_out });
         }
-        let run = Run { plan, executor, corpus, works, turns: turns(plan) };
-        run.announce(ledger, progress);
+        let run = Run { plan, executor, corpus, works, turns: turns_of(plan) };
+        run.announce(log, progress);
         Ok(run)
     }
 
     /// Tells book and display what is to come.
-    fn announce(&self, ledger: &mut Ledger, progress: &mut Progress) {
+    fn announce(&self, log: &mut ResultLog, progress: &mut Progress) {
         for ready in &self.works {
             for (number, step) in ready.steps.iter().enumerate() {
-                ledger.expect(step.measure());
+                log.expect(step.measure.clone());
                 for &subject in &self.turns {
-                    if ready.laid_out[subject] && step.concerns(ledger.subject(subject)) {
-                        let step = (ready.work.name(), number);
+                    if ready.laid_out[subject] && step.concerns(log.subject(subject)) {
+                        let step = (ready.workload.name(), number);
                         progress.expect(subject, step, self.plan.settings.rounds);
                     }
                 }
@@ -115,7 +111,7 @@ impl<'a> Run<'a> {
 
     fn rounds(
         &self,
-        ledger: &mut Ledger,
+        log: &mut ResultLog,
         progress: &mut Progress,
         keep: &mut dyn FnMut(&Results),
     ) -> Result<(), Failure> {
@@ -123,35 +119,35 @@ impl<'a> Run<'a> {
         let rounds = self.plan.settings.rounds;
         for round in 0..rounds {
             for ready in &self.works {
-                for subject in order::rotated(&self.turns, round) {
+                for subject in rotated(&self.turns, round) {
                     if !ready.laid_out[subject] {
                         continue;
                     }
-                    self.warm(ready.work, subject, ledger);
+                    self.warm(ready.workload, subject, log);
                     interrupted(self.executor)?;
                     let given_up = (refusals[subject] >= REFUSALS)
                         .then(|| format!("it could not be started in {REFUSALS} works in a row"));
-                    let bout = self.bout(ready, subject, round);
-                    match bout.run(ledger, progress, given_up)? {
+                    let trial = self.trial(ready, subject, round);
+                    match trial.run(log, progress, given_up)? {
                         Ending::Started => refusals[subject] = 0,
                         Ending::Refused => refusals[subject] += 1,
                         Ending::Idle => {}
                     }
-                    let name = ledger.subject_name(subject);
-                    progress.bout_done(name, ready.work.name(), round, rounds);
+                    let name = log.subject_name(subject);
+                    progress.trial_done(name, ready.workload.name(), round, rounds);
                 }
             }
             if round + 1 < rounds {
-                keep(&ledger.unfinished(self.plan));
+                keep(&log.unfinished(self.plan));
             }
         }
         Ok(())
     }
 
-    fn bout<'b>(&'b self, ready: &'b Ready<'_>, subject: usize, round: u32) -> Bout<'b> {
-        Bout {
+    fn trial<'b>(&'b self, ready: &'b Ready<'_>, subject: usize, round: u32) -> Trial<'b> {
+        Trial {
             plan: self.plan,
-            work: ready.work,
+            workload: ready.workload,
             steps: &ready.steps,
             subject,
             round,
@@ -160,44 +156,44 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The server's page cache is warm for everybody: what the subject before has left of it must
-    /// not matter. Whose files are on this machine, or who knows where, has no server in between.
-    fn warm(&self, work: &dyn Work, subject: usize, ledger: &mut Ledger) {
-        if ledger.subject(subject).is_there() {
+    /// Warms the server's page cache for each subject, since the previous one has changed it. The
+    /// local disk and targets have no server of ours.
+    fn warm(&self, workload: &dyn Workload, subject: usize, log: &mut ResultLog) {
+        if log.subject(subject).is_there() {
             return;
         }
-        let place = self.plan.subjects[subject].place();
-        let warmed = place.warm(Path::new(work.name()));
+        let storage = self.plan.subjects[subject].storage();
+        let warmed = storage.warm(Path::new(workload.name()));
         if let (Err(failure), false) = (warmed, self.executor.is_interrupted()) {
-            let name = place.name().to_owned();
-            ledger.note(format!("the server's page cache could not be warmed ({name}): {failure}"));
+            let name = storage.name().to_owned();
+            log.note(format!("the server's page cache could not be warmed ({name}): {failure}"));
         }
     }
 }
 
-/// Lays a work's data out, once in each place; for each subject, whether that went well.
+/// Lays a workload's data out, once in each storage; for each subject, whether that went well.
 fn lay_out(
     plan: &Plan,
-    work: &dyn Work,
+    workload: &dyn Workload,
     corpus: &Path,
     executor: &Executor,
-    ledger: &mut Ledger,
+    log: &mut ResultLog,
 ) -> Result<Vec<bool>, Failure> {
     let mut places: Vec<(&str, bool)> = Vec::new();
     let mut laid_out = Vec::new();
     for subject in &plan.subjects {
-        let place: &dyn Place = subject.place();
-        let known = places.iter().find(|(name, _)| *name == place.name());
+        let storage: &dyn Storage = subject.storage();
+        let known = places.iter().find(|(name, _)| *name == storage.name());
         let good = match known {
             Some((_, good)) => *good,
             None => {
-                let done = work.lay_out(&plan.size, corpus, place);
+                let done = workload.lay_out(&plan.size, corpus, storage);
                 interrupted(executor)?;
                 if let Err(failure) = &done {
-                    let what = format!("{} on {}", work.name(), place.name());
-                    ledger.leave_out(left_out(what, failure));
+                    let what = format!("{} on {}", workload.name(), storage.name());
+                    log.leave_out(left_out(what, failure));
                 }
-                places.push((place.name(), done.is_ok()));
+                places.push((storage.name(), done.is_ok()));
                 done.is_ok()
             }
         };
@@ -214,12 +210,119 @@ fn interrupted(executor: &Executor) -> Result<(), Failure> {
     if executor.is_interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
 }
 
-/// The order of one round.
-fn turns(plan: &Plan) -> Vec<usize> {
+/// The subjects of a plan in the order in which they take turns.
+fn turns_of(plan: &Plan) -> Vec<usize> {
     let infos: Vec<_> = plan.subjects.iter().map(|subject| subject.info()).collect();
     let control = infos.iter().enumerate().find_map(|(control, info)| {
         let of = info.control_of.as_ref()?;
         Some((control, infos.iter().position(|info| info.name == *of)?))
     });
-    order::turns(infos.len(), control)
+    turns(infos.len(), control)
 }
+
+/// The order of the subjects in a round: A B C, then B C A, then C A B …
+fn rotated(turns: &[usize], round: u32) -> impl Iterator<Item = usize> + '_ {
+    let first = if turns.is_empty() { 0 } else { round as usize % turns.len() };
+    turns[first..].iter().chain(&turns[..first]).copied()
+}
+
+/// The numbers of `count` subjects in the order of the first round. The control is as far from its
+/// original as possible, since samples close in time are more alike than others.
+fn turns(count: usize, control: Option<(usize, usize)>) -> Vec<usize> {
+    let mut turns: Vec<usize> = (0..count).collect();
+    if let Some((control, of)) = control {
+        turns.retain(|&subject| subject != control);
+        let at = turns.iter().position(|&subject| subject == of).unwrap_or(0);
+        let opposite = (at + turns.len() / 2) % turns.len().max(1);
+        turns.insert((opposite + 1).min(turns.len()), control);
+    }
+    turns
+}
+
+/// A directory for them.
+#[derive(Clone, Debug)]
+pub struct Files {
+    dir: PathBuf,
+}
+
+impl Files {
+    /// In this directory, which is made if it is missing. What it had of an earlier run is
+    /// replaced when there is something to replace it by.
+    ///
+    /// # Errors
+    /// When it cannot be made, or nothing can be written there.
+    pub fn new(dir: &Path) -> io::Result<Files> {
+        fs::create_dir_all(dir)?;
+        tempfile::NamedTempFile::new_in(dir)?;
+        Ok(Files { dir: dir.to_owned() })
+    }
+
+    /// The JSON alone.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn keep(&self, results: &Results) -> io::Result<()> {
+        let mut json = serde_json::to_vec_pretty(results)?;
+        json.push(b'\n');
+        self.replace("results.json", &json)
+    }
+
+    /// All of them; their paths.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn write(&self, results: &Results) -> io::Result<Vec<PathBuf>> {
+        self.keep(results)?;
+        self.replace("report.html", report::html(results).as_bytes())?;
+        self.replace("report.md", report::markdown(results).as_bytes())?;
+        let names = ["report.html", "report.md", "results.json"];
+        Ok(names.iter().map(|name| self.dir.join(name)).collect())
+    }
+
+    /// What advice says and rests on; its path.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn write_advice(&self, advice: &Advice) -> io::Result<PathBuf> {
+        const NAME: &str = "advice.json";
+        let mut json = serde_json::to_vec_pretty(advice)?;
+        json.push(b'\n');
+        self.replace(NAME, &json)?;
+        Ok(self.dir.join(NAME))
+    }
+
+    fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        use std::os::unix::fs::PermissionsExt;
+        let mut file = tempfile::Builder::new()
+            .prefix(".sshoal-bench-")
+            .permissions(fs::Permissions::from_mode(0o644))
+            .tempfile_in(&self.dir)?;
+        file.write_all(content)?;
+        file.as_file().sync_all()?;
+        file.persist(self.dir.join(name))?;
+        Ok(())
+    }
+}
+
+/// Reads a `results.json`, or the one in a directory.
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub fn read(path: &Path) -> Result<Results, String> {
+    let file = if path.is_dir() { path.join("results.json") } else { path.to_owned() };
+    let text = fs::read(&file).map_err(|error| format!("{file:?}: {error}"))?;
+    #[derive(serde::Deserialize)]
+    struct Form {
+        schema: u32,
+    }
+    let form: Form = serde_json::from_slice(&text)
+        .map_err(|_| format!("{file:?}: these are no results of a run"))?;
+    if form.schema != SCHEMA {
+        let schema = form.schema;
+        return Err(format!("{file:?}: of form {schema}, and this program reads form {SCHEMA}"));
+    }
+    serde_json::from_slice(&text).map_err(|error| format!("{file:?}: {error}"))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,16 +1,16 @@
-//! The machine that is measured against: a private sshd here, or a real host.
+//! The server: a private sshd on this machine, or a real host.
 //!
 //! A private server is OpenSSH's sshd with its defaults (`MaxStartups` too: of more than ten logins
 //! at a time some may be refused, as at any server), in front of it the link. Its directory is in the
-//! run's scratch directory, so that works lay out their data without ssh.
+//! run's scratch directory, so that workloads lay out their data without ssh.
 //!
 //! Invariants:
-//! 1. No ssh of a run asks anybody anything, and none shares a connection with another
+//! 1. No ssh of a run asks for a password, and none shares a connection with another
 //!    (`BatchMode`, `ControlPath none`): each subject pays for its own.
 //! 2. When a [`Server`] is dropped, its directory on a host is removed, its sshd and all that it
 //!    started are dead, and its link is closed.
 
-mod endpoint;
+mod handshake;
 
 use std::ffi::OsString;
 use std::fs;
@@ -25,10 +25,10 @@ use crate::account;
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::link::{self, LinkSpec};
-use crate::place::{self, Directory, Place};
 use crate::results::{LinkReport, Usage};
+use crate::storage::{self, Directory, Storage};
 
-pub use endpoint::Endpoint;
+pub(crate) use handshake::Handshake;
 
 /// The private server's name in its configuration.
 const ALIAS: &str = "bench-server";
@@ -56,7 +56,7 @@ pub struct Server {
     machine: Machine,
     destination: String,
     options: Vec<OsString>,
-    place: Directory,
+    storage: Directory,
     link_report: LinkReport,
 }
 
@@ -101,7 +101,7 @@ impl Server {
             machine: Machine::Private { _links: links, sshd: Box::new(sshd) },
             destination: ALIAS.to_owned(),
             options: options_with(Some(&config)),
-            place: Directory::new("server", root),
+            storage: Directory::new("server", root),
             link_report: link.report(figures),
         })
     }
@@ -110,7 +110,7 @@ impl Server {
     /// do so anyway.
     #[must_use]
     pub fn with_executor(mut self, executor: &Executor) -> Server {
-        self.place = self.place.clone().with_executor(executor);
+        self.storage = self.storage.clone().with_executor(executor);
         self
     }
 
@@ -133,13 +133,13 @@ impl Server {
         let options = options_with(ssh_config);
         let words = ssh_words(&options, destination);
         let parent = directory.unwrap_or(HOST_DIRECTORY);
-        let root = place::make_remote_root(&words, parent, executor)?;
-        let place = Directory::remote("server", root, words).with_executor(executor);
+        let root = storage::make_remote_root(&words, parent, executor)?;
+        let storage = Directory::remote("server", root, words).with_executor(executor);
         let mut server = Server {
             machine: Machine::Host { executor: executor.for_cleanup() },
             destination: destination.to_owned(),
             options,
-            place,
+            storage,
             link_report: LinkReport { name: format!("host {destination}"), ..Default::default() },
         };
         let figures = link::through_ssh(|| server.ssh(None))?;
@@ -182,8 +182,8 @@ impl Server {
 
     /// The directory on it.
     #[must_use]
-    pub fn place(&self) -> &dyn Place {
-        &self.place
+    pub fn storage(&self) -> &dyn Storage {
+        &self.storage
     }
 
     /// What sshd and all that it has started have used so far, ended ones included; `None` for a
@@ -215,7 +215,7 @@ impl Server {
     /// # Errors
     /// In ssh's own words.
     pub fn endpoint(&self, executor: &Executor) -> Result<Endpoint, Failure> {
-        endpoint::ask(self.ssh_options(None), &self.destination, executor)
+        ask(self.ssh_options(None), &self.destination, executor)
     }
 }
 
@@ -223,9 +223,9 @@ impl Drop for Server {
     fn drop(&mut self) {
         if let Machine::Host { executor } = &self.machine {
             let words = ssh_words(&self.options, &self.destination);
-            let root = self.place.root();
-            // There is nobody left to tell; the directory's name says whose it was.
-            let _ = place::remove_remote_root(&words, root, REMOVAL_LIMIT, executor);
+            let root = self.storage.root();
+            // A failure cannot be reported here; the directory's name says what made it.
+            let _ = storage::remove_remote_root(&words, root, REMOVAL_LIMIT, executor);
         }
     }
 }
@@ -235,7 +235,7 @@ fn sftp_server() -> SftpServer {
     found.map_or(SftpServer::Internal, SftpServer::External)
 }
 
-/// What all ssh programs of a run are told.
+/// Options of all ssh programs of a run.
 fn options_with(config: Option<&Path>) -> Vec<OsString> {
     let mut options: Vec<OsString> = Vec::new();
     if let Some(config) = config {
@@ -262,6 +262,68 @@ fn write_config(path: &Path, of_server: &Path, ports: [u16; 2]) -> Result<(), Fa
     let [first, second] = ports;
     let text = format!("Host {ALIAS}\nPort {first}\nHost {SECOND}\nPort {second}\n{own}");
     fs::write(path, text).map_err(Failure::from)
+}
+
+/// It only reads files.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Where the server is, for programs that bring an ssh of their own (rclone).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Address or name to connect to.
+    pub address: String,
+    /// Of TCP; of the link, where there is one.
+    pub port: u16,
+    /// Who logs in.
+    pub user: String,
+    /// Private keys that exist.
+    pub keys: Vec<PathBuf>,
+    /// Files of known hosts that exist.
+    pub known_hosts: Vec<PathBuf>,
+    /// The name under which those know the host.
+    pub known_as: String,
+}
+
+/// What ssh would do.
+fn ask(
+    options: Vec<OsString>,
+    destination: &str,
+    executor: &Executor,
+) -> Result<Endpoint, Failure> {
+    let mut command = Command::new("ssh");
+    command.arg("-G").args(options).arg(destination);
+    let said = executor.succeed(command, LIMIT)?.output.stdout;
+    let mut endpoint = parse(&String::from_utf8_lossy(&said), std::env::var_os("HOME"))
+        .ok_or_else(|| Failure::failed("what ssh -G says is not understood"))?;
+    endpoint.keys.retain(|path| path.exists());
+    endpoint.known_hosts.retain(|path| path.exists());
+    Ok(endpoint)
+}
+
+/// Lines `keyword value`, keywords in small letters (ssh(1), -G).
+fn parse(text: &str, home: Option<OsString>) -> Option<Endpoint> {
+    let path = |text: &str| match (text.strip_prefix("~/"), &home) {
+        (Some(rest), Some(home)) => PathBuf::from(home).join(rest),
+        _ => PathBuf::from(text),
+    };
+    let mut endpoint = Endpoint::default();
+    let mut alias = None;
+    for (keyword, value) in text.lines().filter_map(|line| line.split_once(' ')) {
+        match keyword {
+            "hostname" => value.clone_into(&mut endpoint.address),
+            "port" => endpoint.port = value.parse().ok()?,
+            "user" => value.clone_into(&mut endpoint.user),
+            "identityfile" => endpoint.keys.push(path(value)),
+            "userknownhostsfile" | "globalknownhostsfile" => {
+                endpoint.known_hosts.extend(value.split(' ').map(path));
+            }
+            "hostkeyalias" => alias = Some(value.to_owned()),
+            _ => (),
+        }
+    }
+    endpoint.known_as = alias.unwrap_or_else(|| endpoint.address.clone());
+    let known = !endpoint.address.is_empty() && endpoint.port != 0 && !endpoint.user.is_empty();
+    known.then_some(endpoint)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How much work: the one place where quantities are chosen.
+//! The quantities of all workloads at each scale.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ impl Scale {
     }
 }
 
-/// Quantities of all works.
+/// Quantities of all workloads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Size {
     /// Where they come from.

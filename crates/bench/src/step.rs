@@ -1,11 +1,11 @@
-//! What a step has in its hands while it runs.
+//! The context of a running step.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::Instant;
 
 use crate::account;
-use crate::executor::Executor;
+use crate::executor::{Executor, Program};
 use crate::failure::Failure;
 use crate::results::{Measured, Usage};
 use crate::size::Size;
@@ -23,7 +23,7 @@ pub struct StepContext<'a> {
     pub seed: u64,
     /// A directory on a local disk for this step alone, removed after it.
     pub scratch: &'a Path,
-    /// What works have prepared locally: see [`crate::corpus`].
+    /// What workloads have prepared locally: see [`crate::corpus`].
     pub corpus: &'a Path,
     /// Runs programs.
     pub executor: &'a Executor,
@@ -51,13 +51,13 @@ impl StepContext<'_> {
     ///
     /// # Errors
     /// As [`Executor::succeed`].
-    pub fn timed(&mut self, command: Command) -> Result<(Output, Measured), Failure> {
+    pub fn timed(&mut self, program: impl Into<Program>) -> Result<(Output, Measured), Failure> {
         let limit = self.deadline.saturating_duration_since(Instant::now());
         let pids = self.session.client_pids();
         account::forget_peak(&pids);
         let server_before = self.server_so_far();
         let daemon_before = account::tree_usage(&pids);
-        let ran = self.executor.succeed(command, limit)?;
+        let ran = self.executor.succeed(program, limit)?;
         let daemon = account::since(&daemon_before, &account::tree_usage(&pids));
         let server = server_before.zip(self.server_so_far());
         let (client, application) = match self.session.access() {
@@ -76,8 +76,8 @@ impl StepContext<'_> {
         Ok((ran.output, measured))
     }
 
-    /// Waits until what was written is at the place, and counts time and usages of that: who
-    /// writes back later than it says does its work here.
+    /// Waits until all written data are in the storage, and adds the time and usages of that: a
+    /// subject that writes back late does so here.
     ///
     /// # Errors
     /// As [`Session::settle`].
@@ -107,9 +107,9 @@ impl StepContext<'_> {
     ///
     /// # Errors
     /// As [`Executor::succeed`].
-    pub fn aside(&mut self, command: Command) -> Result<Output, Failure> {
+    pub fn aside(&mut self, program: impl Into<Program>) -> Result<Output, Failure> {
         let limit = self.deadline.saturating_duration_since(Instant::now());
-        Ok(self.executor.succeed(command, limit)?.output)
+        Ok(self.executor.succeed(program, limit)?.output)
     }
 }
 

@@ -1,24 +1,21 @@
 //! What is measured, before and while it runs.
 //!
 //! Which subjects there are, and by which names: [`catalog`]. A file system that is mounted by a
-//! command line like that of sshfs: [`mounted`]. A directory that somebody has mounted: [`target`].
+//! command line like that of sshfs: [`mounted`]. A mounted directory: [`target`].
 
 pub mod catalog;
-mod cipher;
 mod copiers;
-mod family;
 mod floor;
 mod ftp;
+mod identity;
 mod local;
 mod mount;
 pub mod mounted;
-mod mountinfo;
 mod network;
 mod programs;
-mod quoting;
 mod rclone;
+mod route;
 mod rsyncd;
-mod seen;
 mod target;
 
 use std::path::Path;
@@ -26,13 +23,13 @@ use std::process::Command;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::place::Place;
 use crate::results::{LeftOut, SubjectInfo};
+use crate::storage::Storage;
 
 pub use mount::START_LIMIT;
 pub use target::{Target, target};
 
-/// A thing that can be measured.
+/// A program, mount or transport that can be measured.
 pub trait Subject: Send + Sync {
     /// Its name and how it is started. The version is known after [`Subject::check`], the cipher
     /// after the first start without a tuning.
@@ -43,7 +40,7 @@ pub trait Subject: Send + Sync {
     fn check(&self, executor: &Executor) -> Result<(), LeftOut>;
 
     /// Where its files are.
-    fn place(&self) -> &dyn Place;
+    fn storage(&self) -> &dyn Storage;
 
     /// Starts it, with nothing cached. `scratch` is an empty directory for its mount point, cache
     /// and logs.
@@ -55,10 +52,10 @@ pub trait Subject: Send + Sync {
     ) -> Result<Box<dyn Session>, Failure>;
 }
 
-/// What a work may vary of the connection.
+/// Settings of the connection that a workload may vary.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
-    /// Only this one, in ssh's name; `None` for what the subject does by itself.
+    /// Only this one, in ssh's name; `None` for the subject's default.
     pub cipher: Option<String>,
 }
 
@@ -78,7 +75,7 @@ pub trait Session {
         Vec::new()
     }
 
-    /// Returns when all that was acknowledged has arrived at the place, for subjects that write
+    /// Returns when all that was acknowledged has arrived at the storage, for subjects that write
     /// back later than `close` and `fsync` say. To be called before what was written is compared.
     fn settle(&mut self, executor: &Executor) -> Result<(), Failure> {
         let _ = executor;
@@ -96,15 +93,15 @@ pub trait Session {
         Ok(())
     }
 
-    /// Ends it by force, whatever it does: kills, detaches, aborts. Never blocks for long.
+    /// Ends it by force: kills, detaches, aborts. Never blocks for long.
     fn abandon(&mut self) {}
 }
 
 /// The ways in which a session is used.
 pub enum Access<'a> {
-    /// A directory that shows the place.
+    /// A directory that shows the storage.
     Directory(&'a Path),
-    /// A program that copies files and trees between this machine and the place.
+    /// A program that copies files and trees between this machine and the storage.
     Copier(&'a dyn Copier),
     /// `ssh HOST cat`: the raw stream. With `-` as the local path the command has the data on its
     /// standard output (pull) or takes them from its standard input (push).
@@ -113,9 +110,35 @@ pub enum Access<'a> {
     Sftp(&'a dyn Fn() -> Command),
 }
 
+/// The kind of an [`Access`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessKind {
+    /// [`Access::Directory`]
+    Directory,
+    /// [`Access::Copier`]
+    Copier,
+    /// [`Access::Stream`]
+    Stream,
+    /// [`Access::Sftp`]
+    Sftp,
+}
+
+impl Access<'_> {
+    /// Its kind.
+    #[must_use]
+    pub fn kind(&self) -> AccessKind {
+        match self {
+            Access::Directory(_) => AccessKind::Directory,
+            Access::Copier(_) => AccessKind::Copier,
+            Access::Stream(_) => AccessKind::Stream,
+            Access::Sftp(_) => AccessKind::Sftp,
+        }
+    }
+}
+
 /// A program that copies.
 pub trait Copier {
-    /// Copies a file or tree of the place to a local path, which does not exist; its parent does.
+    /// Copies a file or tree of the storage to a local path, which does not exist; its parent does.
     /// `None` when it cannot (a stream copies files only).
     fn pull(&self, from: &Path, to: &Path) -> Option<Command>;
 

@@ -1,7 +1,7 @@
 //! Our own generators of work, each run as a process of its own: `sshoal-bench bench-worker`.
 //!
-//! A [`Job`] comes as JSON on standard input, a [`Report`] goes as JSON to standard output. What
-//! the job is done to may hang or die: then this process does, and the run goes on without it.
+//! A [`Job`] comes as JSON on standard input, a [`Report`] goes as JSON to standard output. The
+//! subject may hang or die: then this process does, and the run continues without it.
 //!
 //! What is timed: from the first call that touches the file (its `open`) to the last (`fsync`
 //! where asked for, `close`). Connecting, and making and comparing data, are not: with one
@@ -23,7 +23,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::process::{Command, ExitCode};
 
-use crate::corpus;
+use crate::executor::Program;
 use crate::failure::Failure;
 
 pub(crate) use distribution::{distribution, histogram};
@@ -36,15 +36,14 @@ pub use walk::Walk;
 /// The hidden subcommand of the program that calls [`main`].
 pub const SUBCOMMAND: &str = "bench-worker";
 
-/// The command that does a job. The job is in a file without a name that is its standard input.
+/// The program that does a job, which is in an unnamed file on its standard input.
 ///
 /// # Errors
 /// When a path is not UTF-8, or there is no place for a temporary file.
-pub fn command(job: &Job) -> Result<Command, Failure> {
+pub fn program(job: &Job) -> Result<Program, Failure> {
     let failed = |why: io::Error| Failure::failed(format!("cannot hand over a job: {why}"));
-    let mut command = process().map_err(failed)?;
-    command.stdin(job_file(job).map_err(failed)?);
-    Ok(command)
+    let program = Program::from(process().map_err(failed)?);
+    Ok(program.stdin(job_file(job).map_err(failed)?))
 }
 
 #[cfg(not(test))]
@@ -115,14 +114,7 @@ pub fn run(job: &Job) -> Result<Done, Failure> {
             Target::Stream { ssh } => stream::write(ssh, transfer, fill),
         },
         Job::Names(job) => names::run(job),
-        Job::Digest { path } => digest(path),
     }
-}
-
-fn digest(path: &std::path::Path) -> Result<Done, Failure> {
-    let digest =
-        if path.is_dir() { corpus::tree::digest(path)? } else { corpus::digest_file(path)? };
-    Ok(Done { digest: Some(digest), ..Done::default() })
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
-//! The report as its readers get it: in a terminal, in Markdown, and in a real browser.
+//! The report in a terminal, in Markdown and as a page.
 
 mod report {
-    pub(crate) mod browser;
     mod documentation;
     mod page;
     mod summaries;

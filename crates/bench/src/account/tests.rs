@@ -1,27 +1,8 @@
 use super::*;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-
-#[test]
-fn a_name_may_look_like_the_rest_of_the_line() {
-    let line = "12 (a) S 1 (b)) S 34 1 1 0 -1 4 1 0 0 0 150 25 300 75 20 0 1 0 5678 1 2\n";
-    let stat = Stat::parse(line, 100).unwrap();
-    assert_eq!((stat.pid, stat.parent, stat.started), (12, 34, 5678));
-    assert_eq!((stat.user_s, stat.system_s), (1.5, 0.25));
-    assert_eq!((stat.children_user_s, stat.children_system_s), (3.0, 0.75));
-    for torn in ["", "12 (x", "12 (x) S 34", "12 (x) S y 1 1 0 -1 4 1 0 0 0 1 2 3 4 20 0 1 0 5 1"] {
-        assert_eq!(Stat::parse(torn, 100), None, "{torn:?}");
-    }
-}
-
-#[test]
-fn peak_and_switches_are_read_from_status() {
-    let text = b"Name:\tssh VmHWM: 1\nUmask:\t0022\nVmPeak:\t   99999 kB\nVmHWM:\t    7812 kB\n\
-        voluntary_ctxt_switches:\t40\nnonvoluntary_ctxt_switches:\t2\n";
-    assert_eq!(Status::parse(text), Status { peak_bytes: 7812 * 1024, context_switches: 42 });
-    assert_eq!(Status::parse(b"Name:\tgone\nState:\tZ (zombie)\n"), Status::default());
-}
 
 /// A shell that does what it reads on its standard input, and says `done` after each line.
 fn shell() -> Child {
@@ -71,10 +52,10 @@ fn living_grandchildren_count_once_with_their_memory() {
     let mut child = command.spawn().unwrap();
     child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
     child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-    let listed = tree::listed(child.id());
+    let listed = listed(child.id());
     let [outer, inner, cat] = listed[..] else { panic!("{listed:?}") };
     let peak = |pids: &[u32]| tree_usage(pids).peak_memory_bytes;
-    let own = |pid| Status::read(pid).unwrap().peak_bytes;
+    let own = peak_of;
     let all = own(outer) + own(inner) + own(cat);
     assert!(all > 300_000, "{all}");
     // The kernel counts pages in batches, so that a figure may still move a little.
@@ -110,4 +91,22 @@ fn a_process_that_is_gone_has_used_nothing() {
     child.wait().unwrap();
     assert_eq!(tree_usage(&[pid]), Usage::default());
     assert_eq!(tree_usage(&[]), Usage::default());
+}
+
+#[test]
+fn a_process_without_its_parent_belongs_to_its_group() {
+    // The inner shell ends at once and leaves its child to init.
+    let script = "sh -c 'sleep 600 & echo $!'; exec sleep 600";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).process_group(0).stdout(Stdio::piped());
+    let mut leader = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(leader.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let orphan: u32 = line.trim().parse().unwrap();
+    let family = family(leader.id());
+    leader.kill().unwrap();
+    leader.wait().unwrap();
+    let orphan_pid = rustix::process::Pid::from_raw(orphan.cast_signed()).unwrap();
+    rustix::process::kill_process(orphan_pid, rustix::process::Signal::KILL).unwrap();
+    assert!(family.contains(&leader.id()) && family.contains(&orphan), "{family:?}");
 }

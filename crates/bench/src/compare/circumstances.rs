@@ -1,11 +1,11 @@
 //! What differs between two runs besides their figures.
 
-use crate::report::number;
 use crate::results::Results;
 use crate::stats::{Noise, median};
+use crate::units;
 
+use super::BetweenRuns;
 use super::Change;
-use super::noise::BetweenRuns;
 
 /// Change of a measured link that is worth a note.
 const LINK_TOLERANCE: f64 = 0.10;
@@ -13,7 +13,7 @@ const LINK_TOLERANCE: f64 = 0.10;
 /// Change of what did not change that is worth a note.
 const YARDSTICK_TOLERANCE: f64 = 0.05;
 
-/// One line for each difference, those that make figures incomparable first.
+/// One line for each difference, the gravest first.
 pub(super) fn differences(
     old: &Results,
     new: &Results,
@@ -63,7 +63,7 @@ fn machine(old: &Results, new: &Results, notes: &mut Vec<String>) {
     let (a, b) = (&old.environment, &new.environment);
     differ(notes, "CPU", &a.cpu, &b.cpu);
     differ(notes, "CPUs", &a.cpus.to_string(), &b.cpus.to_string());
-    let memory = |bytes: u64| format!("{} MiB", number::mebibytes(bytes));
+    let memory = |bytes: u64| format!("{} MiB", units::mebibytes(bytes));
     differ(notes, "memory", &memory(a.memory_bytes), &memory(b.memory_bytes));
     differ(notes, "kernel", &a.kernel, &b.kernel);
     differ(notes, "system", &a.system, &b.system);
@@ -86,8 +86,8 @@ fn link(old: &Results, new: &Results, notes: &mut Vec<String>) {
         }
     };
     let (a, b) = (&old.link, &new.link);
-    check("round trip", a.measured_rtt_us, b.measured_rtt_us, number::duration_us);
-    check("rate", a.measured_bytes_per_s, b.measured_bytes_per_s, number::bit_rate);
+    check("round trip", a.measured_rtt_us, b.measured_rtt_us, units::duration_us);
+    check("rate", a.measured_bytes_per_s, b.measured_bytes_per_s, units::bit_rate);
 }
 
 fn settings(old: &Results, new: &Results, notes: &mut Vec<String>) {
@@ -113,7 +113,7 @@ fn subjects(old: &Results, new: &Results, notes: &mut Vec<String>) {
     }
 }
 
-/// What is the same program in both runs tells whether the machine is the same.
+/// Subjects that are the same in both runs show whether the machine is the same.
 fn yardsticks(new: &Results, changes: &[Change]) -> Option<String> {
     let ratios: Vec<f64> =
         changes.iter().filter(|change| !change.judged).filter_map(|change| change.ratio).collect();
@@ -125,8 +125,8 @@ fn yardsticks(new: &Results, changes: &[Change]) -> Option<String> {
         format!(
             "What is not judged (peers, floors) is typically {} as fast as in the old run, with \
              noise of {}: the machine or the link may not be the same.",
-            number::ratio(typical),
-            number::percent(noise - 1.0)
+            units::ratio(typical),
+            units::percent(noise - 1.0)
         )
     })
 }

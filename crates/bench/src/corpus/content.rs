@@ -1,4 +1,4 @@
-//! What is in the files of the works: a function of a seed and the place in the file.
+//! What is in the files of the workloads: a function of a seed and the place in the file.
 //!
 //! A file is a sequence of blocks of 4 KiB. A block is the seed's own 4 KiB of noise, each word
 //! of it mixed with one key of the block, so that making or comparing a block costs as much as a

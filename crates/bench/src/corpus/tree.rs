@@ -1,9 +1,9 @@
-//! A tree of files like the sources of a program, and what a tree is, in one number.
+//! A generated tree of files like the sources of a program, and digests of trees.
 //!
 //! The made tree: directories up to seven deep, files whose sizes have a median of 4 KiB, a mean
 //! of about 12 KiB and a tail to 300 KiB, text that `gzip` makes four times smaller, scripts that
 //! may be executed. The same count and seed give the same tree on every machine. There are no
-//! links in it: what is measured is speed, and some subjects cannot do with links what the works
+//! links in it: what is measured is speed, and some subjects cannot do with links what the workloads
 //! ask of a tree (Debian's sshfs refuses to read one with `..` and cannot set its times, `rclone
 //! mount` has none, `sftp -r` leaves them out).
 //!
@@ -11,29 +11,24 @@
 //! below it, sorted bytewise by path. Permissions, owners and times are not part of it: not every
 //! program that copies keeps them.
 
-mod contents;
 mod listing;
-mod plan;
-mod random;
 
+use std::collections::HashSet;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
-
-pub use contents::RARE_WORD;
-pub use listing::{Kind, Links, Listing, Tally, bytes_below, digest, line, survey};
+use std::path::{Path, PathBuf};
 
 use super::last_changed;
-use contents::Prose;
-use random::Random;
 
-/// Makes a tree of so many files in `dir`, which is made too.
+pub use listing::{Kind, Links, Listing, Tally, bytes_below, digest, files, line, survey};
+
+/// Makes `dir` with a tree of `files` files.
 ///
 /// # Errors
-/// As the file system says; what is there already under a name of the tree is an error.
+/// Those of the file system; an existing name is an error.
 pub fn make(dir: &Path, files: u32, seed: u64) -> io::Result<()> {
-    let plan = plan::plan(files, &mut Random::new(seed));
+    let plan = plan(files, &mut Random::new(seed));
     fs::create_dir_all(dir)?;
     for directory in &plan.directories {
         fs::create_dir(dir.join(directory))?;
@@ -46,7 +41,7 @@ pub fn make(dir: &Path, files: u32, seed: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// One file in so many has [`RARE_WORD`], once.
+/// One file of this number contains [`RARE_WORD`], once.
 const RARE_EVERY: usize = 50;
 
 /// The mode is set apart, so that the caller's umask does not matter.
@@ -56,6 +51,259 @@ fn write_new(path: &Path, executable: bool, contents: &[u8]) -> io::Result<()> {
     file.write_all(contents)?;
     file.set_permissions(Permissions::from_mode(mode))?;
     file.set_modified(last_changed())
+}
+
+/// A sequence.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Less than `bound`, which is not 0; the bias of a bound far below 2^64 does not matter here.
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    /// One of them; there is at least one.
+    fn one_of<'a, T>(&mut self, these: &'a [T]) -> &'a T {
+        &these[self.below(these.len())]
+    }
+
+    /// In another order.
+    fn shuffle<T>(&mut self, these: &mut [T]) {
+        for last in (1..these.len()).rev() {
+            these.swap(last, self.below(last + 1));
+        }
+    }
+}
+
+/// A word that one file in fifty has, and the vocabulary has not.
+pub const RARE_WORD: &str = "zyxomma";
+
+/// Words in use. The fewer, the better it compresses.
+const WORDS: usize = 1500;
+
+/// Of what words are made.
+const SYLLABLES: [&str; 40] = [
+    "al", "ber", "cal", "dor", "en", "fer", "gan", "hol", "ib", "jor", "kel", "lin", "mar", "nod",
+    "or", "pel", "qua", "ret", "sin", "tor", "ul", "ven", "wid", "yar", "ze", "buf", "ctl", "dev",
+    "ent", "fun", "get", "hash", "init", "key", "len", "map", "ptr", "set", "tab", "val",
+];
+
+/// Between words, as in sources; most are spaces.
+const MARKS: [&str; 16] =
+    [" ", " ", " ", " ", " ", " ", "(", ")", ", ", "; ", " = ", "->", "_", " * ", " {", " == "];
+
+/// Writes texts, one after the other.
+struct Prose {
+    random: Random,
+    words: Vec<String>,
+}
+
+impl Prose {
+    fn new(mut random: Random) -> Prose {
+        let words = (0..WORDS).map(|_| word(&mut random)).collect();
+        Prose { random, words }
+    }
+
+    /// A text of `bytes` bytes, with the rare word in a line of its own if there is room.
+    fn text(&mut self, bytes: usize, rare: bool) -> String {
+        let mut text = String::with_capacity(bytes + 200);
+        if rare && bytes > 2 * RARE_WORD.len() {
+            text.push_str(RARE_WORD);
+            text.push('\n');
+        }
+        let mut lines = vec![self.line()];
+        while text.len() < bytes {
+            // Sources say many things more than once.
+            let mut next = self.random.below(lines.len());
+            if self.random.below(3) > 0 {
+                next = lines.len();
+                lines.push(self.line());
+            }
+            text.push_str(&lines[next]);
+        }
+        text.truncate(bytes);
+        text
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = "\t".repeat(self.random.below(4));
+        for _ in 0..self.random.below(8) {
+            let index = self.common_index();
+            line.push_str(&self.words[index]);
+            line.push_str(MARKS[self.random.below(MARKS.len())]);
+        }
+        line.push('\n');
+        line
+    }
+
+    /// Some words are far more frequent than others, as in any text.
+    fn common_index(&mut self) -> usize {
+        let mut bound = self.words.len();
+        for _ in 0..2 {
+            bound = 1 + self.random.below(bound);
+        }
+        self.random.below(bound)
+    }
+}
+
+/// A word of one to three syllables.
+fn word(random: &mut Random) -> String {
+    let count = 1 + random.below(3);
+    (0..count).map(|_| SYLLABLES[random.below(SYLLABLES.len())]).collect()
+}
+
+/// The name of a file or directory, without what comes after the dot.
+fn name(random: &mut Random) -> String {
+    let count = 1 + random.below(2);
+    let words: Vec<String> = (0..count).map(|_| word(random)).collect();
+    let mark = ["_", "-"][random.below(2)];
+    words.join(mark)
+}
+
+/// A tree before it is written. Directories stand before what is in them.
+struct Plan {
+    directories: Vec<PathBuf>,
+    files: Vec<PlannedFile>,
+}
+
+struct PlannedFile {
+    path: PathBuf,
+    bytes: usize,
+    executable: bool,
+}
+
+/// Files for each directory, on the average. Kernel sources have 16, those of a library 8.
+const FILES_PER_DIRECTORY: usize = 12;
+
+/// Directories below each other.
+const DEPTH: usize = 7;
+
+/// What comes after the dot, how many in a hundred have it, and whether those may be executed.
+const SUFFIXES: [(&str, usize, bool); 6] = [
+    ("c", 48, false),
+    ("h", 34, false),
+    ("txt", 6, false),
+    ("S", 3, false),
+    ("mk", 4, false),
+    ("sh", 5, true),
+];
+
+/// Parts in a thousand of the files, and the size below which they are; linear in between.
+const SIZES: [(usize, usize); 11] = [
+    (0, 40),
+    (50, 300),
+    (100, 600),
+    (250, 1_500),
+    (500, 4_096),
+    (750, 10_500),
+    (900, 26_000),
+    (950, 45_000),
+    (990, 120_000),
+    (999, 250_000),
+    (1_000, 300_000),
+];
+
+fn plan(files: u32, random: &mut Random) -> Plan {
+    let files = files as usize;
+    let mut taken = HashSet::new();
+    let directories = directories(files / FILES_PER_DIRECTORY, &mut taken, random);
+    let files = sizes(files, random)
+        .into_iter()
+        .map(|bytes| file(bytes, &directories, &mut taken, random))
+        .collect();
+    Plan { directories, files }
+}
+
+fn directories(count: usize, taken: &mut HashSet<PathBuf>, random: &mut Random) -> Vec<PathBuf> {
+    let mut directories: Vec<PathBuf> = Vec::with_capacity(count);
+    while directories.len() < count {
+        // One in six is at the top; any other is in one that is there.
+        let parent = match directories.is_empty() || random.below(6) == 0 {
+            true => PathBuf::new(),
+            false => random.one_of(&directories).clone(),
+        };
+        if parent.components().count() < DEPTH {
+            directories.push(fresh(&parent, "", taken, random));
+        }
+    }
+    directories
+}
+
+fn file(
+    bytes: usize,
+    directories: &[PathBuf],
+    taken: &mut HashSet<PathBuf>,
+    random: &mut Random,
+) -> PlannedFile {
+    let (suffix, executable) = suffix(random.below(100));
+    let path = fresh(&somewhere(directories, random), &format!(".{suffix}"), taken, random);
+    PlannedFile { path, bytes, executable }
+}
+
+/// One in fifty is at the top.
+fn somewhere(directories: &[PathBuf], random: &mut Random) -> PathBuf {
+    match directories.is_empty() || random.below(50) == 0 {
+        true => PathBuf::new(),
+        false => random.one_of(directories).clone(),
+    }
+}
+
+/// A path that nothing has yet.
+fn fresh(
+    parent: &Path,
+    ending: &str,
+    taken: &mut HashSet<PathBuf>,
+    random: &mut Random,
+) -> PathBuf {
+    loop {
+        let path = parent.join(name(random) + ending);
+        if taken.insert(path.clone()) {
+            return path;
+        }
+    }
+}
+
+fn suffix(mut hundredth: usize) -> (&'static str, bool) {
+    for (suffix, share, executable) in SUFFIXES {
+        if hundredth < share {
+            return (suffix, executable);
+        }
+        hundredth -= share;
+    }
+    unreachable!("the shares add up to a hundred")
+}
+
+/// As many sizes, one from each of as many equal parts of the distribution, in any order: so the
+/// sum is nearly the same for every seed, also of a small tree.
+fn sizes(files: usize, random: &mut Random) -> Vec<usize> {
+    let mut sizes: Vec<usize> = (0..files)
+        .map(|part| size_at((part * STEPS + random.below(STEPS)) * 1_000 / files, STEPS))
+        .collect();
+    random.shuffle(&mut sizes);
+    sizes
+}
+
+/// How finely a part of the distribution is divided.
+const STEPS: usize = 1_000;
+
+/// The size at `place` of `1000 * steps`.
+fn size_at(place: usize, steps: usize) -> usize {
+    let upper =
+        SIZES.iter().position(|&(share, _)| share * steps > place).unwrap_or(SIZES.len() - 1);
+    let ((from, low), (to, high)) = (SIZES[upper - 1], SIZES[upper]);
+    low + (high - low) * (place - from * steps) / ((to - from) * steps)
 }
 
 #[cfg(test)]

@@ -1,30 +1,27 @@
 //! A program that runs beside the others.
 //!
-//! A thread of its own starts it, keeps its words and reaps it: the kernel's signal at the
-//! parent's death counts the death of the thread that started the child.
+//! A thread of its own starts it, keeps its output and reaps it: the kernel sends the parent-death
+//! signal when the thread that started the child ends.
 
-use std::io::{self, PipeReader};
-use std::os::fd::OwnedFd;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, SyncSender};
+use std::io;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 
-use super::kept::{Kept, Which};
-use super::running::{LAST_READS, cannot_run, handle, kill_group, reap, signal_group};
-use super::{DEATH, LeftBehind, find_program, last_words, streams};
+use super::child::{Child, Kept, Output, signal_group};
+use super::{DEATH, LeftBehind, Program, find_program, last_words};
 use crate::failure::Failure;
 use crate::results::Usage;
 
-/// Most that is kept of what it prints, its end.
-const WORDS_MOST_BYTES: usize = 64 * 1024;
+/// Kept of the output: its end.
+const WORDS_BYTES: usize = 64 * 1024;
 
-/// A program that runs beside the others. Dropping it kills its group; so does its own end, for
-/// what it may have left in it.
+/// A program that runs beside the others. Dropping it kills its group. When it ends by itself, the
+/// rest of its group is killed.
 #[derive(Debug)]
 pub struct Background {
     program: String,
@@ -33,57 +30,68 @@ pub struct Background {
     left_behind: Arc<LeftBehind>,
 }
 
-/// How a program ended.
+/// The end of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
     /// Its status.
     pub status: ExitStatus,
-    /// Of itself and what it waited for, all its life; the peak of memory is unknown.
+    /// Of itself and the children that it waited for; the peak of memory is unknown.
     pub usage: Usage,
 }
 
-/// What the thread and the owner both see.
+/// State of the thread and the owner.
 #[derive(Debug)]
 struct Shared {
-    state: Mutex<State>,
+    words: Kept,
+    /// Set under the same lock under which the thread reaps.
+    ended: Mutex<Option<Ended>>,
     changed: Condvar,
 }
 
-#[derive(Debug)]
-struct State {
-    words: Kept,
-    /// Set by the thread in the same hold of the lock in which it reaps.
-    ended: Option<Ended>,
-}
-
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ended(&self) -> MutexGuard<'_, Option<Ended>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the program has ended or `done`, at most `limit`.
+    fn wait(&self, limit: Duration, done: impl Fn() -> bool) -> Option<Ended> {
+        let waiting = |ended: &mut Option<Ended>| ended.is_none() && !done();
+        let waited = self.changed.wait_timeout_while(self.ended(), limit, waiting);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
 impl Background {
     pub(super) fn start(
-        command: &Command,
+        program: &Program,
         left_behind: Arc<LeftBehind>,
     ) -> Result<Background, Failure> {
-        let program = streams::program(command);
-        let words = Kept::new(Which::Last, WORDS_MOST_BYTES);
-        let state = Mutex::new(State { words, ended: None });
-        let shared = Arc::new(Shared { state, changed: Condvar::new() });
-        let command = tied_to_us(command);
-        let (tell, told) = mpsc::sync_channel(1);
-        let for_thread = shared.clone();
+        let name = program.name();
+        let failed = |error: io::Error| Failure::failed(format!("cannot run {name}: {error}"));
+        let words = Kept::last(WORDS_BYTES);
+        // One pipe for both streams keeps their order.
+        let (writer, output) = Output::new(&words).map_err(failed)?;
+        let mut command = tied_to_us(&program.command);
+        command.stdout(writer.try_clone().map_err(failed)?).stderr(writer);
+        let shared = Arc::new(Shared { words, ended: Mutex::new(None), changed: Condvar::new() });
+        let of_thread = shared.clone();
+        let (sender, started) = mpsc::sync_channel(1);
         thread::Builder::new()
             .name("background".to_owned())
-            .spawn(move || keep(command, &for_thread, &tell))
-            .map_err(|error| cannot_run(&program, &error))?;
-        let pid = told.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));
-        let pid = pid.map_err(|error| cannot_run(&program, &error))?;
-        Ok(Background { program, pid, shared, left_behind })
+            .spawn(move || match Child::start(command, vec![output]) {
+                Ok(child) => {
+                    let _ = sender.send(Ok(child.pid()));
+                    attend(child, &of_thread);
+                }
+                Err(error) => drop(sender.send(Err(error))),
+            })
+            .map_err(failed)?;
+        let pid = started.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));
+        let pid = pid.map_err(failed)?;
+        Ok(Background { program: name, pid, shared, left_behind })
     }
 
-    /// Its number.
+    /// Its process number.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
@@ -95,59 +103,52 @@ impl Background {
         self.ended().is_none()
     }
 
-    /// How it has ended, if it has.
+    /// Its end, if it has ended.
     #[must_use]
     pub fn ended(&self) -> Option<Ended> {
-        self.shared.state().ended
+        *self.shared.ended()
     }
 
     /// Waits until it has ended; `None` when it has not within `limit`.
     pub fn wait(&self, limit: Duration) -> Option<Ended> {
-        let state = self.shared.state();
-        let waited = self.shared.changed.wait_timeout_while(state, limit, |it| it.ended.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.ended
+        self.shared.wait(limit, || false)
     }
 
-    /// Waits until it has printed `text`, or has ended. The program's start is often known by
-    /// nothing else.
+    /// Waits until it has printed `text`, or has ended.
     ///
     /// # Errors
     /// When it has ended without that, with its last words, or has not printed it by `limit`.
     pub fn wait_for(&self, text: &str, limit: Duration) -> Result<(), Failure> {
-        let said = |state: &State| {
-            let words = state.words.bytes();
+        let printed = || {
+            let words = self.shared.words.bytes();
             words.windows(text.len().max(1)).any(|window| window == text.as_bytes())
         };
-        let state = self.shared.state();
-        let waiting = |state: &mut State| state.ended.is_none() && !said(state);
-        let waited = self.shared.changed.wait_timeout_while(state, limit, waiting);
-        let state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        if said(&state) {
+        let ended = self.shared.wait(limit, printed);
+        if printed() {
             return Ok(());
         }
-        let words = last_words(&state.words.bytes());
-        Err(match state.ended {
-            Some(ended) => {
-                Failure::failed(format!("{} ended ({}): {words}", self.program, ended.status))
+        Err(match ended {
+            Some(Ended { status, .. }) => {
+                Failure::failed(format!("{} ended ({status}): {}", self.program, self.words()))
             }
             None => Failure::timed_out(limit),
         })
     }
 
-    /// Sends a signal to its group, if it has not ended.
+    /// Signals its group, if it has not ended.
     pub fn signal(&self, signal: Signal) {
         // The lock keeps the thread from reaping it now.
-        let state = self.shared.state();
-        if state.ended.is_none() {
+        let ended = self.shared.ended();
+        if ended.is_none() {
             signal_group(self.pid, signal);
         }
     }
 
-    /// Asks it to end (SIGTERM to its group), and kills the group when it has not by `limit`.
-    /// Whether the asking was enough.
+    /// Sends SIGTERM to its group, and kills the group when it has not ended by `limit`. Returns
+    /// whether SIGTERM was enough.
     pub fn stop(&mut self, limit: Duration) -> bool {
         self.signal(Signal::TERM);
-        // A stopped one would not take it.
+        // A stopped process would not handle it.
         self.signal(Signal::CONT);
         let ended = self.wait(limit).is_some();
         if !ended {
@@ -156,7 +157,7 @@ impl Background {
         ended
     }
 
-    /// Kills its group, and waits for two seconds at most for its end.
+    /// Kills its group, and waits at most two seconds for its end.
     pub fn kill(&mut self) {
         if !self.is_running() {
             return;
@@ -167,10 +168,10 @@ impl Background {
         }
     }
 
-    /// The end of what it has printed, on both streams, fit for a terminal.
+    /// The end of its output on both streams, safe for a terminal.
     #[must_use]
     pub fn words(&self) -> String {
-        last_words(&self.shared.state().words.bytes())
+        last_words(&self.shared.words.bytes())
     }
 }
 
@@ -180,10 +181,9 @@ impl Drop for Background {
     }
 }
 
-/// The same command, killed by the kernel when we die, where util-linux is installed.
+/// The command, killed by the kernel when this process ends, where util-linux is installed.
 fn tied_to_us(command: &Command) -> Command {
-    use std::os::unix::process::CommandExt;
-    // A program that is not there is to be an error of the start, not of setpriv.
+    // A program that is not there must be an error of the start, not of setpriv.
     let program = find_program(command.get_program()).zip(find_program("setpriv"));
     let mut tied = match program {
         Some((program, setpriv)) => {
@@ -193,7 +193,7 @@ fn tied_to_us(command: &Command) -> Command {
         }
         None => Command::new(command.get_program()),
     };
-    tied.args(command.get_args()).process_group(0).stdin(Stdio::null());
+    tied.args(command.get_args()).stdin(Stdio::null());
     for (key, value) in command.get_envs() {
         match value {
             Some(value) => tied.env(key, value),
@@ -206,72 +206,19 @@ fn tied_to_us(command: &Command) -> Command {
     tied
 }
 
-/// The thread.
-fn keep(command: Command, shared: &Shared, tell: &SyncSender<io::Result<u32>>) {
-    match start(command) {
-        Ok((mut child, handle, pipe)) => {
-            let _ = tell.send(Ok(child.id()));
-            listen(&handle, pipe, shared);
-            end(&mut child, shared);
-        }
-        Err(error) => {
-            let _ = tell.send(Err(error));
-        }
+/// Keeps a child's output until it ends, kills the rest of its group, and reaps it.
+fn attend(mut child: Child, shared: &Shared) {
+    while !child.poll(None, None).is_ok_and(|ready| ready.exited) {
+        // With the lock, or a waiter could miss the change between its check and its wait.
+        drop(shared.ended());
+        shared.changed.notify_all();
     }
-}
-
-fn start(mut command: Command) -> io::Result<(Child, OwnedFd, PipeReader)> {
-    let (reader, writer) = io::pipe()?;
-    command.stdout(writer.try_clone()?).stderr(writer);
-    let mut child = command.spawn()?;
-    match handle(&child) {
-        Ok(handle) => Ok((child, handle, reader)),
-        Err(error) => {
-            kill_group(&child);
-            let _ = child.wait();
-            Err(error)
-        }
+    let _ = child.drain();
+    child.kill_group();
+    let mut ended = shared.ended();
+    if let Ok((status, usage)) = child.reap() {
+        *ended = Some(Ended { status, usage });
     }
-}
-
-/// Keeps its words until it has ended.
-fn listen(handle: &OwnedFd, pipe: PipeReader, shared: &Shared) {
-    let mut pipe = Some(pipe);
-    let mut last_reads = 0;
-    while last_reads < LAST_READS {
-        let mut fds = vec![PollFd::new(handle, PollFlags::IN)];
-        fds.extend(pipe.as_ref().map(|pipe| PollFd::new(pipe, PollFlags::IN)));
-        if poll(&mut fds, None).is_err() {
-            continue;
-        }
-        let exited = !fds[0].revents().is_empty();
-        let spoke = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
-        drop(fds);
-        if spoke {
-            // There is something to read, so the lock is not held for long.
-            let open = pipe.as_ref().is_some_and(|pipe| shared.state().words.read(pipe));
-            if !open {
-                pipe = None;
-            }
-            shared.changed.notify_all();
-        }
-        // Its last words come before its end, but nobody else's.
-        match (exited, spoke) {
-            (true, true) => last_reads += 1,
-            (true, false) => return,
-            (false, _) => (),
-        }
-    }
-}
-
-/// Ends what it has left in its group, and reaps it.
-fn end(child: &mut Child, shared: &Shared) {
-    kill_group(child);
-    let mut state = shared.state();
-    // It has ended, so this does not block; a status that cannot be had is nobody's fault here.
-    if let Ok((status, usage)) = reap(child) {
-        state.ended = Some(Ended { status, usage });
-    }
-    drop(state);
+    drop(ended);
     shared.changed.notify_all();
 }

@@ -2,9 +2,6 @@ use super::*;
 
 use std::fs;
 use std::io::Read;
-use std::path::Path;
-use std::process::Stdio;
-use std::time::Instant;
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -14,16 +11,14 @@ fn sh(script: &str) -> Command {
     command
 }
 
-/// A pipe whose end comes when all processes that a command has started are dead: the command
-/// gets its other end as standard error.
-fn lifeline(command: &mut Command) -> std::io::PipeReader {
+/// A program with a pipe as standard error, whose end is seen when all its processes are dead.
+fn lifeline(command: Command) -> (Program, std::io::PipeReader) {
     let (reader, writer) = std::io::pipe().unwrap();
-    command.stderr(writer);
-    reader
+    (Program::from(command).stderr(writer), reader)
 }
 
 fn assert_all_dead(mut lifeline: std::io::PipeReader) {
-    assert!(running::wait_readable(&lifeline, Duration::from_secs(5)), "somebody lives");
+    assert!(child::wait_readable(&lifeline, Duration::from_secs(5)), "somebody lives");
     lifeline.read_to_end(&mut Vec::new()).unwrap();
 }
 
@@ -45,9 +40,10 @@ fn what_is_not_set_is_empty_and_what_is_set_stays() {
     let dir = tempfile::tempdir().unwrap();
     let (input, output) = (dir.path().join("in"), dir.path().join("out"));
     fs::write(&input, "words").unwrap();
-    let mut command = Command::new("cat");
-    command.stdin(fs::File::open(&input).unwrap()).stdout(fs::File::create(&output).unwrap());
-    let ran = executor.succeed(command, LONG).unwrap();
+    let program = Program::from(Command::new("cat"))
+        .stdin(fs::File::open(&input).unwrap())
+        .stdout(fs::File::create(&output).unwrap());
+    let ran = executor.succeed(program, LONG).unwrap();
     assert_eq!(ran.output.stdout, b"");
     assert_eq!(fs::read(&output).unwrap(), b"words");
 }
@@ -87,8 +83,8 @@ fn too_much_output_is_a_failure() {
 #[test]
 fn a_deadline_kills_the_whole_group() {
     // It ignores what it can, and has a child and a grandchild.
-    let mut command = sh("trap '' TERM INT HUP; sleep 1000 & (sleep 1000; true)");
-    let lifeline = lifeline(&mut command);
+    let command = sh("trap '' TERM INT HUP; sleep 1000 & (sleep 1000; true)");
+    let (command, lifeline) = lifeline(command);
     let start = Instant::now();
     let limit = Duration::from_millis(200);
     let failure = Executor::new().run(command, limit).unwrap_err();
@@ -100,10 +96,9 @@ fn a_deadline_kills_the_whole_group() {
 #[test]
 fn an_interrupt_wakes_who_waits_and_refuses_who_comes() {
     let executor = Executor::new();
-    let mut command = sh("echo up; sleep 1000");
-    let lifeline = lifeline(&mut command);
+    let (command, lifeline) = lifeline(sh("echo up; sleep 1000"));
     let (mut reader, writer) = std::io::pipe().unwrap();
-    command.stdout(writer);
+    let command = command.stdout(writer);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| executor.run(command, LONG));
         reader.read_exact(&mut [0; 3]).unwrap();
@@ -204,8 +199,8 @@ fn programs_are_found_as_a_shell_finds_them() {
     assert_eq!(find_program("/bin/sh"), Some("/bin/sh".into()));
     assert_eq!(find_program("/etc/passwd"), None);
     assert_eq!(find_program("no-such-program"), None);
-    let mut quiet = Command::new(find_program("true").unwrap());
-    quiet.stdout(Stdio::null());
+    let quiet = Command::new(find_program("true").unwrap());
+    let quiet = Program::from(quiet).stdout(Stdio::null());
     Executor::new().succeed(quiet, LONG).unwrap();
 }
 

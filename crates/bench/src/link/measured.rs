@@ -98,7 +98,7 @@ fn echo(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Sends until nobody listens.
+/// Sends until the reader closes the connection.
 fn pour(mut stream: TcpStream) -> io::Result<()> {
     let piece = vec![0; 256 << 10];
     let mut sent = 0;

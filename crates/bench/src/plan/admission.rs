@@ -1,4 +1,4 @@
-//! Who and what of that which was asked for takes part.
+//! The requested subjects and workloads that can be measured here.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use crate::executor::Executor;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::size::Size;
 use crate::subject::Subject;
-use crate::work::Work;
+use crate::workload::Workload;
 
+use super::Control;
 use super::Refusal;
-use super::control::Control;
 use super::request::usual_reference;
 
 /// A subject that was asked for.
@@ -44,32 +44,32 @@ pub(super) fn subjects(
     if admitted.is_empty() { Err(Refusal::NoSubject) } else { Ok(admitted) }
 }
 
-/// The works asked for, in the order of `all`; those that cannot be done here are left out, if
+/// The workloads asked for, in the order of `all`; those that cannot be done here are left out, if
 /// that leaves any.
 pub(super) fn works(
     asked: Option<&[String]>,
-    all: Vec<Box<dyn Work>>,
+    all: Vec<Box<dyn Workload>>,
     size: &Size,
     left_out: &mut Vec<LeftOut>,
-) -> Result<Vec<Box<dyn Work>>, Refusal> {
+) -> Result<Vec<Box<dyn Workload>>, Refusal> {
     for name in asked.unwrap_or_default() {
-        if !all.iter().any(|work| work.name() == name) {
-            let near = nearest(name, all.iter().map(|work| work.name()));
-            return Err(Refusal::UnknownWork { name: name.clone(), near });
+        if !all.iter().any(|workload| workload.name() == name) {
+            let near = nearest(name, all.iter().map(|workload| workload.name()));
+            return Err(Refusal::UnknownWorkload { name: name.clone(), near });
         }
     }
     let mut works = Vec::new();
     let mut missing = Vec::new();
-    for work in all {
-        if asked.is_some_and(|names| !names.iter().any(|name| name == work.name())) {
+    for workload in all {
+        if asked.is_some_and(|names| !names.iter().any(|name| name == workload.name())) {
             continue;
         }
-        match work.check() {
+        match workload.check() {
             // All of it is lacking.
-            Ok(()) if work.steps(size).is_empty() => missing.extend(work.lacks(size)),
+            Ok(()) if workload.steps(size).is_empty() => missing.extend(workload.lacks(size)),
             Ok(()) => {
-                left_out.extend(work.lacks(size));
-                works.push(work);
+                left_out.extend(workload.lacks(size));
+                works.push(workload);
             }
             Err(reason) => missing.push(reason),
         }
@@ -80,13 +80,13 @@ pub(super) fn works(
         if why.is_empty() {
             "none was named".clone_into(&mut why);
         }
-        return Err(Refusal::NoWork { why });
+        return Err(Refusal::NoWorkload { why });
     }
     left_out.extend(missing);
     Ok(works)
 }
 
-/// The work that a misspelled word most likely stands for.
+/// The workload that a misspelled word most likely stands for.
 fn nearest(word: &str, names: impl Iterator<Item = &'static str>) -> Option<&'static str> {
     names
         .map(|name| (strsim::damerau_levenshtein(word, name), name))

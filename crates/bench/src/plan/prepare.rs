@@ -1,4 +1,4 @@
-//! From what was asked for to what can go.
+//! From a request to a plan.
 
 use std::fs;
 use std::io;
@@ -13,14 +13,14 @@ use crate::results::{Environment, Settings};
 use crate::run::Scratch;
 use crate::server::Server;
 use crate::subject::Subject;
-use crate::work;
+use crate::workload;
 
-use super::{Plan, Refusal, Request, admission, candidates, space};
+use super::{Plan, Refusal, Request, admission, candidates, check};
 
-/// Checks all that was asked for, and starts the server.
+/// Checks a request, and starts the server.
 ///
 /// # Errors
-/// What is wrong; nothing has been measured then, and nothing is left behind.
+/// What is wrong with the request; then nothing was measured, and nothing is left behind.
 pub fn prepare(
     request: &Request,
     executor: &Executor,
@@ -29,7 +29,7 @@ pub fn prepare(
     trees(request)?;
     let size = request.size();
     let mut left_out = Vec::new();
-    let works = admission::works(request.works.as_deref(), work::all(), &size, &mut left_out)?;
+    let works = admission::works(request.works.as_deref(), workload::all(), &size, &mut left_out)?;
     let wanted = candidates::understand(request)?;
     let scratch = Scratch::new(&request.scratch).map_err(|error| Refusal::Directory {
         path: request.scratch.clone(),
@@ -41,13 +41,13 @@ pub fn prepare(
     let mut subjects = admission::subjects(candidates, &mut left_out, executor)?;
     let control = request.control;
     let reference = admission::reference(&mut subjects, request.reference.as_deref(), control)?;
-    space::check(&size, &works, subjects.iter().map(|subject| subject.place()), scratch.path())?;
+    check(&size, &works, subjects.iter().map(|subject| subject.storage()), scratch.path())?;
     Ok(Plan {
         settings: Settings {
             command: request.command.clone(),
             size: size.scale.name().to_owned(),
             rounds: request.rounds(),
-            works: works.iter().map(|work| work.name().to_owned()).collect(),
+            works: works.iter().map(|workload| workload.name().to_owned()).collect(),
             reference,
             deadline_s: request.deadline().as_secs_f64(),
             seed: request.seed,
@@ -65,7 +65,7 @@ pub fn prepare(
     })
 }
 
-/// Whether the user's own trees are there: whoever names one wants no other measured.
+/// Checks the user's own trees, for which no other tree is substituted.
 fn trees(request: &Request) -> Result<(), Refusal> {
     for path in [&request.tree, &request.build_tree].into_iter().flatten() {
         let found = fs::metadata(path).and_then(|found| match found.is_dir() {

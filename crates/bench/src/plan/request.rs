@@ -1,4 +1,4 @@
-//! What the user asks for, as it is said.
+//! The request of a user.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use crate::link::LinkSpec;
 use crate::results::SubjectInfo;
 use crate::size::{Scale, Size};
 
-use super::host::Host;
+use super::Host;
 
 /// What a run is measured against when nothing else is said.
 pub(super) const USUAL_PEER: &str = "sshfs";
 
-/// All that can be asked for.
+/// All options of a run.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// How much work.
@@ -23,9 +23,9 @@ pub struct Request {
     pub peers: Option<String>,
     /// Names and command lines of programs that mount as sshfs does.
     pub commands: Vec<(String, String)>,
-    /// Names and directories of what somebody has mounted.
+    /// Names and directories of mounted file systems.
     pub targets: Vec<(String, PathBuf)>,
-    /// Names of works; `None` for all.
+    /// Names of workloads; `None` for all.
     pub works: Option<Vec<String>>,
     /// In front of the private server.
     pub link: LinkSpec,
@@ -51,7 +51,7 @@ pub struct Request {
     pub tree: Option<PathBuf>,
     /// The same for builds.
     pub build_tree: Option<PathBuf>,
-    /// This very program, which is measured and is what the works run.
+    /// This very program, which is measured and is what the workloads run.
     pub program: PathBuf,
     /// Its name and version.
     pub version: String,
@@ -125,7 +125,7 @@ impl Request {
 }
 
 /// The subject to which ratios are given when nothing else is said: the usual peer, another file
-/// system, or else whoever comes first.
+/// system, or else the first subject.
 pub(super) fn usual_reference(subjects: &[SubjectInfo]) -> Option<&str> {
     let named = |name: &str| subjects.iter().find(|info| info.name == name);
     let other = || {
@@ -136,7 +136,7 @@ pub(super) fn usual_reference(subjects: &[SubjectInfo]) -> Option<&str> {
     reference.map(|info| info.name.as_str())
 }
 
-/// Whether a subject is this program, with whatever options.
+/// Whether a subject is this program, with any options.
 #[must_use]
 pub fn is_ours(name: &str) -> bool {
     ["sshoal:", "sshoal (", "sshoal-copy"].iter().any(|begin| name.starts_with(begin))

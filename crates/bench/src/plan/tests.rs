@@ -1,16 +1,17 @@
 //! Who and what is admitted, and why a run does not begin.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::executor::Executor;
 use crate::results::LeftOut;
-use crate::run::fake::Scene;
+use crate::run::tests::fake::Scene;
 use crate::size::{Scale, Size};
 use crate::subject::Subject;
 
 use super::admission::{self, Candidate};
-use super::{Refusal, Request, candidates, space};
+use super::{Host, Refusal, Request, candidates};
 
 fn admit(
     subjects: Vec<Arc<dyn Subject>>,
@@ -65,7 +66,7 @@ fn the_reference_is_among_the_subjects_and_has_a_control() {
     let control = subjects.last().unwrap().info();
     assert_eq!(control.name, "sshfs (control)");
     assert_eq!(control.control_of.as_deref(), Some("sshfs"));
-    assert_eq!(subjects.last().unwrap().place().name(), "place of sshfs");
+    assert_eq!(subjects.last().unwrap().storage().name(), "storage of sshfs");
 }
 
 #[test]
@@ -74,7 +75,7 @@ fn works_are_known_by_name() {
     let mut scene = Scene::new(&["a"], &["one"]);
     let works = |scene: &Scene, asked: Option<&str>, left_out: &mut Vec<LeftOut>| {
         let asked = asked.map(|name| vec![name.to_owned()]);
-        let all = vec![scene.work()];
+        let all = vec![scene.workload()];
         admission::works(asked.as_deref(), all, &size, left_out).map(|works| works.len())
     };
     let mut left_out = Vec::new();
@@ -84,12 +85,12 @@ fn works_are_known_by_name() {
     assert_eq!(refusal.hint().as_deref(), Some("did you mean 'fake'?"));
     let refusal = works(&scene, Some("x\u{1b}"), &mut left_out).unwrap_err();
     assert_eq!(refusal.to_string(), "work 'x\\u{1b}': there is no such work");
-    let refusal = admission::works(Some(&[]), vec![scene.work()], &size, &mut left_out);
+    let refusal = admission::works(Some(&[]), vec![scene.workload()], &size, &mut left_out);
     let refusal = refusal.map(drop).unwrap_err();
     assert_eq!(refusal.to_string(), "no work is left to do: none was named");
     let nothing = Scene::new(&["a"], &[]);
     let refusal = works(&nothing, Some("fake"), &mut left_out).unwrap_err();
-    assert!(matches!(refusal, Refusal::NoWork { .. }), "it has no steps: {refusal}");
+    assert!(matches!(refusal, Refusal::NoWorkload { .. }), "it has no steps: {refusal}");
     scene.uninstall("fake");
     let refusal = works(&scene, None, &mut left_out).unwrap_err();
     assert_eq!(refusal.to_string(), "no work is left to do: fake: is not installed");
@@ -103,14 +104,14 @@ fn there_has_to_be_room() {
         let mut scene = Scene::new(&["a", "b"], &[]);
         scene.room(needed, free_bytes);
         let subjects = scene.subjects();
-        let places = subjects.iter().map(|subject| subject.place());
-        space::check(&size, &[scene.work(), scene.work()], places, scratch)
+        let places = subjects.iter().map(|subject| subject.storage());
+        super::check(&size, &[scene.workload(), scene.workload()], places, scratch)
     };
     let gib = 1 << 30;
     assert_eq!(check((gib, 0), 3 * gib, dir.path()), Ok(()));
     // Two works of a gigabyte, and a margin.
     let refusal = check((gib, 0), 2 * gib, dir.path()).unwrap_err();
-    assert_eq!(refusal.to_string(), "place of a: 2.0 GiB are free, and the works need 2.1 GiB");
+    assert_eq!(refusal.to_string(), "storage of a: 2.0 GiB are free, and the works need 2.1 GiB");
     let refusal = check((0, u64::MAX / 4), u64::MAX, dir.path()).unwrap_err();
     assert!(refusal.to_string().starts_with("scratch directory "), "{refusal}");
     assert!(matches!(refusal, Refusal::NoSpace { .. }));
@@ -133,4 +134,33 @@ fn lists_and_command_lines_are_understood_before_there_is_a_server() {
     request.peers = Some("sshfz".to_owned());
     let Err(refusal) = candidates::understand(&request) else { panic!("no such subject") };
     assert!(refusal.to_string().contains("did you mean 'sshfs'"), "{refusal}");
+}
+
+#[test]
+fn hosts() {
+    let host = |text| Host::parse(text).map(|host| (host.destination, host.directory));
+    let some = |destination: &str, directory: Option<&str>| {
+        Ok((destination.to_owned(), directory.map(str::to_owned)))
+    };
+    assert_eq!(host("h"), some("h", None));
+    assert_eq!(host("me@h:"), some("me@h", None));
+    assert_eq!(host("me@h:/srv/a:b"), some("me@h", Some("/srv/a:b")));
+    assert_eq!(host("me@[::1]:dir"), some("me@::1", Some("dir")));
+    assert_eq!(host("[fe80::1%eth0]"), some("fe80::1%eth0", None));
+    for text in ["", ":dir", "@h", "-oProxyCommand=x", "me@-x", "[::1", "[::1]x", "me@"] {
+        assert!(host(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_port_goes_before_the_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::parse("h").unwrap();
+    assert_eq!(host.ssh_config(dir.path()), Ok(None));
+    host.port = Some(2222);
+    let own = host.ssh_config(dir.path()).unwrap().unwrap();
+    let text = fs::read_to_string(own).unwrap();
+    assert!(text.starts_with("Port 2222\nInclude ~/.ssh/config\n"), "{text}");
+    host.config = Some(dir.path().join("none"));
+    assert!(host.ssh_config(dir.path()).is_err());
 }

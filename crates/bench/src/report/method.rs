@@ -1,30 +1,27 @@
-//! How the figures came about, in words: the same in all forms of the report.
+//! The method and the circumstances of a run, in words.
 
-use super::number;
 use super::view::View;
+use crate::units;
 
-/// Name and value of what the reader has to know of machine, link and run.
+/// Names and values of machine, link and run.
 pub(super) fn facts(view: &View<'_>) -> Vec<(&'static str, String)> {
     let (results, environment) = (view.results, &view.results.environment);
     let mut facts = vec![
         ("program", results.program.clone()),
         ("began", results.started.clone()),
-        ("took", number::run_time(results.seconds)),
+        ("took", units::run_time(results.seconds)),
         ("size", results.settings.size.clone()),
         ("rounds", results.settings.rounds.to_string()),
         ("reference", results.settings.reference.clone()),
         ("seed", results.settings.seed.to_string()),
-        ("deadline of a step", format!("{} s", number::significant(results.settings.deadline_s))),
+        ("deadline of a step", format!("{} s", units::significant(results.settings.deadline_s))),
         ("link", link(view)),
         ("system", environment.system.clone()),
         ("kernel", environment.kernel.clone()),
-        (
-            "CPU",
-            format!("{}, {}", environment.cpu, number::counted(environment.cpus.into(), "CPU")),
-        ),
+        ("CPU", format!("{}, {}", environment.cpu, units::counted(environment.cpus.into(), "CPU"))),
         ("CPU flags", environment.cpu_flags.join(" ")),
-        ("memory", format!("{} MiB", number::mebibytes(environment.memory_bytes))),
-        ("load at the start", number::significant(environment.load)),
+        ("memory", format!("{} MiB", units::mebibytes(environment.memory_bytes))),
+        ("load at the start", units::significant(environment.load)),
         ("scratch directory on", environment.scratch.clone()),
         ("server", environment.server.clone()),
     ];
@@ -36,7 +33,7 @@ pub(super) fn facts(view: &View<'_>) -> Vec<(&'static str, String)> {
 pub(super) fn link(view: &View<'_>) -> String {
     let link = &view.results.link;
     let both = |rtt: Option<f64>, rate: Option<f64>| {
-        let parts = [rtt.map(number::duration_us), rate.map(number::bit_rate)];
+        let parts = [rtt.map(units::duration_us), rate.map(units::bit_rate)];
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
     };
     let asked = both(link.asked_rtt_us, link.asked_bytes_per_s);
@@ -58,19 +55,18 @@ pub(super) fn sentences(view: &View<'_>) -> Vec<String> {
     let noise = match &view.noise {
         Some(noise) => format!(
             "The control, the same subject measured twice in each round, differs from its \
-             original by up to {} (95 % of {}). A ratio counts only when it is beyond that and all \
-             of its interval is on one side of 1; what does not count is marked ≈.",
-            number::percent(noise.overall() - 1.0),
-            number::counted(noise.ratios() as u64, "ratio")
+             original by up to {} (95 % of {}). A ratio is significant when it is beyond that and all \
+             of its interval is on one side of 1; other ratios are marked ≈.",
+            units::percent(noise.overall() - 1.0),
+            units::counted(noise.ratios() as u64, "ratio")
         ),
-        None => "There was no control, so no ratio can be told from chance: all are marked ≈."
-            .to_owned(),
+        None => "There was no control, so any ratio may be chance: all are marked ≈.".to_owned(),
     };
     vec![
         format!(
             "Subjects take turns: {}, the order rotated from round to round. Figures are medians \
              of the rounds, spreads are quartiles.",
-            number::counted(settings.rounds.into(), "round")
+            units::counted(settings.rounds.into(), "round")
         ),
         format!(
             "Ratios say how many times better a subject is than {}: above 1 is better, whatever \
@@ -82,11 +78,11 @@ pub(super) fn sentences(view: &View<'_>) -> Vec<String> {
          warm. Hot: the same was done just before. Direct: past the client's page cache."
             .to_owned(),
         format!(
-            "Data were compared with what they had to be in {verified} of {measured} samples; the \
+            "Data were compared with the expected data in {verified} of {measured} samples; the \
              others move none. Wrong data is a failure."
         ),
-        "CPU is that of the subject's processes (daemon, ssh; sshd and sftp-server), not of what \
-         uses them, and without the kernel's own threads."
+        "CPU is that of the subject's processes (daemon, ssh; sshd and sftp-server), without the \
+         programs that use them and without kernel threads."
             .to_owned(),
     ]
 }

@@ -1,13 +1,12 @@
-//! What all forms of the report show: figures in the order of families, units, rows, columns.
+//! The figures of a run in the order of workloads, units, measures, subjects.
 
 use crate::measure::{Cache, Measure, Unit};
 use crate::results::{Outcome, Results, SubjectInfo, Summary};
 use crate::stats::{self, FailureLine, Index, Noise};
+use crate::units::{self, Scale};
 
-use super::number::{self, Scale};
-
-/// A run, ready to be shown. Summaries and warnings are made anew from the samples, so that a
-/// report never contradicts them.
+/// A run, ready to be shown. Summaries and warnings are made from the samples, so that a report
+/// never contradicts them.
 pub(super) struct View<'a> {
     pub(super) results: &'a Results,
     pub(super) index: Index<'a>,
@@ -17,31 +16,19 @@ pub(super) struct View<'a> {
     pub(super) warnings: Vec<String>,
 }
 
-/// The measures of one work.
-pub(super) struct Family<'v> {
-    pub(super) name: &'v str,
-    pub(super) tables: Vec<Table<'v>>,
-}
-
-/// The measures of one work that have the same unit.
-pub(super) struct Table<'v> {
-    pub(super) unit: Unit,
+/// The measures of one workload that have the same unit.
+pub(super) struct Figures<'v> {
+    unit: Unit,
     pub(super) scale: Scale,
-    /// Subjects with anything in it.
+    /// Subjects with any sample in it.
     pub(super) subjects: Vec<&'v SubjectInfo>,
-    pub(super) rows: Vec<Row<'v>>,
-}
-
-/// One measure: a cell for each subject of the table.
-pub(super) struct Row<'v> {
-    pub(super) measure: &'v Measure,
-    pub(super) cells: Vec<Cell<'v>>,
+    /// A figure for each subject.
+    pub(super) rows: Vec<(&'v Measure, Vec<Figure<'v>>)>,
 }
 
 /// One measure of one subject.
-#[derive(Clone, Copy)]
-pub(super) enum Cell<'v> {
-    Value { summary: &'v Summary, best: bool, wrong_data: bool },
+pub(super) enum Figure<'v> {
+    Value { summary: &'v Summary, is_best: bool, wrong_data: bool },
     Failed { wrong_data: bool },
     Absent,
 }
@@ -67,49 +54,59 @@ impl<'a> View<'a> {
         }
     }
 
-    pub(super) fn families(&self) -> Vec<Family<'_>> {
-        let mut families: Vec<Family<'_>> = Vec::new();
-        for measure in &self.results.measures {
+    /// The workloads with samples, by name.
+    pub(super) fn families(&self) -> Vec<(&str, Vec<Figures<'_>>)> {
+        let sampled = |measure: &&Measure| self.summaries.iter().any(|s| s.measure == measure.id);
+        let mut families: Vec<(&str, Vec<Vec<&Measure>>)> = Vec::new();
+        for measure in self.results.measures.iter().filter(sampled) {
             let name = family_of(&measure.id);
-            match families.iter_mut().find(|family| family.name == name) {
-                Some(family) => self.place(measure, &mut family.tables),
-                None => {
-                    let mut tables = Vec::new();
-                    self.place(measure, &mut tables);
-                    families.push(Family { name, tables });
-                }
+            let number = families.iter().position(|(known, _)| *known == name);
+            let number = number.unwrap_or_else(|| {
+                families.push((name, Vec::new()));
+                families.len() - 1
+            });
+            let tables = &mut families[number].1;
+            match tables.iter_mut().find(|table| table[0].unit == measure.unit) {
+                Some(table) => table.push(measure),
+                None => tables.push(vec![measure]),
             }
         }
-        for table in families.iter_mut().flat_map(|family| &mut family.tables) {
-            self.fill(table);
-        }
-        families.iter_mut().for_each(|family| family.tables.retain(|t| !t.subjects.is_empty()));
-        families.retain(|family| !family.tables.is_empty());
-        families
+        let figures = |tables: Vec<Vec<_>>| tables.into_iter().map(|it| self.figures(it)).collect();
+        families.into_iter().map(|(name, tables)| (name, figures(tables))).collect()
     }
 
-    fn place<'v>(&'v self, measure: &'v Measure, tables: &mut Vec<Table<'v>>) {
-        let row = Row { measure, cells: Vec::new() };
-        match tables.iter_mut().find(|table| table.unit == measure.unit) {
-            Some(table) => table.rows.push(row),
-            None => tables.push(Table {
-                unit: measure.unit,
-                scale: number::scale(measure.unit),
-                subjects: Vec::new(),
-                rows: vec![row],
-            }),
-        }
-    }
-
-    fn fill<'v>(&'v self, table: &mut Table<'v>) {
+    fn figures<'v>(&'v self, measures: Vec<&'v Measure>) -> Figures<'v> {
         let has = |subject: &&SubjectInfo| {
-            table.rows.iter().any(|row| self.index.cell(&row.measure.id, &subject.name).is_some())
+            measures.iter().any(|measure| self.index.cell(&measure.id, &subject.name).is_some())
         };
-        table.subjects = self.results.subjects.iter().filter(has).collect();
-        for row in &mut table.rows {
-            row.cells =
-                table.subjects.iter().map(|subject| self.cell(row.measure, subject)).collect();
-            mark_best(row, &table.subjects, table.unit);
+        let subjects: Vec<&SubjectInfo> = self.results.subjects.iter().filter(has).collect();
+        let unit = measures[0].unit;
+        let row = |measure: &'v Measure| {
+            let medians = subjects.iter().filter(|subject| competes(subject)).filter_map(|it| {
+                self.summary(&measure.id, &it.name).filter(|s| s.n > 0).map(|s| s.median)
+            });
+            let best = medians.reduce(if unit.more_is_better() { f64::max } else { f64::min });
+            (measure, subjects.iter().map(|subject| self.figure(measure, subject, best)).collect())
+        };
+        Figures {
+            unit,
+            scale: units::scale(unit),
+            rows: measures.iter().map(|measure| row(measure)).collect(),
+            subjects,
+        }
+    }
+
+    fn figure(&self, measure: &Measure, subject: &SubjectInfo, best: Option<f64>) -> Figure<'_> {
+        let wrong_data = self.failures.iter().any(|line| {
+            line.wrong_data && line.measure == measure.id && line.subject == subject.name
+        });
+        match self.summary(&measure.id, &subject.name) {
+            Some(summary) if summary.n > 0 => {
+                let is_best = competes(subject) && Some(summary.median) == best;
+                Figure::Value { summary, is_best, wrong_data }
+            }
+            Some(_) => Figure::Failed { wrong_data },
+            None => Figure::Absent,
         }
     }
 
@@ -117,18 +114,7 @@ impl<'a> View<'a> {
         self.summaries.iter().find(|s| s.measure == measure && s.subject == subject)
     }
 
-    fn cell<'v>(&'v self, measure: &Measure, subject: &SubjectInfo) -> Cell<'v> {
-        let wrong_data = self.failures.iter().any(|line| {
-            line.wrong_data && line.measure == measure.id && line.subject == subject.name
-        });
-        match self.summary(&measure.id, &subject.name) {
-            Some(summary) if summary.n > 0 => Cell::Value { summary, best: false, wrong_data },
-            Some(_) => Cell::Failed { wrong_data },
-            None => Cell::Absent,
-        }
-    }
-
-    /// Samples whose data were compared with what they had to be, and all that have a value.
+    /// Samples whose data were compared with the expected data, and all with a value.
     pub(super) fn verified(&self) -> (usize, usize) {
         let outcomes = self.results.samples.iter().map(|sample| &sample.outcome);
         outcomes.fold((0, 0), |(verified, all), outcome| match outcome {
@@ -138,52 +124,19 @@ impl<'a> View<'a> {
     }
 }
 
-/// Of those that compete.
-fn mark_best(row: &mut Row<'_>, subjects: &[&SubjectInfo], unit: Unit) {
-    let competitors = || subjects.iter().map(|subject| competes(subject));
-    let medians = row.cells.iter().zip(competitors()).filter(|&(_, competes)| competes);
-    let medians = medians.filter_map(|(cell, _)| cell.median());
-    let best = medians.reduce(if unit.more_is_better() { f64::max } else { f64::min });
-    for (cell, competes) in row.cells.iter_mut().zip(competitors()) {
-        if let Cell::Value { summary, best: is_best, .. } = cell {
-            *is_best = competes && Some(summary.median) == best;
-        }
-    }
-}
-
-impl Cell<'_> {
-    pub(super) fn median(&self) -> Option<f64> {
-        match self {
-            Cell::Value { summary, .. } => Some(summary.median),
-            Cell::Failed { .. } | Cell::Absent => None,
-        }
-    }
-
-    /// What stands in the place of a number, if there is none.
-    pub(super) fn word(&self) -> Option<&'static str> {
-        match self {
-            Cell::Value { .. } => None,
-            Cell::Failed { wrong_data: true } => Some("wrong data"),
-            Cell::Failed { wrong_data: false } => Some("failed"),
-            Cell::Absent => Some("–"),
-        }
-    }
-}
-
-impl Table<'_> {
+impl Figures<'_> {
     /// `more is better` or its opposite.
     pub(super) fn direction(&self) -> &'static str {
         if self.unit.more_is_better() { "more is better" } else { "less is better" }
     }
 }
 
-/// The work of a measure: what is before the first dot.
+/// The workload of a measure: its id up to the first dot.
 pub(super) fn family_of(measure: &str) -> &str {
     measure.split('.').next().unwrap_or(measure)
 }
 
-/// What is cached, as a word, unless the question does not arise.
-pub(super) fn cache_word(cache: Cache) -> Option<&'static str> {
+fn cache_word(cache: Cache) -> Option<&'static str> {
     match cache {
         Cache::Cold => Some("cold"),
         Cache::Hot => Some("hot"),
@@ -192,15 +145,29 @@ pub(super) fn cache_word(cache: Cache) -> Option<&'static str> {
     }
 }
 
-/// Title and cache of a measure. The word is left out where the title has it.
-pub(super) fn title(measure: &Measure) -> String {
+/// Some words of a measure, and the state of the cache where the words do not say it.
+fn with_cache(words: &str, measure: &Measure) -> String {
     match cache_word(measure.cache) {
-        Some(word) if !measure.title.contains(word) => format!("{}, {word}", measure.title),
-        _ => measure.title.clone(),
+        Some(state) if !words.contains(state) => format!("{words}, {state}"),
+        _ => words.to_owned(),
     }
 }
 
-/// Subjects that compete: not the yardsticks (local disk, floors) and not a control.
+/// Title and cache of a measure.
+pub(super) fn title(measure: &Measure) -> String {
+    with_cache(&measure.title, measure)
+}
+
+/// Id and cache of a measure, for a terminal; without the workload unless `whole`.
+pub(super) fn label(measure: &Measure, whole: bool) -> String {
+    let own = match measure.id.split_once('.') {
+        Some((_, own)) if !whole => own,
+        _ => &measure.id,
+    };
+    with_cache(own, measure)
+}
+
+/// Whether a subject competes: neither a yardstick (local disk, floor) nor a control.
 pub(super) fn competes(subject: &SubjectInfo) -> bool {
     subject.control_of.is_none() && !matches!(subject.kind.as_str(), "local" | "floor")
 }

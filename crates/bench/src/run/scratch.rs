@@ -1,17 +1,16 @@
 //! The directory on a local disk in which everything of a run is.
 //!
-//! Subjects are mounted below it. So it is never removed by walking through it: first whatever is
-//! still mounted there is detached, and what removes it is a child that stays on its file system.
+//! Subjects are mounted below it. So it is never removed by walking through it: mounts in it are
+//! detached first, and it is removed by a child that stays on its file system.
 
-use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
+use crate::mountinfo;
 
 /// For detaching one mount.
 const DETACH_LIMIT: Duration = Duration::from_secs(10);
@@ -50,7 +49,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // If it fails nobody can be told any more; what is left is in a directory for such.
+        // A failure cannot be reported here.
         let _ = remove(&self.path);
     }
 }
@@ -62,11 +61,11 @@ impl Drop for Scratch {
 pub(super) fn remove(dir: &Path) -> Result<(), Failure> {
     // The run may have been interrupted, and this still has to be done.
     let executor = Executor::new();
-    for place in mounts_below(dir)? {
-        detach(&place, &executor);
+    for point in mountinfo::below(dir)? {
+        detach(&point, &executor);
     }
-    if let Some(place) = mounts_below(dir)?.first() {
-        return Err(Failure::failed(format!("{place:?} is still mounted")));
+    if let Some(point) = mountinfo::below(dir)?.first() {
+        return Err(Failure::failed(format!("{point:?} is still mounted")));
     }
     let mut command = Command::new("rm");
     command.args(["-rf", "--one-file-system", "--"]).arg(dir);
@@ -75,49 +74,14 @@ pub(super) fn remove(dir: &Path) -> Result<(), Failure> {
 }
 
 /// Root has `umount`, users have `fusermount3`; that the first fails is then no news.
-fn detach(place: &Path, executor: &Executor) {
+fn detach(point: &Path, executor: &Executor) {
     for words in [&["umount", "-l", "-i"][..], &["fusermount3", "-u", "-z"]] {
         let mut command = Command::new(words[0]);
-        command.args(&words[1..]).arg(place).stderr(Stdio::null());
+        command.args(&words[1..]).arg(point);
         if executor.succeed(command, DETACH_LIMIT).is_ok() {
             return;
         }
     }
-}
-
-/// Mount points at or below a directory, the innermost first. Asks no file system anything.
-fn mounts_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    let mut places: Vec<PathBuf> = table
-        .split(|&byte| byte == b'\n')
-        .filter_map(|line| line.split(|&byte| byte == b' ').nth(4))
-        .map(|place| PathBuf::from(unescape(place)))
-        .filter(|place| place.starts_with(dir))
-        .collect();
-    places.reverse();
-    Ok(places)
-}
-
-/// The kernel writes blanks and the like as `\040`.
-fn unescape(word: &[u8]) -> OsString {
-    let mut out = Vec::with_capacity(word.len());
-    let mut rest = word;
-    while let Some((&byte, tail)) = rest.split_first() {
-        let octal = tail.get(..3).filter(|_| byte == b'\\');
-        let code = octal
-            .and_then(|digits| u8::from_str_radix(OsStr::from_bytes(digits).to_str()?, 8).ok());
-        match code {
-            Some(code) => {
-                out.push(code);
-                rest = &tail[3..];
-            }
-            None => {
-                out.push(byte);
-                rest = tail;
-            }
-        }
-    }
-    OsString::from_vec(out)
 }
 
 #[cfg(test)]
@@ -133,18 +97,5 @@ mod tests {
         let path = scratch.path().to_owned();
         drop(scratch);
         assert!(!path.exists());
-    }
-
-    #[test]
-    fn names_in_the_mount_table() {
-        for (word, expected) in [
-            (&b"/mnt/a"[..], "/mnt/a"),
-            (b"/mnt/a\\040b\\134", "/mnt/a b\\"),
-            (b"/x\\04", "/x\\04"),
-            (b"\\777", "\\777"),
-        ] {
-            assert_eq!(unescape(word), OsString::from(expected));
-        }
-        assert_eq!(mounts_below(Path::new("/proc")).unwrap().last(), Some(&PathBuf::from("/proc")));
     }
 }

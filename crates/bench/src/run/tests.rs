@@ -1,5 +1,7 @@
 //! Runs of subjects and works that do nothing but fail in the ways in which real ones do.
 
+pub(crate) mod fake;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +9,8 @@ use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::results::{Outcome, Results};
 
-use super::fake::{Act, Log, Scene};
+use super::{rotated, turns};
+use fake::{Act, Log, Scene};
 
 fn outcome<'a>(results: &'a Results, subject: &str, step: &str, round: u32) -> &'a Outcome {
     let measure = format!("fake.{step}");
@@ -227,10 +230,10 @@ fn data_that_cannot_be_made_or_laid_out_leave_the_work_out() {
     assert_eq!(results.samples.len(), 0);
     assert_eq!(results.left_out[0].name, "fake");
     let mut scene = Scene::new(&["a", "b"], &["one"]);
-    scene.spoil_place("b");
+    scene.spoil_storage("b");
     let results = scene.run();
     assert_eq!(results.left_out.len(), 1);
-    assert_eq!(results.left_out[0].name, "fake on place of b");
+    assert_eq!(results.left_out[0].name, "fake on storage of b");
     assert_eq!(told(&results, "a", "one"), "ok");
     assert_eq!(results.samples.len(), 1);
 }
@@ -261,4 +264,30 @@ fn a_line_for_each_work_of_each_subject_in_each_round() {
     assert!(bouts[3].starts_with("[8/8] round 2 of 2: ") && !bouts[3].contains("left"));
     assert_eq!(lines.iter().filter(|line| line.starts_with("b: fake.two: ")).count(), 2);
     assert_eq!(results.samples.len(), 8);
+}
+
+#[test]
+fn each_round_begins_with_the_next() {
+    let orders: Vec<Vec<usize>> =
+        (0..4).map(|round| rotated(&[0, 1, 2], round).collect()).collect();
+    assert_eq!(orders, [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]);
+    assert_eq!(rotated(&[], 3).count(), 0);
+}
+
+#[test]
+fn the_control_is_at_a_distance() {
+    assert_eq!(turns(3, None), [0, 1, 2]);
+    assert_eq!(turns(2, Some((1, 0))), [0, 1]);
+    for count in 4..9 {
+        for of in 0..count - 1 {
+            let turns = turns(count, Some((count - 1, of)));
+            let mut sorted = turns.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..count).collect::<Vec<_>>());
+            let place = |of: usize| turns.iter().position(|&subject| subject == of).unwrap();
+            let apart = place(count - 1).abs_diff(place(of));
+            let apart = apart.min(count - apart);
+            assert!(apart >= count / 2, "{turns:?}: {of} and {}", count - 1);
+        }
+    }
 }

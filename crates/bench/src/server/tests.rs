@@ -1,6 +1,6 @@
-use super::*;
-
 use std::os::unix::fs::MetadataExt;
+
+use super::*;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -24,10 +24,10 @@ fn a_private_server_serves_its_directory_and_counts_its_cpu() {
     let server = shared(Server::private(&LinkSpec::loopback(), dir.path()).unwrap());
     let file = dir.path().join("words");
     fs::write(&file, "words").unwrap();
-    server.place().put(&file, Path::new("a/b")).unwrap();
-    let there = server.place().root().join("a/b");
+    server.storage().put(&file, Path::new("a/b")).unwrap();
+    let there = server.storage().root().join("a/b");
     assert_eq!(shell(&server, &format!("cat '{}'", there.display())), "words");
-    // The same machine: the place is the server's directory itself.
+    // The same machine: the storage is the server's directory itself.
     let inode = fs::metadata(&there).unwrap().ino();
     assert_eq!(shell(&server, &format!("stat -c %i '{}'", there.display())), format!("{inode}\n"));
     let before = server.usage().unwrap();
@@ -79,7 +79,7 @@ fn the_second_way_leads_to_the_same_machine_over_another_link() {
     let ways = [server.destination(), second].map(|way| {
         let mut command = Command::new("ssh");
         command.args(server.ssh_options(None)).arg(way).arg("echo $PPID; echo $SSH_CONNECTION");
-        let port = endpoint::ask(server.ssh_options(None), way, &Executor::new()).unwrap().port;
+        let port = ask(server.ssh_options(None), way, &Executor::new()).unwrap().port;
         (said(command).lines().count(), port)
     });
     assert_eq!((ways[0].0, ways[1].0), (2, 2));
@@ -102,21 +102,21 @@ fn a_host_gets_a_directory_that_is_gone_afterwards() {
     let executor = Executor::new();
     let parent_text = parent.to_str();
     let server = Server::host(ALIAS, parent_text, Some(&config), &executor).unwrap();
-    assert!(server.place().root().starts_with(&parent) && server.place().root().is_dir());
-    assert_eq!(server.place().local(), None);
+    assert!(server.storage().root().starts_with(&parent) && server.storage().root().is_dir());
+    assert_eq!(server.storage().local(), None);
     assert_eq!(server.usage(), None);
     let report = server.link_report();
     assert_eq!(report.name, format!("host {ALIAS}"));
     assert!(report.measured_rtt_us.unwrap() > 10.0 && report.measured_bytes_per_s.unwrap() > 1e6);
     fs::write(dir.path().join("words"), "words").unwrap();
-    let place = server.place();
-    place.put(&dir.path().join("words"), Path::new("a/b")).unwrap();
-    assert_eq!(fs::read(place.root().join("a/b")).unwrap(), b"words");
+    let storage = server.storage();
+    storage.put(&dir.path().join("words"), Path::new("a/b")).unwrap();
+    assert_eq!(fs::read(storage.root().join("a/b")).unwrap(), b"words");
     // As `printf words | sha256sum` has it, and as it is made here.
     let digest = crate::corpus::digest_file(&dir.path().join("words")).unwrap();
-    assert_eq!(place.digest(Path::new("a/b")).unwrap(), digest);
-    let tree = crate::corpus::tree::digest(&place.root().join("a")).unwrap();
-    assert_eq!(place.digest(Path::new("a")).unwrap(), tree);
+    assert_eq!(storage.digest(Path::new("a/b")).unwrap(), digest);
+    let tree = crate::corpus::tree::digest(&storage.root().join("a")).unwrap();
+    assert_eq!(storage.digest(Path::new("a")).unwrap(), tree);
     executor.interrupt();
     drop(server);
     assert_eq!(fs::read_dir(&parent).unwrap().count(), 0, "it is removed after an interrupt too");
@@ -142,8 +142,22 @@ fn errands_to_a_private_server_end_with_the_run() {
     let executor = Executor::new();
     let server = Server::private(&LinkSpec::loopback(), dir.path()).unwrap();
     let server = server.with_executor(&executor);
-    server.place().make_dir(Path::new("a")).unwrap();
+    server.storage().make_dir(Path::new("a")).unwrap();
     executor.interrupt();
-    assert_eq!(server.place().make_dir(Path::new("b")), Err(Failure::Interrupted));
-    assert_eq!(server.place().warm(Path::new("a")), Err(Failure::Interrupted));
+    assert_eq!(server.storage().make_dir(Path::new("b")), Err(Failure::Interrupted));
+    assert_eq!(server.storage().warm(Path::new("a")), Err(Failure::Interrupted));
+}
+
+#[test]
+fn what_ssh_says_is_read() {
+    let text = "user me\nhostname 10.0.0.1\nport 2222\nidentityfile ~/.ssh/id\n\
+        identityfile /k e y\nuserknownhostsfile ~/.ssh/known_hosts /two\n";
+    let endpoint = parse(text, Some("/home/me".into())).unwrap();
+    assert_eq!((endpoint.address.as_str(), endpoint.port), ("10.0.0.1", 2222));
+    assert_eq!((endpoint.user.as_str(), endpoint.known_as.as_str()), ("me", "10.0.0.1"));
+    assert_eq!(endpoint.keys, [PathBuf::from("/home/me/.ssh/id"), "/k e y".into()]);
+    assert_eq!(endpoint.known_hosts, [PathBuf::from("/home/me/.ssh/known_hosts"), "/two".into()]);
+    let other = parse(&format!("{text}hostkeyalias name\n"), None).unwrap();
+    assert_eq!(other.known_as, "name");
+    assert_eq!(parse("user me\nport 22\n", None), None);
 }

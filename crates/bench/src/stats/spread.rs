@@ -86,7 +86,7 @@ pub struct Interval {
     pub low: f64,
     /// Upper end.
     pub high: f64,
-    /// Probability that the true median is within, exact for independent values of whatever
+    /// Probability that the true median is within, exact for independent values of any
     /// distribution. `None` below four values: then the ends are just the least and the greatest.
     pub level: Option<f64>,
 }

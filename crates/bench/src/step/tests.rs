@@ -1,16 +1,17 @@
 use super::*;
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
-use crate::place::{Directory, Place};
 use crate::results::{LeftOut, SubjectInfo};
 use crate::size::Scale;
+use crate::storage::{Directory, Storage};
 use crate::subject::{Copier, Tuning};
 
 /// A subject that is a directory, or a program that copies, with a shell for its daemon.
 struct Fake {
-    place: Directory,
+    storage: Directory,
     directory: Option<PathBuf>,
     pids: Vec<u32>,
     /// CPU that it takes to settle, by the thread that asks for it.
@@ -36,8 +37,8 @@ impl Subject for Fake {
         Ok(())
     }
 
-    fn place(&self) -> &dyn Place {
-        &self.place
+    fn storage(&self) -> &dyn Storage {
+        &self.storage
     }
 
     fn start(&self, _: &Path, _: &Tuning, _: &Executor) -> Result<Box<dyn Session>, Failure> {
@@ -79,8 +80,8 @@ fn cpu_of_thread() -> Duration {
 }
 
 fn fake(directory: Option<&Path>, pids: Vec<u32>) -> Fake {
-    let place = Directory::new("fake", "/nonexistent");
-    Fake { place, directory: directory.map(Path::to_owned), pids, settling: Duration::ZERO }
+    let storage = Directory::new("fake", "/nonexistent");
+    Fake { storage, directory: directory.map(Path::to_owned), pids, settling: Duration::ZERO }
 }
 
 fn context<'a>(

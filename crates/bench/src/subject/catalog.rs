@@ -1,31 +1,27 @@
-//! All subjects by name: what a user may ask for, what it needs, and what becomes of it.
+//! All subjects by name: the programs that they need, and how they are made.
 //!
 //! A list is parted by commas: `sshfs,rclone,floor`. `sshoal:OPTION,OPTION` is sshoal with mount
 //! options; what follows it and is no subject's name is an option of it too. `scp:ssh_command=PROGRAM`
 //! is a program that copies, by another ssh: HPN-SSH, say.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::results::LeftOut;
 use crate::server::Server;
 use crate::subject::Subject;
 
 use super::copiers::{Manner, SshCopier, Tool};
 use super::floor::{Floor, Kind};
 use super::ftp::Ftp;
+use super::identity::Identity;
 use super::local::Local;
 use super::mounted::Mounted;
-use super::programs::{
-    FUSERMOUNT, LFTP, Program, RCLONE, RSYNC, SCP, SFTP, SSH, SSHFS, TAR, VSFTPD,
-};
+use super::programs::{FUSERMOUNT, LFTP, Program, RCLONE, RSYNC, SSH, SSHFS, VSFTPD};
 use super::rclone::Rclone;
 use super::rsyncd::Rsyncd;
-use super::seen::Seen;
 
 /// The fastest cipher where the processor has AES.
 const FASTEST: &str = "Ciphers=aes128-gcm@openssh.com";
@@ -52,99 +48,84 @@ enum Making {
     Floor(Kind),
 }
 
-/// A subject that everybody can ask for.
+impl Making {
+    /// Programs that must be installed on this machine, that of the subject first.
+    fn programs(self) -> &'static [&'static Program] {
+        match self {
+            Making::Sshoal | Making::Floor(_) => &[&SSH],
+            Making::Sshfs(_) => &[&SSHFS, &FUSERMOUNT, &SSH],
+            Making::Rclone(_) => &[&RCLONE, &FUSERMOUNT],
+            Making::Copier(tool) => tool.programs(),
+            Making::Rsyncd => &[&RSYNC],
+            Making::Ftp => &[&VSFTPD, &LFTP],
+            Making::Local => &[],
+        }
+    }
+}
+
+/// A subject with a name.
 #[derive(Debug)]
 struct Entry {
     name: &'static str,
     about: &'static str,
     making: Making,
-    programs: &'static [&'static Program],
 }
 
-const fn entry(
-    name: &'static str,
-    about: &'static str,
-    making: Making,
-    programs: &'static [&'static Program],
-) -> Entry {
-    Entry { name, about, making, programs }
+const fn entry(name: &'static str, about: &'static str, making: Making) -> Entry {
+    Entry { name, about, making }
 }
-
-const SSHFS_NEEDS: &[&Program] = &[&SSHFS, &FUSERMOUNT, &SSH];
 
 static ENTRIES: [Entry; 22] = [
-    entry(
-        "sshoal",
-        "this program; sshoal:OPTION,OPTION with mount options",
-        Making::Sshoal,
-        &[&SSH],
-    ),
-    entry(
-        "sshoal-copy",
-        "this program's pull and push",
-        Making::Copier(Tool::Own(Manner::Auto)),
-        &[&SSH],
-    ),
+    entry("sshoal", "this program; sshoal:OPTION,OPTION with mount options", Making::Sshoal),
+    entry("sshoal-copy", "this program's pull and push", Making::Copier(Tool::Own(Manner::Auto))),
     entry(
         "sshoal-copy:tar",
         "the same, always in one stream by tar",
         Making::Copier(Tool::Own(Manner::Tar)),
-        &[&SSH, &TAR],
     ),
     entry(
         "sshoal-copy:sftp",
         "the same, always over SFTP",
         Making::Copier(Tool::Own(Manner::Sftp)),
-        &[&SSH],
     ),
     entry(
         "sshoal-copy:plain",
         "the same by its own choice, never compressed",
         Making::Copier(Tool::Own(Manner::Plain)),
-        &[&SSH],
     ),
     entry(
         "sshoal-copy:two",
         "the same by its own choice, over two links to the server at once",
         Making::Copier(Tool::Own(Manner::TwoWays)),
-        &[&SSH],
     ),
-    entry("sshfs", "sshfs as it is", Making::Sshfs(&[]), SSHFS_NEEDS),
-    entry("sshfs:aes", "sshfs by aes128-gcm", Making::Sshfs(&[FASTEST]), SSHFS_NEEDS),
+    entry("sshfs", "sshfs as it is", Making::Sshfs(&[])),
+    entry("sshfs:aes", "sshfs by aes128-gcm", Making::Sshfs(&[FASTEST])),
     entry(
         "sshfs:opt1",
         "sshfs, kernel_cache, no compression, large requests, aes128-gcm",
         Making::Sshfs(&OPT1),
-        SSHFS_NEEDS,
     ),
-    entry("sshfs:opt3", "as opt1 by ssh's own choice of cipher", Making::Sshfs(&OPT3), SSHFS_NEEDS),
-    entry("sshfs:opt4", "as opt1 with compression", Making::Sshfs(&OPT4), SSHFS_NEEDS),
+    entry("sshfs:opt3", "as opt1 by ssh's own choice of cipher", Making::Sshfs(&OPT3)),
+    entry("sshfs:opt4", "as opt1 with compression", Making::Sshfs(&OPT4)),
     entry(
         "rclone",
         "rclone mount, all files cached on disk; acknowledges before it sends",
         Making::Rclone("full"),
-        &[&RCLONE, &FUSERMOUNT],
     ),
-    entry(
-        "rclone:writes",
-        "rclone mount, written files cached on disk",
-        Making::Rclone("writes"),
-        &[&RCLONE, &FUSERMOUNT],
-    ),
+    entry("rclone:writes", "rclone mount, written files cached on disk", Making::Rclone("writes")),
     entry(
         "scp",
         "scp -r; scp:ssh_command=PROGRAM by another ssh, as any that copies",
         Making::Copier(Tool::Scp),
-        &[&SCP, &SSH],
     ),
-    entry("sftp", "sftp's get -r and put -r", Making::Copier(Tool::Sftp), &[&SFTP, &SSH]),
-    entry("rsync", "rsync -a over ssh", Making::Copier(Tool::Rsync), &[&RSYNC, &SSH]),
-    entry("rsyncd", "rsync -a to its daemon, without ssh", Making::Rsyncd, &[&RSYNC]),
-    entry("tar", "tar | ssh tar", Making::Copier(Tool::Tar), &[&TAR, &SSH]),
-    entry("ftp", "vsftpd and lftp, without ssh", Making::Ftp, &[&VSFTPD, &LFTP]),
-    entry("local", "the local disk", Making::Local, &[]),
-    entry("ssh-cat", "floor: ssh HOST cat", Making::Floor(Kind::Cat), &[&SSH]),
-    entry("sftp-raw", "floor: SFTP over ssh, no file system", Making::Floor(Kind::Sftp), &[&SSH]),
+    entry("sftp", "sftp's get -r and put -r", Making::Copier(Tool::Sftp)),
+    entry("rsync", "rsync -a over ssh", Making::Copier(Tool::Rsync)),
+    entry("rsyncd", "rsync -a to its daemon, without ssh", Making::Rsyncd),
+    entry("tar", "tar | ssh tar", Making::Copier(Tool::Tar)),
+    entry("ftp", "vsftpd and lftp, without ssh", Making::Ftp),
+    entry("local", "the local disk", Making::Local),
+    entry("ssh-cat", "floor: ssh HOST cat", Making::Floor(Kind::Cat)),
+    entry("sftp-raw", "floor: SFTP over ssh, no file system", Making::Floor(Kind::Sftp)),
 ];
 
 /// Names that stand for several.
@@ -191,12 +172,6 @@ fn copier_by(word: &str) -> Option<Spec> {
 impl PartialEq for Spec {
     fn eq(&self, other: &Spec) -> bool {
         self.entry.name == other.entry.name && self.options == other.options
-    }
-}
-
-impl fmt::Display for Spec {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.name())
     }
 }
 
@@ -283,16 +258,6 @@ impl Spec {
         self.entry.making == Making::Sshoal
     }
 
-    /// What has to be installed first, if anything. [`Subject::check`] asks for more.
-    #[must_use]
-    pub fn missing(&self) -> Option<LeftOut> {
-        missing(self.entry).map(|program| LeftOut {
-            name: self.name(),
-            why: format!("{} is not installed", program.name),
-            remedy: Some(format!("install the package {}", program.package)),
-        })
-    }
-
     /// The subject itself.
     ///
     /// # Errors
@@ -300,7 +265,7 @@ impl Spec {
     pub fn make(&self, setting: &Setting) -> Result<Box<dyn Subject>, Failure> {
         let name = self.name();
         let server = setting.server.clone();
-        let seen = Seen::default();
+        let identity = Identity::default();
         let start_limit = setting.start_limit;
         let mounted = |program: PathBuf, options: Vec<String>| {
             let words = options.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect();
@@ -319,26 +284,24 @@ impl Spec {
                 let options = options.iter().map(|&option| option.to_owned()).collect();
                 Box::new(mounted("sshfs".into(), options).with_package(SSHFS.package))
             }
-            Making::Rclone(mode) => Box::new(Rclone { name, mode, server, start_limit, seen }),
+            Making::Rclone(mode) => Box::new(Rclone { name, mode, server, start_limit, identity }),
             Making::Copier(tool) => {
                 let sshoal = setting.sshoal.clone();
                 let option = self.options.iter().find_map(|it| it.strip_prefix(SSH_COMMAND));
                 let ssh_command = option.map(PathBuf::from);
-                Box::new(SshCopier { name, tool, server, sshoal, ssh_command, seen })
+                Box::new(SshCopier { name, tool, server, sshoal, ssh_command, identity })
             }
-            Making::Rsyncd => Box::new(Rsyncd { name, server, seen }),
-            Making::Ftp => Box::new(Ftp { name, server, seen }),
+            Making::Rsyncd => Box::new(Rsyncd { name, server, identity }),
+            Making::Ftp => Box::new(Ftp { name, server, identity }),
             Making::Local => Box::new(Local::new(name, setting.scratch.join("local"))?),
-            Making::Floor(kind) => Box::new(Floor { name, kind, server, seen }),
+            Making::Floor(kind) => Box::new(Floor { name, kind, server, identity }),
         })
     }
 }
 
-/// The first program of an entry that is not here. FTP has two clients.
+/// The first program of an entry that is not installed.
 fn missing(entry: &Entry) -> Option<&'static Program> {
-    let curl_does =
-        |program: &Program| program.name == LFTP.name && super::programs::CURL.find().is_some();
-    entry.programs.iter().copied().find(|program| program.find().is_none() && !curl_does(program))
+    entry.making.programs().iter().copied().find(|program| program.find().is_none())
 }
 
 /// One line of `--list`.
@@ -355,7 +318,7 @@ pub struct Listed {
 /// Whether a subject can be measured here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It can; the version, where its program tells it.
+    /// It can; the version, where it is known.
     Ready(String),
     /// This package is wanted.
     Missing(&'static str),
@@ -369,7 +332,7 @@ pub fn list(executor: &Executor) -> Vec<Listed> {
     let entries = ENTRIES.iter().map(|entry| {
         let state = match missing(entry) {
             Some(program) => State::Missing(program.package),
-            None => State::Ready(match (entry.making, entry.programs.first()) {
+            None => State::Ready(match (entry.making, entry.making.programs().first()) {
                 (Making::Sshoal, _) | (_, None) => String::new(),
                 (_, Some(program)) => program.version(executor),
             }),

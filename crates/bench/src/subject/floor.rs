@@ -2,7 +2,7 @@
 //!
 //! `ssh-cat` is one file as one stream, `sftp-raw` SFTP over ssh as a program speaks it that
 //! does nothing else; how many requests are under way is the step's to choose. Both take the cipher
-//! that carries most where processors have AES, or they would be no floor for who takes it too.
+//! with the highest rate on processors with AES, so that no subject has a faster one.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,16 +10,16 @@ use std::sync::Arc;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::place::Place;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
+use crate::storage::Storage;
 use crate::subject::{Access, Copier, Session, Subject, Tuning};
 
-use super::copiers::Line;
+use super::identity::Identity;
 use super::programs::SSH;
-use super::seen::Seen;
+use super::route::Route;
 
-/// The cipher, where a work does not ask for one.
+/// The cipher, where a workload does not ask for one.
 const CIPHER: &str = "aes128-gcm@openssh.com";
 
 /// Which of them.
@@ -36,7 +36,7 @@ pub(super) struct Floor {
     pub name: String,
     pub kind: Kind,
     pub server: Arc<Server>,
-    pub seen: Seen,
+    pub identity: Identity,
 }
 
 impl Subject for Floor {
@@ -45,17 +45,17 @@ impl Subject for Floor {
             Kind::Cat => "ssh -c aes128-gcm@openssh.com HOST cat FILE",
             Kind::Sftp => "ssh -c aes128-gcm@openssh.com HOST -s sftp",
         };
-        self.seen.info(&self.name, "floor", command)
+        self.identity.info(&self.name, "floor", command)
     }
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
         SSH.require(&self.name)?;
-        self.seen.version(|| SSH.version(executor));
+        self.identity.version(|| SSH.version(executor));
         Ok(())
     }
 
-    fn place(&self) -> &dyn Place {
-        self.server.place()
+    fn storage(&self) -> &dyn Storage {
+        self.server.storage()
     }
 
     fn start(
@@ -64,12 +64,12 @@ impl Subject for Floor {
         tuning: &Tuning,
         executor: &Executor,
     ) -> Result<Box<dyn Session>, Failure> {
-        self.seen.cipher(tuning, executor, || self.server.ssh(Some(CIPHER)));
+        self.identity.cipher(tuning, executor, || self.server.ssh(Some(CIPHER)));
         let tuning = &Tuning { cipher: tuning.cipher.clone().or_else(|| Some(CIPHER.to_owned())) };
         match self.kind {
             Kind::Cat => {
-                let line = Line::new(&self.server, tuning, scratch, executor)?;
-                Ok(Box::new(FloorSession::Cat(Cat(line))))
+                let route = Route::new(&self.server, tuning, scratch, executor)?;
+                Ok(Box::new(FloorSession::Cat(Cat(route))))
             }
             Kind::Sftp => {
                 let (server, cipher) = (self.server.clone(), tuning.cipher.clone());
@@ -103,7 +103,7 @@ impl Session for FloorSession {
 }
 
 /// Files as streams.
-struct Cat(Line);
+struct Cat(Route);
 
 /// A shell's redirection, since a command's own output is the executor's.
 const TO_FILE: &str = r#"file=$1; shift; exec "$@" >"$file""#;

@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use rustix::fs::{Advice, fadvise, statfs};
 
+use crate::corpus::tree::files;
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::place::{Directory, Place};
 use crate::results::{LeftOut, SubjectInfo};
+use crate::storage::{Directory, Storage};
 use crate::subject::{Access, Session, Subject, Tuning};
 
 /// Longest time to write what is not yet on the disk.
@@ -27,15 +28,15 @@ const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 /// A directory of the local disk.
 pub(super) struct Local {
     name: String,
-    place: Directory,
+    storage: Directory,
 }
 
 impl Local {
     /// In `root`, which is made.
     pub(super) fn new(name: String, root: PathBuf) -> io::Result<Local> {
         fs::create_dir_all(&root)?;
-        let place = Directory::new(name.clone(), root.canonicalize()?);
-        Ok(Local { name, place })
+        let storage = Directory::new(name.clone(), root.canonicalize()?);
+        Ok(Local { name, storage })
     }
 }
 
@@ -48,8 +49,8 @@ impl Subject for Local {
         Ok(())
     }
 
-    fn place(&self) -> &dyn Place {
-        &self.place
+    fn storage(&self) -> &dyn Storage {
+        &self.storage
     }
 
     fn start(
@@ -58,7 +59,7 @@ impl Subject for Local {
         _: &Tuning,
         executor: &Executor,
     ) -> Result<Box<dyn Session>, Failure> {
-        let mut session = LocalSession(self.place.root().to_owned());
+        let mut session = LocalSession(self.storage.root().to_owned());
         session.forget(executor)?;
         Ok(Box::new(session))
     }
@@ -87,22 +88,8 @@ pub(super) fn drop_from_memory(root: &Path, executor: &Executor) -> Result<(), F
     let mut sync = Command::new("sync");
     sync.arg("-f").arg(root);
     executor.succeed(sync, SYNC_LIMIT)?;
-    Ok(drop_data(root)?)
-}
-
-/// Drops the data of all files of a tree from the page cache.
-fn drop_data(root: &Path) -> io::Result<()> {
-    let mut directories = vec![root.to_owned()];
-    while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(directory)? {
-            let entry = entry?;
-            let kind = entry.file_type()?;
-            if kind.is_dir() {
-                directories.push(entry.path());
-            } else if kind.is_file() {
-                fadvise(File::open(entry.path())?, 0, None, Advice::DontNeed)?;
-            }
-        }
+    for file in files(root)? {
+        fadvise(File::open(file)?, 0, None, Advice::DontNeed).map_err(io::Error::from)?;
     }
     Ok(())
 }

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::account;
 use crate::executor::{Background, Executor};
 use crate::failure::Failure;
 
-use super::family;
-use super::mountinfo::{Table, shown};
 use super::programs::FUSERMOUNT;
+use crate::mountinfo::{Table, shown};
 
 /// Longest time for a program to be ready, unless the caller says otherwise: four logins through
 /// the slowest link.
@@ -28,7 +28,7 @@ pub const START_LIMIT: Duration = Duration::from_secs(60);
 const END_LIMIT: Duration = Duration::from_secs(20);
 
 /// How long a mount may be busy although nothing of ours uses it: a file system that is unmounted
-/// right after the end of a program may still have a look of somebody else's in it.
+/// right after the end of a program may still be in use by another process.
 const BUSY_LIMIT: Duration = Duration::from_secs(2);
 
 /// Longest time for a program that unmounts by force.
@@ -134,7 +134,7 @@ impl Mount {
 
     /// The daemon's, and those of all that belong to it: ssh.
     pub(super) fn processes(&self) -> Vec<u32> {
-        self.pid().map(family::of).unwrap_or_default()
+        self.pid().map(account::family).unwrap_or_default()
     }
 
     /// Unmounts and waits until the daemon has ended.
@@ -187,7 +187,7 @@ impl Mount {
     /// Ends daemon and mount by force, within a few seconds.
     pub(super) fn abandon(&mut self) {
         self.abort();
-        // Its end is waited for by whoever has it; here it only has to be killed.
+        // Dropping it kills it.
         drop(self.daemon.take());
         let mounted = || Table::open().and_then(|mut table| table.at(&self.point));
         if let Ok(Some(_)) = mounted() {
@@ -224,7 +224,7 @@ fn ended(daemon: &Background, before: &str) -> String {
     }
 }
 
-/// The command that unmounts; with `lazy` whatever uses it.
+/// The command that unmounts; with `lazy`, also a mount in use.
 fn unmount(point: &Path, lazy: bool) -> Command {
     let (mut command, lazily) = match FUSERMOUNT.find() {
         Some(program) => {

@@ -1,4 +1,4 @@
-//! File systems with sshfs's command line: sshfs, sshoal, and whatever a user names.
+//! File systems with sshfs's command line: sshfs, sshoal, and programs that a user names.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -6,18 +6,19 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::account;
 use crate::executor::{Executor, find_program};
 use crate::failure::Failure;
-use crate::place::Place;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
+use crate::storage::Storage;
 use crate::subject::{Access, Session, Subject, Tuning};
 
+use super::identity::Identity;
 use super::mount::{Remounting, START_LIMIT};
 use super::programs;
-use super::quoting::{joined, shell};
-use super::seen::Seen;
-use super::{cipher, family, local};
+use super::{identity, local};
+use crate::quoting::{joined, shell_quoted};
 
 /// A program that mounts as `PROGRAM [options] host:dir mountpoint`, and with `-f` stays in the
 /// foreground.
@@ -33,7 +34,7 @@ pub struct Mounted {
     package: Option<&'static str>,
     /// It keeps a cache on the disk, which a session has for itself.
     cache: bool,
-    seen: Seen,
+    identity: Identity,
 }
 
 /// The directory of a session's cache, in its own.
@@ -58,7 +59,7 @@ impl Mounted {
             typed: None,
             package: None,
             cache: false,
-            seen: Seen::default(),
+            identity: Identity::default(),
         }
     }
 
@@ -86,10 +87,10 @@ impl Mounted {
 
     /// The words between the program and the mount point.
     fn words(&self, cipher: Option<&str>) -> Vec<OsString> {
-        let root = self.server.place().root();
+        let root = self.server.storage().root();
         let source = joined(&[self.server.destination().as_ref(), ":".as_ref(), root.as_ref()]);
         // The server's options come first, since of ssh's options the first one counts: a
-        // cipher that a work wants wins over one that the subject has.
+        // cipher that a workload wants wins over one that the subject has.
         let mut words: Vec<OsString> = vec!["-f".into()];
         words.extend(self.server.ssh_options(cipher));
         words.extend(self.options.iter().map(OsString::from));
@@ -104,7 +105,7 @@ impl Subject for Mounted {
         let mut words = vec![typed];
         words.extend(self.options.iter().map(OsString::from));
         words.extend(["HOST:DIR".into(), "MOUNTPOINT".into()]);
-        self.seen.info(&self.name, "mount", shown_command(&words))
+        self.identity.info(&self.name, "mount", shown_command(&words))
     }
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
@@ -117,12 +118,12 @@ impl Subject for Mounted {
             });
         };
         device_of_fuse(&self.name)?;
-        self.seen.version(|| programs::version(&program, "-V", executor));
+        self.identity.version(|| programs::version(&program, "-V", executor));
         Ok(())
     }
 
-    fn place(&self) -> &dyn Place {
-        self.server.place()
+    fn storage(&self) -> &dyn Storage {
+        self.server.storage()
     }
 
     fn start(
@@ -147,9 +148,9 @@ impl Subject for Mounted {
         };
         let mounting = Remounting::start(scratch, self.start_limit, executor, make)?;
         if let Some(daemon) = mounting.mount().pid() {
-            // While the mount stands, what its own ssh was told.
-            let told = || cipher::told(&family::of(daemon));
-            self.seen.cipher(tuning, executor, || self.server.ssh(told().as_deref()));
+            // While it is mounted, the ciphers in the command line of its ssh.
+            let told = || identity::of_ssh_among(&account::family(daemon));
+            self.identity.cipher(tuning, executor, || self.server.ssh(told().as_deref()));
         }
         Ok(Box::new(MountedSession { mounting, cache }))
     }
@@ -169,7 +170,8 @@ pub(super) fn device_of_fuse(subject: &str) -> Result<(), LeftOut> {
 
 /// A command line as a user would type it.
 pub(super) fn shown_command<Word: AsRef<OsStr>>(words: &[Word]) -> String {
-    let quoted = words.iter().map(|word| shell(word.as_ref()).to_string_lossy().into_owned());
+    let quoted =
+        words.iter().map(|word| shell_quoted(word.as_ref()).to_string_lossy().into_owned());
     quoted.collect::<Vec<_>>().join(" ")
 }
 

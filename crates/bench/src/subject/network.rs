@@ -1,5 +1,5 @@
 //! Daemons of other protocols beside the private sshd: a port, the same link in front of it, and
-//! a secret, so that nobody else on this machine comes in.
+//! a secret, against other users of this machine.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -24,7 +24,7 @@ const LISTEN_LIMIT: Duration = Duration::from_secs(10);
 /// Longest time for a daemon to end.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often is tried whether it listens: it tells nobody.
+/// Interval of the attempts to connect to it.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Where daemons listen to whose ports a link leads: the link itself is at 127.0.0.1.
@@ -39,7 +39,7 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a daemon; the command is told address and port, which was free a moment ago.
+    /// Starts a daemon; `command` receives its address and port, which was free a moment ago.
     pub(super) fn start(
         server: &Server,
         executor: &Executor,

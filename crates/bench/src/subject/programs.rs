@@ -1,5 +1,4 @@
-//! The programs of others that subjects are: where they are, what they say of themselves, and
-//! which package of Debian has them.
+//! External programs: their paths, their versions, and the Debian packages that contain them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +16,7 @@ pub(super) struct Program {
     pub name: &'static str,
     /// Of Debian and its children; most others have the same name for it.
     pub package: &'static str,
-    /// The argument at which it tells its version; `None` when it has none that prints it.
+    /// The argument that prints its version, if there is one.
     version: Option<&'static str>,
 }
 
@@ -29,9 +28,8 @@ pub(super) const SFTP: Program = program("sftp", "openssh-client", None);
 pub(super) const RSYNC: Program = program("rsync", "rsync", Some("--version"));
 pub(super) const TAR: Program = program("tar", "tar", Some("--version"));
 pub(super) const LFTP: Program = program("lftp", "lftp", Some("--version"));
-pub(super) const CURL: Program = program("curl", "curl", Some("--version"));
 pub(super) const VSFTPD: Program = program("vsftpd", "vsftpd", None);
-/// It unmounts for those who are not root; sshfs and rclone need it anyway.
+/// It unmounts for users who are not root; sshfs and rclone need it anyway.
 pub(super) const FUSERMOUNT: Program = program("fusermount3", "fuse3", Some("-V"));
 
 const fn program(
@@ -76,7 +74,7 @@ pub(super) fn version(program: &Path, argument: &str, executor: &Executor) -> St
     version_line(&name, &String::from_utf8_lossy(&words))
 }
 
-/// The line with the program's own version: sshfs tells fusermount's before its own.
+/// The line with the program's own version: sshfs prints that of fusermount first.
 fn version_line(name: &str, words: &str) -> String {
     let mut lines = words.lines().map(str::trim).filter(|line| !line.is_empty());
     let own = |line: &&str| line.to_ascii_lowercase().starts_with(&name.to_ascii_lowercase());

@@ -3,10 +3,10 @@
 //! rclone speaks SSH itself, so that it gets address, user and keys on its command line; jump
 //! hosts and agents of the user's configuration do not reach it. Cached are all files on the local
 //! disk (`--vfs-cache-mode full`, without which it can neither write at random nor open a file
-//! for reading and writing), or those that are written (`writes`).
+//! for reading and writing), or written files (`writes`).
 //!
 //! It acknowledges `write`, `fsync` and `close` before anything was sent. Upload begins when a
-//! file is closed rather than five seconds later (`--vfs-write-back 0s`), so that the works can
+//! file is closed rather than five seconds later (`--vfs-write-back 0s`), so that the workloads can
 //! wait for it with [`Session::settle`], whose time counts. What single writes take is still the
 //! local disk's affair, and a block that is written ten times is sent once.
 
@@ -21,27 +21,27 @@ use std::time::{Duration, Instant};
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::place::Place;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::{Endpoint, Server};
+use crate::storage::Storage;
 use crate::subject::{Access, Session, Subject, Tuning};
 
+use super::identity::Identity;
 use super::mount::Remounting;
 use super::mounted::{device_of_fuse, shown_command};
 use super::programs::{FUSERMOUNT, RCLONE};
-use super::quoting::joined;
-use super::seen::Seen;
+use crate::quoting::joined;
 
 /// Longest time for rclone to say which options it knows.
 const HELP_LIMIT: Duration = Duration::from_secs(10);
 
-/// Longest time for what was written to be uploaded, over whatever link.
+/// Longest time to upload written data, over any link.
 const SETTLE_LIMIT: Duration = Duration::from_secs(300);
 
 /// The same when it is stopped, where nothing is measured any longer.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// How often is looked whether it still has something to upload: it tells nobody when it is done.
+/// Interval of the checks for files to upload; rclone does not report their end.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A mount by rclone.
@@ -51,7 +51,7 @@ pub(super) struct Rclone {
     pub mode: &'static str,
     pub server: Arc<Server>,
     pub start_limit: Duration,
-    pub seen: Seen,
+    pub identity: Identity,
 }
 
 impl Rclone {
@@ -90,19 +90,19 @@ impl Rclone {
 impl Subject for Rclone {
     fn info(&self) -> SubjectInfo {
         let words = [&["rclone", "mount"], &self.choices()[..], &[":sftp:DIR", "MOUNTPOINT"]];
-        self.seen.info(&self.name, "mount", shown_command(&words.concat()))
+        self.identity.info(&self.name, "mount", shown_command(&words.concat()))
     }
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
         RCLONE.require(&self.name)?;
         FUSERMOUNT.require(&self.name)?;
         device_of_fuse(&self.name)?;
-        self.seen.version(|| RCLONE.version(executor));
+        self.identity.version(|| RCLONE.version(executor));
         Ok(())
     }
 
-    fn place(&self) -> &dyn Place {
-        self.server.place()
+    fn storage(&self) -> &dyn Storage {
+        self.server.storage()
     }
 
     fn start(
@@ -123,7 +123,7 @@ impl Subject for Rclone {
             }
             words.extend(["--sftp-ciphers".into(), cipher.into()]);
         }
-        words.push(joined(&[":sftp:".as_ref(), self.server.place().root().as_ref()]));
+        words.push(joined(&[":sftp:".as_ref(), self.server.storage().root().as_ref()]));
         let caches = scratch.canonicalize()?.join("cache");
         let make = {
             let caches = caches.clone();

@@ -10,16 +10,16 @@ use std::sync::Arc;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::place::Place;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
+use crate::storage::Storage;
 use crate::subject::{Copier, Session, Subject, Tuning};
 
-use super::copiers::slash;
+use super::copiers::with_slash;
+use super::identity::Identity;
 use super::network::{Daemon, DaemonSession, require_private, secret, write_private};
 use super::programs::RSYNC;
-use super::quoting::joined;
-use super::seen::Seen;
+use crate::quoting::joined;
 
 /// The name of the user of the daemon, and of its one module.
 const BENCH: &str = "bench";
@@ -28,23 +28,23 @@ const BENCH: &str = "bench";
 pub(super) struct Rsyncd {
     pub name: String,
     pub server: Arc<Server>,
-    pub seen: Seen,
+    pub identity: Identity,
 }
 
 impl Subject for Rsyncd {
     fn info(&self) -> SubjectInfo {
-        self.seen.info(&self.name, "copy", "rsync -a rsync://HOST/MODULE/FROM/ TO/")
+        self.identity.info(&self.name, "copy", "rsync -a rsync://HOST/MODULE/FROM/ TO/")
     }
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
         RSYNC.require(&self.name)?;
         require_private(&self.name, &self.server)?;
-        self.seen.version(|| RSYNC.version(executor));
+        self.identity.version(|| RSYNC.version(executor));
         Ok(())
     }
 
-    fn place(&self) -> &dyn Place {
-        self.server.place()
+    fn storage(&self) -> &dyn Storage {
+        self.server.storage()
     }
 
     fn start(
@@ -53,7 +53,7 @@ impl Subject for Rsyncd {
         _: &Tuning,
         executor: &Executor,
     ) -> Result<Box<dyn Session>, Failure> {
-        let root = self.server.place().local().ok_or_else(|| Failure::failed("not private"))?;
+        let root = self.server.storage().local().ok_or_else(|| Failure::failed("not private"))?;
         let scratch = scratch.canonicalize()?;
         let password = secret()?;
         let secrets = scratch.join("secrets");
@@ -94,9 +94,9 @@ struct RsyncdCopier {
 }
 
 impl RsyncdCopier {
-    fn remote(&self, path: &Path, slash: &str) -> OsString {
+    fn remote(&self, path: &Path, is_tree: bool) -> OsString {
         let base = format!("rsync://{BENCH}@127.0.0.1:{}/{BENCH}/", self.port);
-        joined(&[base.as_ref(), path.as_ref(), slash.as_ref()])
+        joined(&[base.as_ref(), &with_slash(path.as_os_str(), is_tree)])
     }
 
     fn command(&self, from: OsString, to: OsString) -> Command {
@@ -108,13 +108,13 @@ impl RsyncdCopier {
 
 impl Copier for RsyncdCopier {
     fn pull(&self, from: &Path, to: &Path) -> Option<Command> {
-        let slash = slash(self.root.join(from).is_dir());
-        Some(self.command(self.remote(from, slash), joined(&[to.as_ref(), slash.as_ref()])))
+        let is_tree = self.root.join(from).is_dir();
+        Some(self.command(self.remote(from, is_tree), with_slash(to.as_os_str(), is_tree)))
     }
 
     fn push(&self, from: &Path, to: &Path) -> Option<Command> {
-        let slash = slash(from.is_dir());
-        Some(self.command(joined(&[from.as_ref(), slash.as_ref()]), self.remote(to, slash)))
+        let is_tree = from.is_dir();
+        Some(self.command(with_slash(from.as_os_str(), is_tree), self.remote(to, is_tree)))
     }
 }
 

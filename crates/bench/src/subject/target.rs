@@ -1,4 +1,4 @@
-//! A directory that somebody has mounted: NFS, SMB, anything.
+//! A mounted directory: NFS, SMB, any other.
 //!
 //! Nothing is known of what serves it. Its mount may hang, so that every look at it is a child
 //! process with a deadline; what is mounted where is read from the kernel's table. The run writes
@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use crate::executor::{Executor, find_program};
 use crate::failure::Failure;
-use crate::place::{Directory, Place};
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
+use crate::storage::{Directory, Storage};
 use crate::subject::{Access, Session, Subject, Tuning};
 
-use super::mountinfo::{Mount, Table, holding, shown};
+use crate::mountinfo::{Mount, Table, holding, shown};
 
 /// Longest time for one look at a mount that works.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(120);
 /// Longest time to write and drop all caches.
 const DROP_LIMIT: Duration = Duration::from_secs(120);
 
-/// Programs of the works. Dropping all caches drops them too, and that the next step has to load
+/// Programs of the workloads. Dropping all caches drops them too, and that the next step has to load
 /// its program from the disk is not the target's fault.
 const PROGRAMS: [&str; 17] = [
     "sh",
@@ -63,7 +63,7 @@ pub struct Target {
     name: String,
     asked: PathBuf,
     mount: Mount,
-    place: Directory,
+    storage: Directory,
     root: PathBuf,
     server: Option<Arc<Server>>,
     executor: Executor,
@@ -97,9 +97,9 @@ pub fn target(
     let root = output(executor, "mktemp", &["-d".as_ref(), pattern.as_ref()]).map_err(|error| {
         left_out(format!("cannot be written to: {error}"), "the user who runs this has to own it")
     })?;
-    let place = Directory::new(name, &root).with_executor(executor).mounted();
+    let storage = Directory::new(name, &root).with_executor(executor).mounted();
     let (name, asked, executor) = (name.to_owned(), path.to_owned(), executor.clone());
-    Ok(Target { name, asked, mount, place, root, server, executor })
+    Ok(Target { name, asked, mount, storage, root, server, executor })
 }
 
 /// The mount that is meant: one at this very point, or one of a network file system above it.
@@ -143,8 +143,8 @@ impl Subject for Target {
         Ok(())
     }
 
-    fn place(&self) -> &dyn Place {
-        &self.place
+    fn storage(&self) -> &dyn Storage {
+        &self.storage
     }
 
     fn start(
@@ -192,13 +192,13 @@ impl Session for TargetSession {
         if let Some(server) = &self.server
             && server.is_private()
         {
-            server.place().warm(Path::new(""))?;
+            server.storage().warm(Path::new(""))?;
         }
         Ok(true)
     }
 }
 
-/// Loads the programs of the works with their libraries.
+/// Loads the programs of the workloads with their libraries.
 fn warm_programs(executor: &Executor) {
     for program in PROGRAMS.iter().filter_map(|name| find_program(*name)) {
         let mut command = Command::new(program);

@@ -15,11 +15,11 @@ use tempfile::TempDir;
 
 use super::catalog::{Setting, parse};
 use super::mounted::Mounted;
-use super::mountinfo::Table;
 use super::{Access, Copier, Session, Subject, Tuning, target};
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::link::LinkSpec;
+use crate::mountinfo::Table;
 use crate::results::LeftOut;
 use crate::server::Server;
 
@@ -64,7 +64,7 @@ impl World {
 
     /// Where the server's files really are.
     fn root(&self) -> PathBuf {
-        self.server.place().local().unwrap()
+        self.server.storage().local().unwrap()
     }
 
     fn program(&self, script: &str) -> PathBuf {
@@ -507,7 +507,7 @@ fn command_lines_are_shown_as_a_user_would_type_them() {
 fn the_local_disk_forgets_data_and_keeps_files() {
     let world = World::new("loopback");
     let subject = world.subjects("local").remove(0);
-    let root = subject.place().root().to_owned();
+    let root = subject.storage().root().to_owned();
     make_tree(&root.join("tree"));
     let mut session =
         subject.start(&world.fresh("a"), &Tuning::default(), &world.executor).unwrap();

@@ -27,9 +27,9 @@ impl Clock {
     }
 
     /// Does what is not to be timed.
-    pub(super) fn aside<T>(&mut self, work: impl FnOnce() -> T) -> T {
+    pub(super) fn aside<T>(&mut self, workload: impl FnOnce() -> T) -> T {
         let begin = Instant::now();
-        let result = work();
+        let result = workload();
         self.aside += begin.elapsed();
         result
     }

@@ -6,16 +6,15 @@ use hdrhistogram::Histogram;
 
 use crate::results::Latency;
 
-/// At most so many pairs are kept for the curve: enough for a chart, few enough for a file with
-/// thousands of samples.
+/// Buckets at most: enough for a chart, few enough for a file with thousands of samples.
 const MAX_BUCKETS: u32 = 200;
 
-/// Buckets of a doubling, where the range is narrow enough for so many; each is 4 % wide.
+/// Buckets of a doubling at most; each is then 4 % wide.
 const MAX_BUCKETS_OF_DOUBLING: u32 = 18;
 
 const NS_OF_US: f64 = 1e3;
 
-/// An hour; what takes longer counts as one.
+/// An hour, the longest duration that is kept.
 const MAX_NS: u64 = 3_600_000_000_000;
 
 /// An empty one, of nanoseconds, right to three digits.

@@ -1,5 +1,4 @@
-//! What a worker is told and what it tells. Both ends are the same program, so this form is no
-//! promise to anybody.
+//! Jobs and reports of a worker. Both ends are the same program, so the format is private.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -34,11 +33,6 @@ pub enum Job {
     },
     /// Does single operations with names of one directory.
     Names(NameJob),
-    /// SHA-256 of a file or tree, as [`crate::place::Place::digest`] makes it.
-    Digest {
-        /// Where it is shown.
-        path: PathBuf,
-    },
 }
 
 /// What a job is done to.
@@ -62,7 +56,7 @@ pub enum Target {
     },
 }
 
-/// A command that can be told.
+/// A command as data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invocation {
     /// Its name or path.
@@ -74,7 +68,7 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    /// Of a command; where its streams go is not told.
+    /// That of a command, without its streams.
     ///
     /// # Errors
     /// When one of its words is not UTF-8.
@@ -146,11 +140,11 @@ pub enum Order {
 pub enum Until {
     /// All records were visited once.
     Pass,
-    /// So much time has gone, in as many passes as that takes.
+    /// This number of seconds has passed, in any number of passes.
     Seconds(f64),
-    /// So many records were visited, or all.
+    /// This number of records was visited, or all.
     Operations(u64),
-    /// The same, but no longer than so many seconds.
+    /// A number of records was visited, or all, or a time has passed.
     Within {
         /// Records.
         operations: u64,
@@ -214,7 +208,7 @@ pub struct NameJob {
     pub names: u32,
     /// How many operations at most; beyond `names` they begin anew.
     pub operations: u32,
-    /// No operation is begun after so many seconds, if there is a limit.
+    /// No operation begins after this number of seconds.
     pub seconds: Option<f64>,
     /// In which order the names come.
     pub order: Order,
@@ -255,8 +249,7 @@ pub enum Operation {
         /// Of the new name.
         prefix: String,
     },
-    /// Lists the directory of that name, which has to have so many names with this prefix and no
-    /// others.
+    /// Lists the directory of that name, which must contain exactly `names` names with this prefix.
     List {
         /// Of the names in it.
         prefix: String,
@@ -308,8 +301,6 @@ pub struct Done {
     pub verified: bool,
     /// It was done with `O_DIRECT`.
     pub direct: bool,
-    /// Of [`Job::Digest`].
-    pub digest: Option<String>,
     /// What the worker, and what it has started, had used when the timed part began: connecting,
     /// and making names known.
     pub before: Usage,

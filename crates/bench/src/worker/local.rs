@@ -39,7 +39,7 @@ impl Aligned {
     }
 }
 
-/// Opens with `O_DIRECT` if that is wanted and the file system has it; tells whether it did.
+/// Opens with `O_DIRECT` if that is wanted and supported; returns whether it did.
 fn open(path: &Path, options: &OpenOptions, direct: bool) -> io::Result<(File, bool)> {
     if direct {
         let flags = OFlags::DIRECT.bits().cast_signed();
@@ -119,7 +119,7 @@ fn read_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// Writes as the transfer says. Whether it arrived is for the caller to see, at the place.
+/// Writes as the transfer says. Whether it arrived is for the caller to see, at the storage.
 pub(super) fn write(
     path: &Path,
     transfer: &Transfer,
@@ -149,7 +149,7 @@ pub(super) fn write(
     if fsync {
         file.sync_all().map_err(named("fsync", path))?;
     }
-    // What `close` itself fails with cannot be had here; what it loses is found at the place.
+    // What `close` itself fails with cannot be had here; what it loses is found at the storage.
     drop(file);
     done.seconds = clock.seconds();
     let latency = matches!(transfer.order, Order::Random { .. }).then(|| latencies.into_latency());

@@ -1,19 +1,22 @@
 //! Single operations with names: one caller, one operation after the other, each timed.
 
-mod local;
-mod remote;
-
 use std::collections::BTreeSet;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
+
+use sftp::codec::{FileAttrs, OpenFlags, RemoteHandle, Request};
+
+use crate::corpus::content::Content;
+use crate::failure::Failure;
+use crate::worker::job::Invocation;
+use crate::worker::sftp::Sftp;
 
 use super::clock::{Latencies, used};
 use super::job::{Done, Entry, NameJob, Operation, Target};
 use super::walk::Walk;
-use crate::corpus::content::Content;
-use crate::failure::Failure;
-use local::Local;
-use remote::Remote;
 
 /// What a name was found to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,4 +213,150 @@ fn judge_names(listed: Vec<Vec<u8>>, prefix: &str, count: u32) -> Result<(), Fai
     let stranger = listed.iter().find(|name| !expected.contains(*name));
     let stranger = stranger.map(|name| name.escape_ascii().to_string()).unwrap_or_default();
     Err(Failure::wrong(format!("{stranger} is listed, and should not be there")))
+}
+
+/// A directory by its path.
+#[derive(Debug)]
+struct Local<'a> {
+    path: &'a Path,
+}
+
+impl Local<'_> {
+    fn new(path: &Path) -> Local<'_> {
+        Local { path }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+impl Directory for Local<'_> {
+    fn make(&mut self) -> io::Result<()> {
+        fs::create_dir(self.path)
+    }
+
+    fn stat(&mut self, name: &str) -> io::Result<Found> {
+        let found = fs::symlink_metadata(self.at(name))?;
+        Ok(match found.file_type() {
+            kind if kind.is_file() => Found::File(found.len()),
+            kind if kind.is_dir() => Found::Directory,
+            _ => Found::Other,
+        })
+    }
+
+    fn open_close(&mut self, name: &str) -> io::Result<()> {
+        File::open(self.at(name)).map(drop)
+    }
+
+    fn create(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
+        let mut file = File::create_new(self.at(name))?;
+        // An empty one needs no call.
+        if content.is_empty() { Ok(()) } else { file.write_all(content) }
+    }
+
+    fn unlink(&mut self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.at(name))
+    }
+
+    fn mkdir(&mut self, name: &str) -> io::Result<()> {
+        fs::create_dir(self.at(name))
+    }
+
+    fn rmdir(&mut self, name: &str) -> io::Result<()> {
+        fs::remove_dir(self.at(name))
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.at(from), self.at(to))
+    }
+
+    fn list(&mut self, name: &str) -> io::Result<Vec<Vec<u8>>> {
+        fs::read_dir(self.at(name))?.map(|entry| Ok(entry?.file_name().into_vec())).collect()
+    }
+}
+
+const KIND: u32 = 0o170_000;
+const REGULAR: u32 = 0o100_000;
+const DIRECTORY: u32 = 0o040_000;
+
+/// A directory by the server's name of it.
+#[derive(Debug)]
+struct Remote {
+    sftp: Sftp,
+    path: Vec<u8>,
+}
+
+impl Remote {
+    fn connect(ssh: &Invocation, path: &Path) -> Result<Remote, Failure> {
+        Ok(Remote { sftp: Sftp::connect(ssh)?, path: path.as_os_str().as_bytes().to_vec() })
+    }
+
+    fn at(&self, name: &str) -> Vec<u8> {
+        [&self.path[..], b"/", name.as_bytes()].concat()
+    }
+
+    fn all_names(&mut self, handle: &RemoteHandle) -> io::Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        while let Some(some) = self.sftp.names(handle)? {
+            let some = some.into_iter().map(|entry| entry.name.to_vec());
+            names.extend(some.filter(|name| name != b"." && name != b".."));
+        }
+        Ok(names)
+    }
+}
+
+impl Directory for Remote {
+    fn make(&mut self) -> io::Result<()> {
+        let attrs = FileAttrs::with_permissions(0o755);
+        self.sftp.status(&Request::Mkdir { path: &self.path, attrs })
+    }
+
+    fn stat(&mut self, name: &str) -> io::Result<Found> {
+        let attrs = self.sftp.attrs(&Request::Lstat { path: &self.at(name) })?;
+        Ok(match attrs.permissions.map(|mode| mode & KIND) {
+            Some(REGULAR) => Found::File(attrs.size.unwrap_or(0)),
+            Some(DIRECTORY) => Found::Directory,
+            _ => Found::Other,
+        })
+    }
+
+    fn open_close(&mut self, name: &str) -> io::Result<()> {
+        let handle = self.sftp.open(&self.at(name), OpenFlags::READ)?;
+        self.sftp.close(&handle)
+    }
+
+    fn create(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
+        let flags = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
+        let handle = self.sftp.open(&self.at(name), flags)?;
+        if !content.is_empty() {
+            let write = Request::Write { handle: handle.as_bytes(), offset: 0, data: content };
+            self.sftp.status(&write)?;
+        }
+        self.sftp.close(&handle)
+    }
+
+    fn unlink(&mut self, name: &str) -> io::Result<()> {
+        self.sftp.status(&Request::Remove { path: &self.at(name) })
+    }
+
+    fn mkdir(&mut self, name: &str) -> io::Result<()> {
+        let attrs = FileAttrs::with_permissions(0o755);
+        self.sftp.status(&Request::Mkdir { path: &self.at(name), attrs })
+    }
+
+    fn rmdir(&mut self, name: &str) -> io::Result<()> {
+        self.sftp.status(&Request::Rmdir { path: &self.at(name) })
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        self.sftp.status(&Request::PosixRename { from: &self.at(from), to: &self.at(to) })
+    }
+
+    fn list(&mut self, name: &str) -> io::Result<Vec<Vec<u8>>> {
+        let handle = self.sftp.handle(&Request::Opendir { path: &self.at(name) })?;
+        let names = self.all_names(&handle)?;
+        self.sftp.close(&handle)?;
+        Ok(names)
+    }
 }

@@ -12,7 +12,7 @@ use super::check::{Checker, too_short};
 use super::clock::{Clock, Latencies, used};
 use super::job::{Check, Done, Fill, Invocation, Order, Start, Transfer};
 use super::local::{record, walk};
-use super::sftp::{Answer, Sftp, refusal};
+use super::sftp::{Sftp, refusal};
 use super::walk::Walk;
 use crate::corpus::content::{BLOCK_BYTES, Content};
 use crate::failure::Failure;
@@ -164,30 +164,26 @@ impl Run<'_> {
     fn take(&mut self, checker: &mut Checker) -> Result<(), Failure> {
         let alone = self.slots.len() == 1;
         let Run { sftp, slots, clock, transfer, .. } = self;
-        let (id, answer) = match sftp.answer() {
-            Ok(answer) => answer,
-            Err(error) => return Err(self.sftp.failure("read", &error)),
-        };
+        let answer = sftp.answer();
+        let (id, answer) = answer.map_err(|error| sftp.failure("read", &error))?;
         let Some(slot) = slots.get(id as usize).copied() else {
             return Err(Failure::failed(format!("a reply to request {id}, which was not sent")));
         };
         let got = match answer {
-            Answer::Data(data) if usable(data.len(), slot.len) > 0 => {
+            Reply::Data(data) if usable(data.len(), slot.len) > 0 => {
                 let data = &data[..usable(data.len(), slot.len)];
                 let mut check = || checker.check(slot.offset, data);
                 if alone { clock.aside(check) } else { check() }?;
                 data.len()
             }
-            Answer::Data(data) => {
+            Reply::Data(data) => {
                 let (got, asked) = (data.len(), slot.len);
                 return Err(Failure::wrong(format!("{got} bytes where {asked} were asked for")));
             }
-            Answer::Other(Reply::Status { code: StatusCode::EOF, .. }) => {
+            Reply::Status { code: StatusCode::EOF, .. } => {
                 return Err(too_short(slot.offset, transfer));
             }
-            Answer::Other(reply) => {
-                return Err(Failure::failed(format!("read: {}", refusal(reply))));
-            }
+            reply => return Err(Failure::failed(format!("read: {}", refusal(reply)))),
         };
         if got == slot.len {
             self.end(id);
@@ -281,11 +277,8 @@ impl Run<'_> {
     }
 
     fn take_status(&mut self) -> Result<(), Failure> {
-        let (id, answer) = match self.sftp.answer() {
-            Ok((id, Answer::Other(reply))) => (id, reply),
-            Ok((_, Answer::Data(_))) => return Err(Failure::failed("write: data were answered")),
-            Err(error) => return Err(self.sftp.failure("write", &error)),
-        };
+        let answer = self.sftp.answer();
+        let (id, answer) = answer.map_err(|error| self.sftp.failure("write", &error))?;
         if id as usize >= self.slots.len() {
             return Err(Failure::failed(format!("a reply to request {id}, which was not sent")));
         }

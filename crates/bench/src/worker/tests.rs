@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::*;
+use crate::corpus;
 use crate::corpus::content::Content;
+use crate::executor::Executor;
 
 /// Where Debian has it.
 const SFTP_SERVER: &str = "/usr/lib/openssh/sftp-server";
@@ -42,13 +44,16 @@ fn a_process_does_a_job() {
         return;
     }
     let (_dir, path) = right_file();
-    let digest = |path: &Path| {
-        let job = Job::Digest { path: path.to_owned() };
-        report(&command(&job).unwrap().output().unwrap().stdout)
+    let read = |path: &Path| {
+        let check = Check::Content { seed: SEED };
+        let job = Job::Read { transfer: all_of(Target::Path(path.to_owned())), check };
+        let limit = std::time::Duration::from_secs(60);
+        let ran = Executor::new().run(program(&job).unwrap(), limit).unwrap();
+        report(&ran.output.stdout)
     };
-    let expected = corpus::digest_content(SEED, FILE_BYTES);
-    assert_eq!(digest(&path).unwrap().digest, Some(expected));
-    let failure = digest(Path::new("/nowhere")).unwrap_err();
+    let done = read(&path).unwrap();
+    assert_eq!((done.bytes, done.verified), (FILE_BYTES, true));
+    let failure = read(Path::new("/nowhere")).unwrap_err();
     assert!(failure.to_string().contains("No such file"), "{failure}");
 }
 
@@ -155,13 +160,4 @@ fn an_invocation_is_the_command() {
     assert_eq!(again.get_program(), command.get_program());
     assert!(again.get_args().eq(command.get_args()));
     assert!(again.get_envs().eq(command.get_envs()));
-}
-
-#[test]
-fn digests_of_files() {
-    let (dir, path) = right_file();
-    let digest = |path: &Path| run(&Job::Digest { path: path.to_owned() });
-    let expected = corpus::digest_content(SEED, FILE_BYTES);
-    assert_eq!(digest(&path).unwrap().digest, Some(expected));
-    assert!(digest(&dir.path().join("absent")).is_err());
 }

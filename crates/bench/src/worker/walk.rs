@@ -21,7 +21,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Over so many records, at least one.
+    /// A walk over this number of records, at least one.
     #[must_use]
     pub fn new(order: Order, records: u64) -> Walk {
         let records = records.max(1);

@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -128,16 +128,33 @@ pub fn survey(dir: &Path, links: Links) -> io::Result<Tally> {
     Ok(walk.tally)
 }
 
-/// What the files below a directory have, as far as they can be looked at; links count nothing.
+/// The regular files below a directory, in the order of their paths.
+///
+/// # Errors
+/// Those of reading directories.
+pub fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut directories = vec![dir.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                directories.push(entry.path());
+            } else if kind.is_file() {
+                found.push(entry.path());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Bytes of the regular files below a directory, as far as they can be read.
 #[must_use]
 pub fn bytes_below(dir: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(dir) else { return 0 };
-    let bytes_of = |entry: fs::DirEntry| match entry.metadata() {
-        Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
-        Ok(metadata) if metadata.is_file() => metadata.len(),
-        _ => 0,
-    };
-    entries.flatten().map(bytes_of).sum()
+    let bytes = |path: PathBuf| fs::metadata(path).map_or(0, |found| found.len());
+    files(dir).unwrap_or_default().into_iter().map(bytes).sum()
 }
 
 struct Walk {

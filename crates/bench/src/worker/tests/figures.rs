@@ -12,10 +12,10 @@ const LEAST_BYTES_PER_S: f64 = if cfg!(debug_assertions) { 20e6 } else { 2e9 };
 fn making_and_comparing_are_fast() {
     let content = Content::new(SEED);
     let mut buffer = vec![0; 64 << 10];
-    let rate = |mut work: Box<dyn FnMut(u64) + '_>| {
+    let rate = |mut workload: Box<dyn FnMut(u64) + '_>| {
         let (begin, mut rounds) = (Instant::now(), 0);
         while begin.elapsed().as_secs_f64() < 0.1 {
-            work(rounds * 16);
+            workload(rounds * 16);
             rounds += 1;
         }
         rounds as f64 * (64 << 10) as f64 / begin.elapsed().as_secs_f64()

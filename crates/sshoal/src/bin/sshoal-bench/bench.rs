@@ -52,7 +52,7 @@ pub fn run(arguments: Arguments, sshoal: PathBuf) -> anyhow::Result<ExitCode> {
         Some(results) => results,
         None => return Ok(ExitCode::from(EXIT_INTERRUPTED)),
     };
-    // The files first: whoever cannot read what is printed still has them.
+    // The files first, in case the terminal is closed.
     let written = written(files.as_ref(), &results);
     print(&report::text(&results))?;
     print(&written?)?;
@@ -63,7 +63,7 @@ pub fn run(arguments: Arguments, sshoal: PathBuf) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// An executor that Ctrl-C and its like reach, from here on.
+/// An executor that is interrupted by Ctrl-C and other signals, from here on.
 fn interruptible() -> Result<Executor, Problem> {
     let interrupts =
         Interrupts::listen().map_err(|error| Problem::new("bench: signals", error.to_string()))?;
@@ -129,7 +129,7 @@ fn refused(refusal: &Refusal) -> Problem {
     }
 }
 
-/// Writes the files; tells where they are, or how to get them.
+/// Writes the files; the paths, or the option that writes them.
 fn written(files: Option<&Files>, results: &Results) -> Result<String, Problem> {
     let Some(files) = files else {
         return Ok("\n--out DIR writes a report with charts, and all samples.\n".to_owned());
@@ -140,7 +140,7 @@ fn written(files: Option<&Files>, results: &Results) -> Result<String, Problem> 
     Ok(format!("\nWritten:\n{}", paths.iter().map(line).collect::<String>()))
 }
 
-/// Prints what changed; the exit code that it deserves.
+/// Prints what changed; the exit code.
 fn compared(old: &Results, new: &Results, tolerance: f64) -> anyhow::Result<u8> {
     let comparison = compare::compare(old, new, tolerance);
     print(&format!("{comparison}"))?;
@@ -161,7 +161,7 @@ fn exit_code(results: &Results, interrupted: bool) -> u8 {
     if is_wrong { EXIT_WRONG } else { EXIT_OK }
 }
 
-/// Measures what advice needs, prints it, and writes the file.
+/// Prints advice, and writes the file.
 fn advised(
     request: &Request,
     executor: &Executor,

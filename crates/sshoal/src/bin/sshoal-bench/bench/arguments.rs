@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bench::link::LinkSpec;
-use bench::plan::{Host, Request, bytes, percent, spoken};
+use bench::plan::{Host, Request};
 use bench::size::Scale;
+use bench::units::{binary_size, parse_bytes, parse_percent};
 use clap::Args;
 use cli::{Problem, printable};
 
@@ -21,7 +22,7 @@ Examples:
   sshoal bench --quick                          sshoal and sshfs, under two minutes
   sshoal bench --peers all --link wan --out r   everything installed, over a long link
   sshoal bench --host me@server:/srv/tmp        a real server
-  sshoal bench --target nfs=/mnt/nfs            what somebody has mounted
+  sshoal bench --target nfs=/mnt/nfs            a mounted directory
   sshoal bench --compare r                      this run, against an earlier one
 
 Exit status: 0, or 1 if it could not run, 3 if wrong data were seen, sshoal failed or a comparison
@@ -34,7 +35,7 @@ pub struct Arguments {
     /// Little work: under two minutes for one peer
     #[arg(long, conflicts_with = "full", help_heading = "How much")]
     quick: bool,
-    /// As much work as in published comparisons: hours
+    /// As much work as in published comparisons: takes hours
     #[arg(long, help_heading = "How much")]
     full: bool,
     /// Only these works (`--list` shows all)
@@ -47,82 +48,82 @@ pub struct Arguments {
     /// Size of the large files, such as 16G
     #[arg(long, value_name = "BYTES", value_parser = file_size, help_heading = "How much")]
     size: Option<u64>,
-    /// Longest time for a usual step
+    /// Deadline of a usual step
     #[arg(long, value_name = "SECONDS", help_heading = "How much",
         value_parser = clap::value_parser!(u64).range(1..=DEADLINE_LIMIT_S))]
     deadline: Option<u64>,
-    /// Ciphers by which large files are copied
+    /// Ciphers with which large files are copied
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "How much")]
     ciphers: Option<Vec<String>>,
-    /// A tree of yours for the work on trees
+    /// A directory in place of the generated one, for the work `tree`
     #[arg(long, value_name = "DIR", help_heading = "How much")]
     tree: Option<PathBuf>,
-    /// Sources of yours, with a Makefile, for the work on builds
+    /// Sources to build in place of the known ones, for the work `build`
     #[arg(long, value_name = "DIR", help_heading = "How much")]
     build_tree: Option<PathBuf>,
-    /// Of the made data and of random orders
+    /// Seed of the generated data and of random orders
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "How much")]
     seed: u64,
 
-    /// Peers: names that `--list` shows, `floor`, `all` that are installed, or `none` (default: sshfs)
-    #[arg(long, value_name = "LIST", help_heading = "Who")]
+    /// Peers: names from `--list`, `floor`, `all` (all that are installed), or `none` (default: sshfs)
+    #[arg(long, value_name = "LIST", help_heading = "Subjects")]
     peers: Option<String>,
-    /// A program that mounts as sshfs does; `sshoal` is this one: `one=sshoal -o max_conns=1`
-    #[arg(long, value_name = "NAME=COMMAND", help_heading = "Who")]
+    /// A program with sshfs's command line; `sshoal` is this one: `one=sshoal -o max_conns=1`
+    #[arg(long, value_name = "NAME=COMMAND", help_heading = "Subjects")]
     subject: Vec<OsString>,
-    /// A mounted directory, of NFS or SMB for instance
-    #[arg(long, value_name = "NAME=DIR", help_heading = "Who")]
+    /// A mounted directory, such as one of NFS or SMB
+    #[arg(long, value_name = "NAME=DIR", help_heading = "Subjects")]
     target: Vec<OsString>,
     /// Do not measure sshoal itself
-    #[arg(long, help_heading = "Who")]
+    #[arg(long, help_heading = "Subjects")]
     no_sshoal: bool,
     /// The subject to which ratios are given (default: sshfs)
-    #[arg(long, value_name = "NAME", help_heading = "Who")]
+    #[arg(long, value_name = "NAME", help_heading = "Subjects")]
     reference: Option<String>,
-    /// Do not measure the reference twice, which tells what chance does
-    #[arg(long, help_heading = "Who")]
+    /// Do not measure the reference twice; then no difference can be told from chance
+    #[arg(long, help_heading = "Subjects")]
     no_control: bool,
 
-    /// Between client and server: loopback, lan, wan, intercontinental, or rtt=20ms,rate=100mbit
-    #[arg(long, value_name = "SPEC", conflicts_with = "host", help_heading = "Where")]
+    /// Link between client and server: loopback, lan, wan, intercontinental, or rtt=20ms,rate=100mbit
+    #[arg(long, value_name = "SPEC", conflicts_with = "host", help_heading = "Server and link")]
     link: Option<String>,
     /// A real server instead of a private one
-    #[arg(long, value_name = "[USER@]HOST[:DIR]", help_heading = "Where")]
+    #[arg(long, value_name = "[USER@]HOST[:DIR]", help_heading = "Server and link")]
     host: Option<String>,
-    /// ssh's configuration for it
+    /// Configuration file of ssh for the host
     #[arg(
         short = 'F',
         long = "ssh-config",
         value_name = "FILE",
         requires = "host",
-        help_heading = "Where"
+        help_heading = "Server and link"
     )]
     ssh_config: Option<PathBuf>,
-    /// Its port
-    #[arg(short, long, value_name = "PORT", requires = "host", help_heading = "Where")]
+    /// Port of the host
+    #[arg(short, long, value_name = "PORT", requires = "host", help_heading = "Server and link")]
     port: Option<u16>,
     /// Local directory for data and mounts
-    #[arg(long, value_name = "DIR", help_heading = "Where")]
+    #[arg(long, value_name = "DIR", help_heading = "Server and link")]
     scratch: Option<PathBuf>,
 
     /// Write results.json, report.html and report.md there
-    #[arg(long, value_name = "DIR", help_heading = "What comes of it")]
+    #[arg(long, value_name = "DIR", help_heading = "Results")]
     pub(super) out: Option<PathBuf>,
     /// Compare with earlier results: a results.json, or the directory that it is in
-    #[arg(long, value_name = "OLD", help_heading = "What comes of it")]
+    #[arg(long, value_name = "OLD", help_heading = "Results")]
     pub(super) compare: Option<PathBuf>,
-    /// Compare these with them, and measure nothing
-    #[arg(long, value_name = "NEW", requires = "compare", help_heading = "What comes of it")]
+    /// Compare OLD with these results, and measure nothing
+    #[arg(long, value_name = "NEW", requires = "compare", help_heading = "Results")]
     pub(super) with: Option<PathBuf>,
-    /// By how much a figure may be worse in a comparison
-    #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = percent,
-        help_heading = "What comes of it")]
+    /// Largest loss that is not a regression in a comparison
+    #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = parse_percent,
+        help_heading = "Results")]
     pub(super) tolerance: f64,
 
     /// List subjects and works, what is installed, and which packages are missing
     #[arg(long, conflicts_with_all = ["advise", "compare"], help_heading = "Instead of a run")]
     pub(super) list: bool,
-    /// Measure ciphers and link, and tell which settings would be faster here
+    /// Measure ciphers and link, and report which ssh settings would be faster
     #[arg(long, conflicts_with = "compare", help_heading = "Instead of a run")]
     pub(super) advise: bool,
 }
@@ -186,9 +187,9 @@ impl Arguments {
 
 /// Of a file that is read in records.
 fn file_size(text: &str) -> Result<u64, String> {
-    let size = bytes(text)? / RECORD_BYTES * RECORD_BYTES;
+    let size = parse_bytes(text)? / RECORD_BYTES * RECORD_BYTES;
     match size {
-        0 => Err(format!("{text} is less than a record of {}", spoken(RECORD_BYTES))),
+        0 => Err(format!("{text} is less than a record of {}", binary_size(RECORD_BYTES))),
         size => Ok(size),
     }
 }

@@ -1,16 +1,16 @@
-//! `sshoal bench --list`: who and what there is.
+//! `sshoal bench --list`.
 
 use std::fmt::Write as _;
 
 use bench::executor::Executor;
 use bench::size::{Scale, Size};
 use bench::subject::catalog::{self, State};
-use bench::work;
+use bench::workload;
 
-/// Columns of a terminal that everybody has.
+/// Columns of the terminal that text is wrapped for.
 const WIDTH: usize = 100;
 
-/// Subjects, works, and the packages to install for those that are missing.
+/// Subjects and works, and the packages to install for those that are missing.
 pub(super) fn text() -> String {
     let mut text = String::from("Subjects:\n");
     let mut packages: Vec<String> = Vec::new();
@@ -26,7 +26,7 @@ pub(super) fn text() -> String {
         line(&mut text, subject.name, subject.about, &state);
     }
     text.push_str("\nWorks:\n");
-    for work in work::all() {
+    for work in workload::all() {
         let lacks = match work.check() {
             Ok(()) => work.lacks(&Size::of(Scale::Full)),
             Err(reason) => vec![reason],

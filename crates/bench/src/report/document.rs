@@ -1,0 +1,380 @@
+//! The content of a report, before it has a form.
+
+use crate::measure::{Measure, Unit};
+use crate::quoting::shell_quoted;
+use crate::results::{Latency, LeftOut, Ratio, SubjectInfo, Summary};
+use crate::stats::{FailureLine, median};
+use crate::units;
+
+use super::bars::Chart;
+use super::method;
+use super::ranking::{self, Comparison};
+use super::view::{Figure, Figures, View, family_of, label, title};
+
+/// Characters of a failure that are shown: a program may report an error for each of many files.
+const FAILURE_CHARACTERS: usize = 240;
+
+/// A whole report.
+pub(super) struct Document {
+    pub(super) title: String,
+    /// Date, link, size, number of rounds.
+    pub(super) facts: String,
+    /// What the marks mean.
+    pub(super) legend: String,
+    /// What a reader must know first.
+    pub(super) banners: Vec<String>,
+    pub(super) sections: Vec<Section>,
+}
+
+pub(super) struct Section {
+    /// Unique in a document; printable in an attribute.
+    pub(super) id: String,
+    pub(super) title: String,
+    /// Not shown on a terminal.
+    pub(super) only_in_files: bool,
+    pub(super) blocks: Vec<Block>,
+}
+
+pub(super) enum Block {
+    List {
+        heading: String,
+        lines: Vec<String>,
+    },
+    Table(Table),
+    /// For the page only: the figures are also in a table.
+    Charts(Vec<Chart>),
+    Command(String),
+}
+
+pub(super) struct Table {
+    pub(super) caption: String,
+    /// Without the column of row names.
+    pub(super) header: Vec<String>,
+    pub(super) rows: Vec<Row>,
+    /// Cells are words rather than figures.
+    pub(super) words: bool,
+}
+
+pub(super) struct Row {
+    pub(super) name: String,
+    /// For a terminal.
+    pub(super) short: String,
+    pub(super) cells: Vec<Cell>,
+}
+
+/// One figure, or words.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cell {
+    pub(super) value: String,
+    pub(super) is_best: bool,
+    /// Its quartiles.
+    pub(super) spread: Option<String>,
+    pub(super) ratio: Option<Judged>,
+    /// Failures, wrong data.
+    pub(super) bad: Option<String>,
+}
+
+/// A ratio as it is shown.
+#[derive(Clone, Debug)]
+pub(super) struct Judged {
+    /// With `≈` where it may be chance.
+    pub(super) text: String,
+    /// It is significant, and this side of 1.
+    pub(super) is_better: Option<bool>,
+}
+
+impl Judged {
+    pub(super) fn of(ratio: &Ratio) -> Judged {
+        let mark = if ratio.significant { "" } else { "≈" };
+        let text = format!("{mark}{}", units::ratio(ratio.value));
+        Judged { text, is_better: ratio.significant.then_some(ratio.value > 1.0) }
+    }
+}
+
+impl From<String> for Cell {
+    fn from(value: String) -> Cell {
+        Cell { value, ..Cell::default() }
+    }
+}
+
+impl Cell {
+    fn of(figure: &Figure<'_>, figures: &Figures<'_>) -> Cell {
+        let shown = |value: f64| figures.scale.show(value);
+        match figure {
+            Figure::Absent => "–".to_owned().into(),
+            Figure::Failed { wrong_data } => {
+                let word = if *wrong_data { "wrong data" } else { "failed" };
+                Cell { bad: Some(word.to_owned()), ..Cell::default() }
+            }
+            Figure::Value { summary, is_best, wrong_data } => Cell {
+                value: shown(summary.median),
+                is_best: *is_best,
+                spread: (summary.n > 1)
+                    .then(|| format!("{}–{}", shown(summary.low), shown(summary.high))),
+                ratio: summary.ratio.as_ref().map(Judged::of),
+                bad: match (*wrong_data, summary.failed) {
+                    (true, _) => Some("wrong data".to_owned()),
+                    (false, 0) => None,
+                    (false, failed) => Some(format!("{failed} failed")),
+                },
+            },
+        }
+    }
+}
+
+fn row(name: impl Into<String>, cells: impl IntoIterator<Item = String>) -> Row {
+    let name = name.into();
+    Row { short: name.clone(), name, cells: cells.into_iter().map(Cell::from).collect() }
+}
+
+fn section(id: &str, title: &str, blocks: Vec<Block>) -> Section {
+    Section { id: id.to_owned(), title: title.to_owned(), only_in_files: false, blocks }
+}
+
+/// Arranges a run.
+pub(super) fn document(view: &View<'_>) -> Document {
+    let (results, settings) = (view.results, &view.results.settings);
+    let rounds = units::counted(settings.rounds.into(), "round");
+    let wrong_data = view.failures.iter().any(|line| line.wrong_data);
+    let banners = [
+        wrong_data.then(|| "Wrong data was seen: see the failures.".to_owned()),
+        results.partial.as_ref().map(|why| format!("The run is not complete: {why}")),
+    ];
+    let mut sections = vec![summary(view)];
+    sections.extend(view.families().iter().map(|(name, tables)| family(name, tables)));
+    sections.extend(latency(view));
+    sections.extend(cost(view));
+    sections.push(Section {
+        only_in_files: true,
+        ..section("method", "Machine and method", about(view))
+    });
+    Document {
+        title: format!("{}, {}", results.program, results.started),
+        facts: format!("link {}, size {}, {rounds}", method::link(view), settings.size),
+        legend: format!(
+            "Medians of {rounds}; ratios to {}, above 1 is better; ≈ may be chance.",
+            settings.reference
+        ),
+        banners: banners.into_iter().flatten().collect(),
+        sections,
+    }
+}
+
+/// The ranking of the subjects, and what a reader must know of the run.
+fn summary(view: &View<'_>) -> Section {
+    let reference = &view.results.settings.reference;
+    let header = ["best in", "clearly", "better", "worse", "≈", "typical", "failed"];
+    let rows = ranking::ranks(view).into_iter().map(|rank| row(&rank.subject.name, rank.cells()));
+    let mut blocks = vec![Block::Table(Table {
+        caption: format!("summary (better, worse, ≈, typical: than {reference})"),
+        header: header.map(str::to_owned).into(),
+        rows: rows.collect(),
+        words: false,
+    })];
+    if let Some(ours) = ranking::ours(view) {
+        let (ahead, behind) = ranking::extremes(view, &ours.name);
+        for (words, comparisons) in [("ahead of", ahead), ("behind", behind)] {
+            let heading = format!("{}, farthest {words} the best other", ours.name);
+            blocks.push(Block::List { heading, lines: comparisons.iter().map(compared).collect() });
+        }
+    }
+    let lists: [(&str, Vec<String>); 3] = [
+        ("Failures", view.failures.iter().map(failure_line).collect()),
+        ("Left out", view.results.left_out.iter().map(left_out_line).collect()),
+        ("Warnings", view.warnings.clone()),
+    ];
+    blocks.extend(lists.map(|(heading, lines)| Block::List { heading: heading.to_owned(), lines }));
+    blocks.retain(|block| !matches!(block, Block::List { lines, .. } if lines.is_empty()));
+    section("summary", "Summary", blocks)
+}
+
+fn compared(comparison: &Comparison<'_>) -> String {
+    let ratio = Judged::of(&comparison.ratio).text;
+    format!("{ratio} {} (against {})", title(comparison.measure), comparison.rival)
+}
+
+fn failure_line(line: &FailureLine) -> String {
+    let rounds: Vec<String> = line.rounds.iter().map(|round| (round + 1).to_string()).collect();
+    let noun = if rounds.len() == 1 { "round" } else { "rounds" };
+    let why = line.why.lines().collect::<Vec<_>>().join("; ");
+    let why = match why.char_indices().nth(FAILURE_CHARACTERS) {
+        Some((end, _)) => format!("{} … (the rest is in results.json)", why[..end].trim_end()),
+        None => why,
+    };
+    format!("{} of {}, {noun} {}: {why}", line.measure, line.subject, rounds.join(", "))
+}
+
+fn left_out_line(left_out: &LeftOut) -> String {
+    let remedy = left_out.remedy.as_ref().map_or(String::new(), |remedy| format!(" ({remedy})"));
+    format!("{}: {}{remedy}", left_out.name, left_out.why)
+}
+
+/// A table and the charts of one workload.
+fn family(name: &str, tables: &[Figures<'_>]) -> Section {
+    let mut blocks = Vec::new();
+    for figures in tables {
+        blocks.push(Block::Charts(Chart::of_rows(figures)));
+        let rows = figures.rows.iter().map(|(measure, cells)| Row {
+            name: title(measure),
+            short: label(measure, false),
+            cells: cells.iter().map(|figure| Cell::of(figure, figures)).collect(),
+        });
+        blocks.push(Block::Table(Table {
+            caption: format!("{name}, {} ({})", figures.scale.unit, figures.direction()),
+            header: names(&figures.subjects),
+            rows: rows.collect(),
+            words: false,
+        }));
+    }
+    // Names from a file may hold anything.
+    let plain = |char: char| if char.is_ascii_alphanumeric() { char } else { '-' };
+    section(&format!("work-{}", name.chars().map(plain).collect::<String>()), name, blocks)
+}
+
+fn names(subjects: &[&SubjectInfo]) -> Vec<String> {
+    subjects.iter().map(|subject| subject.name.clone()).collect()
+}
+
+/// Percentiles of single operations, where they were timed.
+fn latency(view: &View<'_>) -> Option<Section> {
+    let mut rows = Vec::new();
+    for measure in &view.results.measures {
+        for subject in &view.results.subjects {
+            let Some(cell) = view.index.cell(&measure.id, &subject.name) else { continue };
+            let rounds: Vec<&Latency> =
+                cell.measured().filter_map(|sample| sample.latency.as_ref()).collect();
+            let of = |part: fn(&Latency) -> f64| {
+                let values: Vec<f64> = rounds.iter().map(|latency| part(latency)).collect();
+                median(&values).map_or_else(|| "–".to_owned(), units::significant)
+            };
+            let percentiles = [
+                of(|latency| latency.mean_us),
+                of(|latency| latency.p50_us),
+                of(|latency| latency.p90_us),
+                of(|latency| latency.p99_us),
+                of(|latency| latency.p999_us),
+                of(|latency| latency.max_us),
+            ];
+            let operations: u64 = rounds.iter().map(|latency| latency.count).sum();
+            if operations > 0 {
+                let cells = percentiles.into_iter().chain([operations.to_string()]);
+                let short = format!("{}, {}", measure.id, subject.name);
+                let name = format!("{}, {}", title(measure), subject.name);
+                rows.push(Row { short, ..row(name, cells) });
+            }
+        }
+    }
+    let header = ["mean", "50 %", "90 %", "99 %", "99.9 %", "slowest", "operations"];
+    let table = Table {
+        caption: "single operations: percentiles in µs, medians of the rounds".to_owned(),
+        header: header.map(str::to_owned).into(),
+        rows,
+        words: false,
+    };
+    let is_empty = table.rows.is_empty();
+    (!is_empty).then(|| section("latency", "Single operations", vec![Block::Table(table)]))
+}
+
+/// CPU of both sides, and memory of the client.
+fn cost(view: &View<'_>) -> Option<Section> {
+    type Sides = fn(&Summary) -> (Option<f64>, Option<f64>);
+    let gigabyte: Sides = |s| (s.client_cpu_s_per_gb, s.server_cpu_s_per_gb);
+    let thousand: Sides = |s| (s.client_cpu_s_per_kop, s.server_cpu_s_per_kop);
+    // A subject without processes, such as the local disk, has no CPU.
+    let has = |sides: (Option<f64>, Option<f64>)| !matches!(sides, (None | Some(0.0), None));
+    let shown = |side: Option<f64>| side.map_or("–".to_owned(), units::significant);
+    let any = |measure: &Measure, sides: Sides| {
+        view.summaries.iter().any(|s| s.measure == measure.id && has(sides(s)))
+    };
+    let mut blocks = Vec::new();
+    for (per, sides, other, moves_data) in
+        [("GB", gigabyte, thousand, true), ("1000 operations", thousand, gigabyte, false)]
+    {
+        let preferred = |m: &Measure| (m.unit == Unit::BytesPerSecond) == moves_data;
+        let wanted = |m: &Measure| any(m, sides) && (preferred(m) || !any(m, other));
+        blocks.extend(table_of(
+            view,
+            format!("CPU seconds per {per}, client / server"),
+            view.results.measures.iter().filter(|measure| wanted(measure)),
+            |measure| (title(measure), label(measure, true)),
+            |measure, subject| {
+                let sides = sides(view.summary(&measure.id, &subject.name)?);
+                has(sides).then(|| format!("{} / {}", shown(sides.0), shown(sides.1)))
+            },
+        ));
+    }
+    let mut families: Vec<&str> = Vec::new();
+    for measure in &view.results.measures {
+        if !families.contains(&family_of(&measure.id)) {
+            families.push(family_of(&measure.id));
+        }
+    }
+    blocks.extend(table_of(
+        view,
+        "greatest memory of the client side, MiB".to_owned(),
+        families.iter(),
+        |family| ((**family).to_owned(), (**family).to_owned()),
+        |family, subject| {
+            let of_both =
+                |s: &&Summary| s.subject == subject.name && family_of(&s.measure) == **family;
+            let peaks = view.summaries.iter().filter(of_both).filter_map(|s| s.peak_memory_bytes);
+            peaks.max().map(units::mebibytes)
+        },
+    ));
+    let is_empty = blocks.is_empty();
+    (!is_empty).then(|| section("cost", "CPU and memory", blocks))
+}
+
+/// A table of the subjects that have any value, if any has one.
+fn table_of<T>(
+    view: &View<'_>,
+    caption: String,
+    of: impl Iterator<Item = T>,
+    name: impl Fn(&T) -> (String, String),
+    value: impl Fn(&T, &SubjectInfo) -> Option<String>,
+) -> Option<Block> {
+    let of: Vec<T> = of.collect();
+    let has = |subject: &&SubjectInfo| of.iter().any(|it| value(it, subject).is_some());
+    let subjects: Vec<&SubjectInfo> = view.results.subjects.iter().filter(has).collect();
+    let rows: Vec<Row> = of
+        .iter()
+        .map(|it| {
+            let cell = |subject: &&SubjectInfo| value(it, subject).unwrap_or("–".to_owned());
+            let (name, short) = name(it);
+            Row { short, ..row(name, subjects.iter().map(cell)) }
+        })
+        .collect();
+    let header = names(&subjects);
+    let is_empty = rows.is_empty() || subjects.is_empty();
+    (!is_empty).then_some(Block::Table(Table { caption, header, rows, words: false }))
+}
+
+/// The machine, the subjects, the method, and the command.
+fn about(view: &View<'_>) -> Vec<Block> {
+    let results = view.results;
+    let words = |caption: &str, header: &[&str], rows: Vec<Row>| {
+        let header = header.iter().map(|&word| word.to_owned()).collect();
+        Block::Table(Table { caption: caption.to_owned(), header, rows, words: true })
+    };
+    let facts = method::facts(view).into_iter().map(|(name, value)| row(name, [value]));
+    let subjects = results.subjects.iter().map(|subject| {
+        let control = subject.control_of.as_ref().map(|of| format!(", control of {of}"));
+        let kind = format!("{}{}", subject.kind, control.unwrap_or_default());
+        let cipher = subject.cipher.clone().unwrap_or("–".to_owned());
+        row(&subject.name, [kind, subject.version.clone(), cipher, subject.command.clone()])
+    });
+    let versions = results.environment.versions.iter();
+    let versions = versions.map(|(program, version)| row(program, [version.clone()]));
+    let mut blocks = vec![
+        Block::List { heading: "Method".to_owned(), lines: method::sentences(view) },
+        words("machine and settings", &[""], facts.collect()),
+        words("subjects", &["kind", "version", "cipher", "command"], subjects.collect()),
+        words("programs", &[""], versions.collect()),
+    ];
+    if !results.settings.command.is_empty() {
+        let words = results.settings.command.iter();
+        let quoted = words.map(|word| shell_quoted(word.as_ref()).to_string_lossy().into_owned());
+        blocks.push(Block::Command(quoted.collect::<Vec<_>>().join(" ")));
+    }
+    blocks
+}

@@ -1,0 +1,128 @@
+//! The samples of a run so far, and the results made from them.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use crate::failure::Failure;
+use crate::measure::{Cache, Measure};
+use crate::plan::Plan;
+use crate::results::{LeftOut, Measured, Outcome, Results, SCHEMA, Sample, SubjectInfo};
+use crate::stats;
+
+/// Why results are partial that were written while the run went on.
+const UNFINISHED: &str = "the run had not ended when this was written";
+
+/// The samples and notes of a run.
+pub(super) struct ResultLog {
+    begun: Instant,
+    /// Measures that may come, in the order of reports; only those with a sample are reported.
+    measures: Vec<Measure>,
+    /// What happened beside the steps and the reader has to know.
+    notes: Vec<String>,
+    /// All but what follows from the samples.
+    results: Results,
+}
+
+impl ResultLog {
+    pub(super) fn open(plan: &Plan) -> ResultLog {
+        let results = Results {
+            schema: SCHEMA,
+            program: plan.program.clone(),
+            started: jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
+            seconds: 0.0,
+            partial: None,
+            environment: plan.environment.clone(),
+            link: plan.link.clone(),
+            settings: plan.settings.clone(),
+            subjects: plan.subjects.iter().map(|subject| subject.info()).collect(),
+            left_out: plan.left_out.clone(),
+            measures: Vec::new(),
+            samples: Vec::new(),
+            summaries: Vec::new(),
+            warnings: Vec::new(),
+        };
+        ResultLog { begun: Instant::now(), measures: Vec::new(), notes: Vec::new(), results }
+    }
+
+    /// Announces a measure. One that cannot be taken cold everywhere has a sister for that.
+    pub(super) fn expect(&mut self, measure: Measure) {
+        let sister = (measure.cache == Cache::Cold).then(|| as_it_was(&measure));
+        self.measures.push(measure);
+        self.measures.extend(sister);
+    }
+
+    pub(super) fn subject(&self, number: usize) -> &SubjectInfo {
+        &self.results.subjects[number]
+    }
+
+    pub(super) fn subject_name(&self, subject: usize) -> &str {
+        &self.subject(subject).name
+    }
+
+    /// Writes down one sample.
+    pub(super) fn enter(
+        &mut self,
+        measure: &Measure,
+        subject: usize,
+        round: u32,
+        outcome: Result<Measured, Failure>,
+    ) {
+        let sample = Sample {
+            measure: measure.id.clone(),
+            subject: self.subject_name(subject).to_owned(),
+            round,
+            at_s: self.begun.elapsed().as_secs_f64(),
+            outcome: match outcome {
+                Ok(measured) => Outcome::Measured(measured),
+                Err(failure) => Outcome::Failed { failure },
+            },
+        };
+        self.results.samples.push(sample);
+    }
+
+    /// Notes, once, what the reader of the figures has to know.
+    pub(super) fn note(&mut self, text: String) {
+        if !self.notes.contains(&text) {
+            self.notes.push(text);
+        }
+    }
+
+    pub(super) fn leave_out(&mut self, left_out: LeftOut) {
+        self.results.left_out.push(left_out);
+    }
+
+    /// The results as they are; `partial` says why they are not all.
+    pub(super) fn so_far(&self, plan: &Plan, partial: Option<String>) -> Results {
+        let sampled: HashSet<&str> =
+            self.results.samples.iter().map(|sample| sample.measure.as_str()).collect();
+        let measures = self.measures.iter().filter(|measure| sampled.contains(measure.id.as_str()));
+        let mut results = Results {
+            seconds: self.begun.elapsed().as_secs_f64(),
+            partial,
+            measures: measures.cloned().collect(),
+            // The ciphers of their connections are known after the first start.
+            subjects: plan.subjects.iter().map(|subject| subject.info()).collect(),
+            ..self.results.clone()
+        };
+        results.summaries = stats::summarize(&results);
+        results.warnings = stats::warnings(&results);
+        results.warnings.extend(self.notes.iter().cloned());
+        results
+    }
+
+    /// The results in the middle of the run, for a file that survives a crash.
+    pub(super) fn unfinished(&self, plan: &Plan) -> Results {
+        self.so_far(plan, Some(UNFINISHED.to_owned()))
+    }
+}
+
+/// The measure of a subject whose caches cannot be dropped, which is not to be compared with one
+/// that was cold.
+pub(super) fn as_it_was(cold: &Measure) -> Measure {
+    Measure {
+        id: format!("{}-as-cached", cold.id),
+        title: format!("{}, caches as they were", cold.title),
+        unit: cold.unit,
+        cache: Cache::None,
+    }
+}

@@ -1,0 +1,278 @@
+//! One workload of one subject in one round: its sessions and its steps.
+//!
+//! Invariants:
+//! 1. Every step that suits the subject gets exactly one sample, after any failure, unless the run
+//!    is interrupted.
+//! 2. After a step that failed, the next one has a session of its own. After two in a row that
+//!    were not done in time, or two starts in a row that failed, nothing more is tried.
+//! 3. A step that measures warm caches is not tried when the one that warms them has failed.
+//! 4. When it returns there is no session.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use crate::executor::Executor;
+use crate::failure::Failure;
+use crate::measure::{Cache, Measure};
+use crate::plan::Plan;
+use crate::progress::Progress;
+use crate::results::Measured;
+use crate::step::StepContext;
+use crate::subject::{Access, AccessKind, Session, Tuning};
+use crate::workload::{Step, Workload};
+
+use super::result_log::{ResultLog, as_it_was};
+use super::scratch;
+
+/// Steps in a row that are not done in time, and starts in a row that fail, before the rest of a
+/// work is given up: each costs a deadline.
+const PATIENCE: u32 = 2;
+
+/// One workload of one subject in one round.
+pub(super) struct Trial<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) workload: &'a dyn Workload,
+    pub(super) steps: &'a [Step],
+    /// Its number in the plan.
+    pub(super) subject: usize,
+    pub(super) round: u32,
+    pub(super) executor: &'a Executor,
+    /// What workloads have prepared.
+    pub(super) corpus: &'a Path,
+}
+
+/// How a trial went for the subject as such.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// It could be started.
+    Started,
+    /// It could not, though it was tried.
+    Refused,
+    /// There was nothing to do, or it was not tried.
+    Idle,
+}
+
+/// A session, and what goes with it.
+struct Live {
+    session: Box<dyn Session>,
+    tuning: Tuning,
+    /// Its own directory.
+    dir: PathBuf,
+    /// It has done nothing yet, and so has nothing to forget.
+    is_new: bool,
+}
+
+/// The state of a trial.
+#[derive(Default)]
+struct State {
+    live: Option<Live>,
+    /// Steps in a row that were not done in time.
+    hangs: u32,
+    /// Starts in a row that failed.
+    refusals: u32,
+    /// Why nothing more is tried.
+    given_up: Option<String>,
+    /// The step before this one had no sample that counts.
+    stumbled: bool,
+}
+
+impl Trial<'_> {
+    /// Does all steps.
+    ///
+    /// # Errors
+    /// [`Failure::Interrupted`], nothing else.
+    pub(super) fn run(
+        &self,
+        log: &mut ResultLog,
+        progress: &mut Progress,
+        given_up: Option<String>,
+    ) -> Result<Ending, Failure> {
+        let mut state = State { given_up, ..State::default() };
+        let mut started = false;
+        for (number, step) in self.steps.iter().enumerate() {
+            let mut measure = step.measure.clone();
+            progress.begin(log.subject_name(self.subject), self.workload.name(), &measure.title);
+            let outcome = self.one(step, &mut measure, &mut state, log);
+            started |= state.live.is_some();
+            if matches!(outcome, Some(Err(_))) && self.executor.is_interrupted() {
+                self.close(&mut state, log);
+                return Err(Failure::Interrupted);
+            }
+            progress.done(self.subject, (self.workload.name(), number), outcome.as_ref());
+            let Some(outcome) = outcome else { continue };
+            state.stumbled = outcome.is_err();
+            if let Err(failure) = &outcome {
+                progress.failed(log.subject_name(self.subject), &measure.id, failure);
+                self.recover(failure, &mut state, log);
+            }
+            log.enter(&measure, self.subject, self.round, outcome);
+        }
+        self.close(&mut state, log);
+        Ok(match (started, state.refusals) {
+            (true, _) => Ending::Started,
+            (false, 0) => Ending::Idle,
+            (false, _) => Ending::Refused,
+        })
+    }
+
+    /// One step; `None` when it is nothing for this subject.
+    fn one(
+        &self,
+        step: &Step,
+        measure: &mut Measure,
+        state: &mut State,
+        log: &mut ResultLog,
+    ) -> Option<Result<Measured, Failure>> {
+        let subject = log.subject(self.subject);
+        let suits = match &state.live {
+            Some(live) => step.suits(live.session.access().kind()),
+            None => may_suit(step, &subject.kind),
+        };
+        if !suits || !step.concerns(subject) {
+            return None;
+        }
+        if let Some(why) = &state.given_up {
+            return Some(Err(Failure::NotTried { why: why.clone() }));
+        }
+        if measure.cache == Cache::Hot && state.stumbled {
+            let why = "the step before, which warms the caches, failed".to_owned();
+            return Some(Err(Failure::NotTried { why }));
+        }
+        if let Err(failure) = self.open(&step.tuning, state, log) {
+            return Some(Err(failure));
+        }
+        let live = state.live.as_mut()?;
+        if !step.suits(live.session.access().kind()) {
+            return None;
+        }
+        let is_new = std::mem::take(&mut live.is_new);
+        let forget = measure.cache == Cache::Cold && !is_new;
+        Some(self.measure(step, measure, live.session.as_mut(), forget))
+    }
+
+    /// Sees to a session with this tuning.
+    fn open(&self, tuning: &Tuning, state: &mut State, log: &mut ResultLog) -> Result<(), Failure> {
+        if state.live.as_ref().is_some_and(|live| live.tuning == *tuning) {
+            return Ok(());
+        }
+        self.close(state, log);
+        let dir = self.plan.scratch.subdirectory("session-")?;
+        match self.plan.subjects[self.subject].start(&dir, tuning, self.executor) {
+            Ok(session) => {
+                // What was there before the run may have anything cached.
+                let is_new = !log.subject(self.subject).is_there();
+                state.live = Some(Live { session, tuning: tuning.clone(), dir, is_new });
+                state.refusals = 0;
+                Ok(())
+            }
+            Err(failure) => {
+                // What cannot be started so may well be startable otherwise.
+                state.refusals += u32::from(!matches!(failure, Failure::NotTried { .. }));
+                self.remove(&dir, log);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Runs a step with all that it needs.
+    fn measure(
+        &self,
+        step: &Step,
+        measure: &mut Measure,
+        session: &mut dyn Session,
+        forget: bool,
+    ) -> Result<Measured, Failure> {
+        if forget && !session.forget(self.executor)? {
+            *measure = as_it_was(measure);
+        }
+        let deadline = Instant::now() + self.plan.deadline.mul_f64(step.deadline_factor);
+        self.await_answer(session, deadline)?;
+        let scratch =
+            tempfile::Builder::new().prefix("step-").tempdir_in(self.plan.scratch.path())?;
+        let mut context = StepContext {
+            subject: self.plan.subjects[self.subject].as_ref(),
+            session,
+            size: &self.plan.size,
+            seed: self.plan.settings.seed.wrapping_add(u64::from(self.round)),
+            scratch: scratch.path(),
+            corpus: self.corpus,
+            executor: self.executor,
+            deadline,
+            server_usage: self.plan.server_usage.as_ref(),
+        };
+        step.run(&mut context)
+    }
+
+    /// Waits until a file system answers. Some are in the table of mounts before they have a
+    /// connection, and what that takes is not the step's.
+    fn await_answer(&self, session: &dyn Session, deadline: Instant) -> Result<(), Failure> {
+        let Access::Directory(dir) = session.access() else { return Ok(()) };
+        let mut command = Command::new("stat");
+        command.arg("--").arg(dir);
+        let limit = deadline.saturating_duration_since(Instant::now());
+        self.executor.succeed(command, limit)?;
+        Ok(())
+    }
+
+    /// After a failure: a session that may be broken is of no use to the next step.
+    fn recover(&self, failure: &Failure, state: &mut State, log: &mut ResultLog) {
+        match failure {
+            Failure::NotTried { .. } => return,
+            Failure::TimedOut { .. } => {
+                state.hangs += 1;
+                self.abandon(state, log);
+            }
+            _ => {
+                state.hangs = 0;
+                self.close(state, log);
+            }
+        }
+        if state.refusals >= PATIENCE {
+            state.given_up = Some(format!("{PATIENCE} starts in a row failed: {failure}"));
+        } else if state.hangs >= PATIENCE {
+            state.given_up = Some(format!("{PATIENCE} steps in a row were not done in time"));
+        }
+    }
+
+    /// Ends the session in order, or else by force.
+    fn close(&self, state: &mut State, log: &mut ResultLog) {
+        let Some(live) = &mut state.live else { return };
+        // Also after the user has ended the run.
+        if let Err(failure) = live.session.stop(&self.executor.for_cleanup()) {
+            let name = log.subject_name(self.subject);
+            log.note(format!("{name} did not end in order and was ended by force: {failure}"));
+            return self.abandon(state, log);
+        }
+        if let Some(Live { session, dir, .. }) = state.live.take() {
+            drop(session);
+            self.remove(&dir, log);
+        }
+    }
+
+    /// Ends the session by force.
+    fn abandon(&self, state: &mut State, log: &mut ResultLog) {
+        if let Some(Live { mut session, dir, .. }) = state.live.take() {
+            session.abandon();
+            drop(session);
+            self.remove(&dir, log);
+        }
+    }
+
+    /// Frees what a session has left on the disk, a peer's cache for one.
+    fn remove(&self, dir: &Path, log: &mut ResultLog) {
+        if let Err(failure) = scratch::remove(dir) {
+            let name = log.subject_name(self.subject);
+            log.note(format!("{name} has left something in its directory: {failure}"));
+        }
+    }
+}
+
+/// Whether a subject of this kind, which has no session, may be able to do a step.
+fn may_suit(step: &Step, kind: &str) -> bool {
+    match kind {
+        "copy" => step.suits(AccessKind::Copier),
+        "floor" => step.suits(AccessKind::Stream) || step.suits(AccessKind::Sftp),
+        _ => step.suits(AccessKind::Directory),
+    }
+}

@@ -1,0 +1,200 @@
+//! Families of steps.
+
+pub mod build;
+pub mod cache;
+pub mod copy;
+mod copying;
+pub mod files;
+pub mod fio;
+mod generator;
+pub mod iozone;
+pub mod latency;
+pub mod metadata;
+mod names;
+pub mod tree;
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
+
+use crate::executor::{Executor, find_program};
+use crate::failure::Failure;
+use crate::measure::{Cache, Measure, Unit};
+use crate::results::{LeftOut, Measured, SubjectInfo};
+use crate::size::Size;
+use crate::step::StepContext;
+use crate::storage::Storage;
+use crate::subject::{AccessKind, Tuning};
+
+/// All workloads, in the order in which they run and are reported.
+#[must_use]
+pub fn all() -> Vec<Box<dyn Workload>> {
+    vec![
+        Box::<iozone::Iozone>::default(),
+        Box::new(fio::Fio),
+        Box::<latency::Latency>::default(),
+        Box::<metadata::Metadata>::default(),
+        Box::new(tree::Tree),
+        Box::new(files::Files),
+        Box::new(copy::Copy),
+        Box::new(build::Build),
+        Box::new(cache::Cache),
+    ]
+}
+
+/// A family of steps, done by one session of each subject in each round.
+pub trait Workload: Send + Sync {
+    /// As on the command line: `iozone`.
+    fn name(&self) -> &'static str;
+
+    /// One sentence for help and report.
+    fn about(&self) -> &'static str;
+
+    /// Whether its programs are installed.
+    fn check(&self) -> Result<(), LeftOut> {
+        Ok(())
+    }
+
+    /// Parts that cannot be done here although the rest can. Their steps are not among
+    /// [`Workload::steps`].
+    fn lacks(&self, size: &Size) -> Vec<LeftOut> {
+        let _ = size;
+        Vec::new()
+    }
+
+    /// Bytes that it needs in a storage, and locally.
+    fn space(&self, size: &Size) -> (u64, u64);
+
+    /// Makes its data locally, once a run, in `corpus/NAME`.
+    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<(), Failure>;
+
+    /// Puts its data into a storage, once a run for each; below the directory NAME there.
+    fn lay_out(&self, size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure>;
+
+    /// In the order in which they run. A session is started for each sequence of steps with equal
+    /// tuning.
+    fn steps(&self, size: &Size) -> Vec<Step>;
+}
+
+/// Kinds of access, by what a step needs.
+const DIRECTORY: &[AccessKind] = &[AccessKind::Directory];
+const OPEN_FILES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Sftp];
+const SEQUENTIAL: &[AccessKind] = &[AccessKind::Directory, AccessKind::Sftp, AccessKind::Stream];
+const COPY_FILES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Copier, AccessKind::Stream];
+const COPY_TREES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Copier];
+
+/// Selects subjects.
+type Selection = Box<dyn Fn(&SubjectInfo) -> bool + Send + Sync>;
+
+/// The body of a step.
+type Body = Box<dyn Fn(&mut StepContext<'_>) -> Result<Measured, Failure> + Send + Sync>;
+
+/// One measure, and how it is obtained.
+pub struct Step {
+    /// What is measured.
+    pub measure: Measure,
+    /// What the connection has to be like.
+    pub tuning: Tuning,
+    /// Multiple of the run's deadline for a step.
+    pub deadline_factor: f64,
+    /// Kinds of access with which it can be done.
+    accesses: &'static [AccessKind],
+    concerns: Selection,
+    body: Body,
+}
+
+impl Step {
+    /// A step for all subjects with such an access. Where the measure is cold, the session has
+    /// dropped its caches just before `body` is called.
+    pub fn new(
+        measure: Measure,
+        accesses: &'static [AccessKind],
+        body: impl Fn(&mut StepContext<'_>) -> Result<Measured, Failure> + Send + Sync + 'static,
+    ) -> Step {
+        Step {
+            measure,
+            tuning: Tuning::default(),
+            deadline_factor: 1.0,
+            accesses,
+            concerns: Box::new(|_| true),
+            body: Box::new(body),
+        }
+    }
+
+    /// The step for connections like this.
+    #[must_use]
+    pub fn with_tuning(self, tuning: Tuning) -> Step {
+        Step { tuning, ..self }
+    }
+
+    /// The step with a multiple of the deadline.
+    #[must_use]
+    pub fn with_deadline(self, factor: f64) -> Step {
+        Step { deadline_factor: factor, ..self }
+    }
+
+    /// The step for some subjects only: a cipher has no meaning for a disk.
+    #[must_use]
+    pub fn only_for(self, concerns: impl Fn(&SubjectInfo) -> bool + Send + Sync + 'static) -> Step {
+        Step { concerns: Box::new(concerns), ..self }
+    }
+
+    /// Whether it has a meaning for this subject.
+    #[must_use]
+    pub fn concerns(&self, subject: &SubjectInfo) -> bool {
+        (self.concerns)(subject)
+    }
+
+    /// Whether it can be done with this kind of access.
+    #[must_use]
+    pub fn suits(&self, access: AccessKind) -> bool {
+        self.accesses.contains(&access)
+    }
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// Those of the subject, and wrong data.
+    pub fn run(&self, context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+        (self.body)(context)
+    }
+}
+
+/// A measure `WORKLOAD.ID`.
+fn measure(workload: &str, id: &str, title: &str, unit: Unit, cache: Cache) -> Measure {
+    Measure { id: format!("{workload}.{id}"), title: title.to_owned(), unit, cache }
+}
+
+/// Whether programs, each with its package, are installed.
+fn check_installed(name: &str, programs: &[(&str, &str)]) -> Result<(), LeftOut> {
+    let missing: Vec<&(&str, &str)> =
+        programs.iter().filter(|(program, _)| find_program(*program).is_none()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let (programs, packages): (Vec<&str>, Vec<&str>) = missing.into_iter().copied().unzip();
+    Err(LeftOut {
+        name: name.to_owned(),
+        why: format!("not installed: {}", programs.join(", ")),
+        remedy: Some(format!("install {}", packages.join(" "))),
+    })
+}
+
+/// A program of this machine, in the C locale.
+fn program(name: &str) -> Command {
+    let mut command = Command::new(name);
+    command.env("LC_ALL", "C");
+    command
+}
+
+/// A shell script with its arguments from `$1` on.
+fn script<A: AsRef<OsStr>>(text: &str, arguments: &[A]) -> Command {
+    let mut command = program("sh");
+    command.args(["-c", text, "sh"]).args(arguments);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    pub(super) mod world;
+}

@@ -1,0 +1,278 @@
+//! The projects that can be built. The kernel is that of Debian 12, from its package of sources:
+//! real C, with the includes, scripts and configuration that load a file system.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::corpus::tree::bytes_below;
+use crate::executor::Executor;
+use crate::failure::Failure;
+use crate::results::LeftOut;
+use crate::storage::SCRIPT_LIMIT;
+use crate::workload::{check_installed, program, script};
+
+use super::generated;
+
+/// Sources, and how they become objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Project {
+    /// Made by us, where there is nothing real.
+    Generated {
+        /// Files to compile.
+        modules: u32,
+    },
+    /// `lib/` of the kernel.
+    KernelLibrary,
+    /// `lib/`, `kernel/` and `fs/` of it.
+    Kernel,
+    /// The user's.
+    Own {
+        /// Where it is.
+        source: PathBuf,
+        /// How it is built.
+        way: Way,
+    },
+}
+
+/// Ways to build outside of the sources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// `make O=`, as the kernel.
+    Kbuild,
+    /// `CMakeLists.txt`.
+    Cmake,
+    /// `configure`, run from the directory of objects.
+    Configure,
+}
+
+/// Variables by which the user's `make` and compiler could build something else.
+const FOREIGN: [&str; 13] = [
+    "MAKEFLAGS",
+    "MFLAGS",
+    "MAKELEVEL",
+    "ARCH",
+    "CROSS_COMPILE",
+    "KCFLAGS",
+    "KBUILD_OUTPUT",
+    "O",
+    "CC",
+    "CFLAGS",
+    "CPPFLAGS",
+    "LDFLAGS",
+    "CCACHE_DIR",
+];
+
+const GENERATED_SCRIPT: &str = r#"make -s -j2 -C "$2" -f "$1/Makefile" SOURCE="$1""#;
+
+const CMAKE_SCRIPT: &str = r#"cmake -S "$1" -B "$2" > "$2/cmake.log" && make -s -j2 -C "$2""#;
+
+const CONFIGURE_SCRIPT: &str =
+    r#"cd "$2" && "$1/configure" > configure.log && make -s -j2 > make.log"#;
+
+impl Project {
+    /// The user's own sources, if there is a way to build them.
+    pub(super) fn own(source: &Path) -> Result<Project, LeftOut> {
+        let ways = [
+            ("Kbuild", Way::Kbuild),
+            ("CMakeLists.txt", Way::Cmake),
+            ("configure", Way::Configure),
+        ];
+        match ways.into_iter().find(|(file, _)| source.join(file).is_file()) {
+            Some((_, way)) => Ok(Project::Own { source: source.to_owned(), way }),
+            None => Err(LeftOut {
+                name: "build".to_owned(),
+                why: format!(
+                    "{} has neither Kbuild, nor CMakeLists.txt, nor configure",
+                    source.display().to_string().escape_debug()
+                ),
+                remedy: Some("name sources that can be built in another directory".to_owned()),
+            }),
+        }
+    }
+
+    /// In measures.
+    pub(super) fn id(&self) -> &'static str {
+        match self {
+            Project::Generated { .. } => "generated",
+            Project::KernelLibrary => "kernel_lib",
+            Project::Kernel => "kernel",
+            Project::Own { .. } => "own",
+        }
+    }
+
+    /// For readers.
+    pub(super) fn title(&self) -> String {
+        match self {
+            Project::Generated { modules } => format!("a generated C program of {modules} files"),
+            Project::KernelLibrary => format!("{} (tinyconfig, lib/)", KERNEL),
+            Project::Kernel => format!("{} (tinyconfig, lib/ kernel/ fs/)", KERNEL),
+            Project::Own { source, .. } => {
+                let name = source.file_name().unwrap_or_default().to_string_lossy();
+                name.escape_debug().to_string()
+            }
+        }
+    }
+
+    /// Where the sources are, in the corpus and in a storage.
+    pub(super) fn source(&self) -> &'static str {
+        match self {
+            Project::Generated { .. } => "build/generated",
+            Project::KernelLibrary | Project::Kernel => "build/kernel",
+            Project::Own { .. } => "build/own",
+        }
+    }
+
+    /// Where it is written down, in the corpus, what has to be built.
+    pub(super) fn expected(&self) -> PathBuf {
+        format!("build/{}.json", self.id()).into()
+    }
+
+    /// About.
+    pub(super) fn source_bytes(&self) -> u64 {
+        match self {
+            Project::Generated { modules } => u64::from(*modules) * (32 << 10),
+            Project::KernelLibrary | Project::Kernel => KERNEL_BYTES,
+            Project::Own { source, .. } => bytes_below(source),
+        }
+    }
+
+    /// Whether its objects do not depend on where the sources and the objects are.
+    pub(super) fn is_reproducible(&self) -> bool {
+        !matches!(self, Project::Own { .. })
+    }
+
+    /// Lays the sources out locally, in a directory that is not there.
+    pub(super) fn make_source(&self, to: &Path, executor: &Executor) -> Result<(), Failure> {
+        match self {
+            Project::Generated { modules } => Ok(generated::make(to, *modules)?),
+            Project::KernelLibrary | Project::Kernel => unpack_kernel(to, executor),
+            Project::Own { source, .. } => {
+                fs::create_dir_all(to)?;
+                let mut copy = program("cp");
+                copy.arg("-a").arg("--").arg(source.join(".")).arg(to);
+                executor.succeed(copy, SCRIPT_LIMIT)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Builds it in an empty directory, by two jobs, as the published comparisons do.
+    pub(super) fn command(&self, source: &Path, objects: &Path) -> Command {
+        let places = [source, objects];
+        let mut command = match self {
+            Project::Generated { .. } => script(GENERATED_SCRIPT, &places),
+            Project::KernelLibrary => script(&kernel_script("lib/"), &places),
+            Project::Kernel | Project::Own { way: Way::Kbuild, .. } => {
+                script(&kernel_script("lib/ kernel/ fs/"), &places)
+            }
+            Project::Own { way: Way::Cmake, .. } => script(CMAKE_SCRIPT, &places),
+            Project::Own { way: Way::Configure, .. } => script(CONFIGURE_SCRIPT, &places),
+        };
+        for name in FOREIGN {
+            command.env_remove(name);
+        }
+        // What a compiler that is ended leaves behind goes with the objects.
+        command.envs(ENVIRONMENT).env("CCACHE_DISABLE", "1").env("TMPDIR", objects);
+        command
+    }
+}
+
+/// The package, and the directory in its archive.
+const KERNEL: &str = "linux-source-6.1";
+
+/// What the package has.
+const ARCHIVE: &str = "/usr/src/linux-source-6.1.tar.xz";
+
+/// Of the part that is laid out, rounded up: 13 500 files, 168 MB.
+const KERNEL_BYTES: u64 = 200 << 20;
+
+/// What a build of `lib/ kernel/ fs/` looks at, apart from all `Kconfig` files, which it reads
+/// too; of the whole it is a sixth.
+const PARTS: [&str; 22] = [
+    "Makefile",
+    "Kbuild",
+    "Kconfig",
+    "arch/Kconfig",
+    "block",
+    "fs",
+    "include",
+    "init",
+    "io_uring",
+    "kernel",
+    "lib",
+    "mm",
+    "scripts",
+    "security",
+    "tools/arch",
+    "tools/build",
+    "tools/include",
+    "tools/lib/str_error_r.c",
+    "tools/lib/string.c",
+    "tools/lib/subcmd",
+    "tools/objtool",
+    "tools/scripts",
+];
+
+/// Two builds give the same bytes, and no program looks for a repository above the sources.
+const ENVIRONMENT: [(&str, &str); 4] = [
+    ("KBUILD_BUILD_TIMESTAMP", "Sat Jan  1 00:00:00 UTC 2022"),
+    ("KBUILD_BUILD_USER", "bench"),
+    ("KBUILD_BUILD_HOST", "bench"),
+    ("GIT_DIR", "/nonexistent"),
+];
+
+/// Whether it can be built here.
+pub(super) fn check_kernel() -> Result<(), LeftOut> {
+    let name = "build of the kernel";
+    let programs = [("flex", "flex"), ("bison", "bison"), ("bc", "bc"), ("xz", "xz-utils")];
+    check_installed(name, &programs)?;
+    if !Path::new(ARCHIVE).is_file() {
+        return Err(LeftOut {
+            name: name.to_owned(),
+            why: format!("{ARCHIVE} is not there"),
+            remedy: Some(format!("install {KERNEL}")),
+        });
+    }
+    match architecture() {
+        Some(_) => Ok(()),
+        None => Err(LeftOut {
+            name: name.to_owned(),
+            why: format!("not tried on {}", std::env::consts::ARCH),
+            remedy: None,
+        }),
+    }
+}
+
+/// The kernel's word for this machine's.
+fn architecture() -> Option<&'static str> {
+    match std::env::consts::ARCH {
+        "x86" | "x86_64" => Some("x86"),
+        "aarch64" => Some("arm64"),
+        _ => None,
+    }
+}
+
+/// Unpacks what is needed of it.
+fn unpack_kernel(to: &Path, executor: &Executor) -> Result<(), Failure> {
+    fs::create_dir_all(to)?;
+    let mut unpack = script(
+        r#"to=$1; archive=$2; shift 2
+tar -C "$to" --strip-components=1 --no-same-owner --wildcards -xJf "$archive" "$@""#,
+        &[to, Path::new(ARCHIVE)],
+    );
+    unpack.args(PARTS.map(|part| format!("{KERNEL}/{part}")));
+    unpack.args(architecture().map(|name| format!("{KERNEL}/arch/{name}")));
+    unpack.arg(format!("{KERNEL}/*/Kconfig*"));
+    executor.succeed(unpack, SCRIPT_LIMIT)?;
+    Ok(())
+}
+
+/// Builds `targets` of the sources `$1` in the directory `$2`. The least configuration there is:
+/// it is the same everywhere.
+fn kernel_script(targets: &str) -> String {
+    format!(
+        r#"make -s -C "$1" O="$2" tinyconfig > "$2.log" 2>&1 || {{ tail "$2.log" >&2; exit 1; }}
+make -s -j2 -C "$1" O="$2" {targets}"#
+    )
+}

@@ -1,0 +1,234 @@
+//! Copies between this machine and a storage: on a mount by an ordinary program, otherwise by the
+//! subject's own program. Trees are compared with [`Expected`].
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::corpus::tree::{Links, Tally, digest, survey};
+use crate::failure::Failure;
+use crate::results::Measured;
+use crate::step::StepContext;
+use crate::subject::{Access, AccessKind};
+
+/// What a copy of a tree has to be; kept in a file of the corpus.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Expected {
+    /// The tree itself.
+    pub(super) kept: Tally,
+    /// Some programs follow symbolic links or leave them out, as their manuals say. `None` when a
+    /// link leads nowhere.
+    followed: Option<Tally>,
+    left_out: Tally,
+}
+
+impl Expected {
+    pub(super) fn of(source: &Path) -> io::Result<Expected> {
+        Ok(Expected {
+            kept: survey(source, Links::Kept)?,
+            followed: survey(source, Links::Followed).ok(),
+            left_out: survey(source, Links::LeftOut)?,
+        })
+    }
+
+    /// The file for a tree of the corpus.
+    fn file(corpus: &Path, tree: &str) -> PathBuf {
+        corpus.join(format!("{tree}.json"))
+    }
+
+    /// Surveys a tree of the corpus, for [`Expected::load`].
+    pub(super) fn save(corpus: &Path, tree: &str) -> Result<(), Failure> {
+        save(&Expected::of(&corpus.join(tree))?, &Expected::file(corpus, tree))
+    }
+
+    pub(super) fn load(corpus: &Path, tree: &str) -> Result<Expected, Failure> {
+        load(&Expected::file(corpus, tree))
+    }
+
+    /// Checks the digest of a copy. Links must be kept on a mount.
+    fn check(&self, digest: &str, on_mount: bool) -> Result<(), Failure> {
+        let of_copiers = [self.followed.as_ref(), Some(&self.left_out)];
+        let is_right = digest == self.kept.digest
+            || !on_mount && of_copiers.into_iter().flatten().any(|tally| tally.digest == digest);
+        match is_right {
+            true => Ok(()),
+            false => Err(Failure::wrong("the copy of the tree differs from the original")),
+        }
+    }
+
+    /// Completes a verified sample in seconds.
+    pub(super) fn fill(&self, measured: Measured) -> Measured {
+        Measured {
+            value: measured.seconds,
+            bytes: self.kept.bytes,
+            operations: self.kept.files + self.kept.links + self.kept.directories,
+            verified: true,
+            ..measured
+        }
+    }
+}
+
+/// Writes a value to a file of the corpus.
+pub(super) fn save(value: &impl Serialize, file: &Path) -> Result<(), Failure> {
+    let text = serde_json::to_vec(value).map_err(|error| Failure::failed(error.to_string()))?;
+    Ok(fs::write(file, text)?)
+}
+
+/// Reads a value that [`save`] has written.
+pub(super) fn load<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
+    serde_json::from_slice(&fs::read(file)?).map_err(|error| Failure::failed(error.to_string()))
+}
+
+/// From or to the storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Out,
+    In,
+}
+
+/// A path in a storage that no client can have cached.
+pub(super) fn fresh(prefix: &str) -> PathBuf {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("{prefix}-{}", NEXT.fetch_add(1, Ordering::Relaxed)).into()
+}
+
+/// Copies `from` of the storage to the local path `to`; `on_mount` makes the command for a mount.
+pub(super) fn pull(
+    context: &mut StepContext<'_>,
+    from: &Path,
+    to: &Path,
+    on_mount: impl Fn(&Path, &Path) -> Command,
+) -> Result<Measured, Failure> {
+    let command = match context.access() {
+        Access::Directory(dir) => Some(on_mount(&dir.join(from), to)),
+        Access::Copier(copier) | Access::Stream(copier) => copier.pull(from, to),
+        Access::Sftp(_) => None,
+    };
+    Ok(context.timed(command.ok_or_else(cannot_copy)?)?.1)
+}
+
+/// Copies the local path `from` to `to` in the storage. Data that the subject writes back later
+/// are waited for, within the measured time.
+pub(super) fn push(
+    context: &mut StepContext<'_>,
+    from: &Path,
+    to: &Path,
+    on_mount: impl Fn(&Path, &Path) -> Command,
+) -> Result<Measured, Failure> {
+    let command = match context.access() {
+        Access::Directory(dir) => Some(on_mount(from, &dir.join(to))),
+        Access::Copier(copier) | Access::Stream(copier) => copier.push(from, to),
+        Access::Sftp(_) => None,
+    };
+    let mut measured = context.timed(command.ok_or_else(cannot_copy)?)?.1;
+    context.settle(&mut measured)?;
+    Ok(measured)
+}
+
+/// Copies `sources`, which are trees or archives, one after the other to one new target, and
+/// compares the last copy, which is the measured one. New targets in the storage begin with
+/// `prefix`.
+pub(super) fn copy_trees(
+    context: &mut StepContext<'_>,
+    direction: Direction,
+    sources: &[&str],
+    prefix: &str,
+    expected: &Expected,
+    on_mount: fn(&Path, &Path) -> Command,
+) -> Result<Measured, Failure> {
+    let is_mount = context.access().kind() == AccessKind::Directory;
+    let mut measured = Measured::default();
+    if direction == Direction::Out {
+        let to = context.scratch.join("out");
+        for source in sources {
+            measured = pull(context, Path::new(source), &to, on_mount)?;
+        }
+        expected.check(&digest(&to)?, is_mount)?;
+        return Ok(expected.fill(measured));
+    }
+    let to = fresh(prefix);
+    removed_after(context, &to, |context| {
+        for source in sources {
+            measured = push(context, &context.corpus.join(source), &to, on_mount)?;
+        }
+        expected.check(&context.subject.storage().digest(&to)?, is_mount)?;
+        Ok(expected.fill(measured))
+    })
+}
+
+/// Runs `write`, which writes to `path` in the storage, and removes that after any result.
+pub(super) fn removed_after<T>(
+    context: &mut StepContext<'_>,
+    path: &Path,
+    write: impl FnOnce(&mut StepContext<'_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let written = write(context);
+    removed(context, path, written)
+}
+
+/// Removes `path` from the storage after any result; of two failures the first one is returned.
+///
+/// After a time-out nothing is removed from a storage that only the subject or a link leads to,
+/// since that would time out as well. It is removed with the storage.
+pub(super) fn removed<T>(
+    context: &StepContext<'_>,
+    path: &Path,
+    written: Result<T, Failure>,
+) -> Result<T, Failure> {
+    let storage = context.subject.storage();
+    if matches!(written, Err(Failure::TimedOut { .. })) && storage.local().is_none() {
+        return written;
+    }
+    let removed = storage.remove(path);
+    let value = written?;
+    removed?;
+    Ok(value)
+}
+
+pub(super) fn cannot_copy() -> Failure {
+    Failure::failed("the subject cannot copy this")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::files::Files;
+    use crate::workload::tests::world::{Use, World, tiny};
+
+    fn outcomes() -> [Result<(), Failure>; 3] {
+        [Ok(()), Err(Failure::wrong("a byte")), Err(Failure::timed_out(Default::default()))]
+    }
+
+    #[test]
+    fn what_was_written_is_removed_but_not_where_it_would_hang_again() {
+        let local = World::of(&Files, tiny());
+        let mounted = World::of(&Files, tiny()).mounted();
+        for (world, is_left) in [(local, [false, false, false]), (mounted, [false, false, true])] {
+            for (outcome, is_left) in outcomes().into_iter().zip(is_left) {
+                let path = world.storage().join("written");
+                std::fs::write(&path, "").unwrap();
+                let told = world.with(Use::Target, |context| {
+                    removed(context, Path::new("written"), outcome.clone())
+                });
+                assert_eq!(told, outcome);
+                assert_eq!(path.exists(), is_left, "{outcome:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_two_failures_the_first_is_returned() {
+        let world = World::of(&Files, tiny());
+        // It is not below the storage.
+        let told = |outcome| {
+            world.with(Use::Target, |context| removed(context, Path::new("../x"), outcome))
+        };
+        let wrong = Failure::wrong("a byte");
+        assert_eq!(told(Err(wrong.clone())), Err(wrong));
+        assert!(matches!(told(Ok(())), Err(Failure::Failed { .. })));
+    }
+}

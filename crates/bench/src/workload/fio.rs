@@ -1,0 +1,240 @@
+//! `fio`: the four jobs of the comparison of NFS, SMB and SSHFS on a network storage: 128 KiB in
+//! sequence with 4 requests in flight, 4 KiB at random with 32, direct I/O, by the real fio.
+//!
+//! The data are verified outside of the timed jobs, so that fio's figures do not include a
+//! checksum. After a read job our generator reads a part of the file and compares it. Before and
+//! after a write job all blocks of the file are read in the storage: exactly as many of them must
+//! have changed as fio reports to have written. Then a second, short job has fio verify its writes.
+//!
+//! The floor, SFTP without a file system, has no file for fio: our generator does the same.
+
+mod program;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::corpus;
+use crate::corpus::content::mix;
+use crate::executor::Executor;
+use crate::failure::Failure;
+use crate::measure::{Cache, Unit};
+use crate::results::{LeftOut, Measured};
+use crate::size::Size;
+use crate::step::StepContext;
+use crate::storage::Storage;
+use crate::worker::{Check, Fill, Job, Order, Start, Target, Transfer, Until};
+
+use super::generator::{aside, at_storage, shown, timed, valued};
+use super::{OPEN_FILES, Step, Workload, check_installed, measure};
+use program::{Direction, job, verified_writes};
+
+/// Content of the file that is read, and of the other one before its first write.
+const SEED: u64 = 0x20;
+
+const READ_FILE: &str = "fio/read";
+const WRITE_FILE: &str = "fio/write";
+
+/// Reading the blocks of the file takes time too.
+const DEADLINE_FACTOR: f64 = 2.0;
+
+/// Records that are verified after a job.
+const VERIFIED: u64 = 200;
+
+/// Read at once when all blocks of the file are read.
+const BLOCKS_BYTES: u32 = 1 << 20;
+
+/// The body of a step.
+type Body = fn(&mut StepContext<'_>, Shape) -> Result<Measured, Failure>;
+
+/// The workload.
+#[derive(Debug)]
+pub struct Fio;
+
+/// The two shapes of the jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// 128 KiB in sequence, depth 4.
+    Sequential,
+    /// 4 KiB at random, depth 32.
+    Random,
+}
+
+impl Shape {
+    fn record_bytes(self) -> u32 {
+        match self {
+            Shape::Sequential => 128 << 10,
+            Shape::Random => 4 << 10,
+        }
+    }
+
+    fn depth(self) -> u32 {
+        match self {
+            Shape::Sequential => 4,
+            Shape::Random => 32,
+        }
+    }
+
+    fn unit(self) -> Unit {
+        match self {
+            Shape::Sequential => Unit::BytesPerSecond,
+            Shape::Random => Unit::PerSecond,
+        }
+    }
+
+    /// A job of this shape for our generator.
+    fn transfer(self, context: &StepContext<'_>, target: Target, until: Until) -> Transfer {
+        let order = match self {
+            Shape::Sequential => Order::Sequential,
+            Shape::Random => Order::Random { seed: context.seed },
+        };
+        Transfer {
+            target,
+            file_bytes: context.size.random_file_bytes,
+            record_bytes: self.record_bytes(),
+            order,
+            until,
+            depth: self.depth(),
+            direct: true,
+        }
+    }
+
+    /// The number of 4 KiB blocks that `writes` writes change.
+    fn changed_blocks(self, file_bytes: u64, writes: u64) -> u64 {
+        let written = writes.saturating_mul(self.record_bytes().into());
+        written.min(file_bytes) / 4096
+    }
+}
+
+fn run_time(size: &Size) -> Duration {
+    Duration::from_secs_f64(size.random_seconds)
+}
+
+impl Workload for Fio {
+    fn name(&self) -> &'static str {
+        "fio"
+    }
+
+    fn about(&self) -> &'static str {
+        "The four fio jobs of the NAS comparison: 128 KiB in sequence, 4 KiB at random, direct I/O"
+    }
+
+    fn check(&self) -> Result<(), LeftOut> {
+        check_installed("fio", &[("fio", "fio")])
+    }
+
+    fn space(&self, size: &Size) -> (u64, u64) {
+        (2 * size.random_file_bytes, size.random_file_bytes)
+    }
+
+    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<(), Failure> {
+        corpus::file(corpus, READ_FILE, size.random_file_bytes, SEED).map(drop)
+    }
+
+    fn lay_out(&self, _size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
+        for file in [READ_FILE, WRITE_FILE].map(Path::new) {
+            storage.put(&corpus.join(READ_FILE), file)?;
+            storage.warm(file)?;
+        }
+        Ok(())
+    }
+
+    fn steps(&self, _size: &Size) -> Vec<Step> {
+        let step = |id, title, shape: Shape, body: Body| {
+            let title = format!("fio: {title}");
+            let measure = measure("fio", id, &title, shape.unit(), Cache::Direct);
+            let step = Step::new(measure, OPEN_FILES, move |context| body(context, shape));
+            step.with_deadline(DEADLINE_FACTOR)
+        };
+        let (sequential, random) = (Shape::Sequential, Shape::Random);
+        vec![
+            step("read", "sequential read, 128 KiB, depth 4, direct", sequential, read),
+            step(
+                "write",
+                "sequential write, 128 KiB, depth 4, direct, fsync at the end",
+                sequential,
+                write,
+            ),
+            step("randread", "random read, 4 KiB, depth 32, direct", random, read),
+            step(
+                "randwrite",
+                "random write, 4 KiB, depth 32, direct, fsync at the end",
+                random,
+                write,
+            ),
+        ]
+    }
+}
+
+fn read(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured, Failure> {
+    let target = shown(context, Path::new(READ_FILE))?;
+    let check = Check::Content { seed: SEED };
+    let measured = if let Target::Path(path) = &target {
+        let measured = job(context, path, shape, Direction::Read)?;
+        let transfer = shape.transfer(context, target, Until::Operations(VERIFIED));
+        // From all over the file, also after a sequential job.
+        let transfer = Transfer { order: Order::Random { seed: context.seed }, ..transfer };
+        aside(context, &Job::Read { transfer, check })?;
+        Measured { verified: true, ..measured }
+    } else {
+        let until = Until::Seconds(context.size.random_seconds);
+        let transfer = shape.transfer(context, target, until);
+        timed(context, &Job::Read { transfer, check })?.1
+    };
+    valued(measured, shape.unit())
+}
+
+/// A job overwrites data of earlier jobs, so the content of the file is not known. Known is which
+/// blocks differ before and after: fio writes random data, and each record once in a pass.
+fn write(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured, Failure> {
+    let marks = context.scratch.join("marks");
+    read_blocks(context, Check::Remember { marks: marks.clone() })?;
+    let target = shown(context, Path::new(WRITE_FILE))?;
+    let (mut measured, seed) = if let Target::Path(path) = &target {
+        (job(context, path, shape, Direction::Write)?, None)
+    } else {
+        let seed = fresh_seed();
+        let until = Until::Seconds(context.size.random_seconds);
+        let transfer = shape.transfer(context, target, until);
+        let job = Job::Write { transfer, fill: Fill { seed }, start: Start::Present, fsync: true };
+        (timed(context, &job)?.1, Some(seed))
+    };
+    context.settle(&mut measured)?;
+    let blocks = shape.changed_blocks(context.size.random_file_bytes, measured.operations);
+    read_blocks(context, Check::Changed { marks, blocks, seed })?;
+    if let Target::Path(path) = shown(context, Path::new(WRITE_FILE))? {
+        verified_writes(context, &path, shape, VERIFIED)?;
+        // The next step must not find writes in flight.
+        context.settle(&mut Measured::default())?;
+    }
+    valued(Measured { verified: true, ..measured }, shape.unit())
+}
+
+/// The seed of content that was in no file before.
+fn fresh_seed() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    mix(SEED ^ (NEXT.fetch_add(1, Ordering::Relaxed) << 32))
+}
+
+/// Reads all of the written file, in the storage if this machine can reach it.
+fn read_blocks(context: &mut StepContext<'_>, check: Check) -> Result<(), Failure> {
+    let target = at_storage(context, Path::new(WRITE_FILE))?;
+    // Over SFTP by requests of the greatest length that the server allows.
+    let (record_bytes, depth) = match target {
+        Target::Sftp { .. } => (0, 32),
+        _ => (BLOCKS_BYTES, 1),
+    };
+    let transfer = Transfer {
+        target,
+        file_bytes: context.size.random_file_bytes,
+        record_bytes,
+        order: Order::Sequential,
+        until: Until::Pass,
+        depth,
+        direct: false,
+    };
+    aside(context, &Job::Read { transfer, check }).map(drop)
+}
+
+#[cfg(test)]
+mod tests;

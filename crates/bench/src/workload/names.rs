@@ -1,0 +1,207 @@
+//! What `latency` and `metadata` have in common: directories of many names, and steps of one
+//! operation with each.
+//!
+//! No step takes longer than [`time_limit`], so that a slow link reduces the number of operations. What was changed is compared at the storage, with the digest of the same tree made here.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::corpus;
+use crate::failure::Failure;
+use crate::results::Measured;
+use crate::size::Size;
+use crate::step::StepContext;
+use crate::worker::{self, Done, Entry, Job, NameJob, Operation, Order, Target};
+
+use super::copying::{fresh, removed};
+use super::generator::{Relay, shown, timed};
+
+/// Of what is in small files.
+const SEED: u64 = 0x30;
+
+/// In front of the numbers of files.
+pub(super) const FILE: &str = "file-";
+
+/// In front of the numbers of directories.
+pub(super) const DIRECTORY_NAME: &str = "dir-";
+
+/// A file that is empty.
+pub(super) const EMPTY: Entry = Entry::File { bytes: 0, seed: SEED };
+
+/// A file of 4 KiB.
+pub(super) const SMALL: Entry = Entry::File { bytes: 4096, seed: SEED };
+
+/// The longest time of a step, in seconds.
+pub(super) fn time_limit(size: &Size) -> f64 {
+    4.0 * size.random_seconds
+}
+
+/// A job that does an operation once with each of some names, in sequence.
+fn once(target: Target, operation: Operation, prefix: &str, names: u32) -> NameJob {
+    NameJob {
+        target,
+        operation,
+        prefix: prefix.to_owned(),
+        names,
+        operations: names,
+        seconds: None,
+        order: Order::Sequential,
+        make_directory: false,
+        warm: false,
+    }
+}
+
+/// Makes a directory of names in this process, on a local disk.
+pub(super) fn make(path: &Path, entry: Entry, prefix: &str, names: u32) -> Result<(), Failure> {
+    fs::create_dir_all(path)?;
+    let target = Target::Path(path.to_owned());
+    worker::run(&Job::Names(once(target, making(entry), prefix, names))).map(drop)
+}
+
+/// The operation that makes it.
+pub(super) fn making(entry: Entry) -> Operation {
+    match entry {
+        Entry::File { .. } => Operation::Create(entry),
+        Entry::Directory => Operation::Mkdir,
+    }
+}
+
+/// An operation with existing names, in a random order.
+pub(super) struct Look<'a> {
+    /// The directory.
+    pub(super) directory: &'a str,
+    pub(super) operation: Operation,
+    pub(super) prefix: &'a str,
+    pub(super) names: u32,
+    pub(super) operations: u32,
+    pub(super) warm: bool,
+}
+
+impl Look<'_> {
+    pub(super) fn run(self, context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+        let Look { operation, prefix, names, operations, warm, .. } = self;
+        let target = shown(context, Path::new(self.directory))?;
+        let order = Order::Random { seed: context.seed };
+        let seconds = Some(time_limit(context.size));
+        let job =
+            NameJob { operations, order, warm, seconds, ..once(target, operation, prefix, names) };
+        Ok(timed(context, &Job::Names(job))?.1)
+    }
+}
+
+/// A directory that a step has made, and what is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Made {
+    path: PathBuf,
+    entry: Entry,
+    prefix: &'static str,
+    names: u32,
+}
+
+/// What the steps of one workload hand on.
+pub(super) type Chain = Arc<Relay<Made>>;
+
+/// Makes a new directory with names, as far as time suffices, and leaves it to the next step.
+pub(super) fn fill(
+    context: &mut StepContext<'_>,
+    chain: &Relay<Made>,
+    entry: Entry,
+    prefix: &'static str,
+    names: u32,
+) -> Result<Measured, Failure> {
+    if let Some(left) = chain.take(context) {
+        context.subject.storage().remove(&left.path)?;
+    }
+    context.subject.storage().make_dir(Path::new("names"))?;
+    let made = Made { path: fresh("names/new"), entry, prefix, names };
+    change(context, made, true, making(entry), |made, done| Made { names: done, ..made })
+        .and_then(|(measured, made)| hand_on(context, chain, measured, made))
+}
+
+/// Renames all that was made, and leaves it to the next.
+pub(super) fn rename(
+    context: &mut StepContext<'_>,
+    chain: &Relay<Made>,
+    prefix: &'static str,
+) -> Result<Measured, Failure> {
+    let made = chain.need(context)?;
+    let operation = Operation::Rename { prefix: prefix.to_owned() };
+    change(context, made, false, operation, |made, _| Made { prefix, ..made })
+        .and_then(|(measured, made)| hand_on(context, chain, measured, made))
+}
+
+/// Removes all that was made.
+pub(super) fn empty(
+    context: &mut StepContext<'_>,
+    chain: &Relay<Made>,
+) -> Result<Measured, Failure> {
+    let made = chain.need(context)?;
+    let operation = match made.entry {
+        Entry::File { .. } => Operation::Unlink,
+        Entry::Directory => Operation::Rmdir,
+    };
+    let path = made.path.clone();
+    let (measured, _) =
+        change(context, made, false, operation, |made, _| Made { names: 0, ..made })?;
+    context.subject.storage().remove(&path)?;
+    Ok(measured)
+}
+
+fn hand_on(
+    context: &StepContext<'_>,
+    chain: &Relay<Made>,
+    measured: Measured,
+    made: Made,
+) -> Result<Measured, Failure> {
+    chain.leave(context, made);
+    Ok(measured)
+}
+
+/// Does an operation with each name of a directory and compares what comes of it, which `after`
+/// tells from what was there and how many operations were done. What fails leaves no directory.
+fn change(
+    context: &mut StepContext<'_>,
+    made: Made,
+    create: bool,
+    operation: Operation,
+    after: impl FnOnce(Made, u32) -> Made,
+) -> Result<(Measured, Made), Failure> {
+    let path = made.path.clone();
+    let changed = change_in(context, made, create, operation, after);
+    if changed.is_err() { removed(context, &path, changed) } else { changed }
+}
+
+fn change_in(
+    context: &mut StepContext<'_>,
+    made: Made,
+    create: bool,
+    operation: Operation,
+    after: impl FnOnce(Made, u32) -> Made,
+) -> Result<(Measured, Made), Failure> {
+    let target = shown(context, &made.path)?;
+    // What is there is to be gone through to its end.
+    let seconds = create.then(|| time_limit(context.size));
+    let job = NameJob {
+        make_directory: create,
+        seconds,
+        ..once(target, operation, made.prefix, made.names)
+    };
+    let (Done { operations, .. }, mut measured) = timed(context, &Job::Names(job))?;
+    context.settle(&mut measured)?;
+    let made = after(made, u32::try_from(operations).unwrap_or(u32::MAX));
+    compare(context, &made)?;
+    Ok((Measured { verified: true, ..measured }, made))
+}
+
+/// Whether the directory at the storage is as it has to be.
+fn compare(context: &StepContext<'_>, made: &Made) -> Result<(), Failure> {
+    let expected = context.scratch.join("expected");
+    make(&expected, made.entry, made.prefix, made.names)?;
+    let digest = corpus::tree::digest(&expected)?;
+    fs::remove_dir_all(&expected)?;
+    if context.subject.storage().digest(&made.path)? == digest {
+        return Ok(());
+    }
+    Err(Failure::wrong("the directory in the storage is not what was made"))
+}

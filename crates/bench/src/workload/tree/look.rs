@@ -1,0 +1,250 @@
+//! Programs that read a tree: their output on a mount must be that on the original.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::failure::Failure;
+use crate::measure::{Cache, Unit};
+use crate::results::Measured;
+use crate::step::StepContext;
+use crate::subject::Access;
+use crate::workload::copying::Expected;
+use crate::workload::{DIRECTORY, Step, measure, program, script};
+
+use super::{DEADLINE_FACTOR, SOURCE};
+
+/// A program that reads the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Question {
+    /// The names of all files.
+    Find,
+    /// Those of files of more than a KiB, so that each is looked at.
+    FindSize,
+    /// Names, sizes, times, owners.
+    List,
+    /// The sum of sizes.
+    Usage,
+    /// All that is in it.
+    Archive,
+    /// Lines with a word.
+    Search,
+}
+
+/// `$1` archived, its bytes counted; GNU tar reads nothing when it writes to `/dev/null` itself.
+/// The status is tar's, which a pipe would lose.
+const ARCHIVE_SCRIPT: &str = r#"exec 3>&1
+status=$({ { tar --hard-dereference -C "$1" -cf - .; echo $? >&4; } | wc -c >&3; } 4>&1)
+exit "$status""#;
+
+/// The digest of an archive of `$1` without what may differ between two copies of a tree.
+const CANONICAL_SCRIPT: &str = r#"exec 3>&1
+status=$({ { tar --hard-dereference --format=gnu --sort=name --mtime=@0 --owner=0 --group=0 \
+--numeric-owner --mode=0644 -C "$1" -cf - .; echo $? >&4; } | sha256sum >&3; } 4>&1)
+exit "$status""#;
+
+/// `grep` ends with 1 when no line matches.
+const SEARCH_SCRIPT: &str = r#"grep -r -e "$2" "$1" || [ $? -eq 1 ]"#;
+
+impl Question {
+    fn command(self, dir: &Path, word: &str) -> Command {
+        let with = |name: &str, before: &[&str], after: &[&str]| {
+            let mut command = program(name);
+            command.args(before).arg(dir).args(after);
+            command
+        };
+        match self {
+            Question::Find => with("find", &[], &["-type", "f"]),
+            Question::FindSize => with("find", &[], &["-size", "+1k"]),
+            Question::List => with("ls", &["-lR"], &[]),
+            Question::Usage => with("du", &["-s", "-b", "-l"], &[]),
+            Question::Archive => archive(dir),
+            Question::Search => script(SEARCH_SCRIPT, &[dir.as_os_str(), word.as_ref()]),
+        }
+    }
+
+    fn id(self) -> &'static str {
+        match self {
+            Question::Find => "find",
+            Question::FindSize => "find_size",
+            Question::List => "ls",
+            Question::Usage => "du",
+            Question::Archive => "tar",
+            Question::Search => "grep",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Question::Find => "names found, find -type f",
+            Question::FindSize => "sizes looked at, find -size +1k",
+            Question::List => "listed, ls -lR",
+            Question::Usage => "sizes summed up, du -s",
+            Question::Archive => "read, tar cf - | wc -c",
+            Question::Search => "searched, grep -r",
+        }
+    }
+}
+
+/// The step of a program that reads the tree; `word` is searched for.
+pub(super) fn step(question: Question, cache: Cache, word: &'static str) -> Step {
+    let state = if cache == Cache::Hot { "hot" } else { "cold" };
+    let id = format!("{}.{state}", question.id());
+    let title = format!("tree {}", question.title());
+    let measure = measure("tree", &id, &title, Unit::Seconds, cache);
+    let step = Step::new(measure, DIRECTORY, move |context| look(context, question, word));
+    step.with_deadline(DEADLINE_FACTOR)
+}
+
+fn look(
+    context: &mut StepContext<'_>,
+    question: Question,
+    word: &str,
+) -> Result<Measured, Failure> {
+    let Access::Directory(dir) = context.access() else {
+        return Err(Failure::failed("it has no directory to read"));
+    };
+    let tree = dir.join(SOURCE);
+    let original = context.corpus.join(SOURCE);
+    let expected = Expected::load(context.corpus, SOURCE)?;
+    let (output, measured) = context.timed(question.command(&tree, word))?;
+    let answer = Answer { said: &output.stdout, of: &tree };
+    if question == Question::Usage {
+        check_usage(&answer, &original, expected.kept.bytes, context)?;
+    } else {
+        let right = context.aside(question.command(&original, word))?;
+        compare(question, &answer, &Answer { said: &right.stdout, of: &original })?;
+    }
+    if question == Question::Archive {
+        check_contents(context, &tree, &original)?;
+    }
+    Ok(expected.fill(measured))
+}
+
+/// Reads a tree with its contents: prints the length of its archive.
+pub(in crate::workload) fn archive(tree: &Path) -> Command {
+    script(ARCHIVE_SCRIPT, &[tree])
+}
+
+/// Compares all contents of a tree, as the subject shows it, with the original.
+pub(in crate::workload) fn check_contents(
+    context: &mut StepContext<'_>,
+    tree: &Path,
+    original: &Path,
+) -> Result<(), Failure> {
+    let shown = context.aside(script(CANONICAL_SCRIPT, &[tree]))?.stdout;
+    if shown != context.aside(script(CANONICAL_SCRIPT, &[original]))?.stdout {
+        return Err(Failure::wrong("the contents of the tree differ from the original"));
+    }
+    Ok(())
+}
+
+/// The output of a program on a tree.
+struct Answer<'a> {
+    said: &'a [u8],
+    of: &'a Path,
+}
+
+impl Answer<'_> {
+    /// Its lines with the tree's own path left out, and what may differ between two copies; in
+    /// the order of bytes, since directories have no order.
+    fn lines(&self, question: Question) -> Vec<Vec<u8>> {
+        let own = self.of.as_os_str().as_encoded_bytes();
+        let mut lines: Vec<Vec<u8>> = self
+            .said
+            .split(|&byte| byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .filter_map(|line| {
+                let line = without(line, own);
+                match question {
+                    Question::List => entry_of_list(&line),
+                    _ => Some(line),
+                }
+            })
+            .collect();
+        lines.sort_unstable();
+        lines
+    }
+}
+
+fn compare(question: Question, answer: &Answer<'_>, right: &Answer<'_>) -> Result<(), Failure> {
+    let (said, expected) = (answer.lines(question), right.lines(question));
+    let missing = expected.iter().filter(|line| said.binary_search(line).is_err());
+    let added = said.iter().filter(|line| expected.binary_search(line).is_err());
+    let first = missing.clone().next().or(added.clone().next());
+    let Some(first) = first.or_else(|| repeated(&said, &expected)) else {
+        return Ok(());
+    };
+    Err(Failure::wrong(format!(
+        "{}: {} lines are missing and {} should not be there; the first is {:?}",
+        question.id(),
+        missing.count(),
+        added.count(),
+        String::from_utf8_lossy(first)
+    )))
+}
+
+/// A line that is there more often, or less often, than it should be.
+fn repeated<'a>(said: &'a [Vec<u8>], expected: &'a [Vec<u8>]) -> Option<&'a Vec<u8>> {
+    let differ = said.iter().zip(expected).find(|(one, other)| one != other);
+    differ.map(|(one, _)| one).or_else(|| match said.len() > expected.len() {
+        true => said.last(),
+        false => expected.get(said.len()),
+    })
+}
+
+/// The line without the first occurrence of `part`.
+fn without(line: &[u8], part: &[u8]) -> Vec<u8> {
+    match line.windows(part.len()).position(|window| window == part) {
+        Some(at) => [&line[..at], &line[at + part.len()..]].concat(),
+        None => line.to_vec(),
+    }
+}
+
+/// A line of `ls -lR`: kind, size of a file, and name. A heading stays; sums of blocks go, since
+/// they belong to the file system.
+fn entry_of_list(line: &[u8]) -> Option<Vec<u8>> {
+    if line.starts_with(b"total ") {
+        return None;
+    }
+    if line.ends_with(b":") && (line == b":" || line.starts_with(b"/")) {
+        return Some(line.to_vec());
+    }
+    let mut rest = line;
+    let mut size: &[u8] = b"-";
+    for field in 0..8 {
+        let end = rest.iter().position(|&byte| byte == b' ')?;
+        if field == 4 && line.starts_with(b"-") {
+            size = &rest[..end];
+        }
+        rest = rest[end..].trim_ascii_start();
+    }
+    Some([&line[..1], b" ", size, b" ", rest].concat())
+}
+
+/// What `du` says is no less than what the files have. Directories count too, with what size their
+/// file system likes; so the sizes of all else are looked at one by one.
+fn check_usage(
+    answer: &Answer<'_>,
+    original: &Path,
+    least: u64,
+    context: &mut StepContext<'_>,
+) -> Result<(), Failure> {
+    let sizes = |dir: &Path| {
+        let mut command = program("find");
+        command.arg(dir).args(["-not", "-type", "d", "-printf", r"%P %s\n"]);
+        command
+    };
+    let shown = context.aside(sizes(answer.of))?.stdout;
+    let right = context.aside(sizes(original))?.stdout;
+    let shown = Answer { said: &shown, of: answer.of };
+    compare(Question::Usage, &shown, &Answer { said: &right, of: original })?;
+    let text = String::from_utf8_lossy(answer.said);
+    let said: Option<u64> = text.split_whitespace().next().and_then(|sum| sum.parse().ok());
+    match said {
+        Some(sum) if sum >= least => Ok(()),
+        _ => Err(Failure::wrong(format!("du: the files have {least} bytes; it says {text:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests;
