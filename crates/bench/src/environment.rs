@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::executor::{Executor, find_program, last_words};
-use crate::mountinfo;
+use crate::mount_table;
 use crate::quoting::shell_quoted;
 use crate::results::Environment;
 use crate::server::{Handshake, Server};
@@ -62,10 +62,11 @@ const PROGRAMS: [(&str, &[&str]); 16] = [
 #[must_use]
 pub fn gather(scratch: &Path, server: &Server, executor: &Executor) -> Environment {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let mounts = mountinfo::Table::open().and_then(|mut table| table.read()).unwrap_or_default();
+    let mounts = mount_table::Table::open().and_then(|mut table| table.read()).unwrap_or_default();
     let kind = |path: &Path| {
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        mountinfo::holding(&mounts, &path).map_or_else(|| "unknown".to_owned(), |it| it.kind)
+        mount_table::holding(&mounts, &path)
+            .map_or_else(|| "unknown".to_owned(), |it| it.kind.to_string_lossy().into_owned())
     };
     let here = kind(scratch);
     let there = match server.storage().local() {

@@ -25,7 +25,7 @@ pub mod executor;
 pub mod failure;
 pub mod link;
 pub mod measure;
-mod mountinfo;
+mod mount_table;
 pub mod plan;
 pub mod progress;
 mod quoting;

@@ -49,6 +49,22 @@ pub struct Mount {
     pub source: OsString,
     /// The user who mounted it, if it is a FUSE mount.
     pub owner: Option<u32>,
+    /// The options of the mount and those of the file system, separated by commas.
+    pub options: OsString,
+}
+
+impl Mount {
+    /// Whether the mount or its file system is read-only.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.options.as_bytes().split(|byte| *byte == b',').any(|option| option == b"ro")
+    }
+}
+
+/// The mounts of a table in the form of `/proc/PID/mountinfo`. Malformed lines are skipped.
+#[must_use]
+pub fn parse(table: &[u8]) -> Vec<Mount> {
+    table.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
 
 /// All mounts of this process's namespace, in the order in which they were mounted.
@@ -56,8 +72,7 @@ pub struct Mount {
 /// # Errors
 /// Those of reading `/proc/self/mountinfo`.
 pub fn all() -> io::Result<Vec<Mount>> {
-    let table = fs::read("/proc/self/mountinfo")?;
-    Ok(table.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
+    Ok(parse(&fs::read("/proc/self/mountinfo")?))
 }
 
 /// A process in another mount namespace in which the file system of `mount` is also mounted: a
@@ -120,17 +135,17 @@ fn without_links_in_parent(path: &Path) -> io::Result<PathBuf> {
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let device = Device::parse(std::str::from_utf8(fields.nth(2)?).ok()?)?;
-    let mountpoint = unescape(fields.nth(1)?);
-    // Mount options, then any number of tagged fields up to the hyphen.
-    fields.by_ref().skip(1).find(|field| *field == b"-")?;
+    let mountpoint = unescape(fields.nth(1)?).into();
+    let own_options = fields.next()?;
+    // Any number of tagged fields up to the hyphen.
+    fields.find(|field| *field == b"-")?;
     let kind = unescape(fields.next()?);
     let source = unescape(fields.next()?);
-    let owner = fields.next().and_then(|options| {
-        let value =
-            options.split(|byte| *byte == b',').find_map(|o| o.strip_prefix(b"user_id="))?;
-        std::str::from_utf8(value).ok()?.parse().ok()
+    let options = [own_options, fields.next().unwrap_or_default()].join(&b',');
+    let owner = options.split(|byte| *byte == b',').find_map(|option| {
+        std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok()
     });
-    Some(Mount { device, mountpoint: mountpoint.into(), kind, source, owner })
+    Some(Mount { device, mountpoint, kind, source, owner, options: OsString::from_vec(options) })
 }
 
 /// Decodes a field: space, tab, newline and backslash are written as a backslash and three octal
@@ -176,11 +191,13 @@ u@h:/a\134b rw,user_id=1000,group_id=100,default_permissions";
         assert!(is_fuse(&mount.kind));
         assert_eq!(mount.source, "u@h:/a\\b");
         assert_eq!(mount.owner, Some(1000));
+        assert!(!mount.is_read_only());
     }
 
     #[test]
     fn other_lines_have_no_owner_and_broken_ones_are_no_mounts() {
-        let root = parse_line(b"1 0 8:1 / / rw - ext4 /dev/sda1 rw").unwrap();
+        let root = parse_line(b"1 0 8:1 / / rw - ext4 /dev/sda1 ro").unwrap();
+        assert!(root.is_read_only());
         assert_eq!((root.owner, is_fuse(&root.kind)), (None, false));
         for line in [&b""[..], b"1 0 8:1 / / rw", b"1 0 x:y / / rw - ext4 a rw", b"- - - - -"] {
             assert_eq!(parse_line(line), None);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::mountinfo;
+use crate::mount_table;
 
 /// For detaching one mount.
 const DETACH_LIMIT: Duration = Duration::from_secs(10);
@@ -61,10 +61,10 @@ impl Drop for Scratch {
 pub(super) fn remove(dir: &Path) -> Result<(), Failure> {
     // The run may have been interrupted, and this still has to be done.
     let executor = Executor::new();
-    for point in mountinfo::below(dir)? {
+    for point in mount_table::below(dir)? {
         detach(&point, &executor);
     }
-    if let Some(point) = mountinfo::below(dir)?.first() {
+    if let Some(point) = mount_table::below(dir)?.first() {
         return Err(Failure::failed(format!("{point:?} is still mounted")));
     }
     let mut command = Command::new("rm");

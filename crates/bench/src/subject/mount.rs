@@ -18,7 +18,7 @@ use crate::executor::{Background, Executor};
 use crate::failure::Failure;
 
 use super::programs::FUSERMOUNT;
-use crate::mountinfo::{Table, shown};
+use crate::mount_table::{Table, shown};
 
 /// Longest time for a program to be ready, unless the caller says otherwise: four logins through
 /// the slowest link.
@@ -103,7 +103,7 @@ impl Mount {
         loop {
             let runs = daemon.is_running();
             if let Some(mounted) = table.at(&self.point)? {
-                self.connection = Some(mounted.device.1);
+                self.connection = Some(mounted.device.minor);
                 if runs {
                     return Ok(());
                 }
@@ -202,7 +202,7 @@ impl Mount {
         let Some(connection) = self.connection else { return };
         let there = Table::open().and_then(|mut table| table.at(&self.point)).ok().flatten();
         // The number may by now be another mount's.
-        if there.is_some_and(|mount| mount.device.1 == connection) {
+        if there.is_some_and(|mount| mount.device.minor == connection) {
             let _ = fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
         }
     }

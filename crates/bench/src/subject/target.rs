@@ -18,7 +18,9 @@ use crate::server::Server;
 use crate::storage::{Directory, Storage};
 use crate::subject::{Access, Session, Subject, Tuning};
 
-use crate::mountinfo::{Mount, Table, holding, shown};
+use mountinfo::Mount;
+
+use crate::mount_table::{Table, holding, is_remote, shown};
 
 /// Longest time for one look at a mount that works.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
@@ -111,10 +113,14 @@ fn mount_of(real: &Path) -> Result<Mount, String> {
 
 fn chosen(mounts: &[Mount], real: &Path) -> Result<Mount, String> {
     let mount = holding(mounts, real).ok_or("is on nothing that is mounted")?;
-    if mount.point == real || mount.is_remote() {
+    if mount.mountpoint == real || is_remote(&mount) {
         return Ok(mount);
     }
-    Err(format!("is not a mount point: it is on {} ({})", shown(&mount.point), mount.kind))
+    Err(format!(
+        "is not a mount point: it is on {} ({})",
+        shown(&mount.mountpoint),
+        mount.kind.to_string_lossy()
+    ))
 }
 
 /// Runs a program that prints one path.
@@ -131,11 +137,8 @@ fn output(executor: &Executor, program: &str, words: &[&OsStr]) -> Result<PathBu
 impl Subject for Target {
     fn info(&self) -> SubjectInfo {
         let Mount { kind, source, .. } = &self.mount;
-        let command = format!("{} on {}", source.escape_debug(), shown(&self.asked));
-        SubjectInfo {
-            version: kind.escape_debug().to_string(),
-            ..SubjectInfo::new(&self.name, "target", command)
-        }
+        let command = format!("{} on {}", shown(source), shown(&self.asked));
+        SubjectInfo { version: shown(kind), ..SubjectInfo::new(&self.name, "target", command) }
     }
 
     fn check(&self, _: &Executor) -> Result<(), LeftOut> {
@@ -215,13 +218,8 @@ mod tests {
     use super::*;
 
     fn mount(point: &str, kind: &str, options: &str) -> Mount {
-        Mount {
-            device: (0, 1),
-            point: point.into(),
-            options: options.to_owned(),
-            kind: kind.to_owned(),
-            source: "x".to_owned(),
-        }
+        let line = format!("2 1 0:1 / {point} {options} - {kind} x rw");
+        mountinfo::parse(line.as_bytes()).remove(0)
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::{Access, Copier, Session, Subject, Tuning, target};
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::link::LinkSpec;
-use crate::mountinfo::Table;
+use crate::mount_table::Table;
 use crate::results::LeftOut;
 use crate::server::Server;
 
@@ -93,7 +93,7 @@ impl Drop for World {
             .read()
             .unwrap()
             .into_iter()
-            .filter(|mount| mount.point.starts_with(self.dir.path()))
+            .filter(|mount| mount.mountpoint.starts_with(self.dir.path()))
             .collect();
         if !std::thread::panicking() {
             assert!(left.is_empty(), "left mounted: {left:?}");
