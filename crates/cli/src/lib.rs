@@ -109,7 +109,7 @@ pub fn print(text: &str) -> anyhow::Result<ExitCode> {
 /// first line and the usage.
 ///
 /// # Errors
-/// The problem, or those of [`print`].
+/// The problem, or those of [`print()`].
 pub fn explain(error: clap::Error) -> anyhow::Result<ExitCode> {
     let text = error.to_string();
     if error.kind() == ErrorKind::DisplayHelp {

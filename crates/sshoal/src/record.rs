@@ -291,6 +291,7 @@ impl Found {
             kind: "fuse.sshoal".into(),
             source: field(&text, "source")?.into(),
             owner: Some(owner),
+            options: "".into(),
         })
     }
 
@@ -427,6 +428,7 @@ mod tests {
             kind: "fuse.sshoal".into(),
             source: "host:/dir".into(),
             owner: Some(me()),
+            options: "".into(),
         }
     }
 

@@ -260,6 +260,7 @@ mod tests {
             kind: "fuse.sshoal".into(),
             source: "host:/dir".into(),
             owner: Some(geteuid().as_raw()),
+            options: "".into(),
         };
         let [seen] = &look(&[mount])[..] else { panic!() };
         assert_eq!((seen.daemon, seen.mountpoint.as_str()), (Daemon::Dead, "/mnt\\n"));

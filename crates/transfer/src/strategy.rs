@@ -152,7 +152,7 @@ pub trait Connector: Send + Sync + 'static {
     fn start_sessions(&self, sessions: Range<usize>);
 }
 
-/// A connected place: [`RemotePlace::directory`] is the root of `remote`.
+/// A connected place: its directory is the root of `remote`.
 pub struct Connection {
     /// The directory.
     pub remote: Arc<dyn Remote>,

@@ -200,6 +200,6 @@ async fn a_large_file_over_a_long_link_starts_sessions_ahead() {
     plan.logins.max_sessions = 3;
     run_well(plan, &server).await;
     // One beside these is the connection's own.
-    assert_eq!(*server.sessions.lock().unwrap(), [0..2]);
+    assert_eq!(*server.sessions.lock().unwrap(), vec![Range { start: 0, end: 2 }]);
     assert_eq!(std::fs::metadata(local).unwrap().len(), 17 << 20);
 }
