@@ -34,10 +34,10 @@ impl Connector for Ssh {
         self.connected.fetch_add(1, Ordering::SeqCst);
         let connection = self.dialer.connect().await;
         let connection = connection
-            .map_err(|error| ConnectError { message: error.to_string(), lasting: false })?;
+            .map_err(|error| ConnectError { message: error.to_string(), permanent: false })?;
         let (reader, writer) = connection.stream.into_split();
         let diagnosis = connection.diagnosis;
-        let explain = move || diagnosis.summary().map(Explanation::passing);
+        let explain = move || diagnosis.summary().map(Explanation::transient);
         Ok(Connection::from_halves(reader, writer, Box::new(explain)))
     }
 }

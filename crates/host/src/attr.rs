@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_that_cannot_be_are_refused() {
+    fn invalid_attributes_are_rejected() {
         let good = FileAttrs { size: Some(5), permissions: Some(0o100_644), ..Default::default() };
         let attr = from_wire(&good).unwrap();
         assert_eq!((attr.kind, attr.perm, attr.size), (FileKind::Regular, 0o644, 5));
@@ -75,14 +75,14 @@ mod tests {
     }
 
     #[test]
-    fn times_beyond_the_wire_become_the_nearest() {
+    fn times_out_of_range_become_the_nearest() {
         for (secs, sent) in [(-1, 0), (0, 0), (77, 77), (1 << 32, u32::MAX), (i64::MAX, u32::MAX)] {
             assert_eq!(seconds(Timestamp { secs, nanos: 9 }), sent);
         }
     }
 
     #[test]
-    fn nobody_has_to_divide_by_zero() {
+    fn divisors_are_never_zero() {
         let statvfs = statvfs(&sftp::StatVfs::default());
         assert!(statvfs.block_size > 0 && statvfs.fragment_size > 0 && statvfs.name_max > 0);
     }

@@ -13,14 +13,14 @@ pub enum Role {
     /// user.
     Metadata,
     /// The first session again, after an earlier login succeeded.
-    Again,
+    Reconnect,
     /// A further session for file content; numbered from 1.
     Bulk(usize),
 }
 
 /// Default time during which a connection that is turned away is retried: the limit that ssh gets
 /// for connecting.
-pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(15);
+pub const DEFAULT_RETRY_LIMIT: Duration = Duration::from_secs(15);
 
 /// A byte stream to an SFTP server.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
@@ -31,14 +31,14 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for S {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Another attempt may succeed at any time.
-    Passing,
+    Transient,
     /// The server turned the connection away before the login, usually because there were too many
     /// at once. A retry is useful within seconds.
     TurnedAway,
     /// The login was refused. A retry is another failed login, for which servers lock clients out.
     Refused,
     /// Every attempt fails until the configuration or the server is changed.
-    Lasting,
+    Permanent,
 }
 
 /// The transport's report on its end (ssh's messages and exit status).
@@ -51,10 +51,10 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// An explanation with [`Cause::Passing`].
+    /// An explanation with [`Cause::Transient`].
     #[must_use]
-    pub fn passing(text: String) -> Explanation {
-        Explanation { text, cause: Cause::Passing }
+    pub fn transient(text: String) -> Explanation {
+        Explanation { text, cause: Cause::Transient }
     }
 }
 
@@ -100,7 +100,7 @@ pub struct ConnectError {
     pub message: String,
     /// A retry soon will fail too (a refused key, a changed host key). The next attempt may come
     /// late: servers lock out clients that fail often.
-    pub lasting: bool,
+    pub permanent: bool,
 }
 
 /// Makes connections to one host.
@@ -115,7 +115,7 @@ pub trait Connector: Send + Sync + 'static {
     }
 
     /// Time during which a connection that is turned away is retried.
-    async fn patience(&self) -> Duration {
-        DEFAULT_PATIENCE
+    async fn retry_limit(&self) -> Duration {
+        DEFAULT_RETRY_LIMIT
     }
 }

@@ -63,10 +63,10 @@ impl Error {
     /// What the error means for the next attempt.
     pub(crate) fn cause(&self) -> Cause {
         match self {
-            Error::Connect(error) if error.lasting => Cause::Lasting,
+            Error::Connect(error) if error.permanent => Cause::Permanent,
             Error::Session { diagnosis: Some(diagnosis), .. } => diagnosis.cause,
             Error::Refused { .. } => Cause::Refused,
-            _ => Cause::Passing,
+            _ => Cause::Transient,
         }
     }
 }

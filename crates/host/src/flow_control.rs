@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn all_sessions_together_have_a_bound() {
+    fn the_total_limit_holds_over_all_sessions() {
         let flow = Arc::new(FlowControl::new(3));
         let (one, two) = (Slots::of(1), Slots::of(2));
         flow.set_limit(Some(MIB / 2));
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn small_ones_do_not_starve_a_large_one_on_another_session() {
+    fn small_requests_do_not_starve_a_large_one() {
         let flow = Arc::new(FlowControl::new(2));
         flow.set_limit(Some(MIB / 4));
         let mut small = acquire(&flow, Slots::of(0), MIB / 16, &mut None).unwrap();
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_goes_first_and_in_order() {
+    fn waiters_are_served_in_order() {
         let flow = Arc::new(FlowControl::new(2));
         let slots = Slots::of(1);
         let first = acquire(&flow, slots, MIB, &mut None).unwrap();
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn nobody_is_forgotten() {
+    async fn every_waiter_is_woken() {
         let flow = Arc::new(FlowControl::new(4));
         let tasks: Vec<_> = (0..200_u64)
             .map(|number| {
@@ -466,19 +466,19 @@ mod tests {
                             flow.set_limit([None, Some(700_000), Some(1)][round as usize % 3]);
                         }
                         let mut waiter_id = None;
-                        let passing = std::future::poll_fn(|context| {
+                        let acquiring = std::future::poll_fn(|context| {
                             flow.poll_acquire(slots, bytes, &mut waiter_id, context)
                         });
                         // Some requests stop waiting.
                         if (number + round) % 7 == 0 {
                             let soon = Duration::from_micros(number);
-                            let permit = tokio::time::timeout(soon, passing).await;
+                            let permit = tokio::time::timeout(soon, acquiring).await;
                             if let (Err(_), Some(waiter_id)) = (permit, waiter_id) {
                                 flow.cancel_wait(waiter_id);
                             }
                             continue;
                         }
-                        let permit = passing.await;
+                        let permit = acquiring.await;
                         tokio::task::yield_now().await;
                         permit.completed();
                     }
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_sessions_are_those_over_which_nothing_goes() {
+    fn sessions_without_traffic_are_idle() {
         let flow = Arc::new(FlowControl::new(3));
         let busy = acquire(&flow, Slots::of(1), 10, &mut None);
         let all = Slots::of(1).with(2);

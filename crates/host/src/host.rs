@@ -43,7 +43,7 @@ impl Host {
             // The session was lost right after it began.
             Err(Unavailable::Lost) => {
                 let message = "the connection was lost at once".into();
-                return Err(Error::Connect(ConnectError { message, lasting: false }));
+                return Err(Error::Connect(ConnectError { message, permanent: false }));
             }
         };
         host.find_root(&session).await?;
@@ -60,8 +60,8 @@ impl Host {
 
     /// If the last attempt to connect failed: the reason, in words for the user.
     #[must_use]
-    pub fn trouble(&self) -> Option<String> {
-        self.pool.trouble()
+    pub fn connection_error(&self) -> Option<String> {
+        self.pool.connection_error()
     }
 
     pub(crate) fn config(&self) -> &Config {

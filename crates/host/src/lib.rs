@@ -49,7 +49,7 @@ mod stripes;
 
 pub use config::{AUTOMATIC_CONNS, Config};
 pub use connector::{
-    Cause, ConnectError, Connection, Connector, DEFAULT_PATIENCE, Diagnosis, Explanation, Role,
+    Cause, ConnectError, Connection, Connector, DEFAULT_RETRY_LIMIT, Diagnosis, Explanation, Role,
     Stream,
 };
 pub use error::Error;

@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_content_or_more_permissions_is_no_new_file() {
+    fn a_file_with_content_or_more_permissions_is_not_new() {
         let time = base::Timestamp::default();
         let kind = FileKind::Regular;
         let attr = Attr { kind, perm: 0o640, size: 0, uid: 0, gid: 0, atime: time, mtime: time };
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn only_missing_bits_are_set_and_none_is_taken_away() {
+    fn only_missing_bits_are_set_and_none_is_removed() {
         assert_eq!(missing_bits(0o644, 0o644), None);
         assert_eq!(missing_bits(0o664, 0o644), Some(0o664));
         assert_eq!(missing_bits(0o755, 0o2755), None);

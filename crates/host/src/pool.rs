@@ -49,7 +49,7 @@ const QUICK_RETRIES: u32 = 60;
 const LAST_RETRY: Duration = Duration::from_secs(4);
 
 /// Time to the next attempt after a permanent failure.
-const LASTING_RETRY: Duration = Duration::from_secs(30);
+const PERMANENT_RETRY: Duration = Duration::from_secs(30);
 
 /// Time to the next attempt after a refused login. Each is a failed login in the server's log, for
 /// which OpenSSH has a penalty of 5 s; other servers lock the account or the address after a few
@@ -141,7 +141,7 @@ pub(crate) struct Pool {
     pub(crate) host_alive: watch::Receiver<()>,
     pub(crate) flow: Directions,
     /// Why the last attempt to open the first session failed; `None` after a success.
-    trouble: watch::Sender<Option<String>>,
+    connection_error: watch::Sender<Option<String>>,
     /// Refused logins: of the first session, and of all others.
     refusals: [Mutex<Refusals>; 2],
     /// The sessions that carry content; empty while the first one carries everything.
@@ -170,7 +170,7 @@ impl Pool {
             connected_once: AtomicBool::new(false),
             host_alive,
             flow,
-            trouble: watch::Sender::new(None),
+            connection_error: watch::Sender::new(None),
             refusals: Default::default(),
             active: AtomicU64::new(0),
             suggested_bytes: AtomicU64::new(scaling::suggested(1, scaling::window_for(None))),
@@ -319,7 +319,7 @@ impl Pool {
                 let most = session.max_read.min(session.max_write);
                 self.request_bytes.store(most, Ordering::Relaxed);
                 if slot == 0 {
-                    self.trouble.send_replace(None);
+                    self.connection_error.send_replace(None);
                 }
                 State::Up(session)
             }
@@ -331,9 +331,9 @@ impl Pool {
                 let pause = match (why.cause(), &why) {
                     (_, Error::Refused { .. }) => LAST_REFUSED_RETRY,
                     (Cause::Refused, _) => REFUSED_RETRY,
-                    (Cause::Lasting, _) => LASTING_RETRY,
-                    (Cause::Passing, _) if failures < QUICK_RETRIES => FIRST_RETRY,
-                    (Cause::Passing | Cause::TurnedAway, _) => doubled.min(LAST_RETRY),
+                    (Cause::Permanent, _) => PERMANENT_RETRY,
+                    (Cause::Transient, _) if failures < QUICK_RETRIES => FIRST_RETRY,
+                    (Cause::Transient | Cause::TurnedAway, _) => doubled.min(LAST_RETRY),
                 };
                 let failures = failures.saturating_add(1);
                 State::Down { why, failures, retry_at: Instant::now() + pause }
@@ -366,23 +366,23 @@ impl Pool {
     /// Records that the first session could not be opened.
     fn record_failure(&self, why: &Error) {
         let words = why.to_string();
-        let is_new = self.trouble.borrow().as_deref() != Some(words.as_str());
+        let is_new = self.connection_error.borrow().as_deref() != Some(words.as_str());
         // The caller reports the very first failure, and `scaling` those of further sessions. A
         // repeated failure is not logged again.
         if is_new && self.connected_once.load(Ordering::Relaxed) {
             tracing::warn!("{words}");
         }
-        self.trouble.send_replace(Some(words));
+        self.connection_error.send_replace(Some(words));
     }
 
     /// Why the last attempt to open the first session failed; `None` after a success.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.trouble.borrow().clone()
+    pub(crate) fn connection_error(&self) -> Option<String> {
+        self.connection_error.borrow().clone()
     }
 
     /// Whether there is no first session now and none can be opened.
     pub(crate) fn is_away(&self) -> bool {
-        self.trouble.borrow().is_some() || self.is_lost_for_good()
+        self.connection_error.borrow().is_some() || self.is_lost_for_good()
     }
 
     /// The first session was lost and is not reopened.
@@ -393,7 +393,7 @@ impl Pool {
 
     /// Returns when the first session is unavailable.
     pub(crate) async fn gone(&self) {
-        let mut trouble = self.trouble.subscribe();
+        let mut connection_error = self.connection_error.subscribe();
         loop {
             if self.is_away() {
                 return;
@@ -410,7 +410,7 @@ impl Pool {
             tokio::select! {
                 () = ended => {}
                 // A new session is a change too; the loop then waits for its end.
-                _ = trouble.changed() => {}
+                _ = connection_error.changed() => {}
             }
         }
     }
@@ -419,7 +419,7 @@ impl Pool {
         let is_first = slot == 0 && !self.connected_once.load(Ordering::Relaxed);
         let role = match slot {
             0 if is_first => Role::Metadata,
-            0 => Role::Again,
+            0 => Role::Reconnect,
             slot => Role::Bulk(slot),
         };
         let attempt = self.begin_with_retries(role, slot);
@@ -446,7 +446,7 @@ impl Pool {
             };
             let Err(why) = begun else { return begun };
             let pause = most.mul_f64(0.5 + random());
-            let is_late = began.elapsed() + pause > self.connector.patience().await;
+            let is_late = began.elapsed() + pause > self.connector.retry_limit().await;
             if why.cause() != Cause::TurnedAway || is_late {
                 return Err(why);
             }

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_touch_goes_at_once() {
+    fn operations_without_conflict_do_not_wait() {
         let lock = Arc::new(RangeLock::default());
         let _write = lock.enter(0..100, true, None);
         assert!(is_ready(&lock.enter(100..200, true, None)));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_waits_unless_one_session_has_both_same_session() {
+    fn overlapping_operations_wait_unless_on_the_same_session() {
         let lock = Arc::new(RangeLock::default());
         let write = lock.enter(0..100, true, Some(1));
         let same = lock.enter(50..60, false, Some(1));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_itself_holds_those_behind_it() {
+    fn a_waiting_operation_blocks_later_ones() {
         let lock = Arc::new(RangeLock::default());
         let first = lock.enter(0..10, true, Some(1));
         first.mark_sent();
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_are_woken() {
+    fn waiting_operations_are_woken() {
         struct Count(std::sync::atomic::AtomicUsize);
         impl std::task::Wake for Count {
             fn wake(self: Arc<Count>) {

@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_window_grows_with_the_way_and_has_an_end() {
+    fn the_window_grows_with_the_round_trip_up_to_a_maximum() {
         let window = |micros| window_for(Some(Duration::from_micros(micros)));
         assert_eq!((window_for(None), window(0)), (MIN_WINDOW_BYTES, MIN_WINDOW_BYTES));
         assert!(window(500) > MIN_WINDOW_BYTES && window(500) < MIN_WINDOW_BYTES * 5 / 4);

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_emptied_and_nothing_is_lost() {
+    fn a_queue_is_drained_without_loss_of_throughput() {
         for (rate, sessions) in [(125.0 * MB, 3), (40.0 * MB, 1), (40.0 * MB, 4)] {
             let (throughput, inflight_bytes) =
                 link(rate, 500, 0, sessions).run(&mut InflightLimit::default(), 20, Instant::now());
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_long_by_itself_is_left_alone() {
+    fn slow_links_and_servers_get_no_limit() {
         // A link with a long round trip, and disks that need several requests at once.
         for link in [link(125.0 * MB, 100_000, 0, 8), link(125.0 * MB, 500, 20_000, 2)] {
             let mut limit = InflightLimit::default();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_ends_with_what_made_it() {
+    fn a_limit_expires_without_demand() {
         let mut limit = InflightLimit::default();
         let start = Instant::now();
         link(40.0 * MB, 500, 0, 2).run(&mut limit, 20, start);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_becomes_faster_is_filled_again() {
+    fn the_limit_rises_when_the_link_becomes_faster() {
         for (slow, fast, round_trip_us) in
             [(10.0, 80.0, 100_000), (2.0, 12.5, 20_000), (2.0, 37.0, 20_000), (5.0, 125.0, 500)]
         {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_waits_there_is_no_bound() {
+    fn without_a_queue_there_is_no_limit() {
         let mut limit = InflightLimit::default();
         // 400 MB/s with a window: 2.6 ms.
         link(400.0 * MB, 100, 0, 1).run(&mut limit, 60, Instant::now());

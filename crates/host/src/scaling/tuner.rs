@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_way_is_filled_within_ten_seconds() {
+    fn a_long_link_is_filled_within_ten_seconds() {
         let mut tuner = Tuner::new(7, 2, true);
         let (sessions, largest) =
             link(125.0 * MB, 400.0 * MB, 100.0).run(&mut tuner, 9, Instant::now());
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_no_login_is_taken_at_once() {
+    fn sessions_without_a_login_are_used_at_once() {
         let mut tuner = Tuner::new(7, 2, true);
         let mut far = link(125.0 * MB, 400.0 * MB, 100.0);
         far.ready = 7;
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_way_that_is_slow_gets_few() {
+    fn a_slow_long_link_gets_few_sessions() {
         let mut tuner = Tuner::new(7, 2, true);
         let (sessions, _) = link(12.0 * MB, 400.0 * MB, 100.0).run(&mut tuner, 60, Instant::now());
         assert_eq!(sessions, 1);
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_processor_is_the_bound_sessions_stay_if_they_gain() {
+    fn processor_bound_sessions_are_kept_if_they_gain() {
         let mut tuner = Tuner::new(7, 4, true);
         let (sessions, largest) =
             link(5000.0 * MB, 400.0 * MB, 0.1).run(&mut tuner, 30, Instant::now());
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_little_on_its_way_gets_no_more_than_one() {
+    fn few_bytes_in_flight_get_one_session() {
         let mut tuner = Tuner::new(7, 2, true);
         let mut slow = link(125.0 * MB, 400.0 * MB, 100.0);
         slow.wanted_bytes = 1.0 * MB;
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_use_the_sessions_says_nothing_about_them() {
+    fn unused_sessions_give_no_conclusion() {
         let mut tuner = Tuner::new(7, 2, true);
         let mut far = link(125.0 * MB, 400.0 * MB, 100.0);
         far.usable = 1;
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn no_session_is_tried_beyond_the_bound() {
+    fn the_maximum_of_sessions_is_kept() {
         for most in 0..9 {
             let mut tuner = Tuner::new(most, 2, true);
             let fast = link(1250.0 * MB, 400.0 * MB, 100.0);
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_refuses_is_left_in_peace() {
+    fn a_server_that_refuses_is_rarely_retried() {
         let mut tuner = Tuner::new(7, 2, true);
         let fast = link(125.0 * MB, 400.0 * MB, 100.0);
         let start = Instant::now();

@@ -1,11 +1,11 @@
-//! The rules of every remote, kept by a host in several configurations.
+//! The conformance suite of `Remote`, run over a host in several configurations.
 
 use host::Config;
 use testkit::conformance::{Expectations, Ground};
 
 use super::peer::Real;
 
-/// What SFTP can do, and the superuser or not.
+/// What SFTP supports, for root or any other user.
 fn expectations() -> Expectations {
     Expectations {
         opendir_follows_links: true,
@@ -47,7 +47,7 @@ mod three_sessions {
     testkit::conformance!(ground);
 }
 
-/// Every read and write goes in many pieces, and listings come one part after the other.
+/// Every read and write is split into many chunks, and listings are read one batch at a time.
 mod small_pieces {
     use super::*;
 
@@ -64,7 +64,7 @@ mod small_pieces {
     testkit::conformance!(ground);
 }
 
-/// A server with `posix-rename` for its only extension, and a umask that takes away what it can.
+/// A server with `posix-rename` as its only extension, and a umask that clears all it can.
 mod few_extensions {
     use super::*;
 

@@ -4,7 +4,7 @@
 //! carries a large file there needs several, and they log in side by side with the first one, or as
 //! soon as it is known that they will be needed, and not one after another when the first is full.
 //!
-//! Only begun here: which of them are used, and when, is the host's to decide (`host::growth`). What
+//! Only begun here: which of them are used, and when, is the host's to decide (`host::scaling`). What
 //! nobody asks for ends with the copy.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
