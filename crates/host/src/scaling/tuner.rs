@@ -438,7 +438,7 @@ mod tests {
         let start = Instant::now();
         let mut asked = Vec::new();
         for sample_number in 0..2000 {
-            let now = start + Duration::from_millis(300) * look;
+            let now = start + Duration::from_millis(300) * sample_number;
             if let Advice::Open(_) = tuner.observe(&fast.sample(0), now) {
                 asked.push(now - start);
                 tuner.joined(0, fast.round_trip, now);
