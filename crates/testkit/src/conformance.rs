@@ -1,32 +1,32 @@
-//! The rules that every [`Remote`](base::Remote) must keep, each one test.
+//! The rules for every [`Remote`](base::Remote), one test each.
 //!
-//! [`conformance!`](crate::conformance!) makes the tests for one kind of remote:
+//! [`conformance!`](crate::conformance!) generates the tests for one kind of remote:
 //!
 //! ```
 //! mod memory {
 //!     use std::sync::Arc;
 //!     use testkit::MemRemote;
-//!     use testkit::conformance::Ground;
+//!     use testkit::conformance::Fixture;
 //!
-//!     async fn ground() -> Ground {
+//!     async fn fixture() -> Fixture {
 //!         let remote = Arc::new(MemRemote::new());
 //!         let counted = remote.clone();
-//!         Ground::new(remote).counting(move || counted.open_handles())
+//!         Fixture::new(remote).counting(move || counted.open_handles())
 //!     }
 //!
-//!     testkit::conformance!(ground);
+//!     testkit::conformance!(fixture);
 //! }
 //! ```
 //!
-//! The rules are those of [`base::remote`] and of the documentation of each method there. What a
-//! kind of remote honestly cannot do, it says in its [`Expectations`]; then the rule checks that it
-//! refuses, instead of doing something else.
+//! The rules are those of [`base::remote`] and of its methods' documentation. A kind of remote
+//! declares in its [`Expectations`] what it does not support; the rule then checks that it fails
+//! instead of doing something else.
 
 pub mod attributes;
 pub mod cancelling;
 pub mod copying;
 pub mod directories;
-mod ground;
+mod fixture;
 pub mod handles;
 pub mod links;
 pub mod names;
@@ -40,41 +40,41 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-pub use ground::{Expectations, Ground};
+pub use fixture::{Expectations, Fixture};
 
-/// How long one rule may take: far longer than any needs, so that one which hangs fails.
+/// Time limit of a rule: far longer than any rule needs, so that a hanging one fails.
 const RULE_LIMIT: Duration = Duration::from_secs(120);
 
 /// A rule's future.
 pub type Check<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// Runs `rule` on new ground, with a runtime of its own, and then looks whether a handle leaked.
+/// Runs `rule` on a new fixture with its own runtime, and then checks for leaked handles.
 ///
 /// # Panics
 ///
-/// When the rule is broken, and when it takes two minutes.
-pub fn run_rule<F: Future<Output = Ground>>(
-    rule: impl for<'a> FnOnce(&'a Ground) -> Check<'a>,
+/// If the rule is broken, or takes two minutes.
+pub fn run_rule<F: Future<Output = Fixture>>(
+    rule: impl for<'a> FnOnce(&'a Fixture) -> Check<'a>,
     make: impl FnOnce() -> F,
 ) {
-    // Two threads, so that what a remote does by itself really runs beside the rule.
+    // Two threads, so that background tasks of the remote run concurrently with the rule.
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime can be made");
     runtime.block_on(async {
         let in_time = tokio::time::timeout(RULE_LIMIT, async {
-            let ground = make().await;
-            rule(&ground).await;
-            ground.no_handle_leaked().await;
+            let fixture = make().await;
+            rule(&fixture).await;
+            fixture.no_handle_leaked().await;
         });
         in_time.await.expect("the rule was not done in time");
     });
 }
 
-/// The one list of rules. `$d` is a dollar sign, which the macro inside needs for itself.
+/// The list of all rules. `$d` is a dollar sign, needed by the macro inside.
 macro_rules! rules {
     ($d:tt $($family:ident: $($rule:ident)*;)*) => {
-        /// Makes one `#[test]` of each rule. The argument is an
-        /// `async fn() -> `[`Ground`](crate::conformance::Ground).
+        /// Generates a `#[test]` for each rule. The argument is an `async fn() ->
+        /// `[`Fixture`](crate::conformance::Fixture).
         #[macro_export]
         macro_rules! conformance {
             ($d make:expr) => {
@@ -82,7 +82,7 @@ macro_rules! rules {
                     #[test]
                     fn $rule() {
                         $d crate::conformance::run_rule(
-                            |ground| Box::pin($d crate::conformance::$family::$rule(ground)),
+                            |fixture| Box::pin($d crate::conformance::$family::$rule(fixture)),
                             $d make,
                         );
                     }
@@ -90,7 +90,7 @@ macro_rules! rules {
             };
         }
 
-        /// The names of all rules, by the module that has them.
+        /// The names of all rules, by module.
         #[cfg(test)]
         const RULES: &[(&str, &[&str])] =
             &[$((stringify!($family), &[$(stringify!($rule)),*]),)*];
@@ -180,7 +180,7 @@ rules! { $
 mod tests {
     use super::*;
 
-    /// A rule that is written but not in the list would never run.
+    /// A rule that is not in the list would never run.
     #[test]
     fn every_rule_is_in_the_list() {
         let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/src/conformance");

@@ -1,4 +1,4 @@
-//! What only the in-memory remote promises; what every remote does is in `conformance_mem.rs`.
+//! Promises of the in-memory remote alone; those of every remote are in `conformance.rs`.
 
 use std::time::Duration;
 
@@ -44,9 +44,9 @@ async fn when_the_capacity_ends_what_fits_is_written() {
     assert_eq!(remote.content("a"), vec![1; 3 * 4096]);
     let figures = remote.statvfs(&path("")).await.unwrap();
     assert_eq!((figures.blocks, figures.blocks_available), (3, 0));
-    // What has its room already can still be changed.
+    // Existing content can still be changed.
     remote.write(fh, 100, Bytes::from_static(b"again")).await.unwrap();
-    // An open file keeps its room without a name, and gives it back with its last handle.
+    // An open file keeps its space without a name, and frees it with its last handle.
     remote.unlink(&path("a")).await.unwrap();
     assert_eq!(remote.statvfs(&path("")).await.unwrap().blocks_free, 0);
     remote.close(fh);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::{Name, Remote};
 use testkit::MemRemote;
-use testkit::conformance::Ground;
+use testkit::conformance::Fixture;
 use testkit::mem::Options;
 use union::{ActionPolicy, Branch, CreatePolicy, Mode, Policies, Presence, Union};
 
@@ -31,13 +31,13 @@ fn remotes(count: usize) -> Vec<Arc<MemRemote>> {
     (0..count).map(remote).collect()
 }
 
-fn ground(modes: &[Mode], policies: Policies) -> Ground {
+fn ground(modes: &[Mode], policies: Policies) -> Fixture {
     let remotes = remotes(modes.len());
     let branches = remotes.iter().zip(modes).enumerate();
     let branches = branches.map(|(number, (remote, mode))| branch(number, remote.clone(), *mode));
     let union = Union::new(branches.collect(), policies).unwrap();
     let open = move || remotes.iter().map(|remote| remote.open_handles()).sum();
-    Ground::new(Arc::new(union)).counting(open)
+    Fixture::new(Arc::new(union)).counting(open)
 }
 
 fn policies(create: CreatePolicy, action: ActionPolicy) -> Policies {
@@ -50,7 +50,7 @@ use Mode::{NoCreate, Ro, Rw};
 
 mod one {
     use super::*;
-    async fn make() -> Ground {
+    async fn make() -> Fixture {
         ground(&[Rw], policies(EpFf, First))
     }
     testkit::conformance!(make);
@@ -58,7 +58,7 @@ mod one {
 
 mod first_of_two {
     use super::*;
-    async fn make() -> Ground {
+    async fn make() -> Fixture {
         ground(&[Rw, Rw], policies(EpFf, First))
     }
     testkit::conformance!(make);
@@ -66,7 +66,7 @@ mod first_of_two {
 
 mod first_of_three {
     use super::*;
-    async fn make() -> Ground {
+    async fn make() -> Fixture {
         ground(&[Rw, Rw, Rw], policies(Ff, All))
     }
     testkit::conformance!(make);
@@ -75,7 +75,7 @@ mod first_of_three {
 /// The first two are empty, and stay so.
 mod last_of_three {
     use super::*;
-    async fn make() -> Ground {
+    async fn make() -> Fixture {
         ground(&[Ro, NoCreate, Rw], policies(EpMfs, First))
     }
     testkit::conformance!(make);
@@ -87,7 +87,7 @@ mod spread {
     use super::*;
     use testkit::conformance::*;
 
-    async fn make() -> Ground {
+    async fn make() -> Fixture {
         ground(&[Rw, Rw, Rw], policies(Rand, All))
     }
 
@@ -156,7 +156,7 @@ mod placed {
     use super::*;
     use crate::through::Through;
 
-    async fn make() -> Ground {
+    async fn make() -> Fixture {
         let remotes = remotes(3);
         let mut branches: Vec<Branch> = remotes
             .iter()
@@ -171,7 +171,7 @@ mod placed {
         let union = Union::new(branches, Policies::default()).unwrap();
         let below = Through::new(union, [name("place"), name("of")]);
         let open = move || remotes.iter().map(|remote| remote.open_handles()).sum();
-        Ground::new(Arc::new(below)).counting(open)
+        Fixture::new(Arc::new(below)).counting(open)
     }
     testkit::conformance!(make);
 }
@@ -183,7 +183,7 @@ mod over_sftp {
     use crate::server::Server;
     use testkit::conformance::Expectations;
 
-    async fn make() -> Ground {
+    async fn make() -> Fixture {
         let servers = [Server::start().await, Server::start().await];
         let branches = servers.iter().enumerate();
         let branches = branches.map(|(number, server)| branch(number, server.host.clone(), Rw));
@@ -194,7 +194,7 @@ mod over_sftp {
             ..Expectations::default()
         };
         let open = move || servers.iter().map(Server::open_handles).sum();
-        Ground::new(Arc::new(union)).expecting(expectations).counting(open)
+        Fixture::new(Arc::new(union)).expecting(expectations).counting(open)
     }
     testkit::conformance!(make);
 }

@@ -11,7 +11,7 @@ use base::{Access, AttrChange, Create, Dh, Errno, Fh, OpenFlags, Remote, RenameM
 use bytes::Bytes;
 use host::{Config, ConnectError, Connection, Connector, Host, Role};
 use tempfile::TempDir;
-use testkit::wire::{Message, Moment, Server, Then};
+use testkit::proxy::{Message, Moment, Server, Action};
 
 use super::peer::path;
 
@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Concurrent cases: most of the time each waits for the pause before a reconnect.
 const CONCURRENT: usize = 16;
 
-/// Connects through the wire.
+/// Connects through the proxy.
 struct Through(Arc<Server>);
 
 #[async_trait]
@@ -34,7 +34,7 @@ impl Connector for Through {
     }
 }
 
-/// A host over a wire, with some files and open handles.
+/// A host over a proxy, with some files and open handles.
 struct Stage {
     host: Host,
     server: Arc<Server>,
@@ -303,7 +303,7 @@ const SEQUENCES: &[Case] = &[
 /// The requests of a call without a failure.
 async fn requests_of(case: Case) -> Vec<(Message, u64)> {
     let stage = Stage::new(Config::default()).await;
-    let before = stage.server.wire().all_requests();
+    let before = stage.server.proxy().all_requests();
     (case.call)(&stage).await.unwrap_or_else(|errno| panic!("{}: {errno:?}", case.name));
     // A reply to this request comes after all earlier requests were received, including CLOSE.
     stage.host.readlink(&path("link")).await.unwrap();
@@ -311,7 +311,7 @@ async fn requests_of(case: Case) -> Vec<(Message, u64)> {
         let found = counts.iter().find(|(seen, _)| *seen == message);
         found.map_or(0, |(_, count)| *count)
     };
-    let after = stage.server.wire().all_requests();
+    let after = stage.server.proxy().all_requests();
     let sent = after.iter().map(|(message, total)| {
         // The READLINK above does not belong to the call.
         let others = count(&before, *message) + u64::from(*message == Message::Readlink);
@@ -324,11 +324,11 @@ async fn requests_of(case: Case) -> Vec<(Message, u64)> {
 async fn cut_at(case: Case, message: Message, alone: bool, moment: Moment, lost: &[Errno]) {
     let what = format!("{}, {message:?}, {moment:?}", case.name);
     let stage = Stage::new(Config::default()).await;
-    let mut trap = stage.server.wire().at(message, 1, moment, Then::Cut);
+    let mut trigger = stage.server.proxy().at(message, 1, moment, Action::Cut);
     let answer = tokio::time::timeout(LIMIT, (case.call)(&stage)).await;
     let answer = answer.unwrap_or_else(|_| panic!("{what}: it hangs"));
-    let sprung = tokio::time::timeout(LIMIT, trap.sprung()).await;
-    sprung.unwrap_or_else(|_| panic!("{what}: the request was not sent"));
+    let fired = tokio::time::timeout(LIMIT, trigger.fired()).await;
+    fired.unwrap_or_else(|_| panic!("{what}: the request was not sent"));
     // CLOSE, and LSTAT of a created file, are sent when the result is already decided.
     let decides = case.change.is_none_or(|(decisive, _)| decisive == message);
     let needed = decides && message != Message::Close;
@@ -445,11 +445,11 @@ async fn a_call_that_is_stalled_times_out_and_the_next_one_works() {
             runs.spawn(async move {
                 let what = format!("{}, {moment:?}", case.name);
                 let stage = Stage::new(Config { stall_limit, ..Config::default() }).await;
-                let trap = stage.server.wire().at(Message::Any, 1, moment, Then::Stall);
+                let trigger = stage.server.proxy().at(Message::Any, 1, moment, Action::Stall);
                 let answer = tokio::time::timeout(LIMIT, (case.call)(&stage)).await;
                 assert_eq!(answer.expect("it hangs"), Err(Errno::ETIMEDOUT), "{what}");
-                assert!(trap.has_sprung(), "{what}");
-                stage.server.wire().resume();
+                assert!(trigger.has_fired(), "{what}");
+                stage.server.proxy().resume();
                 let root = path("");
                 let next = tokio::time::timeout(LIMIT, stage.host.lstat(&root)).await;
                 assert!(next.expect("it hangs").is_ok(), "{what}");
@@ -462,7 +462,7 @@ async fn a_call_that_is_stalled_times_out_and_the_next_one_works() {
     }
 }
 
-/// The probe for the cause of FAILURE can be cut off too. Then no errno is guessed.
+/// The probe for the cause of FAILURE can be cut off too. Action no errno is guessed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_probe_that_is_cut_returns_the_connection_error() {
     let calls: [(&str, Message, Errno, Call); 4] = [
@@ -488,9 +488,9 @@ async fn a_probe_that_is_cut_returns_the_connection_error() {
         for made in ["source", "full", "full/inside"] {
             std::fs::create_dir(stage.dir.path().join(made)).unwrap();
         }
-        let mut trap = stage.server.wire().at(message, 1, Moment::BeforeReply, Then::Cut);
+        let mut trigger = stage.server.proxy().at(message, 1, Moment::BeforeReply, Action::Cut);
         let answer = tokio::time::timeout(LIMIT, call(&stage)).await.unwrap();
-        tokio::time::timeout(LIMIT, trap.sprung()).await.unwrap();
+        tokio::time::timeout(LIMIT, trigger.fired()).await.unwrap();
         assert_eq!(answer, Err(Errno::EHOSTDOWN), "{what}");
         let again = tokio::time::timeout(LIMIT, call(&stage)).await.unwrap();
         assert_eq!(again, Err(errno), "{what}, again");

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use steady::{Config, Steady};
-use testkit::conformance::Ground;
+use testkit::conformance::Fixture;
 use testkit::{FaultyRemote, MemRemote};
 
 /// Over one that answers at once.
 mod at_once {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn ground() -> Fixture {
         let memory = Arc::new(MemRemote::new());
         let counted = memory.clone();
         let steady = Steady::new(memory, Config::default());
-        Ground::new(steady).counting(move || counted.open_handles())
+        Fixture::new(steady).counting(move || counted.open_handles())
     }
 
     testkit::conformance!(ground);
@@ -24,14 +24,14 @@ mod at_once {
 mod later {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn ground() -> Fixture {
         let memory = Arc::new(MemRemote::new());
         memory.set_pending(true);
         let counted = memory.clone();
         let faulty = FaultyRemote::new(memory);
         faulty.set_server_run("this one");
         let steady = Steady::new(Arc::new(faulty), Config::default());
-        Ground::new(steady).counting(move || counted.open_handles())
+        Fixture::new(steady).counting(move || counted.open_handles())
     }
 
     testkit::conformance!(ground);
@@ -62,7 +62,7 @@ mod blinking {
         }
     }
 
-    async fn ground() -> Ground {
+    async fn ground() -> Fixture {
         let memory = Arc::new(MemRemote::new());
         memory.set_pending(true);
         let counted = memory.clone();
@@ -83,7 +83,7 @@ mod blinking {
             }
         });
         let steady = Steady::new(faulty, Config::default());
-        Ground::new(steady)
+        Fixture::new(steady)
             .expecting(Expectations::default())
             .counting(move || counted.open_handles())
             .keeping(Blinking(blinking))
