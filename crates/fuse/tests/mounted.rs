@@ -191,13 +191,13 @@ fn free_blocked(
             assert_eq!(status.signal(), Some(signal), "{operation} {by:?}: {status}");
         }
         By::Handler => {
-            let (tell, told) = mpsc::channel();
+            let (tell, received) = mpsc::channel();
             let caller = thread::spawn(move || {
                 // SAFETY: has no preconditions.
                 tell.send(unsafe { libc::pthread_self() }).unwrap();
                 call()
             });
-            let thread_id = told.recv().unwrap();
+            let thread_id = received.recv().unwrap();
             memory.wait_begun(operation, begun + 1);
             let (done, result) = mpsc::channel();
             let joined = thread::spawn(move || {
@@ -381,7 +381,7 @@ mod everybody {
         mounted.memory.add("file", &[7; 4096]);
         let path = mounted.path("file");
         let other = mounted.path("other");
-        let (tell, told) = mpsc::channel();
+        let (tell, received) = mpsc::channel();
         let (done, finished) = mpsc::channel::<io::Result<()>>();
         let handled = HANDLED.load(Ordering::SeqCst);
         let caller = thread::spawn(move || {
@@ -402,7 +402,7 @@ mod everybody {
                 thread::yield_now();
             }
         });
-        let thread_id = told.recv().unwrap();
+        let thread_id = received.recv().unwrap();
         let deadline = Instant::now() + LIMIT;
         loop {
             assert!(Instant::now() < deadline, "the caller hangs, or gets no signals");

@@ -400,7 +400,7 @@ fn accept_version(version: Version) -> Result<Version> {
     match version.version {
         crate::codec::VERSION => Ok(version),
         other => Err(Error::Protocol(format!(
-            "the server speaks SFTP version {other} where version 3 was asked for"
+            "the server speaks SFTP version {other} where version 3 was requested"
         ))),
     }
 }

@@ -99,80 +99,80 @@ macro_rules! rules {
 
 rules! { $
     opening:
-        a_new_file_is_empty_and_private_enough
-        opening_what_is_there_changes_nothing
+        a_new_file_is_empty_with_at_most_its_permissions
+        opening_an_existing_file_changes_nothing
         exclusive_means_new
         truncating_at_open_empties
         only_regular_files_are_opened
         the_attributes_of_an_open_are_the_files;
     reading:
-        reads_give_what_was_written_at_any_size
+        reads_of_any_size_return_what_was_written
         reads_are_short_only_at_the_end
         a_hole_reads_as_zeros
-        access_is_what_was_asked_for;
+        access_is_limited_to_the_open_mode;
     writing:
         writes_of_any_size_arrive_whole
         a_write_changes_its_range_and_nothing_else
         appends_go_to_the_end
-        a_file_is_cut_and_grown
-        fsync_answers;
+        a_file_is_truncated_and_extended
+        fsync_works_or_is_unsupported;
     ordering:
         overlapping_writes_end_as_the_last
         a_read_sees_the_writes_before_it
         appends_keep_their_order
-        a_size_change_takes_its_turn
+        a_size_change_keeps_its_order
         many_calls_at_once_do_not_mix;
     handles:
-        an_unlinked_file_goes_on
-        a_replaced_file_goes_on
+        an_unlinked_file_remains_usable
+        a_replaced_file_remains_usable
         a_renamed_file_is_still_open
         a_closed_handle_is_an_error
         a_handle_is_finished_behind_its_writes
-        a_dropped_finish_gives_the_handle_back;
+        a_dropped_finish_closes_the_handle;
     directories:
-        a_directory_is_made_and_removed
+        a_directory_is_created_and_removed
         a_listing_is_complete_and_without_duplicates
         an_empty_listing_ends_at_once
-        a_listing_tells_what_lstat_tells
-        a_listing_goes_on_while_entries_vanish
+        attributes_of_a_listing_are_those_of_lstat
+        a_listing_continues_while_entries_are_removed
         only_directories_are_listed
         entries_are_synced;
     names:
         names_are_bytes
         names_can_be_too_long
         paths_can_be_deep
-        what_is_absent_is_enoent
+        an_absent_name_is_enoent
         a_file_is_no_directory
-        names_are_removed_by_their_kind;
+        names_are_removed_by_their_type;
     links:
-        a_target_is_kept_as_it_is
+        a_target_is_kept_unchanged
         links_are_not_followed
         only_links_are_read
-        a_taken_name_takes_no_link
+        an_existing_name_is_not_replaced_by_a_link
         two_names_are_one_file;
     renaming:
-        every_kind_onto_every_kind
-        onto_itself_is_nothing
+        every_type_onto_every_type
+        onto_itself_changes_nothing
         into_itself_is_impossible
-        over_where_it_is_in_is_impossible
-        both_parents_must_be_there
+        over_a_parent_is_impossible
+        both_parents_must_exist
         a_directory_moves_with_all_that_is_in_it;
     attributes:
         each_part_is_set_alone
-        an_open_file_is_changed_as_well
-        an_open_file_without_a_name_is_changed_as_well
+        an_open_file_is_changed_by_handle
+        an_open_file_without_a_name_is_changed_by_handle
         times_are_kept
         permissions_are_kept
         a_link_is_changed_itself
-        a_change_is_seen_in_the_times
+        a_change_updates_mtime
         owners_are_set
-        figures_make_sense;
+        statvfs_is_plausible;
     copying:
-        a_copy_is_what_the_source_was
-        a_copy_goes_where_it_is_sent;
+        a_copy_equals_its_source
+        a_copy_changes_only_its_range;
     cancelling:
         a_dropped_call_leaves_nothing
-        a_dropped_write_does_not_come_late
+        a_dropped_write_is_not_executed_late
         a_dropped_read_does_not_confuse_the_next;
 }
 

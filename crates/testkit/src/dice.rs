@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_repeats_its_choices_and_parts_differ() {
+    fn a_seed_reproduces_its_choices_and_parts_differ() {
         let rolls = |mut dice: Dice| (0..8).map(|_| dice.below(1_000_000)).collect::<Vec<_>>();
         assert_eq!(rolls(Dice::new(7)), rolls(Dice::new(7)));
         assert_ne!(rolls(Dice::new(7)), rolls(Dice::new(8)));

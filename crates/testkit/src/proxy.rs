@@ -153,11 +153,11 @@ impl Proxy {
     /// # Panics
     /// If `nth` is zero.
     pub fn at(&self, message: Message, nth: u64, moment: Moment, then: Action) -> Trigger {
-        let (fired, told) = watch::channel(false);
+        let (fired, fired_receiver) = watch::channel(false);
         let instruction = Instruction { moment, then, fired };
         let let_through = nth.checked_sub(1).expect("requests are counted from 1");
         self.ledger().armed.push(Armed { message, let_through, instruction });
-        Trigger(told)
+        Trigger(fired_receiver)
     }
 
     /// Ends all connections. New ones can be made.

@@ -54,7 +54,7 @@ async fn a_call_whose_answer_is_lost_has_taken_effect() {
 }
 
 #[tokio::test]
-async fn a_sweep_knows_when_it_has_gone_past_the_last_call() {
+async fn a_loop_over_n_ends_after_the_last_call() {
     let mut failed = 0;
     for nth in 1.. {
         let remote = faulty();
@@ -79,7 +79,7 @@ async fn a_sweep_knows_when_it_has_gone_past_the_last_call() {
 }
 
 #[tokio::test]
-async fn what_fails_always_fails_until_cleared() {
+async fn a_permanent_fault_lasts_until_cleared() {
     let remote = faulty();
     remote.fail_always(Call::Lstat, Errno::EACCES);
     for _ in 0..3 {
@@ -109,7 +109,7 @@ async fn a_held_call_waits_before_the_remote_and_lets_others_pass() {
 }
 
 #[tokio::test]
-async fn a_held_answer_is_what_was_true_before() {
+async fn a_held_reply_has_the_earlier_state() {
     let remote = faulty();
     let gate = remote.hold_answer(Call::Lstat, 1);
     let absent = remote.hold_answer(Call::Lstat, 2);
@@ -178,7 +178,7 @@ async fn calls_on_one_handle_queue_behind_a_held_one() {
 }
 
 #[tokio::test]
-async fn a_cut_fails_what_is_under_way_and_all_that_follows() {
+async fn a_cut_fails_calls_in_flight_and_later_ones() {
     let remote = faulty();
     let fh = open(&remote).await.fh;
     remote.inner().set_pending(true);

@@ -44,7 +44,7 @@ async fn order(seed: u64) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_orders_come_up_and_a_seed_repeats_its_own() {
+async fn all_orders_occur_and_a_seed_reproduces_its_order() {
     let mut orders = BTreeSet::new();
     for seed in 0..100 {
         let seen = order(seed).await;
@@ -131,7 +131,7 @@ async fn a_client_that_is_killed_makes_no_further_call_and_leaves_no_handle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_interrupted_client_goes_on() {
+async fn an_interrupted_client_continues() {
     let server = Arc::new(MemRemote::new());
     let link = link(&server);
     let (stop, mut stopped) = tokio::sync::watch::channel(false);

@@ -54,7 +54,7 @@ impl Wrapper for Mortal<'_> {
 
 /// A file system without write-behind loses nothing, wherever it is killed.
 #[test]
-fn what_was_acknowledged_is_there_wherever_it_is_killed() {
+fn acknowledged_writes_survive_any_kill() {
     let mut lists = Lists::any(24, 60);
     let mut kills = 0;
     for number in 0..300 {
@@ -114,7 +114,7 @@ fn overwrite(path: &Path, at: usize, byte: u8) {
 }
 
 #[test]
-fn what_was_not_synced_may_be_lost_in_part() {
+fn unsynced_writes_may_be_lost_in_part() {
     let ops = [open(), write(0, 1000, 1), Op::Fsync { fd: 0 }, write(500, 1000, 2)];
     assert_eq!(after(&ops, |_| {}), Ok(()));
     // The second write is lost, wholly or partly.
@@ -131,7 +131,7 @@ fn what_was_not_synced_may_be_lost_in_part() {
 }
 
 #[test]
-fn what_was_synced_or_closed_must_not_be_lost() {
+fn synced_or_closed_writes_must_not_be_lost() {
     let synced = [open(), write(0, 1000, 1), Op::Fsync { fd: 0 }, write(500, 1000, 2)];
     let cut = |size| {
         move |path: &Path| {

@@ -7,7 +7,7 @@ use base::{Errno, OpenFlags, RenameMode, Result};
 use testkit::model::{DirSubject, Entry, Features, Runs, Stat, Subject, check, run};
 
 #[test]
-fn the_reference_does_what_a_local_file_system_does() {
+fn the_reference_behaves_as_a_local_file_system() {
     let dir = tempfile::tempdir().unwrap();
     // About 50,000 operations.
     run(Runs { lists: 1_000, most_ops: 100 }, || DirSubject::below(dir.path(), true));

@@ -104,8 +104,8 @@ mod spread {
 
     rules! {
         opening:
-            a_new_file_is_empty_and_private_enough
-            opening_what_is_there_changes_nothing
+            a_new_file_is_empty_with_at_most_its_permissions
+            opening_an_existing_file_changes_nothing
             exclusive_means_new
             truncating_at_open_empties
             only_regular_files_are_opened
@@ -113,41 +113,41 @@ mod spread {
         writing:
             a_write_changes_its_range_and_nothing_else;
         handles:
-            an_unlinked_file_goes_on
+            an_unlinked_file_remains_usable
             a_closed_handle_is_an_error
             a_handle_is_finished_behind_its_writes
-            a_dropped_finish_gives_the_handle_back;
+            a_dropped_finish_closes_the_handle;
         directories:
-            a_directory_is_made_and_removed
+            a_directory_is_created_and_removed
             a_listing_is_complete_and_without_duplicates
             an_empty_listing_ends_at_once
-            a_listing_tells_what_lstat_tells
-            a_listing_goes_on_while_entries_vanish
+            attributes_of_a_listing_are_those_of_lstat
+            a_listing_continues_while_entries_are_removed
             only_directories_are_listed
             entries_are_synced;
         names:
             names_are_bytes
             names_can_be_too_long
-            what_is_absent_is_enoent
+            an_absent_name_is_enoent
             a_file_is_no_directory
-            names_are_removed_by_their_kind;
+            names_are_removed_by_their_type;
         links:
-            a_target_is_kept_as_it_is
+            a_target_is_kept_unchanged
             links_are_not_followed
             only_links_are_read
-            a_taken_name_takes_no_link;
+            an_existing_name_is_not_replaced_by_a_link;
         attributes:
             each_part_is_set_alone
-            an_open_file_is_changed_as_well
-            an_open_file_without_a_name_is_changed_as_well
+            an_open_file_is_changed_by_handle
+            an_open_file_without_a_name_is_changed_by_handle
             permissions_are_kept
             a_link_is_changed_itself
-            a_change_is_seen_in_the_times
+            a_change_updates_mtime
             owners_are_set
-            figures_make_sense;
+            statvfs_is_plausible;
         cancelling:
             a_dropped_call_leaves_nothing
-            a_dropped_write_does_not_come_late;
+            a_dropped_write_is_not_executed_late;
     }
 }
 

@@ -11,7 +11,7 @@ use base::{Access, AttrChange, Create, Dh, Errno, Fh, OpenFlags, Remote, RenameM
 use bytes::Bytes;
 use host::{Config, ConnectError, Connection, Connector, Host, Role};
 use tempfile::TempDir;
-use testkit::proxy::{Message, Moment, Server, Action};
+use testkit::proxy::{Action, Message, Moment, Server};
 
 use super::peer::path;
 
@@ -343,7 +343,7 @@ async fn cut_at(case: Case, message: Message, alone: bool, moment: Moment, lost:
         }
     }
     // The first server ends when its connection ends; what it executes, it executes before that.
-    eventually(&format!("{what}: the server goes on"), || {
+    eventually(&format!("{what}: the server still runs"), || {
         stage.server.running() < stage.server.connections()
     })
     .await;

@@ -129,7 +129,7 @@ async fn invalid_names_are_left_out() {
     let client = async {
         let dh = host.opendir(&path("d")).await.unwrap();
         let first = host.readdir(dh).await.unwrap().unwrap();
-        assert_eq!(first[0].attr, None, "the listing told nothing");
+        assert_eq!(first[0].attr, None, "the listing had no attributes");
         let mut names: Vec<_> = first.iter().map(|entry| entry.name.as_bytes().to_vec()).collect();
         names.extend(self::names(&*host, dh).await);
         names

@@ -136,11 +136,11 @@ async fn a_file_is_created_in_one_round_trip() {
 async fn implausible_attributes_of_a_new_file_are_queried_by_handle() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     // Another file has taken the name, or the server replies out of order.
-    for told in [Some((0o100_644, 5)), Some((0o100_666, 0)), Some((0o120_777, 0)), None] {
+    for reported in [Some((0o100_644, 5)), Some((0o100_666, 0)), Some((0o120_777, 0)), None] {
         let serve = async {
             let (open, look) = takes_make(&mut actor).await;
             actor.handle(open, b"h").await;
-            match told {
+            match reported {
                 Some((mode, size)) => actor.attrs(look, mode, size).await,
                 None => actor.fail(look, StatusCode::NO_SUCH_FILE).await,
             }
@@ -150,7 +150,7 @@ async fn implausible_attributes_of_a_new_file_are_queried_by_handle() {
         let path = path("f");
         let (opened, ()) = tokio::join!(host.open(&path, MAKE), serve);
         let opened = opened.unwrap();
-        assert_eq!(opened.attr.size, 7, "{told:?}");
+        assert_eq!(opened.attr.size, 7, "{reported:?}");
         host.close(opened.fh);
         actor.expect(Request::Close { handle: b"h" }).await;
     }
@@ -253,7 +253,7 @@ macro_rules! written {
 
 #[tokio::test]
 async fn close_is_sent_behind_the_last_write_and_its_status_is_returned() {
-    for (answer, told) in [
+    for (answer, reported) in [
         (StatusCode::OK, Ok(())),
         (StatusCode::FAILURE, Err(Errno::EIO)),
         (StatusCode::PERMISSION_DENIED, Err(Errno::EACCES)),
@@ -267,7 +267,7 @@ async fn close_is_sent_behind_the_last_write_and_its_status_is_returned() {
             actor.fail(closed, answer).await;
         };
         let (finished, ()) = tokio::join!(host.finish(fh), serve);
-        assert_eq!((finished, write.await.unwrap()), (told, Ok(())), "{answer:?}");
+        assert_eq!((finished, write.await.unwrap()), (reported, Ok(())), "{answer:?}");
         assert_eq!(host.finish(fh).await, Err(Errno::EBADF));
     }
 }
@@ -484,7 +484,7 @@ async fn a_login_in_a_directory_of_root_is_not_taken_for_root() {
             actor.expect(Request::Close { handle: b"p" }).await;
         };
         let asked = tokio::time::timeout(Duration::from_secs(20), host.login_ids());
-        let (told, ()) = tokio::join!(asked, serve);
-        assert_eq!(told.unwrap(), ids, "{home}");
+        let (reported, ()) = tokio::join!(asked, serve);
+        assert_eq!(reported.unwrap(), ids, "{home}");
     }
 }

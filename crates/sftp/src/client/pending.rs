@@ -46,7 +46,7 @@ impl Expect {
         match (self, reply) {
             (Expect::Status | Expect::SlowStatus, Reply::Status { .. }) => None,
             (_, Reply::Status { code: StatusCode::OK, .. }) => {
-                Some("success without the result that was asked for".into())
+                Some("success without the requested result".into())
             }
             (_, Reply::Status { .. })
             | (Expect::Handle, Reply::Handle(_))
@@ -56,11 +56,11 @@ impl Expect {
                 Some("data of zero length".into())
             }
             (Expect::Data(most), Reply::Data(data)) if data.len() > most as usize => {
-                Some(format!("{} bytes of data where {most} were asked for", data.len()))
+                Some(format!("{} bytes of data where {most} were requested", data.len()))
             }
             (Expect::Data(_), Reply::Data(_)) => None,
             (Expect::Name, Reply::Names(names)) if names.len() != 1 => {
-                Some(format!("{} names where one was asked for", names.len()))
+                Some(format!("{} names where one was requested", names.len()))
             }
             (Expect::Names, Reply::Names(names)) if names.is_empty() => {
                 Some("a part of a listing without names".into())
@@ -372,7 +372,7 @@ mod tests {
         let late = pending.complete(id, done()).err().map(|error| error.to_string());
         assert_eq!(late, Some(why.to_string()));
         assert_eq!((pending.in_flight(), pending.slow_in_flight()), (0, 0));
-        let told = pending.take(id, Waker::noop()).unwrap().map_err(|error| error.to_string());
-        assert_eq!(told.err(), Some(why.to_string()));
+        let outcome = pending.take(id, Waker::noop()).unwrap().map_err(|error| error.to_string());
+        assert_eq!(outcome.err(), Some(why.to_string()));
     }
 }

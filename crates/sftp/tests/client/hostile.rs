@@ -107,7 +107,7 @@ async fn invalid_replies() {
         (Box::new(|_| b"\0\x04\0\x01".to_vec()), "bad reply len: 262145"),
         (Box::new(move |id| encoded(id, data(11))), "11 bytes of data where 10"),
         (Box::new(move |id| encoded(id, data(0))), "data of zero length"),
-        (Box::new(move |id| encoded(id, ok())), "success without the result"),
+        (Box::new(move |id| encoded(id, ok())), "success without the requested result"),
         (Box::new(|id| encoded(id, Reply::Handle(handle()))), "wrong type"),
         (Box::new(|id| encoded(id, Reply::Attrs(FileAttrs::default()))), "wrong type"),
         (Box::new(|id| encoded(id, Reply::Names(vec![entry(b"n")]))), "wrong type"),

@@ -73,7 +73,7 @@ pub async fn each_part_is_set_alone(fixture: &Fixture) {
 }
 
 /// A change through a handle sets exactly the given attributes.
-pub async fn an_open_file_is_changed_as_well(fixture: &Fixture) {
+pub async fn an_open_file_is_changed_by_handle(fixture: &Fixture) {
     fixture.put("file", &[1; 100]).await;
     let fh = fixture.open_rw("file").await;
     assert_changes_apply(fixture, fh).await;
@@ -81,7 +81,7 @@ pub async fn an_open_file_is_changed_as_well(fixture: &Fixture) {
 }
 
 /// A change through a handle also works after the file's name was removed.
-pub async fn an_open_file_without_a_name_is_changed_as_well(fixture: &Fixture) {
+pub async fn an_open_file_without_a_name_is_changed_by_handle(fixture: &Fixture) {
     fixture.put("file", &[1; 100]).await;
     let fh = fixture.open_rw("file").await;
     ok("unlink", "file", fixture.unlink(&path("file")).await);
@@ -154,7 +154,7 @@ pub async fn a_link_is_changed_itself(fixture: &Fixture) {
 }
 
 /// Writes update a file's mtime, and changes of entries that of a directory.
-pub async fn a_change_is_seen_in_the_times(fixture: &Fixture) {
+pub async fn a_change_updates_mtime(fixture: &Fixture) {
     let long_ago = mtime_change(1_000_000_000);
     let start = Timestamp::now().secs - CLOCK_SLACK_SECS;
     fixture.dir("dir").await;
@@ -205,7 +205,7 @@ pub async fn owners_are_set(fixture: &Fixture) {
 }
 
 /// `statvfs` returns plausible values.
-pub async fn figures_make_sense(fixture: &Fixture) {
+pub async fn statvfs_is_plausible(fixture: &Fixture) {
     fixture.dir("dir").await;
     for at in ["", "dir"] {
         let figures = ok("statvfs", at, fixture.statvfs(&path(at)).await);

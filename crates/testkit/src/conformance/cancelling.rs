@@ -97,7 +97,7 @@ pub async fn a_dropped_call_leaves_nothing(fixture: &Fixture) {
 }
 
 /// A dropped write may be executed or not, but not after a write that was acknowledged later.
-pub async fn a_dropped_write_does_not_come_late(fixture: &Fixture) {
+pub async fn a_dropped_write_is_not_executed_late(fixture: &Fixture) {
     let fh = fixture.open_rw("a").await;
     for round in 0..40usize {
         let polls = 1 + round % POLLS;

@@ -14,7 +14,7 @@ async fn copy_all(fixture: &Fixture, from: (Fh, u64), to: (Fh, u64), len: u64) -
             return None;
         }
         let copied = ok("copy", (done, len), copied);
-        assert!(copied <= len - done, "more than was asked for");
+        assert!(copied <= len - done, "more than was requested");
         if copied == 0 {
             break;
         }
@@ -24,7 +24,7 @@ async fn copy_all(fixture: &Fixture, from: (Fh, u64), to: (Fh, u64), len: u64) -
 }
 
 /// A whole file, of any size.
-pub async fn a_copy_is_what_the_source_was(fixture: &Fixture) {
+pub async fn a_copy_equals_its_source(fixture: &Fixture) {
     for len in [0, 1, 4_097, 261_121, 3_000_000] {
         let content = pattern(1, len);
         fixture.put("from", &content).await;
@@ -46,7 +46,7 @@ pub async fn a_copy_is_what_the_source_was(fixture: &Fixture) {
 }
 
 /// A part, to another offset: the rest of the target is unchanged.
-pub async fn a_copy_goes_where_it_is_sent(fixture: &Fixture) {
+pub async fn a_copy_changes_only_its_range(fixture: &Fixture) {
     let (source, mut target) = (pattern(1, 500_000), pattern(2, 600_000));
     fixture.put("from", &source).await;
     fixture.put("to", &target).await;

@@ -9,7 +9,7 @@ use crate::path;
 
 /// A new directory has at most the requested permission bits and is empty; it can be removed only
 /// if empty.
-pub async fn a_directory_is_made_and_removed(fixture: &Fixture) {
+pub async fn a_directory_is_created_and_removed(fixture: &Fixture) {
     for (at, perm) in [("a", 0o755), ("b", 0o700), ("a/c", 0o750)] {
         ok("mkdir", at, fixture.mkdir(&path(at), perm).await);
         let attr = fixture.attr(at).await;
@@ -76,7 +76,7 @@ pub async fn an_empty_listing_ends_at_once(fixture: &Fixture) {
 }
 
 /// Attributes in a listing are those of the entry itself.
-pub async fn a_listing_tells_what_lstat_tells(fixture: &Fixture) {
+pub async fn attributes_of_a_listing_are_those_of_lstat(fixture: &Fixture) {
     fixture.put("file", &[1; 1_234]).await;
     fixture.dir("dir").await;
     fixture.put_link("file", "link").await;
@@ -92,7 +92,7 @@ pub async fn a_listing_tells_what_lstat_tells(fixture: &Fixture) {
 }
 
 /// Entries that exist throughout are listed, even if others are removed meanwhile.
-pub async fn a_listing_goes_on_while_entries_vanish(fixture: &Fixture) {
+pub async fn a_listing_continues_while_entries_are_removed(fixture: &Fixture) {
     fixture.dir("d").await;
     for number in 0..300 {
         fixture.put_link("x", &format!("d/{number}")).await;

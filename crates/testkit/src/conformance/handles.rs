@@ -8,7 +8,7 @@ use super::fixture::{Fixture, ok, pattern, poll_once, size_change};
 use crate::path;
 
 /// Reads, writes and changes work after the last name was removed.
-pub async fn an_unlinked_file_goes_on(fixture: &Fixture) {
+pub async fn an_unlinked_file_remains_usable(fixture: &Fixture) {
     let content = pattern(1, 300_000);
     fixture.put("a", &content).await;
     let fh = fixture.open_rw("a").await;
@@ -29,7 +29,7 @@ pub async fn an_unlinked_file_goes_on(fixture: &Fixture) {
 }
 
 /// A file that was replaced by a rename remains usable through its handle.
-pub async fn a_replaced_file_goes_on(fixture: &Fixture) {
+pub async fn a_replaced_file_remains_usable(fixture: &Fixture) {
     fixture.put("a", b"old").await;
     fixture.put("b", b"new").await;
     let fh = fixture.open_rw("a").await;
@@ -105,7 +105,7 @@ pub async fn a_handle_is_finished_behind_its_writes(fixture: &Fixture) {
 }
 
 /// The handle is closed from the first poll on, even if the future is dropped.
-pub async fn a_dropped_finish_gives_the_handle_back(fixture: &Fixture) {
+pub async fn a_dropped_finish_closes_the_handle(fixture: &Fixture) {
     for polls in 1..5 {
         let fh = fixture.open_rw("a").await;
         let mut write = fixture.write(fh, 0, pattern(1, 300_000).into());

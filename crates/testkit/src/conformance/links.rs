@@ -6,7 +6,7 @@ use super::fixture::{Fixture, ok};
 use crate::path;
 
 /// A target is opaque bytes: it is returned unchanged, and its length is the link's size.
-pub async fn a_target_is_kept_as_it_is(fixture: &Fixture) {
+pub async fn a_target_is_kept_unchanged(fixture: &Fixture) {
     let long = vec![b'x'; 1_000];
     let targets: [&[u8]; 10] = [
         b"file",
@@ -61,7 +61,7 @@ pub async fn only_links_are_read(fixture: &Fixture) {
 }
 
 /// Neither `symlink` nor `link` replaces an existing name.
-pub async fn a_taken_name_takes_no_link(fixture: &Fixture) {
+pub async fn an_existing_name_is_not_replaced_by_a_link(fixture: &Fixture) {
     fixture.put("file", b"content").await;
     fixture.put("other", b"other").await;
     fixture.dir("dir").await;

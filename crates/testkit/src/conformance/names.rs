@@ -145,7 +145,7 @@ async fn making(fixture: &Fixture, at: &str) -> Vec<(&'static str, Result<()>)> 
 }
 
 /// A name that does not exist, or whose parent does not exist.
-pub async fn what_is_absent_is_enoent(fixture: &Fixture) {
+pub async fn an_absent_name_is_enoent(fixture: &Fixture) {
     fixture.put("there", b"content").await;
     fixture.dir("dir").await;
     for at in ["absent", "dir/absent", "absent/x", "dir/absent/x/y"] {
@@ -182,7 +182,7 @@ pub async fn a_file_is_no_directory(fixture: &Fixture) {
 }
 
 /// `unlink` removes anything but directories; of a link, the link itself.
-pub async fn names_are_removed_by_their_kind(fixture: &Fixture) {
+pub async fn names_are_removed_by_their_type(fixture: &Fixture) {
     fixture.put("file", b"content").await;
     fixture.dir("dir").await;
     fixture.dir("full").await;

@@ -6,7 +6,7 @@ use super::fixture::{Fixture, ok, read_write};
 use crate::path;
 
 /// A new file is empty, and has at most the requested permission bits.
-pub async fn a_new_file_is_empty_and_private_enough(fixture: &Fixture) {
+pub async fn a_new_file_is_empty_with_at_most_its_permissions(fixture: &Fixture) {
     for (at, create) in [
         ("a", Create::IfAbsent(0o600)),
         ("b", Create::IfAbsent(0o644)),
@@ -32,7 +32,7 @@ pub async fn a_new_file_is_empty_and_private_enough(fixture: &Fixture) {
 }
 
 /// Without `truncate`, an open of an existing file changes neither bytes nor permissions.
-pub async fn opening_what_is_there_changes_nothing(fixture: &Fixture) {
+pub async fn opening_an_existing_file_changes_nothing(fixture: &Fixture) {
     fixture.put("a", b"content").await;
     let before = fixture.attr("a").await;
     for access in [Access::Read, Access::Write, Access::ReadWrite] {

@@ -69,7 +69,7 @@ pub async fn appends_keep_their_order(fixture: &Fixture) {
 }
 
 /// Writes and changes of size on one handle, all in flight.
-pub async fn a_size_change_takes_its_turn(fixture: &Fixture) {
+pub async fn a_size_change_keeps_its_order(fixture: &Fixture) {
     let fh = fixture.open_rw("a").await;
     for round in 0..20u8 {
         let data = pattern(round, 50_000);

@@ -12,7 +12,7 @@ pub(super) const SIZES: &[usize] = &[
 ];
 
 /// Any range of a file, read by one call, is its content.
-pub async fn reads_give_what_was_written_at_any_size(fixture: &Fixture) {
+pub async fn reads_of_any_size_return_what_was_written(fixture: &Fixture) {
     let content = pattern(1, 1_000_003);
     fixture.put("a", &content).await;
     let fh = fixture.handle("a", OpenFlags::existing(Access::Read)).await;
@@ -64,7 +64,7 @@ pub async fn a_hole_reads_as_zeros(fixture: &Fixture) {
 }
 
 /// A read-only handle cannot write, and a write-only handle cannot read.
-pub async fn access_is_what_was_asked_for(fixture: &Fixture) {
+pub async fn access_is_limited_to_the_open_mode(fixture: &Fixture) {
     fixture.put("a", b"content").await;
     let fh = fixture.handle("a", OpenFlags::existing(Access::Read)).await;
     assert!(fixture.write(fh, 0, "x".into()).await.is_err());

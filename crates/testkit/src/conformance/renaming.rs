@@ -74,7 +74,7 @@ fn expected(from: Thing, to: Thing, mode: RenameMode) -> Result<()> {
 }
 
 /// Six types onto six types in two modes: the result, and the entries afterwards.
-pub async fn every_kind_onto_every_kind(fixture: &Fixture) {
+pub async fn every_type_onto_every_type(fixture: &Fixture) {
     fixture.put("aim", b"aimed at").await;
     let mut number = 0;
     for from in THINGS {
@@ -106,7 +106,7 @@ pub async fn every_kind_onto_every_kind(fixture: &Fixture) {
 }
 
 /// Two names of one file, or one name twice: no change.
-pub async fn onto_itself_is_nothing(fixture: &Fixture) {
+pub async fn onto_itself_changes_nothing(fixture: &Fixture) {
     fixture.put("a", b"content").await;
     fixture.dir("dir").await;
     for at in ["a", "dir"] {
@@ -145,7 +145,7 @@ pub async fn into_itself_is_impossible(fixture: &Fixture) {
 }
 
 /// An entry cannot replace one of its parent directories.
-pub async fn over_where_it_is_in_is_impossible(fixture: &Fixture) {
+pub async fn over_a_parent_is_impossible(fixture: &Fixture) {
     fixture.dir("a").await;
     fixture.dir("a/b").await;
     let up = fixture.rename(&path("a/b"), &path("a"), RenameMode::Replace).await;
@@ -156,7 +156,7 @@ pub async fn over_where_it_is_in_is_impossible(fixture: &Fixture) {
 }
 
 /// The new parent must exist and be a directory.
-pub async fn both_parents_must_be_there(fixture: &Fixture) {
+pub async fn both_parents_must_exist(fixture: &Fixture) {
     fixture.put("a", b"content").await;
     fixture.put("file", b"").await;
     fixture.dir("dir").await;

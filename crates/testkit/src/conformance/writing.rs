@@ -52,7 +52,7 @@ pub async fn appends_go_to_the_end(fixture: &Fixture) {
 }
 
 /// Truncation discards the end for good, growth adds zeros, by path and by handle.
-pub async fn a_file_is_cut_and_grown(fixture: &Fixture) {
+pub async fn a_file_is_truncated_and_extended(fixture: &Fixture) {
     for by_handle in [false, true] {
         let content = pattern(7, 10_000);
         fixture.put("a", &content).await;
@@ -79,7 +79,7 @@ pub async fn a_file_is_cut_and_grown(fixture: &Fixture) {
 }
 
 /// `fsync` works after writes and without any, or fails as unsupported.
-pub async fn fsync_answers(fixture: &Fixture) {
+pub async fn fsync_works_or_is_unsupported(fixture: &Fixture) {
     let expected = if fixture.expect().fsync { Ok(()) } else { Err(Errno::EOPNOTSUPP) };
     let fh = fixture.open_rw("a").await;
     assert_eq!(fixture.fsync(fh).await, expected);

@@ -374,9 +374,9 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
     }
 
     async fn server_run(&self) -> Result<Option<Bytes>> {
-        let told = self.state().server_run.clone();
+        let run = self.state().server_run.clone();
         let answer = async {
-            match told {
+            match run {
                 Some(run) => Ok(Some(run)),
                 None => self.inner.server_run().await,
             }

@@ -82,7 +82,7 @@ impl Drop for DirSubject {
 /// This process's umask, read without changing it as `umask(2)` would, since other threads create
 /// files at the same time.
 fn umask() -> u32 {
-    let status = fs::read_to_string("/proc/self/status").expect("/proc tells about ourselves");
+    let status = fs::read_to_string("/proc/self/status").expect("/proc shows this process");
     let value = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     let value = value.and_then(|value| u32::from_str_radix(value.trim(), 8).ok());
     value.expect("/proc/self/status has the umask since Linux 4.7")

@@ -217,7 +217,7 @@ pub fn run<S: Subject>(runs: Runs, make: impl Fn() -> S) {
     });
     match result {
         Ok(()) => {}
-        Err(TestError::Abort(why)) => panic!("the run was given up: {why}"),
+        Err(TestError::Abort(why)) => panic!("the run was aborted: {why}"),
         Err(TestError::Fail(why, mut ops)) => {
             let why = shorten(&mut ops, &make).unwrap_or_else(|| why.to_string());
             panic!("{why}\n\n{}", regression(&ops));
@@ -252,7 +252,7 @@ pub fn run_by_chance<S: Subject>(
         Ok(()) => {}
         // The message would contain all operations, most of which are unrelated.
         Err(TestError::Fail(why, _)) => panic!("{why}"),
-        Err(TestError::Abort(why)) => panic!("the run was given up: {why}"),
+        Err(TestError::Abort(why)) => panic!("the run was aborted: {why}"),
     }
 }
 

@@ -62,7 +62,7 @@ impl Ends {
 }
 
 #[tokio::test]
-async fn each_moment_is_what_it_says() {
+async fn each_moment_has_its_effect() {
     for moment in Moment::ALL {
         let proxy = Proxy::new();
         let mut ends = ends(&proxy);
@@ -88,7 +88,7 @@ async fn each_moment_is_what_it_says() {
 }
 
 #[tokio::test]
-async fn the_nth_of_a_kind_counts_over_all_connections() {
+async fn the_nth_of_a_type_is_counted_over_all_connections() {
     let proxy = Proxy::new();
     let (mut one, mut other) = (ends(&proxy), ends(&proxy));
     let trigger = proxy.at(Message::Mkdir, 3, Moment::BeforeRequest, Action::Cut);
@@ -109,7 +109,7 @@ async fn the_nth_of_a_kind_counts_over_all_connections() {
 }
 
 #[tokio::test]
-async fn any_request_can_be_meant_and_two_traps_spring_one_after_the_other() {
+async fn any_request_matches_and_two_triggers_fire_in_order() {
     let proxy = Proxy::new();
     let mut first = proxy.at(Message::Any, 1, Moment::BeforeRequest, Action::Cut);
     let mut second = proxy.at(Message::Lstat, 1, Moment::BeforeRequest, Action::Cut);
@@ -124,7 +124,7 @@ async fn any_request_can_be_meant_and_two_traps_spring_one_after_the_other() {
 }
 
 #[tokio::test]
-async fn what_is_stalled_goes_on_or_is_cut() {
+async fn stalled_traffic_continues_or_is_cut() {
     for moment in Moment::ALL {
         for resumed in [true, false] {
             let proxy = Proxy::new();
@@ -180,7 +180,7 @@ async fn an_end_of_either_side_is_the_end_of_the_other() {
 
 /// With a real server: the request was executed, or not, according to the moment.
 #[tokio::test]
-async fn a_real_server_has_done_it_or_not() {
+async fn a_real_server_has_executed_the_request_or_not() {
     for moment in Moment::ALL {
         let dir = tempfile::tempdir().unwrap();
         let server = Server::new(dir.path());

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_cut_off_does_not_come_back() {
+    fn truncated_content_does_not_return() {
         let mut content = Content::default();
         content.write(0, &[7; 10_000]);
         content.set_size(5_000);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_ends_at_the_first_page_too_many() {
+    fn only_pages_within_the_capacity_fit() {
         let mut content = Content::default();
         assert_eq!(content.fitting(100, 10_000, 0), 0);
         assert_eq!(content.fitting(100, 10_000, 2), 8_092);
