@@ -1,4 +1,4 @@
-//! What the protocol itself costs: one file of 512 MiB that is answered from memory.
+//! The cost of the protocol itself: one file of 512 MiB, read from memory.
 //!
 //! ```text
 //! cargo run --release -p fuse --example floor -- /some/empty/directory [readers]
@@ -22,7 +22,7 @@ const FILE: u64 = 2;
 const SIZE: u64 = 512 << 20;
 const TTL: Duration = Duration::from_secs(3600);
 
-/// As much as the largest READ takes, the same for each.
+/// The content of the largest READ, the same for each.
 struct Floor(Bytes);
 
 fn attr(ino: u64) -> Attr {

@@ -22,7 +22,7 @@ const ROOT: u64 = fuse::abi::ROOT_ID;
 const FILE: u64 = 2;
 const NAME: &[u8] = b"hello";
 const CONTENT: &[u8] = b"Hello, world!\n";
-/// Nothing ever changes, so the kernel may remember it for long.
+/// Nothing ever changes, so the kernel may cache it for long.
 const TTL: Duration = Duration::from_secs(3600);
 
 struct Hello;
@@ -39,7 +39,7 @@ impl Filesystem for Hello {
         if parent != ROOT || name != NAME {
             return Err(Errno::ENOENT);
         }
-        // Look-ups would have to be counted here, if inodes could ever go away.
+        // Lookups would have to be counted here if inodes could be removed.
         Ok(Entry { ino: FILE, generation: 0, attr: attr(FILE), attr_ttl: TTL, entry_ttl: TTL })
     }
 
@@ -65,7 +65,7 @@ impl Filesystem for Hello {
             (ROOT, FileKind::Directory, b".."),
             (FILE, FileKind::Regular, NAME),
         ];
-        // An entry's offset is where the listing goes on behind it.
+        // The offset of an entry is where the listing continues after it.
         for (next, (ino, kind, name)) in (1..).zip(entries).skip(offset as usize) {
             if !sink.push(ino, next, kind, name) {
                 break;

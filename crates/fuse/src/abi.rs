@@ -1,35 +1,35 @@
-//! The wire format of `/dev/fuse`: structures as `include/uapi/linux/fuse.h` has them, in the
-//! machine's byte order, and how they become bytes and come from bytes.
+//! The wire format of `/dev/fuse`: the structures of `include/uapi/linux/fuse.h` in the machine's
+//! byte order, with their encoding and decoding.
 //!
 //! Covers protocol 7.31 to 7.45. Fields are named as in the header. Every structure is a sequence
 //! of integers without padding, so [`Wire::SIZE`] is also its `sizeof`; a test compares them.
-//! Nothing here knows what the values mean, and nothing allocates but [`Wire::put`].
+//! Nothing here interprets the values, and nothing allocates except [`Wire::put`].
 
 pub mod flags;
 pub mod opcode;
 
-/// The protocol's major version, the only one there is.
+/// The protocol's only major version.
 pub const MAJOR: u32 = 7;
-/// The newest minor version that this crate answers with. All that came after it (7.43 to 7.45)
-/// is negotiated by flags or by `ENOSYS`, not by the number.
+/// The minor version that this crate replies with. Later features (7.43 to 7.45) are negotiated by
+/// flags or by `ENOSYS`, not by the number.
 pub const MINOR: u32 = 42;
-/// The oldest minor version that is served: Linux 5.4, which has all that is taken for granted
-/// here (`FUSE_MAX_PAGES`, `FUSE_EXPLICIT_INVAL_DATA`).
+/// The oldest supported minor version: Linux 5.4, which has the features that this crate requires
+/// (`FUSE_MAX_PAGES`, `FUSE_EXPLICIT_INVAL_DATA`).
 pub const MINOR_MIN: u32 = 31;
 /// The node id of the root directory.
 pub const ROOT_ID: u64 = 1;
-/// Bytes in front of every request.
+/// Length of the header of every request.
 pub const IN_HEADER_SIZE: usize = InHeader::SIZE;
-/// Bytes in front of every reply.
+/// Length of the header of every reply.
 pub const OUT_HEADER_SIZE: usize = OutHeader::SIZE;
 
-/// Something with a fixed size on the wire.
+/// A structure with a fixed size on the wire.
 pub trait Wire: Sized {
-    /// Bytes on the wire.
+    /// Length on the wire in bytes.
     const SIZE: usize;
 
-    /// Takes a value off the front of `bytes`; `None`, with `bytes` as it was or shorter, when it
-    /// is too short.
+    /// Decodes a value from the front of `bytes`; `None` if it is too short, which may shorten
+    /// `bytes`.
     fn take(bytes: &mut &[u8]) -> Option<Self>;
 
     /// Appends this value to `out`.
@@ -102,13 +102,13 @@ macro_rules! wire_structs {
 }
 
 wire_structs! {
-    /// `fuse_in_header`: in front of every request.
+    /// `fuse_in_header`: the header of every request.
     InHeader = 40 {
         len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32,
         total_extlen: u16, padding: u16,
     }
-    /// `fuse_out_header`: in front of every reply; `error` is zero or a negated errno, or a
-    /// notification's code with `unique` zero.
+    /// `fuse_out_header`: the header of every reply. `error` is zero or a negated errno; for a
+    /// notification its code, with `unique` zero.
     OutHeader = 16 { len: u32, error: i32, unique: u64, }
     /// `fuse_attr`
     AttrOut = 88 {
@@ -176,7 +176,7 @@ wire_structs! {
     }
     /// `fuse_fsync_in`
     FsyncIn = 16 { fh: u64, fsync_flags: u32, padding: u32, }
-    /// `fuse_setxattr_in` without `FUSE_SETXATTR_EXT`, which this crate never takes.
+    /// `fuse_setxattr_in` without `FUSE_SETXATTR_EXT`, which this crate never negotiates.
     SetxattrIn = 8 { size: u32, flags: u32, }
     /// `fuse_getxattr_in`
     GetxattrIn = 8 { size: u32, padding: u32, }
@@ -190,7 +190,7 @@ wire_structs! {
     LkOut = 24 { lk: FileLock, }
     /// `fuse_access_in`
     AccessIn = 8 { mask: u32, padding: u32, }
-    /// The part of `fuse_init_in` that every served kernel sends; `flags2` follows from 7.36 on.
+    /// The part of `fuse_init_in` that every supported kernel sends; `flags2` follows from 7.36 on.
     InitIn = 16 { major: u32, minor: u32, max_readahead: u32, flags: u32, }
     /// `fuse_init_out`
     InitOut = 64 {
@@ -260,7 +260,7 @@ mod tests {
         for (name, size, documented) in DOCUMENTED_SIZES {
             assert_eq!(size, documented, "{name}");
         }
-        // Where the measured reply fields sit, since a wrong offset would go unnoticed above.
+        // Positions of reply fields; the test above would not notice a wrong offset.
         let init = InitOut {
             max_background: 0x1111,
             congestion_threshold: 0x2222,
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_is_taken() {
+    fn encoding_and_decoding_are_inverse() {
         let header = InHeader {
             len: 40,
             opcode: 1,

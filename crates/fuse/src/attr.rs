@@ -1,4 +1,4 @@
-//! Attributes, names and figures as a file system answers them, and their wire form.
+//! Attributes, names and file system statistics returned by a file system, and their wire form.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::abi;
 /// Attributes of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
-    /// `st_ino`, what users see. The kernel does not use it.
+    /// `st_ino`, as shown to users. The kernel does not use it.
     pub ino: u64,
-    /// What it is.
+    /// File type.
     pub kind: FileKind,
     /// Permission bits, `0o7777` at most.
     pub perm: u32,
@@ -27,7 +27,7 @@ pub struct Attr {
     pub size: u64,
     /// Units of 512 bytes in use.
     pub blocks: u64,
-    /// Preferred size of an I/O in bytes; zero leaves it to the kernel.
+    /// Preferred size of an I/O in bytes; zero for the kernel's default.
     pub blksize: u32,
     /// Last access.
     pub atime: Timestamp,
@@ -38,8 +38,8 @@ pub struct Attr {
 }
 
 impl Attr {
-    /// Attributes of an inode of which only number and kind are known: nobody's permissions, one
-    /// link, times zero.
+    /// Attributes of an inode of which only number and type are known: no permissions, one link,
+    /// times zero.
     #[must_use]
     pub fn new(ino: u64, kind: FileKind) -> Attr {
         Attr {
@@ -81,12 +81,12 @@ impl Attr {
     }
 }
 
-/// Attributes, and how long the kernel may take them for true.
+/// Attributes and how long the kernel may cache them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttrReply {
     /// The attributes.
     pub attr: Attr,
-    /// For this long the kernel does not ask again.
+    /// Time for which the kernel may use them without another request.
     pub ttl: Duration,
 }
 
@@ -101,27 +101,27 @@ impl AttrReply {
     }
 }
 
-/// A name that was looked up or made.
+/// A name that was looked up or created.
 ///
-/// With an `ino` other than zero it **counts as one look-up**, which the kernel gives back by
+/// With an `ino` other than zero it **counts as one lookup**, which the kernel returns by
 /// [`forget`](crate::Filesystem::forget).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The node id: what the kernel calls the inode by. Zero: there is no such name, and the
-    /// kernel may remember that for `entry_ttl`.
+    /// The node id, by which the kernel identifies the inode. Zero: the name does not exist, and
+    /// the kernel may cache that for `entry_ttl`.
     pub ino: u64,
-    /// Distinguishes inodes that have the same `ino` one after the other.
+    /// Distinguishes inodes that use the same `ino` at different times.
     pub generation: u64,
     /// The attributes.
     pub attr: Attr,
-    /// How long the attributes count.
+    /// Time for which the attributes are valid.
     pub attr_ttl: Duration,
-    /// How long the name counts.
+    /// Time for which the name is valid.
     pub entry_ttl: Duration,
 }
 
 impl Entry {
-    /// Says that there is no such name, for `ttl`.
+    /// A negative entry: the name does not exist, valid for `ttl`.
     #[must_use]
     pub fn negative(ttl: Duration) -> Entry {
         Entry {
@@ -146,18 +146,18 @@ impl Entry {
     }
 }
 
-/// What `statx(2)` asked for beyond [`Attr`].
+/// The reply to `statx(2)`, with fields beyond [`Attr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatxReply {
     /// The attributes.
     pub attr: Attr,
-    /// When the file was made, where that is known.
+    /// Time of creation, if known.
     pub btime: Option<Timestamp>,
     /// `STATX_ATTR_*` bits that are set.
     pub attributes: u64,
-    /// `STATX_ATTR_*` bits that are known.
+    /// `STATX_ATTR_*` bits that are supported.
     pub attributes_mask: u64,
-    /// How long this counts.
+    /// Time for which the attributes are valid.
     pub ttl: Duration,
 }
 
@@ -202,16 +202,16 @@ impl StatxReply {
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The file system's own clock.
+    /// The current time of the file system's clock.
     Now,
     /// This time.
     At(Timestamp),
 }
 
-/// Attributes to set; what is `None` stays.
+/// Attributes to set; `None` leaves a value unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
-    /// New mode; only its `0o7777` count.
+    /// New mode; only its bits in `0o7777` are valid.
     pub mode: Option<u32>,
     /// New owner.
     pub uid: Option<u32>,
@@ -225,15 +225,15 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// New time of last change of the inode; only kernels with a write-back cache send it.
     pub ctime: Option<Timestamp>,
-    /// The open file through which this is done (`ftruncate`, and `O_TRUNC` of an open).
+    /// The open file that is changed (`ftruncate`, and `O_TRUNC` of an open).
     pub fh: Option<u64>,
-    /// Who truncates, for mandatory locks.
+    /// Owner of the truncation, for mandatory locks.
     pub lock_owner: Option<u64>,
-    /// Set-user-ID and set-group-ID bits have to go.
+    /// Clear set-user-ID and set-group-ID bits.
     pub kill_suidgid: bool,
 }
 
-/// Figures of the file system, for `statfs(2)`.
+/// Statistics of the file system, for `statfs(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statfs {
     /// Size in units of `fragment_size`.
@@ -255,7 +255,7 @@ pub struct Statfs {
 }
 
 impl Default for Statfs {
-    /// Knows no figures; names have up to 255 bytes.
+    /// No statistics; names have up to 255 bytes.
     fn default() -> Statfs {
         Statfs {
             blocks: 0,

@@ -1,15 +1,15 @@
-//! What the process that waits for a reply is doing, as far as `/proc` tells.
+//! The state of the process that waits for a reply, as shown by `/proc`.
 //!
-//! The kernel sends an INTERRUPT for whoever gets a signal while he waits. A process that ends has
-//! no use for signals any more, so it gets none; and one that becomes another program closes what
-//! the new one may not keep, in a moment at which tools that look at all processes wait for it.
-//! Neither is ever told what comes of such a close. Who has to keep a caller waiting can ask here
-//! whether there still is somebody to be told.
+//! The kernel sends an INTERRUPT if a waiting caller gets a signal. It sends none for a process
+//! that exits, since an exiting process handles no signals. A process in execve(2) closes its
+//! close-on-exec files at a moment at which tools that read the state of all processes wait for it.
+//! Neither learns the result of such a close. A file system that has to delay a reply can query
+//! here whether any process will see the result.
 //!
-//! Most files of `/proc` that tell more make their reader wait while a process becomes another
-//! program, `stat` among them in newer kernels; who reads one of these would wait for himself. So
-//! `statm` is read first, which takes no lock of the process, and `stat` only of one that has no
-//! memory: it is past all that. Both are read on a thread of their own all the same.
+//! Most files of `/proc` with more details block their reader while the process is in execve(2), in
+//! newer kernels also `stat`; a file system that reads one of them would wait for itself. So
+//! `statm` is read first, which takes no lock of the process, and `stat` only if the process has no
+//! memory: it is then past that point. Both are read on a thread of their own nevertheless.
 
 pub(crate) mod signals;
 
@@ -17,69 +17,68 @@ use std::io;
 
 use crate::operation::Context;
 
-/// What a process is doing.
+/// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// It runs, as far as can be seen, and gets an INTERRUPT for a signal.
+    /// Running, as far as visible; gets an INTERRUPT for a signal.
     Running,
-    /// It becomes another program: past the point where that can fail, before the new one runs.
+    /// In execve(2): past the point where that can fail, before the new program runs.
     Executing,
-    /// It ends by itself.
+    /// Exiting by itself.
     Ending,
-    /// A signal ends it.
+    /// Ended by a signal.
     Killed,
-    /// It is a thread of the kernel, which some versions of Linux have close the files of who ends.
-    /// No process waits for it.
+    /// A kernel thread, which closes the files of an exiting process in some versions of Linux. No
+    /// process waits for it.
     Kernel,
-    /// Nothing can be said: it is not visible from the mount's pid namespace, or `/proc` does not
-    /// show it.
+    /// Unknown: not visible from the mount's pid namespace, or not shown by `/proc`.
     Unknown,
 }
 
 /// Bits of the flags in `/proc/PID/stat` (`PF_*` of the kernel's `sched.h`).
 mod flag {
-    /// It ends.
+    /// The process is exiting.
     pub(super) const EXITING: u64 = 0x4;
-    /// A signal has ended it.
+    /// The process was ended by a signal.
     pub(super) const SIGNALED: u64 = 0x400;
-    /// It is a thread of the kernel.
+    /// A kernel thread.
     pub(super) const KTHREAD: u64 = 0x20_0000;
 }
 
-/// Where the flags are in `/proc/PID/stat`, counted from the state, which comes behind the name.
+/// Index of the flags in `/proc/PID/stat`, counted from the state, which follows the name.
 const FLAGS: usize = 6;
 
-/// What a process has in its memory.
+/// The memory of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Memory {
-    /// It has no memory: it ends, or it is a thread of the kernel.
+    /// No memory: the process is exiting, or it is a kernel thread.
     None,
-    /// Nothing that could run.
+    /// Memory without a program to run.
     NoProgram,
     Program,
 }
 
 impl Context {
-    /// What the caller is doing now. To be asked of a request that has to wait, while it waits; it
-    /// is not for the way of one that does not.
+    /// The current state of the caller. To be queried while a request waits, not on the path of a
+    /// request that does not.
     ///
-    /// Where the mount was made in another pid namespace than this process is in, it may be somebody
-    /// else that is looked at.
+    /// If the mount was made in another pid namespace than this process is in, the state may be
+    /// that of another process.
     pub async fn caller(&self) -> Caller {
         let pid = self.pid;
         if pid == 0 {
             return Caller::Unknown;
         }
-        // The number of a thread, which `/proc` knows as it knows those of processes.
-        let look = tokio::task::spawn_blocking(move || {
-            told(|file| std::fs::read(format!("/proc/{pid}/{file}")))
+        // The number of a thread, which `/proc` accepts as it does that of a process.
+        let read = tokio::task::spawn_blocking(move || {
+            state_by_files(|file| std::fs::read(format!("/proc/{pid}/{file}")))
         });
-        look.await.ok().flatten().unwrap_or(Caller::Unknown)
+        read.await.ok().flatten().unwrap_or(Caller::Unknown)
     }
 }
 
-/// What the files of a process tell.
-fn told(read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Option<Caller> {
+/// The state of a process by its files.
+fn state_by_files(read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Option<Caller> {
     match memory(&read("statm").ok()?)? {
         Memory::Program => Some(Caller::Running),
         Memory::NoProgram => Some(Caller::Executing),
@@ -87,7 +86,7 @@ fn told(read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Option<Caller> {
     }
 }
 
-/// What the content of `/proc/PID/statm` tells.
+/// Parses the content of `/proc/PID/statm`.
 fn memory(statm: &[u8]) -> Option<Memory> {
     let mut fields = std::str::from_utf8(statm).ok()?.split_ascii_whitespace();
     let pages: u64 = fields.next()?.parse().ok()?;
@@ -99,9 +98,9 @@ fn memory(statm: &[u8]) -> Option<Memory> {
     })
 }
 
-/// What the content of `/proc/PID/stat` tells of a process that has no memory.
+/// Parses the content of `/proc/PID/stat` of a process without memory.
 fn without_memory(stat: &[u8]) -> Option<Caller> {
-    // The name may have anything in it, also parentheses.
+    // The name may contain any bytes, also parentheses.
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
     let flags: u64 = rest.split_ascii_whitespace().nth(FLAGS)?.parse().ok()?;
@@ -120,16 +119,16 @@ fn without_memory(stat: &[u8]) -> Option<Caller> {
 mod tests {
     use super::*;
 
-    /// What is told of a process with files like these.
+    /// The state of a process with these files.
     fn of(statm: &str, name: &str, flags: u64) -> Option<Caller> {
-        told(|file| match file {
+        state_by_files(|file| match file {
             "statm" => Ok(statm.as_bytes().to_vec()),
             "stat" => Ok(stat(name, flags)),
             other => panic!("{other} is read"),
         })
     }
 
-    /// A line as the kernel writes it, of a process without memory.
+    /// The line that the kernel writes for a process without memory.
     fn stat(name: &str, flags: u64) -> Vec<u8> {
         format!(
             "4711 ({name}) S 1 4711 4711 0 -1 {flags} 120 0 3 0 1 2 0 0 20 0 1 0 99881 0 0 \
@@ -140,30 +139,30 @@ mod tests {
 
     const NO_MEMORY: &str = "0 0 0 0 0 0 0\n";
 
-    /// `PF_RANDOMIZE`, as every process has it.
+    /// `PF_RANDOMIZE`, which every process has.
     const PLAIN: u64 = 0x40_0000;
 
     #[test]
-    fn a_process_that_ends_has_no_memory_and_says_so() {
+    fn an_exiting_process_has_no_memory() {
         assert_eq!(of(NO_MEMORY, "cat", PLAIN | flag::EXITING), Some(Caller::Ending));
         let killed = PLAIN | flag::EXITING | flag::SIGNALED;
         assert_eq!(of(NO_MEMORY, "cat", killed), Some(Caller::Killed));
-        // What has been killed is not killed until it ends.
+        // A process with a pending SIGKILL is not killed before it exits.
         assert_eq!(of(NO_MEMORY, "cat", PLAIN | flag::SIGNALED), Some(Caller::Unknown));
     }
 
     #[test]
-    fn a_thread_of_the_kernel_is_one_whatever_else_it_is() {
+    fn a_kernel_thread_is_recognised_first() {
         let flags = flag::KTHREAD | 0x40 | 0x20;
         assert_eq!(of(NO_MEMORY, "kworker/0:2+events", flags), Some(Caller::Kernel));
         assert_eq!(of(NO_MEMORY, "kworker/0:2", flags | flag::EXITING), Some(Caller::Kernel));
     }
 
     #[test]
-    fn whoever_has_memory_is_not_looked_at_any_closer() {
-        // It would have to wait for one that becomes another program.
+    fn stat_is_not_read_of_a_process_with_memory() {
+        // Reading it would block while the process is in execve(2).
         let of = |statm: &str| {
-            told(|file| match file {
+            state_by_files(|file| match file {
                 "statm" => Ok(statm.as_bytes().to_vec()),
                 other => panic!("{other} is read"),
             })
@@ -181,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_tells_nothing() {
+    fn invalid_content_is_unknown() {
         let whole = stat("cat", PLAIN | flag::EXITING);
         for len in 0..30 {
             assert_eq!(without_memory(&whole[..len]), None, "{len}");
@@ -193,7 +192,7 @@ mod tests {
         for statm in ["", "\n", "1", "1 2 3", "a 2 3 4", "1 2 3 x", "-1 2 3 4"] {
             assert_eq!(memory(statm.as_bytes()), None, "{statm:?}");
         }
-        assert_eq!(told(|_| Err(io::ErrorKind::NotFound.into())), None);
+        assert_eq!(state_by_files(|_| Err(io::ErrorKind::NotFound.into())), None);
     }
 
     #[tokio::test]
@@ -201,7 +200,7 @@ mod tests {
         let context = |pid| Context { uid: 0, gid: 0, pid, unique: 2 };
         assert_eq!(context(std::process::id()).caller().await, Caller::Running);
         assert_eq!(context(0).caller().await, Caller::Unknown);
-        // Larger than any the kernel gives.
+        // Larger than any pid of the kernel.
         assert_eq!(context(u32::MAX).caller().await, Caller::Unknown);
     }
 

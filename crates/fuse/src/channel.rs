@@ -1,8 +1,7 @@
-//! What stands between the session and the kernel: one packet in, one packet out.
+//! The transport between session and kernel: whole packets in both directions.
 //!
-//! The real one is a descriptor of `/dev/fuse`. Since the session only needs packets and
-//! readiness, a `SOCK_SEQPACKET` socket does as well, and that is how it is tested without a
-//! kernel.
+//! In production it is a descriptor of `/dev/fuse`. The session needs only packets and readiness,
+//! so the tests use a `SOCK_SEQPACKET` socket without a kernel.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -11,22 +10,21 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Whole packets to and from a kernel, or what stands for one.
+/// Whole packets to and from a kernel, or from a substitute.
 pub trait Channel: AsFd + Send + Sync + 'static {
-    /// Receives one request without waiting: `WouldBlock` when there is none, zero bytes at the
-    /// end.
+    /// Receives one request without blocking: `WouldBlock` if there is none, zero bytes at the end.
     fn receive(&self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Sends one reply or notification, whole or not at all.
+    /// Sends one reply or notification, atomically.
     fn send(&self, packet: &[IoSlice<'_>]) -> io::Result<()>;
 }
 
-/// A descriptor of `/dev/fuse`, set not to block.
+/// A non-blocking descriptor of `/dev/fuse`.
 #[derive(Debug)]
 pub struct Device(OwnedFd);
 
 impl Device {
-    /// Takes over a descriptor and sets it not to block.
+    /// Takes ownership of a descriptor and makes it non-blocking.
     pub fn new(fd: OwnedFd) -> io::Result<Device> {
         let flags = fcntl_getfl(&fd)?;
         fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
@@ -46,13 +44,13 @@ impl Channel for Device {
     }
 
     fn send(&self, packet: &[IoSlice<'_>]) -> io::Result<()> {
-        // The kernel takes a packet whole or refuses it; the length tells nothing more.
+        // The kernel accepts a whole packet or rejects it; the length carries no information.
         rustix::io::writev(&self.0, packet)?;
         Ok(())
     }
 }
 
-/// A channel as something that the runtime can wait for.
+/// A channel that the runtime can poll for readiness.
 pub(crate) struct Readiness(pub(crate) std::sync::Arc<dyn Channel>);
 
 impl AsRawFd for Readiness {
@@ -65,8 +63,8 @@ impl Readiness {
     /// Registers a channel with the runtime.
     pub(crate) fn register(channel: std::sync::Arc<dyn Channel>) -> io::Result<AsyncFd<Readiness>> {
         let interest = Interest::READABLE | Interest::ERROR;
-        // SAFETY: `Readiness` keeps its channel and so the descriptor open, and always answers
-        // the same one, for as long as the `AsyncFd` has it.
+        // SAFETY: `Readiness` keeps its channel and so the descriptor open, and always returns the
+        // same descriptor, for as long as the `AsyncFd` has it.
         let registered = unsafe { AsyncFd::register_with_interest(Readiness(channel), interest) };
         registered.map_err(io::Error::from)
     }

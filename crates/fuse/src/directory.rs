@@ -1,15 +1,15 @@
-//! Where a file system puts the entries of a listing: buffers of the size that the kernel asked
-//! for, filled in the wire format.
+//! The entries of a listing: buffers of the size that the kernel requested, filled in the wire
+//! format.
 //!
-//! An entry that the kernel would refuse, and the whole listing with it, because of its name
-//! (empty, with `/` or NUL, longer than [`NAME_MAX`]), is left out and logged.
+//! An entry with an invalid name (empty, with `/` or NUL, longer than [`NAME_MAX`]) would make the
+//! kernel reject the whole listing; it is left out and logged.
 
 use base::FileKind;
 
 use crate::abi::{self, Wire};
 use crate::attr::Entry;
 
-/// Longest name in a listing, in bytes: what every served kernel takes (`FUSE_NAME_MAX`).
+/// Longest name in a listing, in bytes: the limit of every supported kernel (`FUSE_NAME_MAX`).
 pub const NAME_MAX: usize = 1024;
 
 fn padded(len: usize) -> usize {
@@ -38,10 +38,10 @@ fn put_dirent(buffer: &mut Vec<u8>, ino: u64, next_offset: u64, kind: FileKind, 
     buffer.resize(padded(buffer.len()), 0);
 }
 
-/// Bytes that a listing's buffer has at first: the kernel's usual size. More are added as needed.
+/// Initial length of a listing's buffer: the kernel's usual size. It grows as needed.
 const FIRST_CAPACITY: usize = 32 << 10;
 
-/// Takes the entries of a READDIR.
+/// Collects the entries of a READDIR.
 #[derive(Debug)]
 pub struct DirSink {
     buffer: Vec<u8>,
@@ -61,10 +61,11 @@ impl DirSink {
         self.buffer.len() + padded(abi::Dirent::SIZE + name_len) <= self.capacity
     }
 
-    /// Adds an entry, unless there is no room: then the answer is `false`, and the entry has to
-    /// come again in the next listing.
+    /// Adds an entry if there is room. `false` if not: the entry has to be added to the next
+    /// listing.
     ///
-    /// `ino` is what `readdir(3)` shows. `next_offset` is where a listing goes on that has seen
+    /// `ino` is what `readdir(3)` shows. `next_offset` is the offset at which a listing after this
+    /// entry continues; it must not be zero. `.` and `..` are entries like any other.
     /// this entry; it must not be zero. `.` and `..` are entries like others.
     #[must_use]
     pub fn push(&mut self, ino: u64, next_offset: u64, kind: FileKind, name: &[u8]) -> bool {
@@ -84,18 +85,19 @@ impl DirSink {
     }
 }
 
-/// Takes the entries of a READDIRPLUS: names with what a look-up of them would answer.
+/// Collects the entries of a READDIRPLUS: names with the result of their lookup.
 ///
-/// A pushed [`Entry`] with an `ino` **counts as one look-up from the moment of the push**. If the
-/// listing does not reach the kernel, for whatever reason, the session forgets each of them; the
+/// A pushed [`Entry`] with an `ino` **counts as one lookup from the moment of the push**. If the
+/// listing is not delivered to the kernel, the session forgets all of them; the file system has
+/// nothing to undo.
 /// file system has nothing to undo.
 #[derive(Debug)]
 pub struct PlusSink {
     buffer: Vec<u8>,
     capacity: usize,
-    /// Node ids whose look-ups the kernel will count when it gets the listing.
+    /// Node ids whose lookups the kernel counts when it receives the listing.
     counted: Vec<u64>,
-    /// Node ids whose look-ups the file system counted for entries that were left out.
+    /// Node ids whose lookups the file system counted for entries that were left out.
     refused: Vec<u64>,
 }
 
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_would_spoil_the_listing_are_left_out() {
+    fn invalid_names_are_left_out_of_a_listing() {
         let mut sink = DirSink::new(4096);
         for name in [&b""[..], b"a/b", b"a\0b", &[b'x'; NAME_MAX + 1]] {
             assert!(sink.push(1, 1, FileKind::Regular, name));
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_counted_and_not_delivered_is_forgotten() {
+    fn only_undelivered_lookups_are_forgotten() {
         let full = || {
             let mut sink = PlusSink::new(3 * 160 + 8);
             assert!(sink.push_name(1, 1, FileKind::Directory, b"."));

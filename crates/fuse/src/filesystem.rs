@@ -1,4 +1,4 @@
-//! [`Filesystem`]: what has to be implemented to be mounted.
+//! [`Filesystem`]: the trait to implement.
 //!
 //! # The contract about cancellation
 //!
@@ -6,28 +6,27 @@
 //! session **drops the future** of the operation and answers `EINTR`; other signals have no effect.
 //! It also drops the futures that are left when the session has ended. So:
 //!
-//! 1. An operation that gives the kernel something which it will give back later (a look-up
-//!    counted by `lookup`, `mkdir`, `mknod`, `symlink`, `link`, `create`, `tmpfile`; a handle of
-//!    `open`, `opendir`, `create`, `tmpfile`) takes effect **in the same poll in which it
-//!    returns**. A future that is dropped earlier has counted nothing and left no handle open.
-//! 2. What was returned but could not be delivered, since the kernel had given up the request,
-//!    is undone by the session: `forget(ino, 1)` for an entry, `release` or `releasedir` for a
-//!    handle.
+//! 1. An operation whose result the kernel returns later (a lookup counted by `lookup`, `mkdir`,
+//!    `mknod`, `symlink`, `link`, `create`, `tmpfile`; a handle of `open`, `opendir`, `create`,
+//!    `tmpfile`) takes effect **in the poll that returns it**. A future dropped earlier has counted
+//!    no lookup and left no handle open.
+//! 2. The session undoes a result that could not be delivered because the kernel had cancelled the
+//!    request: `forget(ino, 1)` for an entry, `release` or `releasedir` for a handle.
 //! 3. An entry pushed to a [`PlusSink`] counts as soon as it is pushed; see there.
 //! 4. `release`, `releasedir` and `forget` are never cancelled by a signal.
 //!
 //! # The contract about threads
 //!
 //! Operations run concurrently. Each is first polled by a thread that reads from the kernel, so
-//! none may block. What takes long waits as a future does.
+//! none may block; it has to wait asynchronously.
 //!
 //! # Errors
 //!
-//! An [`Errno`] goes to the caller as it is. To `ENOSYS` the kernel reacts by not
-//! asking that again for the life of the mount: for `open`, `opendir`, `flush`, `fsync`,
-//! `fsyncdir`, `access` and `release` that means success, for `create` it falls back to `mknod`
-//! and `open`, for `statx` to `getattr`, for `lseek`, `copy_file_range`, `poll` to what it can do
-//! itself, and for extended attributes to `EOPNOTSUPP`. A panic is answered with `EIO`.
+//! An [`Errno`] is returned to the caller unchanged. After `ENOSYS` the kernel does not send that
+//! request again for the life of the mount: for `open`, `opendir`, `flush`, `fsync`, `fsyncdir`,
+//! `access` and `release` this means success; `create` falls back to `mknod` and `open`, `statx` to
+//! `getattr`, and `lseek`, `copy_file_range`, `poll` to the kernel's own implementation; extended
+//! attributes become `EOPNOTSUPP`. A panic is answered with `EIO`.
 
 use std::future::Future;
 use std::time::Duration;
@@ -43,49 +42,48 @@ use crate::operation::{
 };
 use crate::session::Started;
 
-/// What an `ioctl` answers.
+/// The reply to an `ioctl`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IoctlReply {
-    /// What `ioctl(2)` returns.
+    /// The return value of `ioctl(2)`.
     pub result: i32,
-    /// What is copied to the caller; not more than was asked for.
+    /// Data copied to the caller; at most the requested length.
     pub data: Vec<u8>,
 }
 
-/// The answer of a default method.
+/// The reply of a default method.
 fn unsupported<T: Send>() -> impl Future<Output = Result<T>> + Send {
     std::future::ready(Err(Errno::ENOSYS))
 }
 
-/// A file system to mount. The [module](self) tells the rules; a method that is not implemented
-/// answers `ENOSYS`, unless it says otherwise.
+/// A file system to mount. The [module](self) has the rules. Methods that are not implemented
+/// return `ENOSYS`, unless stated otherwise.
 ///
-/// Inodes are named by node id: `ino`, 1 for the root. Names are bytes without `/` and NUL, never
-/// empty.
+/// Inodes are identified by node id: `ino`, 1 for the root. Names are bytes without `/` and NUL,
+/// never empty.
 #[allow(unused_variables)] // Of the default methods.
 pub trait Filesystem: Send + Sync + 'static {
     /// Called once, before the first request is read.
     fn init(&self, started: &Started) {}
 
-    /// Called once, after the last operation has ended or was dropped; what is still to be saved is
-    /// saved here. The mount is out of the tree of files by then, unless that failed. Where the
-    /// session was stopped, programs may use it still: `flush`, `fsync`, `release`, `releasedir`,
-    /// `fsyncdir`, `forget` and writes of mapped pages may be called until this returns, and are
+    /// Called once, after the last operation has ended or was dropped; outstanding data is saved
+    /// here. The mount point is already unmounted, unless that failed. If the session was stopped,
+    /// programs may still use the mount: `flush`, `fsync`, `release`, `releasedir`, `fsyncdir`,
+    /// `forget` and writes of mapped pages may be called until this returns, and are dropped then.
     /// dropped then.
     fn destroy(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
 
-    /// The time for which what answers the operations has been silent although they wait for it;
-    /// zero while it answers. A caller whose end is only requested by a signal that it handles gets
-    /// `EINTR` after a second of silence. By default it is not known, and the age of the signal
-    /// decides.
+    /// Time without a reply from the back end while operations wait for it; zero while it replies.
+    /// A caller that handles a signal that requests its end gets `EINTR` after a second of silence.
+    /// By default the silence is unknown, and the age of the signal decides.
     fn silent_for(&self) -> Duration {
         Duration::MAX
     }
 
-    /// Looks up a name. An absent one is `ENOENT`, or an [`Entry::negative`] that the kernel
-    /// remembers.
+    /// Looks up a name. A name that does not exist is `ENOENT`, or an [`Entry::negative`] that the
+    /// kernel caches.
     fn lookup(
         &self,
         ctx: &Context,
@@ -95,7 +93,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Takes back `count` look-ups of `ino`. Waits for nothing. By default nothing happens.
+    /// Returns `count` lookups of `ino`. Must not wait. By default nothing happens.
     fn forget(&self, ino: u64, count: u64) {}
 
     /// Attributes, of the open file `fh` if that is given.
@@ -108,7 +106,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Changes attributes, all that are given, and answers the new ones.
+    /// Changes the given attributes and returns the new ones.
     fn setattr(
         &self,
         ctx: &Context,
@@ -136,7 +134,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     fn symlink(
         &self,
         ctx: &Context,
@@ -147,7 +145,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Makes a file or a node. `mode` is kind and permissions, the umask already applied.
+    /// Creates a file or a node. `mode` is file type and permissions, after the umask.
     fn mknod(
         &self,
         ctx: &Context,
@@ -160,7 +158,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     fn mkdir(
         &self,
         ctx: &Context,
@@ -172,7 +170,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Removes a name that is no directory's.
+    /// Removes a name, except that of a directory.
     fn unlink(
         &self,
         ctx: &Context,
@@ -192,7 +190,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Renames; `flags` are those of `renameat2(2)`. One that is not served is `EINVAL`.
+    /// Renames; `flags` are those of `renameat2(2)`. An unsupported flag is `EINVAL`.
     fn rename(
         &self,
         ctx: &Context,
@@ -205,7 +203,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Gives `ino` another name. Counts a look-up like every entry.
+    /// Creates a hard link to `ino`. Counts a lookup like every entry.
     fn link(
         &self,
         ctx: &Context,
@@ -226,7 +224,7 @@ pub trait Filesystem: Send + Sync + 'static {
         std::future::ready(Ok(Opened::default()))
     }
 
-    /// Makes a file unless it is there (`EEXIST` then with `O_EXCL`), and opens it.
+    /// Creates a file unless it exists (then `EEXIST` with `O_EXCL`), and opens it.
     fn create(
         &self,
         ctx: &Context,
@@ -237,7 +235,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Makes a file without a name, and opens it (`O_TMPFILE`).
+    /// Creates a file without a name, and opens it (`O_TMPFILE`).
     fn tmpfile(
         &self,
         ctx: &Context,
@@ -247,7 +245,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Reads. What is more than was asked for is cut off.
+    /// Reads. Data beyond the requested length is cut off.
     fn read(
         &self,
         ctx: &Context,
@@ -257,8 +255,8 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Writes, and answers how many bytes. A large `data` holds one of the session's few receive
-    /// buffers; who keeps it for long copies it.
+    /// Writes, and returns the number of bytes. A large `data` keeps one of the session's few
+    /// receive buffers; a file system that keeps it for long has to copy it.
     fn write(
         &self,
         ctx: &Context,
@@ -280,7 +278,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// The last close of an open file. Its error goes to nobody. By default `Ok`.
+    /// The last close of an open file. Its error is not reported to any caller. By default `Ok`.
     fn release(
         &self,
         ctx: &Context,
@@ -290,7 +288,7 @@ pub trait Filesystem: Send + Sync + 'static {
         std::future::ready(Ok(()))
     }
 
-    /// Makes what was written durable.
+    /// Makes written data durable.
     fn fsync(
         &self,
         ctx: &Context,
@@ -311,8 +309,8 @@ pub trait Filesystem: Send + Sync + 'static {
         std::future::ready(Ok(Opened::default()))
     }
 
-    /// Lists, from `offset` on: zero, or the `next_offset` of an entry listed before. An empty
-    /// listing is the end.
+    /// Lists from `offset` on: zero, or the `next_offset` of an earlier entry. An empty listing is
+    /// the end.
     fn readdir(
         &self,
         ctx: &Context,
@@ -324,8 +322,8 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Lists and looks up. `ENOSYS` is **not** followed by `readdir`: who does not implement it
-    /// switches [`Config::readdirplus`](crate::Config::readdirplus) off.
+    /// Lists and looks up. After `ENOSYS` the kernel does **not** fall back to `readdir`: a file
+    /// system without it disables [`Config::readdirplus`](crate::Config::readdirplus).
     fn readdirplus(
         &self,
         ctx: &Context,
@@ -359,7 +357,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Figures of the file system. By default [`Statfs::default`].
+    /// Statistics of the file system. By default [`Statfs::default`].
     fn statfs(&self, ctx: &Context, ino: u64) -> impl Future<Output = Result<Statfs>> + Send {
         std::future::ready(Ok(Statfs::default()))
     }
@@ -376,7 +374,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// The value of an extended attribute. The session compares it with the caller's room.
+    /// The value of an extended attribute. The session checks it against the caller's buffer size.
     fn getxattr(
         &self,
         ctx: &Context,
@@ -386,8 +384,8 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// The names of the extended attributes, each with a NUL behind it. The session compares them
-    /// with the caller's room.
+    /// The names of the extended attributes, each terminated by NUL. The session checks them
+    /// against the caller's buffer size.
     fn listxattr(&self, ctx: &Context, ino: u64) -> impl Future<Output = Result<Vec<u8>>> + Send {
         unsupported()
     }
@@ -402,7 +400,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Whether the caller may do what `mask` (`R_OK`, `W_OK`, `X_OK`) says. Not asked with
+    /// Whether the caller has the access `mask` (`R_OK`, `W_OK`, `X_OK`). Not called with
     /// `default_permissions`.
     fn access(
         &self,
@@ -413,7 +411,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// The lock that stands against the one asked for, or that one with
+    /// A lock that conflicts with the requested one, or the requested one with
     /// [`LockKind::Unlock`](crate::LockKind::Unlock). Only with
     /// [`Config::posix_locks`](crate::Config::posix_locks).
     fn getlk(
@@ -425,8 +423,8 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Sets a lock, waiting for it if that is asked for; else `EAGAIN` when another stands
-    /// against it. Only with [`Config::posix_locks`](crate::Config::posix_locks) or
+    /// Sets a lock. On a conflict waits if requested, otherwise returns `EAGAIN`. Only with
+    /// [`Config::posix_locks`](crate::Config::posix_locks) or
     /// [`Config::flock_locks`](crate::Config::flock_locks).
     fn setlk(
         &self,
@@ -459,8 +457,8 @@ pub trait Filesystem: Send + Sync + 'static {
         std::future::ready(Err(Errno::ENOTTY))
     }
 
-    /// The events of `poll(2)` that hold now. `events` are those asked for; notification of later
-    /// ones is not served.
+    /// The current events of `poll(2)`. `events` are the requested ones; notification of later ones
+    /// is not supported.
     fn poll(
         &self,
         ctx: &Context,
@@ -496,7 +494,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Copies between two files, and answers how many bytes.
+    /// Copies between two files, and returns the number of bytes.
     fn copy_file_range(
         &self,
         ctx: &Context,
@@ -506,7 +504,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Makes everything durable (`syncfs(2)`). The kernel asks this of privileged mounts only.
+    /// Makes everything durable (`syncfs(2)`). The kernel sends this for privileged mounts only.
     fn syncfs(&self, ctx: &Context, ino: u64) -> impl Future<Output = Result<()>> + Send {
         unsupported()
     }

@@ -1,13 +1,13 @@
 //! The Linux kernel's FUSE protocol on `/dev/fuse`: mount, session, typed requests and replies,
 //! interrupts, notifications, passthrough.
 //!
-//! Implement [`Filesystem`], [`Mount`] it, [`Session::start`] it and [`Session::run`] it;
-//! `examples/hello.rs` is a whole file system in a page. Usable by itself: of its siblings it
-//! needs `base` only, for error numbers, times, read data and in-place tasks.
+//! Implement [`Filesystem`], create a [`Mount`], then call [`Session::start`] and [`Session::run`];
+//! `examples/hello.rs` is a complete file system. Usable by itself: of its sibling crates it needs
+//! only `base`, for error numbers, times, read data and in-place tasks.
 //!
-//! What it does that others do not: it answers interrupts, so a blocked caller can always be
-//! ended; it runs each operation on the thread that read its request until it has to wait; it
-//! sends read data from the pieces in which it came; it undoes what could not be delivered.
+//! What distinguishes it: it honours interrupts, so a blocked caller can always be ended; it runs
+//! each operation on the thread that read the request until the operation has to wait; it sends
+//! read data without joining its chunks; it undoes replies that could not be delivered.
 //!
 //! Deliberately not here: inodes and their counts, handles, caches, deadlines, permissions (the
 //! file system's); the kernel's write-back cache; CUSE, DAX, `FUSE_NOTIFY_RETRIEVE`.

@@ -1,7 +1,7 @@
-//! Mounting and unmounting: by system call as root, else through `fusermount3`.
+//! Mounting and unmounting: by system call as root, otherwise through `fusermount3`.
 //!
-//! Mounting blocks (it starts a program and looks at the mount point), so it is to be done before
-//! a runtime is busy, or on a thread that may block.
+//! Mounting blocks (it runs a program and accesses the mount point), so it has to happen before a
+//! runtime is busy, or on a thread that may block.
 
 mod direct;
 #[allow(
@@ -30,26 +30,26 @@ use watcher::Watcher;
 
 pub use options::{AccessTime, MountOptions, Visibility};
 
-/// A mounted file system that is not served yet. Dropped, it is unmounted, lazily, unless it no
-/// longer is mounted or another process mounted it.
+/// A mounted file system that is not served yet. Dropping it unmounts it lazily, unless it is no
+/// longer mounted or another process mounted it.
 #[derive(Debug)]
 pub struct Mount {
     device: Arc<Device>,
-    /// `None` when another process mounted it, or it is out of the tree of files.
+    /// `None` if another process mounted it, or it was detached.
     path: Option<PathBuf>,
-    /// The number of the file system, where it is known: another one may be mounted at its path by
-    /// the time that it is unmounted.
+    /// The id of the file system, if known: another one may be mounted at the path when this one is
+    /// unmounted.
     number: Option<Number>,
     only_user: Option<u32>,
     watcher: Option<Watcher>,
 }
 
 impl Mount {
-    /// Mounts on the directory `path`; `/dev/fd/N` takes over the descriptor N of `/dev/fuse`,
-    /// which another process has mounted and handed to this one.
+    /// Mounts on the directory `path`. `/dev/fd/N` takes over the descriptor N of `/dev/fuse`,
+    /// which another process has mounted and passed to this one.
     ///
-    /// As root it mounts itself, unless it may not (a container); then, and for everybody else,
-    /// `fusermount3` from PATH does.
+    /// Root mounts by system call, unless that is not permitted (a container); then, and for other
+    /// users, `fusermount3` from PATH is used.
     pub fn new(path: &Path, options: &MountOptions) -> Result<Mount> {
         let only_user = (options.visibility == Visibility::OwnerAndRoot)
             .then(|| rustix::process::getuid().as_raw());
@@ -72,7 +72,7 @@ impl Mount {
             let _ = detach(&point.path, number);
             Error::Device(error)
         })?;
-        // From here on an error unmounts.
+        // Later errors unmount.
         let (device, path) = (Arc::new(device), Some(point.path));
         let mut mount = Mount { device, path, number, only_user, watcher: None };
         if options.auto_unmount
@@ -83,7 +83,7 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Where it is mounted, as an absolute path; `None` when another process mounted it.
+    /// The mount point as an absolute path; `None` if another process mounted it.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
@@ -97,7 +97,8 @@ impl Mount {
         self.only_user
     }
 
-    /// Takes it out of the tree of files, unless it is already. What uses it can go on with it.
+    /// Detaches the mount from the file tree, unless it is already. Current users can continue to
+    /// use it.
     pub(crate) fn detach(&mut self) {
         let Some(path) = &self.path else { return };
         if self.is_connected()
@@ -112,7 +113,7 @@ impl Mount {
         }
     }
 
-    /// Whether the kernel still has it. Its path may by now be another file system's.
+    /// Whether the kernel still has the mount. Its path may be another file system's by now.
     fn is_connected(&self) -> bool {
         let mut poll = [PollFd::new(&*self.device, PollFlags::empty())];
         match rustix::event::poll(&mut poll, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
@@ -131,10 +132,10 @@ impl Drop for Mount {
     }
 }
 
-/// Unmounts what is mounted on `path`: at once and only if it is not in use, or `lazy`: it goes
-/// from sight now, and ends when its last user does. Blocks.
+/// Unmounts the file system at `path`: at once and only if it is not in use, or `lazy`: detached
+/// now, and ended with its last user. Blocks.
 ///
-/// As root by system call, else with `fusermount3 -u`.
+/// By system call as root, otherwise with `fusermount3 -u`.
 pub fn unmount(path: &Path, lazy: bool) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return fusermount::unmount(path, lazy);
@@ -165,7 +166,7 @@ fn detach(path: &Path, number: Option<Number>) -> Result<()> {
     }
 }
 
-/// Whether a descriptor is one of `/dev/fuse`.
+/// Whether a descriptor is of `/dev/fuse`.
 fn is_fuse_device(fd: impl AsFd) -> bool {
     /// `MISC_MAJOR` and `FUSE_MINOR` of the kernel.
     const FUSE: (u32, u32) = (10, 229);
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
     use rustix::mount::{MountFlags, mount};
 
-    /// Whether these tests can mount by themselves.
+    /// Whether the tests can mount by system call.
     fn is_root(test: &str) -> bool {
         let is_root = rustix::process::geteuid().is_root();
         if !is_root {
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_directory_that_was_checked_that_is_mounted_on() {
+    fn the_checked_directory_is_mounted_on() {
         if !is_root("mounting by system call") {
             return;
         }
@@ -198,7 +199,7 @@ mod tests {
         let (place, moved) = (dir.path().join("place"), dir.path().join("moved"));
         std::fs::create_dir(&place).unwrap();
         let point = point::check(&place).unwrap();
-        // Somebody exchanges it.
+        // The directory is replaced.
         std::fs::rename(&place, &moved).unwrap();
         std::fs::create_dir(&place).unwrap();
         let below = Number::of(point::open(&place).unwrap());
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(Number::of(point::open(&place).unwrap()), below, "the other one is as it was");
         let number = Number::of(point::open(&moved).unwrap());
         assert!(number.is_some() && number != below);
-        // It is not where it should be, so it is not known, and nothing else is detached for it.
+        // The mounted file system is unknown, so nothing is detached.
         assert_ne!(point.mounted(), number);
         drop(fd);
         detach(&moved, number).unwrap();
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_own_file_system_is_detached() {
+    fn only_this_file_system_is_detached() {
         if !is_root("mounting something over it") {
             return;
         }

@@ -1,10 +1,10 @@
-//! Notifications: what the kernel shall drop from its caches, unasked.
+//! Notifications: invalidations of the kernel's caches.
 //!
-//! The kernel may block in such a call on a lock that one of our own requests holds (a page that
-//! is being read, a directory in which a name is being looked up). So notifications are queued to
-//! a thread of their own, and nothing ever waits for that thread but [`Notifier::settled`], which
-//! no operation may await. The thread ends with the last [`Notifier`], or with the first notification
-//! after the session.
+//! A notification may block in the kernel on a lock that one of this session's requests holds (a
+//! page that is being read, a directory in which a name is looked up). So notifications are queued
+//! to a thread of their own. Only [`Notifier::settled`] waits for that thread, and no operation may
+//! await it. The thread ends with the last [`Notifier`], or with the first notification after the
+//! session.
 
 use std::io::IoSlice;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -17,29 +17,30 @@ use crate::abi::{self, OutHeader, Wire, opcode};
 use crate::channel::Channel;
 use crate::session::Negotiated;
 
-/// Notifications that may wait. Each has some 300 bytes, so the queue stays around a megabyte; the
-/// number is that of the changes which a large checkout on the server makes in the time that the
-/// kernel may block us. Past it the caller hears of it.
+/// Maximum number of queued notifications. Each has some 300 bytes, so the queue takes about a
+/// megabyte; the number is that of the changes that a large checkout on the server makes in the
+/// time for which the kernel may block. Beyond it the caller gets `false`.
 const QUEUE: usize = 4096;
 
 /// Longest name in a notification.
 const NAME_MAX: usize = 1024;
 
-/// One notification on its way.
+/// A queued notification.
 enum Notification {
     Packet {
-        /// Everything behind the header.
+        /// The bytes after the header.
         body: Vec<u8>,
         code: i32,
     },
-    /// Answered when all before it have been handed over.
+    /// Answered when all earlier notifications were delivered.
     Barrier(oneshot::Sender<()>),
 }
 
 /// Sends notifications to the kernel. Cheap to clone; does not keep the session alive.
 ///
-/// Methods return at once, `false` when the queue is full: the kernel will not hear of that one
-/// change, and goes on with what it has until its time-out. What the kernel does not have cached
+/// Methods return at once; `false` means that the queue is full: the kernel does not learn of that
+/// change and keeps its cache until it expires. Entries that the kernel has not cached are not an
+/// error, nor is a session that has ended.
 /// is no error, nor is a session that is over.
 #[derive(Clone)]
 pub struct Notifier {
@@ -69,8 +70,8 @@ impl Notifier {
         Ok(Notifier { queue, epochs, prunes })
     }
 
-    /// Drops the attributes of `ino`, and its cached data from `offset` on: `len` bytes, or all
-    /// for zero. With a negative `offset` the data stays.
+    /// Invalidates the attributes of `ino`, and its cached data from `offset` on: `len` bytes, or
+    /// all if zero. A negative `offset` keeps the data.
     #[must_use]
     pub fn inval_inode(&self, ino: u64, offset: i64, len: i64) -> bool {
         self.packet(
@@ -80,29 +81,29 @@ impl Notifier {
         )
     }
 
-    /// Drops a cached name, also one cached as absent.
+    /// Invalidates a cached name, also a negative one.
     #[must_use]
     pub fn inval_entry(&self, parent: u64, name: &[u8]) -> bool {
         let body = abi::NotifyInvalEntry { parent, namelen: name.len() as u32, flags: 0 };
         self.packet(opcode::NOTIFY_INVAL_ENTRY, &body, name)
     }
 
-    /// Lets every name that the kernel has cached expire, also those cached as absent. `false` too
-    /// when the kernel cannot do that (before Linux 6.16).
+    /// Expires all names that the kernel has cached, including negative ones. Also `false` if the
+    /// kernel does not support this (before Linux 6.16).
     #[must_use]
     pub fn expire_all_names(&self) -> bool {
         self.epochs && self.send(Vec::new(), opcode::NOTIFY_INC_EPOCH)
     }
 
-    /// Whether the kernel can [`prune`](Notifier::prune) (Linux 6.18).
+    /// Whether the kernel supports [`prune`](Notifier::prune) (Linux 6.18).
     #[must_use]
     pub fn prunes(&self) -> bool {
         self.prunes
     }
 
-    /// Lets the kernel forget `inos`, with their names and their cached data, those of them that
-    /// nobody uses: what is open, a working directory, or has names below it stays as it is.
-    /// Nothing becomes invalid by it. `false` too when the kernel cannot do that.
+    /// Asks the kernel to forget those of `inos` that are unused, with their names and cached data.
+    /// Open files, working directories and directories with cached names are kept. Nothing becomes
+    /// invalid. Also `false` if the kernel does not support this.
     #[must_use]
     pub fn prune(&self, inos: &[u64]) -> bool {
         let Ok(count) = u32::try_from(inos.len()) else { return false };
@@ -112,24 +113,24 @@ impl Notifier {
         self.prunes && self.send(body, opcode::NOTIFY_PRUNE)
     }
 
-    /// Waits until everything queued so far was handed to the kernel, or the session is over.
+    /// Waits until all notifications queued so far were delivered, or the session has ended.
     ///
-    /// Never to be awaited by an operation: the kernel may be waiting for that one.
+    /// An operation must never await it: the kernel may be waiting for that operation.
     pub async fn settled(&self) {
         let (done, all_done) = oneshot::channel();
         let mut barrier = Notification::Barrier(done);
-        // A full queue is rare enough to be looked at again after a while.
+        // A full queue is rare enough to be retried after a pause.
         while let Err(TrySendError::Full(again)) = self.queue.try_send(barrier) {
             barrier = again;
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
-        // An error says that the thread has ended, and so has the session.
+        // An error means that the thread has ended, and so has the session.
         let _ = all_done.await;
     }
 
     fn packet(&self, code: i32, fixed: &impl Wire, name: &[u8]) -> bool {
         if name.len() > NAME_MAX || name.contains(&0) {
-            // The kernel cannot have cached it.
+            // The kernel cannot have cached such a name.
             return true;
         }
         let mut body = Vec::with_capacity(32 + name.len());
@@ -165,7 +166,7 @@ fn deliver(notifications: &Receiver<Notification>, channel: &Weak<dyn Channel>) 
                     tracing::debug!(code, %error, "the kernel refused a notification");
                 }
             }
-            // Nobody may be waiting any more.
+            // The waiter may have been dropped.
             Notification::Barrier(done) => drop(done.send(())),
         }
     }

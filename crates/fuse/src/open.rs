@@ -1,4 +1,4 @@
-//! What a file system answers to an open.
+//! The reply to an open.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use crate::passthrough::BackingId;
 /// An opened file or directory.
 #[derive(Clone, Debug, Default)]
 pub struct Opened {
-    /// The file system's handle, given back with `release` or `releasedir`.
+    /// The file system's handle; returned by `release` or `releasedir`.
     pub fh: u64,
-    /// How the kernel shall treat it.
+    /// Flags for the kernel.
     pub flags: OpenReply,
 }
 
 impl Opened {
-    /// Handle `fh`, and nothing special about it.
+    /// A reply with the handle `fh` and default flags.
     #[must_use]
     pub fn new(fh: u64) -> Opened {
         Opened { fh, flags: OpenReply::default() }
@@ -30,28 +30,28 @@ impl Opened {
     }
 }
 
-/// How the kernel shall treat an open file.
+/// How the kernel treats an open file.
 #[derive(Clone, Debug, Default)]
 pub struct OpenReply {
-    /// Reads and writes go to the file system, past the page cache.
+    /// Reads and writes bypass the page cache.
     ///
-    /// To be set for an open with `O_DIRECT`, together with `parallel_direct_writes`: on a cached
-    /// open the kernel sends no interrupt for asynchronous direct I/O, and its caller cannot even
-    /// be killed.
+    /// Has to be set for an open with `O_DIRECT`, together with `parallel_direct_writes`: on a
+    /// cached open the kernel sends no interrupt for asynchronous direct I/O, and its caller cannot
+    /// even be killed.
     pub direct_io: bool,
-    /// The cached pages of this inode stay; otherwise they are dropped by this open.
+    /// Keeps the cached pages of this inode; without it, this open drops them.
     pub keep_cache: bool,
     /// `lseek(2)` fails.
     pub nonseekable: bool,
-    /// Direct writes of several callers to this inode may be under way together.
+    /// Allows concurrent direct writes to this inode.
     pub parallel_direct_writes: bool,
     /// No `flush` at close.
     pub noflush: bool,
-    /// The listing may be kept for other opens (directories).
+    /// The listing may be cached for other opens (directories).
     pub cache_dir: bool,
-    /// Reads and writes go to this file instead, without a request. `direct_io`, `noflush` and
-    /// `parallel_direct_writes` are all that may be set besides. All opens of one inode must name
-    /// the same backing file, and none may be cached, for as long as one of them lasts.
+    /// Reads and writes go to this file instead, without a request. Only `direct_io`, `noflush` and
+    /// `parallel_direct_writes` may be set in addition. All concurrent opens of one inode must use
+    /// the same backing file, and none of them may be cached.
     pub passthrough: Option<Arc<BackingId>>,
 }
 

@@ -1,41 +1,41 @@
-//! What the kernel can ask for, as typed values. [`request`](crate::request) makes them.
+//! The kernel's requests as typed values, created by [`request`](crate::request).
 
 use crate::attr::SetAttr;
 
-/// Who asks, and as which request.
+/// The caller and number of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     /// User id for file access (`fsuid`).
     pub uid: u32,
     /// Group id for file access (`fsgid`).
     pub gid: u32,
-    /// The process, zero when it is not visible from the mount's pid namespace, or for requests
-    /// that the kernel makes on nobody's behalf.
+    /// The process; zero if it is not visible from the mount's pid namespace, or if the kernel
+    /// itself makes the request.
     pub pid: u32,
-    /// The request's number; never used twice in the life of a mount.
+    /// The number of the request, unique during the life of a mount.
     pub unique: u64,
 }
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Flags of `open(2)`, without `O_CREAT` and `O_EXCL`; with `O_TRUNC` where the kernel leaves
-    /// that to the file system.
+    /// Flags of `open(2)`, without `O_CREAT` and `O_EXCL`; with `O_TRUNC` if the kernel leaves
+    /// truncation to the file system.
     pub flags: i32,
-    /// Set-user-ID and set-group-ID bits have to go.
+    /// Clear set-user-ID and set-group-ID bits.
     pub kill_suidgid: bool,
 }
 
-/// How a file is made and opened.
+/// How a file is created and opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Create {
     /// Flags of `open(2)`.
     pub flags: i32,
-    /// Kind and permissions, the umask already applied.
+    /// File type and permissions, after the umask.
     pub mode: u32,
     /// The caller's umask.
     pub umask: u32,
-    /// Set-user-ID and set-group-ID bits have to go.
+    /// Clear set-user-ID and set-group-ID bits.
     pub kill_suidgid: bool,
 }
 
@@ -44,30 +44,30 @@ pub struct Create {
 pub struct Read {
     /// The open file.
     pub fh: u64,
-    /// Where to begin.
+    /// First byte.
     pub offset: u64,
-    /// Bytes wanted; fewer mean the end of the file.
+    /// Number of bytes; a shorter reply means the end of the file.
     pub size: u32,
     /// Flags of the open file.
     pub flags: i32,
-    /// Who reads, for mandatory locks.
+    /// Owner of the read, for mandatory locks.
     pub lock_owner: Option<u64>,
 }
 
-/// A write to a file; the data comes apart.
+/// A write to a file; the data is passed separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// The open file; a guess when `cached`.
+    /// The open file; any of the inode's files if `cached`.
     pub fh: u64,
-    /// Where to begin.
+    /// First byte.
     pub offset: u64,
     /// Flags of the open file.
     pub flags: i32,
-    /// Comes from the page cache (a shared mapping), not from `write(2)`.
+    /// From the page cache (a shared mapping), not from `write(2)`.
     pub cached: bool,
-    /// Set-user-ID and set-group-ID bits have to go.
+    /// Clear set-user-ID and set-group-ID bits.
     pub kill_suidgid: bool,
-    /// Who writes, for mandatory locks.
+    /// Owner of the write, for mandatory locks.
     pub lock_owner: Option<u64>,
 }
 
@@ -78,15 +78,15 @@ pub struct Release {
     pub fh: u64,
     /// Flags of the open file.
     pub flags: i32,
-    /// To be flushed first.
+    /// The file has to be flushed first.
     pub flush: bool,
-    /// Its `flock` locks are to be dropped.
+    /// Its `flock` locks have to be released.
     pub flock_unlock: bool,
-    /// Who closes.
+    /// Owner of the close.
     pub lock_owner: u64,
 }
 
-/// Kind of a lock.
+/// Type of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
     /// `F_RDLCK`
@@ -102,11 +102,11 @@ pub enum LockKind {
 pub struct Lock {
     /// First byte.
     pub start: u64,
-    /// Last byte, included; `i64::MAX` for everything up to the end.
+    /// Last byte, inclusive; `i64::MAX` for the end of the file.
     pub end: u64,
-    /// What is asked or held.
+    /// Type.
     pub kind: LockKind,
-    /// The process that asks or holds.
+    /// The process that requests or holds the lock.
     pub pid: u32,
 }
 
@@ -115,17 +115,17 @@ pub struct Lock {
 pub struct LockRequest {
     /// The open file.
     pub fh: u64,
-    /// Who owns it: two with the same owner do not conflict.
+    /// The lock's owner: locks of one owner do not conflict.
     pub owner: u64,
     /// The lock.
     pub lock: Lock,
-    /// Of `flock(2)`, not of `fcntl(2)`.
+    /// From `flock(2)`, not from `fcntl(2)`.
     pub flock: bool,
-    /// To be waited for.
+    /// The caller waits for the lock.
     pub wait: bool,
 }
 
-/// An `ioctl(2)`, restricted: its sizes follow from the command's number.
+/// A restricted `ioctl(2)`: its sizes follow from the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ioctl {
     /// The open file.
@@ -134,9 +134,9 @@ pub struct Ioctl {
     pub flags: u32,
     /// The command.
     pub command: u32,
-    /// Its argument: a number, or a pointer that means nothing here.
+    /// The argument: a number, or a pointer that is invalid in this process.
     pub argument: u64,
-    /// Bytes that may be answered.
+    /// Maximum length of the reply data.
     pub out_size: u32,
 }
 
@@ -145,23 +145,23 @@ pub struct Ioctl {
 pub struct CopyFileRange {
     /// The open file to read.
     pub fh_in: u64,
-    /// Where to begin there.
+    /// First byte to read.
     pub offset_in: u64,
     /// The inode to write.
     pub ino_out: u64,
     /// The open file to write.
     pub fh_out: u64,
-    /// Where to begin there.
+    /// First byte to write.
     pub offset_out: u64,
     /// Bytes to copy.
     pub len: u64,
-    /// Flags of `copy_file_range(2)`, none so far.
+    /// Flags of `copy_file_range(2)`, currently none.
     pub flags: u64,
 }
 
-/// What a request asks for; borrowed from its bytes.
+/// The operation of a request; borrows from its bytes.
 ///
-/// Names are not empty and have no `/` in them; they are not checked for anything else.
+/// Names are not empty and contain no `/`; nothing else is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The fields are those of the methods of `Filesystem`, described there.
 pub enum Operation<'a> {
@@ -171,7 +171,7 @@ pub enum Operation<'a> {
     Forget {
         count: u64,
     },
-    /// Pairs of node id and count, as they are on the wire.
+    /// Pairs of node id and count in wire format.
     BatchForget {
         items: ForgetItems<'a>,
     },
@@ -305,13 +305,13 @@ pub enum Operation<'a> {
         wide: bool,
     },
     Syncfs,
-    /// A request that this crate does not know.
+    /// An unsupported request.
     Unknown {
         opcode: u32,
     },
 }
 
-/// The kernel's side of the negotiation.
+/// The kernel's offer in the negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Init {
     /// Major version.
@@ -320,7 +320,7 @@ pub struct Init {
     pub minor: u32,
     /// Largest readahead in bytes.
     pub max_readahead: u32,
-    /// All capabilities, those of `flags2` shifted up.
+    /// All capabilities; those of `flags2` in the upper 32 bits.
     pub flags: u64,
 }
 

@@ -1,9 +1,9 @@
-//! Passthrough: reads and writes of an open file go to another file, in the kernel, without a
+//! Passthrough: the kernel redirects reads and writes of an open file to another file, without a
 //! request.
 //!
 //! Needs Linux 6.9, `CAP_SYS_ADMIN` in the initial user namespace, and
-//! [`Config::passthrough`](crate::Config::passthrough). A backing file is registered once and may
-//! serve any number of opens.
+//! [`Config::passthrough`](crate::Config::passthrough). A backing file is registered once and can
+//! be used by any number of opens.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -35,8 +35,8 @@ impl Passthrough {
         Passthrough { channel: Arc::downgrade(channel) }
     }
 
-    /// Registers `file`, whose descriptor may be closed afterwards. `ENODEV` when the session is
-    /// over, `EPERM` without `CAP_SYS_ADMIN`.
+    /// Registers `file`, whose descriptor may be closed afterwards. `ENODEV` after the end of the
+    /// session, `EPERM` without `CAP_SYS_ADMIN`.
     pub fn register(&self, file: BorrowedFd<'_>) -> io::Result<BackingId> {
         let channel =
             self.channel.upgrade().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
@@ -57,8 +57,8 @@ impl std::fmt::Debug for Passthrough {
     }
 }
 
-/// A registered backing file; given back when dropped. Opens that were answered with it go on
-/// without it.
+/// A registered backing file; unregistered when dropped. Existing opens that use it are not
+/// affected.
 pub struct BackingId {
     number: i32,
     channel: Weak<dyn Channel>,
@@ -78,7 +78,7 @@ impl std::fmt::Debug for BackingId {
 
 impl Drop for BackingId {
     fn drop(&mut self) {
-        // The kernel drops its backing files itself when the session is over.
+        // At the end of the session the kernel drops all backing files itself.
         if let Some(channel) = self.channel.upgrade() {
             // SAFETY: the descriptor is open, and the kernel reads a `u32` during the call only.
             let result =

@@ -1,7 +1,8 @@
-//! Bytes of `/dev/fuse` to a typed [`Request`]. Pure: no I/O, no allocation, never a panic.
+//! Parses the bytes of `/dev/fuse` into a typed [`Request`]. Pure: no I/O, no allocation, no
+//! panics.
 //!
-//! The kernel is trusted to mean well, but not to agree with this crate on every length: what
-//! does not fit is [`Malformed`], and the session answers it with an error.
+//! The kernel is trusted not to be malicious, but may disagree with this crate on a length: a
+//! request that does not match is [`Malformed`], and the session answers it with an error.
 
 use base::Timestamp;
 
@@ -13,34 +14,34 @@ use crate::operation::{
     Read, Release, Write,
 };
 
-/// Where the data of a WRITE begins in its request.
+/// Offset of the data in a WRITE request.
 pub const WRITE_DATA_OFFSET: usize = InHeader::SIZE + abi::WriteIn::SIZE;
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// Its header, as it came.
+    /// The header as received.
     pub header: InHeader,
-    /// What it asks for.
+    /// The operation.
     pub operation: Operation<'a>,
 }
 
-/// A request that makes no sense.
+/// An invalid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Shorter than a header, or its length field is not its length. It cannot be answered, since
-    /// even its number is in doubt.
+    /// Shorter than a header, or the length field is wrong. Cannot be answered, since its number is
+    /// not reliable.
     #[error("a request of {got} bytes that says it has {said}")]
     Header {
-        /// Bytes that came.
+        /// Received bytes.
         got: usize,
-        /// Length field, zero when there is none.
+        /// The length field, zero if there is none.
         said: u32,
     },
-    /// The part behind the header does not fit the opcode.
+    /// The body does not match the opcode.
     #[error("a malformed request {} ({})", opcode::name(header.opcode).unwrap_or("?"), header.opcode)]
     Body {
-        /// The header, with the number that an error reply needs.
+        /// The header, with the number for the error reply.
         header: InHeader,
     },
 }
@@ -54,7 +55,7 @@ impl<'a> Request<'a> {
         if header.len as usize != bytes.len() {
             return Err(Malformed::Header { got: bytes.len(), said: header.len });
         }
-        // Extensions stand at the end. None is negotiated, so they are only left out.
+        // Extensions are at the end. None is negotiated, so they are skipped.
         let extensions = usize::from(header.total_extlen) * 8;
         let body = rest.len().checked_sub(extensions).map(|len| &rest[..len]);
         match body.and_then(|body| Body(body).operation(&header)) {
@@ -64,7 +65,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What is left of a request's body.
+/// The rest of a request's body.
 struct Body<'a>(&'a [u8]);
 
 impl<'a> Body<'a> {
@@ -174,7 +175,7 @@ impl<'a> Body<'a> {
                 let create = self.create()?;
                 Operation::Create { name: self.name()?, create }
             }
-            // A name follows, "/" in the kernels that exist; it means nothing.
+            // A name follows, "/" in existing kernels; it has no meaning.
             opcode::TMPFILE => Operation::Tmpfile { create: self.create()? },
             opcode::INTERRUPT => {
                 Operation::Interrupt { unique: self.take::<abi::InterruptIn>()?.unique }
@@ -234,7 +235,7 @@ impl<'a> Body<'a> {
         Some(bytes)
     }
 
-    /// Everything up to a NUL, which goes too.
+    /// The bytes up to a NUL, which is consumed too.
     fn string(&mut self) -> Option<&'a [u8]> {
         let end = self.0.iter().position(|byte| *byte == 0)?;
         let string = self.bytes(end)?;

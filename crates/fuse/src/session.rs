@@ -1,22 +1,22 @@
-//! A mounted file system at work: negotiation, readers, operations, end.
+//! A session: negotiation, readers, operations, end.
 //!
 //! One or two reader tasks read requests from the channel as it becomes readable, and poll each
-//! operation once in place ([`base::task::Task::start`]); only what has to wait stays as a task.
-//! Whoever finishes an operation writes its reply.
+//! operation once in place ([`base::task::Task::start`]); only an operation that has to wait
+//! becomes a task. The thread that completes an operation writes its reply.
 //!
 //! Invariants:
 //! 1. Each request but FORGET, BATCH_FORGET and INTERRUPT gets exactly one reply, sent by the
 //!    [`Reply`](reply::Reply) that its future owns: at its end, with `EINTR` when it is dropped
 //!    before ([`interrupts`] decides when), with `EIO` when it panics.
 //! 2. A request is in the table of [`pending`] from before its first poll until its reply was
-//!    written and what could not be delivered was undone.
-//! 3. No lock is held while anything is polled, dropped, read or written.
+//!    written, and undone if it could not be delivered.
+//! 3. No lock is held while a future is polled or dropped, or a packet is read or written.
 //! 4. INTERRUPT is never answered: `ENOSYS` would switch interrupts off for the mount, and
 //!    `EAGAIN` makes the kernel send it again at once.
 //!
-//! Deliberately not here: deadlines (the file system's, since it knows what it waits for), cloned
-//! descriptors (a reply must go out where its request came in; no gain was measured), splice, the
-//! kernel's write-back cache.
+//! Deliberately not here: deadlines (the file system knows what it waits for), cloned descriptors
+//! (a reply must use the descriptor of its request; no gain was measured), splice, the kernel's
+//! write-back cache.
 
 mod buffers;
 mod config;
@@ -48,14 +48,14 @@ use pending::Pending;
 
 pub use config::{Config, DataInvalidation, Negotiated};
 
-/// What a file system gets to know when its session begins.
+/// Passed to a file system when its session begins.
 #[derive(Clone, Debug)]
 pub struct Started {
-    /// What was agreed on with the kernel.
+    /// The result of the negotiation with the kernel.
     pub negotiated: Negotiated,
-    /// Tells the kernel what changed.
+    /// Sends invalidations to the kernel.
     pub notifier: Notifier,
-    /// Registers backing files; `None` when passthrough was not agreed on.
+    /// Registers backing files; `None` if passthrough was not negotiated.
     pub passthrough: Option<Passthrough>,
 }
 
@@ -70,53 +70,52 @@ pub enum Cause {
     Failed(io::Error),
 }
 
-/// How a session ended.
+/// The end of a session.
 #[derive(Debug)]
 pub struct End {
     /// Why.
     pub cause: Cause,
-    /// Operations that were still under way when [`Config::drain_limit`] was over, and were
-    /// dropped.
+    /// Operations that were still running after [`Config::drain_limit`], and were dropped.
     pub abandoned: usize,
 }
 
-/// Ends a session from elsewhere.
+/// Stops a session from another task.
 #[derive(Clone, Debug)]
 pub struct Stopper(Arc<Notify>);
 
 impl Stopper {
-    /// Lets [`Session::run`] unmount, answer what is new with `ENOTCONN`, and finish what is under
-    /// way. Called again, it does not wait for that any longer.
+    /// Makes [`Session::run`] unmount, answer new requests with `ENOTCONN`, and finish running
+    /// operations. A second call ends the wait for these operations.
     pub fn stop(&self) {
-        // Leaves a permit when nobody waits yet.
+        // Stores a permit if nothing waits yet.
         self.0.notify_one();
     }
 }
 
-/// What all parts of a session share.
+/// State shared by all parts of a session.
 struct Inner<F> {
     channel: Arc<dyn Channel>,
     filesystem: Arc<F>,
     pending: Pending,
     buffers: Arc<Buffers>,
     runtime: Handle,
-    /// With `allow_root`: the only user but root who gets in.
+    /// With `allow_root`: the only user except root that is admitted.
     only_user: Option<u32>,
-    /// The end has begun: new operations are refused.
+    /// The session is ending: new operations are rejected.
     is_ending: AtomicBool,
 }
 
-/// A file system that is mounted and ready to [`run`](Session::run).
+/// A mounted file system that is ready to [`run`](Session::run).
 ///
-/// When dropped, also in the middle of its run, it drops what is under way, and is unmounted unless
-/// that has happened already.
+/// Dropping it, also during its run, drops running operations and unmounts it, unless that has
+/// already happened.
 pub struct Session<F: Filesystem> {
     inner: Arc<Inner<F>>,
     readiness: Arc<AsyncFd<Readiness>>,
     started: Started,
     stop: Arc<Notify>,
     config: Config,
-    /// Last, so that it is unmounted when nothing else is left to be dropped.
+    /// Last, so that it is unmounted after everything else was dropped.
     mount: Option<Mount>,
 }
 
@@ -129,15 +128,15 @@ impl<F: Filesystem> std::fmt::Debug for Session<F> {
 impl<F: Filesystem> Session<F> {
     /// Negotiates with the kernel and calls [`Filesystem::init`].
     ///
-    /// Must be called within a tokio runtime, the one on which operations will run. On an error
-    /// the file system is unmounted.
+    /// Must be called within the tokio runtime on which the operations will run. On an error the
+    /// file system is unmounted.
     pub async fn start(mount: Mount, filesystem: Arc<F>, config: Config) -> Result<Session<F>> {
         let channel: Arc<dyn Channel> = mount.channel();
         let only_user = mount.only_user();
         Session::begin(channel, filesystem, config, only_user, Some(mount)).await
     }
 
-    /// As [`Session::start`], over any channel.
+    /// Starts like [`Session::start`], over any channel.
     pub async fn over(
         channel: Arc<dyn Channel>,
         filesystem: Arc<F>,
@@ -175,24 +174,24 @@ impl<F: Filesystem> Session<F> {
         Ok(Session { inner, readiness, started, stop: Arc::default(), config, mount })
     }
 
-    /// What was agreed on with the kernel, and the handles to talk to it.
+    /// The result of the negotiation, and the handles for notifications and passthrough.
     #[must_use]
     pub fn started(&self) -> &Started {
         &self.started
     }
 
-    /// Something that can end the session.
+    /// A handle that can stop the session.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         Stopper(self.stop.clone())
     }
 
-    /// Serves requests until the file system is unmounted or stopped; then waits for the
-    /// operations under way, up to [`Config::drain_limit`], and for [`Filesystem::destroy`].
+    /// Serves requests until the file system is unmounted or stopped; then waits for running
+    /// operations, up to [`Config::drain_limit`], and for [`Filesystem::destroy`].
     ///
-    /// When it is stopped, it is taken out of the tree of files first. Programs that use it still
-    /// are not left waiting: requests are read until the end, so that callers can be freed by
-    /// signals and files be closed, and all that is new is answered with `ENOTCONN`.
+    /// A stopped file system is first detached from the file tree. Programs that still use it do
+    /// not hang: requests are read until the end, so that signals can free callers and files can be
+    /// closed, and all new operations are answered with `ENOTCONN`.
     ///
     /// Dropping this future drops the session, without waiting for either.
     pub async fn run(mut self) -> End {
@@ -203,7 +202,7 @@ impl<F: Filesystem> Session<F> {
         let cause = tokio::select! {
             ended = readers.join_next() => match ended {
                 Some(Ok(cause)) => cause,
-                // A panic of the session's own code; those of operations do not get here.
+                // A panic of the session's own code; those of operations are caught before.
                 _ => Cause::Failed(io::Error::other("a reader panicked")),
             },
             () = self.stop.notified() => Cause::Stopped,
@@ -212,7 +211,7 @@ impl<F: Filesystem> Session<F> {
             self.inner.is_ending.store(true, Ordering::Relaxed);
             self.detach().await;
         } else {
-            // A reader is only ever suspended between two requests.
+            // A reader is suspended only between two requests.
             readers.shutdown().await;
         }
         tokio::select! {
@@ -231,7 +230,7 @@ impl<F: Filesystem> Session<F> {
         End { cause, abandoned }
     }
 
-    /// Takes the mount out of the tree of files. What uses it can go on with it.
+    /// Detaches the mount from the file tree. Current users can continue to use it.
     async fn detach(&mut self) {
         let Some(mut mount) = self.mount.take() else { return };
         // May run fusermount3, which blocks.
@@ -245,8 +244,8 @@ impl<F: Filesystem> Session<F> {
 
 impl<F: Filesystem> Drop for Session<F> {
     fn drop(&mut self) {
-        // An operation that waits would keep the session's parts alive, the descriptor among
-        // them, and so its caller would wait for ever.
+        // A waiting operation would keep the session's state alive, including the descriptor, and
+        // so its caller would wait forever.
         self.inner.pending.cancel_all();
     }
 }

@@ -1,5 +1,5 @@
 //! Real mounts. Every test of [`everybody`] runs twice: as the user who runs the tests, and, by
-//! [`as_root::nobody_can_do_it_too`], as `nobody` through fusermount3.
+//! [`as_root::nobody_can_do_it_too`], as the user `nobody` through fusermount3.
 
 mod memory;
 
@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 use fuse::{
     Cause, Config, End, Error, Mount, MountOptions, Notifier, Session, Visibility, unmount,
 };
-use memory::{Memory, PATIENCE, ROOT};
+use memory::{LIMIT, Memory, ROOT};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_secs(100);
 
-/// A mounted [`Memory`]. Not to be dropped before [`Mounted::end`] but by a panic.
+/// A mounted [`Memory`]. [`Mounted::end`] has to be called before it is dropped, except by a panic.
 struct Mounted {
     memory: Arc<Memory>,
     session: Option<JoinHandle<End>>,
@@ -33,7 +33,7 @@ struct Mounted {
     dir: TempDir,
 }
 
-/// What `/proc/self/mountinfo` says is mounted on `path`.
+/// The file system type at `path` in `/proc/self/mountinfo`.
 fn mounted_on(path: &Path) -> Option<String> {
     let all = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let of = format!(" {} ", path.display());
@@ -44,9 +44,9 @@ fn mounted_on(path: &Path) -> Option<String> {
 fn wait_unmounted(path: &Path) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut mounts = File::open("/proc/self/mountinfo").unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LIMIT;
     loop {
-        // The kernel reports changes since the last reading.
+        // The kernel reports changes since the last read.
         mounts.seek(SeekFrom::Start(0)).unwrap();
         mounts.read_to_end(&mut Vec::new()).unwrap();
         if mounted_on(path).is_none() {
@@ -66,7 +66,7 @@ impl Mounted {
 
     fn with(memory: Arc<Memory>, options: &MountOptions, config: Config) -> Mounted {
         let dir = tempfile::tempdir().unwrap();
-        // For other users in those tests where they may come.
+        // For tests of access by other users.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let mount = Mount::new(dir.path(), options).unwrap();
         Mounted::over(memory, mount, config, dir)
@@ -87,16 +87,16 @@ impl Mounted {
         self.memory.started.get().unwrap().notifier.clone()
     }
 
-    /// Unmounts, waits for the end of the session, and looks whether anything was left.
+    /// Unmounts, waits for the end of the session, and checks that nothing is left.
     fn end(mut self) -> Arc<Memory> {
         match unmount(self.dir.path(), false) {
-            // Another test is about to start a program, and has between fork and exec whatever is
-            // open here.
+            // Another test is starting a program, whose process has a copy of every descriptor
+            // between fork and exec.
             Err(Error::Busy(_)) => unmount(self.dir.path(), true).unwrap(),
             other => other.unwrap(),
         }
         let session = self.session.take().unwrap();
-        let end = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, session).await });
+        let end = self.runtime.block_on(async { tokio::time::timeout(LIMIT, session).await });
         let end = end.expect("no end: has another mount namespace a copy of the mount?").unwrap();
         assert!(matches!(end.cause, Cause::Unmounted), "{end:?}");
         assert_eq!(end.abandoned, 0);
@@ -109,21 +109,21 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if self.session.is_some() {
-            // A failed test; what matters is that it leaves nothing behind, no caller either.
+            // A failed test must leave nothing behind, including blocked callers.
             self.memory.release_all();
             let _ = unmount(self.dir.path(), true);
         }
     }
 }
 
-/// Runs `body` on a thread and gives its result, or panics if that takes too long.
+/// Runs `body` on a thread and returns its result; panics if that takes too long.
 fn in_time<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = mpsc::channel();
     thread::spawn(move || done.send(body()));
-    result.recv_timeout(PATIENCE).expect("the file system hangs")
+    result.recv_timeout(LIMIT).expect("the file system hangs")
 }
 
-/// Waits for the end of a child, at most a second.
+/// Waits for the end of a child, for a second at most.
 fn reaped_within_a_second(child: Child) -> std::process::ExitStatus {
     reaped_within(Duration::from_secs(1), child)
 }
@@ -134,18 +134,18 @@ fn reaped_within(limit: Duration, mut child: Child) -> std::process::ExitStatus 
     status.recv_timeout(limit).expect("the caller was not freed in time")
 }
 
-/// How a blocked caller is told to give up.
+/// How a blocked caller is ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum By {
     /// SIGKILL to a process.
     Kill,
     /// SIGINT to a process; dd has a handler for it, the others have none.
     Interrupt,
-    /// SIGHUP with a handler: the call returns `EINTR` when the server has been silent for a second.
+    /// SIGHUP with a handler: the call returns `EINTR` after the server was silent for a second.
     Handler,
 }
 
-/// How often the handler has run.
+/// Number of runs of the handler.
 static HANDLED: AtomicUsize = AtomicUsize::new(0);
 
 /// Installs a handler for SIGUSR1 and SIGHUP that does nothing, without `SA_RESTART`.
@@ -163,8 +163,8 @@ fn handle_signals() {
     }
 }
 
-/// Lets a call block in `operation`, ends its caller, and looks that it was freed at once, with
-/// the right error, and that the operation was dropped.
+/// Blocks a call in `operation`, ends its caller, and checks that it was freed at once with the
+/// right error, and that the operation was dropped.
 fn free_blocked(
     mounted: &Mounted,
     operation: &'static str,
@@ -191,21 +191,21 @@ fn free_blocked(
             assert_eq!(status.signal(), Some(signal), "{operation} {by:?}: {status}");
         }
         By::Handler => {
-            let (tell, told) = mpsc::channel();
+            let (tell, received) = mpsc::channel();
             let caller = thread::spawn(move || {
                 // SAFETY: has no preconditions.
                 tell.send(unsafe { libc::pthread_self() }).unwrap();
                 call()
             });
-            let thread_id = told.recv().unwrap();
+            let thread_id = received.recv().unwrap();
             memory.wait_begun(operation, begun + 1);
             let (done, result) = mpsc::channel();
             let joined = thread::spawn(move || {
                 let result = caller.join().unwrap();
-                // Nobody waits for it after a failure.
+                // After a failure the receiver is gone.
                 let _ = done.send(result);
             });
-            // The kernel reports the first one only.
+            // The kernel reports only the first one.
             for signal in [libc::SIGUSR1, libc::SIGHUP] {
                 // SAFETY: the thread has not been joined, since its call has not been answered.
                 assert_eq!(unsafe { libc::pthread_kill(thread_id, signal) }, 0);
@@ -224,7 +224,7 @@ fn free_blocked(
     memory.release_held(operation);
 }
 
-/// A read past the page cache.
+/// A read that bypasses the page cache.
 fn read_direct(path: &Path) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
     let mut data = vec![0; 4096];
@@ -238,7 +238,7 @@ mod everybody {
 
     fn use_files(mounted: &Mounted) {
         let path = mounted.path("file");
-        // Larger than several requests, and no multiple of anything.
+        // Longer than several requests, and not a multiple of any size.
         let data: Vec<u8> = (0..3_333_333u32).map(|at| (at % 251) as u8).collect();
         fs::write(&path, &data).unwrap();
         assert!(fs::read(&path).unwrap() == data);
@@ -275,7 +275,7 @@ mod everybody {
     }
 
     #[test]
-    fn files_are_made_read_written_listed_and_removed() {
+    fn files_are_created_read_written_listed_and_removed() {
         let mounted = Mounted::new();
         let mounted = in_time(move || {
             use_files(&mounted);
@@ -285,7 +285,7 @@ mod everybody {
     }
 
     #[test]
-    fn two_readers_do_it_too() {
+    fn files_work_with_two_readers() {
         let config = Config { readers: 2, ..Config::default() };
         let mounted = Mounted::with(Memory::new(Duration::ZERO), &MountOptions::default(), config);
         let mounted = in_time(move || {
@@ -307,7 +307,7 @@ mod everybody {
     }
 
     #[test]
-    fn a_long_listing_comes_in_pieces_with_its_look_ups() {
+    fn a_long_listing_is_split_and_has_its_lookups() {
         let mounted = Mounted::new();
         for number in 0..1000 {
             mounted.memory.add(&format!("a file with a long name and the number {number:04}"), b"");
@@ -318,7 +318,7 @@ mod everybody {
             entries.map(|entry| entry.unwrap().metadata().unwrap().len()).collect::<Vec<_>>()
         });
         assert_eq!(sizes, [0; 1000]);
-        // None but for names that the kernel was made to give up meanwhile, which another test does.
+        // None, except for names that the kernel has dropped meanwhile, which another test causes.
         assert!(mounted.memory.begun("lookup") < 500);
         assert!(mounted.memory.begun("readdirplus") > 1);
         mounted.end();
@@ -345,20 +345,20 @@ mod everybody {
             free_blocked(&mounted, "getattr", by, &stat, move || fs::metadata(at).map(drop));
             let at = path.clone();
             free_blocked(&mounted, "open", by, &cat, move || {
-                // That of the standard library would try again.
+                // The standard library's open would retry.
                 let flags = rustix::fs::OFlags::RDONLY;
                 Ok(rustix::fs::open(at, flags, rustix::fs::Mode::empty()).map(drop)?)
             });
             let at = path.clone();
             free_blocked(&mounted, "read", by, &dd, move || read_direct(&at).map(drop));
         }
-        // The mount is as good as before.
+        // The mount still works.
         assert_eq!(in_time(move || read_direct(&path)).unwrap(), [7; 4096]);
         mounted.end();
     }
 
     #[test]
-    fn a_caller_that_is_killed_while_closing_goes_away() {
+    fn a_caller_killed_in_close_is_freed() {
         let mounted = Mounted::new();
         mounted.memory.add("file", b"x");
         mounted.memory.hold("flush");
@@ -371,8 +371,8 @@ mod everybody {
         mounted.end();
     }
 
-    /// A caller that gets signals at any moment, with two readers, so that interrupts also come
-    /// early and late. Its calls end as they would without: these signals end no process.
+    /// A caller that gets signals at random times, with two readers, so that interrupts are also
+    /// early and late. Its calls end normally: these signals end no process.
     #[test]
     fn a_storm_of_signals_fails_no_call() {
         handle_signals();
@@ -381,7 +381,7 @@ mod everybody {
         mounted.memory.add("file", &[7; 4096]);
         let path = mounted.path("file");
         let other = mounted.path("other");
-        let (tell, told) = mpsc::channel();
+        let (tell, received) = mpsc::channel();
         let (done, finished) = mpsc::channel::<io::Result<()>>();
         let handled = HANDLED.load(Ordering::SeqCst);
         let caller = thread::spawn(move || {
@@ -397,13 +397,13 @@ mod everybody {
                 Ok(())
             };
             done.send(calls()).unwrap();
-            // Stays, since it gets signals, until the receiver is gone.
+            // The thread has to stay while it gets signals, until the receiver is gone.
             while done.send(Ok(())).is_ok() {
                 thread::yield_now();
             }
         });
-        let thread_id = told.recv().unwrap();
-        let deadline = Instant::now() + PATIENCE;
+        let thread_id = received.recv().unwrap();
+        let deadline = Instant::now() + LIMIT;
         loop {
             assert!(Instant::now() < deadline, "the caller hangs, or gets no signals");
             // SAFETY: the thread has not been joined.
@@ -439,7 +439,7 @@ mod everybody {
             cached.write_all_at(&[3; 4096], 4096).unwrap();
             assert_eq!(read(&direct), [3; 4096]);
             assert_eq!(read(&cached), [3; 4096]);
-            // A mapping too: its pages are those of the cached open.
+            // A mapping too: its pages belong to the cached open.
             drop(direct);
             let again = File::options()
                 .read(true)
@@ -455,7 +455,7 @@ mod everybody {
     }
 
     #[test]
-    fn notifications_change_what_the_kernel_has() {
+    fn notifications_invalidate_the_kernels_caches() {
         let mounted = Mounted::new();
         let memory = mounted.memory.clone();
         let ino = memory.add("file", b"old");
@@ -478,11 +478,11 @@ mod everybody {
         assert!(notifier.inval_entry(ROOT, b"file"));
         settle();
         assert_eq!(text(&path), Err(Some(libc::ENOENT)));
-        // A name cached as absent.
+        // A negative entry.
         memory.add("file", b"back");
         assert_eq!(text(&path), Err(Some(libc::ENOENT)));
         assert!(notifier.inval_entry(ROOT, b"file"));
-        // What the kernel does not have is no error.
+        // Entries that the kernel has not cached are no error.
         assert!(notifier.inval_inode(9999, 0, 0));
         settle();
         assert_eq!(text(&path).unwrap(), "back");
@@ -518,7 +518,7 @@ mod everybody {
     }
 
     #[test]
-    fn what_nobody_uses_is_forgotten_when_the_kernel_is_asked_to() {
+    fn unused_inodes_are_forgotten_by_prune() {
         let mounted = Mounted::with(
             Memory::new(Duration::from_secs(3600)),
             &MountOptions::default(),
@@ -541,7 +541,7 @@ mod everybody {
         });
         let known = |inos: &[u64]| inos.iter().filter(|ino| memory.lookups(**ino) > 0).count();
         assert_eq!(known(&inos), 1000);
-        // What it does not know, and the root, do no harm.
+        // Unknown inodes and the root are ignored.
         assert!(mounted.notifier().prune(&[inos.clone(), vec![9999, ROOT]].concat()));
         let busy = inos[7];
         memory.wait_forgotten(|ino| ino != busy);
@@ -551,9 +551,9 @@ mod everybody {
         mounted.end();
     }
 
-    /// What extended attributes cost those who write.
+    /// The cost of extended attributes for writers.
     #[test]
-    fn with_handle_killpriv_a_file_is_asked_for_its_capability_once() {
+    fn with_handle_killpriv_the_capability_is_requested_once() {
         const WRITES: usize = 20;
         let asked = |handle_killpriv: bool| {
             let config = Config { handle_killpriv, ..Config::default() };
@@ -575,7 +575,7 @@ mod everybody {
     }
 
     #[test]
-    fn a_mount_in_use_is_busy_and_goes_lazily() {
+    fn a_mount_in_use_is_busy_and_can_be_detached() {
         let mut mounted = Mounted::new();
         mounted.memory.add("file", b"still here");
         let mut file = File::open(mounted.path("file")).unwrap();
@@ -615,7 +615,7 @@ mod everybody {
     }
 
     #[test]
-    fn what_is_mounted_has_the_name_and_the_options_that_were_asked_for() {
+    fn a_mount_has_the_requested_name_and_options() {
         let options = MountOptions {
             fsname: "host:/a,b\\c d".into(),
             subtype: "kind".into(),
@@ -641,7 +641,7 @@ mod everybody {
     }
 
     #[test]
-    fn a_mount_point_that_is_none_is_explained() {
+    fn an_invalid_mount_point_is_explained() {
         let dir = tempfile::tempdir().unwrap();
         let mount = |path: &Path| Mount::new(path, &MountOptions::default()).unwrap_err();
         let missing = mount(&dir.path().join("none"));
@@ -655,7 +655,7 @@ mod everybody {
     }
 
     #[test]
-    fn others_are_let_in_only_where_that_is_allowed() {
+    fn other_users_are_admitted_only_if_allowed() {
         let options = MountOptions { visibility: Visibility::Everybody, ..MountOptions::default() };
         let configured = fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
         let allowed = rustix::process::geteuid().is_root()
@@ -670,11 +670,11 @@ mod everybody {
         assert_eq!(mounted_on(dir.path()), None);
     }
 
-    /// Tells [`mounts_and_is_killed`] what to do in its process.
+    /// Configures [`mounts_and_is_killed`] in its process.
     const AUTO_UNMOUNT: &str = "FUSE_TEST_AUTO_UNMOUNT";
     const MOUNT_ON: &str = "FUSE_TEST_MOUNT_ON";
 
-    /// Mounts, if it is run by [`killed_after_mounting`], and waits to be killed.
+    /// Mounts, if run by [`killed_after_mounting`], and waits to be killed.
     #[test]
     fn mounts_and_is_killed() {
         let Some(dir) = std::env::var_os(MOUNT_ON) else { return };
@@ -712,7 +712,7 @@ mod everybody {
         let dir = tempfile::tempdir().unwrap();
         killed_after_mounting(dir.path(), true);
         wait_unmounted(dir.path());
-        // And it does not come in the way of an end in order.
+        // The watcher does not disturb a regular end.
         let options = MountOptions { auto_unmount: true, ..MountOptions::default() };
         let mounted = Mounted::with(Memory::new(TTL), &options, Config::default());
         mounted.end();
@@ -749,9 +749,9 @@ mod as_root {
     #[test]
     fn nobody_can_do_it_too() {
         assert_root();
-        // As udev has it; without udev the kernel makes it root's.
+        // The mode that udev sets; without udev the kernel's default is for root only.
         fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).unwrap();
-        // Where it is, nobody may not be able to reach it.
+        // A directory that `nobody` can reach.
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let program = dir.path().join("mounted");
@@ -768,7 +768,7 @@ mod as_root {
     }
 
     #[test]
-    fn all_look_ups_and_handles_are_given_back() {
+    fn all_lookups_and_handles_are_returned() {
         assert_root();
         let mounted = Mounted::new();
         for number in 0..300 {
@@ -783,7 +783,7 @@ mod as_root {
             fs::hard_link(dir.join("new"), dir.join("again")).unwrap();
             std::os::unix::fs::symlink("new", dir.join("link")).unwrap();
             assert!(fs::metadata(dir.join("none")).is_err());
-            // Gives up what is not in use: dentries and inodes.
+            // Drops unused dentries and inodes.
             fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
         });
         mounted.memory.wait_balanced();
@@ -846,7 +846,7 @@ mod as_root {
         let data = std::ffi::CString::new(data).unwrap();
         let flags = rustix::mount::MountFlags::empty();
         rustix::mount::mount("other", dir.path(), "fuse", flags, Some(&*data)).unwrap();
-        // It is handed over.
+        // Ownership is passed on.
         let _ = std::os::fd::IntoRawFd::into_raw_fd(device);
         let point = PathBuf::from(format!("/dev/fd/{number}"));
         let mount = Mount::new(&point, &MountOptions::default()).unwrap();

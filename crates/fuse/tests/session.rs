@@ -1,5 +1,5 @@
-//! The session without a kernel: a `SOCK_SEQPACKET` socket stands for `/dev/fuse`, and the tests
-//! for the kernel.
+//! The session without a kernel: a `SOCK_SEQPACKET` socket replaces `/dev/fuse`, and the tests play
+//! the kernel.
 
 mod memory;
 
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use fuse::abi::{self, InHeader, OutHeader, Wire, flags, opcode};
 use fuse::{Cause, Channel, Config, Device, Error, Session, Stopper};
-use memory::{Memory, PATIENCE, ROOT};
+use memory::{LIMIT, Memory, ROOT};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tokio::runtime::Runtime;
@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 /// Largest packet of these tests.
 const PACKET: usize = 200_000;
 
-/// The session's end: refuses replies with an error while one is set.
+/// The session's side of the socket: rejects replies with an error while one is set.
 struct Refusing {
     device: Device,
     refuse: Arc<AtomicI32>,
@@ -37,7 +37,7 @@ impl AsFd for Refusing {
 impl Channel for Refusing {
     fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.device.receive(buffer) {
-            // How a socket ends whose other end had not read everything.
+            // A socket reports this if the other side had not read everything.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(0),
             other => other,
         }
@@ -51,8 +51,8 @@ impl Channel for Refusing {
     }
 }
 
-/// A process that a signal ends as soon as it may run: a caller as the session finds it after
-/// Ctrl-C or SIGKILL, without a mount.
+/// A process that a pending signal ends as soon as it may run: the caller that the session finds
+/// after Ctrl-C or SIGKILL, without a mount.
 struct Dying(Child);
 
 impl Dying {
@@ -62,7 +62,8 @@ impl Dying {
         let dying = Dying(child);
         kill_process(pid, Signal::STOP).unwrap();
         waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT).unwrap();
-        // Of those that end a process by default, one that waits until the process goes on.
+        // A signal that ends a process by default, and that stays pending until the process
+        // continues.
         kill_process(pid, Signal::QUIT).unwrap();
         dying
     }
@@ -75,7 +76,7 @@ impl Drop for Dying {
     }
 }
 
-/// The kernel's end.
+/// The kernel's side of the socket.
 struct Kernel {
     caller: Dying,
     runtime: Runtime,
@@ -101,7 +102,7 @@ fn channel() -> (OwnedFd, Arc<Refusing>) {
     for socket in [&kernel, &session] {
         sockopt::set_socket_send_buffer_size(socket, 4 * PACKET).unwrap();
     }
-    sockopt::set_socket_timeout(&kernel, sockopt::Timeout::Recv, Some(PATIENCE)).unwrap();
+    sockopt::set_socket_timeout(&kernel, sockopt::Timeout::Recv, Some(LIMIT)).unwrap();
     (kernel, Arc::new(Refusing { device: Device::new(session).unwrap(), refuse: Arc::default() }))
 }
 
@@ -117,7 +118,7 @@ fn header(opcode: u32, unique: u64, nodeid: u64, body: &[u8]) -> InHeader {
     InHeader { len, opcode, unique, nodeid, uid: 1, gid: 2, ..InHeader::default() }
 }
 
-/// Sends a request of a caller that cannot be seen.
+/// Sends a request of an invisible caller.
 fn send(socket: &OwnedFd, opcode: u32, unique: u64, nodeid: u64, body: &[u8]) {
     send_of(0, socket, opcode, unique, nodeid, body);
 }
@@ -186,12 +187,12 @@ impl Kernel {
         self.ask(opcode::LOOKUP, ROOT, format!("{name}\0").as_bytes())
     }
 
-    /// Proves that nothing else was sent, and that requests are still served.
+    /// Checks that nothing else was sent, and that requests are still served.
     fn nothing_else(&mut self) {
         assert_eq!(self.ask(opcode::STATFS, ROOT, b"").error, 0);
     }
 
-    /// The end of the session, by the end of the "mount".
+    /// Ends the session by the end of the "mount".
     fn end(self) -> (fuse::End, Arc<Memory>) {
         drop(self.socket);
         let end = self.runtime.block_on(self.session).unwrap();
@@ -204,7 +205,7 @@ fn listing(size: u32) -> Vec<u8> {
 }
 
 fn one_reader() -> Config {
-    Config { drain_limit: PATIENCE, ..Config::default() }
+    Config { drain_limit: LIMIT, ..Config::default() }
 }
 
 fn two_readers() -> Config {
@@ -212,7 +213,7 @@ fn two_readers() -> Config {
 }
 
 #[test]
-fn a_newer_major_version_is_asked_to_begin_again() {
+fn a_newer_major_version_is_renegotiated() {
     let (socket, channel) = channel();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let init = abi::InitIn { major: 8, minor: 0, ..abi::InitIn::default() };
@@ -229,7 +230,7 @@ fn a_newer_major_version_is_asked_to_begin_again() {
 }
 
 #[test]
-fn a_session_that_cannot_begin_says_why() {
+fn a_session_that_cannot_begin_returns_the_reason() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let begin = |prepare: &dyn Fn(OwnedFd) -> Option<OwnedFd>| {
         let (socket, channel) = channel();
@@ -252,7 +253,7 @@ fn a_session_that_cannot_begin_says_why() {
 }
 
 #[test]
-fn malformed_and_unknown_requests_are_answered_and_the_session_goes_on() {
+fn malformed_and_unknown_requests_are_answered_and_the_session_continues() {
     let mut kernel = Kernel::new(one_reader());
     assert_eq!(kernel.ask(opcode::LOOKUP, ROOT, b"no end").error, libc::EIO);
     assert_eq!(kernel.ask(opcode::WRITE, ROOT, b"short").error, libc::EIO);
@@ -268,7 +269,7 @@ fn malformed_and_unknown_requests_are_answered_and_the_session_goes_on() {
 }
 
 #[test]
-fn a_panic_is_eio_and_the_session_goes_on() {
+fn a_panic_is_eio_and_the_session_continues() {
     let mut kernel = Kernel::new(one_reader());
     assert_eq!(kernel.lookup("panic").error, libc::EIO);
     // A panic after the first poll, when it is a task.
@@ -278,7 +279,7 @@ fn a_panic_is_eio_and_the_session_goes_on() {
     kernel.memory.release_held("lookup");
     let answer = receive(&kernel.socket);
     assert_eq!((answer.unique, answer.error), (unique, libc::EIO));
-    // One in forget has nobody to tell: the balance would go below zero.
+    // A panic in forget has no reply: the balance would be negative.
     kernel.send(opcode::FORGET, 77, &put(abi::ForgetIn { nlookup: 1 }, b""));
     kernel.nothing_else();
 }
@@ -294,7 +295,7 @@ fn an_interrupt_drops_the_operation_and_answers_eintr() {
     let answer = receive(&kernel.socket);
     assert_eq!((answer.unique, answer.error), (unique, libc::EINTR));
     kernel.memory.wait_dropped("lookup", 1);
-    // Once more, now that it is answered: nothing is said.
+    // A late interrupt has no effect.
     kernel.interrupt(unique);
     kernel.memory.release_held("lookup");
     kernel.nothing_else();
@@ -303,7 +304,7 @@ fn an_interrupt_drops_the_operation_and_answers_eintr() {
 }
 
 #[test]
-fn an_interrupt_that_comes_before_its_request_counts() {
+fn an_interrupt_before_its_request_is_remembered() {
     let mut kernel = Kernel::new(two_readers());
     kernel.memory.hold("lookup");
     let unique = kernel.next_unique + 4;
@@ -313,16 +314,16 @@ fn an_interrupt_that_comes_before_its_request_counts() {
     assert_eq!(kernel.send(opcode::LOOKUP, ROOT, b"file\0"), unique);
     let answer = receive(&kernel.socket);
     assert_eq!((answer.unique, answer.error), (unique, libc::EINTR));
-    // The next one of that kind is not meant.
+    // The next request of that type is not affected.
     let held = kernel.send(opcode::LOOKUP, ROOT, b"file\0");
     kernel.memory.release_held("lookup");
     let answer = receive(&kernel.socket);
     assert_eq!((answer.unique, answer.error), (held, 0));
 }
 
-/// The caller of another pid namespace has the number 0.
+/// A caller of another pid namespace has the pid 0.
 #[test]
-fn a_caller_that_cannot_be_seen_is_freed_after_a_second() {
+fn an_invisible_caller_is_freed_after_a_second() {
     let mut kernel = Kernel::new(one_reader());
     kernel.memory.add("file", b"");
     kernel.memory.hold("lookup");
@@ -362,16 +363,16 @@ fn releases_are_not_interrupted() {
     kernel.memory.wait_balanced();
 }
 
-/// Operations that end, are interrupted, or both at once, from several threads, with both kinds
-/// of reader set-ups: each request has exactly one reply, and the balance is kept.
+/// Operations that end, are interrupted, or both at once, from several threads, with one and two
+/// readers: each request has exactly one reply, and lookups and handles are balanced.
 #[test]
-fn each_request_has_one_reply_whatever_comes_first() {
+fn each_request_has_one_reply_in_any_order_of_events() {
     const REQUESTS: u64 = 3000;
     for config in [one_reader(), two_readers()] {
         let mut kernel = Kernel::new(config);
         kernel.memory.add("file", b"");
         let done = Arc::new(AtomicBool::new(false));
-        // Lets held operations go at any moment.
+        // Releases held operations at random times.
         let opener = std::thread::spawn({
             let (memory, done) = (kernel.memory.clone(), done.clone());
             move || {
@@ -414,7 +415,7 @@ fn each_request_has_one_reply_whatever_comes_first() {
     }
 }
 
-/// Lets the kernel refuse the reply to one request.
+/// Makes the kernel reject the reply to one request.
 fn refused(kernel: &mut Kernel, operation: &'static str, opcode: u32, nodeid: u64, body: &[u8]) {
     let begun = kernel.memory.begun(operation);
     kernel.memory.hold(operation);
@@ -429,7 +430,7 @@ fn refused(kernel: &mut Kernel, operation: &'static str, opcode: u32, nodeid: u6
 }
 
 #[test]
-fn what_the_kernel_does_not_take_is_undone() {
+fn a_rejected_reply_is_undone() {
     let mut kernel = Kernel::new(one_reader());
     let ino = kernel.memory.add("file", b"");
     for number in 0..20 {
@@ -460,7 +461,7 @@ fn an_interrupted_listing_forgets_what_it_pushed() {
     let answer = receive(&kernel.socket);
     assert_eq!((answer.unique, answer.error), (unique, libc::EINTR));
     kernel.memory.wait_balanced();
-    // Those that are delivered are not forgotten.
+    // Delivered entries are not forgotten.
     kernel.memory.release_held("readdirplus entry");
     assert_eq!(kernel.ask(opcode::READDIRPLUS, ROOT, &listing(4096)).error, 0);
     assert_eq!(kernel.memory.lookups(ROOT + 1), 1);
@@ -490,7 +491,7 @@ fn large_and_small_writes_arrive_whole() {
 }
 
 #[test]
-fn extended_attributes_are_measured_against_the_room_for_them() {
+fn extended_attributes_are_checked_against_the_buffer_size() {
     let mut kernel = Kernel::new(one_reader());
     let mut get = |size: u32| {
         let body = put(abi::GetxattrIn { size, padding: 0 }, b"user.color\0");
@@ -502,7 +503,7 @@ fn extended_attributes_are_measured_against_the_room_for_them() {
 }
 
 #[test]
-fn the_end_waits_for_what_is_under_way() {
+fn the_end_waits_for_running_operations() {
     let mut kernel = Kernel::new(one_reader());
     let ino = kernel.memory.add("file", b"");
     kernel.memory.hold("write");
@@ -521,7 +522,7 @@ fn the_end_waits_for_what_is_under_way() {
 }
 
 #[test]
-fn the_end_does_not_wait_for_ever() {
+fn the_end_does_not_wait_forever() {
     let config = Config { drain_limit: Duration::from_millis(50), ..Config::default() };
     let mut kernel = Kernel::new(config);
     kernel.memory.hold("lookup");
@@ -534,7 +535,7 @@ fn the_end_does_not_wait_for_ever() {
 }
 
 #[test]
-fn a_session_that_is_dropped_drops_what_is_under_way() {
+fn dropping_a_session_drops_running_operations() {
     let mut kernel = Kernel::new(one_reader());
     kernel.memory.hold("lookup");
     let unique = kernel.send(opcode::LOOKUP, ROOT, b"file\0");
@@ -543,14 +544,15 @@ fn a_session_that_is_dropped_drops_what_is_under_way() {
     let answer = receive(&kernel.socket);
     assert_eq!((answer.unique, answer.error), (unique, libc::EINTR));
     kernel.memory.wait_dropped("lookup", 1);
-    // The session's end of the channel is closed.
+    // The session's side of the channel is closed.
     assert_eq!(rustix::io::read(&kernel.socket, &mut [0; 16]).unwrap(), 0);
     assert!(!kernel.memory.destroyed());
 }
 
-/// Programs that use it are freed by signals, can close their files, and get an error for the rest.
+/// Programs that use the mount are freed by signals, can close their files, and get an error for
+/// other calls.
 #[test]
-fn a_session_that_ends_is_served_until_it_has_ended() {
+fn an_ending_session_is_served_until_its_end() {
     let mut kernel = Kernel::new(one_reader());
     let ino = kernel.memory.add("file", b"");
     let opened = kernel.ask(opcode::OPEN, ino, &[0; 8]);
@@ -559,10 +561,10 @@ fn a_session_that_ends_is_served_until_it_has_ended() {
     let held = kernel.send(opcode::LOOKUP, ROOT, b"file\0");
     kernel.memory.wait_begun("lookup", 1);
     kernel.stopper.stop();
-    // Served until it has heard of its end.
+    // Served until the session has noticed the stop.
     let begun = Instant::now();
     while kernel.ask(opcode::STATFS, ROOT, b"").error == 0 {
-        assert!(begun.elapsed() < PATIENCE, "it does not end");
+        assert!(begun.elapsed() < LIMIT, "it does not end");
     }
     assert_eq!(kernel.ask(opcode::GETATTR, ino, &[0; 16]).error, libc::ENOTCONN);
     let write = abi::WriteIn { fh, size: 3, ..abi::WriteIn::default() };
@@ -585,7 +587,7 @@ fn a_session_that_ends_is_served_until_it_has_ended() {
 }
 
 #[test]
-fn a_second_stop_does_not_wait_for_what_is_under_way() {
+fn a_second_stop_does_not_wait_for_running_operations() {
     let mut kernel = Kernel::new(one_reader());
     kernel.memory.hold("lookup");
     let held = kernel.send(opcode::LOOKUP, ROOT, b"file\0");
@@ -629,7 +631,7 @@ fn notifications_have_the_wire_format_and_are_sent_in_order() {
     let prune = abi::NotifyPrune { count: 2, padding: 0, spare: 0 };
     let inos: Vec<u8> = [5u64, 1 << 40].iter().flat_map(|ino| ino.to_ne_bytes()).collect();
     assert_eq!(next(9), put(prune, &inos));
-    // After the session there is nobody to tell, and nothing to wait for.
+    // After the session notifications have no receiver and no wait.
     let (runtime, session) = (kernel.runtime, kernel.session);
     drop(kernel.socket);
     runtime.block_on(session).unwrap();

@@ -1,10 +1,10 @@
-//! What one sequential reader and one writer get over a link, second by second, while the host
-//! opens the sessions that it thinks worth it.
+//! Throughput of one sequential reader and one writer over a link, second by second, while the host
+//! scales its sessions.
 //!
 //! `cargo run --release -p host --example sessions -- [RTT_MS [MBIT_PER_S [MAX_CONNS [SECONDS]]]]`
-//! (0 0 8 10): a private sshd, a link with this round trip and rate (0: as fast as it gets), a file
-//! of 256 MiB in `/dev/shm` that is read again and again, then written. As much is on its way as
-//! [`base::Remote::suggested_window`] says.
+//! (0 0 8 10): a private sshd, a link with this round trip and rate (0: no limit), a file of 256
+//! MiB in `/dev/shm` that is read repeatedly, then written. Bytes in flight follow
+//! [`base::Remote::suggested_window`].
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -34,10 +34,10 @@ impl Connector for Ssh {
         self.connected.fetch_add(1, Ordering::SeqCst);
         let connection = self.dialer.connect().await;
         let connection = connection
-            .map_err(|error| ConnectError { message: error.to_string(), lasting: false })?;
+            .map_err(|error| ConnectError { message: error.to_string(), permanent: false })?;
         let (reader, writer) = connection.stream.into_split();
         let diagnosis = connection.diagnosis;
-        let explain = move || diagnosis.summary().map(Explanation::passing);
+        let explain = move || diagnosis.summary().map(Explanation::transient);
         Ok(Connection::from_halves(reader, writer, Box::new(explain)))
     }
 }
@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     )?;
     let direct = rtt.is_zero() && rate_bytes_per_s.is_none();
     let port = if direct { sshd.port() } else { link.port() };
-    // Two, as the mount has.
+    // Two threads, as in the mount.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(run(&sshd, port, max_conns, seconds))
@@ -95,7 +95,7 @@ async fn run(
     Ok(())
 }
 
-/// Goes through the file again and again.
+/// Reads or writes the file repeatedly.
 async fn sequential(
     host: &Arc<Host>,
     what: What,

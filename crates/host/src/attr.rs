@@ -1,4 +1,4 @@
-//! Attributes of the wire as attributes of ours, and back.
+//! Conversion of SFTP attributes to [`Attr`] and back.
 
 use base::{Attr, Errno, FileKind, StatVfs, Timestamp};
 use sftp::FileAttrs;
@@ -6,12 +6,12 @@ use sftp::FileAttrs;
 /// Permission bits that may be set.
 pub(crate) const PERM_BITS: u32 = 0o7777;
 
-/// What the attributes say it is.
+/// The file type in the attributes, if there is one.
 pub(crate) fn kind(attrs: &FileAttrs) -> Option<FileKind> {
     FileKind::from_mode(attrs.permissions?)
 }
 
-/// `EIO` when the server leaves out what it is, or tells a size that no file can have.
+/// `EIO` if the server sends no file type, or a size that no file can have.
 pub(crate) fn from_wire(attrs: &FileAttrs) -> Result<Attr, Errno> {
     let kind = kind(attrs).ok_or(Errno::EIO)?;
     let size = attrs.size.unwrap_or(0);
@@ -30,14 +30,14 @@ pub(crate) fn from_wire(attrs: &FileAttrs) -> Result<Attr, Errno> {
     })
 }
 
-/// Whole seconds within what the wire can carry, 1970 to 2106; times beyond become the nearest, as
-/// Linux does it for file systems with such limits.
+/// Whole seconds within the range of the protocol, 1970 to 2106. Times beyond it become the
+/// nearest, as Linux does for file systems with such limits.
 pub(crate) fn seconds(time: Timestamp) -> u32 {
     time.secs.clamp(0, i64::from(u32::MAX)) as u32
 }
 
-/// The figures with what callers divide by made sane.
-pub(crate) fn figures(wire: &sftp::StatVfs) -> StatVfs {
+/// Converts STATVFS; values that callers divide by are never zero.
+pub(crate) fn statvfs(wire: &sftp::StatVfs) -> StatVfs {
     let first_nonzero = |values: [u64; 3]| values.into_iter().find(|value| *value > 0).unwrap_or(1);
     StatVfs {
         block_size: first_nonzero([wire.block_size, wire.fragment_size, 4096]),
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_that_cannot_be_are_refused() {
+    fn invalid_attributes_are_rejected() {
         let good = FileAttrs { size: Some(5), permissions: Some(0o100_644), ..Default::default() };
         let attr = from_wire(&good).unwrap();
         assert_eq!((attr.kind, attr.perm, attr.size), (FileKind::Regular, 0o644, 5));
@@ -75,15 +75,15 @@ mod tests {
     }
 
     #[test]
-    fn times_beyond_the_wire_become_the_nearest() {
+    fn times_out_of_range_become_the_nearest() {
         for (secs, sent) in [(-1, 0), (0, 0), (77, 77), (1 << 32, u32::MAX), (i64::MAX, u32::MAX)] {
             assert_eq!(seconds(Timestamp { secs, nanos: 9 }), sent);
         }
     }
 
     #[test]
-    fn nobody_has_to_divide_by_zero() {
-        let figures = figures(&sftp::StatVfs::default());
-        assert!(figures.block_size > 0 && figures.fragment_size > 0 && figures.name_max > 0);
+    fn divisors_are_never_zero() {
+        let statvfs = statvfs(&sftp::StatVfs::default());
+        assert!(statvfs.block_size > 0 && statvfs.fragment_size > 0 && statvfs.name_max > 0);
     }
 }

@@ -1,46 +1,46 @@
-//! How a host is to be used.
+//! Configuration of a host.
 
 use std::time::Duration;
 
-/// Sessions at most where nobody has said how many: with 100 ms and OpenSSH's windows they carry 1
-/// Gbit/s, and a shared connection (`ControlMaster`) takes ten (`MaxSessions`).
+/// Default maximum of sessions: with a round trip of 100 ms and OpenSSH's windows they carry 1
+/// Gbit/s, and a shared connection (`ControlMaster`) accepts ten (`MaxSessions`).
 pub const AUTOMATIC_CONNS: usize = 8;
 
-/// How a host is to be used. [`Config::default`] is one connection with all checks on.
+/// Configuration of a host. [`Config::default`] has one connection and all checks.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The directory on the server that becomes the root, as the user gave it: absolute, relative
-    /// to where the session begins (usually the home), or beginning with `~`. Empty for where the
-    /// session begins.
+    /// The directory on the server that becomes the root, as the user specified it: absolute,
+    /// relative to the directory where the session begins (usually the home), or beginning with
+    /// `~`. Empty for the directory where the session begins.
     pub base: Vec<u8>,
-    /// Sessions at most, from 1 to 64. The first is for metadata, and for everything when it is the
-    /// only one; further ones are opened when much content is read or written, as far as they
-    /// gain. [`AUTOMATIC_CONNS`] is a good bound.
+    /// Maximum number of sessions, from 1 to 64. The first is for metadata, and for everything
+    /// while it is the only one; further ones are opened for large transfers while throughput
+    /// improves. [`AUTOMATIC_CONNS`] is a good maximum.
     pub max_conns: usize,
-    /// Further sessions are opened where what was measured says that they could gain, and left again
-    /// when they do not. Without this they are opened as soon as much is on its way.
+    /// Further sessions are opened if measurements suggest a gain, and are no longer used if there
+    /// is none. Otherwise they are opened as soon as many bytes are in flight.
     pub measure_gain: bool,
-    /// Sessions beyond the second that carried nothing for so long are closed.
+    /// Idle time after which sessions beyond the second are closed.
     pub idle_limit: Duration,
-    /// Shows what symbolic links lead to in their stead, as far as they lead somewhere.
+    /// Shows the targets of symbolic links instead of the links; dangling links are shown as links.
     pub follow_symlinks: bool,
-    /// Asks for one part of a listing at a time.
+    /// Sends one READDIR at a time.
     pub sync_readdir: bool,
-    /// Longest READ in bytes; the server's own limit counts too.
+    /// Longest READ in bytes; the server's limit applies too.
     pub max_read: Option<u32>,
-    /// Longest WRITE in bytes; the server's own limit counts too.
+    /// Longest WRITE in bytes; the server's limit applies too.
     pub max_write: Option<u32>,
-    /// Makes no hard links (`ENOSYS`).
+    /// Creates no hard links (`ENOSYS`).
     pub disable_hardlink: bool,
-    /// On a server without `posix-rename`: moves the target of a rename out of the way, renames,
-    /// and removes what was the target. Not atomic.
+    /// On a server without `posix-rename`: moves the target of a rename aside, renames, and removes
+    /// the old target. Not atomic.
     pub rename_workaround: bool,
-    /// Answers `EXDEV` where a rename fails for an unknown reason, so that `mv` copies.
+    /// Returns `EXDEV` if a rename fails for an unknown reason, so that `mv` copies.
     pub renamexdev_workaround: bool,
-    /// With requests outstanding and no byte received for so long, a session is given up. Ten
-    /// times as much while an `fsync` or a copy on the server is outstanding.
+    /// A session is ended if requests are outstanding and no byte was received for this time; ten
+    /// times as long while an `fsync` or a server-side copy is outstanding.
     pub stall_limit: Duration,
-    /// Connects anew when a connection is lost.
+    /// Reconnects after a connection was lost.
     pub reconnect: bool,
     /// Connects at the first operation, not in [`Host::connect`](crate::Host::connect).
     pub delay_connect: bool,

@@ -1,4 +1,4 @@
-//! Where byte streams to an SFTP server come from. That they are made by ssh is not known here.
+//! The source of byte streams to an SFTP server. Independent of ssh.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,61 +6,62 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// What a connection will be used for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The first session: metadata, and everything when there is no other. Its user may be asked.
+    /// The first session: for metadata, and for everything while it is the only one. May ask the
+    /// user.
     Metadata,
-    /// The same, made anew after a login has succeeded before.
-    Again,
-    /// A further session, for the content of files; counted from 1.
+    /// The first session again, after an earlier login succeeded.
+    Reconnect,
+    /// A further session for file content; numbered from 1.
     Bulk(usize),
 }
 
-/// For how long a connection that is turned away is attempted again, where nothing else is said:
-/// the limit that ssh is given for connecting.
-pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(15);
+/// Default time during which a connection that is turned away is retried: the limit that ssh gets
+/// for connecting.
+pub const DEFAULT_RETRY_LIMIT: Duration = Duration::from_secs(15);
 
 /// A byte stream to an SFTP server.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for S {}
 
-/// What a connection that failed means for the next attempt.
+/// What a failed connection means for the next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Another attempt may succeed at any time.
-    Passing,
-    /// The server turned it away before the login, usually because of too many at once: another
-    /// attempt is worth it within seconds.
+    Transient,
+    /// The server turned the connection away before the login, usually because there were too many
+    /// at once. A retry is useful within seconds.
     TurnedAway,
-    /// The login was refused. Another one is one more failed login, for which servers lock out.
+    /// The login was refused. A retry is another failed login, for which servers lock clients out.
     Refused,
-    /// Another attempt fails until somebody changes something.
-    Lasting,
+    /// Every attempt fails until the configuration or the server is changed.
+    Permanent,
 }
 
-/// What the transport has said about its end (ssh's own words and exit status).
+/// The transport's report on its end (ssh's messages and exit status).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// For the user, safe for a terminal.
+    /// For the user; safe for a terminal.
     pub text: String,
-    /// For the next attempt.
+    /// What the end means for the next attempt.
     pub cause: Cause,
 }
 
 impl Explanation {
-    /// Of an end after which another attempt may succeed at any time.
+    /// An explanation with [`Cause::Transient`].
     #[must_use]
-    pub fn passing(text: String) -> Explanation {
-        Explanation { text, cause: Cause::Passing }
+    pub fn transient(text: String) -> Explanation {
+        Explanation { text, cause: Cause::Transient }
     }
 }
 
-/// Tells what the transport has said about its end.
+/// Returns the transport's report on its end.
 pub type Diagnosis = Box<dyn Fn() -> Option<Explanation> + Send + Sync>;
 
-/// A connection to an SFTP server that has not spoken yet. Dropping both halves ends it.
+/// A connection to an SFTP server that has sent nothing yet. Dropping both halves ends it.
 pub struct Connection {
     pub(crate) reader: Box<dyn AsyncRead + Send + Unpin>,
     pub(crate) writer: Box<dyn AsyncWrite + Send + Unpin>,
@@ -68,14 +69,14 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Over one stream.
+    /// A connection over one stream.
     pub fn new(stream: impl Stream, diagnosis: Diagnosis) -> Connection {
         let (reader, writer) = tokio::io::split(stream);
         Connection::from_halves(reader, writer, diagnosis)
     }
 
-    /// Over halves that can be used at the same time without a lock between them, such as those
-    /// of a socket: writing then does not wait for a large read to be copied.
+    /// A connection over two halves that need no common lock, such as those of a socket: a write
+    /// then does not wait until a large read was copied.
     pub fn from_halves(
         reader: impl AsyncRead + Send + Unpin + 'static,
         writer: impl AsyncWrite + Send + Unpin + 'static,
@@ -95,26 +96,26 @@ impl fmt::Debug for Connection {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ConnectError {
-    /// What to tell the user.
+    /// The message for the user.
     pub message: String,
-    /// It will not get better by trying again soon (a refused key, a changed host key), so the
-    /// next try may come late: hosts lock out who knocks often.
-    pub lasting: bool,
+    /// A retry soon will fail too (a refused key, a changed host key). The next attempt may come
+    /// late: servers lock out clients that fail often.
+    pub permanent: bool,
 }
 
 /// Makes connections to one host.
 #[async_trait]
 pub trait Connector: Send + Sync + 'static {
-    /// Makes a connection. Dropping the future gives the attempt up.
+    /// Makes a connection. Dropping the future cancels the attempt.
     async fn connect(&self, role: Role) -> Result<Connection, ConnectError>;
 
-    /// Further connections that are there already, and cost no login.
+    /// Number of further connections that exist already and need no login.
     fn ready(&self) -> usize {
         0
     }
 
-    /// For how long a connection that is turned away is attempted again.
-    async fn patience(&self) -> Duration {
-        DEFAULT_PATIENCE
+    /// Time during which a connection that is turned away is retried.
+    async fn retry_limit(&self) -> Duration {
+        DEFAULT_RETRY_LIMIT
     }
 }

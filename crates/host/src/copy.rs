@@ -1,29 +1,29 @@
 //! Copies within the server.
 //!
-//! `copy-data` tells only whether it went well, and blocks its session while it runs; a length of
-//! zero would mean "to the end". So the length is fixed beforehand by the size of the source, and
-//! it goes in pieces, between which other requests get their turn.
+//! `copy-data` reports only success or failure, and blocks its session while it runs; a length of
+//! zero would mean "to the end". So the length is fixed first, by the size of the source, and the
+//! copy is split into requests, between which the server answers others.
 //!
-//! A copy within one file must not be asked for: not all servers refuse it, and where the ranges
-//! overlap it would read what it has just written. Two handles may be of one file without anybody
-//! knowing (hard links), so overlapping ranges are copied only between files that differ in their
-//! attributes.
+//! A copy within one file must not be requested: not all servers refuse it, and with overlapping
+//! ranges it would read what it has just written. Two handles may be of one file without the client
+//! knowing (hard links), so overlapping ranges are copied only between files whose attributes
+//! differ.
 
 use std::sync::Arc;
 
 use base::{Errno, Fh, Result};
 use sftp::Extension;
 
+use crate::chunk_request::{ChunkRequest, Copy, Route};
 use crate::handles::OpenHandle;
 use crate::host::Host;
-use crate::order::EVERYTHING;
-use crate::piece::{Copy, Piece, Route};
 use crate::probe::Probe;
-use crate::{attr, errno, gather, piece};
+use crate::range_lock::WHOLE_FILE;
+use crate::{attr, chunk_request, errno, pipelined};
 
-/// Bytes in one request: about 10 ms of a server that copies 800 MB/s, in which nothing else on
-/// that session is answered; on a slow link still far more than a round trip's worth.
-const PIECE_BYTES: u64 = 8 * 1024 * 1024;
+/// Bytes in one request: about 10 ms for a server that copies 800 MB/s, in which it answers nothing
+/// else on that session; on a slow link still far more than a round trip's worth.
+const CHUNK_BYTES: u64 = 8 * 1024 * 1024;
 
 impl Host {
     pub(crate) async fn copy_range(
@@ -36,7 +36,7 @@ impl Host {
     ) -> Result<u64> {
         let (source, target) = (self.live_file(from).await?, self.live_file(to).await?);
         let session = &source.open.session;
-        // Handles of another session mean nothing to this one.
+        // A handle is valid only on its own session.
         if !session.offers(Extension::CopyData)
             || !Arc::ptr_eq(session, &target.open.session)
             || source.same_path(&target)
@@ -44,16 +44,16 @@ impl Host {
             return Err(Errno::EOPNOTSUPP);
         }
         let slot = Some(session.slot);
-        let turns = self.handles.enter_both(|| {
-            [source.enter(EVERYTHING, false, slot), target.enter(EVERYTHING, true, slot)]
+        let tickets = self.handles.enter_both(|| {
+            [source.enter(WHOLE_FILE, false, slot), target.enter(WHOLE_FILE, true, slot)]
         });
-        for turn in &turns {
-            turn.come().await;
+        for ticket in &tickets {
+            ticket.ready().await;
         }
-        let [_source_turn, turn] = turns;
+        let [_source_ticket, ticket] = tickets;
         let (from, to) = (&source.open, &target.open);
         let (before, other) =
-            gather::both(session.client.fstat(&from.handle), session.client.fstat(&to.handle))
+            pipelined::both(session.client.fstat(&from.handle), session.client.fstat(&to.handle))
                 .await;
         let failed = |error| errno::from_handle(&error);
         let (before, other) = (before.map_err(failed)?, other.map_err(failed)?);
@@ -68,7 +68,7 @@ impl Host {
         }
         let mut done = 0;
         while done < len {
-            let part = PIECE_BYTES.min(len - done);
+            let part = CHUNK_BYTES.min(len - done);
             let copy = Copy {
                 from: from.clone(),
                 from_offset: from_offset + done,
@@ -76,10 +76,10 @@ impl Host {
                 len: part,
             };
             let route = Route::One(to.clone());
-            let piece = Piece::new(copy, route, &self.pool.gates, Some(turn.clone()));
-            match copied(to, piece::one(None, piece).await.1).await {
+            let request = ChunkRequest::new(copy, route, &self.pool.flow, Some(ticket.clone()));
+            match copied(to, chunk_request::one(None, request).await.1).await {
                 Ok(()) => done += part,
-                // What is copied is copied; the next call will meet the error.
+                // Reports the bytes copied so far; the next call returns the error.
                 Err(_) if done > 0 => break,
                 Err(errno) => return Err(errno),
             }
@@ -91,7 +91,7 @@ impl Host {
 async fn copied(to: &OpenHandle, answer: sftp::Result<()>) -> Result<()> {
     let Err(error) = answer else { return Ok(()) };
     match Probe(&to.session).handle(&error, &to.handle, None, 0).await {
-        // Whatever it is, reading and writing will tell.
+        // The caller then reads and writes instead, and gets the precise error.
         Errno::EIO if error.status().is_some() => Err(Errno::EOPNOTSUPP),
         errno => Err(errno),
     }

@@ -1,5 +1,4 @@
-//! What SFTP answers as an errno, as far as that can be told without asking further. What
-//! FAILURE hides is found out by [`crate::probe`].
+//! Errno of an SFTP error, without further requests. [`crate::probe`] finds the cause of FAILURE.
 
 use base::Errno;
 use sftp::{Error, StatusCode};
@@ -9,7 +8,7 @@ pub(crate) fn from_sftp(error: &Error) -> Errno {
     match error {
         Error::Status { code, .. } => from_status(*code),
         Error::Unsupported(_) => Errno::EOPNOTSUPP,
-        // Only a path can make a request too long, for a server with short packets.
+        // Only a path can make a request too long, for a server with a small packet limit.
         Error::TooMuch(_) => Errno::ENAMETOOLONG,
         Error::Disconnected(_) => Errno::EHOSTDOWN,
         Error::Stalled(_) => Errno::ETIMEDOUT,
@@ -17,8 +16,8 @@ pub(crate) fn from_sftp(error: &Error) -> Errno {
     }
 }
 
-/// The errno of a failed request through a handle, where OpenSSH's NO_SUCH_FILE is `EBADF`: one
-/// that is not open for this.
+/// The errno of a failed request through a handle. OpenSSH's NO_SUCH_FILE is `EBADF` there: the
+/// handle is not open for this request.
 pub(crate) fn from_handle(error: &Error) -> Errno {
     match error.status() {
         Some(StatusCode::NO_SUCH_FILE) => Errno::EBADF,
@@ -27,7 +26,7 @@ pub(crate) fn from_handle(error: &Error) -> Errno {
     }
 }
 
-/// The errno of a status. FAILURE is `EPERM`, as sshfs has it.
+/// The errno of a status. FAILURE is `EPERM`, as in sshfs.
 pub(crate) fn from_status(code: StatusCode) -> Errno {
     match code {
         StatusCode::NO_SUCH_FILE => Errno::ENOENT,
@@ -36,7 +35,7 @@ pub(crate) fn from_status(code: StatusCode) -> Errno {
         StatusCode::BAD_MESSAGE => Errno::EINVAL,
         StatusCode::OP_UNSUPPORTED => Errno::EOPNOTSUPP,
         StatusCode::NO_CONNECTION | StatusCode::CONNECTION_LOST => Errno::EHOSTDOWN,
-        // Success and the end of a file are no errors where this is asked.
+        // Callers do not pass success or EOF.
         _ => Errno::EIO,
     }
 }

@@ -1,5 +1,5 @@
-//! Why a host cannot be used, in words for the user. Operations answer with an
-//! [`Errno`](base::Errno) instead, see the module `errno`.
+//! Why a host cannot be used, in words for the user. Operations return an [`Errno`](base::Errno)
+//! instead; see the module `errno`.
 
 use crate::connector::{Cause, ConnectError, Explanation};
 
@@ -9,23 +9,23 @@ pub enum Error {
     /// There is no connection.
     #[error("cannot connect: {0}")]
     Connect(#[from] ConnectError),
-    /// There is one, but at its other end is no usable SFTP server.
+    /// There is a connection, but no usable SFTP server.
     #[error("{}", session_text(.source, .diagnosis.as_ref().map(|it| it.text.as_str())))]
     Session {
-        /// What went wrong with the protocol.
+        /// The error of the protocol.
         source: sftp::Error,
-        /// The transport's own words, usually the better explanation.
+        /// The transport's explanation, usually the better one.
         diagnosis: Option<Explanation>,
     },
-    /// Logins were refused so often that the next one is left to the user.
+    /// Logins were refused so often that the user has to act.
     #[error(
         "{why}\n  the login was refused {times} times and is not repeated now: load the key \
          (ssh-add), or unmount and mount again"
     )]
     Refused {
-        /// What the last attempt has met.
+        /// The error of the last attempt.
         why: Box<Error>,
-        /// Attempts.
+        /// Number of attempts.
         times: u32,
     },
     /// The base does not exist.
@@ -43,7 +43,7 @@ pub enum Error {
         /// The base, escaped.
         path: String,
     },
-    /// The base cannot be examined.
+    /// The base cannot be accessed.
     #[error("{path}: {source}")]
     Root {
         /// The base, escaped.
@@ -51,7 +51,7 @@ pub enum Error {
         /// The server's answer.
         source: sftp::Error,
     },
-    /// The base begins with `~user` and the server cannot tell where that is.
+    /// The base begins with `~user` and the server cannot expand it.
     #[error("{path}: the server cannot expand \"~user\"; give the path itself")]
     RootNotExpanded {
         /// The base, escaped.
@@ -60,13 +60,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// What it means for the next attempt.
+    /// What the error means for the next attempt.
     pub(crate) fn cause(&self) -> Cause {
         match self {
-            Error::Connect(error) if error.lasting => Cause::Lasting,
+            Error::Connect(error) if error.permanent => Cause::Permanent,
             Error::Session { diagnosis: Some(diagnosis), .. } => diagnosis.cause,
             Error::Refused { .. } => Cause::Refused,
-            _ => Cause::Passing,
+            _ => Cause::Transient,
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Open files and directories, and which of them are of one path.
+//! Open files and directories, and which of them share a path.
 //!
-//! A handle is closed on the server when the last operation that uses it is over and it was given
-//! back here. The tables are bounded by the server, which gives only so many handles.
+//! A handle is closed on the server when it was removed from these tables and the last operation
+//! that uses it is complete. The tables are bounded by the number of handles that the server
+//! allows.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,13 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base::{Dh, Errno, Fh, OpenFlags, RemotePath};
 use sftp::{Call, RemoteHandle};
 
-use crate::gate::Slots;
-use crate::lanes::Lanes;
+use crate::flow_control::Slots;
 use crate::listing::Listing;
-use crate::order::Order;
+use crate::range_lock::RangeLock;
 use crate::session::Session;
+use crate::stripes::Stripes;
 
-/// A handle on the server; closed there when this is dropped, unless that was asked for before.
+/// A handle on the server. Dropping it closes it there, unless CLOSE was sent before.
 pub(crate) struct OpenHandle {
     pub(crate) session: Arc<Session>,
     pub(crate) handle: RemoteHandle,
@@ -28,8 +29,8 @@ impl OpenHandle {
         OpenHandle { session, handle, closing: AtomicBool::new(false) }
     }
 
-    /// The request that closes it, to be polled at once. What was sent through it is answered all
-    /// the same. `None` when it was asked for before.
+    /// The CLOSE request, to be polled at once. Earlier requests through the handle are still
+    /// answered. `None` if it was called before.
     pub(crate) fn close(&self) -> Option<Call<()>> {
         let before = self.closing.swap(true, Ordering::SeqCst);
         (!before).then(|| self.session.client.close(&self.handle))
@@ -44,22 +45,21 @@ impl Drop for OpenHandle {
     }
 }
 
-/// What the handles of one path have in common. Held by each of them, and by those who are about
-/// to open one.
-pub(crate) struct Named {
-    /// What it is called now, as far as that is known here; `None` when it was removed.
+/// State shared by all handles of one path. Held by each handle, and by each open in progress.
+pub(crate) struct OpenPath {
+    /// The current path, as far as this mount knows; `None` if the file was removed.
     name: Mutex<Option<RemotePath>>,
-    /// What goes through any of them keeps its order.
-    pub(crate) order: Arc<Order>,
-    /// One of them may write. Before that there is no order to be kept.
+    /// Orders the requests of all handles.
+    pub(crate) range_lock: Arc<RangeLock>,
+    /// A handle may write. Before that, requests need no order.
     may_change: AtomicBool,
 }
 
-impl Named {
-    fn new(path: &RemotePath) -> Arc<Named> {
-        Arc::new(Named {
+impl OpenPath {
+    fn new(path: &RemotePath) -> Arc<OpenPath> {
+        Arc::new(OpenPath {
             name: Mutex::new(Some(path.clone())),
-            order: Arc::default(),
+            range_lock: Arc::default(),
             may_change: AtomicBool::new(false),
         })
     }
@@ -79,47 +79,47 @@ impl Named {
 
 /// An open file.
 pub(crate) struct OpenFile {
-    /// The first handle, on the session for metadata. It is the file: when it is lost, the others
-    /// are of no use any more.
+    /// The first handle, on the metadata session. When it is lost, the other handles become
+    /// useless.
     pub(crate) open: Arc<OpenHandle>,
-    pub(crate) named: Arc<Named>,
+    pub(crate) open_path: Arc<OpenPath>,
     pub(crate) flags: OpenFlags,
-    /// Further handles.
-    pub(crate) lanes: Lanes,
+    /// Handles on other sessions.
+    pub(crate) stripes: Stripes,
 }
 
 impl OpenFile {
-    pub(crate) fn new(open: OpenHandle, named: Arc<Named>, flags: OpenFlags) -> OpenFile {
+    pub(crate) fn new(open: OpenHandle, open_path: Arc<OpenPath>, flags: OpenFlags) -> OpenFile {
         if flags.access.writes() {
-            named.may_change.store(true, Ordering::SeqCst);
+            open_path.may_change.store(true, Ordering::SeqCst);
         }
-        OpenFile { open: Arc::new(open), named, flags, lanes: Lanes::default() }
+        OpenFile { open: Arc::new(open), open_path, flags, stripes: Stripes::default() }
     }
 
-    /// Whether both were opened by one path.
+    /// Whether both files were opened by one path.
     pub(crate) fn same_path(&self, other: &OpenFile) -> bool {
-        Arc::ptr_eq(&self.named, &other.named)
+        Arc::ptr_eq(&self.open_path, &other.open_path)
     }
 }
 
 struct Tables {
     files: HashMap<u64, Arc<OpenFile>>,
     dirs: HashMap<u64, Arc<Listing>>,
-    /// Paths with open handles. An entry without other holders is a left-over.
-    paths: HashMap<RemotePath, Arc<Named>>,
-    /// Left-overs are swept when there are so many entries.
+    /// Paths with open handles. An entry that is referenced only here is stale.
+    paths: HashMap<RemotePath, Arc<OpenPath>>,
+    /// Number of entries at which stale ones are removed.
     sweep_at: usize,
 }
 
-/// Entries before left-overs are looked for the first time.
+/// Number of entries at which stale ones are removed for the first time.
 const FIRST_SWEEP: usize = 64;
 
 /// All handles of one host.
 pub(crate) struct Handles {
     tables: Mutex<Tables>,
     next: AtomicU64,
-    /// Held by who enters two orders, so that no two of them wait for each other.
-    entering: Mutex<()>,
+    /// Held while two range locks are entered, so that two such operations cannot deadlock.
+    two_locks: Mutex<()>,
 }
 
 impl Handles {
@@ -130,54 +130,54 @@ impl Handles {
             paths: HashMap::new(),
             sweep_at: FIRST_SWEEP,
         };
-        Handles { tables: Mutex::new(tables), next: AtomicU64::new(1), entering: Mutex::new(()) }
+        Handles { tables: Mutex::new(tables), next: AtomicU64::new(1), two_locks: Mutex::new(()) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn number(&self) -> u64 {
+    fn next_number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What all handles of `path` have in common, for one that is about to be opened.
-    pub(crate) fn named(&self, path: &RemotePath) -> Arc<Named> {
+    /// The shared state of all handles of `path`, for an open in progress.
+    pub(crate) fn open_path(&self, path: &RemotePath) -> Arc<OpenPath> {
         let mut tables = self.lock();
-        if let Some(named) = tables.paths.get(path)
-            && Arc::strong_count(named) > 1
+        if let Some(open_path) = tables.paths.get(path)
+            && Arc::strong_count(open_path) > 1
         {
-            return named.clone();
+            return open_path.clone();
         }
         if tables.paths.len() >= tables.sweep_at {
-            tables.paths.retain(|_, named| Arc::strong_count(named) > 1);
+            tables.paths.retain(|_, open_path| Arc::strong_count(open_path) > 1);
             tables.sweep_at = (2 * tables.paths.len()).max(FIRST_SWEEP);
         }
-        let named = Named::new(path);
-        tables.paths.insert(path.clone(), named.clone());
-        named
+        let open_path = OpenPath::new(path);
+        tables.paths.insert(path.clone(), open_path.clone());
+        open_path
     }
 
-    /// The path leads to no file any more, or to another one.
+    /// Records that `path` leads to no file any more, or to another one.
     pub(crate) fn removed(&self, path: &RemotePath) {
-        if let Some(named) = self.lock().paths.remove(path) {
-            named.rename(None);
+        if let Some(open_path) = self.lock().paths.remove(path) {
+            open_path.rename(None);
         }
     }
 
-    /// Takes places in two orders at once.
+    /// Enters two range locks at once.
     pub(crate) fn enter_both<T>(&self, enter: impl FnOnce() -> T) -> T {
-        let _alone = self.entering.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.two_locks.lock().unwrap_or_else(PoisonError::into_inner);
         enter()
     }
 
-    /// Gives up the further handles on these sessions.
-    pub(crate) fn leave_sessions(&self, slots: Slots) {
+    /// Closes the striped handles on these sessions.
+    pub(crate) fn close_stripes_on(&self, slots: Slots) {
         let files: Vec<_> = self.lock().files.values().cloned().collect();
-        files.iter().for_each(|file| file.lanes.leave(slots));
+        files.iter().for_each(|file| file.stripes.close_on(slots));
     }
 
-    /// The path, and all below it, is called otherwise now.
+    /// Records that the path and everything below it has a new name.
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
         let mut tables = self.lock();
         if tables.paths.is_empty() {
@@ -186,17 +186,17 @@ impl Handles {
         let moved: Vec<_> = tables
             .paths
             .extract_if(|path, _| path.is_within(from) || path.is_within(to))
-            .filter_map(|(path, named)| {
+            .filter_map(|(path, open_path)| {
                 let path = path.moved(from, to);
-                named.rename(path.clone());
-                Some((path?, named))
+                open_path.rename(path.clone());
+                Some((path?, open_path))
             })
             .collect();
         tables.paths.extend(moved);
     }
 
     pub(crate) fn add_file(&self, file: OpenFile) -> Fh {
-        let number = self.number();
+        let number = self.next_number();
         self.lock().files.insert(number, Arc::new(file));
         Fh(number)
     }
@@ -205,13 +205,14 @@ impl Handles {
         self.lock().files.get(&fh.0).cloned().ok_or(Errno::EBADF)
     }
 
-    /// Takes it out of the table. To be dropped, and so closed, without the lock.
+    /// Removes the file from the table. It has to be dropped, and so closed, without holding the
+    /// lock.
     pub(crate) fn remove_file(&self, fh: Fh) -> Result<Arc<OpenFile>, Errno> {
         self.lock().files.remove(&fh.0).ok_or(Errno::EBADF)
     }
 
     pub(crate) fn add_dir(&self, listing: Listing) -> Dh {
-        let number = self.number();
+        let number = self.next_number();
         self.lock().dirs.insert(number, Arc::new(listing));
         Dh(number)
     }
@@ -225,7 +226,7 @@ impl Handles {
         drop(listing);
     }
 
-    /// Handles open on one slot's session, as far as they count towards the server's limit.
+    /// Open handles on the session of a slot that count towards the server's limit.
     pub(crate) fn open_on(&self, slot: usize) -> usize {
         let tables = self.lock();
         let files = tables.files.values().filter(|file| file.open.session.slot == slot).count();

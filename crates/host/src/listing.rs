@@ -1,8 +1,8 @@
-//! An open directory: parts of its listing are asked for ahead and given out in order.
+//! An open directory: its entries are requested ahead and returned in order.
 //!
-//! OpenSSH's server leaves out of a listing what its `lstat` refuses. In a directory that the login
-//! may read and not search that is everything, `.` and `..` too. So a listing without any entry,
-//! these two included, is empty only if the directory can be searched; else it is `EACCES`.
+//! OpenSSH's server omits entries for which its `lstat` fails. In a directory that the login may
+//! read but not search, that is every entry, including `.` and `..`. So a listing without any entry
+//! is empty only if the directory can be searched; otherwise it is `EACCES`.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -16,57 +16,56 @@ use tokio::sync::Mutex;
 use crate::config::Config;
 use crate::handles::OpenHandle;
 use crate::session::Session;
-use crate::{attr, errno, gather};
+use crate::{attr, errno, pipelined};
 
-/// READDIRs in flight at first: most directories need one for their entries and one to learn that
-/// there are no more.
+/// READDIRs in flight at first: most directories need one for their entries and one for the end.
 const FIRST_DEPTH: usize = 2;
 
-/// READDIRs in flight at most. OpenSSH's server answers with up to 100 entries each, so this
-/// carries 1,600 entries a round trip.
+/// Maximum number of READDIRs in flight. OpenSSH's server returns up to 100 entries for each, so
+/// this is 1,600 entries for each round trip.
 const LAST_DEPTH: usize = 16;
 
-/// Parts without one valid name in a row, before it is an error of the server.
-const EMPTY_PARTS: usize = 64;
+/// Replies in a row without a valid name, after which the listing fails.
+const MAX_EMPTY_BATCHES: usize = 64;
 
 /// An open directory.
 pub(crate) struct Listing {
     open: OpenHandle,
     /// The directory's path on the server.
     path: Vec<u8>,
-    /// Links are to be shown as what they lead to.
+    /// Symbolic links are shown as their targets.
     follows: bool,
     last_depth: usize,
-    /// A queue for those who read the same directory at the same time rather than a lock: held
-    /// while an answer is awaited, so that each part is given out once and in order. Whoever gives
-    /// up waiting leaves the state whole.
+    /// An async lock as a queue of the readers of this listing: held while a reply is awaited, so
+    /// that each batch is returned once and in order. A reader that is cancelled leaves the state
+    /// consistent.
     state: Mutex<State>,
 }
 
 struct State {
-    asked: VecDeque<Call<Option<Vec<NameEntry>>>>,
+    in_flight: VecDeque<Call<Option<Vec<NameEntry>>>>,
     depth: usize,
-    /// Received and not yet given out.
+    /// Received and not yet returned.
     ready: Vec<DirEntry>,
-    /// How it ended.
+    /// The end of the listing or its error.
     end: Option<std::result::Result<(), Errno>>,
-    /// The server has shown, by an entry or by `.`, that the directory can be searched.
+    /// The server has proved, by an entry or by `.`, that the directory can be searched.
     searchable: bool,
 }
 
 impl Listing {
-    /// Begins to ask at once.
+    /// Sends the first requests at once.
     pub(crate) fn new(open: OpenHandle, path: Vec<u8>, config: &Config) -> Listing {
         let pipelined = !config.sync_readdir;
         let depth = |pipelined_depth| if pipelined { pipelined_depth } else { 1 };
         let mut state = State {
-            asked: VecDeque::new(),
+            in_flight: VecDeque::new(),
             depth: depth(FIRST_DEPTH),
             ready: Vec::new(),
             end: None,
             searchable: false,
         };
-        state.ask(&open);
+        state.request_more(&open);
         let last_depth = depth(LAST_DEPTH);
         let follows = config.follow_symlinks;
         Listing { open, path, follows, last_depth, state: Mutex::new(state) }
@@ -83,7 +82,7 @@ impl Listing {
     /// The next entries, `None` at the end.
     pub(crate) async fn next(&self) -> Result<Option<Vec<DirEntry>>> {
         let mut state = self.state.lock().await;
-        for _ in 0..EMPTY_PARTS {
+        for _ in 0..MAX_EMPTY_BATCHES {
             if !state.ready.is_empty() {
                 if self.follows {
                     self.resolve_links(&mut state.ready).await;
@@ -105,37 +104,37 @@ impl Listing {
         Err(Errno::EIO)
     }
 
-    /// Whether the server refuses to look at the directory's own `.`.
+    /// Whether the server denies access to the directory's own `.`.
     async fn may_not_search(&self) -> bool {
         let dot = [&self.path[..], b"/."].concat();
-        let look = self.open.session.client.lstat(&dot).await;
-        look.is_err_and(|error| error.status() == Some(StatusCode::PERMISSION_DENIED))
+        let answer = self.open.session.client.lstat(&dot).await;
+        answer.is_err_and(|error| error.status() == Some(StatusCode::PERMISSION_DENIED))
     }
 
-    /// Waits for one answer and takes it into the state.
+    /// Waits for one reply and adds it to the state.
     async fn receive(&self, state: &mut State) {
-        if state.asked.is_empty() {
-            // Not in the state before it is sent: given up there, it would keep its turn for
-            // room, and all others behind it.
+        if state.in_flight.is_empty() {
+            // Not stored in the state before it was sent: if this future was dropped there, the
+            // call would keep its place in the queue for room, before all others.
             let mut call = self.open.session.client.readdir(&self.open.handle);
             poll_fn(|context| call.poll_send(context)).await;
-            state.asked.push_back(call);
+            state.in_flight.push_back(call);
         }
-        let mut asked_for_more = false;
+        let mut requested_more = false;
         let answer = poll_fn(|context| {
-            let answer = match state.asked.front_mut() {
+            let answer = match state.in_flight.front_mut() {
                 Some(first) => Pin::new(first).poll(context),
                 None => Poll::Pending,
             };
-            // Asking for more only when the answer is not there yet keeps small listings small.
-            if answer.is_pending() && !asked_for_more {
-                asked_for_more = true;
-                state.ask(&self.open);
+            // More requests only if the reply is not there yet: this keeps small listings small.
+            if answer.is_pending() && !requested_more {
+                requested_more = true;
+                state.request_more(&self.open);
             }
             answer
         })
         .await;
-        state.asked.pop_front();
+        state.in_flight.pop_front();
         match answer {
             Ok(Some(names)) => {
                 state.depth = (state.depth + 2).min(self.last_depth);
@@ -146,7 +145,7 @@ impl Listing {
         }
     }
 
-    /// Gives links the attributes of what they lead to, where they lead to something.
+    /// Gives links the attributes of their targets, if those exist.
     async fn resolve_links(&self, entries: &mut [DirEntry]) {
         let is_link =
             |entry: &&mut DirEntry| entry.attr.is_some_and(|attr| attr.kind == FileKind::Symlink);
@@ -156,7 +155,7 @@ impl Listing {
             .map(|entry| [&self.path[..], b"/", entry.name.as_bytes()].concat())
             .map(|path| self.open.session.client.stat(&path))
             .collect();
-        for (entry, answer) in links.into_iter().zip(gather::all(calls).await) {
+        for (entry, answer) in links.into_iter().zip(pipelined::all(calls).await) {
             if let Ok(attr) = answer.map_or(Err(Errno::ENOENT), |attrs| attr::from_wire(&attrs)) {
                 entry.attr = Some(attr);
             }
@@ -165,11 +164,11 @@ impl Listing {
 }
 
 impl State {
-    /// Asks for as many parts as the depth allows and there is room for.
-    fn ask(&mut self, open: &OpenHandle) {
-        while self.asked.len() < self.depth {
-            match gather::send_now(open.session.client.readdir(&open.handle)) {
-                Some(call) => self.asked.push_back(call),
+    /// Sends as many requests as the depth and the room allow.
+    fn request_more(&mut self, open: &OpenHandle) {
+        while self.in_flight.len() < self.depth {
+            match pipelined::send_now(open.session.client.readdir(&open.handle)) {
+                Some(call) => self.in_flight.push_back(call),
                 None => return,
             }
         }
@@ -185,13 +184,13 @@ impl State {
                 Ok(name) => {
                     self.ready.push(DirEntry { name, attr: attr::from_wire(&entry.attrs).ok() });
                 }
-                Err(why) => session.complain_of(why, &entry.name),
+                Err(why) => session.log_invalid_name(why, &entry.name),
             }
         }
     }
 
     fn finish(&mut self, end: std::result::Result<(), Errno>) {
         self.end = Some(end);
-        self.asked.clear();
+        self.in_flight.clear();
     }
 }

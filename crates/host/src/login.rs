@@ -1,4 +1,4 @@
-//! Who the login on the server is.
+//! User and group id of the login on the server.
 
 use base::Errno;
 
@@ -6,20 +6,20 @@ use crate::host::Host;
 use crate::session::Session;
 use std::sync::Arc;
 
-/// On Linux, what the process that serves SFTP runs as. The owner of `/proc/self` does not say it:
-/// sftp-server keeps itself from being traced, and the files of such a process are root's.
+/// On Linux, the ids of the process that serves SFTP. The owner of `/proc/self` is not usable:
+/// sftp-server disables tracing of itself, and the `/proc` files of such a process belong to root.
 const STATUS: &[u8] = b"/proc/self/status";
 
-/// Bytes of it that are read: its ids are among the first 300.
+/// Longest read of that file in bytes: its ids are within the first 300.
 const STATUS_BYTES: u32 = 4096;
 
 impl Host {
     /// User and group id of the login. SFTP has no request for them.
     ///
-    /// They are those of the owner of the directory in which the login's sessions begin, usually
-    /// its home. Root owns that for root, and for anybody in a `ChrootDirectory`; then they are
-    /// those of the server's process. `EOPNOTSUPP` from a server that does not show them, which is
-    /// any in a chroot without `/proc`.
+    /// They are the owner of the directory where sessions begin, usually the login's home. Root
+    /// owns that directory for root, and for any login in a `ChrootDirectory`; then the ids of the
+    /// server's process are used. `EOPNOTSUPP` if the server does not show them, as in any chroot
+    /// without `/proc`.
     pub async fn login_ids(&self) -> Result<(u32, u32), Errno> {
         let session = self.metadata().await?;
         let home = session.client.stat(b".").await.map_err(|_| Errno::EIO)?;

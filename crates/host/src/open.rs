@@ -1,17 +1,17 @@
-//! Opening and making files.
+//! Opening and creating files.
 //!
-//! LSTAT and OPEN go out back to back on one session, in this order, so that an open costs one
-//! round trip and the attributes are never newer than what the handle shows. What must not happen
-//! through a link is kept out of that first OPEN: a file is only ever made with EXCLUSIVE, which
-//! follows none, and cut through the handle once LSTAT has said that it is a regular file.
+//! LSTAT and OPEN are sent back to back on one session, in this order, so that an open costs one
+//! round trip and the attributes are never newer than the content that the handle shows. The first
+//! OPEN never changes anything through a link: a file is created only with EXCLUSIVE, which follows
+//! no link, and truncated through the handle, after LSTAT has reported a regular file.
 //!
-//! A file is made by OPEN and LSTAT, in this order, in one round trip too. What LSTAT tells is
-//! taken for the new file's where a new file may have it: regular, empty, with no permission that
-//! was not asked for. If another file has taken the name in between, it is one without content, so
-//! nothing is shown of it. All else is asked of the handle.
+//! A new file is created by OPEN and LSTAT, in this order, also in one round trip. The reply of
+//! LSTAT is taken for the new file's if a new file may have these attributes: regular, empty,
+//! without a permission that was not requested. If another file has taken the name in between, it
+//! has no content, so nothing of it is shown. In all other cases the handle is queried.
 //!
-//! An OPEN of a named pipe makes OpenSSH's server wait for the pipe's other end and answer nothing
-//! else meanwhile. Callers who have looked before never send one.
+//! An OPEN of a named pipe blocks OpenSSH's server until the pipe's other end is opened, and no
+//! other request is answered. Callers that have sent LSTAT before never send one.
 
 use std::sync::Arc;
 
@@ -22,33 +22,33 @@ use crate::handles::{OpenFile, OpenHandle};
 use crate::host::Host;
 use crate::probe::Probe;
 use crate::session::Session;
-use crate::{attr, gather};
+use crate::{attr, pipelined};
 
-/// How often a file may appear and vanish between two requests before that is an error.
-const RACES: usize = 4;
+/// Number of times that a file may appear and vanish between two requests before that is an error.
+const MAX_RACES: usize = 4;
 
-/// What a look and an open, sent together, have given.
-type Looked = (sftp::Result<FileAttrs>, sftp::Result<OpenHandle>);
+/// The replies to an LSTAT (or STAT) and an OPEN that were sent together.
+type StatAndOpen = (sftp::Result<FileAttrs>, sftp::Result<OpenHandle>);
 
 impl Host {
     pub(crate) async fn open_file(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
         let session = self.metadata().await?;
-        let named = self.handles.named(path);
+        let open_path = self.handles.open_path(path);
         let attempt = Attempt { host: self, session, path, flags };
         let (open, attr) = match flags.create {
-            Create::Never => attempt.existing().await?,
-            Create::IfAbsent(perm) => attempt.made_if_absent(perm).await?,
-            Create::Exclusive(perm) => match attempt.made(perm).await? {
-                Made::New(open, attr) => (open, attr),
-                Made::Taken(_) => return Err(Errno::EEXIST),
+            Create::Never => attempt.open_existing().await?,
+            Create::IfAbsent(perm) => attempt.open_or_create(perm).await?,
+            Create::Exclusive(perm) => match attempt.create_new(perm).await? {
+                Creation::New(open, attr) => (open, attr),
+                Creation::Exists(_) => return Err(Errno::EEXIST),
             },
         };
-        let fh = self.handles.add_file(OpenFile::new(open, named, flags));
+        let fh = self.handles.add_file(OpenFile::new(open, open_path, flags));
         Ok(Opened { fh, attr })
     }
 
-    /// LSTAT, or STAT where links are to be followed.
-    pub(crate) fn look(&self, session: &Session, full: &[u8]) -> Call<FileAttrs> {
+    /// LSTAT, or STAT if links are followed.
+    pub(crate) fn stat_unless_link(&self, session: &Session, full: &[u8]) -> Call<FileAttrs> {
         match self.config().follow_symlinks {
             true => session.client.stat(full),
             false => session.client.lstat(full),
@@ -56,14 +56,14 @@ impl Host {
     }
 }
 
-/// How an attempt to make a file went.
-enum Made {
+/// The result of an attempt to create a file.
+enum Creation {
     New(OpenHandle, Attr),
-    /// Something is there, with these attributes.
-    Taken(Attr),
+    /// The name exists, with these attributes.
+    Exists(Attr),
 }
 
-/// One open on its way.
+/// One open in progress.
 struct Attempt<'a> {
     host: &'a Host,
     session: Arc<Session>,
@@ -72,9 +72,9 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// The flags on the wire, without those that make or cut.
+    /// The protocol's flags, without those that create or truncate.
     fn wire_flags(&self) -> sftp::OpenFlags {
-        // Cutting goes through the handle, which has to be open for writing.
+        // Truncation goes through the handle, which has to be open for writing.
         let access = match self.flags.access {
             Access::Read if self.flags.truncate => Access::ReadWrite,
             access => access,
@@ -87,14 +87,14 @@ impl Attempt<'_> {
         if self.flags.append { access | sftp::OpenFlags::APPEND } else { access }
     }
 
-    /// Looks and opens, in one round trip.
-    async fn look_and_open(&self) -> Result<Looked> {
+    /// Sends LSTAT and OPEN, in one round trip.
+    async fn stat_and_open(&self) -> Result<StatAndOpen> {
         let full = self.session.path(self.path)?;
-        let look = self.host.look(&self.session, &full);
+        let stat = self.host.stat_unless_link(&self.session, &full);
         let open = self.session.client.open(&full, self.wire_flags(), FileAttrs::default());
-        let (look, open) = gather::both(look, open).await;
+        let (stat, open) = pipelined::both(stat, open).await;
         let session = self.session.clone();
-        Ok((look, open.map(|handle| OpenHandle::new(session, handle))))
+        Ok((stat, open.map(|handle| OpenHandle::new(session, handle))))
     }
 
     fn probe(&self) -> Probe<'_> {
@@ -106,10 +106,10 @@ impl Attempt<'_> {
         self.probe().open(error, self.path, open_handles).await
     }
 
-    /// Opens what is there.
-    async fn existing(&self) -> Result<(OpenHandle, Attr)> {
-        let (look, open) = self.look_and_open().await?;
-        let attr = match look {
+    /// Opens an existing file.
+    async fn open_existing(&self) -> Result<(OpenHandle, Attr)> {
+        let (stat, open) = self.stat_and_open().await?;
+        let attr = match stat {
             Ok(attrs) => attr::from_wire(&attrs)?,
             Err(error) => return Err(self.failed(&error).await),
         };
@@ -118,17 +118,21 @@ impl Attempt<'_> {
             Ok(open) => open,
             Err(error) => return Err(self.failed(&error).await),
         };
-        self.cut_if_asked(open, attr).await
+        self.truncate_if_requested(open, attr).await
     }
 
-    async fn cut_if_asked(&self, open: OpenHandle, attr: Attr) -> Result<(OpenHandle, Attr)> {
+    async fn truncate_if_requested(
+        &self,
+        open: OpenHandle,
+        attr: Attr,
+    ) -> Result<(OpenHandle, Attr)> {
         if !self.flags.truncate {
             return Ok((open, attr));
         }
         let client = &self.session.client;
         let empty = FileAttrs { size: Some(0), ..FileAttrs::default() };
         let (cut, after) =
-            gather::both(client.fsetstat(&open.handle, empty), client.fstat(&open.handle)).await;
+            pipelined::both(client.fsetstat(&open.handle, empty), client.fstat(&open.handle)).await;
         if let Err(error) = cut.and(after.as_ref().map(|_| ()).map_err(Clone::clone)) {
             return Err(self.probe().handle(&error, &open.handle, None, 0).await);
         }
@@ -136,23 +140,23 @@ impl Attempt<'_> {
         Ok((open, attr))
     }
 
-    /// Makes the file, unless something is there.
-    async fn made(&self, perm: u32) -> Result<Made> {
+    /// Creates the file, unless the name exists.
+    async fn create_new(&self, perm: u32) -> Result<Creation> {
         let full = self.session.path(self.path)?;
         let make = self.wire_flags() | sftp::OpenFlags::CREATE | sftp::OpenFlags::EXCLUSIVE;
         let attrs = FileAttrs::with_permissions(perm & attr::PERM_BITS);
         let open = self.session.client.open(&full, make, attrs);
-        let look = self.host.look(&self.session, &full);
-        let (open, look) = gather::opening(open, look).await;
-        match (open, look) {
-            (Ok(handle), look) => {
+        let stat = self.host.stat_unless_link(&self.session, &full);
+        let (open, stat) = pipelined::both_first_opens(open, stat).await;
+        match (open, stat) {
+            (Ok(handle), stat) => {
                 let open = OpenHandle::new(self.session.clone(), handle);
-                let attr = self.of_new(&open, look, perm).await?;
+                let attr = self.attrs_of_new(&open, stat, perm).await?;
                 let attr = self.fix_permissions(&open, attr, perm).await?;
-                Ok(Made::New(open, attr))
+                Ok(Creation::New(open, attr))
             }
             (Err(error), _) if error.ends_connection() => Err(crate::errno::from_sftp(&error)),
-            (Err(_), Ok(attrs)) => Ok(Made::Taken(attr::from_wire(&attrs)?)),
+            (Err(_), Ok(attrs)) => Ok(Creation::Exists(attr::from_wire(&attrs)?)),
             (Err(error), Err(_)) => {
                 let open_handles = self.host.handles.open_on(self.session.slot);
                 Err(self.probe().create_open(&error, self.path, open_handles).await)
@@ -160,22 +164,22 @@ impl Attempt<'_> {
         }
     }
 
-    /// The attributes of a new file, of whose name `look` was told.
-    async fn of_new(
+    /// The attributes of a new file, given the reply to LSTAT of its name.
+    async fn attrs_of_new(
         &self,
         open: &OpenHandle,
-        look: sftp::Result<FileAttrs>,
+        stat: sftp::Result<FileAttrs>,
         perm: u32,
     ) -> Result<Attr> {
-        let told = look.ok().and_then(|attrs| attr::from_wire(&attrs).ok());
-        if let Some(attr) = told.filter(|attr| may_be_new(attr, perm)) {
+        let reported = stat.ok().and_then(|attrs| attr::from_wire(&attrs).ok());
+        if let Some(attr) = reported.filter(|attr| may_be_new(attr, perm)) {
             return Ok(attr);
         }
         let attrs = self.session.client.fstat(&open.handle).await;
         attr::from_wire(&attrs.map_err(|error| crate::errno::from_handle(&error))?)
     }
 
-    /// Gives a new file with these attributes the bits that the server's umask took away.
+    /// Sets the permission bits of a new file that the server's umask removed.
     async fn fix_permissions(&self, open: &OpenHandle, mut attr: Attr, perm: u32) -> Result<Attr> {
         if let Some(wanted) = missing_bits(perm, attr.perm) {
             let client = &self.session.client;
@@ -185,24 +189,24 @@ impl Attempt<'_> {
                 Err(error) if error.ends_connection() => {
                     return Err(crate::errno::from_sftp(&error));
                 }
-                // A server that insists on fewer.
+                // The server insists on fewer bits.
                 Err(_) => {}
             }
         }
         Ok(attr)
     }
 
-    /// Opens what is there, or makes it.
-    async fn made_if_absent(&self, perm: u32) -> Result<(OpenHandle, Attr)> {
-        for _ in 0..RACES {
-            match self.made(perm).await {
-                Ok(Made::New(open, attr)) => return Ok((open, attr)),
-                Ok(Made::Taken(attr)) => check_kind(attr.kind)?,
-                // It came between the look and the open, or it is a link that leads nowhere.
+    /// Opens the file, or creates it if the name does not exist.
+    async fn open_or_create(&self, perm: u32) -> Result<(OpenHandle, Attr)> {
+        for _ in 0..MAX_RACES {
+            match self.create_new(perm).await {
+                Ok(Creation::New(open, attr)) => return Ok((open, attr)),
+                Ok(Creation::Exists(attr)) => check_kind(attr.kind)?,
+                // The file appeared between LSTAT and OPEN, or the name is a dangling link.
                 Err(Errno::EEXIST) if !self.host.config().follow_symlinks => {}
                 Err(errno) => return Err(errno),
             }
-            match self.existing().await {
+            match self.open_existing().await {
                 Err(Errno::ENOENT) => {}
                 other => return other,
             }
@@ -211,7 +215,7 @@ impl Attempt<'_> {
     }
 }
 
-/// What keeps a thing of this kind from being opened as a file.
+/// The error for a file type that cannot be opened as a file.
 fn check_kind(kind: FileKind) -> Result<()> {
     match kind {
         FileKind::Regular => Ok(()),
@@ -223,18 +227,18 @@ fn check_kind(kind: FileKind) -> Result<()> {
     }
 }
 
-/// Whether a file that was just made with these permission bits may have such attributes.
+/// Whether a file just created with these permission bits may have such attributes.
 fn may_be_new(attr: &Attr, perm: u32) -> bool {
     attr.kind == FileKind::Regular && attr.size == 0 && attr.perm & !perm == 0
 }
 
-/// The permission bits to set when some of those `wanted` are not among those there `are`.
+/// The permission bits to set, if some of `wanted` are not among those the file has (`are`).
 pub(crate) fn missing_bits(wanted: u32, are: u32) -> Option<u32> {
     let wanted = wanted & attr::PERM_BITS;
     (wanted & !are != 0).then_some(wanted | are)
 }
 
-/// Whether an error is the server's FAILURE, which says nothing.
+/// Whether an error is the server's unspecific FAILURE.
 pub(crate) fn is_failure(error: &sftp::Error) -> bool {
     error.status() == Some(StatusCode::FAILURE)
 }
@@ -244,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_content_or_more_permissions_is_no_new_file() {
+    fn a_file_with_content_or_more_permissions_is_not_new() {
         let time = base::Timestamp::default();
         let kind = FileKind::Regular;
         let attr = Attr { kind, perm: 0o640, size: 0, uid: 0, gid: 0, atime: time, mtime: time };
@@ -255,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn only_missing_bits_are_set_and_none_is_taken_away() {
+    fn only_missing_bits_are_set_and_none_is_removed() {
         assert_eq!(missing_bits(0o644, 0o644), None);
         assert_eq!(missing_bits(0o664, 0o644), Some(0o664));
         assert_eq!(missing_bits(0o755, 0o2755), None);

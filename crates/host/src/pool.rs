@@ -1,20 +1,20 @@
-//! The sessions of one host: opened on demand, opened anew when lost. Which of the further ones are
-//! used, and when they are opened and closed, is decided in `growth`.
+//! The sessions of one host: opened on demand, reopened when lost. `scaling` decides which further
+//! sessions are used, and when they are opened and closed.
 //!
-//! Each place of the pool is in one of these states:
+//! Each slot of the pool is in one of these states:
 //!
-//! - `Vacant`: never connected. → `Connecting` by the first who needs it.
-//! - `Connecting`: a task of its own connects; callers wait for it and may give up waiting, it
-//!   goes on for as long as there is a host. → `Up` or `Down`.
-//! - `Up`: a session, alive or not. When it is found dead → `Connecting`, where reconnecting is
-//!   on, but not within a second of its beginning. When nobody needs it → `Vacant`.
-//! - `Down`: the last attempt failed. Before `retry_at` callers are told so at once, or wait when
-//!   that is near; after it → `Connecting`.
+//! - `Vacant`: never connected. → `Connecting` by the first caller.
+//! - `Connecting`: a separate task connects. Callers wait for it and may stop waiting; the task
+//!   continues until the host is dropped. → `Up` or `Down`.
+//! - `Up`: a session, alive or lost. When it is found lost → `Connecting` if reconnecting is on,
+//!   but not within a second of its beginning. When it is idle → `Vacant`.
+//! - `Down`: the last attempt failed. Before `retry_at`, callers get this error at once, or wait if
+//!   the time is near; after it → `Connecting`.
 //!
-//! A login that is refused is repeated after a minute, and after the third one in a row it is the
-//! user's turn ([`Refusals`]); that is counted for all places together but the first.
+//! A refused login is retried after a minute, and after three in a row only hourly, with a message
+//! that asks the user to act ([`Refusals`]). All slots but the first are counted together.
 //!
-//! The lock of a place is never held across an await.
+//! The lock of a slot is never held across an await.
 
 pub(crate) mod status;
 
@@ -30,44 +30,45 @@ use tokio::time::Instant;
 use crate::config::Config;
 use crate::connector::{Cause, Connector, Role};
 use crate::error::Error;
-use crate::gate::{MAX_SLOTS, Slots};
-use crate::gates::Gates;
-use crate::growth;
+use crate::flow_control::directions::Directions;
+use crate::flow_control::{MAX_SLOTS, Slots};
+use crate::scaling;
 use crate::session::Session;
 
-/// Time to the next attempt after a failed one; after one that was turned away, it doubles with each
-/// failure. It is the delay with which a link that is back is noticed. OpenSSH has a penalty of 1 s for
-/// each connection that ends before the login (`PerSourcePenalties`), and acts from 15 s on; at this
-/// pace one mount does not reach that.
+/// Time from a failed attempt to the next; after an attempt that was turned away, it doubles with
+/// each failure. This is the delay until a restored link is noticed. OpenSSH has a penalty of 1 s
+/// for each connection that ends before the login (`PerSourcePenalties`), and acts from 15 s on;
+/// one mount does not reach that at this rate.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 
-/// Failures, about those of an outage of one minute, after which attempts are less frequent. Each
-/// attempt starts a process.
+/// Failures, about those of an outage of one minute, after which attempts become less frequent.
+/// Each attempt starts a process.
 const QUICK_RETRIES: u32 = 60;
 
-/// Longest time between attempts.
+/// Maximum time between attempts.
 const LAST_RETRY: Duration = Duration::from_secs(4);
 
-/// The time after a failure that lasts.
-const LASTING_RETRY: Duration = Duration::from_secs(30);
+/// Time to the next attempt after a permanent failure.
+const PERMANENT_RETRY: Duration = Duration::from_secs(30);
 
-/// The time after a login that was refused. Each is a failed login in the server's log, for which
-/// OpenSSH has a penalty of 5 s and others lock the account or the address after a few in minutes.
+/// Time to the next attempt after a refused login. Each is a failed login in the server's log, for
+/// which OpenSSH has a penalty of 5 s; other servers lock the account or the address after a few
+/// within minutes.
 const REFUSED_RETRY: Duration = Duration::from_secs(60);
 
-/// Logins that may be refused one after the other before it is the user's turn.
-const REFUSALS: u32 = 3;
+/// Refused logins in a row after which the user has to act.
+const MAX_REFUSALS: u32 = 3;
 
-/// The time after the last of them. Seldom enough for any lock, and a key that was loaded
-/// meanwhile is used at last.
-const USERS_TURN: Duration = Duration::from_secs(60 * 60);
+/// Time to the next attempt after [`MAX_REFUSALS`]. Rare enough for any lockout rule; a key loaded
+/// in the meantime is used eventually.
+const LAST_REFUSED_RETRY: Duration = Duration::from_secs(60 * 60);
 
-/// Bounds of the time between attempts that are turned away before the login. They are drawn at
-/// random, so that many that came at once do not come at once again.
-const TURNED_AWAY_PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+/// Bounds of the time between attempts that were turned away before the login. The time is random,
+/// so that clients that were turned away together do not return together.
+const TURNED_AWAY_PAUSE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
-/// An attempt nearer than this is waited for rather than answered with an error.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// A caller waits for an attempt that is due within this time, and gets an error otherwise.
+const MAX_WAIT_FOR_RETRY: Duration = Duration::from_secs(2);
 
 enum State {
     Vacant,
@@ -76,30 +77,30 @@ enum State {
     Down { why: Error, failures: u32, retry_at: Instant },
 }
 
-struct Place {
+struct Slot {
     state: Mutex<State>,
-    /// Notified when an attempt is over.
+    /// Notified when an attempt has ended.
     settled: Notify,
 }
 
-impl Place {
+impl Slot {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is to be done to get a session.
+/// What a caller has to do to get a session.
 enum Step {
     Have(Arc<Session>),
-    /// It is gone for good.
+    /// The session is lost and is not reopened.
     Lost,
-    /// The caller has to start an attempt, after so many that failed.
+    /// The caller has to start an attempt; this number of attempts failed before.
     Connect {
         failures: u32,
     },
-    /// An attempt is under way.
+    /// An attempt is in progress.
     Wait,
-    /// There must be no attempt before this.
+    /// No attempt is allowed before `until`.
     Sleep {
         until: Instant,
         why: Error,
@@ -109,7 +110,7 @@ enum Step {
 /// Why there is no session now.
 #[derive(Debug)]
 pub(crate) enum Unavailable {
-    /// The last one is gone and none is made anew.
+    /// The session was lost and is not reopened.
     Lost,
     /// The last attempt failed.
     Failed(Error),
@@ -121,11 +122,11 @@ impl From<Unavailable> for Errno {
     }
 }
 
-/// Logins that were refused one after the other.
+/// Refused logins in a row.
 #[derive(Default)]
 struct Refusals {
     times: u32,
-    /// There must be no login before this.
+    /// No login is allowed before this time.
     until: Option<(Instant, Error)>,
 }
 
@@ -133,46 +134,46 @@ struct Refusals {
 pub(crate) struct Pool {
     pub(crate) connector: Arc<dyn Connector>,
     pub(crate) config: Config,
-    places: Vec<Place>,
-    /// The user has been let in before, so connecting takes no typing.
+    slots: Vec<Slot>,
+    /// A login has succeeded before, so connecting needs no user input.
     connected_once: AtomicBool,
     /// Closed when the host is dropped.
-    pub(crate) wanted: watch::Receiver<()>,
-    pub(crate) gates: Gates,
-    /// Why the last attempt to have the first session has failed; `None` once one has gone well.
-    trouble: watch::Sender<Option<String>>,
-    /// Logins that were refused: of the first session, and of further ones.
+    pub(crate) host_alive: watch::Receiver<()>,
+    pub(crate) flow: Directions,
+    /// Why the last attempt to open the first session failed; `None` after a success.
+    connection_error: watch::Sender<Option<String>>,
+    /// Refused logins: of the first session, and of all others.
     refusals: [Mutex<Refusals>; 2],
-    /// The sessions that carry content; none as long as the first one does everything.
+    /// The sessions that carry content; empty while the first one carries everything.
     active: AtomicU64,
-    /// What a caller should have on its way, in bytes.
+    /// Bytes that a caller should have in flight.
     suggested_bytes: AtomicU64,
-    /// Longest request that every session takes, in bytes; zero before the first session.
+    /// Longest request that all sessions accept, in bytes; zero before the first session.
     request_bytes: AtomicU32,
 }
 
 impl Pool {
-    /// Attempts to connect end when the other side of `wanted` is dropped.
+    /// Attempts to connect end when the sender of `host_alive` is dropped.
     pub(crate) fn new(
         connector: Arc<dyn Connector>,
         config: Config,
-        wanted: watch::Receiver<()>,
+        host_alive: watch::Receiver<()>,
     ) -> Arc<Pool> {
-        let places: Vec<_> = (0..config.max_conns.clamp(1, MAX_SLOTS))
-            .map(|_| Place { state: Mutex::new(State::Vacant), settled: Notify::new() })
+        let slots: Vec<_> = (0..config.max_conns.clamp(1, MAX_SLOTS))
+            .map(|_| Slot { state: Mutex::new(State::Vacant), settled: Notify::new() })
             .collect();
-        let gates = Gates::new(places.len());
+        let flow = Directions::new(slots.len());
         Arc::new(Pool {
             connector,
             config,
-            places,
+            slots,
             connected_once: AtomicBool::new(false),
-            wanted,
-            gates,
-            trouble: watch::Sender::new(None),
+            host_alive,
+            flow,
+            connection_error: watch::Sender::new(None),
             refusals: Default::default(),
             active: AtomicU64::new(0),
-            suggested_bytes: AtomicU64::new(growth::suggested(1, growth::window_for(None))),
+            suggested_bytes: AtomicU64::new(scaling::suggested(1, scaling::window_for(None))),
             request_bytes: AtomicU32::new(0),
         })
     }
@@ -186,68 +187,70 @@ impl Pool {
         self.active.store(slots.bits(), Ordering::Relaxed);
     }
 
-    /// Takes lost sessions out of those that carry content.
-    pub(crate) fn drop_dead(&self) {
-        let living = self.active().iter().filter(|slot| self.living(*slot).is_some());
-        self.set_active(living.fold(Slots::default(), Slots::with));
+    /// Removes lost sessions from those that carry content.
+    pub(crate) fn deactivate_lost(&self) {
+        let live = self.active().iter().filter(|slot| self.live(*slot).is_some());
+        self.set_active(live.fold(Slots::default(), Slots::with));
     }
 
-    /// What the way to the server takes there and back, as far as it is known.
+    /// The round trip to the server, if it was measured.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
-        self.living(0)?.client.round_trip()
+        self.live(0)?.client.round_trip()
     }
 
     pub(crate) fn suggest(&self, bytes: u64) {
         self.suggested_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// What [`base::Remote::suggested_window`] says.
+    /// The value of [`base::Remote::suggested_window`].
     pub(crate) fn suggestion(&self) -> base::Window {
         let default = base::Window::default();
         let request_bytes = match self.request_bytes.load(Ordering::Relaxed) {
             0 => default.request_bytes,
-            // A power of two, so that requests begin where pages do.
+            // A power of two, so that requests begin at page boundaries.
             most => 1 << most.ilog2(),
         };
         base::Window { bytes: self.suggested_bytes.load(Ordering::Relaxed), request_bytes }
     }
 
-    /// Gives up a session that nobody uses.
+    /// Closes an unused session.
     pub(crate) fn vacate(&self, slot: usize) {
-        let mut state = self.places[slot].lock();
+        let mut state = self.slots[slot].lock();
         if let State::Up(_) = &*state {
             let left = std::mem::replace(&mut *state, State::Vacant);
             drop(state);
-            // Closed without the lock.
+            // Closed without holding the lock.
             drop(left);
         }
     }
 
-    /// Number of places.
-    pub(crate) fn size(&self) -> usize {
-        self.places.len()
+    /// Number of slots.
+    pub(crate) fn slot_count(&self) -> usize {
+        self.slots.len()
     }
 
-    /// The living session of a place, if it has one now.
-    pub(crate) fn living(&self, slot: usize) -> Option<Arc<Session>> {
-        match &*self.places[slot].lock() {
+    /// The session of a slot, if it is alive.
+    pub(crate) fn live(&self, slot: usize) -> Option<Arc<Session>> {
+        match &*self.slots[slot].lock() {
             State::Up(session) if session.is_alive() => Some(session.clone()),
             _ => None,
         }
     }
 
-    /// A living session in this place, connecting if need be.
+    /// A live session in this slot; connects if necessary.
     pub(crate) async fn session(
         self: &Arc<Pool>,
         slot: usize,
     ) -> Result<Arc<Session>, Unavailable> {
         loop {
-            let settled = self.places[slot].settled.notified();
+            let settled = self.slots[slot].settled.notified();
             match self.next_step(slot) {
                 Step::Have(session) => return Ok(session),
                 Step::Lost => return Err(Unavailable::Lost),
-                // The first session is what everything depends on; others are only better.
-                Step::Sleep { until, .. } if slot == 0 && until <= Instant::now() + PATIENCE => {
+                // Everything depends on the first session; the others only improve throughput.
+                Step::Sleep { until, .. }
+                    if slot == 0 && until <= Instant::now() + MAX_WAIT_FOR_RETRY =>
+                {
                     tokio::time::sleep_until(until).await;
                     continue;
                 }
@@ -258,22 +261,23 @@ impl Pool {
                 }
                 Step::Wait => settled.await,
             }
-            // Those who waited for the attempt share its outcome.
-            if let State::Down { why, .. } = &*self.places[slot].lock() {
+            // All callers that waited for the attempt share its result.
+            if let State::Down { why, .. } = &*self.slots[slot].lock() {
                 return Err(Unavailable::Failed(why.clone()));
             }
         }
     }
 
     fn next_step(&self, slot: usize) -> Step {
-        let mut state = self.places[slot].lock();
+        let mut state = self.slots[slot].lock();
         let failures = match &*state {
             State::Vacant => 0,
             State::Connecting => return Step::Wait,
             State::Up(session) if session.is_alive() => return Step::Have(session.clone()),
             State::Up(_) if !self.config.reconnect => return Step::Lost,
             State::Up(session) => {
-                // A server that lets in and throws out at once is not to be asked in a tight loop.
+                // A server that accepts a login and then ends the session must not be retried in a
+                // tight loop.
                 let until = session.began + FIRST_RETRY;
                 if until > Instant::now() {
                     let why = session.lost();
@@ -288,7 +292,7 @@ impl Pool {
                 *failures
             }
         };
-        // Of another place of the same kind.
+        // Set by another slot of the same kind.
         if let Some((until, why)) = &self.refusals(slot).until
             && *until > Instant::now()
         {
@@ -298,106 +302,105 @@ impl Pool {
         Step::Connect { failures }
     }
 
-    /// The task that connects.
+    /// The task that connects a slot.
     async fn connect(self: Arc<Pool>, slot: usize, failures: u32) {
-        let mut wanted = self.wanted.clone();
+        let mut host_alive = self.host_alive.clone();
         let attempt = tokio::select! {
             attempt = self.attempt(slot) => attempt,
-            // A login that waits for its user must not outlive what it was for.
-            _ = wanted.changed() => return,
+            // A login that waits for user input must not outlive the host.
+            _ = host_alive.changed() => return,
         };
-        let attempt = attempt.map_err(|why| self.note_refusal(slot, why));
-        let place = &self.places[slot];
-        let mut state = place.lock();
+        let attempt = attempt.map_err(|why| self.record_refusal(slot, why));
+        let entry = &self.slots[slot];
+        let mut state = entry.lock();
         *state = match attempt {
             Ok(session) => {
                 *self.refusals(slot) = Refusals::default();
                 let most = session.max_read.min(session.max_write);
                 self.request_bytes.store(most, Ordering::Relaxed);
                 if slot == 0 {
-                    self.trouble.send_replace(None);
+                    self.connection_error.send_replace(None);
                 }
                 State::Up(session)
             }
             Err(why) => {
                 if slot == 0 {
-                    self.failed(&why);
+                    self.record_failure(&why);
                 }
                 let doubled = FIRST_RETRY.saturating_mul(1 << failures.min(16));
                 let pause = match (why.cause(), &why) {
-                    (_, Error::Refused { .. }) => USERS_TURN,
+                    (_, Error::Refused { .. }) => LAST_REFUSED_RETRY,
                     (Cause::Refused, _) => REFUSED_RETRY,
-                    (Cause::Lasting, _) => LASTING_RETRY,
-                    (Cause::Passing, _) if failures < QUICK_RETRIES => FIRST_RETRY,
-                    (Cause::Passing | Cause::TurnedAway, _) => doubled.min(LAST_RETRY),
+                    (Cause::Permanent, _) => PERMANENT_RETRY,
+                    (Cause::Transient, _) if failures < QUICK_RETRIES => FIRST_RETRY,
+                    (Cause::Transient | Cause::TurnedAway, _) => doubled.min(LAST_RETRY),
                 };
                 let failures = failures.saturating_add(1);
                 State::Down { why, failures, retry_at: Instant::now() + pause }
             }
         };
         drop(state);
-        place.settled.notify_waiters();
+        entry.settled.notify_waiters();
     }
 
     fn refusals(&self, slot: usize) -> MutexGuard<'_, Refusals> {
         self.refusals[slot.min(1)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a login that was refused; gives what is to be said of it.
-    fn note_refusal(&self, slot: usize, why: Error) -> Error {
+    /// Counts a refused login; returns the error to report.
+    fn record_refusal(&self, slot: usize, why: Error) -> Error {
         if why.cause() != Cause::Refused {
             return why;
         }
         let mut refusals = self.refusals(slot);
         refusals.times = refusals.times.saturating_add(1);
         let times = refusals.times;
-        let (pause, why) = match times < REFUSALS {
+        let (pause, why) = match times < MAX_REFUSALS {
             true => (REFUSED_RETRY, why),
-            false => (USERS_TURN, Error::Refused { why: Box::new(why), times }),
+            false => (LAST_REFUSED_RETRY, Error::Refused { why: Box::new(why), times }),
         };
         refusals.until = Some((Instant::now() + pause, why.clone()));
         why
     }
 
-    /// The first session could not be had.
-    fn failed(&self, why: &Error) {
+    /// Records that the first session could not be opened.
+    fn record_failure(&self, why: &Error) {
         let words = why.to_string();
-        let is_new = self.trouble.borrow().as_deref() != Some(words.as_str());
-        // The very first failure is the caller's to tell; what becomes of the further sessions is
-        // told by whoever opens them. What has been said is not said again every few seconds.
+        let is_new = self.connection_error.borrow().as_deref() != Some(words.as_str());
+        // The caller reports the very first failure, and `scaling` those of further sessions. A
+        // repeated failure is not logged again.
         if is_new && self.connected_once.load(Ordering::Relaxed) {
             tracing::warn!("{words}");
         }
-        self.trouble.send_replace(Some(words));
+        self.connection_error.send_replace(Some(words));
     }
 
-    /// Why the last attempt to have the first session has failed, as long as none has gone well
-    /// since.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.trouble.borrow().clone()
+    /// Why the last attempt to open the first session failed; `None` after a success.
+    pub(crate) fn connection_error(&self) -> Option<String> {
+        self.connection_error.borrow().clone()
     }
 
-    /// Whether the first session cannot be had now.
+    /// Whether there is no first session now and none can be opened.
     pub(crate) fn is_away(&self) -> bool {
-        self.trouble.borrow().is_some() || self.has_ended()
+        self.connection_error.borrow().is_some() || self.is_lost_for_good()
     }
 
-    /// It is lost, and none is made anew.
-    fn has_ended(&self) -> bool {
+    /// The first session was lost and is not reopened.
+    fn is_lost_for_good(&self) -> bool {
         let lost = |state: &State| matches!(state, State::Up(session) if !session.is_alive());
-        !self.config.reconnect && lost(&self.places[0].lock())
+        !self.config.reconnect && lost(&self.slots[0].lock())
     }
 
-    /// Returns when the first session cannot be had.
+    /// Returns when the first session is unavailable.
     pub(crate) async fn gone(&self) {
-        let mut trouble = self.trouble.subscribe();
+        let mut connection_error = self.connection_error.subscribe();
         loop {
             if self.is_away() {
                 return;
             }
-            let living = self.living(0);
+            let live = self.live(0);
             let ended = async {
-                match living {
+                match live {
                     Some(session) if !self.config.reconnect => {
                         session.client.closed().await;
                     }
@@ -406,8 +409,8 @@ impl Pool {
             };
             tokio::select! {
                 () = ended => {}
-                // Also when a session has come, whose end is then what is waited for.
-                _ = trouble.changed() => {}
+                // A new session is a change too; the loop then waits for its end.
+                _ = connection_error.changed() => {}
             }
         }
     }
@@ -416,11 +419,11 @@ impl Pool {
         let is_first = slot == 0 && !self.connected_once.load(Ordering::Relaxed);
         let role = match slot {
             0 if is_first => Role::Metadata,
-            0 => Role::Again,
+            0 => Role::Reconnect,
             slot => Role::Bulk(slot),
         };
-        let attempt = self.until_let_in(role, slot);
-        // The very first one may have to wait for somebody who types a password.
+        let attempt = self.begin_with_retries(role, slot);
+        // The first login may have to wait for a user who types a password.
         if is_first {
             let session = attempt.await?;
             self.connected_once.store(true, Ordering::Relaxed);
@@ -432,10 +435,10 @@ impl Pool {
             Err(_) => Err(Error::Session { source: sftp::Error::Stalled(limit), diagnosis: None }),
         }
     }
-    /// Begins a session, once more for as long as the server turns it away before the login.
-    async fn until_let_in(&self, role: Role, slot: usize) -> Result<Arc<Session>, Error> {
+    /// Begins a session; retries while the server turns the connection away before the login.
+    async fn begin_with_retries(&self, role: Role, slot: usize) -> Result<Arc<Session>, Error> {
         let began = Instant::now();
-        let [mut most, last] = TURNED_AWAY_PAUSES;
+        let [mut most, last] = TURNED_AWAY_PAUSE;
         loop {
             let begun = match self.connector.connect(role).await {
                 Ok(connection) => Session::begin(connection, slot, &self.config).await,
@@ -443,18 +446,18 @@ impl Pool {
             };
             let Err(why) = begun else { return begun };
             let pause = most.mul_f64(0.5 + random());
-            let is_late = began.elapsed() + pause > self.connector.patience().await;
+            let is_late = began.elapsed() + pause > self.connector.retry_limit().await;
             if why.cause() != Cause::TurnedAway || is_late {
                 return Err(why);
             }
-            tracing::debug!(session = slot, "turned away, once more in {pause:?}");
+            tracing::debug!(session = slot, "turned away, retry in {pause:?}");
             tokio::time::sleep(pause).await;
             most = (most * 2).min(last);
         }
     }
 }
 
-/// From 0 to 1, another one in each process and at each call.
+/// A random number from 0 to 1, different in each process and for each call.
 fn random() -> f64 {
     f64::from(RandomState::new().hash_one(0) as u32) / f64::from(u32::MAX)
 }

@@ -1,9 +1,9 @@
-//! What went wrong, found out by asking further where SFTP says too little.
+//! Finds the precise errno by further requests if SFTP reports too little.
 //!
-//! OpenSSH's server answers FAILURE for most errors, NO_SUCH_FILE for `ENOTDIR` too, and
-//! BAD_MESSAGE for `ENAMETOOLONG`. After such an answer, and only then, the paths and their file
-//! systems are looked at. The answers can be overtaken by what others do on the server; then the
-//! errno is the one that held when it was looked at.
+//! OpenSSH's server answers FAILURE for most errors, NO_SUCH_FILE also for `ENOTDIR`, and
+//! BAD_MESSAGE for `ENAMETOOLONG`. After such a reply, and only then, the paths and their file
+//! systems are queried. Other clients may change them meanwhile; then the errno is the one at the
+//! time of the query.
 
 use std::sync::Arc;
 
@@ -14,93 +14,93 @@ use crate::handles::OpenHandle;
 use crate::session::Session;
 use crate::{attr, errno};
 
-/// Longest name where the server does not say, in bytes: what nearly all of Unix has.
+/// Longest name if the server does not report it, in bytes: the limit of nearly all Unix systems.
 const DEFAULT_NAME_MAX: usize = 255;
 
 /// Handles that OpenSSH's server needs for itself beyond those it counts.
 const SPARE_HANDLES: u64 = 2;
 
-/// A file system with less than this available, in bytes, is full for a request that needs room
-/// and failed for no reason that is told. Block allocators keep the last blocks back: ext4 and XFS
+/// A file system with less than this available, in bytes, is considered full if a request that
+/// needs room failed without a reason. Block allocators reserve the last blocks: ext4 and XFS
 /// refuse while some are available, and a directory of XFS wants up to 50 blocks at once.
 const SLACK_BYTES: u64 = 1 << 20;
 
-/// The smallest limit of a file's size that is in use today, in bytes: that of vfat. A file system
-/// makes a file longer without allocating anything; so where only that failed, past this size, the
-/// size is the reason.
+/// The smallest limit of file size in use today, in bytes: that of vfat. A file system extends a
+/// file without allocating; so if only that failed beyond this size, the size is the reason.
 const SMALLEST_LIMIT_BYTES: u64 = u32::MAX as u64;
 
-/// What a failed request needed of its file system.
+/// The resources that a failed request needed.
 #[derive(Clone, Copy)]
 enum Need {
-    /// Room for these bytes.
+    /// Room for this number of bytes.
     Bytes(u64),
-    /// A new inode, and room for it in a directory.
+    /// A new inode, and room for its directory entry.
     Inode,
 }
 
-/// What is at a path now.
-pub(crate) enum There {
-    /// Nothing.
+/// What exists at a path.
+pub(crate) enum AtPath {
+    /// Nothing exists.
     Nothing,
-    /// Something of this kind.
+    /// Something exists, of this type.
     Something(Option<FileKind>),
-    /// It cannot be told.
+    /// Unknown.
     Unknown,
 }
 
-impl There {
-    fn new(answer: sftp::Result<FileAttrs>) -> There {
+impl AtPath {
+    fn new(answer: sftp::Result<FileAttrs>) -> AtPath {
         match answer {
-            Ok(attrs) => There::Something(attr::kind(&attrs)),
-            Err(error) if error.status() == Some(StatusCode::NO_SUCH_FILE) => There::Nothing,
-            Err(_) => There::Unknown,
+            Ok(attrs) => AtPath::Something(attr::kind(&attrs)),
+            Err(error) if error.status() == Some(StatusCode::NO_SUCH_FILE) => AtPath::Nothing,
+            Err(_) => AtPath::Unknown,
         }
     }
 
-    fn is_something(&self) -> bool {
-        matches!(self, There::Something(_))
+    fn exists(&self) -> bool {
+        matches!(self, AtPath::Something(_))
     }
 
     fn is_dir(&self) -> bool {
-        matches!(self, There::Something(Some(FileKind::Directory)))
+        matches!(self, AtPath::Something(Some(FileKind::Directory)))
     }
 
     fn is_other_than_dir(&self) -> bool {
-        self.is_something() && !self.is_dir()
+        self.exists() && !self.is_dir()
     }
 }
 
-/// Looks into failures of one session.
+/// Finds the causes of failures of one session.
 #[derive(Clone, Copy)]
 pub(crate) struct Probe<'a>(pub(crate) &'a Arc<Session>);
 
 impl Probe<'_> {
-    /// What is to be said when nothing better was found: a probe that was cut off has found nothing,
-    /// and whoever asks again over a new connection is told what holds there.
+    /// The errno if nothing better was found. If the session was lost, the probe has found nothing,
+    /// and the errno is that of a lost session, so that the caller repeats the request over a new
+    /// connection.
     fn unless_lost(self, errno: Errno) -> Errno {
         self.0.client.end().map_or(errno, |why| errno::from_sftp(&why))
     }
 
-    async fn look(self, path: &RemotePath) -> There {
+    async fn lstat(self, path: &RemotePath) -> AtPath {
         match self.0.path(path) {
-            Ok(full) => There::new(self.0.client.lstat(&full).await),
-            Err(_) => There::Unknown,
+            Ok(full) => AtPath::new(self.0.client.lstat(&full).await),
+            Err(_) => AtPath::Unknown,
         }
     }
 
-    async fn figures(self, path: &RemotePath) -> Option<StatVfs> {
+    async fn statvfs(self, path: &RemotePath) -> Option<StatVfs> {
         let full = self.0.path(path).ok()?;
         self.0.client.statvfs(&full).await.ok()
     }
 
-    /// The file system that holds the name `path`.
-    async fn figures_of_parent(self, path: &RemotePath) -> Option<StatVfs> {
-        self.figures(&path.parent()?).await
+    /// STATVFS of the file system that holds the name `path`.
+    async fn statvfs_of_parent(self, path: &RemotePath) -> Option<StatVfs> {
+        self.statvfs(&path.parent()?).await
     }
 
-    /// What any operation on `path` may meet: a component that is no directory or too long. To be
-    /// asked only after an answer of the server.
+    /// Errors that any operation on `path` may have: a component that is not a directory, or is too
+    /// long. Only after a reply of the server.
     pub(crate) async fn general(self, error: &Error, path: &RemotePath) -> Errno {
         match error.status() {
             Some(StatusCode::NO_SUCH_FILE) => self.missing(path).await,
@@ -109,17 +109,17 @@ impl Probe<'_> {
         }
     }
 
-    /// `ENOTDIR` when what should be a directory on the way to `path` is none, else `ENOENT`.
+    /// `ENOTDIR` if an ancestor of `path` exists and is not a directory, otherwise `ENOENT`.
     async fn missing(self, path: &RemotePath) -> Errno {
         let mut above = path.parent();
         while let Some(dir) = above {
-            match self.look(&dir).await {
-                There::Nothing => above = dir.parent(),
-                // A link on the way may lead to no directory; the server has said that the
-                // path is not there, and that is all that can be told.
-                There::Something(Some(FileKind::Directory | FileKind::Symlink) | None)
-                | There::Unknown => return self.unless_lost(Errno::ENOENT),
-                There::Something(_) => return Errno::ENOTDIR,
+            match self.lstat(&dir).await {
+                AtPath::Nothing => above = dir.parent(),
+                // An ancestor that is a link may not lead to a directory. The server has reported
+                // that the path does not exist; nothing more is known.
+                AtPath::Something(Some(FileKind::Directory | FileKind::Symlink) | None)
+                | AtPath::Unknown => return self.unless_lost(Errno::ENOENT),
+                AtPath::Something(_) => return Errno::ENOTDIR,
             }
         }
         self.unless_lost(Errno::ENOENT)
@@ -130,18 +130,18 @@ impl Probe<'_> {
         if longest > DEFAULT_NAME_MAX {
             return true;
         }
-        let figures = self.figures_of_parent(path).await;
-        figures.is_some_and(|figures| figures.name_max > 0 && longest as u64 > figures.name_max)
+        let statvfs = self.statvfs_of_parent(path).await;
+        statvfs.is_some_and(|statvfs| statvfs.name_max > 0 && longest as u64 > statvfs.name_max)
     }
 
-    /// After a failed creation of the name `path`.
+    /// After the creation of the name `path` failed.
     pub(crate) async fn create(self, error: &Error, path: &RemotePath) -> Errno {
         if path.is_root() {
             return Errno::EEXIST;
         }
         match error.status() {
             Some(StatusCode::FAILURE) => {
-                if self.look(path).await.is_something() {
+                if self.lstat(path).await.exists() {
                     return Errno::EEXIST;
                 }
                 let found = self.full_or_read_only(path, Need::Inode).await;
@@ -151,7 +151,7 @@ impl Probe<'_> {
         }
     }
 
-    /// As [`Probe::create`], of a file that was to be open, where `open_handles` were open.
+    /// After the creation of a file that was to be opened failed, with `open_handles` open.
     pub(crate) async fn create_open(
         self,
         error: &Error,
@@ -171,37 +171,37 @@ impl Probe<'_> {
 
     /// Whether the file system that holds the name `path` is read-only or has no room.
     async fn full_or_read_only(self, path: &RemotePath, need: Need) -> Option<Errno> {
-        no_room(&self.figures_of_parent(path).await?, need)
+        no_room(&self.statvfs_of_parent(path).await?, need)
     }
 
-    /// After a failed opening of what is there, of which `open_handles` were open.
+    /// After the open of an existing file failed, with `open_handles` open.
     pub(crate) async fn open(self, error: &Error, path: &RemotePath, open_handles: usize) -> Errno {
         match error.status() {
             Some(StatusCode::FAILURE) => {
                 if self.is_out_of_handles(open_handles) {
                     return Errno::EMFILE;
                 }
-                match self.look(path).await {
-                    There::Something(Some(FileKind::Directory)) => Errno::EISDIR,
-                    There::Something(Some(FileKind::Symlink)) => Errno::ELOOP,
-                    There::Something(Some(FileKind::Regular) | None) | There::Unknown => {
-                        match self.figures(path).await {
-                            Some(figures) if is_read_only(&figures) => Errno::EROFS,
+                match self.lstat(path).await {
+                    AtPath::Something(Some(FileKind::Directory)) => Errno::EISDIR,
+                    AtPath::Something(Some(FileKind::Symlink)) => Errno::ELOOP,
+                    AtPath::Something(Some(FileKind::Regular) | None) | AtPath::Unknown => {
+                        match self.statvfs(path).await {
+                            Some(statvfs) if is_read_only(&statvfs) => Errno::EROFS,
                             _ => self.unless_lost(Errno::EPERM),
                         }
                     }
-                    There::Something(_) => Errno::ENXIO,
-                    There::Nothing => Errno::ENOENT,
+                    AtPath::Something(_) => Errno::ENXIO,
+                    AtPath::Nothing => Errno::ENOENT,
                 }
             }
             _ => self.general(error, path).await,
         }
     }
 
-    /// After a failed opening of a directory.
+    /// After OPENDIR failed.
     pub(crate) async fn opendir(self, error: &Error, path: &RemotePath) -> Errno {
         match error.status() {
-            Some(StatusCode::NO_SUCH_FILE | StatusCode::FAILURE) => match self.look(path).await {
+            Some(StatusCode::NO_SUCH_FILE | StatusCode::FAILURE) => match self.lstat(path).await {
                 there if there.is_other_than_dir() => Errno::ENOTDIR,
                 _ => self.open(error, path, 0).await,
             },
@@ -213,7 +213,7 @@ impl Probe<'_> {
     pub(crate) async fn unlink(self, error: &Error, path: &RemotePath) -> Errno {
         match error.status() {
             Some(StatusCode::FAILURE | StatusCode::PERMISSION_DENIED) => {
-                if self.look(path).await.is_dir() {
+                if self.lstat(path).await.is_dir() {
                     return Errno::EISDIR;
                 }
                 self.read_only_or(error, path).await
@@ -225,11 +225,11 @@ impl Probe<'_> {
     /// After a failed RMDIR.
     pub(crate) async fn rmdir(self, error: &Error, path: &RemotePath) -> Errno {
         match error.status() {
-            Some(StatusCode::NO_SUCH_FILE) => match self.look(path).await {
+            Some(StatusCode::NO_SUCH_FILE) => match self.lstat(path).await {
                 there if there.is_other_than_dir() => Errno::ENOTDIR,
                 _ => self.general(error, path).await,
             },
-            Some(StatusCode::FAILURE) => match self.look(path).await {
+            Some(StatusCode::FAILURE) => match self.lstat(path).await {
                 there if there.is_other_than_dir() => Errno::ENOTDIR,
                 _ if self.has_entries(path).await => Errno::ENOTEMPTY,
                 _ => self.read_only_or(error, path).await,
@@ -239,8 +239,8 @@ impl Probe<'_> {
     }
 
     async fn read_only_or(self, error: &Error, path: &RemotePath) -> Errno {
-        match self.figures_of_parent(path).await {
-            Some(figures) if is_read_only(&figures) => Errno::EROFS,
+        match self.statvfs_of_parent(path).await {
+            Some(statvfs) if is_read_only(&statvfs) => Errno::EROFS,
             _ => self.unless_lost(errno::from_sftp(error)),
         }
     }
@@ -252,7 +252,7 @@ impl Probe<'_> {
         let open = OpenHandle::new(self.0.clone(), handle);
         let is_entry = |name: &[u8]| !matches!(name, b"." | b"..");
         match self.0.client.readdir(&open.handle).await {
-            // `.` and `..` are two, and come first or at least in the same part.
+            // `.` and `..` are two entries, and are in the first batch.
             Ok(Some(names)) => names.iter().any(|entry| is_entry(&entry.name)),
             _ => false,
         }
@@ -272,7 +272,7 @@ impl Probe<'_> {
         }
         match error.status() {
             Some(StatusCode::FAILURE) => {
-                if self.look(new).await.is_something() {
+                if self.lstat(new).await.exists() {
                     return Errno::EEXIST;
                 }
                 if self.are_apart(existing, new).await {
@@ -281,12 +281,12 @@ impl Probe<'_> {
                 let found = self.full_or_read_only(new, Need::Bytes(0)).await;
                 found.unwrap_or_else(|| self.unless_lost(Errno::EPERM))
             }
-            Some(StatusCode::PERMISSION_DENIED) => match self.look(existing).await {
+            Some(StatusCode::PERMISSION_DENIED) => match self.lstat(existing).await {
                 there if there.is_dir() => Errno::EPERM,
                 _ => self.unless_lost(Errno::EACCES),
             },
-            Some(StatusCode::NO_SUCH_FILE) => match self.look(existing).await {
-                there if there.is_something() => self.missing(new).await,
+            Some(StatusCode::NO_SUCH_FILE) => match self.lstat(existing).await {
+                there if there.exists() => self.missing(new).await,
                 _ => self.missing(existing).await,
             },
             _ if self.has_long_name(new).await => self.general(error, new).await,
@@ -296,11 +296,11 @@ impl Probe<'_> {
 
     /// Whether two names are on different file systems.
     async fn are_apart(self, one: &RemotePath, other: &RemotePath) -> bool {
-        let figures = (self.figures_of_parent(one).await, self.figures_of_parent(other).await);
-        matches!(figures, (Some(one), Some(other)) if one.fsid != other.fsid)
+        let statvfs = (self.statvfs_of_parent(one).await, self.statvfs_of_parent(other).await);
+        matches!(statvfs, (Some(one), Some(other)) if one.fsid != other.fsid)
     }
 
-    /// After a failed rename that was to replace.
+    /// After a rename that may replace its target failed.
     pub(crate) async fn rename(
         self,
         error: &Error,
@@ -313,10 +313,10 @@ impl Probe<'_> {
             _ if self.is_long_in_either(error, from, to).await => return Errno::ENAMETOOLONG,
             _ => return errno::from_sftp(error),
         }
-        let (source, target) = (self.look(from).await, self.look(to).await);
+        let (source, target) = (self.lstat(from).await, self.lstat(to).await);
         match (source, target) {
-            (There::Nothing, _) => self.missing(from).await,
-            (source, There::Nothing) => match self.missing_parent(to).await {
+            (AtPath::Nothing, _) => self.missing(from).await,
+            (source, AtPath::Nothing) => match self.missing_parent(to).await {
                 Some(errno) => errno,
                 None => self.rename_between(error, &source, from, to, unexplained).await,
             },
@@ -332,26 +332,26 @@ impl Probe<'_> {
             && (self.has_long_name(from).await || self.has_long_name(to).await)
     }
 
-    /// What is wrong with the directory in which `path` is to be.
+    /// The error of the parent directory of `path`, if there is one.
     async fn missing_parent(self, path: &RemotePath) -> Option<Errno> {
-        match self.look(&path.parent()?).await {
-            There::Nothing => Some(self.missing(path).await),
-            There::Something(Some(FileKind::Directory | FileKind::Symlink) | None)
-            | There::Unknown => None,
-            There::Something(_) => Some(Errno::ENOTDIR),
+        match self.lstat(&path.parent()?).await {
+            AtPath::Nothing => Some(self.missing(path).await),
+            AtPath::Something(Some(FileKind::Directory | FileKind::Symlink) | None)
+            | AtPath::Unknown => None,
+            AtPath::Something(_) => Some(Errno::ENOTDIR),
         }
     }
 
-    /// What stands between two names that both could be.
+    /// The error between two names that are valid by themselves.
     async fn rename_between(
         self,
         error: &Error,
-        source: &There,
+        source: &AtPath,
         from: &RemotePath,
         to: &RemotePath,
         unexplained: Errno,
     ) -> Errno {
-        // A server that reports EINVAL as FAILURE.
+        // The server reports EINVAL as FAILURE.
         if source.is_dir() && to != from && to.is_below(from) {
             return Errno::EINVAL;
         }
@@ -367,7 +367,7 @@ impl Probe<'_> {
         }
     }
 
-    /// After a failed change of attributes by path; of the size to `new_size`, if there is one.
+    /// After a change of attributes by path failed; of the size to `new_size`, if there is one.
     pub(crate) async fn setattr(
         self,
         error: &Error,
@@ -375,23 +375,23 @@ impl Probe<'_> {
         new_size: Option<u64>,
     ) -> Errno {
         match error.status() {
-            Some(StatusCode::FAILURE) => match (self.figures(path).await, new_size) {
-                (Some(figures), _) if is_read_only(&figures) => Errno::EROFS,
+            Some(StatusCode::FAILURE) => match (self.statvfs(path).await, new_size) {
+                (Some(statvfs), _) if is_read_only(&statvfs) => Errno::EROFS,
                 (_, Some(size)) if self.is_too_large(size, path).await => Errno::EFBIG,
-                (Some(figures), Some(_)) => {
-                    let found = no_room(&figures, Need::Bytes(0));
+                (Some(statvfs), Some(_)) => {
+                    let found = no_room(&statvfs, Need::Bytes(0));
                     found.unwrap_or_else(|| self.unless_lost(Errno::EPERM))
                 }
                 _ => self.unless_lost(Errno::EPERM),
             },
-            // Only the owner may, and nothing else stands behind it but for the size.
+            // Only the owner may; except for the size, there is no other cause.
             Some(StatusCode::PERMISSION_DENIED) if new_size.is_none() => Errno::EPERM,
             _ => self.general(error, path).await,
         }
     }
 
-    /// Whether a file that did not grow to `size` is shorter, and this is more than some file
-    /// systems have.
+    /// Whether a file that did not grow to `size` is shorter, and `size` exceeds the limit of some
+    /// file systems.
     async fn is_too_large(self, size: u64, path: &RemotePath) -> bool {
         let Ok(full) = self.0.path(path) else { return false };
         size > SMALLEST_LIMIT_BYTES && is_shorter(self.0.client.stat(&full).await, size)
@@ -406,7 +406,7 @@ impl Probe<'_> {
         size: u64,
     ) -> Errno {
         match self.handle(error, handle, name, 0).await {
-            // Where it grows, no room is needed.
+            // Growing a file needs no room.
             Errno::EIO | Errno::ENOSPC
                 if error.status() == Some(StatusCode::FAILURE)
                     && size > SMALLEST_LIMIT_BYTES
@@ -418,7 +418,7 @@ impl Probe<'_> {
         }
     }
 
-    /// After `bytes` could not be written at `offset`; `None` for the end of the file.
+    /// After a write of `bytes` at `offset` failed; `None` for the end of the file.
     ///
     /// OpenSSH's server seeks before it writes, and Linux refuses a seek past the largest size of a
     /// file with `EINVAL`, which is BAD_MESSAGE.
@@ -437,8 +437,8 @@ impl Probe<'_> {
         }
     }
 
-    /// After a handle of the file that is called `name` was closed, and the server said that
-    /// something had failed. The handle is gone all the same.
+    /// After CLOSE of a handle of the file `name` returned an error. The handle is closed
+    /// nevertheless.
     pub(crate) async fn close(self, error: &Error, name: Option<RemotePath>) -> Errno {
         match (error.status(), name) {
             (Some(StatusCode::FAILURE), Some(name)) => {
@@ -449,8 +449,7 @@ impl Probe<'_> {
         }
     }
 
-    /// After something failed through a handle of the file that is called `name`, and that may need
-    /// room for `bytes`.
+    /// After a request through a handle of the file `name` failed that may need room for `bytes`.
     pub(crate) async fn handle(
         self,
         error: &Error,
@@ -461,16 +460,16 @@ impl Probe<'_> {
         if error.status() != Some(StatusCode::FAILURE) {
             return errno::from_handle(error);
         }
-        let figures = match (self.0.client.fstatvfs(handle).await, name) {
-            (Ok(figures), _) => Some(figures),
-            // The close of the handle may have been sent behind what has failed.
+        let statvfs = match (self.0.client.fstatvfs(handle).await, name) {
+            (Ok(statvfs), _) => Some(statvfs),
+            // CLOSE of the handle may have been sent behind the failed request.
             (Err(error), Some(name)) if error.status().is_some() => {
-                self.figures_of_parent(&name).await
+                self.statvfs_of_parent(&name).await
             }
             (Err(_), _) => None,
         };
-        match figures {
-            Some(figures) => no_room(&figures, Need::Bytes(bytes)).unwrap_or(Errno::EIO),
+        match statvfs {
+            Some(statvfs) => no_room(&statvfs, Need::Bytes(bytes)).unwrap_or(Errno::EIO),
             None => self.unless_lost(Errno::EIO),
         }
     }
@@ -481,22 +480,22 @@ fn is_shorter(answer: sftp::Result<FileAttrs>, size: u64) -> bool {
     answer.is_ok_and(|attrs| attrs.size.is_some_and(|now| now < size))
 }
 
-fn is_read_only(figures: &StatVfs) -> bool {
-    figures.flags & StatVfs::READ_ONLY != 0
+fn is_read_only(statvfs: &StatVfs) -> bool {
+    statvfs.flags & StatVfs::READ_ONLY != 0
 }
 
-/// `EROFS`, or `ENOSPC` when what the request needed has run out. A file system that does not count
-/// inodes reports a total of zero.
-fn no_room(figures: &StatVfs, need: Need) -> Option<Errno> {
+/// `EROFS`, or `ENOSPC` if the resource that the request needed has run out. A file system that
+/// does not count inodes reports a total of zero.
+fn no_room(statvfs: &StatVfs, need: Need) -> Option<Errno> {
     let (bytes, inode) = match need {
         Need::Bytes(bytes) => (bytes, false),
         Need::Inode => (0, true),
     };
-    let unit = [figures.fragment_size, figures.block_size, 4096];
+    let unit = [statvfs.fragment_size, statvfs.block_size, 4096];
     let unit = unit.into_iter().find(|bytes| *bytes > 0).unwrap_or(1);
-    let available_bytes = figures.blocks_available.saturating_mul(unit);
-    let no_inodes = inode && figures.files > 0 && figures.files_available == 0;
-    if is_read_only(figures) {
+    let available_bytes = statvfs.blocks_available.saturating_mul(unit);
+    let no_inodes = inode && statvfs.files > 0 && statvfs.files_available == 0;
+    if is_read_only(statvfs) {
         Some(Errno::EROFS)
     } else if available_bytes < bytes.saturating_add(SLACK_BYTES) || no_inodes {
         Some(Errno::ENOSPC)
@@ -521,7 +520,7 @@ mod tests {
         };
         let full = Some(Errno::ENOSPC);
         let blocks = |blocks_available| StatVfs { blocks_available, ..room };
-        for (figures, need, errno) in [
+        for (statvfs, need, errno) in [
             (room, Need::Inode, None),
             (room, Need::Bytes(0), None),
             (room, Need::Bytes(1 << 20), None),
@@ -530,12 +529,12 @@ mod tests {
             (blocks(255), Need::Inode, full),
             (blocks(u64::MAX), Need::Bytes(u64::MAX - SLACK_BYTES), None),
             (StatVfs { files_available: 0, ..room }, Need::Inode, full),
-            // What is written into a file needs no inode.
+            // A write to an existing file needs no inode.
             (StatVfs { files_available: 0, ..room }, Need::Bytes(0), None),
             (StatVfs { files: 0, files_available: 0, ..room }, Need::Inode, None),
             (StatVfs { fragment_size: 0, ..blocks(1) }, Need::Bytes(0), None),
         ] {
-            assert_eq!(no_room(&figures, need), errno, "{figures:?}");
+            assert_eq!(no_room(&statvfs, need), errno, "{statvfs:?}");
         }
         let read_only = StatVfs { flags: StatVfs::READ_ONLY, ..StatVfs::default() };
         assert_eq!(no_room(&read_only, Need::Inode), Some(Errno::EROFS));

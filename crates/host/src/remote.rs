@@ -1,4 +1,4 @@
-//! [`Host`] as a [`Remote`]: every operation in the module that knows how.
+//! Implements [`Remote`] for [`Host`]; each operation is in the module of its family.
 
 use async_trait::async_trait;
 use base::{
@@ -8,7 +8,6 @@ use base::{
 use bytes::Bytes;
 
 use crate::host::Host;
-use crate::machine;
 
 #[async_trait]
 impl Remote for Host {
@@ -102,7 +101,7 @@ impl Remote for Host {
     }
 
     async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
-        self.figures(path).await
+        self.statvfs_path(path).await
     }
 
     async fn copy(
@@ -130,8 +129,8 @@ impl Remote for Host {
 
     async fn server_run(&self) -> Result<Option<Bytes>> {
         let session = self.metadata().await?;
-        let run = machine::of(&session).await.map(Bytes::copy_from_slice);
-        // What a lost session has not told says nothing.
+        let run = session.boot_id().await.map(Bytes::copy_from_slice);
+        // A lost session cannot say that the server has no boot id.
         if run.is_none() && !session.is_alive() {
             return Err(Errno::EHOSTDOWN);
         }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use base::{Errno, RemotePath, RenameMode, Result};
 use sftp::{Error, Extension, StatusCode};
 
-use crate::gather;
 use crate::host::Host;
 use crate::open::is_failure;
+use crate::pipelined;
 use crate::probe::Probe;
 use crate::session::Session;
 
@@ -45,7 +45,7 @@ impl Host {
         } else {
             match session.client.rename(&old, &new).await {
                 Err(error) if is_failure(&error) && self.config().rename_workaround => {
-                    // Seen through also when the caller gives up: in the middle of it the target
+                    // Completed also if the caller stops waiting: during the operation the target
                     // has another name.
                     let around = tokio::spawn(rename_around(session.clone(), old, new));
                     around.await.unwrap_or(Err(error))
@@ -61,10 +61,10 @@ impl Host {
         }
     }
 
-    /// Plain RENAME, which OpenSSH's server does by `link` and `unlink` for a regular file: atomic
-    /// but for a crash between the two, which leaves both names. For all else it looks whether
-    /// something is at `to`, following links, and renames; what comes to be there in between is
-    /// replaced. The look here also sees a link that leads nowhere.
+    /// Plain RENAME. OpenSSH's server implements it by `link` and `unlink` for a regular file:
+    /// atomic but for a crash between the two, which leaves both names. For other types it checks
+    /// whether `to` exists, following links, and renames; a target that appears in between is
+    /// replaced. The LSTAT here also detects a dangling link.
     async fn rename_without_replacing(
         &self,
         session: &Arc<Session>,
@@ -73,7 +73,7 @@ impl Host {
     ) -> Result<()> {
         let (old, new) = (session.path(from)?, session.path(to)?);
         let (source, target) =
-            gather::both(session.client.lstat(&old), session.client.lstat(&new)).await;
+            pipelined::both(session.client.lstat(&old), session.client.lstat(&new)).await;
         if let Err(error) = source {
             return Err(Probe(session).general(&error, from).await);
         }
@@ -93,7 +93,7 @@ impl Host {
         }
     }
 
-    /// The errno of a rename that fails for no reason that can be found.
+    /// The errno of a rename that fails for an unknown reason.
     fn unexplained_rename(&self) -> Errno {
         match self.config().renamexdev_workaround {
             true => Errno::EXDEV,
@@ -102,7 +102,7 @@ impl Host {
     }
 }
 
-/// Renames `from` to `to` with what is at `to` moved out of the way; moves it back if that fails.
+/// Renames `from` to `to` after moving the target at `to` aside; moves it back if that fails.
 async fn rename_around(
     session: Arc<Session>,
     from: Vec<u8>,
@@ -114,7 +114,7 @@ async fn rename_around(
     session.client.rename(to, &aside).await?;
     match session.client.rename(from, to).await {
         Ok(()) => {
-            // What was replaced has lost its name either way; a directory has to be empty for it.
+            // The replaced file has lost its name in any case; a directory has to be empty.
             if session.client.remove(&aside).await.is_err() {
                 let removed = session.client.rmdir(&aside).await;
                 if let Err(error) = removed {

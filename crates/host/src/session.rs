@@ -1,4 +1,4 @@
-//! One SFTP session: its client, where its root is, and the watch over it.
+//! One SFTP session: its client, its root, and its watchdog.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -15,35 +15,41 @@ use crate::connector::{Connection, Diagnosis};
 use crate::error::Error;
 use crate::handles::OpenHandle;
 
-/// Longest path that is sent, in bytes: Linux's `PATH_MAX` without the NUL. OpenSSH's server would
-/// answer `BAD_MESSAGE`.
+/// Longest path that is sent, in bytes: Linux's `PATH_MAX` without the NUL. OpenSSH's server
+/// answers a longer one with `BAD_MESSAGE`.
 const MAX_PATH_BYTES: usize = 4095;
 
-/// How much of a name that no entry may have is logged, in bytes.
+/// Bytes of an invalid name that are logged.
 const SHOWN_NAME_BYTES: usize = 300;
 
-/// How many times the stall limit is allowed while the server does something slow.
+/// Factor of the stall limit while the server executes a slow request.
 const SLOW_FACTOR: u32 = 10;
 
-/// How often within a stall limit the watchdog looks.
-const LOOKS: u32 = 8;
+/// Checks of the watchdog within a stall limit.
+const CHECKS_PER_LIMIT: u32 = 8;
 
-/// A living or dead session.
+/// On Linux, identifies the running kernel. A machine without it cannot be told from another.
+const BOOT_ID: &[u8] = b"/proc/sys/kernel/random/boot_id";
+
+/// Longest read of the boot id in bytes: a UUID and a newline fit.
+const BOOT_ID_BYTES: u32 = 64;
+
+/// A session, alive or ended.
 pub(crate) struct Session {
     pub(crate) client: Client,
-    /// Its place in the pool.
+    /// Its slot in the pool.
     pub(crate) slot: usize,
-    /// What stands before every path; empty for where the session begins.
+    /// Prefix of every path; empty for the directory where the session begins.
     root: Vec<u8>,
     diagnosis: Diagnosis,
     pub(crate) began: Instant,
     /// Longest READ and WRITE, in bytes.
     pub(crate) max_read: u32,
     pub(crate) max_write: u32,
-    /// What tells its machine from others, once it was asked for.
-    pub(crate) machine: OnceCell<Option<Box<[u8]>>>,
-    /// A name that no entry may have was logged.
-    has_complained: AtomicBool,
+    /// See [`Session::boot_id`]; set by the first call.
+    boot_id: OnceCell<Option<Box<[u8]>>>,
+    /// An invalid name was logged.
+    logged_invalid_name: AtomicBool,
 }
 
 impl Session {
@@ -68,8 +74,8 @@ impl Session {
             max_read: cap(client.server().max_read, config.max_read).max(1),
             max_write: cap(client.server().max_write, config.max_write).max(1),
             client,
-            machine: OnceCell::new(),
-            has_complained: AtomicBool::new(false),
+            boot_id: OnceCell::new(),
+            logged_invalid_name: AtomicBool::new(false),
         });
         tokio::spawn(watch(Arc::downgrade(&session), config.stall_limit));
         Ok(session)
@@ -79,7 +85,7 @@ impl Session {
         self.client.end().is_none()
     }
 
-    /// Why a session that is over is so.
+    /// Why the session ended.
     pub(crate) fn lost(&self) -> Error {
         let reason = || sftp::Error::Disconnected("it has ended".into());
         let source = self.client.end().unwrap_or_else(reason);
@@ -90,23 +96,45 @@ impl Session {
         self.client.server().extensions.has(extension)
     }
 
-    /// Logs that the server listed a name that no entry may have. Once for a session: a server
-    /// must not be able to fill the log.
-    pub(crate) fn complain_of(&self, why: InvalidName, name: &[u8]) {
-        if !self.has_complained.swap(true, Ordering::Relaxed) {
+    /// Logs that the server listed an invalid name. Once for each session, so that a server cannot
+    /// fill the log.
+    pub(crate) fn log_invalid_name(&self, why: InvalidName, name: &[u8]) {
+        if !self.logged_invalid_name.swap(true, Ordering::Relaxed) {
             let name = name[..name.len().min(SHOWN_NAME_BYTES)].escape_ascii();
-            tracing::warn!("the server listed {why}, left out, as are others like it: \"{name}\"");
+            tracing::warn!(
+                "the server listed {why}; it and others like it are left out: \"{name}\""
+            );
         }
     }
 
-    /// The beginning of a small file anywhere on the server, in one read; `None` where that cannot
-    /// be had.
+    /// The beginning of a small file anywhere on the server, by one read; `None` if it cannot be
+    /// read.
     pub(crate) async fn read_small(self: &Arc<Session>, path: &[u8], len: u32) -> Option<Bytes> {
         let open = self.client.open(path, OpenFlags::READ, FileAttrs::default());
         let handle = open.await.ok()?;
-        // Closed also when this is given up.
+        // Closed also if this future is dropped.
         let open = OpenHandle::new(self.clone(), handle);
         Some(self.client.read(&open.handle, 0, len).await.ok()?.unwrap_or_default())
+    }
+
+    /// Identifies this boot of the server's machine; read once for the session.
+    pub(crate) async fn boot_id(self: &Arc<Session>) -> Option<&[u8]> {
+        let read = async || {
+            let id = self.read_small(BOOT_ID, BOOT_ID_BYTES).await?;
+            (!id.is_empty()).then(|| id.as_ref().into())
+        };
+        self.boot_id.get_or_init(read).await.as_deref()
+    }
+
+    /// Whether both sessions may be of one machine: their boot ids are equal, or one is unknown.
+    ///
+    /// A host name may stand for several machines (the login nodes of a cluster), and each
+    /// connection may reach another one. They share a network file system then, on which a machine
+    /// does not see at once what another has written. So one file is used only over sessions of
+    /// one machine.
+    pub(crate) async fn is_same_machine(self: &Arc<Session>, other: &Arc<Session>) -> bool {
+        let (one, other) = tokio::join!(self.boot_id(), other.boot_id());
+        one.is_none() || other.is_none() || one == other
     }
 
     /// The path on the server.
@@ -122,7 +150,7 @@ impl Session {
     }
 }
 
-/// The base as the server takes it in paths: `~` is not known in those.
+/// The base as the server accepts it in paths: `~` is not expanded there.
 async fn expand(client: &Client, base: &[u8]) -> Result<Vec<u8>, Error> {
     if base.first() != Some(&b'~') {
         return Ok(base.to_vec());
@@ -131,26 +159,26 @@ async fn expand(client: &Client, base: &[u8]) -> Result<Vec<u8>, Error> {
     let end_of_tilde = base.iter().position(|byte| *byte == b'/').unwrap_or(base.len());
     let (tilde, below) = base.split_at(end_of_tilde);
     if client.server().extensions.has(Extension::ExpandPath) {
-        // Only the tilde, since what is below need not exist when the root is not checked.
+        // Only the tilde, since the rest need not exist if the root is not checked.
         return match client.expand_path(tilde).await {
             Ok(expanded) => Ok([&expanded, below].concat()),
             Err(source) => Err(Error::Root { path, source }),
         };
     }
-    // Sessions begin at home.
+    // Sessions begin in the home directory.
     match tilde {
         b"~" => Ok(below.strip_prefix(b"/").unwrap_or_default().to_vec()),
         _ => Err(Error::RootNotExpanded { path }),
     }
 }
 
-/// The watchdog: gives a session up that does not answer, and logs the end of any.
+/// The watchdog: ends a session that does not respond, and logs the end of any session.
 async fn watch(session: Weak<Session>, stall_limit: Duration) {
     let Some(closed) = session.upgrade().map(|session| session.client.closed()) else { return };
     tokio::pin!(closed);
-    let look = (stall_limit / LOOKS).max(Duration::from_millis(1));
+    let interval = (stall_limit / CHECKS_PER_LIMIT).max(Duration::from_millis(1));
     loop {
-        let ended = tokio::time::timeout(look, &mut closed).await;
+        let ended = tokio::time::timeout(interval, &mut closed).await;
         let Some(session) = session.upgrade() else { return };
         if let Ok(why) = ended {
             let reason = (session.diagnosis)().map(|it| format!("; {}", it.text));

@@ -1,8 +1,8 @@
 //! Changing attributes.
 //!
-//! The wire has both owners or none, and both times or none, so to change one of a pair the other
-//! is looked up first. SETSTAT follows links; `lsetstat@openssh.com` does not, and where it is
-//! missing LSTAT has to say first that the path is no link.
+//! The protocol carries both owners or none, and both times or none; to change one of a pair, the
+//! other is queried first. SETSTAT follows links; `lsetstat@openssh.com` does not. Without it,
+//! LSTAT has to show first that the path is not a link.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use base::{Attr, AttrChange, Errno, Fh, FileKind, RemotePath, Result};
 use sftp::codec::{Owner, Times};
 use sftp::{Extension, FileAttrs};
 
+use crate::chunk_request::{ChunkRequest, Route, SetAttrs};
 use crate::handles::OpenHandle;
 use crate::host::Host;
 use crate::open::is_failure;
-use crate::order::EVERYTHING;
-use crate::piece::{Piece, Route, SetAttrs};
 use crate::probe::Probe;
+use crate::range_lock::WHOLE_FILE;
 use crate::session::Session;
-use crate::{attr, errno, piece};
+use crate::{attr, chunk_request, errno};
 
 impl Host {
     pub(crate) async fn change_path(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
@@ -26,15 +26,16 @@ impl Host {
         }
         let session = self.metadata().await?;
         let full = session.path(path)?;
-        // What is shown in a link's stead is what is changed. The root may be a link itself.
+        // If links are shown as their targets, the target is changed. The root may be a link
+        // itself.
         let follow = self.config().follow_symlinks || path.is_root();
         let by_lsetstat = session.offers(Extension::Lsetstat) && !follow;
         let must_look =
             needs_present(&change) || change.size.is_some() || (!by_lsetstat && !follow);
         let present = if must_look {
-            let look =
+            let stat =
                 if follow { session.client.stat(&full) } else { session.client.lstat(&full) };
-            match look.await {
+            match stat.await {
                 Ok(attrs) => Some(attr::from_wire(&attrs)?),
                 Err(error) => return Err(Probe(&session).general(&error, path).await),
             }
@@ -52,7 +53,7 @@ impl Host {
             if i64::try_from(size).is_err() {
                 return Err(Errno::EFBIG);
             }
-            // First, since it changes the time of change, which may be set too.
+            // First, since it changes mtime, which may be set too.
             let resized = FileAttrs { size: Some(size), ..FileAttrs::default() };
             if let Err(error) = session.client.setstat(&full, resized).await {
                 return Err(Probe(&session).setattr(&error, path, Some(size)).await);
@@ -66,7 +67,7 @@ impl Host {
         if by_lsetstat && kind != Some(FileKind::Regular) {
             return change_without_following(&session, path, &full, attrs).await;
         }
-        // Looked at above, or links are meant to be followed.
+        // LSTAT has reported the type, or links are followed.
         if kind == Some(FileKind::Symlink) {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -85,33 +86,35 @@ impl Host {
         if change.size.is_some_and(|size| i64::try_from(size).is_err()) {
             return Err(Errno::EFBIG);
         }
-        let turn = file.enter(EVERYTHING, true, Some(session.slot));
+        let ticket = file.enter(WHOLE_FILE, true, Some(session.slot));
         let present = if needs_present(&change) {
-            turn.come().await;
+            ticket.ready().await;
             let attrs = session.client.fstat(handle).await;
             Some(attr::from_wire(&attrs.map_err(|error| errno::from_handle(&error))?)?)
         } else {
             None
         };
         // The server applies the size first.
-        let ask = SetAttrs(to_wire(&change, present.as_ref()));
+        let request = SetAttrs(to_wire(&change, present.as_ref()));
         let route = Route::One(file.open.clone());
-        let piece = Piece::new(ask, route, &self.pool.gates, Some(turn.clone()));
-        match piece::one(Some(turn), piece).await.1 {
+        let request = ChunkRequest::new(request, route, &self.pool.flow, Some(ticket.clone()));
+        match chunk_request::one(Some(ticket), request).await.1 {
             Ok(()) => Ok(()),
             Err(error) if error.status() == Some(sftp::StatusCode::PERMISSION_DENIED) => {
                 Err(Errno::EPERM)
             }
             Err(error) => Err(match change.size {
-                Some(size) => Probe(session).resize(&error, handle, file.named.name(), size).await,
-                None => Probe(session).handle(&error, handle, file.named.name(), 0).await,
+                Some(size) => {
+                    Probe(session).resize(&error, handle, file.open_path.name(), size).await
+                }
+                None => Probe(session).handle(&error, handle, file.open_path.name(), 0).await,
             }),
         }
     }
 }
 
-/// By `lsetstat`. Where the server's system cannot set a mode without following (it needs /proc
-/// for that, which a chroot may lack), what is no link is changed by SETSTAT.
+/// By `lsetstat`. If the server's system cannot set a mode without following links (this needs
+/// /proc, which a chroot may lack), SETSTAT is used for a path that is not a link.
 async fn change_without_following(
     session: &Arc<Session>,
     path: &RemotePath,
@@ -143,7 +146,7 @@ fn needs_present(change: &AttrChange) -> bool {
     change.uid.is_some() != change.gid.is_some() || change.atime.is_some() != change.mtime.is_some()
 }
 
-/// The change as the wire has it, the other of a pair taken from what is there.
+/// The change in the protocol's form; the other value of a pair is taken from `present`.
 fn to_wire(change: &AttrChange, present: Option<&Attr>) -> FileAttrs {
     let owner = (change.uid.is_some() || change.gid.is_some()).then(|| Owner {
         uid: change.uid.or(present.map(|attr| attr.uid)).unwrap_or(u32::MAX),

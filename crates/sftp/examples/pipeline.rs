@@ -1,5 +1,4 @@
-//! What the client costs over a bare sftp-server: no ssh, no FUSE, a socketpair in between.
-//!
+//! The cost of the client over a bare sftp-server: no ssh, no FUSE, only a socketpair.
 //! `cargo run --release -p sftp --example pipeline [DIR]` prints 4 KiB random reads at depth 1 and
 //! at depth 32, and sequential reads and writes. DIR (default: /dev/shm) holds the file.
 
@@ -78,7 +77,7 @@ fn cpu() -> Duration {
     Duration::from_millis((ticks(11) + ticks(12)) * 10)
 }
 
-/// Each of `depth` readers asks for the next block as soon as it has one, as an in-place task.
+/// Each of `depth` readers requests the next block when it has received one, as an in-place task.
 async fn random_reads(client: &Arc<Client>, handle: &RemoteHandle, depth: u64) {
     let left = Arc::new(AtomicU64::new(RANDOM_READS));
     let (begin, cpu_before) = (Instant::now(), cpu());
@@ -114,7 +113,7 @@ async fn random_reads(client: &Arc<Client>, handle: &RemoteHandle, depth: u64) {
     );
 }
 
-/// Goes once through the file, `in_flight` requests at a time.
+/// Reads or writes the file once, with `in_flight` requests in flight.
 async fn sequential<C>(what: &str, bytes: u32, in_flight: usize, call: impl Fn(u64, u32) -> C)
 where
     C: Future<Output = sftp::Result<()>> + Send + 'static,
@@ -146,7 +145,7 @@ where
     );
 }
 
-/// An operation on its way, and where its result will be.
+/// An operation in flight, and the channel of its result.
 type Running = (Option<Arc<Task>>, oneshot::Receiver<sftp::Result<()>>);
 
 async fn wait_for(call: Option<Running>) {

@@ -1,29 +1,29 @@
 //! A client that keeps many requests in flight over one byte stream.
 //!
-//! The way of a request: the caller's first poll encodes it and writes it to the stream itself
-//! (`output`), inside a batch together with those of others; only what the stream does not take at
-//! once is left to a writer task. One reader
-//! task (`inbox`, `reader`) receives, finds the request by its id (`pending`) and wakes the
-//! caller inside one [`base::task::batch`], so an operation that runs as a [`base::task::Task`]
-//! goes on in the thread that decoded its reply. No request has a task or a channel of its own.
+//! The path of a request: the caller's first poll encodes the request and writes it to the stream
+//! (`output`), inside a batch together with those of other callers; only bytes that the stream does
+//! not accept at once are left to a writer task. One reader task (`receive_buffer`, `reader`)
+//! receives replies, finds the request by its id (`pending`) and wakes the caller inside one
+//! [`base::task::batch`], so an operation that runs as a [`base::task::Task`] continues in the
+//! thread that decoded its reply. No request has its own task or channel.
 //!
 //! Invariants:
 //! 1. The order of the first polls of two calls is the order of their packets on the wire.
-//! 2. An id is not used again before the reply to it has come, whether or not anybody still waits
-//!    for that reply.
+//! 2. An id is not reused before its reply was received, even if the call was dropped.
 //! 3. A handle that arrives for a call that was dropped is closed at once.
 //! 4. When the connection ends, every call in flight and every later one fails with the reason.
 //! 5. Locks: `output` before `pending`; neither is held across an await, and wakers are called
 //!    with neither held.
 //!
-//! Not here: time-outs, reconnecting, splitting of long reads and writes. That is the caller's.
+//! Not here: time-outs, reconnecting, splitting of long reads and writes. These belong to the
+//! caller.
 
 mod call;
-mod inbox;
 mod messages;
 mod output;
 mod pending;
 mod reader;
+mod receive_buffer;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -38,30 +38,30 @@ use crate::codec::{
 };
 use crate::error::{Error, Result};
 pub use call::Call;
-use inbox::Inbox;
 use output::Output;
 use pending::{Expect, Pending};
+use receive_buffer::ReceiveBuffer;
 
-/// Least READ and WRITE that a server must take according to the draft, 32 KiB. A server that
-/// announces no limit, or a lower one, gets this.
-const LEAST_TRANSFER_BYTES: u32 = 32 * 1024;
+/// Length of READ and WRITE that every server must accept according to the draft, 32 KiB. Used for
+/// a server that announces no limit or a lower one.
+const MIN_TRANSFER_BYTES: u32 = 32 * 1024;
 
-/// Least packet that a server must take according to the draft.
-const LEAST_PACKET_BYTES: usize = 34_000;
+/// Packet length that every server must accept according to the draft.
+const MIN_PACKET_BYTES: usize = 34_000;
 
-/// Bytes of a WRITE or DATA packet beside its content, at most: type, id, handle, offset, lengths.
+/// Maximum bytes of a WRITE or DATA packet beside its content: type, id, handle, offset, lengths.
 const ENVELOPE_BYTES: usize = 1024;
 
-/// Bounds of a client.
+/// Limits of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Longest packet that is accepted from the server, in bytes.
+    /// Longest packet accepted from the server, in bytes.
     pub max_packet_bytes: usize,
-    /// Requests in flight; a further one waits. 512 READs of 255 KiB are as much as OpenSSH's
-    /// server queues (128 MiB) before it stops listening.
+    /// Maximum number of requests in flight; further ones wait. 512 READs of 255 KiB are as much as
+    /// OpenSSH's server queues (128 MiB) before it stops reading.
     pub max_in_flight: usize,
-    /// Bytes that wait to be written beyond which a further request waits. 4 MiB are twice the
-    /// window of OpenSSH's channel: more could only lie here.
+    /// Queued bytes beyond which further requests wait. 4 MiB are twice the window of OpenSSH's
+    /// channel: more would only wait in this queue.
     pub max_queued_bytes: usize,
 }
 
@@ -75,10 +75,10 @@ impl Default for Options {
     }
 }
 
-/// What the server has told about itself.
+/// What the server announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// The extensions that it offers.
+    /// The extensions that the server offers.
     pub extensions: Extensions,
     /// Longest READ in bytes, at least 32 KiB.
     pub max_read: u32,
@@ -86,20 +86,20 @@ pub struct Server {
     pub max_write: u32,
     /// Longest packet in bytes, at least 34,000.
     pub max_packet: usize,
-    /// Handles open at once, where it says.
+    /// Maximum number of open handles, if announced.
     pub max_handles: Option<u64>,
 }
 
 impl Server {
-    /// Limits below those of the draft are raised to them: with one of a few bytes a request of
-    /// the kernel would become a million of the protocol.
+    /// Raises limits below those of the draft: with a limit of a few bytes, one request of the
+    /// kernel would become a million of the protocol.
     fn new(extensions: Extensions, limits: Limits, options: &Options) -> Server {
         let packet = usize::try_from(limits.packet_bytes).unwrap_or(usize::MAX);
-        let max_packet = packet.max(LEAST_PACKET_BYTES);
+        let max_packet = packet.max(MIN_PACKET_BYTES);
         let transfer = |value: u64, packet: usize| {
             let most = packet.saturating_sub(ENVELOPE_BYTES);
             let most = u32::try_from(most).unwrap_or(u32::MAX);
-            u32::try_from(value).unwrap_or(u32::MAX).min(most).max(LEAST_TRANSFER_BYTES)
+            u32::try_from(value).unwrap_or(u32::MAX).min(most).max(MIN_TRANSFER_BYTES)
         };
         Server {
             extensions,
@@ -111,19 +111,18 @@ impl Server {
     }
 }
 
-/// What is going on, for a watchdog.
+/// Activity of a connection, for a watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
-    /// Requests without a reply, those that nobody waits for any more included.
+    /// Requests without a reply, including those whose calls were dropped.
     pub in_flight: usize,
-    /// Those of them that may take long although all is well: `fsync`, `copy_data`.
+    /// The requests among them that are slow by nature: `fsync`, `copy_data`.
     pub slow_in_flight: usize,
-    /// For how long requests have been in flight without one byte from the server; zero when
-    /// none is.
+    /// Time without a byte from the server while requests were in flight; zero without requests.
     pub silent: Duration,
 }
 
-/// What the calls, the reader task, and the writer task share.
+/// State shared by the calls, the reader task, and the writer task.
 struct Shared {
     pending: Mutex<Pending>,
     output: Output,
@@ -132,7 +131,7 @@ struct Shared {
     options: Options,
 }
 
-/// A request as it goes out: what was encoded for it, and the content of a WRITE behind that.
+/// An encoded request, and the content of a WRITE that follows it.
 struct Packet {
     head: BytesMut,
     body: Bytes,
@@ -141,7 +140,7 @@ struct Packet {
 /// Room for a request with a path of usual length, in bytes.
 const HEAD_BYTES: usize = 128;
 
-/// Where the id is in a packet: after length and type.
+/// Position of the id in a packet: after length and type.
 const ID_AT: std::ops::Range<usize> = 5..9;
 
 impl Packet {
@@ -173,9 +172,9 @@ impl Shared {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends `packet` if it is the turn of the caller with `ticket`; gives the id. Else the caller
-    /// is in the queue now, and `waker` will be called.
-    fn send_in_turn(
+    /// Sends `packet` if the caller with `ticket` is next, and returns the id. Otherwise the caller
+    /// is queued, and `waker` will be called.
+    fn send_or_enqueue(
         self: &Arc<Shared>,
         packet: &mut Packet,
         expect: Expect,
@@ -190,12 +189,12 @@ impl Shared {
         let room = pending.in_flight() < self.options.max_in_flight
             && output.queued_bytes() < self.options.max_queued_bytes;
         if !room || !pending.is_next(*ticket) {
-            *ticket = Some(pending.wait(*ticket, waker));
+            *ticket = Some(pending.enqueue(*ticket, waker));
             return Poll::Pending;
         }
         let id = pending.reserve(expect, Some(waker.clone()));
-        // The next one may have room too; it finds out by itself.
-        let next = ticket.take().and_then(|ticket| pending.leave(ticket));
+        // There may be room for the next caller too; it checks for itself.
+        let next = ticket.take().and_then(|ticket| pending.leave_queue(ticket));
         drop(pending);
         let sent = match id {
             Some(id) => {
@@ -215,7 +214,7 @@ impl Shared {
         Poll::Ready(sent)
     }
 
-    /// Sends `packet` at once, for a reply that nobody waits for.
+    /// Sends `packet` at once; no caller waits for the reply.
     fn send_unattended(self: &Arc<Shared>, mut packet: Packet, expect: Expect) {
         let mut output = self.output.lock();
         let mut pending = self.pending();
@@ -229,7 +228,7 @@ impl Shared {
                 packet.set_id(id);
                 output.push(&mut packet, self)
             }
-            // 65,536 handles of a server that has stopped answering: nothing will come of it.
+            // 65,536 requests without a reply: the server has stopped responding.
             None => Err(Error::Disconnected("all request ids are in use".into())),
         };
         let writer = output.writer_to_wake();
@@ -240,13 +239,13 @@ impl Shared {
         }
     }
 
-    /// There may be room for the first in the queue.
+    /// Wakes the first caller in the queue, since there may be room.
     fn wake_next(&self) {
         let next = self.pending().first_in_queue();
         next.into_iter().for_each(Waker::wake);
     }
 
-    /// Ends the connection. The first reason stays.
+    /// Ends the connection. The first reason is kept.
     fn finish(&self, why: Error) {
         let woken = self.pending().finish(why);
         let writer = self.output.close();
@@ -254,9 +253,9 @@ impl Shared {
         self.ended.notify_waiters();
     }
 
-    /// Ends the connection if the holder panics. Operations of callers run in the reader task: a
-    /// panic of one of them must not leave the others without a reader.
-    fn finished_by_panic(&self) -> FinishOnPanic<'_> {
+    /// Ends the connection if the holder panics. Callers' operations run in the reader task: if one
+    /// of them panics, the others would be left without a reader.
+    fn finish_on_panic(&self) -> FinishOnPanic<'_> {
         FinishOnPanic(self)
     }
 
@@ -275,16 +274,17 @@ impl Drop for FinishOnPanic<'_> {
     }
 }
 
-/// One SFTP session. Dropping it ends the session; calls that are still there fail.
+/// One SFTP session. Dropping it ends the session; outstanding calls fail.
 pub struct Client {
     shared: Arc<Shared>,
     server: Server,
 }
 
 impl Client {
-    /// Speaks INIT and VERSION over `stream`, and asks for the server's limits where it has them.
+    /// Exchanges INIT and VERSION over `stream`, and requests the server's limits if it offers
+    /// them.
     ///
-    /// To be called, and the client to be used, within a tokio runtime.
+    /// Has to be called, and the client has to be used, within a tokio runtime.
     pub async fn connect<S>(stream: S, options: Options) -> Result<Client>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -293,7 +293,7 @@ impl Client {
         Client::connect_halves(reader, writer, options).await
     }
 
-    /// As [`Client::connect`], over a stream whose halves need no lock between them.
+    /// Connects like [`Client::connect`], over a stream whose halves need no common lock.
     pub async fn connect_halves<R, W>(reader: R, writer: W, options: Options) -> Result<Client>
     where
         R: AsyncRead + Send + Unpin + 'static,
@@ -302,14 +302,14 @@ impl Client {
         let (mut reader, mut writer) = (reader, writer);
         let mut init = BytesMut::new();
         encode_init(crate::codec::VERSION, &mut init);
-        let mut inbox = Inbox::new(options.max_packet_bytes);
-        // A server that died at once has perhaps said why: what it sent is the better message.
+        let mut receive_buffer = ReceiveBuffer::new(options.max_packet_bytes);
+        // A server that ended at once may have sent a message: it is the better error.
         let sent = async {
             writer.write_all(&init).await?;
             writer.flush().await
         };
         let sent = sent.await;
-        let version = reader::handshake(&mut reader, &mut inbox).await;
+        let version = reader::handshake(&mut reader, &mut receive_buffer).await;
         let version = match (version, sent) {
             (Err(Error::Disconnected(_)), Err(error)) => {
                 return Err(Error::Disconnected(error.to_string()));
@@ -322,7 +322,7 @@ impl Client {
             ended: Notify::new(),
             options,
         });
-        tokio::spawn(reader::run(shared.clone(), reader, inbox));
+        tokio::spawn(reader::run(shared.clone(), reader, receive_buffer));
         tokio::spawn(output::run(shared.clone()));
         let mut client =
             Client { shared, server: Server::new(version.extensions, Limits::default(), &options) };
@@ -331,7 +331,7 @@ impl Client {
                 Ok(limits) => {
                     client.server = Server::new(version.extensions, limits, &options);
                 }
-                // A server may refuse it (`-P limits`); then it has told nothing.
+                // The server may deny the request (`-P limits`); then nothing is announced.
                 Err(error) if error.ends_connection() => return Err(error),
                 Err(_) => {}
             }
@@ -339,19 +339,19 @@ impl Client {
         Ok(client)
     }
 
-    /// What the server has told about itself.
+    /// What the server announced.
     #[must_use]
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// Why the connection is over, if it is.
+    /// The reason of the connection's end, if it has ended.
     #[must_use]
     pub fn end(&self) -> Option<Error> {
         self.shared.end()
     }
 
-    /// Waits for the end of the connection; tells its reason.
+    /// Waits for the end of the connection; returns its reason.
     pub fn closed(&self) -> impl Future<Output = Error> + Send + use<> {
         let shared = self.shared.clone();
         async move {
@@ -370,14 +370,14 @@ impl Client {
         self.shared.finish(why);
     }
 
-    /// The shortest time between a request and its answer within the last half to whole minute in
-    /// which there were any: nearly what the way takes. `None` before the first answer.
+    /// The shortest time between a request and its reply within the last 30 to 60 seconds with
+    /// replies: close to the round trip of the link. `None` before the first reply.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
         self.shared.pending().round_trip()
     }
 
-    /// What is going on.
+    /// The activity of the connection.
     #[must_use]
     pub fn activity(&self) -> Activity {
         let pending = self.shared.pending();
@@ -395,12 +395,12 @@ impl Drop for Client {
     }
 }
 
-/// Checks what VERSION says.
+/// Checks VERSION.
 fn accept_version(version: Version) -> Result<Version> {
     match version.version {
         crate::codec::VERSION => Ok(version),
         other => Err(Error::Protocol(format!(
-            "the server speaks SFTP version {other} where version 3 was asked for"
+            "the server speaks SFTP version {other} where version 3 was requested"
         ))),
     }
 }

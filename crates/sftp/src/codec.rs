@@ -1,17 +1,16 @@
 //! The wire format of SFTP version 3 with OpenSSH's extensions: bytes in, value out, and back.
 //!
-//! Both directions are here, since a server is to be built on this too. Nothing in this module
-//! does I/O or keeps state, so it can be fuzzed as it is.
+//! Both directions are implemented, so that a server can be built on this too. The module has no
+//! I/O and no state, so it can be fuzzed.
 //!
-//! Bounds: a decoder allocates in proportion to the bytes that it was given, never to a number
-//! that they contain. Decoding demands that a packet is used up to its last byte.
+//! Bounds: a decoder allocates in proportion to its input, never to a number in it. A packet with
+//! bytes after its last field is an error.
 //!
 //! Sources: draft-ietf-secsh-filexfer-02, and OpenSSH's `PROTOCOL` for the extensions and for the
 //! order of SYMLINK's arguments, which is the reverse of the draft's.
 
 mod attrs;
 mod extension;
-mod frame;
 mod reply;
 mod request;
 mod status;
@@ -19,11 +18,10 @@ mod wire;
 
 pub use attrs::{FileAttrs, Owner, Times};
 pub use extension::{Extension, Extensions, Limits, StatVfs, UsersGroups, Version};
-pub use frame::{HEADER_BYTES, MAX_PACKET_BYTES, packet_length};
 pub use reply::{NameEntry, RemoteHandle, Reply};
 pub use request::{OpenFlags, Request, decode_init, encode_init};
 pub use status::StatusCode;
-pub use wire::Malformed;
+pub use wire::{HEADER_BYTES, MAX_PACKET_BYTES, Malformed, packet_length};
 
-/// The protocol version that is spoken here, and the only one.
+/// The supported protocol version.
 pub const VERSION: u32 = 3;

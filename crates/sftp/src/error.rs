@@ -1,4 +1,4 @@
-//! Why a request has no answer of the kind that was hoped for.
+//! Errors of requests.
 
 use std::time::Duration;
 
@@ -8,37 +8,38 @@ use crate::codec::{Malformed, StatusCode};
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a request failed. All but [`Error::Status`], [`Error::Unsupported`] and [`Error::TooMuch`]
-/// are the end of the connection, and every request that was in flight gets the same one.
+/// are ends of the connection; every request in flight fails with the same error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The server's own answer.
+    /// The server replied with an error status.
     #[error("{}: {}", code.text(), message.escape_debug())]
     Status {
-        /// The kind of failure.
+        /// The type of failure.
         code: StatusCode,
-        /// The server's words, which with OpenSSH say no more than the code.
+        /// The server's message; OpenSSH's adds nothing to the code.
         message: String,
     },
     /// The server does not offer this extension.
     #[error("the server does not offer {0}")]
     Unsupported(&'static str),
-    /// The request does not fit into a packet that the server would take, or into a table here.
+    /// The request does not fit into a packet that the server accepts, or into a table of the
+    /// client.
     #[error("too much for one request: {0}")]
     TooMuch(&'static str),
     /// The stream has ended or failed.
     #[error("disconnected: {0}")]
     Disconnected(String),
-    /// The server has sent what the protocol does not allow.
+    /// The server violated the protocol.
     #[error("protocol error: {0}")]
     Protocol(String),
-    /// Requests were in flight and the server sent nothing for this long; told by a watchdog
+    /// The server sent nothing for this long while requests were in flight; set by a watchdog
     /// through [`Client::abort`](crate::Client::abort).
     #[error("no answer for {} s", .0.as_secs_f32())]
     Stalled(Duration),
 }
 
 impl Error {
-    /// Whether the connection is over with this error.
+    /// Whether this error ends the connection.
     #[must_use]
     pub fn ends_connection(&self) -> bool {
         match self {
@@ -47,7 +48,7 @@ impl Error {
         }
     }
 
-    /// The server's status code, if this is one.
+    /// The status code, if this is a status.
     #[must_use]
     pub fn status(&self) -> Option<StatusCode> {
         match self {

@@ -1,8 +1,8 @@
-//! SFTP version 3: what goes over the wire ([`codec`]) and a client that keeps many requests in
-//! flight over one byte stream ([`Client`]).
+//! SFTP version 3: the wire format ([`codec`]), and a client that keeps many requests in flight
+//! over one byte stream ([`Client`]).
 //!
-//! Names, paths and handles are bytes here and are never looked into. Nothing in this crate knows
-//! ssh, files of this machine, or how often something may be tried again.
+//! Names, paths and handles are opaque bytes. This crate does not depend on ssh or local files, and
+//! contains no retry policy.
 #![forbid(unsafe_code)]
 
 pub mod client;

@@ -1,4 +1,4 @@
-//! Whatever is encoded is decoded to the same; whatever is decoded is no panic.
+//! Decoding an encoded message returns the message; decoding any bytes never panics.
 
 use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
@@ -30,7 +30,7 @@ fn attrs() -> impl Strategy<Value = FileAttrs> {
     })
 }
 
-/// What requests are made of; each is made into every kind of request.
+/// The parts of requests; every type of request is built from them.
 #[derive(Debug, Clone)]
 struct Parts {
     one: Vec<u8>,
@@ -100,7 +100,7 @@ fn replies(parts: &Parts, text: &str) -> Vec<Reply> {
     ]
 }
 
-/// Takes the length field off, after checking that it is right.
+/// Removes the length field, after checking it.
 fn unframed(packet: &[u8]) -> Bytes {
     let len = packet_length(packet, MAX_PACKET_BYTES).unwrap().unwrap();
     assert_eq!(packet.len(), HEADER_BYTES + len);
@@ -115,7 +115,7 @@ proptest! {
             request.encode(id, &mut out);
             let packet = unframed(&out);
             prop_assert_eq!(Request::decode(&packet), Ok((id, request.clone())));
-            // The same with the content from elsewhere.
+            // The request with its content sent separately.
             if let Request::Write { data, .. } = request {
                 let mut head = BytesMut::new();
                 request.encode_head(id, data.len(), &mut head);
@@ -137,7 +137,7 @@ proptest! {
     #[test]
     fn no_prefix_of_a_packet_is_one(parts in parts(), text in ".{0,9}") {
         for request in requests(&parts) {
-            // This one's body ends wherever the packet does.
+            // The body of this request has no length: it ends with the packet.
             if matches!(request, Request::UnknownExtension { .. }) {
                 continue;
             }
@@ -151,7 +151,8 @@ proptest! {
             prop_assert!(Request::decode(&longer).is_err(), "{:?} and more", request);
         }
         for reply in replies(&parts, &text) {
-            // Its body ends wherever the packet does; and the texts of a status may be left out.
+            // The body of this reply ends with the packet; and the texts of a status may be
+            // missing.
             if matches!(reply, Reply::Extended(_) | Reply::Status { .. }) {
                 continue;
             }
@@ -210,7 +211,7 @@ proptest! {
     }
 }
 
-/// A packet from its parts.
+/// A packet built from its parts.
 fn packet(parts: &[&[u8]]) -> Bytes {
     Bytes::from(parts.concat())
 }
@@ -233,7 +234,7 @@ fn numbers_in_a_packet_allocate_nothing() {
 }
 
 #[test]
-fn what_no_message_has_is_refused() {
+fn invalid_fields_are_rejected() {
     let id = [0, 0, 0, 1];
     let long = [&257_u32.to_be_bytes()[..], &[b'h'; 257]].concat();
     assert!(matches!(
@@ -246,7 +247,7 @@ fn what_no_message_has_is_refused() {
         Reply::decode(&packet(&[&[105], &id, &unknown_flag])),
         Err(Malformed::BadValue(_))
     ));
-    // Extended attributes are read over.
+    // Extended attributes are skipped.
     let one = packet(&[&[105], &id, &[0x80, 0, 0, 0], &[0, 0, 0, 1], &[0, 0, 0, 1], b"a", &[0; 4]]);
     assert_eq!(Reply::decode(&one), Ok((1, Reply::Attrs(FileAttrs::default()))));
 }
@@ -259,7 +260,7 @@ fn a_status_may_come_without_its_texts() {
 }
 
 #[test]
-fn an_extension_counts_only_in_the_version_that_is_known() {
+fn an_extension_is_supported_only_in_its_known_version() {
     let string = |text: &str| [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat();
     let first = packet(&[
         &[2, 0, 0, 0, 3],

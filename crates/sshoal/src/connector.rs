@@ -28,7 +28,7 @@ impl Begun {
 
     fn take(&self, role: Role) -> Option<Connection> {
         match role {
-            Role::Metadata | Role::Again => self.lock().first.take(),
+            Role::Metadata | Role::Reconnect => self.lock().first.take(),
             Role::Bulk(_) => self.living().further.pop().map(|(connection, _)| connection),
         }
     }
@@ -93,12 +93,12 @@ impl SshConnector {
     async fn dial(&self, role: Role) -> Result<(Connection, ssh::Diagnosis), ConnectError> {
         let connected = match role {
             Role::Metadata if self.may_ask.load(Ordering::Relaxed) => self.dialer.connect().await,
-            Role::Again => self.dialer.connect_again().await,
+            Role::Reconnect => self.dialer.connect_again().await,
             Role::Metadata | Role::Bulk(_) => self.dialer.connect_unasked().await,
         };
         let connection = connected.map_err(|error| ConnectError {
             message: error.to_string(),
-            lasting: !error.is_transient(),
+            permanent: !error.is_transient(),
         })?;
         let (reader, writer) = connection.stream.into_split();
         let diagnosis = connection.diagnosis;
@@ -155,7 +155,7 @@ impl Connector for SshConnector {
         self.begun.further()
     }
 
-    async fn patience(&self) -> Duration {
+    async fn retry_limit(&self) -> Duration {
         self.dialer.connect_limit().await
     }
 }
@@ -179,8 +179,8 @@ fn for_the_next_attempt(cause: ssh::Cause) -> host::Cause {
         Cause::PermissionDenied | Cause::TooManyFailures | Cause::PasswordExpired => {
             host::Cause::Refused
         }
-        cause if cause.is_transient() => host::Cause::Passing,
-        _ => host::Cause::Lasting,
+        cause if cause.is_transient() => host::Cause::Transient,
+        _ => host::Cause::Permanent,
     }
 }
 

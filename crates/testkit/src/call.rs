@@ -1,4 +1,4 @@
-//! The operations of a [`Remote`](base::Remote) as values, and how often each was called.
+//! The operations of a [`Remote`](base::Remote) as values, and counters for them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ macro_rules! calls {
         }
 
         impl Call {
-            /// All of them, in the order of the trait.
+            /// All operations, in the order of the trait.
             pub const ALL: &[Call] = &[$(Call::$name),*];
         }
     };
@@ -24,14 +24,15 @@ calls! {
 }
 
 impl Call {
-    /// Whether it costs a round trip. `Close` and `Closedir` do not: no caller waits for them.
+    /// Whether the call costs a round trip. `Close` and `Closedir` do not: no caller waits for
+    /// them.
     #[must_use]
     pub fn is_round_trip(self) -> bool {
         !matches!(self, Call::Close | Call::Closedir)
     }
 }
 
-/// How often each operation was called.
+/// The number of calls of each operation.
 #[derive(Debug, Default)]
 pub(crate) struct Counters([AtomicU64; Call::ALL.len()]);
 

@@ -1,11 +1,11 @@
-//! Where file times come from: the machine's clock, or one that a test sets.
+//! The source of file times: the machine's clock, or one set by a test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use base::Timestamp;
 
-/// A source of file times, in whole seconds as SFTP version 3 has them.
+/// A source of file times, in whole seconds as in SFTP version 3.
 #[derive(Clone, Debug, Default)]
 pub enum Clock {
     /// The machine's clock.
@@ -16,7 +16,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// The time that a change made now gets.
+    /// The time of a change made now.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         match self {
@@ -43,18 +43,18 @@ impl ManualClock {
         ManualClock(Arc::new(AtomicI64::new(secs)))
     }
 
-    /// What it shows, in seconds since 1970.
+    /// The current time, in seconds since 1970.
     #[must_use]
     pub fn secs(&self) -> i64 {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Makes it show `secs` seconds since 1970, earlier or later.
+    /// Sets the time to `secs` seconds since 1970, earlier or later.
     pub fn set(&self, secs: i64) {
         self.0.store(secs, Ordering::SeqCst);
     }
 
-    /// Lets `secs` seconds pass.
+    /// Advances the time by `secs` seconds.
     pub fn advance(&self, secs: i64) {
         self.0.fetch_add(secs, Ordering::SeqCst);
     }

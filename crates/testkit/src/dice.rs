@@ -1,16 +1,17 @@
-//! Random choices that a seed repeats.
+//! Reproducible random choices.
 
 use std::time::Duration;
 
-/// Numbers that look random, the same for the same seed. (xorshift64)
+/// Pseudo-random numbers, the same for the same seed. (xorshift64)
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// Those of this seed.
+    /// The sequence of this seed.
     #[must_use]
     pub fn new(seed: u64) -> Dice {
-        // Spread over all bits, so that neighbouring seeds have nothing in common; 0 has no next.
+        // Spread over all bits, so that the sequences of adjacent seeds are unrelated; 0 has no
+        // successor.
         Dice(mixed(seed) | 1 << 40)
     }
 
@@ -45,7 +46,7 @@ impl Dice {
         self.below(100) < percent
     }
 
-    /// One of several.
+    /// One of several values.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_repeats_its_choices_and_parts_differ() {
+    fn a_seed_reproduces_its_choices_and_parts_differ() {
         let rolls = |mut dice: Dice| (0..8).map(|_| dice.below(1_000_000)).collect::<Vec<_>>();
         assert_eq!(rolls(Dice::new(7)), rolls(Dice::new(7)));
         assert_ne!(rolls(Dice::new(7)), rolls(Dice::new(8)));

@@ -1,25 +1,26 @@
-//! A [`Remote`] around a [`Remote`] whose calls fail, wait and get lost when a test says so.
+//! A [`Remote`] around a [`Remote`] whose calls fail, wait or get lost as a test instructs.
 //!
 //! Four instruments:
 //!
-//! - [`fail`](FaultyRemote::fail) and its kin: the Nth call from now fails, before it reached the
-//!   remote or after it took effect there (the answer was lost).
-//! - [`hold`](FaultyRemote::hold): the Nth call from now stops at a [`Gate`], before it reached the
-//!   remote or with its answer in hand. The test waits until it is there, does what it wants to
-//!   race with it, and lets it go.
+//! - [`fail`](FaultyRemote::fail) and similar: the Nth call from now fails, before it reaches the
+//!   remote or after it took effect there (the reply was lost).
+//! - [`hold`](FaultyRemote::hold): the Nth call from now stops at a [`Gate`], before it reaches the
+//!   remote or with its reply received. The test waits until it is there, does what shall race with
+//!   it, and releases it.
 //! - [`hold_each`](FaultyRemote::hold_each): every call from now on stops, before it reaches the
-//!   remote and with its answer in hand, until a [`Turnstile`] lets it go. `interleave` builds on it.
-//! - [`cut`](FaultyRemote::cut): the link is down. All calls under way and all further ones fail
+//!   remote and with its reply received, until a [`Stepper`] releases it. `interleave` builds on
+//!   it.
+//! - [`cut`](FaultyRemote::cut): the link is down. All calls in flight and all further ones fail
 //!   with `EHOSTDOWN` until [`restore`](FaultyRemote::restore). Meanwhile it [is
-//!   away](Remote::is_away). [`stall`](FaultyRemote::stall) is the same of a remote that waits for
-//!   its link: further calls wait and do not fail.
+//!   away](Remote::is_away). [`stall`](FaultyRemote::stall) models a remote that waits for its
+//!   link: further calls wait and do not fail.
 //!
 //! Invariants:
-//! 1. Without instructions it does what the inner remote does, in the same poll.
-//! 2. Calls on one handle reach the inner remote in the order of their first polls, also when one
-//!    of them is held: those behind it queue, as behind a packet on the wire. A call that is
+//! 1. Without instructions it behaves as the inner remote, in the same poll.
+//! 2. Calls on one handle reach the inner remote in the order of their first polls, also if one of
+//!    them is held: later ones queue behind it, as behind a packet on the wire. A call that is
 //!    dropped or fails leaves the queue.
-//! 3. A handle whose answer is dropped, failed or cut off is closed in the inner remote.
+//! 3. A handle whose reply is dropped, failed or cut off is closed in the inner remote.
 //!
 //! One mutex guards the instructions; it is never held over an await or a call to the inner
 //! remote.
@@ -28,7 +29,7 @@ mod fault;
 mod gate;
 mod plan;
 mod remote;
-mod turnstile;
+mod stepper;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,7 +43,7 @@ pub use fault::Fault;
 pub use gate::Gate;
 pub use plan::Which;
 use plan::{Moment, Plan};
-pub use turnstile::Turnstile;
+pub use stepper::Stepper;
 
 /// A remote with faults. See the [module](self).
 #[derive(Debug)]
@@ -57,14 +58,14 @@ pub struct FaultyRemote<R: ?Sized> {
 struct State {
     plan: Plan,
     handles: HashSet<Handle>,
-    /// Handles that did not survive a cut, and what they answer now.
+    /// Handles that did not survive a cut, and their errors.
     stale: HashMap<Handle, Errno>,
-    /// Behind whom the next call on a handle has to queue: each receiver ends when the call that
-    /// owns its sender has reached the inner remote, or never will. All of them and not the last
-    /// alone, since that one may give up while those before it still wait.
+    /// The calls behind which the next call on a handle queues: each receiver ends when the call
+    /// with its sender has reached the inner remote, or never will. All of them and not only the
+    /// last, since the last may be dropped while earlier ones still wait.
     queues: HashMap<Handle, Vec<watch::Receiver<()>>>,
     server_run: Option<Bytes>,
-    turnstile: Option<Turnstile>,
+    stepper: Option<Stepper>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,9 +78,9 @@ enum Handle {
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
     down: bool,
-    /// Further calls wait until it is not.
+    /// Further calls wait until this is false.
     stalled: bool,
-    /// How often it was cut, so that a call under way sees a cut that is over already.
+    /// Number of cuts, so that a call in flight detects a cut that is over already.
     cuts: u64,
 }
 
@@ -90,7 +91,7 @@ impl Link {
 }
 
 impl<R: Remote + ?Sized> FaultyRemote<R> {
-    /// A faithful one around `inner`, which the caller may keep a share of.
+    /// A remote around `inner` without faults; the caller may keep a reference to `inner`.
     #[must_use]
     pub fn new(inner: Arc<R>) -> FaultyRemote<R> {
         FaultyRemote {
@@ -101,7 +102,7 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         }
     }
 
-    /// The remote inside.
+    /// The inner remote.
     #[must_use]
     pub fn inner(&self) -> &R {
         &self.inner
@@ -112,18 +113,18 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the `nth` of these calls from now (1 is the next) fail without reaching the remote.
+    /// Makes the `nth` of these calls from now (1 is the next) fail without reaching the remote.
     pub fn fail(&self, which: impl Into<Which>, nth: u64, errno: Errno) {
         self.state().plan.fail(which.into(), nth, 1, Moment::Before, errno);
     }
 
-    /// Lets the `nth` of these calls from now take effect and then fail, as when its answer is
-    /// lost. A call that failed by itself keeps its own errno.
+    /// Makes the `nth` of these calls from now take effect and then fail, as if its reply was lost.
+    /// A call that fails by itself keeps its own errno.
     pub fn fail_after(&self, which: impl Into<Which>, nth: u64, errno: Errno) {
         self.state().plan.fail(which.into(), nth, 1, Moment::After, errno);
     }
 
-    /// Lets all of these calls fail from now on, until [`FaultyRemote::clear`].
+    /// Makes all of these calls fail from now on, until [`FaultyRemote::clear`].
     pub fn fail_always(&self, which: impl Into<Which>, errno: Errno) {
         self.state().plan.fail(which.into(), 1, u64::MAX, Moment::Before, errno);
     }
@@ -133,40 +134,40 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         self.state().plan.hold(which.into(), nth, Moment::Before)
     }
 
-    /// Stops the `nth` of these calls from now when it has taken effect, with its answer in hand.
+    /// Stops the `nth` of these calls from now after it took effect, with its reply received.
     pub fn hold_answer(&self, which: impl Into<Which>, nth: u64) -> Gate {
         self.state().plan.hold(which.into(), nth, Moment::After)
     }
 
     /// Stops every call from now on that costs a round trip, before it reaches the remote and again
-    /// with its answer in hand. Only one turnstile can be in force: a second one opens the first.
-    pub fn hold_each(&self) -> Turnstile {
+    /// with its reply received. Only one stepper is active: a second one opens the first.
+    pub fn hold_each(&self) -> Stepper {
         self.hold_each_with(Arc::default())
     }
 
-    /// As [`FaultyRemote::hold_each`]; `bell` is notified when a call comes to a stop.
-    pub(crate) fn hold_each_with(&self, bell: Arc<Notify>) -> Turnstile {
-        let turnstile = Turnstile::new(bell);
-        let before = self.state().turnstile.replace(turnstile.clone());
+    /// Like [`FaultyRemote::hold_each`]; `arrivals` is notified when a call stops.
+    pub(crate) fn hold_each_with(&self, arrivals: Arc<Notify>) -> Stepper {
+        let stepper = Stepper::new(arrivals);
+        let before = self.state().stepper.replace(stepper.clone());
         if let Some(before) = before {
             before.open();
         }
-        turnstile
+        stepper
     }
 
-    /// Forgets all faults and gates that no call has reached.
+    /// Removes all faults and gates that no call has reached.
     pub fn clear(&self) {
         self.state().plan = Plan::default();
     }
 
-    /// How many faults and gates no call has reached yet. A sweep over N ends when the Nth fault
-    /// is still here afterwards; a single test proves with 0 that it hit what it wanted to.
+    /// Number of faults and gates that no call has reached yet. A loop over N ends when the Nth
+    /// fault is still here afterwards; a single test asserts 0 to prove that its fault was hit.
     #[must_use]
     pub fn not_reached(&self) -> usize {
         self.state().plan.not_reached()
     }
 
-    /// Cuts the link: every call under way fails with `EHOSTDOWN`, whether or not it took effect,
+    /// Cuts the link: every call in flight fails with `EHOSTDOWN`, whether or not it took effect,
     /// and so does every further one.
     pub fn cut(&self) {
         self.link.send_modify(|link| {
@@ -175,8 +176,8 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         });
     }
 
-    /// As [`FaultyRemote::cut`], and the remote closes all handles, as a server does at the end of a
-    /// session.
+    /// Cuts the link like [`FaultyRemote::cut`], and closes all handles of the remote, as a server
+    /// does at the end of a session.
     pub fn end_session(&self) {
         self.cut();
         for handle in self.state().handles.drain().collect::<Vec<_>>() {
@@ -187,13 +188,13 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         }
     }
 
-    /// The remote is away, and every further call waits for it.
+    /// Makes the remote unreachable; every further call waits for it.
     pub fn stall(&self) {
         self.link.send_modify(|link| link.stalled = true);
     }
 
-    /// Ends a [`FaultyRemote::cut`] or a [`FaultyRemote::stall`]. Handles from before it are good
-    /// again, as with a remote that reopens them.
+    /// Ends a [`FaultyRemote::cut`] or a [`FaultyRemote::stall`]. Earlier handles are valid again,
+    /// as with a remote that reopens them.
     pub fn restore(&self) {
         self.link.send_modify(|link| {
             link.down = false;
@@ -201,7 +202,7 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         });
     }
 
-    /// Ends a [`FaultyRemote::cut`]. Handles from before it answer `errno` for good, as with a
+    /// Ends a [`FaultyRemote::cut`]. Earlier handles fail with `errno` from now on, as with a
     /// remote that cannot reopen them.
     pub fn restore_without_handles(&self, errno: Errno) {
         {
@@ -212,24 +213,24 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         self.restore();
     }
 
-    /// What [`Remote::server_run`] tells from now on, in the place of what the inner remote does.
+    /// Sets the value of [`Remote::server_run`], instead of the inner remote's.
     pub fn set_server_run(&self, run: impl Into<Bytes>) {
         self.state().server_run = Some(run.into());
     }
 
-    /// How often `call` was made, with those that failed here.
+    /// Number of calls of `call`, including failed ones.
     #[must_use]
     pub fn calls(&self, call: Call) -> u64 {
         self.calls.of(call)
     }
 
-    /// How many calls were made that cost a round trip, with those that failed here.
+    /// Number of calls that cost a round trip, including failed ones.
     #[must_use]
     pub fn round_trips(&self) -> u64 {
         self.calls.round_trips()
     }
 
-    /// Starts counting anew. Faults and gates count for themselves.
+    /// Resets the counters. Faults and gates count for themselves.
     pub fn reset_calls(&self) {
         self.calls.reset();
     }

@@ -1,8 +1,9 @@
-//! What the files of a server in memory have been, and when: so that a test can say of an answer
-//! that it was true at some moment of its call.
+//! Past and present states of a server's files in memory, so that a test can check that a reply was
+//! true at some moment of its call.
 //!
-//! A moment is a number, which [`History::look`] makes one larger. To be called at each stop of an
-//! [`Interleave`](crate::interleave::Interleave), between which one call of one client takes effect.
+//! A moment is a number, incremented by [`History::record`]. It has to be called at each stop of an
+//! [`Interleave`](crate::interleave::Interleave); between two stops one call of one client takes
+//! effect.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,13 +14,13 @@ use crate::mem::Options;
 use crate::tree::{Follow, Ino};
 use crate::{Clock, ManualClock, MemRemote, path};
 
-/// What a name has led to, each from a moment on.
+/// The inode of each name, with the moment of each change.
 type Names = BTreeMap<&'static str, Vec<(u64, Option<Ino>)>>;
 
-/// When a file was changed last, and what it has had in it, each from a moment on.
+/// The last mtime of each file, and its contents with the moment of each change.
 type Contents = BTreeMap<Ino, (Option<Timestamp>, Vec<(u64, Arc<Vec<u8>>)>)>;
 
-/// A content, or that there is no file.
+/// A content, or `None` for no file.
 pub type Version = Option<Arc<Vec<u8>>>;
 
 #[derive(Default)]
@@ -33,26 +34,26 @@ struct Past {
 /// A server and its past. See the [module](self).
 pub struct History {
     server: Arc<MemRemote>,
-    /// Set forward at each look.
+    /// Advanced by each record.
     clock: Option<ManualClock>,
     past: Mutex<Past>,
 }
 
-/// Those from `since` on, with the one that was in force then.
+/// The states from `since` on, including the one valid at `since`.
 fn from<T>(states: &[(u64, T)], since: u64) -> impl Iterator<Item = &T> {
     let first = states.iter().rposition(|(at, _)| *at <= since).unwrap_or(0);
     states[first..].iter().map(|(_, state)| state)
 }
 
 impl History {
-    /// An empty server of which these names of files are watched, with the machine's clock.
+    /// An empty server with the machine's clock; the files with these names are recorded.
     #[must_use]
     pub fn new(names: &[&'static str]) -> Arc<History> {
         History::with(names, None)
     }
 
-    /// As [`History::new`], with a clock that begins here and goes on by a second with each moment: so
-    /// any two states of a file differ in their time of change.
+    /// Like [`History::new`], with a clock that starts at this time and advances by a second with
+    /// each moment: any two states of a file differ in mtime.
     #[must_use]
     pub fn with_seconds_from(names: &[&'static str], first: i64) -> Arc<History> {
         History::with(names, Some(ManualClock::at(first)))
@@ -65,7 +66,7 @@ impl History {
         let past = Mutex::new(Past { names, ..Past::default() });
         let server = Arc::new(MemRemote::with(options));
         let history = History { server, clock, past };
-        history.look();
+        history.record();
         Arc::new(history)
     }
 
@@ -79,8 +80,8 @@ impl History {
         &self.server
     }
 
-    /// Notes what is there now, and begins the next moment.
-    pub fn look(&self) {
+    /// Records the present state, and begins the next moment.
+    pub fn record(&self) {
         let mut past = self.past();
         let Past { moment, names, contents, .. } = &mut *past;
         *moment += 1;
@@ -114,21 +115,21 @@ impl History {
         }
     }
 
-    /// The moment that is now.
+    /// The current moment.
     #[must_use]
     pub fn moment(&self) -> u64 {
         self.past().moment
     }
 
-    /// All that can be read from a file that was opened as `name` since that moment: what the files
-    /// that had the name have had in them, also without it.
+    /// All contents that can be read from a file opened as `name` since that moment: those of the
+    /// files with that name, also after they lost it.
     ///
     /// # Panics
     ///
-    /// When the name is not watched.
+    /// If the name is not recorded.
     #[must_use]
     pub fn since(&self, name: &str, moment: u64) -> Vec<Version> {
-        self.look();
+        self.record();
         let past = self.past();
         let files = from(&past.names[name], moment);
         let versions = files.flat_map(|ino| match ino {
@@ -138,7 +139,7 @@ impl History {
         versions.collect()
     }
 
-    /// A content that no other version has, and each word of which tells its place.
+    /// A content that differs from all other versions, and whose words depend on their position.
     #[must_use]
     pub fn version(&self, words: u32) -> Vec<u8> {
         let mut past = self.past();
@@ -148,8 +149,8 @@ impl History {
     }
 }
 
-/// A version in a failure's message: its length, and the numbers of the versions that its first and
-/// its last word are of.
+/// A version for a failure message: its length, and the numbers of the versions of its first and
+/// last word.
 #[must_use]
 pub fn shown(version: Option<&[u8]>) -> String {
     let Some(content) = version else { return "absent".to_owned() };

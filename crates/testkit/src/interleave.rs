@@ -1,15 +1,15 @@
-//! Two or more clients of one server, of which one makes one step at a time.
+//! Two or more clients of one server, one of which takes a step at a time.
 //!
-//! Each client reaches the server through [`FaultyRemote`]s of its own. Every call stops twice:
-//! before it reaches the server, and with its answer in hand. When all clients have come to a stop,
-//! the test checks its invariants, and one call is chosen at random and goes on. So the clients are
-//! interleaved call by call, in an order that the seed repeats. One of them may be
+//! Each client reaches the server through its own [`FaultyRemote`]s. Every call stops twice: before
+//! it reaches the server, and with its reply received. When all clients have stopped, the test
+//! checks its invariants, and one call is chosen at random and released. So the clients are
+//! interleaved call by call, in an order that the seed reproduces. A client may be
 //! [killed](Interleave::kill) or [interrupted](Interleave::interrupt) at a random step.
 //!
-//! To be run on a current-thread runtime with tokio's time paused (`#[tokio::test(start_paused =
-//! true)]`): then a stop is where nothing can run any more, and the order depends on the seed alone,
-//! as long as the clients use no threads of their own. With time that passes, calls that arrive
-//! within a millisecond are chosen from.
+//! Has to run on a current-thread runtime with tokio's time paused (`#[tokio::test(start_paused =
+//! true)]`): then at a stop nothing else can run, and the order depends only on the seed, as long
+//! as the clients use no threads. With running time, the choice is among calls that arrive within a
+//! millisecond.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -46,20 +46,20 @@ use tokio::task::JoinHandle;
 
 use crate::FaultyRemote;
 use crate::call::Call;
-use crate::faulty::Turnstile;
+use crate::faulty::Stepper;
 
-/// Released calls that are remembered for a failure's message.
+/// Number of released calls shown in a failure message.
 const REMEMBERED: usize = 60;
 
-/// How long the clients have to come to a stop. With paused time: until nothing can run.
+/// Time until all clients have stopped. With paused time: until nothing can run.
 const SETTLING: Duration = Duration::from_millis(1);
 
-/// The orders that a test tries: `few`, `many` with `SSHOAL_TEST_BIG=1`, or the one whose seed is in
-/// `SSHOAL_TEST_SEED`, as a failure has printed it.
+/// The seeds that a test runs: `few`, `many` with `SSHOAL_TEST_BIG=1`, or the one in
+/// `SSHOAL_TEST_SEED`, as printed by a failure.
 ///
 /// # Panics
 ///
-/// When `SSHOAL_TEST_SEED` is not a number.
+/// If `SSHOAL_TEST_SEED` is not a number.
 #[must_use]
 pub fn seeds(few: u64, many: u64) -> std::ops::Range<u64> {
     if let Ok(seed) = std::env::var("SSHOAL_TEST_SEED") {
@@ -70,15 +70,15 @@ pub fn seeds(few: u64, many: u64) -> std::ops::Range<u64> {
     0..if is_big { many } else { few }
 }
 
-/// A link of a client, whatever is behind it.
+/// A link of a client, over any remote.
 trait Link: Send + Sync {
-    fn hold_each(&self, bell: Arc<Notify>) -> Turnstile;
+    fn hold_each(&self, arrivals: Arc<Notify>) -> Stepper;
     fn end_session(&self);
 }
 
 impl<R: Remote + ?Sized> Link for FaultyRemote<R> {
-    fn hold_each(&self, bell: Arc<Notify>) -> Turnstile {
-        self.hold_each_with(bell)
+    fn hold_each(&self, arrivals: Arc<Notify>) -> Stepper {
+        self.hold_each_with(arrivals)
     }
 
     fn end_session(&self) {
@@ -86,18 +86,18 @@ impl<R: Remote + ?Sized> Link for FaultyRemote<R> {
     }
 }
 
-/// What happens to a client at a random step.
-enum Mishap {
+/// A disruption of a client at a random step.
+enum Disruption {
     Kill,
     Interrupt(Box<dyn FnOnce() + Send>),
 }
 
 struct Client<T> {
     name: String,
-    links: Vec<(Arc<dyn Link>, Turnstile)>,
+    links: Vec<(Arc<dyn Link>, Stepper)>,
     work: State<T>,
-    mishap: Option<(usize, Mishap)>,
-    /// Calls that it was let go on with.
+    disruption: Option<(usize, Disruption)>,
+    /// Number of released calls.
     steps: usize,
 }
 
@@ -112,11 +112,11 @@ pub struct Interleave<T> {
     seed: u64,
     random: Random,
     clients: Vec<Client<T>>,
-    /// A call has come to a stop.
-    bell: Arc<Notify>,
+    /// Notified when a call stops.
+    arrivals: Arc<Notify>,
 }
 
-/// A moment at which no client goes on.
+/// A moment at which no client is running.
 pub struct Stop {
     seed: u64,
     step: usize,
@@ -126,7 +126,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// How many calls were let go on so far.
+    /// Number of calls released so far.
     #[must_use]
     pub fn step(&self) -> usize {
         self.step
@@ -160,7 +160,7 @@ impl fmt::Display for Stop {
     }
 }
 
-/// Prints where a failure was.
+/// Prints the position of a failure.
 struct Report(Stop);
 
 impl Drop for Report {
@@ -172,13 +172,13 @@ impl Drop for Report {
 }
 
 impl<T: Send + 'static> Interleave<T> {
-    /// No clients yet. The same seed gives the same order.
+    /// No clients yet. One seed always gives one order.
     #[must_use]
     pub fn new(seed: u64) -> Interleave<T> {
-        Interleave { seed, random: Random(seed), clients: Vec::new(), bell: Arc::default() }
+        Interleave { seed, random: Random(seed), clients: Vec::new(), arrivals: Arc::default() }
     }
 
-    /// Adds a client that does `work`, and reaches the server through these links only. The links
+    /// Adds a client that runs `work`, and reaches the server only through these links. The links
     /// must not be used before [`Interleave::run`].
     pub fn client<R: Remote + ?Sized>(
         &mut self,
@@ -187,47 +187,47 @@ impl<T: Send + 'static> Interleave<T> {
         work: impl Future<Output = T> + Send + 'static,
     ) -> &mut Self {
         let links = links.into_iter().map(|link: Arc<FaultyRemote<R>>| {
-            let turnstile = Link::hold_each(&*link, self.bell.clone());
-            (link as Arc<dyn Link>, turnstile)
+            let stepper = Link::hold_each(&*link, self.arrivals.clone());
+            (link as Arc<dyn Link>, stepper)
         });
         let links = links.collect();
         let (name, work) = (name.to_owned(), State::Ready(Box::pin(work)));
-        self.clients.push(Client { name, links, work, mishap: None, steps: 0 });
+        self.clients.push(Client { name, links, work, disruption: None, steps: 0 });
         self
     }
 
-    /// Lets the client that was added last be dropped at a random step, and its sessions end, as if its
-    /// process was killed. Where the step comes after its end, nothing happens.
+    /// Drops the last added client at a random step and ends its sessions, as if its process was
+    /// killed. If the client ends before that step, nothing happens.
     pub fn kill(&mut self) -> &mut Self {
-        self.mishap(Mishap::Kill)
+        self.disruption(Disruption::Kill)
     }
 
-    /// As [`Interleave::kill`], but `interrupt` is called and the client goes on.
+    /// Like [`Interleave::kill`], but calls `interrupt`, and the client continues.
     pub fn interrupt(&mut self, interrupt: impl FnOnce() + Send + 'static) -> &mut Self {
-        self.mishap(Mishap::Interrupt(Box::new(interrupt)))
+        self.disruption(Disruption::Interrupt(Box::new(interrupt)))
     }
 
-    fn mishap(&mut self, mishap: Mishap) -> &mut Self {
+    fn disruption(&mut self, disruption: Disruption) -> &mut Self {
         // As often among the first calls as among the first thousand.
         let most = 1 << (1 + self.random.below(10));
         let step = self.random.below(most);
         let client = self.clients.last_mut().expect("a client was added");
-        client.mishap = Some((step, mishap));
+        client.disruption = Some((step, disruption));
         self
     }
 
-    /// Runs all clients to their ends, and calls `check` at each stop. Returns what the clients
-    /// returned, in the order in which they were added; `None` for one that was killed.
+    /// Runs all clients to their ends, and calls `check` at each stop. Returns the clients' results
+    /// in the order in which they were added; `None` for a killed one.
     ///
     /// # Panics
     ///
-    /// When `check` or a client does. The seed and the last calls are printed then.
+    /// If `check` or a client panics. The seed and the last calls are printed then.
     pub async fn run(mut self, mut check: impl FnMut(&Stop)) -> Vec<Option<T>> {
         let names = self.clients.iter().map(|client| client.name.clone()).collect();
         let stop = Stop { seed: self.seed, step: 0, recent: VecDeque::new(), names, killed: false };
         let mut report = Report(stop);
-        // Some orders change the client at each call, some let one run for long: many faults need
-        // one client at a certain point and the other far beyond it.
+        // Some orders change the client at each call, others let one run for long: many faults need
+        // one client at a certain point and another one far beyond it.
         let goes_on_of_64 = [0, 32, 58, 63][self.random.below(4)];
         let mut current = self.random.below(self.clients.len());
         for client in &mut self.clients {
@@ -252,12 +252,14 @@ impl<T: Send + 'static> Interleave<T> {
                 current = able[self.random.below(able.len())];
             }
             let client = &mut self.clients[current];
-            if let Some((_, mishap)) = client.mishap.take_if(|(step, _)| *step <= client.steps) {
+            if let Some((_, disruption)) =
+                client.disruption.take_if(|(step, _)| *step <= client.steps)
+            {
                 report.0.note(current, None);
                 report.0.killed = true;
-                match mishap {
-                    Mishap::Kill => client.kill().await,
-                    Mishap::Interrupt(interrupt) => interrupt(),
+                match disruption {
+                    Disruption::Kill => client.kill().await,
+                    Disruption::Interrupt(interrupt) => interrupt(),
                 }
                 continue;
             }
@@ -271,19 +273,19 @@ impl<T: Send + 'static> Interleave<T> {
         over.collect()
     }
 
-    /// The clients of which a call waits.
+    /// The clients with a stopped call.
     fn able(&self) -> Vec<usize> {
         let waiting = |client: &Client<T>| client.links.iter().any(|(_, it)| it.waiting() > 0);
         let able = self.clients.iter().enumerate().filter(|(_, client)| waiting(client));
         able.map(|(at, _)| at).collect()
     }
 
-    /// Waits until a client comes to a stop, or to its end.
+    /// Waits until a client stops or ends.
     async fn arrival(&mut self) {
-        let mut bell = pin!(self.bell.notified());
+        let mut arrivals = pin!(self.arrivals.notified());
         let clients = &mut self.clients;
         std::future::poll_fn(|context| {
-            let mut arrived = bell.as_mut().poll(context).is_ready();
+            let mut arrived = arrivals.as_mut().poll(context).is_ready();
             for client in &mut *clients {
                 if let State::Running(running) = &mut client.work
                     && let Poll::Ready(end) = Pin::new(running).poll(context)
@@ -298,7 +300,7 @@ impl<T: Send + 'static> Interleave<T> {
     }
 }
 
-/// What a task has returned; its panic is ours.
+/// The result of a task; propagates its panic.
 fn ended<T>(joined: Result<T, tokio::task::JoinError>) -> T {
     match joined {
         Ok(value) => value,
@@ -326,14 +328,14 @@ impl<T: Send + 'static> Client<T> {
         }
     }
 
-    /// Lets one of its calls go on.
+    /// Releases one of the client's calls.
     fn step(&mut self, random: &mut Random) -> Option<Call> {
         self.steps += 1;
         let waiting: usize = self.links.iter().map(|(_, it)| it.waiting()).sum();
         let mut number = random.below(waiting);
-        for (_, turnstile) in &self.links {
-            match turnstile.waiting() {
-                here if number < here => return turnstile.release(number),
+        for (_, stepper) in &self.links {
+            match stepper.waiting() {
+                here if number < here => return stepper.release(number),
                 here => number -= here,
             }
         }
@@ -346,14 +348,14 @@ impl<T: Send + 'static> Client<T> {
             let _ = running.await;
         }
         self.work = State::Over(None);
-        for (link, turnstile) in &self.links {
+        for (link, stepper) in &self.links {
             link.end_session();
-            turnstile.open();
+            stepper.open();
         }
     }
 }
 
-/// Numbers that look random (SplitMix64).
+/// Pseudo-random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {

@@ -1,6 +1,6 @@
 //! A gateway with the caches of a machine that has mounted a network file system: for some time it
-//! shows names, attributes, listings and pages as it has seen them, whatever others do. What is
-//! changed through it, it shows at once; and a file that is opened is looked at anew.
+//! shows cached names, attributes, listings and pages, in spite of changes by other clients.
+//! Changes through the gateway are visible at once, and an open revalidates the file.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -17,7 +17,7 @@ use base::{
 use bytes::Bytes;
 use tokio::time::Instant;
 
-/// What was seen, and until when that is believed.
+/// Cached values with their expiry times.
 struct Seen<K, V>(HashMap<K, (Instant, V)>);
 
 impl<K: Hash + Eq, V: Clone> Seen<K, V> {
@@ -28,7 +28,7 @@ impl<K: Hash + Eq, V: Clone> Seen<K, V> {
 }
 
 struct Caches {
-    /// What a name leads to, `None` for nothing.
+    /// The inode of a name, `None` for a negative entry.
     names: Seen<RemotePath, Option<Ino>>,
     attrs: Seen<Ino, Attr>,
     listings: Seen<Ino, Vec<DirEntry>>,
@@ -37,7 +37,7 @@ struct Caches {
     open_listings: HashMap<Dh, VecDeque<DirEntry>>,
 }
 
-/// A gateway that lags behind what other gateways to `server` do.
+/// A gateway that lags behind changes by other gateways to `server`.
 pub struct Lagging {
     server: Arc<MemRemote>,
     lag: Duration,
@@ -45,7 +45,7 @@ pub struct Lagging {
 }
 
 impl Lagging {
-    /// A gateway to `server`, which shows what it has seen for `lag`.
+    /// A gateway to `server` that caches for `lag`.
     #[must_use]
     pub fn new(server: Arc<MemRemote>, lag: Duration) -> Lagging {
         let caches = Caches {
@@ -71,12 +71,12 @@ impl Lagging {
         self.server.edit(|tree| tree.lookup(path, Follow::No)).ok()
     }
 
-    /// What the name leads to, as far as it is seen from here.
+    /// The inode of the name, by the cache.
     fn resolve(&self, path: &RemotePath) -> Option<Ino> {
         if let Some(seen) = self.caches().names.get(path) {
             return seen;
         }
-        // What it leads to is shown after it was removed, too.
+        // A removed target is shown too, by the cache.
         let found = self.server.edit(|tree| {
             let ino = tree.lookup(path, Follow::No)?;
             tree.hold(ino);
@@ -97,7 +97,7 @@ impl Lagging {
         attr
     }
 
-    /// Fails where the name is known to lead to nothing.
+    /// Fails if the name has a negative entry.
     fn check(&self, path: &RemotePath) -> Result<()> {
         match self.caches().names.get(path) {
             Some(None) => Err(Errno::ENOENT),
@@ -114,8 +114,8 @@ impl Lagging {
         }
     }
 
-    /// Something was changed through this gateway: the name, what it led to, its directory, and
-    /// the names below it.
+    /// Invalidates the cache after a change through this gateway: of the name, its inode, its
+    /// parent directory, and the names below it.
     fn changed(&self, path: &RemotePath, before: Option<Ino>) {
         self.forget_ino(before);
         self.forget_ino(self.now_at(path));
@@ -129,7 +129,7 @@ impl Lagging {
         self.found_above(path);
     }
 
-    /// The directories above `path` were looked up, and found.
+    /// Caches the parent directories of `path` as found.
     fn found_above(&self, path: &RemotePath) {
         let mut above = path.parent();
         while let Some(directory) = above {
@@ -145,7 +145,7 @@ impl Lagging {
         self.caches().files.get(&fh).copied()
     }
 
-    /// The content as it is seen from here.
+    /// The content, by the cache.
     fn page(&self, ino: Ino) -> Arc<Vec<u8>> {
         if let Some(page) = self.caches().pages.get(&ino) {
             return page;
@@ -157,7 +157,7 @@ impl Lagging {
     }
 }
 
-/// Carries out a change of one path, and forgets what is known of it.
+/// Executes a change of one path, and invalidates the cache.
 macro_rules! change {
     ($self:ident, $path:ident, $call:expr) => {{
         let before = $self.now_at($path);
@@ -171,7 +171,7 @@ macro_rules! change {
 impl Remote for Lagging {
     async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
         let Some(ino) = self.resolve(path) else {
-            // For the true error.
+            // For the precise error.
             return self.server.lstat(path).await.and(Err(Errno::ENOENT));
         };
         Ok(self.attr(ino))
@@ -224,7 +224,7 @@ impl Remote for Lagging {
         if flags.truncate || before != Some(ino) {
             self.changed(path, before);
         }
-        // Close-to-open: whatever was seen of it, and of its name, is looked at anew.
+        // Close-to-open: the open revalidates the file and its name.
         self.forget_ino(Some(ino));
         self.caches().names.0.remove(path);
         self.resolve(path);
@@ -249,7 +249,7 @@ impl Remote for Lagging {
     }
 
     async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
-        // Forgotten before and after: a read at the same time may remember what it sees between.
+        // Invalidated before and after: a concurrent read may cache an old state in between.
         self.forget_ino(self.ino_of(fh));
         let call = self.server.write(fh, offset, data);
         let result = call.await;

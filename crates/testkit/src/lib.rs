@@ -1,20 +1,20 @@
-//! What the tests of all other parts stand on.
+//! Tools for the tests of all other crates.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`mem`] | a perfect [`Remote`](base::Remote) in memory, which counts its calls and can be changed from behind |
-//! | [`faulty`] | a `Remote` around a `Remote` that fails, holds and loses calls when told to |
-//! | [`history`] | what the files of a server have been, and when |
-//! | [`interleave`] | clients of one server whose calls go on one at a time, in a random order |
-//! | [`lagging`] | a gateway that shows for a while what was before a change |
-//! | [`mod@conformance`] | the rules that every `Remote` must keep, one test each |
-//! | [`model`] | random operations, run against a reference model and a real file system at once |
-//! | [`mutated`] | inputs for parsers, made from good ones by a few changes |
-//! | [`dice`] | random choices that a seed repeats |
+//! | [`mem`] | a correct [`Remote`](base::Remote) in memory, which counts its calls and can be changed out of band |
+//! | [`faulty`] | a `Remote` around a `Remote` that fails, holds and loses calls as instructed |
+//! | [`history`] | past and present states of a server's files |
+//! | [`interleave`] | clients of one server whose calls proceed one at a time, in a random order |
+//! | [`lagging`] | a gateway that shows stale data for a while |
+//! | [`mod@conformance`] | the rules for every `Remote`, one test each |
+//! | [`model`] | random operations, run against a reference model and a real file system |
+//! | [`mutated`] | inputs for parsers, made from valid ones by a few changes |
+//! | [`dice`] | reproducible random choices |
 //! | [`sftp_servers`] | OpenSSH's `sftp-server` without ssh |
-//! | [`wire`] | a forwarder that breaks at a given moment of a given SFTP request |
+//! | [`proxy`] | a proxy that breaks an SFTP connection at a given moment of a given request |
 //!
-//! Only tests use it. Private servers and simulated links are in the crate `sandbox`.
+//! Used by tests only. Private servers and simulated links are in the crate `sandbox`.
 #![deny(unsafe_code)]
 
 pub mod call;
@@ -28,9 +28,9 @@ pub mod lagging;
 pub mod mem;
 pub mod model;
 pub mod mutated;
+pub mod proxy;
 pub mod sftp_servers;
 pub mod tree;
-pub mod wire;
 
 pub use call::Call;
 pub use clock::{Clock, ManualClock};
@@ -45,7 +45,7 @@ use base::RemotePath;
 ///
 /// # Panics
 ///
-/// When `text` is no path: it is for literals.
+/// If `text` is not a valid path: the function is for literals.
 #[must_use]
 pub fn path(text: &str) -> RemotePath {
     RemotePath::parse(text.as_bytes()).unwrap_or_else(|why| panic!("{text:?} has {why} in it"))

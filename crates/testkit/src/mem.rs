@@ -1,17 +1,16 @@
-//! A perfect [`Remote`] in memory: what a server with nothing to hide would answer.
+//! A correct [`Remote`] in memory: the replies of an ideal server.
 //!
-//! Beside the operations of the trait it offers what a test needs to see and to do:
-//! the number of calls by operation (assert round trips), the number of open handles (nothing may
-//! leak), changes from behind as another client of the same server would make them
-//! ([`behind`](self)), and answers that take their time.
+//! Beside the operations of the trait it offers tests: the number of calls by operation (to assert
+//! round trips), the number of open handles (to detect leaks), out-of-band changes as by another
+//! client of the server, and delayed replies.
 //!
-//! An operation takes effect in the first poll of its future; what takes time is the answer. So
-//! the rules 1 and 2 of [`base::remote`] hold as they do over a wire: a dropped call has happened,
-//! and a handle that it would have brought is closed.
+//! An operation takes effect in the first poll of its future; only the reply takes time. So rules 1
+//! and 2 of [`base::remote`] hold as over a network: a dropped call has been executed, and a handle
+//! in its reply is closed.
 //!
 //! One mutex guards the tree and the handles. It is never held over an await.
 
-mod behind;
+mod out_of_band;
 mod remote;
 
 use std::collections::{HashMap, VecDeque};
@@ -25,19 +24,19 @@ use crate::call::{Call, Counters};
 use crate::clock::Clock;
 use crate::tree::{Follow, Ino, Limits, Tree};
 
-/// How a [`MemRemote`] is made.
+/// Options of a [`MemRemote`].
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where times come from.
+    /// Source of file times.
     pub clock: Clock,
-    /// How much it holds.
+    /// Capacity.
     pub limits: Limits,
-    /// Open files and directories together; beyond them `EMFILE`.
+    /// Maximum number of open files and directories; beyond it `EMFILE`.
     pub max_handles: usize,
-    /// Longest piece in bytes in which a read arrives, as a server's packets are limited. `None`:
-    /// each read is one piece.
+    /// Maximum length in bytes of the chunks in which a read is returned, like the limit of a
+    /// server's packets. `None`: each read is one chunk.
     pub read_piece_bytes: Option<usize>,
-    /// The most that one copy copies, in bytes.
+    /// Maximum length of one copy, in bytes.
     pub copy_max_bytes: u64,
     /// Entries in a batch of a listing.
     pub listing_batch: usize,
@@ -46,9 +45,9 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// The machine's clock and no limits of size; batches of 100 with attributes and pieces of
-    /// 255 KiB, as OpenSSH sends them; copies of 16 MiB, so that callers have to go on; 65,536
-    /// handles, which only a leak reaches.
+    /// The machine's clock and no limit of size; batches of 100 entries with attributes and chunks
+    /// of 255 KiB, as OpenSSH sends them; copies of 16 MiB, so that callers have to continue;
+    /// 65,536 handles, which only a leak reaches.
     fn default() -> Options {
         Options {
             clock: Clock::System,
@@ -78,7 +77,7 @@ struct State {
     next_handle: u64,
     files: HashMap<u64, OpenFile>,
     listings: HashMap<u64, Listing>,
-    /// What `lstat` fails for, and with what.
+    /// Inodes for which `lstat` fails, with its errno.
     unseen: HashMap<Ino, Errno>,
 }
 
@@ -89,14 +88,14 @@ struct OpenFile {
     append: bool,
 }
 
-/// An open directory: the names that it had when it was opened, still to be listed.
+/// An open directory: the names at the time of the open that were not listed yet.
 #[derive(Debug)]
 struct Listing {
     ino: Ino,
     names: VecDeque<Name>,
 }
 
-/// How long answers take.
+/// Delay of replies.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     latency: Option<Duration>,
@@ -110,13 +109,13 @@ impl Default for MemRemote {
 }
 
 impl MemRemote {
-    /// An empty one with [`Options::default`].
+    /// An empty file system with [`Options::default`].
     #[must_use]
     pub fn new() -> MemRemote {
         MemRemote::with(Options::default())
     }
 
-    /// An empty one with these options.
+    /// An empty file system with these options.
     #[must_use]
     pub fn with(options: Options) -> MemRemote {
         let tree = Tree::new(options.clock.clone(), options.limits.clone());
@@ -140,55 +139,54 @@ impl MemRemote {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets each answer from now on take this long, in tokio's time (which a test may pause).
+    /// Delays each reply from now on by this time, in tokio's time (which a test may pause).
     pub fn set_latency(&self, latency: Option<Duration>) {
         self.pace().latency = latency;
     }
 
-    /// Whether each answer from now on comes from another task, so that no call is ready when it
-    /// is first polled. Needs a tokio runtime around the calls.
+    /// Whether each reply from now on comes from another task, so that no call is ready at its
+    /// first poll. Needs a tokio runtime.
     pub fn set_pending(&self, pending: bool) {
         self.pace().pending = pending;
     }
 
-    /// What [`Remote::server_run`] names from now on; at first there is none.
+    /// Sets the value of [`Remote::server_run`]; initially none.
     pub fn set_server_run(&self, run: impl Into<Bytes>) {
         let mut named = self.server_run.lock().unwrap_or_else(PoisonError::into_inner);
         *named = Some(run.into());
     }
 
-    /// How often `call` was made.
+    /// Number of calls of `call`.
     #[must_use]
     pub fn calls(&self, call: Call) -> u64 {
         self.calls.of(call)
     }
 
-    /// How many calls were made that cost a round trip: all but [`Call::Close`] and
-    /// [`Call::Closedir`].
+    /// Number of calls that cost a round trip: all except [`Call::Close`] and [`Call::Closedir`].
     #[must_use]
     pub fn round_trips(&self) -> u64 {
         self.calls.round_trips()
     }
 
-    /// Starts counting anew.
+    /// Resets the counters.
     pub fn reset_calls(&self) {
         self.calls.reset();
     }
 
-    /// How many files and directories are open.
+    /// Number of open files and directories.
     #[must_use]
     pub fn open_handles(&self) -> usize {
         let state = self.state();
         state.files.len() + state.listings.len()
     }
 
-    /// Waits as long as an answer takes.
+    /// Waits for the delay of a reply.
     async fn answer_arrives(&self) {
         let pace = *self.pace();
         if pace.pending {
             let (answer, arrival) = tokio::sync::oneshot::channel::<()>();
             tokio::spawn(async move { drop(answer) });
-            // The answer is that the sender is gone.
+            // The end of the channel is the reply.
             let _ = arrival.await;
         }
         if let Some(latency) = pace.latency {
@@ -196,7 +194,7 @@ impl MemRemote {
         }
     }
 
-    /// Counts `call`, lets it take effect now, and gives its result when the answer has arrived.
+    /// Counts `call`, executes it now, and returns its result after the delay.
     async fn call<T>(
         &self,
         call: Call,
@@ -210,7 +208,7 @@ impl MemRemote {
 }
 
 impl State {
-    /// What `path` names, unless it cannot be looked at.
+    /// The inode of `path`, unless its `lstat` is set to fail.
     fn seen(&self, path: &RemotePath) -> Result<Ino> {
         let ino = self.tree.lookup(path, Follow::No)?;
         self.unseen.get(&ino).map_or(Ok(ino), |errno| Err(*errno))
@@ -241,7 +239,7 @@ impl State {
     }
 }
 
-/// A handle whose answer is on its way; given back if nobody waits for it any more.
+/// A handle whose reply was not delivered yet; closed if the call is dropped.
 struct Late<'a> {
     remote: &'a MemRemote,
     give_back: Option<GiveBack>,

@@ -1,20 +1,19 @@
-//! Random operations, run against a reference and a real thing at once.
+//! Random operations, run against a reference model and a real file system.
 //!
-//! The [`Reference`] is a plain file system in memory that does what a process on Linux sees of a
-//! local one. A [`Subject`] is anything that should look the same: a directory ([`DirSubject`],
-//! also below a mount point) or a layer of the file system behind an adapter of its own.
-//! [`check`] runs a list of operations on both and compares every answer, and then the whole tree,
-//! once with the files still open and once after they are closed. [`run`] makes such lists with
-//! proptest, and prints a failing one, shrunk, as the text of a regression test.
+//! The [`Reference`] is a simple file system in memory that behaves as a local one does for a
+//! process on Linux. A [`Subject`] is anything that should behave equally: a directory
+//! ([`DirSubject`], also below a mount point) or a layer of the file system behind an adapter.
+//! [`check`] runs a list of operations on both and compares every result, and then the whole tree,
+//! once with the files still open and once after they were closed. [`run`] generates such lists
+//! with proptest, and prints a failing one, shrunk, as the text of a regression test.
 //!
-//! The reference is proven against a local directory in `tests/model_local.rs`: a difference there
-//! is an error of the reference.
+//! The reference is verified against a local directory in `tests/model_local.rs`: a difference
+//! there is an error of the reference.
 //!
-//! What is compared: errno, bytes, sizes, kinds, permission bits, times of last change in seconds,
-//! names in directories, link targets, link counts where the subject has them. What is not: access
-//! times, owners, sizes of directories, order of listings, inode numbers.
+//! Compared are: errno, bytes, sizes, types, permission bits, mtimes in seconds, names in
+//! directories, link targets, link counts if the subject has them. Not compared are: access times,
+//! owners, sizes of directories, order of listings, inode numbers.
 
-mod around;
 mod check;
 mod dir;
 mod generate;
@@ -23,67 +22,68 @@ mod killed;
 mod op;
 mod reference;
 mod snapshot;
+mod wrapper;
 
 use base::{FileKind, OpenFlags, RenameMode, Result};
 
-pub use around::Around;
 pub use check::{Divergence, check};
 pub use dir::DirSubject;
 pub use generate::{Lists, Runs, ops, ops_by_one_name, run, run_by_chance, story};
 pub use killed::{Aftermath, Loss, check_until_killed};
 pub use op::Op;
 pub use reference::Reference;
+pub use wrapper::Wrapper;
 
-/// How many files a list of operations has open at once.
+/// Maximum number of files that a list of operations has open at once.
 pub const FDS: usize = 4;
 
-/// The slot that the comparison of whole trees uses; no operation of a list does.
+/// The slot used by the comparison of whole trees, and by no operation of a list.
 const INSPECTION_FD: usize = FDS;
 
-/// What a subject differs in from a local Linux file system, and may.
+/// Accepted differences of a subject from a local Linux file system.
 #[derive(Clone, Copy, Debug)]
 pub struct Features {
-    /// Whether `st_nlink` of files that are no directories is right. SFTP does not tell it.
+    /// Whether `st_nlink` of non-directories is right. SFTP does not report it.
     pub link_counts: bool,
-    /// Permission bits that what is made does not get.
+    /// Permission bits that new files do not get.
     pub umask: u32,
 }
 
-/// A file as [`Subject::stat`] tells of it.
+/// A file's attributes, as returned by [`Subject::stat`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// What it is.
+    /// File type.
     pub kind: FileKind,
     /// Permission bits.
     pub perm: u32,
-    /// Bytes; of no meaning for a directory.
+    /// Length in bytes; undefined for a directory.
     pub size: u64,
     /// Time of last change, in seconds since 1970.
     pub mtime: i64,
-    /// Number of names; of no meaning for a directory.
+    /// Number of hard links; undefined for a directory.
     pub links: u64,
 }
 
 /// One entry of a listing.
 pub type Entry = (Vec<u8>, FileKind);
 
-/// A file system under test, as a process sees it.
+/// A file system under test, as seen by a process.
 ///
 /// Paths are relative to its root, names joined by `/`, the root itself is empty. Links inside a
-/// path are followed; links at its end where the method says so. `fd` is one of [`FDS`] + 1 slots
-/// for open files. An operation on an empty slot does not happen.
+/// path are followed; links at its end as documented for the method. `fd` is one of [`FDS`] + 1
+/// slots for open files. An operation on an empty slot does nothing.
 pub trait Subject {
-    /// In what it may differ.
+    /// Accepted differences.
     fn features(&self) -> Features;
 
     /// Opens a regular file into an empty slot; links are followed unless `flags` say that the
     /// file must be new. `EISDIR` for a directory, also for reading.
     fn open(&mut self, fd: usize, path: &str, flags: OpenFlags) -> Result<()>;
 
-    /// Closes a slot, and tells what went wrong with writes behind.
+    /// Closes a slot, and returns an error of earlier writes.
     fn close(&mut self, fd: usize) -> Result<()>;
 
-    /// `pread(2)`, one call: what comes back short is compared as it is.
+    /// `pread(2)`, one call; a short result is compared as it is.
     fn pread(&mut self, fd: usize, offset: u64, len: usize) -> Result<Vec<u8>>;
 
     /// `pwrite(2)`, one call; for a file opened to append, at the end.
@@ -104,7 +104,7 @@ pub trait Subject {
     /// `futimens(2)` with the same time for both.
     fn futimens(&mut self, fd: usize, secs: i64) -> Result<()>;
 
-    /// `copy_file_range(2)`, repeated until all is copied that the source had at the beginning.
+    /// `copy_file_range(2)`, repeated until the source's initial content was copied.
     fn copy_range(
         &mut self,
         from: usize,
@@ -132,7 +132,7 @@ pub trait Subject {
     /// `readlink(2)`
     fn readlink(&mut self, path: &str) -> Result<Vec<u8>>;
 
-    /// `link(2)`, of a link itself if `existing` is one.
+    /// `link(2)`; of a link itself if `existing` is one.
     fn link(&mut self, existing: &str, new: &str) -> Result<()>;
 
     /// `renameat2(2)`
@@ -147,6 +147,6 @@ pub trait Subject {
     /// `stat(2)` or `lstat(2)`
     fn stat(&mut self, path: &str, follow: bool) -> Result<Stat>;
 
-    /// All entries of a directory but `.` and `..`, in any order; links are followed.
+    /// All entries of a directory except `.` and `..`, in any order; links are followed.
     fn readdir(&mut self, path: &str) -> Result<Vec<Entry>>;
 }

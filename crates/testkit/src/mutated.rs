@@ -1,20 +1,20 @@
-//! Short fuzzing without a fuzzer: inputs that are made from good ones by a few changes.
+//! Short fuzzing without a fuzzer: inputs made from valid ones by a few changes.
 //!
-//! It has no feedback from the code that runs, so it finds less than `make fuzz`. It is for the
-//! ordinary tests, which need no nightly compiler: the bodies of all fuzz targets run there.
+//! It has no coverage feedback, so it finds less than `make fuzz`. It is for the ordinary tests,
+//! which need no nightly compiler: they run the bodies of all fuzz targets.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 use crate::dice::Dice;
 
-/// Most changes of one input.
+/// Maximum number of changes of one input.
 const MOST_CHANGES: u64 = 6;
 
 /// Longest input, in bytes.
 const MOST_BYTES: usize = 64 << 10;
 
-/// Numbers around which code goes wrong, as text and as bytes.
+/// Numbers that often cause errors, as text and as bytes.
 const NUMBERS: [u64; 9] =
     [0, 1, 127, 255, 65_535, u32::MAX as u64, 1 << 33, i64::MAX as u64, u64::MAX];
 

@@ -1,4 +1,4 @@
-//! OpenSSH's `sftp-server`s without ssh, each at the other end of a socket.
+//! OpenSSH's `sftp-server` without ssh, connected by sockets.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 /// Part of Debian's openssh-sftp-server.
 pub const SFTP_SERVER: &str = "/usr/lib/openssh/sftp-server";
 
-/// Servers that begin in one directory; killed when this is dropped.
+/// Servers that start in one directory; killed when this is dropped.
 #[derive(Debug)]
 pub struct SftpServers {
     dir: PathBuf,
@@ -21,13 +21,13 @@ pub struct SftpServers {
 }
 
 impl SftpServers {
-    /// None is started yet.
+    /// No server yet.
     #[must_use]
     pub fn new(dir: &Path) -> SftpServers {
         SftpServers::by(dir, &[SFTP_SERVER])
     }
 
-    /// Started by this command: a program and its arguments.
+    /// Servers started by this command: a program and its arguments.
     #[must_use]
     pub fn by(dir: &Path, command: &[&str]) -> SftpServers {
         let command = command.iter().map(|word| (*word).to_owned()).collect();
@@ -38,11 +38,11 @@ impl SftpServers {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts one more: what it says, and what it is told.
+    /// Starts another server; returns its output and its input.
     ///
     /// # Panics
     ///
-    /// When it cannot be started, or outside of a runtime.
+    /// If it cannot be started, or outside of a runtime.
     pub fn start(&self) -> (OwnedReadHalf, OwnedWriteHalf) {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
         ours.set_nonblocking(true).expect("a socket that does not block");

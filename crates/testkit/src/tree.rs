@@ -1,15 +1,15 @@
-//! A file system in memory: inodes and names, with the errno that Linux gives.
+//! A file system in memory: inodes and names, with Linux's errnos.
 //!
-//! It is the core of both [`mem`](crate::mem) and [`model`](crate::model), and is itself proven by
+//! It is the core of both [`mem`](crate::mem) and [`model`](crate::model), and is verified by
 //! running the model against a local directory (`tests/model_local.rs`).
 //!
 //! Invariants:
-//! 1. An inode lives while it has a name or is held open; the root always.
-//! 2. `pages` is the sum of the pages of all living files, and never above the capacity.
-//! 3. A directory has one name at most, and `parent` is the directory which that is in.
+//! 1. An inode exists while it has a name or is held open; the root always.
+//! 2. `pages` is the sum of the pages of all existing files, and never above the capacity.
+//! 3. A directory has one name at most, and `parent` is the directory of that name.
 //!
-//! Absent on purpose: permission checks (everybody is root), the set-id bits' own rules, access
-//! times on read (as `noatime`), link counts of directories.
+//! Deliberately absent: permission checks (all callers are root), the special rules of set-id bits,
+//! access times on read (as with `noatime`), link counts of directories.
 
 mod content;
 mod entry;
@@ -31,7 +31,7 @@ pub(crate) const MAX_FILE_BYTES: u64 = 1 << 44;
 /// Bytes of an unlimited tree, for `statvfs`: 1 TiB, a usual disk.
 const UNLIMITED_BYTES: u64 = 1 << 40;
 
-/// Number of an inode; never used twice.
+/// Number of an inode; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ino(u64);
 
@@ -40,23 +40,23 @@ impl Ino {
     pub const ROOT: Ino = Ino(1);
 }
 
-/// How much a tree may hold, and whose its files are.
+/// The capacity of a tree, and the owner of its files.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Bytes of file content in whole pages of 4096; `None` for no limit. Beyond it: `ENOSPC`.
     pub capacity_bytes: Option<u64>,
     /// Inodes. Beyond them: `ENOSPC`.
     pub inodes: u64,
-    /// Owner of what is made.
+    /// Owner of new files.
     pub uid: u32,
-    /// Group of what is made.
+    /// Group of new files.
     pub gid: u32,
-    /// Names are found whatever the case of their ASCII letters, and listed as they were made.
+    /// Names are matched without the case of ASCII letters, and listed as created.
     pub folds_case: bool,
 }
 
 impl Default for Limits {
-    /// No limit of content, a million inodes (which bounds a test that runs wild), owner 1000.
+    /// No limit of content, a million inodes (a bound for a runaway test), owner 1000.
     fn default() -> Limits {
         Limits { capacity_bytes: None, inodes: 1 << 20, uid: 1000, gid: 1000, folds_case: false }
     }
@@ -82,9 +82,9 @@ struct Node {
     gid: u32,
     atime: Timestamp,
     mtime: Timestamp,
-    /// Names that it has; a directory counts one.
+    /// Number of names; a directory counts one.
     links: u32,
-    /// Handles that keep it alive.
+    /// Number of references by handles.
     holds: u32,
     body: Body,
 }
@@ -112,7 +112,7 @@ impl Tree {
         tree
     }
 
-    /// A node without a name, made now.
+    /// A node without a name, created now.
     fn fresh(&self, body: Body, perm: u32) -> Node {
         let now = self.clock.now();
         let Limits { uid, gid, .. } = self.limits;
@@ -162,7 +162,7 @@ impl Tree {
         }
     }
 
-    /// The attributes of a living inode.
+    /// The attributes of an existing inode.
     #[must_use]
     pub fn attr(&self, ino: Ino) -> Attr {
         let node = self.node(ino);
@@ -182,13 +182,13 @@ impl Tree {
         }
     }
 
-    /// How many names a living inode has; one for a directory.
+    /// Number of names of an existing inode; one for a directory.
     #[must_use]
     pub fn link_count(&self, ino: Ino) -> u32 {
         self.node(ino).links
     }
 
-    /// The target of a link; `EINVAL` when it is none.
+    /// The target of a link; `EINVAL` if it is not a link.
     pub fn target(&self, ino: Ino) -> Result<Vec<u8>> {
         match &self.node(ino).body {
             Body::Link(target) => Ok(target.clone()),
@@ -196,19 +196,19 @@ impl Tree {
         }
     }
 
-    /// The names in a directory, in their byte order; `ENOTDIR` when it is none.
+    /// The names in a directory, in byte order; `ENOTDIR` if it is not a directory.
     pub fn list(&self, ino: Ino) -> Result<Vec<(Name, Ino)>> {
         let entries = self.entries(ino).ok_or(Errno::ENOTDIR)?;
         Ok(entries.iter().map(|(name, ino)| (name.clone(), *ino)).collect())
     }
 
-    /// The entry `name` of a living directory.
+    /// The entry `name` of an existing directory.
     #[must_use]
     pub fn child(&self, ino: Ino, name: &Name) -> Option<Ino> {
         self.entries(ino)?.get(name).copied()
     }
 
-    /// What an inode without file content answers to file operations.
+    /// The error of file operations on an inode without content.
     fn no_file(body: &Body) -> Errno {
         if matches!(body, Body::Directory(_)) { Errno::EISDIR } else { Errno::EINVAL }
     }
@@ -235,8 +235,8 @@ impl Tree {
         Ok(self.content(ino)?.read(offset, len))
     }
 
-    /// Writes `data` at `offset`. When the capacity ends in the middle, what fits is written and
-    /// the answer is `ENOSPC`.
+    /// Writes `data` at `offset`. If the capacity is exceeded, writes the part that fits and
+    /// returns `ENOSPC`.
     pub fn write(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         if data.is_empty() {
             return self.content(ino).map(drop);
@@ -260,7 +260,7 @@ impl Tree {
         if fitting < data.len() { Err(Errno::ENOSPC) } else { Ok(()) }
     }
 
-    /// Cuts or grows a file; its time of last change becomes now even if the size stays.
+    /// Truncates or extends a file; its mtime becomes now even if the size is unchanged.
     pub fn set_size(&mut self, ino: Ino, size: u64) -> Result<()> {
         if size > MAX_FILE_BYTES {
             self.content(ino)?;
@@ -275,9 +275,9 @@ impl Tree {
         Ok(())
     }
 
-    /// Applies all of `change`, or nothing when any of it cannot be.
+    /// Applies all of `change`, or nothing if any part is invalid.
     ///
-    /// Times lose their fraction of a second, as over SFTP version 3.
+    /// Times are truncated to seconds, as in SFTP version 3.
     pub fn set_attr(&mut self, ino: Ino, change: &AttrChange) -> Result<()> {
         if change.perm.is_some() && matches!(self.node(ino).body, Body::Link(_)) {
             return Err(Errno::EOPNOTSUPP);
@@ -294,7 +294,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Sets the time of last change to now.
+    /// Sets the mtime to now.
     fn touch(&mut self, ino: Ino) {
         let now = self.clock.now();
         self.node_mut(ino).mtime = now;
@@ -306,19 +306,19 @@ impl Tree {
 
     fn total_pages(&self) -> u64 {
         match self.limits.capacity_bytes {
-            // What has no limit must not run out of the figure that it shows either.
+            // A tree without a limit must not exceed the reported size either.
             None => (UNLIMITED_BYTES / PAGE).max(self.pages.saturating_mul(2)),
-            // A capacity lowered under what is there leaves nothing free.
+            // A capacity below the present use leaves nothing free.
             Some(bytes) => (bytes / PAGE).max(self.pages),
         }
     }
 
-    /// Changes the capacity; what is there stays, even if it is more.
+    /// Changes the capacity; existing content is kept, even if it exceeds the capacity.
     pub fn set_capacity(&mut self, bytes: Option<u64>) {
         self.limits.capacity_bytes = bytes;
     }
 
-    /// Figures of the file system.
+    /// Statistics of the file system.
     #[must_use]
     pub fn statvfs(&self) -> StatVfs {
         let files_free = self.limits.inodes.saturating_sub(self.nodes.len() as u64);
@@ -337,7 +337,7 @@ impl Tree {
         }
     }
 
-    /// How many inodes live, the root among them.
+    /// Number of existing inodes, including the root.
     #[must_use]
     pub fn inodes(&self) -> usize {
         self.nodes.len()

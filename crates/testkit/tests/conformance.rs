@@ -2,27 +2,27 @@
 
 use std::sync::Arc;
 
-use testkit::conformance::Ground;
+use testkit::conformance::Fixture;
 use testkit::mem::Options;
 use testkit::{FaultyRemote, MemRemote};
 
-fn counted(remote: Arc<MemRemote>) -> Ground {
+fn counted(remote: Arc<MemRemote>) -> Fixture {
     let counted = remote.clone();
-    Ground::new(remote).counting(move || counted.open_handles())
+    Fixture::new(remote).counting(move || counted.open_handles())
 }
 
-/// Answers at once.
+/// Replies at once.
 mod memory {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn fixture() -> Fixture {
         counted(Arc::new(MemRemote::new()))
     }
 
-    testkit::conformance!(ground);
+    testkit::conformance!(fixture);
 }
 
-/// Answers from elsewhere, in small pieces, and tells as little as it may.
+/// Replies from another task, in small chunks, with as few attributes as allowed.
 mod pending {
     use super::*;
 
@@ -39,23 +39,23 @@ mod pending {
         remote
     }
 
-    async fn ground() -> Ground {
+    async fn fixture() -> Fixture {
         counted(remote())
     }
 
-    testkit::conformance!(ground);
+    testkit::conformance!(fixture);
 }
 
-/// A faulty remote that was told nothing is what it wraps.
+/// A faulty remote without instructions behaves as the inner one.
 mod faithful {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn fixture() -> Fixture {
         let inner = pending::remote();
         let counted = inner.clone();
         let remote = Arc::new(FaultyRemote::new(inner));
-        Ground::new(remote).counting(move || counted.open_handles())
+        Fixture::new(remote).counting(move || counted.open_handles())
     }
 
-    testkit::conformance!(ground);
+    testkit::conformance!(fixture);
 }

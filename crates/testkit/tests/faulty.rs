@@ -48,13 +48,13 @@ async fn a_call_whose_answer_is_lost_has_taken_effect() {
     remote.fail_after(Which::Any, 1, Errno::ETIMEDOUT);
     assert_eq!(remote.opendir(&path("")).await, Err(Errno::ETIMEDOUT));
     assert_eq!(remote.inner().open_handles(), 0);
-    // It failed by itself: that is what the caller has to learn.
+    // It failed by itself: the caller gets that error.
     remote.fail_after(Which::Any, 1, Errno::ETIMEDOUT);
     assert_eq!(remote.lstat(&path("absent")).await, Err(Errno::ENOENT));
 }
 
 #[tokio::test]
-async fn a_sweep_knows_when_it_has_gone_past_the_last_call() {
+async fn a_loop_over_n_ends_after_the_last_call() {
     let mut failed = 0;
     for nth in 1.. {
         let remote = faulty();
@@ -79,7 +79,7 @@ async fn a_sweep_knows_when_it_has_gone_past_the_last_call() {
 }
 
 #[tokio::test]
-async fn what_fails_always_fails_until_cleared() {
+async fn a_permanent_fault_lasts_until_cleared() {
     let remote = faulty();
     remote.fail_always(Call::Lstat, Errno::EACCES);
     for _ in 0..3 {
@@ -109,7 +109,7 @@ async fn a_held_call_waits_before_the_remote_and_lets_others_pass() {
 }
 
 #[tokio::test]
-async fn a_held_answer_is_what_was_true_before() {
+async fn a_held_reply_has_the_earlier_state() {
     let remote = faulty();
     let gate = remote.hold_answer(Call::Lstat, 1);
     let absent = remote.hold_answer(Call::Lstat, 2);
@@ -161,11 +161,11 @@ async fn calls_on_one_handle_queue_behind_a_held_one() {
     let mut elsewhere = write(other, "4444444");
     assert!(!start(&mut first) && !start(&mut second) && !start(&mut third));
     assert!(start(&mut elsewhere), "another handle has nothing to wait for");
-    // A caller that gives up leaves the queue, and does not let the others past the first.
+    // A dropped call leaves the queue, and does not admit others past the first.
     drop(second);
     assert!(!start(&mut third));
     assert_eq!(remote.inner().content("a"), b"4444444");
-    // A close takes its turn as well.
+    // A close queues as well.
     remote.close(one);
     assert_eq!(remote.inner().open_handles(), 2);
     gate.release();
@@ -178,7 +178,7 @@ async fn calls_on_one_handle_queue_behind_a_held_one() {
 }
 
 #[tokio::test]
-async fn a_cut_fails_what_is_under_way_and_all_that_follows() {
+async fn a_cut_fails_calls_in_flight_and_later_ones() {
     let remote = faulty();
     let fh = open(&remote).await.fh;
     remote.inner().set_pending(true);
@@ -190,7 +190,7 @@ async fn a_cut_fails_what_is_under_way_and_all_that_follows() {
     assert!(!start(&mut held) && !start(&mut opening) && !start(&mut reading));
     remote.cut();
     assert_eq!(held.await, Err(Errno::EHOSTDOWN));
-    // Even when the link is back before they are polled again.
+    // Even if the link is back before they are polled again.
     remote.restore();
     assert_eq!(opening.await.unwrap_err(), Errno::EHOSTDOWN);
     assert_eq!(reading.await, Err(Errno::EHOSTDOWN));

@@ -1,5 +1,5 @@
-//! Clients whose calls are interleaved: every order comes up, a seed repeats its order, and what is
-//! killed is gone.
+//! Interleaved clients: every order occurs, a seed reproduces its order, and a killed client has
+//! ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ fn link(server: &Arc<MemRemote>) -> Link {
     Arc::new(FaultyRemote::new(server.clone()))
 }
 
-/// Two clients that each make two directories; the order in which the server saw them.
+/// Two clients that each create two directories; the order seen by the server.
 async fn order(seed: u64) -> Vec<String> {
     let server = Arc::new(MemRemote::new());
     let mut play = Interleave::new(seed);
@@ -44,7 +44,7 @@ async fn order(seed: u64) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_orders_come_up_and_a_seed_repeats_its_own() {
+async fn all_orders_occur_and_a_seed_reproduces_its_order() {
     let mut orders = BTreeSet::new();
     for seed in 0..100 {
         let seen = order(seed).await;
@@ -54,7 +54,7 @@ async fn all_orders_come_up_and_a_seed_repeats_its_own() {
     assert_eq!(orders.len(), 6, "{orders:?}");
 }
 
-/// Adds one to the number in a file, without and with a lock around it.
+/// Increments the number in a file, without and with a lock around it.
 async fn increment(link: Link, locked: bool) {
     if locked {
         while link.mkdir(&path("lock"), 0o755).await == Err(Errno::EEXIST) {
@@ -99,7 +99,7 @@ async fn a_client_that_is_killed_makes_no_further_call_and_leaves_no_handle() {
         let (doomed, other) = (link(&server), link(&server));
         let mut play = Interleave::new(seed);
         play.client("doomed", [doomed.clone()], async move {
-            // Its tasks do not outlive the link either.
+            // Its tasks do not outlive the link.
             let far = doomed.clone();
             let _ = tokio::spawn(async move { far.mkdir(&path("d"), 0o755).await }).await;
             let opened = doomed.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
@@ -131,7 +131,7 @@ async fn a_client_that_is_killed_makes_no_further_call_and_leaves_no_handle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_interrupted_client_goes_on() {
+async fn an_interrupted_client_continues() {
     let server = Arc::new(MemRemote::new());
     let link = link(&server);
     let (stop, mut stopped) = tokio::sync::watch::channel(false);

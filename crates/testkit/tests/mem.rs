@@ -1,4 +1,4 @@
-//! What only the in-memory remote promises; what every remote does is in `conformance_mem.rs`.
+//! Promises of the in-memory remote alone; those of every remote are in `conformance.rs`.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn round_trips_are_counted_by_operation() {
 }
 
 #[tokio::test]
-async fn when_the_capacity_ends_what_fits_is_written() {
+async fn beyond_the_capacity_the_part_that_fits_is_written() {
     let remote = limited(3 * 4096, 100);
     let fh = remote.open(&path("a"), create(0o644)).await.unwrap().fh;
     let full = remote.write(fh, 0, Bytes::from(vec![1; 4 * 4096])).await;
@@ -44,9 +44,9 @@ async fn when_the_capacity_ends_what_fits_is_written() {
     assert_eq!(remote.content("a"), vec![1; 3 * 4096]);
     let figures = remote.statvfs(&path("")).await.unwrap();
     assert_eq!((figures.blocks, figures.blocks_available), (3, 0));
-    // What has its room already can still be changed.
+    // Existing content can still be changed.
     remote.write(fh, 100, Bytes::from_static(b"again")).await.unwrap();
-    // An open file keeps its room without a name, and gives it back with its last handle.
+    // An open file keeps its space without a name, and frees it with its last handle.
     remote.unlink(&path("a")).await.unwrap();
     assert_eq!(remote.statvfs(&path("")).await.unwrap().blocks_free, 0);
     remote.close(fh);
@@ -55,7 +55,7 @@ async fn when_the_capacity_ends_what_fits_is_written() {
 }
 
 #[tokio::test]
-async fn when_the_inodes_end_nothing_is_made() {
+async fn beyond_the_inodes_nothing_is_created() {
     let remote = limited(1 << 20, 2);
     remote.mkdir(&path("a"), 0o755).await.unwrap();
     assert_eq!(remote.mkdir(&path("b"), 0o755).await, Err(Errno::ENOSPC));
@@ -67,7 +67,7 @@ async fn when_the_inodes_end_nothing_is_made() {
 }
 
 #[tokio::test]
-async fn handles_are_bounded_and_a_refused_open_changes_nothing() {
+async fn handles_are_limited_and_a_failed_open_changes_nothing() {
     let remote = MemRemote::with(Options { max_handles: 1, ..Options::default() });
     remote.put_file("a", "content");
     let dh = remote.opendir(&path("")).await.unwrap();
@@ -140,7 +140,7 @@ async fn a_pending_answer_is_never_ready_at_once() {
 }
 
 #[tokio::test]
-async fn a_read_comes_in_pieces_of_the_limit() {
+async fn a_read_is_split_into_chunks() {
     let options = Options { read_piece_bytes: Some(4), ..Options::default() };
     let remote = MemRemote::with(options);
     remote.put_file("a", "0123456789");
@@ -168,7 +168,7 @@ async fn links_in_the_middle_of_a_path_are_followed_as_a_server_does() {
 }
 
 #[tokio::test]
-async fn a_listing_goes_on_over_changes_and_removal() {
+async fn a_listing_continues_over_changes_and_removal() {
     let options = Options { listing_batch: 3, listing_attrs: false, ..Options::default() };
     let remote = MemRemote::with(options);
     for number in 0..10 {

@@ -1,19 +1,19 @@
-//! What the model says of a subject that was killed: a local directory that behaves as a file
-//! system which keeps writes back, and loses some of them when it is killed.
+//! The model's verdict on a killed subject: a local directory that behaves like a file system with
+//! write-behind, which loses some writes when it is killed.
 
 use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 
 use base::{Access, Create, Errno, OpenFlags, Result};
-use testkit::model::{Around, DirSubject, Lists, Op, check_until_killed};
+use testkit::model::{DirSubject, Lists, Op, Wrapper, check_until_killed};
 
-/// What a kill does to the file system.
+/// The effect of a kill.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kill {
-    /// The operation in flight is not done.
+    /// The operation in flight is not executed.
     Before,
-    /// It is done, and the caller does not learn of it.
+    /// It is executed, and the caller gets no result.
     After,
 }
 
@@ -25,7 +25,7 @@ struct Mortal<'a> {
     is_killed: &'a Cell<bool>,
 }
 
-impl Around for Mortal<'_> {
+impl Wrapper for Mortal<'_> {
     type Inner = DirSubject;
 
     fn inner(&self) -> &DirSubject {
@@ -52,9 +52,9 @@ impl Around for Mortal<'_> {
     }
 }
 
-/// A file system that keeps nothing back loses nothing, wherever it is killed.
+/// A file system without write-behind loses nothing, wherever it is killed.
 #[test]
-fn what_was_acknowledged_is_there_wherever_it_is_killed() {
+fn acknowledged_writes_survive_any_kill() {
     let mut lists = Lists::any(24, 60);
     let mut kills = 0;
     for number in 0..300 {
@@ -92,8 +92,8 @@ fn open() -> Op {
     Op::Open { fd: 0, path: FILE, flags }
 }
 
-/// What the model says when `ops` were done, the next one killed the file system, and `behind` was
-/// done to what is left.
+/// The model's verdict when `ops` were executed, the next one killed the file system, and `behind`
+/// changed the rest out of band.
 fn after(ops: &[Op], behind: impl FnOnce(&Path)) -> std::result::Result<(), u64> {
     let dir = tempfile::tempdir().unwrap();
     let is_killed = Cell::new(false);
@@ -114,10 +114,10 @@ fn overwrite(path: &Path, at: usize, byte: u8) {
 }
 
 #[test]
-fn what_was_not_synced_may_be_lost_in_part() {
+fn unsynced_writes_may_be_lost_in_part() {
     let ops = [open(), write(0, 1000, 1), Op::Fsync { fd: 0 }, write(500, 1000, 2)];
     assert_eq!(after(&ops, |_| {}), Ok(()));
-    // The second write is lost, as a whole or in part.
+    // The second write is lost, wholly or partly.
     let cut = |size| {
         move |path: &Path| {
             fs::File::options().write(true).open(path).unwrap().set_len(size).unwrap()
@@ -131,7 +131,7 @@ fn what_was_not_synced_may_be_lost_in_part() {
 }
 
 #[test]
-fn what_was_synced_or_closed_must_not_be_lost() {
+fn synced_or_closed_writes_must_not_be_lost() {
     let synced = [open(), write(0, 1000, 1), Op::Fsync { fd: 0 }, write(500, 1000, 2)];
     let cut = |size| {
         move |path: &Path| {
@@ -152,7 +152,7 @@ fn what_was_synced_or_closed_must_not_be_lost() {
     assert_eq!(after(&closed, |path| overwrite(path, 1500, 7)), Err(1), "nobody wrote that");
 }
 
-/// A copy of what is behind the end of a file writes nothing, and nothing of it can be lost.
+/// A copy from behind the end of a file writes nothing, and so loses nothing.
 #[test]
 fn a_file_does_not_grow_to_the_offset_of_an_empty_write() {
     let copy = Op::CopyRange { from: 0, from_offset: 5000, to: 0, to_offset: 4097, len: 10 };
@@ -162,7 +162,7 @@ fn a_file_does_not_grow_to_the_offset_of_an_empty_write() {
     assert_eq!(after(&ops, |_| {}), Ok(()));
 }
 
-/// A failure that comes before the kill is not excused by it.
+/// A failure before the kill is not excused by it.
 #[test]
 fn an_error_without_a_kill_is_a_divergence() {
     let dir = tempfile::tempdir().unwrap();

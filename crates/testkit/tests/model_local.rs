@@ -1,4 +1,4 @@
-//! The reference model against a local directory: proves the model, its comparison, and that a
+//! The reference model against a local directory: verifies the model, its comparison, and that a
 //! difference is found, shrunk and printed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,32 +7,32 @@ use base::{Errno, OpenFlags, RenameMode, Result};
 use testkit::model::{DirSubject, Entry, Features, Runs, Stat, Subject, check, run};
 
 #[test]
-fn the_reference_does_what_a_local_file_system_does() {
+fn the_reference_behaves_as_a_local_file_system() {
     let dir = tempfile::tempdir().unwrap();
     // About 50,000 operations.
     run(Runs { lists: 1_000, most_ops: 100 }, || DirSubject::below(dir.path(), true));
 }
 
-/// A directory with a bug in it.
+/// A directory with a bug.
 struct Buggy {
     inner: DirSubject,
     bug: Bug,
 }
 
-/// Bugs that file systems like ours have had.
+/// Bugs that similar file systems have had.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bug {
-    /// What a file grows by is not zero.
+    /// The extended part of a file is not zero.
     StaleTail,
-    /// A rename that must not replace does.
+    /// A rename that must not replace does replace.
     Replaces,
-    /// The last byte of a write of more than a page is lost, and nobody is told.
+    /// The last byte of a write of more than a page is lost without an error.
     LostByte,
-    /// A read of more than 64 KiB comes back short.
+    /// A read of more than 64 KiB is short.
     ShortRead,
-    /// `ENOTEMPTY` becomes the only error that SFTP has for it.
+    /// `ENOTEMPTY` becomes SFTP's only error for it.
     VagueErrno,
-    /// The permission bits of a new directory are not the ones that were asked for.
+    /// A new directory does not have the requested permission bits.
     WrongPerm,
 }
 
@@ -110,7 +110,7 @@ impl Subject for Buggy {
 #[test]
 fn every_planted_bug_is_found_and_shrunk_to_a_few_operations() {
     let dir = tempfile::tempdir().unwrap();
-    /// More than any of these bugs needs, and few enough to be read at once.
+    /// More than any of these bugs needs, and few enough to read at a glance.
     const FEW: usize = 6;
     let bugs = [
         Bug::StaleTail,
@@ -131,7 +131,7 @@ fn every_planted_bug_is_found_and_shrunk_to_a_few_operations() {
     }
 }
 
-/// A list as it is printed, so that what is printed is known to compile.
+/// A list as it is printed, to prove that the output compiles.
 #[test]
 fn a_printed_list_is_a_test() {
     use base::{Access::*, Create::*, RenameMode::*};

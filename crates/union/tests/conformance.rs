@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::{Name, Remote};
 use testkit::MemRemote;
-use testkit::conformance::Ground;
+use testkit::conformance::Fixture;
 use testkit::mem::Options;
 use union::{ActionPolicy, Branch, CreatePolicy, Mode, Policies, Presence, Union};
 
@@ -32,13 +32,13 @@ fn remotes(count: usize) -> Vec<Arc<MemRemote>> {
     (0..count).map(remote).collect()
 }
 
-fn ground(modes: &[Mode], policies: Policies) -> Ground {
+fn ground(modes: &[Mode], policies: Policies) -> Fixture {
     let remotes = remotes(modes.len());
     let branches = remotes.iter().zip(modes).enumerate();
     let branches = branches.map(|(number, (remote, mode))| branch(number, remote.clone(), *mode));
     let union = Union::new(branches.collect(), policies).unwrap();
     let open = move || remotes.iter().map(|remote| remote.open_handles()).sum();
-    Ground::new(Arc::new(union)).counting(open)
+    Fixture::new(Arc::new(union)).counting(open)
 }
 
 fn policies(create: CreatePolicy, action: ActionPolicy) -> Policies {
@@ -51,7 +51,7 @@ use Mode::{NoCreate, Ro, Rw};
 
 mod one {
     use super::*;
-    async fn make() -> Ground {
+    async fn make() -> Fixture {
         ground(&[Rw], policies(EpFf, First))
     }
     testkit::conformance!(make);
@@ -59,7 +59,7 @@ mod one {
 
 mod first_of_two {
     use super::*;
-    async fn make() -> Ground {
+    async fn make() -> Fixture {
         ground(&[Rw, Rw], policies(EpFf, First))
     }
     testkit::conformance!(make);
@@ -67,7 +67,7 @@ mod first_of_two {
 
 mod first_of_three {
     use super::*;
-    async fn make() -> Ground {
+    async fn make() -> Fixture {
         ground(&[Rw, Rw, Rw], policies(Ff, All))
     }
     testkit::conformance!(make);
@@ -76,7 +76,7 @@ mod first_of_three {
 /// The first two are empty, and stay so.
 mod last_of_three {
     use super::*;
-    async fn make() -> Ground {
+    async fn make() -> Fixture {
         ground(&[Ro, NoCreate, Rw], policies(EpMfs, First))
     }
     testkit::conformance!(make);
@@ -88,7 +88,7 @@ mod spread {
     use super::*;
     use testkit::conformance::*;
 
-    async fn make() -> Ground {
+    async fn make() -> Fixture {
         ground(&[Rw, Rw, Rw], policies(Rand, All))
     }
 
@@ -105,8 +105,8 @@ mod spread {
 
     rules! {
         opening:
-            a_new_file_is_empty_and_private_enough
-            opening_what_is_there_changes_nothing
+            a_new_file_is_empty_with_at_most_its_permissions
+            opening_an_existing_file_changes_nothing
             exclusive_means_new
             truncating_at_open_empties
             only_regular_files_are_opened
@@ -114,41 +114,41 @@ mod spread {
         writing:
             a_write_changes_its_range_and_nothing_else;
         handles:
-            an_unlinked_file_goes_on
+            an_unlinked_file_remains_usable
             a_closed_handle_is_an_error
             a_handle_is_finished_behind_its_writes
-            a_dropped_finish_gives_the_handle_back;
+            a_dropped_finish_closes_the_handle;
         directories:
-            a_directory_is_made_and_removed
+            a_directory_is_created_and_removed
             a_listing_is_complete_and_without_duplicates
             an_empty_listing_ends_at_once
-            a_listing_tells_what_lstat_tells
-            a_listing_goes_on_while_entries_vanish
+            attributes_of_a_listing_are_those_of_lstat
+            a_listing_continues_while_entries_are_removed
             only_directories_are_listed
             entries_are_synced;
         names:
             names_are_bytes
             names_can_be_too_long
-            what_is_absent_is_enoent
+            an_absent_name_is_enoent
             a_file_is_no_directory
-            names_are_removed_by_their_kind;
+            names_are_removed_by_their_type;
         links:
-            a_target_is_kept_as_it_is
+            a_target_is_kept_unchanged
             links_are_not_followed
             only_links_are_read
-            a_taken_name_takes_no_link;
+            an_existing_name_is_not_replaced_by_a_link;
         attributes:
             each_part_is_set_alone
-            an_open_file_is_changed_as_well
-            an_open_file_without_a_name_is_changed_as_well
+            an_open_file_is_changed_by_handle
+            an_open_file_without_a_name_is_changed_by_handle
             permissions_are_kept
             a_link_is_changed_itself
-            a_change_is_seen_in_the_times
+            a_change_updates_mtime
             owners_are_set
-            figures_make_sense;
+            statvfs_is_plausible;
         cancelling:
             a_dropped_call_leaves_nothing
-            a_dropped_write_does_not_come_late;
+            a_dropped_write_is_not_executed_late;
     }
 }
 
@@ -157,7 +157,7 @@ mod placed {
     use super::*;
     use crate::through::Through;
 
-    async fn make() -> Ground {
+    async fn make() -> Fixture {
         let remotes = remotes(3);
         let mut branches: Vec<Branch> = remotes
             .iter()
@@ -172,7 +172,7 @@ mod placed {
         let union = Union::new(branches, Policies::default()).unwrap();
         let below = Through::new(union, [name("place"), name("of")]);
         let open = move || remotes.iter().map(|remote| remote.open_handles()).sum();
-        Ground::new(Arc::new(below)).counting(open)
+        Fixture::new(Arc::new(below)).counting(open)
     }
     testkit::conformance!(make);
 }
@@ -184,7 +184,7 @@ mod over_sftp {
     use crate::server::Server;
     use testkit::conformance::Expectations;
 
-    async fn make() -> Ground {
+    async fn make() -> Fixture {
         let servers = [Server::start().await, Server::start().await];
         let branches = servers.iter().enumerate();
         let branches = branches.map(|(number, server)| branch(number, server.host.clone(), Rw));
@@ -195,7 +195,7 @@ mod over_sftp {
             ..Expectations::default()
         };
         let open = move || servers.iter().map(Server::open_handles).sum();
-        Ground::new(Arc::new(union)).expecting(expectations).counting(open)
+        Fixture::new(Arc::new(union)).expecting(expectations).counting(open)
     }
     testkit::conformance!(make);
 }

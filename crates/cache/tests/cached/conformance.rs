@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cache::{Cached, CachedConfig, Mode, SourceId};
 use tempfile::TempDir;
-use testkit::conformance::Ground;
+use testkit::conformance::Fixture;
 use testkit::{FaultyRemote, MemRemote};
 
 use super::stage::open_store;
@@ -16,12 +16,12 @@ fn eager(mode: Mode) -> CachedConfig {
     CachedConfig { mode, recent_change: zero, ..CachedConfig::new(SourceId::new(b"conformance")) }
 }
 
-fn ground_with(memory: Arc<MemRemote>, config: CachedConfig) -> Ground {
+fn ground_with(memory: Arc<MemRemote>, config: CachedConfig) -> Fixture {
     let dir = TempDir::new().expect("a directory");
     let counted = memory.clone();
     let faulty = FaultyRemote::new(memory);
     let cached = Cached::new(Arc::new(faulty), open_store(dir.path()), config);
-    Ground::new(cached.expect("threads can be made"))
+    Fixture::new(cached.expect("threads can be made"))
         .counting(move || counted.open_handles())
         .keeping(dir)
 }
@@ -29,7 +29,7 @@ fn ground_with(memory: Arc<MemRemote>, config: CachedConfig) -> Ground {
 mod close_to_open {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn ground() -> Fixture {
         ground_with(Arc::new(MemRemote::new()), eager(Mode::CloseToOpen))
     }
 
@@ -40,7 +40,7 @@ mod close_to_open {
 mod later {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn ground() -> Fixture {
         let memory = Arc::new(MemRemote::new());
         memory.set_pending(true);
         ground_with(memory, eager(Mode::CloseToOpen))
@@ -53,7 +53,7 @@ mod later {
 mod immutable {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn ground() -> Fixture {
         let memory = Arc::new(MemRemote::new());
         memory.set_pending(true);
         ground_with(memory, eager(Mode::Immutable))
@@ -67,7 +67,7 @@ mod warm {
     use super::*;
     use crate::stage::{LONG_AGO, keep, list};
 
-    async fn ground() -> Ground {
+    async fn ground() -> Fixture {
         let dir = TempDir::new().expect("a directory");
         let old = Arc::new(MemRemote::new());
         let names = ["a", "b", "c", "file", "busy", "d/a", "d/b", "e/b", "dir/file", "made", "cut"];
@@ -91,7 +91,7 @@ mod warm {
         memory.set_pending(true);
         let counted = memory.clone();
         let cached = Cached::new(memory, open_store(dir.path()), config);
-        Ground::new(cached.expect("threads can be made"))
+        Fixture::new(cached.expect("threads can be made"))
             .counting(move || counted.open_handles())
             .keeping(dir)
     }

@@ -186,7 +186,7 @@ async fn play(seed: u64) -> (u64, usize) {
     let history = History::with_seconds_from(&NAMES, LONG_AGO);
     history.server().put_dir("d");
     history.server().put_file("a", history.version(20_000));
-    history.look();
+    history.record();
     let size_bytes = if seed.is_multiple_of(3) { TIGHT_BYTES } else { 1 << 30 };
     let shared = open_store(stage.dir.path(), size_bytes);
     let mut play = Interleave::new(seed);
@@ -211,7 +211,7 @@ async fn play(seed: u64) -> (u64, usize) {
         });
     }
     let looked = history.clone();
-    play.run(|_| looked.look()).await;
+    play.run(|_| looked.record()).await;
     let hits = mounts.iter().map(|mount| mount.status().hits).sum();
     for mount in mounts {
         mount.wait_idle().await;

@@ -1,6 +1,6 @@
-//! Flag bits of the protocol, also those newer than the header that distributions ship.
+//! Flag bits of the protocol, including those newer than the headers of distributions.
 
-/// Capabilities that INIT negotiates. Those from bit 32 on travel in `flags2`, and count only
+/// Capabilities negotiated by INIT. Those from bit 32 on are sent in `flags2`, and are valid only
 /// together with [`init::INIT_EXT`].
 #[allow(missing_docs)] // Named as in the header, which describes them.
 pub mod init {
@@ -53,15 +53,15 @@ pub mod fopen {
     pub const PASSTHROUGH: u32 = 1 << 7;
 }
 
-/// `fuse_getattr_in.getattr_flags`: `fh` counts.
+/// `fuse_getattr_in.getattr_flags`: `fh` is valid.
 pub const GETATTR_FH: u32 = 1 << 0;
 /// `fuse_open_in.open_flags`: clear set-user-ID and set-group-ID bits.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
-/// `fuse_read_in.read_flags`: `lock_owner` counts.
+/// `fuse_read_in.read_flags`: `lock_owner` is valid.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// `fuse_write_in.write_flags`: from the page cache, `fh` is a guess.
 pub const WRITE_CACHE: u32 = 1 << 0;
-/// `fuse_write_in.write_flags`: `lock_owner` counts.
+/// `fuse_write_in.write_flags`: `lock_owner` is valid.
 pub const WRITE_LOCKOWNER: u32 = 1 << 1;
 /// `fuse_write_in.write_flags`: clear set-user-ID and set-group-ID bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;

@@ -5,7 +5,7 @@ macro_rules! opcodes {
         $(#[doc = concat!("`FUSE_", stringify!($name), "`")]
         pub const $name: u32 = $number;)*
 
-        /// The name of a request's number, for messages.
+        /// The name of an opcode, for messages.
         #[must_use]
         pub fn name(opcode: u32) -> Option<&'static str> {
             match opcode {
@@ -14,7 +14,7 @@ macro_rules! opcodes {
             }
         }
 
-        /// All numbers that this crate knows.
+        /// All opcodes that this crate supports.
         pub const ALL: &[u32] = &[$($number),*];
     };
 }

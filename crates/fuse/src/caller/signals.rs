@@ -1,28 +1,28 @@
-//! Which signals wait for a caller, from `/proc/TID/status`.
+//! The pending signals of a caller, from `/proc/TID/status`.
 //!
 //! The kernel sends one INTERRUPT for the first signal of any kind, and none for a SIGKILL that
-//! follows. So an INTERRUPT is a reason to check the signals of the caller, and to check them again
-//! for as long as it waits.
+//! follows. So an INTERRUPT is a reason to check the caller's signals, and to repeat the check
+//! while the caller waits.
 //!
-//! A signal that ends a process is not taken while its thread waits for a reply: it stays pending.
-//! For most of them the kernel also makes SIGKILL pending for each thread of the process; it does
-//! not for those that dump core, nor where a debugger is attached.
+//! A signal that ends a process is not delivered while its thread waits for a reply: it stays
+//! pending. For most of these signals the kernel also makes SIGKILL pending for each thread of the
+//! process, except for signals that dump core, and except if a debugger is attached.
 
 /// What the signals of a caller require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signals {
-    /// One of them ends the process: it never sees what the call returns.
+    /// One of them ends the process: it never sees the result of the call.
     Fatal,
-    /// One of them requests the end of the process, which has a handler for it.
+    /// One of them requests the end of the process, and has a handler.
     Terminating,
-    /// None of them, or only signals that programs handle in passing: a child has ended, a timer
-    /// has expired, the window has a new size, the process is to be stopped.
+    /// None of them, or only signals that programs handle and continue: a child has ended, a timer
+    /// has expired, the window was resized, the process is to be stopped.
     Other,
-    /// They cannot be read: the caller is in another pid namespace, or `/proc` hides it.
+    /// The signals are not readable: the caller is in another pid namespace, or `/proc` hides it.
     Unreadable,
 }
 
-/// A set of signals as `/proc` has it: signal N is bit N - 1.
+/// A set of signals in the form of `/proc`: signal N is bit N - 1.
 const fn set(signals: &[i32]) -> u64 {
     let (mut bits, mut at) = (0, 0);
     while at < signals.len() {
@@ -50,7 +50,8 @@ const HARMLESS: u64 = set(&[
 ]);
 
 impl Signals {
-    /// Those of the thread `tid`. Reads `/proc`, so it is not for a thread that must not block.
+    /// The signals of the thread `tid`. Reads `/proc`, so it must not be called on a thread that
+    /// must not block.
     pub(crate) fn of(tid: u32) -> Signals {
         if tid == 0 {
             return Signals::Unreadable;
@@ -59,12 +60,12 @@ impl Signals {
         status.ok().and_then(|status| Signals::parse(&status)).unwrap_or(Signals::Unreadable)
     }
 
-    /// Those in the content of a `status` file.
+    /// Parses the content of a `status` file.
     fn parse(status: &[u8]) -> Option<Signals> {
         let (mut pending, mut blocked, mut ignored, mut caught) = (None, None, None, None);
         let (mut shared, mut tracer) = (None, None);
         for line in status.split(|byte| *byte == b'\n') {
-            // The name of the program comes first, with its line ends escaped.
+            // The name of the program comes first, with its newlines escaped.
             let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
             let (field, radix) = match &line[..colon] {
                 b"TracerPid" => (&mut tracer, 10),
@@ -88,7 +89,7 @@ impl Signals {
         let asks = taken & caught & TERMINATION != 0;
         Some(match (ends, is_traced, asks) {
             (true, false, _) => Signals::Fatal,
-            // A debugger decides whether the process gets it.
+            // The debugger decides whether the process gets the signal.
             (true, true, _) | (_, _, true) => Signals::Terminating,
             _ => Signals::Other,
         })
@@ -99,7 +100,7 @@ impl Signals {
 mod tests {
     use super::*;
 
-    /// A file as the kernel writes it, in part.
+    /// Part of a file as the kernel writes it.
     fn status(pending: u64, shared: u64, blocked: u64, ignored: u64, caught: u64) -> String {
         format!(
             "Name:\tSigPnd: ffff\\nx\nState:\tD (disk sleep)\nTgid:\t10\nPid:\t11\nTracerPid:\t0\n\
@@ -117,7 +118,7 @@ mod tests {
     fn signals_are_classified_by_what_they_do_to_the_caller() {
         use libc::*;
         let all = u64::MAX;
-        // SIGKILL, whatever else is there; the kernel has it pending for a fatal SIGINT.
+        // SIGKILL dominates all others; the kernel makes it pending for a fatal SIGINT.
         assert_eq!(of(KILL, set(&[SIGINT]), 0, 0, 0), Signals::Fatal);
         assert_eq!(of(0, KILL, all, 0, all), Signals::Fatal);
         assert_eq!(of(KILL, set(&[SIGALRM]), 0, 0, set(&[SIGALRM])), Signals::Fatal);
@@ -126,7 +127,7 @@ mod tests {
             if signal == SIGKILL {
                 continue;
             }
-            // With the default action, for the thread or for the process.
+            // With the default action, pending for the thread or for the process.
             let by_default = if HARMLESS & one != 0 { Signals::Other } else { Signals::Fatal };
             assert_eq!(of(one, 0, 0, 0, 0), by_default, "{signal}");
             assert_eq!(of(0, one, 0, 0, 0), by_default, "{signal}");
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_such_a_file_is_not_guessed_at() {
+    fn other_content_is_unreadable() {
         let whole = status(0, KILL, 0, 0, 0);
         for line in whole.lines().filter(|line| line.starts_with("Sig")) {
             let (_, value) = line.split_once(':').unwrap();

@@ -1,4 +1,4 @@
-//! mount(2) by ourselves, as root.
+//! mount(2) as root.
 
 use std::ffi::CString;
 use std::io;
@@ -12,7 +12,7 @@ use super::options::MountOptions;
 use super::point::{self, MountPoint};
 use crate::error::{Error, Result};
 
-/// Mounts; `None` when this process may not, although it is root.
+/// Mounts; `None` if this process is root without the permission to mount.
 pub(super) fn mount(point: &MountPoint, options: &MountOptions) -> Result<Option<OwnedFd>> {
     let fd = match rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         Ok(fd) => fd,
@@ -29,7 +29,7 @@ pub(super) fn mount(point: &MountPoint, options: &MountOptions) -> Result<Option
     let data = c_string("context", options.data(fd.as_raw_fd(), root_mode, uid, gid))?;
     let source = c_string("fsname", options.fsname.clone())?;
     let fs_type = c_string("subtype", options.fs_type())?;
-    // The directory that was checked, also when its path leads elsewhere by now.
+    // The checked directory, even if its path leads elsewhere by now.
     let place = point::link(&point.directory);
     match rustix::mount::mount(&source, place, &fs_type, options.flags(), Some(&*data)) {
         Ok(()) => Ok(Some(fd)),

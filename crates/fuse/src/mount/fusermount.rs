@@ -1,6 +1,6 @@
 //! `fusermount3`: the set-user-ID helper that mounts for unprivileged users.
 //!
-//! It opens `/dev/fuse`, mounts, and sends the descriptor over a socket whose number it finds in
+//! It opens `/dev/fuse`, mounts, and sends the descriptor over a socket, whose number is in
 //! `_FUSE_COMMFD`.
 
 use std::io::{self, ErrorKind, IoSliceMut, Read};
@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 
 const PROGRAM: &str = "fusermount3";
 
-/// Its complaints are a line or two; more is cut off.
+/// Maximum length of a message of fusermount3. Messages have a line or two.
 const MESSAGE_MAX: u64 = 4096;
 
 /// Mounts.
@@ -98,7 +98,7 @@ fn spawn_error(error: io::Error) -> Error {
     }
 }
 
-/// The descriptor that comes over the socket; `None` when it is closed without one.
+/// Receives the descriptor from the socket; `None` if the socket is closed without one.
 fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -117,17 +117,17 @@ fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
     })
 }
 
-/// What it says, until it ends.
+/// The output of fusermount3, until it ends.
 fn message(child: &mut Child) -> String {
     let mut text = Vec::new();
     if let Some(stderr) = child.stderr.take() {
-        // What could be read so far is as good as anything.
+        // A partial message is better than none.
         let _ = stderr.take(MESSAGE_MAX).read_to_end(&mut text);
     }
     String::from_utf8_lossy(&text).trim().to_owned()
 }
 
-/// Why it refused.
+/// The error for a message of fusermount3.
 fn explain(message: &str) -> Error {
     let device = rustix::fs::access("/dev/fuse", Access::READ_OK | Access::WRITE_OK);
     match device {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn its_words_are_kept_unless_they_are_known() {
+    fn unknown_messages_are_kept() {
         let known = explain(
             "fusermount3: option allow_other only allowed if 'user_allow_other' is set in \
              /etc/fuse.conf",

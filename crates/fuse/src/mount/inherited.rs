@@ -1,4 +1,4 @@
-//! `/dev/fd/N`: a descriptor of `/dev/fuse` that another process opened, mounted, and left to
+//! `/dev/fd/N`: a descriptor of `/dev/fuse` that another process opened, mounted, and passed to
 //! this one.
 
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
@@ -11,7 +11,7 @@ use super::is_fuse_device;
 use crate::channel::Device;
 use crate::error::{Error, Result};
 
-/// Descriptors below this one are those of the terminal.
+/// Lower descriptors are standard input, output and error.
 const FIRST: i32 = 3;
 
 /// The N of `/dev/fd/N`.
@@ -23,7 +23,7 @@ pub(super) fn number(path: &Path) -> Option<i32> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Takes the descriptor over: it is closed with the session, and not inherited any further.
+/// Takes ownership of the descriptor: it is closed with the session, and not inherited further.
 pub(super) fn take(number: i32) -> Result<Device> {
     if number < FIRST {
         return Err(Error::NotADevice(number));
@@ -35,8 +35,8 @@ pub(super) fn take(number: i32) -> Result<Device> {
         return Err(Error::NotADevice(number));
     }
     fcntl_setfd(borrowed, FdFlags::CLOEXEC).map_err(|errno| Error::Device(errno.into()))?;
-    // SAFETY: it is open, and by the meaning of `/dev/fd/N` as a mount point it was handed to
-    // this process to be owned here.
+    // SAFETY: it is open, and by the meaning of `/dev/fd/N` as a mount point it was passed to this
+    // process to be owned here.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
     Device::new(fd).map_err(Error::Device)
 }
@@ -47,7 +47,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn only_numbers_count() {
+    fn only_numbers_are_accepted() {
         assert_eq!(number(Path::new("/dev/fd/7")), Some(7));
         for path in
             ["/dev/fd/", "/dev/fd/x", "/dev/fd/-1", "/dev/fd/7/a", "/mnt", "/dev/fd/99999999999"]
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_fuse_device_is_left_alone() {
+    fn other_descriptors_are_left_alone() {
         let file = tempfile::tempfile().unwrap();
         let number = file.as_raw_fd();
         assert!(matches!(take(number), Err(Error::NotADevice(n)) if n == number));

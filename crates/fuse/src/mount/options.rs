@@ -1,25 +1,24 @@
-//! Mount options, and how mount(2) and fusermount3 want them said.
+//! Mount options, and their form for mount(2) and fusermount3.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use rustix::mount::MountFlags;
 
-/// Who may use the mount at all.
+/// The users that may access the mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Visibility {
-    /// The user who mounted it; not even root.
+    /// Only the user who mounted it; not even root.
     #[default]
     Owner,
-    /// That user and root (`allow_root`). The kernel does not know this one: it lets everybody
-    /// in, and the session turns the others away. They see names and attributes that the kernel
-    /// has in its cache.
+    /// That user and root (`allow_root`). Not known to the kernel, which admits all users; the
+    /// session rejects the others. They see names and attributes in the kernel's cache.
     OwnerAndRoot,
-    /// Everybody (`allow_other`).
+    /// All users (`allow_other`).
     Everybody,
 }
 
-/// How the kernel keeps the time of last access.
+/// How the kernel maintains access times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTime {
     /// The kernel's default.
@@ -34,34 +33,34 @@ pub enum AccessTime {
 /// Options of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
-    /// What `/proc/mounts` shows as the device.
+    /// The device in `/proc/mounts`.
     pub fsname: OsString,
-    /// What it shows behind `fuse.` as the type; empty for `fuse` alone.
+    /// The part of the type after `fuse.` in `/proc/mounts`; empty for `fuse` alone.
     pub subtype: OsString,
-    /// Who may use it.
+    /// The users that may access the mount.
     pub visibility: Visibility,
-    /// The kernel checks permissions by the attributes that it gets.
+    /// The kernel checks permissions by the attributes.
     pub default_permissions: bool,
     /// `ro`
     pub read_only: bool,
-    /// Set-user-ID and set-group-ID programs count. Only root can have that.
+    /// Honours set-user-ID and set-group-ID bits. Only root can enable this.
     pub suid: bool,
-    /// Device nodes count. Only root can have that.
+    /// Honours device nodes. Only root can enable this.
     pub dev: bool,
-    /// Programs can be run.
+    /// Programs can be executed.
     pub exec: bool,
-    /// Time of last access.
+    /// Handling of access times.
     pub atime: AccessTime,
     /// Writes are synchronous.
     pub sync: bool,
     /// Changes of directories are synchronous.
     pub dirsync: bool,
-    /// Another process unmounts when this one ends, however it ends.
+    /// Another process unmounts when this one ends for any reason.
     pub auto_unmount: bool,
-    /// SELinux options (`context=…`, `fscontext=…`, `defcontext=…`, `rootcontext=…`), as they are.
-    /// Only root can have them.
+    /// SELinux options (`context=…`, `fscontext=…`, `defcontext=…`, `rootcontext=…`), verbatim.
+    /// Only root can use them.
     pub contexts: Vec<OsString>,
-    /// Largest READ in bytes, where it shall be smaller than what INIT negotiates.
+    /// Largest READ in bytes, if smaller than the negotiated one.
     pub max_read: Option<u32>,
 }
 
@@ -113,7 +112,7 @@ impl MountOptions {
         fs_type
     }
 
-    /// The options that the kernel's FUSE understands, the same in both ways of mounting.
+    /// Options for the kernel's FUSE, common to mount(2) and fusermount3.
     fn common(&self, out: &mut List) {
         if self.visibility != Visibility::Owner {
             out.push("allow_other");
@@ -129,7 +128,7 @@ impl MountOptions {
         }
     }
 
-    /// Data of mount(2). `root_mode` is that of the mount point.
+    /// Data of mount(2). `root_mode` is the mode of the mount point.
     pub(super) fn data(&self, fd: i32, root_mode: u32, uid: u32, gid: u32) -> OsString {
         let mut data = List::default();
         data.push(format!("fd={fd},rootmode={root_mode:o},user_id={uid},group_id={gid}"));
@@ -145,7 +144,7 @@ impl MountOptions {
             list.push(with_escapes("subtype=", &self.subtype));
         }
         list.push(if self.read_only { "ro" } else { "rw" });
-        // Without them fusermount3 takes nosuid and nodev by itself.
+        // Without these options fusermount3 adds nosuid and nodev.
         for (set, option) in [
             (self.suid, "suid"),
             (self.dev, "dev"),
@@ -177,8 +176,8 @@ impl List {
     }
 }
 
-/// An option in which commas and backslashes are escaped by backslashes, as libfuse does and
-/// fusermount3 undoes for `fsname` and `subtype`.
+/// An option with commas and backslashes escaped by backslashes, as in libfuse; fusermount3
+/// unescapes `fsname` and `subtype`.
 fn with_escapes(option: &str, value: &OsStr) -> OsString {
     let mut bytes = option.as_bytes().to_vec();
     for &byte in value.as_bytes() {
@@ -190,7 +189,7 @@ fn with_escapes(option: &str, value: &OsStr) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// A security context in quotes where it has commas in it, as the kernel's SELinux takes it.
+/// A security context, quoted if it contains commas, as the kernel's SELinux expects.
 fn quoted(option: &OsStr) -> OsString {
     let bytes = option.as_bytes();
     match bytes.iter().position(|byte| *byte == b'=') {
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn all_options_are_said() {
+    fn all_options_are_passed() {
         let options = MountOptions {
             fsname: "host:/a,b\\c".into(),
             subtype: "x,y".into(),

@@ -1,5 +1,5 @@
-//! The mount point: checked before, so that the message says what is wrong with it, and held, so
-//! that it is this directory that is mounted on.
+//! The mount point: checked before mounting, for a precise error message, and held open, so that
+//! the mount is on the checked directory.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 
 /// A directory to mount on.
 pub(super) struct MountPoint {
-    /// Absolute, so that it can be unmounted whatever the working directory is then.
+    /// Absolute, so that unmounting does not depend on the working directory.
     pub(super) path: PathBuf,
     /// Its `st_mode`.
     pub(super) mode: u32,
@@ -21,7 +21,7 @@ pub(super) struct MountPoint {
     pub(super) directory: OwnedFd,
 }
 
-/// The number of a file system: `st_dev` of its files.
+/// The id of a file system: `st_dev` of its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Number {
     major: u32,
@@ -35,32 +35,32 @@ impl fmt::Display for Number {
 }
 
 impl Number {
-    /// That of the file system of a descriptor.
+    /// The id of the file system of a descriptor.
     pub(super) fn of(fd: impl AsFd) -> Option<Number> {
-        // Without a request to the file system, which may not answer.
+        // Without a request to the file system, which may not respond.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let found = statx(fd, c"", flags, StatxFlags::empty()).ok()?;
         Some(Number { major: found.stx_dev_major, minor: found.stx_dev_minor })
     }
 }
 
-/// Opens what `path` names, without an effect on it. Its last part is no link.
+/// Opens `path` without side effects. The last component is not followed as a link.
 pub(super) fn open(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
 }
 
-/// A path that leads to the file of `fd`, whatever is at its own path by now.
+/// A path to the file of `fd`, even if its own path leads elsewhere by now.
 pub(super) fn link(fd: &OwnedFd) -> PathBuf {
     format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
 }
 
-/// Makes `path` absolute, and opens what it names.
+/// Makes `path` absolute and opens it.
 pub(super) fn check(path: &Path) -> Result<MountPoint> {
     let explain = |error: io::Error| explain(path, error);
     let path_of_mount = std::fs::canonicalize(path).map_err(explain)?;
     let directory = open(&path_of_mount).map_err(|errno| explain(errno.into()))?;
-    // Asks the file system, which may be a dead one.
+    // A request to the file system, which may be dead.
     let metadata = std::fs::metadata(link(&directory)).map_err(explain)?;
     if !metadata.is_dir() {
         return Err(Error::MountPointNotADirectory(path.to_owned()));
@@ -69,7 +69,7 @@ pub(super) fn check(path: &Path) -> Result<MountPoint> {
 }
 
 impl MountPoint {
-    /// The file system that is mounted on it by now; `None` where another directory has its path.
+    /// The file system mounted on the directory now; `None` if the path leads to another directory.
     pub(super) fn mounted(&self) -> Option<Number> {
         let below = Number::of(&self.directory)?;
         let above = Number::of(open(&self.path).ok()?)?;
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_directory_is_told_apart() {
+    fn a_non_directory_has_its_own_error() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();

@@ -1,8 +1,8 @@
-//! `auto_unmount`: a small process that outlives this one, however this one ends, and unmounts.
+//! `auto_unmount`: a small process that outlives this one and unmounts.
 //!
-//! It waits for the end of a pipe of which this process holds the other end. `fusermount3` has
-//! such a mode itself, but that of libfuse 3.14 looks at the mount before it unmounts, as root,
-//! whom a mount without `allow_other` does not let in; so it never unmounts those.
+//! It waits for the end of a pipe whose other end this process holds. `fusermount3` has such a mode
+//! itself, but that of libfuse 3.14 accesses the mount as root before it unmounts, which a mount
+//! without `allow_other` denies; so it never unmounts those.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -13,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 
 use super::point::Number;
 
-/// Waits for the end of its input, and unmounts, unless told that there is nothing to do, or
-/// another file system has the place by then. The signals are those that whole process groups get.
+/// Waits for the end of its input and unmounts, unless it was dismissed, or another file system is
+/// mounted at the path by then. The trapped signals are those that whole process groups get.
 const SCRIPT: &str = r#"
 trap '' HUP INT QUIT TERM
 while read -r word; do
@@ -25,16 +25,16 @@ while read -r line; do
 done < /proc/self/mountinfo
 "#;
 
-/// The word that lets it end without unmounting.
+/// Input that makes the watcher end without unmounting.
 const DONE: &[u8] = b"done\n";
 
-/// A running watcher of one mount. Dropped without [`Watcher::dismiss`], or gone with its process,
-/// it lets the watcher unmount.
+/// The running watcher of one mount. If it is dropped without [`Watcher::dismiss`], or this process
+/// ends, the watcher unmounts.
 #[derive(Debug)]
 pub(super) struct Watcher(Child);
 
 impl Watcher {
-    /// Starts one that will unmount the file system `number` from `path`, which is absolute.
+    /// Starts a watcher that will unmount the file system `number` from the absolute path `path`.
     pub(super) fn start(path: &Path, number: Option<Number>) -> io::Result<Watcher> {
         let unmount =
             if rustix::process::geteuid().is_root() { "umount -l" } else { "fusermount3 -u -q -z" };
@@ -46,26 +46,27 @@ impl Watcher {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Neither in the way of another unmount, nor of the terminal's signals.
+            // Blocks no other unmount, and gets no signals of the terminal.
             .current_dir("/")
             .process_group(0)
             .spawn()
             .map(Watcher)
     }
 
-    /// Lets it end without unmounting, and waits for that.
+    /// Ends the watcher without unmounting, and waits for its end.
     pub(super) fn dismiss(mut self) {
         if let Some(mut stdin) = self.0.stdin.take() {
-            // An error says that it has ended already.
+            // An error means that it has already ended.
             let _ = stdin.write_all(DONE);
         }
-        // Not this process's child any more, if that has forked since. Then init waits for it.
+        // If this process has forked since, the watcher is not its child any more, and init reaps
+        // it.
         let _ = self.0.wait();
     }
 }
 
-/// What the table of mounts has of a mount, in part: its number if it is known, the directory of it
-/// that is mounted, and the place.
+/// Part of the mount's line in the mount table: its number if known, the mounted directory, and the
+/// mount point.
 fn entry(path: &Path, number: Option<Number>) -> OsString {
     let number = number.map_or_else(String::new, |number| number.to_string());
     let mut entry = format!("{number} / ").into_bytes();
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_found_as_the_table_has_it() {
+    fn a_mount_is_found_in_the_mount_table() {
         assert_eq!(entry(Path::new("/a b\\"), None), " / /a\\040b\\134 ");
     }
 }

@@ -28,7 +28,7 @@ fn body(fixed: impl Wire, rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Parses a request of one opcode and hands its operation to `check`.
+/// Parses a request with this opcode and compares its operation.
 fn parsed(opcode: u32, body: &[u8], expected: Operation<'_>) {
     let bytes = request(opcode, body);
     let request = Request::parse(&bytes).unwrap();
@@ -72,7 +72,7 @@ fn names_come_in_order() {
 }
 
 #[test]
-fn names_that_are_none_are_malformed() {
+fn invalid_names_are_malformed() {
     for name in [&b""[..], b"\0", b"no end", b"a/b\0"] {
         malformed(opcode::LOOKUP, name);
         malformed(opcode::UNLINK, name);
@@ -82,7 +82,7 @@ fn names_that_are_none_are_malformed() {
 }
 
 #[test]
-fn data_has_the_length_that_is_told() {
+fn data_has_the_length_in_the_header() {
     let wire = abi::WriteIn {
         fh: 1,
         offset: 2,
@@ -128,7 +128,7 @@ fn forgets_come_one_by_one() {
 }
 
 #[test]
-fn attributes_to_set_are_those_that_are_marked() {
+fn attributes_to_set_are_those_with_a_valid_bit() {
     let all = abi::SetattrIn {
         valid: setattr::MODE | setattr::ATIME | setattr::ATIME_NOW | setattr::MTIME | setattr::FH,
         fh: 1,
@@ -183,7 +183,7 @@ fn init_has_its_upper_flags_only_with_the_extension() {
 }
 
 #[test]
-fn extensions_are_left_out() {
+fn extensions_are_skipped() {
     let mut bytes = request(opcode::LOOKUP, b"a\0\0\0\0\0\0\0extended");
     bytes[36] = 1;
     assert_eq!(Request::parse(&bytes).unwrap().operation, Operation::Lookup { name: b"a" });
@@ -201,14 +201,13 @@ fn a_wrong_length_is_an_error_of_the_header() {
 }
 
 #[test]
-fn what_is_not_known_is_told_so() {
+fn unknown_opcodes_are_reported() {
     parsed(9999, b"anything", Operation::Unknown { opcode: 9999 });
     // FUSE_SETUPMAPPING, which is DAX's.
     parsed(48, b"", Operation::Unknown { opcode: 48 });
 }
 
-/// Every opcode of the header, with a body that fits: a number that is not served would come as
-/// `Unknown`.
+/// Every opcode of the header with a valid body: an unsupported one would be `Unknown`.
 #[test]
 fn every_opcode_is_served() {
     // Zeros are a valid body for all fixed parts; names follow.

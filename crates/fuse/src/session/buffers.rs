@@ -1,21 +1,21 @@
-//! Receive buffers: each as large as the largest request, lent to a reader, or to a file system
-//! as the data of a large WRITE, and used again.
+//! Receive buffers: each as long as the largest request, lent to a reader, or to a file system with
+//! the data of a large WRITE, and reused.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-/// Data from this size on is handed over with its buffer instead of being copied. Copying 64 KiB
-/// costs about as much as what else there is to do for a WRITE.
-const TAKE_OVER_FROM: usize = 64 << 10;
+/// Data of at least this length is passed with its buffer instead of being copied. Copying 64 KiB
+/// costs about as much as the rest of a WRITE.
+const PASS_BUFFER_FROM: usize = 64 << 10;
 
-/// Buffers that may be with file systems; past that, data is copied, in its true size. Bounds the
-/// memory of one session to 32 MiB and a bit with the usual `max_write`, and is twice what usual
+/// Maximum number of buffers lent to file systems; beyond it, data is copied. Limits the memory of
+/// one session to little more than 32 MiB with the usual `max_write`, and is twice what usual
 /// limits for write-behind keep in flight.
 const LENT_MAX: usize = 32;
 
-/// Buffers kept for the next use.
+/// Maximum number of buffers kept for reuse.
 const SPARE_MAX: usize = 8;
 
 /// The buffers of one session.
@@ -27,11 +27,11 @@ pub(super) struct Buffers {
 #[derive(Default)]
 struct State {
     spare: Vec<Box<[u8]>>,
-    /// Buffers with file systems.
+    /// Buffers lent to file systems.
     lent: usize,
 }
 
-/// One buffer; goes back when dropped.
+/// One buffer; returned to the pool when dropped.
 pub(super) struct Buffer {
     bytes: Box<[u8]>,
     home: Arc<Buffers>,
@@ -48,17 +48,17 @@ impl Buffers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer to read into; its content is whatever was in it.
+    /// A buffer to read into; its content is undefined.
     pub(super) fn get(self: &Arc<Buffers>) -> Buffer {
         let spare = self.state().spare.pop();
         let bytes = spare.unwrap_or_else(|| vec![0; self.size].into_boxed_slice());
         Buffer { bytes, home: self.clone(), lent: false }
     }
 
-    /// Takes `range` out of `buffer`: with the buffer, which is replaced by another, where that
-    /// is worth it, else as a copy.
+    /// Takes `range` out of `buffer`: with the buffer, which is replaced by another, if that is
+    /// cheaper, otherwise as a copy.
     pub(super) fn take(self: &Arc<Buffers>, buffer: &mut Buffer, range: Range<usize>) -> Bytes {
-        if range.len() < TAKE_OVER_FROM || !self.lend() {
+        if range.len() < PASS_BUFFER_FROM || !self.lend() {
             return Bytes::copy_from_slice(&buffer[range]);
         }
         let mut full = std::mem::replace(buffer, self.get());
@@ -110,12 +110,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_data_keeps_its_buffer_and_gives_it_back() {
-        let buffers = Buffers::new(TAKE_OVER_FROM + 80);
+    fn large_data_keeps_its_buffer_and_returns_it() {
+        let buffers = Buffers::new(PASS_BUFFER_FROM + 80);
         let mut buffer = buffers.get();
         buffer[80] = 7;
         let before = buffer.as_ptr();
-        let data = buffers.take(&mut buffer, 80..80 + TAKE_OVER_FROM);
+        let data = buffers.take(&mut buffer, 80..80 + PASS_BUFFER_FROM);
         assert_eq!((data[0], data.as_ptr()), (7, before.wrapping_add(80)));
         assert_ne!(buffer.as_ptr(), before);
         assert_eq!(buffers.state().lent, 1);
@@ -125,17 +125,17 @@ mod tests {
     }
 
     #[test]
-    fn small_data_and_data_past_the_bound_are_copied() {
-        let buffers = Buffers::new(TAKE_OVER_FROM + 80);
+    fn small_data_and_data_past_the_limit_are_copied() {
+        let buffers = Buffers::new(PASS_BUFFER_FROM + 80);
         let mut buffer = buffers.get();
         let before = buffer.as_ptr();
-        let small = buffers.take(&mut buffer, 80..80 + TAKE_OVER_FROM - 1);
-        assert_eq!((small.len(), buffer.as_ptr()), (TAKE_OVER_FROM - 1, before));
+        let small = buffers.take(&mut buffer, 80..80 + PASS_BUFFER_FROM - 1);
+        assert_eq!((small.len(), buffer.as_ptr()), (PASS_BUFFER_FROM - 1, before));
         let kept: Vec<_> =
-            (0..LENT_MAX).map(|_| buffers.take(&mut buffer, 80..80 + TAKE_OVER_FROM)).collect();
+            (0..LENT_MAX).map(|_| buffers.take(&mut buffer, 80..80 + PASS_BUFFER_FROM)).collect();
         let before = buffer.as_ptr();
-        let copied = buffers.take(&mut buffer, 80..80 + TAKE_OVER_FROM);
-        assert_eq!((copied.len(), buffer.as_ptr()), (TAKE_OVER_FROM, before));
+        let copied = buffers.take(&mut buffer, 80..80 + PASS_BUFFER_FROM);
+        assert_eq!((copied.len(), buffer.as_ptr()), (PASS_BUFFER_FROM, before));
         drop(kept);
         assert_eq!(buffers.state().spare.len(), SPARE_MAX);
     }

@@ -1,18 +1,17 @@
-//! What can be set about a session, and what the kernel made of it.
+//! The configuration of a session, and the result of its negotiation.
 
 use std::time::Duration;
 
 use crate::abi::flags::init;
 
-/// Largest WRITE and READ: more would only make buffers larger, since no server takes a mebibyte at
-/// once.
+/// Maximum of READ and WRITE: more would only make buffers larger, since no server accepts a
+/// mebibyte at once.
 const MAX_WRITE: u32 = 4 << 20;
 
-/// What the kernel takes unless `fs.fuse.max_pages_limit` (Linux 6.13) says otherwise: 256 pages of
-/// 4 KiB.
+/// The kernel's limit unless `fs.fuse.max_pages_limit` (Linux 6.13) is set: 256 pages of 4 KiB.
 const USUAL_MAX_WRITE: u32 = 1 << 20;
 
-/// Bytes of the largest request that this machine's kernel makes.
+/// Length of the largest request of the running kernel.
 fn kernel_max_write() -> u32 {
     let limit = std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit");
     limit.map_or(USUAL_MAX_WRITE, |pages| max_write_of(&pages))
@@ -23,21 +22,21 @@ fn max_write_of(pages: &str) -> u32 {
     pages.map_or(USUAL_MAX_WRITE, |pages| pages.saturating_mul(4096).clamp(4096, MAX_WRITE))
 }
 
-/// Room in a receive buffer besides a WRITE's data: its header and, by the kernel's rule, at least
-/// a page.
+/// Room in a receive buffer beside a WRITE's data: its header and, by the kernel's rule, at least a
+/// page.
 const BUFFER_HEADROOM: usize = 4096;
 
-/// Smallest receive buffer, so that the largest extended attribute (64 KiB) can be set whatever
-/// `max_write` is.
+/// Smallest receive buffer, so that the largest extended attribute (64 KiB) can be set with any
+/// `max_write`.
 const BUFFER_MIN: usize = 128 << 10;
 
-/// When the kernel drops the cached data of a file because of new attributes.
+/// When new attributes make the kernel drop cached data of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DataInvalidation {
-    /// When the size differs.
+    /// If the size differs.
     OnSize,
-    /// When the size or the time of last change differs. With a `ttl` of zero the kernel asks for
-    /// the attributes before every single read.
+    /// If the size or mtime differs. With a `ttl` of zero the kernel requests the attributes before
+    /// every single read.
     Auto,
     /// Never; only an open without `keep_cache` and [`Notifier`](crate::Notifier) drop it.
     #[default]
@@ -50,40 +49,42 @@ pub struct Config {
     /// Largest WRITE in bytes, and largest READ past the page cache: a multiple of 4 KiB from
     /// 4 KiB to 4 MiB. The kernel holds it to `fs.fuse.max_pages_limit`, which is the default.
     pub max_write: u32,
-    /// Largest readahead in bytes; the kernel may have a smaller one.
+    /// Largest readahead in bytes; the kernel may use a smaller one.
     pub max_readahead: u32,
-    /// Requests in the background (readahead, asynchronous I/O) that the kernel keeps under way
-    /// at most; for unprivileged mounts it has a limit of its own. Measured by others: 64 carry
-    /// half again as much as the kernel's 12, more carry nothing more.
+    /// Maximum number of background requests (readahead, asynchronous I/O) in flight; unprivileged
+    /// mounts have a lower limit in the kernel. According to published measurements, 64 give half
+    /// again the throughput of the kernel's default 12, and more give no gain.
     pub max_background: u16,
-    /// Requests in the background from which on the kernel takes the mount for congested and
-    /// stops reading ahead: three quarters of `max_background`, as the kernel has it.
+    /// Number of background requests from which the kernel considers the mount congested and stops
+    /// reading ahead: three quarters of `max_background`, as in the kernel.
     pub congestion_threshold: u16,
     /// Unit of the file system's times in nanoseconds: a power of ten up to 1,000,000,000.
     pub time_granularity: u32,
-    /// Tasks that read requests, 1 or 2. Two carry large reads on two cores; small requests are
-    /// better off with one.
+    /// Tasks that read requests, 1 or 2. Two give more throughput of large reads on two cores;
+    /// small requests are faster with one.
     pub readers: usize,
-    /// Ask `readdirplus` for listings.
+    /// Use `readdirplus` for listings.
     pub readdirplus: bool,
-    /// Keep targets of symbolic links until the inode is invalidated.
+    /// Cache targets of symbolic links until the inode is invalidated.
     pub cache_symlinks: bool,
     /// When cached data is dropped.
     pub data_invalidation: DataInvalidation,
-    /// `fcntl(2)` locks are the file system's; else the kernel keeps them for this machine.
+    /// The file system implements `fcntl(2)` locks; otherwise the kernel does, for this machine
+    /// only.
     pub posix_locks: bool,
-    /// `flock(2)` locks are the file system's; else the kernel keeps them for this machine.
+    /// The file system implements `flock(2)` locks; otherwise the kernel does, for this machine
+    /// only.
     pub flock_locks: bool,
-    /// The file system takes set-id bits away, where a request says so (`kill_suidgid`), and when
-    /// the owner changes. With this the kernel asks for the attribute `security.capability` before
-    /// the first write to a file whose attributes it has learnt anew; without it, before each
-    /// write, unless `getxattr` is answered with `ENOSYS`.
+    /// The file system clears set-id bits if a request says so (`kill_suidgid`), and when the owner
+    /// changes. With this, the kernel requests the attribute `security.capability` before the first
+    /// write to a file after new attributes; without it, before each write, unless `getxattr`
+    /// returns `ENOSYS`.
     pub handle_killpriv: bool,
     /// Allow shared mappings of files opened with `direct_io`.
     pub direct_io_mmap: bool,
-    /// Use passthrough where the kernel has it.
+    /// Use passthrough if the kernel supports it.
     pub passthrough: bool,
-    /// How long the end waits for operations under way.
+    /// Time that the end of the session waits for running operations.
     pub drain_limit: Duration,
 }
 
@@ -110,7 +111,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// With every value in its range.
+    /// Brings every value into its range.
     pub(super) fn effective(mut self) -> Config {
         self.max_write = self.max_write.clamp(4096, MAX_WRITE) & !4095;
         self.max_background = self.max_background.max(1);
@@ -120,12 +121,12 @@ impl Config {
         self
     }
 
-    /// Bytes of a receive buffer.
+    /// Length of a receive buffer.
     pub(super) fn buffer_size(&self) -> usize {
         (self.max_write as usize).max(BUFFER_MIN) + BUFFER_HEADROOM
     }
 
-    /// The capabilities to take, as far as they are offered.
+    /// The capabilities to enable, if they are offered.
     pub(super) fn capabilities(&self) -> u64 {
         let switches = [
             (self.readdirplus, init::DO_READDIRPLUS),
@@ -149,21 +150,21 @@ impl Config {
     }
 }
 
-/// What was agreed on with the kernel.
+/// The result of the negotiation with the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// Minor version of the protocol in use.
     pub minor: u32,
     /// Largest WRITE in bytes.
     pub max_write: u32,
-    /// Largest readahead in bytes, as far as INIT has to say about it; the backing device's
-    /// `read_ahead_kb` (128 by default) counts too.
+    /// Largest readahead in bytes, as negotiated by INIT; the backing device's `read_ahead_kb` (128
+    /// by default) limits it too.
     pub max_readahead: u32,
-    /// Capabilities that both sides have: bits of [`flags::init`](crate::abi::flags::init).
+    /// Capabilities of both sides: bits of [`flags::init`](crate::abi::flags::init).
     pub capabilities: u64,
-    /// The kernel can let all names expire at once (7.44, Linux 6.16).
+    /// The kernel can expire all names at once (7.44, Linux 6.16).
     pub epochs: bool,
-    /// The kernel can be asked to forget inodes that nobody uses (7.45, Linux 6.18).
+    /// The kernel can prune unused inodes on request (7.45, Linux 6.18).
     pub prunes: bool,
 }
 
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_as_large_as_the_kernel_has_it_within_bounds() {
+    fn the_largest_request_follows_the_kernel_within_bounds() {
         for (pages, bytes) in [
             ("256\n", 1 << 20),
             ("512\n", 2 << 20),

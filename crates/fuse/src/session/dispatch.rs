@@ -1,4 +1,4 @@
-//! From a request to the operation of the file system, and from that to the reply.
+//! From a request to the operation of the file system and to its reply.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,9 +18,9 @@ use crate::filesystem::Filesystem;
 use crate::operation::{Context, Operation};
 use crate::request::{Malformed, Request, WRITE_DATA_OFFSET};
 
-/// Requests that go by an open file, whose caller was let in when it was opened, as in libfuse. So
-/// with `allow_root` a file system must not answer `open` or `opendir` with `ENOSYS`: the kernel
-/// would open files for any user without a request.
+/// Requests on an open file: their caller was checked at the open, as in libfuse. So with
+/// `allow_root` a file system must not answer `open` or `opendir` with `ENOSYS`: the kernel would
+/// open files for any user without a request.
 const BY_HANDLE: &[u32] = &[
     opcode::READ,
     opcode::WRITE,
@@ -32,21 +32,20 @@ const BY_HANDLE: &[u32] = &[
     opcode::RELEASEDIR,
 ];
 
-/// Requests that are served until the end: they close files, and bring what was acknowledged to
-/// where it belongs.
+/// Requests that are served until the end: they close files and write acknowledged data.
 const UNTIL_THE_END: &[u32] =
     &[opcode::FLUSH, opcode::FSYNC, opcode::RELEASE, opcode::FSYNCDIR, opcode::RELEASEDIR];
 
 impl<F: Filesystem> Inner<F> {
-    /// Starts what the first `len` bytes of `buffer` ask for.
+    /// Starts the operation of the request in the first `len` bytes of `buffer`.
     pub(super) fn dispatch(self: &Arc<Self>, buffer: &mut Buffer, len: usize) {
         let request = match Request::parse(&buffer[..len]) {
             Ok(request) => request,
             Err(malformed @ Malformed::Header { .. }) => {
-                return tracing::error!("from the kernel: {malformed}");
+                return tracing::error!("request from the kernel: {malformed}");
             }
             Err(malformed @ Malformed::Body { header }) => {
-                tracing::error!("from the kernel: {malformed}");
+                tracing::error!("request from the kernel: {malformed}");
                 if !matches!(
                     header.opcode,
                     opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT
@@ -77,7 +76,7 @@ impl<F: Filesystem> Inner<F> {
             Operation::NotifyReply => {}
             Operation::Destroy => drop(self.write(header.unique, 0, &[])),
             Operation::Unknown { .. } => drop(self.write(header.unique, -libc::ENOSYS, &[])),
-            // A second one makes no sense.
+            // A second INIT is invalid.
             Operation::Init(_) => drop(self.write(header.unique, -libc::EIO, &[])),
             operation if self.is_ending.load(Ordering::Relaxed) && is_new(&operation, &header) => {
                 self.write(header.unique, -libc::ENOTCONN, &[]);
@@ -99,7 +98,7 @@ impl<F: Filesystem> Inner<F> {
         }
     }
 
-    /// Enters a request, polls its operation once, and keeps it if it has to wait.
+    /// Enters a request, polls its operation once, and keeps the operation if it has to wait.
     pub(super) fn run<Fut>(
         self: &Arc<Self>,
         ctx: &Context,
@@ -118,33 +117,33 @@ impl<F: Filesystem> Inner<F> {
         }
     }
 
-    /// Whether `allow_root` keeps this caller out.
+    /// Whether `allow_root` denies this caller.
     fn denies(&self, uid: u32, opcode: u32) -> bool {
         self.only_user.is_some_and(|user| uid != user && uid != 0) && !BY_HANDLE.contains(&opcode)
     }
 
-    /// Takes back look-ups.
+    /// Returns lookups.
     pub(super) fn forget(&self, ino: u64, count: u64) {
         guarded("forget", || self.filesystem.forget(ino, count));
     }
 }
 
-/// Whether a request begins something that the end of the session need not wait for.
+/// Whether a request is rejected while the session ends.
 fn is_new(operation: &Operation<'_>, header: &abi::InHeader) -> bool {
-    // Pages of a mapping were written long ago.
+    // Pages of a mapping were acknowledged long ago.
     let is_page = matches!(operation, Operation::Write(write, _) if write.cached);
     !is_page && !UNTIL_THE_END.contains(&header.opcode)
 }
 
-/// Runs code of the file system that has no reply to tell of a panic.
+/// Runs code of the file system that has no reply to report a panic.
 pub(super) fn guarded(what: &str, body: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(body)).is_err() {
         tracing::error!("{what} panicked");
     }
 }
 
-/// Ends with the operation, or with its panic. Its reply is dropped by that panic, which answers
-/// the request.
+/// Ends with the operation, or with its panic. The panic drops the reply, which answers the
+/// request.
 async fn caught(operation: impl Future<Output = ()> + Send) {
     let mut operation = pin!(operation);
     poll_fn(|context| {

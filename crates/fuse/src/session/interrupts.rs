@@ -1,12 +1,12 @@
-//! What becomes of an operation whose caller has got a signal while it waits.
+//! What happens to an operation whose caller gets a signal while it waits.
 //!
 //! POSIX programs expect `EINTR` of few calls on files, and ordinary file systems never return it.
 //! But a caller must not wait for a dead server after its end was requested. So an INTERRUPT alone
-//! cancels nothing: [`decide`] does, by what the caller's signals are, at the INTERRUPT and again
-//! every [`LOOK`], since the kernel does not report further signals.
+//! cancels nothing: [`decide`] does, by the caller's signals, at the INTERRUPT and again every
+//! [`CHECK_INTERVAL`], since the kernel does not report further signals.
 //!
-//! One task, [`examine`], does this for all interrupted requests that wait. It is started with the
-//! first and ends with the last.
+//! One task, [`examine`], checks all interrupted requests that wait. It is started with the first
+//! and ends with the last.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -19,30 +19,30 @@ use crate::caller::signals::Signals;
 use crate::filesystem::Filesystem;
 use crate::operation::{LockRequest, Operation};
 
-/// Time between two checks of the same caller. One costs some 20 us; a process that was killed is
-/// to be gone within a second.
-const LOOK: Duration = Duration::from_millis(100);
+/// Time between two checks of a caller. A check costs some 20 us; a killed process has to be freed
+/// within a second.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// After this time without an answer the server is taken for silent. More than any answer takes
-/// over a link that works; users and programs that wait for the end of a process wait longer.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Time without a reply after which the server is considered silent. Longer than any reply takes
+/// over a working link; users, and programs that wait for the end of a process, wait longer.
+const SILENCE_LIMIT: Duration = Duration::from_secs(1);
 
-/// What a signal may do to an operation.
+/// The effect of a signal on an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
-    /// Nothing is changed by it, or nothing that the same call once more would not change alike:
-    /// `EINTR` does no harm where the server is silent.
+    /// The operation changes nothing, or only what a repetition would change to the same: `EINTR`
+    /// does no harm if the server is silent.
     Repeatable,
-    /// It may have changed something already, and a caller that gets `EINTR` cannot know.
+    /// The operation may already have changed something, and a caller with `EINTR` cannot know.
     Changing,
-    /// It waits for as long as another process likes: any signal ends it (`F_SETLKW`).
+    /// The operation waits for another process without a limit: any signal ends it (`F_SETLKW`).
     Lock,
-    /// The kernel does not expect it to end early.
+    /// The kernel does not expect the operation to end early.
     Uninterruptible,
 }
 
 impl Policy {
-    /// That of an operation.
+    /// The policy of an operation.
     pub(super) fn of(operation: &Operation<'_>) -> Policy {
         match operation {
             Operation::Setlk(LockRequest { wait: true, .. }) => Policy::Lock,
@@ -50,8 +50,8 @@ impl Policy {
             Operation::Open(open) if open.flags & libc::O_TRUNC == 0 && !open.kill_suidgid => {
                 Policy::Repeatable
             }
-            // The kernel moves the file's offset after the answer, so the same bytes go to the
-            // same place. Pages of a mapping are given up after an error.
+            // The kernel moves the file's offset after the reply, so a repetition writes the same
+            // bytes to the same place. Pages of a mapping are dropped after an error.
             Operation::Write(write, _) if write.flags & libc::O_APPEND == 0 && !write.cached => {
                 Policy::Repeatable
             }
@@ -80,17 +80,17 @@ impl Policy {
     }
 }
 
-/// What is to be done about an interrupted operation.
+/// The decision about an interrupted operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Its caller gets `EINTR`.
+    /// The caller gets `EINTR`.
     Cancel,
-    /// It goes on, and is examined again.
+    /// The operation continues, and its caller is checked again.
     Wait,
 }
 
-/// Decides about an operation. `pending` is the time since the caller was first seen with such
-/// signals, `silent` the time for which the server has not answered anything.
+/// Decides about an operation. `pending` is the time since such signals were first seen, `silent`
+/// the time without a reply of the server.
 pub(super) fn decide(
     signals: Signals,
     pending: Duration,
@@ -100,15 +100,17 @@ pub(super) fn decide(
     let cancel = match (policy, signals) {
         (Policy::Uninterruptible, _) => false,
         (Policy::Lock, _) | (_, Signals::Fatal) => true,
-        (_, Signals::Unreadable) => pending >= PATIENCE,
-        (Policy::Repeatable, Signals::Terminating) => pending >= PATIENCE && silent >= PATIENCE,
+        (_, Signals::Unreadable) => pending >= SILENCE_LIMIT,
+        (Policy::Repeatable, Signals::Terminating) => {
+            pending >= SILENCE_LIMIT && silent >= SILENCE_LIMIT
+        }
         (Policy::Changing, Signals::Terminating) | (_, Signals::Other) => false,
     };
     if cancel { Verdict::Cancel } else { Verdict::Wait }
 }
 
 impl<F: Filesystem> Inner<F> {
-    /// The kernel reports that the caller of a request has got a signal.
+    /// Handles the kernel's report that the caller of a request got a signal.
     pub(super) fn interrupted(self: &Arc<Self>, unique: u64) {
         if self.pending.interrupt(unique) {
             self.examine_interrupted();
@@ -121,14 +123,14 @@ impl<F: Filesystem> Inner<F> {
     }
 }
 
-/// Examines the callers of interrupted requests until there are none.
+/// Checks the callers of interrupted requests until there are none.
 async fn examine<F: Filesystem>(session: Weak<Inner<F>>) {
     let mut next = Instant::now();
     loop {
         let Some(inner) = session.upgrade() else { return };
         let is_due = Instant::now() >= next;
         if is_due {
-            next = Instant::now() + LOOK;
+            next = Instant::now() + CHECK_INTERVAL;
         }
         let Some(callers) = inner.pending.to_examine(is_due) else { return };
         let signals = |(unique, tid)| (unique, Signals::of(tid));
@@ -136,15 +138,15 @@ async fn examine<F: Filesystem>(session: Weak<Inner<F>>) {
             callers.into_iter().map(signals).collect::<Vec<_>>()
         });
         for (unique, signals) in seen.await.unwrap_or_default() {
-            // Dropping what an operation holds runs foreign code, which may panic.
+            // Dropping the state of an operation runs code of the file system, which may panic.
             guarded("interrupt", || {
                 inner.pending.examined(unique, signals, inner.filesystem.silent_for());
             });
         }
-        let another = inner.pending.another_interrupt();
-        // The session must not be kept alive by this task.
+        let new_interrupt = inner.pending.interrupt_notified();
+        // This task must not keep the session alive.
         drop(inner);
-        let _ = timeout_at(next, another.notified()).await;
+        let _ = timeout_at(next, new_interrupt.notified()).await;
     }
 }
 
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_change_something_are_not_cut_short() {
+    fn changing_operations_are_not_cancelled_early() {
         let open = |flags, kill_suidgid| Policy::of(&Operation::Open(Open { flags, kill_suidgid }));
         assert_eq!(open(libc::O_RDWR | libc::O_CREAT, false), Policy::Repeatable);
         assert_eq!(open(libc::O_WRONLY | libc::O_TRUNC, false), Policy::Changing);

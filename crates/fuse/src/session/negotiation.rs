@@ -1,4 +1,4 @@
-//! FUSE_INIT: the first request, which both sides use to agree on what they can do.
+//! FUSE_INIT: the first request, which negotiates the features of both sides.
 
 use std::io::{self, IoSlice};
 
@@ -13,18 +13,19 @@ use crate::error::{Error, Result};
 use crate::operation::{Init, Operation};
 use crate::request::Request;
 
-/// The kernel's page size in the unit of `max_pages`. Where pages are larger, the kernel takes
+/// The kernel's page size in the unit of `max_pages`. With larger pages, the kernel takes
 /// `max_pages` for more bytes, which does no harm.
 const PAGE: u32 = 4096;
 
-/// First minor version with `FUSE_NOTIFY_INC_EPOCH`. It needs nothing to be agreed on, so what counts
-/// is what the kernel offers.
+/// First minor version with `FUSE_NOTIFY_INC_EPOCH`. It is not negotiated, so the kernel's offer
+/// decides.
 const MINOR_WITH_EPOCHS: u32 = 44;
 
-/// The same for `FUSE_NOTIFY_PRUNE`.
+/// First minor version with `FUSE_NOTIFY_PRUNE`. It is not negotiated, so the kernel's offer
+/// decides.
 const MINOR_WITH_PRUNE: u32 = 45;
 
-/// How deep file systems may be stacked: passthrough needs one level.
+/// Maximum depth of stacked file systems: passthrough needs one level.
 const STACK_DEPTH: u32 = 1;
 
 /// Waits for FUSE_INIT and answers it.
@@ -45,7 +46,7 @@ pub(super) async fn negotiate(
             channel.get_ref().0.send(&[IoSlice::new(&packet)]).map_err(Error::Session)
         };
         if init.major > abi::MAJOR {
-            // By the protocol the kernel now begins again with our major version.
+            // By the protocol the kernel sends INIT again with our major version.
             send(&InitOut { major: abi::MAJOR, minor: abi::MINOR, ..InitOut::default() })?;
             continue;
         }
@@ -59,7 +60,7 @@ pub(super) async fn negotiate(
     }
 }
 
-/// What to answer, and what that means.
+/// The reply, and the resulting settings.
 fn agree(offer: &Init, config: &Config) -> (InitOut, Negotiated) {
     let mut capabilities = offer.flags & config.capabilities();
     if capabilities & init::INIT_EXT == 0 {
@@ -102,7 +103,7 @@ async fn receive(channel: &AsyncFd<Readiness>, buffer: &mut Buffer) -> Result<us
                 Some(libc::ENOENT | libc::EINTR) => {}
                 _ => return Err(Error::Session(io::Error::from(error.kind()))),
             },
-            // Nothing there after all.
+            // No request after all.
             Err(_) => {}
         }
     }
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_offered_and_wanted_is_taken() {
+    fn only_offered_and_wanted_capabilities_are_enabled() {
         let config = Config { max_write: 1 << 20, ..Config::default() }.effective();
         let (out, negotiated) = agree(&offer(u64::MAX), &config);
         assert_eq!(out.flags & init::WRITEBACK_CACHE as u32, 0);
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn one_way_of_invalidation_is_taken() {
+    fn one_mode_of_invalidation_is_chosen() {
         for (way, flag) in [
             (DataInvalidation::OnSize, 0),
             (DataInvalidation::Auto, init::AUTO_INVAL_DATA),
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_out_of_range_are_brought_into_it() {
+    fn settings_out_of_range_are_clamped() {
         let config = Config {
             max_write: u32::MAX,
             max_background: 0,

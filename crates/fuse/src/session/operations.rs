@@ -1,4 +1,4 @@
-//! One line for each operation: which method of the file system, and which kind of reply.
+//! For each operation, the method of the file system and the type of its reply.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::directory::DirSink;
 use crate::filesystem::Filesystem;
 use crate::operation::{Context, Lock, LockKind, Operation};
 
-/// Runs a method of the file system and answers with a method of the reply.
+/// Calls a method of the file system and replies with a method of [`Reply`](super::reply::Reply).
 macro_rules! run {
     ($inner:ident, $ctx:ident, $policy:ident, $method:ident($($argument:expr),*) => $answer:ident($($extra:expr),*)) => {
         $inner.run(&$ctx, $policy, move |reply| async move {
@@ -29,7 +29,8 @@ macro_rules! run {
 }
 
 impl<F: Filesystem> Inner<F> {
-    /// Starts an operation of the file system on `ino`, which is its parent where it has a name.
+    /// Starts an operation of the file system on `ino`, which is the parent if the operation has a
+    /// name.
     ///
     /// Names are copied, since the operation may outlive the buffer.
     pub(super) fn perform(self: &Arc<Self>, ctx: Context, ino: u64, operation: Operation<'_>) {
@@ -80,7 +81,7 @@ impl<F: Filesystem> Inner<F> {
                 let (name, new_name) = (name.to_vec(), new_name.to_vec());
                 run!(self, ctx, policy, rename(ino, &name, new_parent, &new_name, flags) => empty());
             }
-            // Here the header names the new directory, and the body the inode.
+            // The header has the new directory, and the body the inode.
             Operation::Link { ino: existing, new_name } => {
                 let new_name = new_name.to_vec();
                 run!(self, ctx, policy, link(existing, ino, &new_name) => entry());
@@ -188,14 +189,13 @@ impl<F: Filesystem> Inner<F> {
                     wire |bytes_copied| abi::CopyFileRangeOut { bytes_copied });
             }
             Operation::CopyFileRange { mut copy, wide: false } => {
-                // The reply is that of a WRITE and has 32 bits.
+                // The reply is a WriteOut with 32 bits.
                 copy.len = copy.len.min(u64::from(u32::MAX) & !4095);
                 run!(self, ctx, policy, copy_file_range(ino, &copy) =>
                     wire |copied| abi::WriteOut { size: copied as u32, padding: 0 });
             }
             Operation::Syncfs => run!(self, ctx, policy, syncfs(ino) => empty()),
-            // Those without an operation of the file system, and WRITE with its buffer, are
-            // answered before.
+            // Operations without a method, and WRITE with its buffer, are handled by dispatch.
             Operation::Forget { .. }
             | Operation::BatchForget { .. }
             | Operation::Interrupt { .. }

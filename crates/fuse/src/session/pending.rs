@@ -1,18 +1,19 @@
-//! The requests under way, by number: which of them are interrupted, and what the end waits for.
+//! The table of requests in progress, by number: interrupts, and what the end of the session waits
+//! for.
 //!
-//! A request is here from before its first poll until its reply was written. So an interrupt that
-//! finds nothing is either late, and then nothing is to be done, or early: with two readers, the
-//! one can read an INTERRUPT before the other has entered the request that it means. Early ones
-//! are remembered and looked for when a request is entered.
+//! A request is in the table from before its first poll until its reply was written. So an
+//! interrupt without an entry is either late, and needs no action, or early: with two readers, one
+//! may read an INTERRUPT before the other has entered its request. Early interrupts are remembered,
+//! and checked when a request is entered.
 //!
-//! What becomes of an interrupted request is decided in [`interrupts`](super::interrupts); here is
-//! who is examined, and how a request is cancelled in each of its states.
+//! [`interrupts`](super::interrupts) decides what happens to an interrupted request; this module
+//! selects the requests to check, and cancels a request in each of its states.
 //!
-//! Who answers is not decided here: the reply belongs to the operation's future, and is sent
-//! either by its end or by its drop, so there is exactly one.
+//! The reply belongs to the operation's future, and is sent either by its end or by its drop, so
+//! there is exactly one.
 //!
-//! The lock is held for table operations only; tasks are cancelled, which runs foreign code,
-//! after it was released.
+//! The lock is held for table operations only; tasks are cancelled, which runs code of the file
+//! system, after it was released.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,32 +25,32 @@ use tokio::time::Instant;
 use super::interrupts::{Policy, Verdict, decide};
 use crate::caller::signals::Signals;
 
-/// Interrupts remembered whose requests were not known. All but those of the last few
+/// Maximum number of remembered interrupts without a request. All but those of the last few
 /// microseconds belong to requests that have been answered, and the kernel sends one for each
-/// interrupted request only, so the number just has to be larger than what can pile up while a
-/// reader stands still between reading a request and entering it.
-const EARLY: usize = 1024;
+/// interrupted request only; so the number has to exceed only what can accumulate while a reader is
+/// between reading a request and entering it.
+const MAX_EARLY: usize = 1024;
 
-/// A request under way.
+/// A request in progress.
 struct Entry {
     policy: Policy,
-    /// The thread that waits for it.
+    /// The thread that waits for the reply.
     tid: u32,
     state: State,
 }
 
-/// How far a request is.
+/// The progress of a request.
 enum State {
-    /// Being polled for the first time.
+    /// In its first poll.
     Starting { cancelled: bool },
     /// Waiting as a task.
     Started(Arc<Task>),
 }
 
-/// What is known of the caller of an interrupted request.
+/// State of the caller of an interrupted request.
 struct Interrupted {
     at: Instant,
-    /// When the end of the process was first seen to be requested.
+    /// When a requested end of the process was first seen.
     terminating: Option<Instant>,
     examined: bool,
 }
@@ -63,29 +64,29 @@ impl Interrupted {
 #[derive(Default)]
 struct Table {
     entries: HashMap<u64, Entry>,
-    /// Those of the entries that are interrupted.
+    /// The interrupted entries.
     interrupted: HashMap<u64, Interrupted>,
-    /// There is a task that examines them.
+    /// The task that checks them is running.
     has_examiner: bool,
-    /// The oldest in front.
+    /// The oldest first.
     early: VecDeque<u64>,
 }
 
 impl Table {
-    /// Notes an interrupt of an entry; whether an examiner has to be started for it.
+    /// Records an interrupt of an entry; returns whether the examiner has to be started.
     fn interrupt(&mut self, unique: u64) -> bool {
         self.interrupted.entry(unique).or_insert_with(Interrupted::new);
         !std::mem::replace(&mut self.has_examiner, true)
     }
 }
 
-/// The requests under way.
+/// The requests in progress.
 pub(super) struct Pending {
     table: Mutex<Table>,
-    /// Told whenever the last request has ended.
+    /// Notified when the last request has ended.
     idle: Notify,
-    /// Told of each interrupt that is to be examined.
-    another: Arc<Notify>,
+    /// Notified of each interrupt that has to be checked.
+    new_interrupt: Arc<Notify>,
     remember_early: bool,
 }
 
@@ -95,7 +96,7 @@ impl Pending {
         Pending {
             table: Mutex::default(),
             idle: Notify::new(),
-            another: Arc::default(),
+            new_interrupt: Arc::default(),
             remember_early,
         }
     }
@@ -104,8 +105,8 @@ impl Pending {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a request of the thread `tid`. Returns whether an examiner has to be started, as
-    /// [`Pending::interrupt`] does: it may be interrupted already.
+    /// Enters a request of the thread `tid`. Returns whether the examiner has to be started, like
+    /// [`Pending::interrupt`]: the request may already be interrupted.
     pub(super) fn starting(&self, unique: u64, tid: u32, policy: Policy) -> bool {
         let mut table = self.table();
         let state = State::Starting { cancelled: false };
@@ -114,13 +115,13 @@ impl Pending {
         if let Some(at) = table.early.iter().position(|early| *early == unique) {
             table.early.remove(at);
             needs_examiner = table.interrupt(unique);
-            self.another.notify_one();
+            self.new_interrupt.notify_one();
         }
         needs_examiner
     }
 
-    /// Tells that the request did not end in its first poll, or that it did but somewhere else
-    /// meanwhile.
+    /// Records that the request did not end in its first poll; it may have ended on another thread
+    /// since.
     pub(super) fn started(&self, unique: u64, task: Arc<Task>) {
         let mut table = self.table();
         let Some(entry) = table.entries.get_mut(&unique) else { return };
@@ -134,7 +135,7 @@ impl Pending {
         }
     }
 
-    /// Tells that the reply was written.
+    /// Records that the reply was written.
     pub(super) fn ended(&self, unique: u64) {
         let mut table = self.table();
         let entry = table.entries.remove(&unique);
@@ -143,25 +144,26 @@ impl Pending {
         }
         let idle = table.entries.is_empty();
         drop(table);
-        // The entry may hold the last reference to the task, and with it foreign code.
+        // The entry may hold the last reference to the task, and with it code of the file system.
         drop(entry);
         if idle {
             self.idle.notify_waiters();
         }
     }
 
-    /// Notes that a request is interrupted, now or when it is entered. Returns whether an examiner
-    /// has to be started: a task that calls [`Pending::to_examine`] until there is nothing.
+    /// Records that a request is interrupted, now or when it is entered. Returns whether the
+    /// examiner has to be started: a task that calls [`Pending::to_examine`] until it returns
+    /// `None`.
     pub(super) fn interrupt(&self, unique: u64) -> bool {
         let mut table = self.table();
         if table.entries.contains_key(&unique) {
             let starts = table.interrupt(unique);
             drop(table);
-            self.another.notify_one();
+            self.new_interrupt.notify_one();
             return starts;
         }
         if self.remember_early {
-            if table.early.len() == EARLY {
+            if table.early.len() == MAX_EARLY {
                 table.early.pop_front();
             }
             table.early.push_back(unique);
@@ -169,13 +171,13 @@ impl Pending {
         false
     }
 
-    /// Notified of each interrupt that is to be examined.
-    pub(super) fn another_interrupt(&self) -> Arc<Notify> {
-        self.another.clone()
+    /// Notified of each interrupt that has to be checked.
+    pub(super) fn interrupt_notified(&self) -> Arc<Notify> {
+        self.new_interrupt.clone()
     }
 
-    /// The interrupted requests and the threads that wait for them: `all`, or those that were not
-    /// examined yet. `None` when there are no interrupted requests: the examiner ends then.
+    /// The interrupted requests and the threads that wait for them: `all`, or those not checked
+    /// yet. `None` without interrupted requests: the examiner ends then.
     pub(super) fn to_examine(&self, all: bool) -> Option<Vec<(u64, u32)>> {
         let mut table = self.table();
         let Table { entries, interrupted, has_examiner, .. } = &mut *table;
@@ -187,8 +189,8 @@ impl Pending {
         Some(waiting.filter_map(|(id, _)| Some((*id, entries.get(id)?.tid))).collect())
     }
 
-    /// Tells which signals the caller of an interrupted request has, and for how long the server
-    /// has been silent. Cancels the request if they require it.
+    /// Records the signals of the caller of an interrupted request, and how long the server has
+    /// been silent. Cancels the request if required.
     pub(super) fn examined(&self, unique: u64, signals: Signals, silent: std::time::Duration) {
         let mut table = self.table();
         let Table { entries, interrupted, .. } = &mut *table;
@@ -215,17 +217,17 @@ impl Pending {
         }
     }
 
-    /// How many requests are under way.
+    /// Number of requests in progress.
     pub(super) fn len(&self) -> usize {
         self.table().entries.len()
     }
 
-    /// Waits until none is.
+    /// Waits until there is none.
     pub(super) async fn idle(&self) {
         loop {
             let idle = self.idle.notified();
             tokio::pin!(idle);
-            // Before looking, so that no end is missed.
+            // Before the check, so that no end is missed.
             idle.as_mut().enable();
             if self.len() == 0 {
                 return;
@@ -234,7 +236,7 @@ impl Pending {
         }
     }
 
-    /// Cancels whatever is under way.
+    /// Cancels all requests in progress.
     pub(super) fn cancel_all(&self) {
         let tasks: Vec<_> = self.table().entries.values_mut().filter_map(cancelled).collect();
         for task in tasks {
@@ -243,7 +245,7 @@ impl Pending {
     }
 }
 
-/// Marks an entry as cancelled, or gives the task that is to be.
+/// Marks an entry as cancelled, or returns the task to cancel.
 fn cancelled(entry: &mut Entry) -> Option<Arc<Task>> {
     match &mut entry.state {
         State::Started(task) => Some(task.clone()),
@@ -261,7 +263,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
-    /// A task that waits for ever, and whether it was dropped.
+    /// A task that waits forever, and whether it was dropped.
     fn waiting() -> (Arc<Task>, Arc<AtomicBool>) {
         struct Flag(Arc<AtomicBool>);
         impl Drop for Flag {
@@ -293,11 +295,11 @@ mod tests {
     #[tokio::test]
     async fn an_interrupt_finds_its_request_in_every_state() {
         let table = Pending::new(true);
-        // Before it is entered.
+        // Before the request is entered.
         assert!(!table.interrupt(2));
         assert!(table.starting(2, 7, Policy::Changing));
         assert_eq!(table.to_examine(false), Some(vec![(2, 7)]));
-        // Examined during the first poll.
+        // Checked during the first poll.
         fatal(&table, 2);
         let (task, dropped) = waiting();
         table.started(2, task);
@@ -305,7 +307,7 @@ mod tests {
         table.ended(2);
         assert_eq!(table.to_examine(true), None, "the examiner ends");
         assert!(!table.starting(2, 7, Policy::Changing), "remembered once only");
-        // During the first poll, and examined while it waits.
+        // During the first poll, and checked while it waits.
         assert!(table.interrupt(2));
         let (task, dropped) = waiting();
         table.started(2, task);
@@ -313,7 +315,7 @@ mod tests {
         fatal(&table, 2);
         assert!(dropped.load(Ordering::SeqCst));
         table.ended(2);
-        // While it waits; the examiner of the one before has not ended.
+        // While it waits; the examiner of the previous one has not ended.
         let dropped = begin(&table, 4, Policy::Changing);
         fatal(&table, 4);
         assert!(!dropped.load(Ordering::SeqCst), "it is not interrupted");
@@ -330,14 +332,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_is_examined_again_until_its_caller_is_to_be_freed() {
+    async fn a_request_is_checked_until_its_caller_has_to_be_freed() {
         let table = Pending::new(false);
         let dropped = begin(&table, 2, Policy::Repeatable);
         let is_dropped = || dropped.load(Ordering::SeqCst);
         let silent = Duration::from_secs(9);
         assert!(table.interrupt(2));
         assert!(!table.interrupt(2), "one examiner");
-        // A timer has expired: that does not begin the time of the signal that follows.
+        // SIGALRM does not start the time of the following signal.
         assert_eq!(table.to_examine(false), Some(vec![(2, 7)]));
         table.examined(2, Signals::Other, silent);
         assert_eq!(table.to_examine(false), Some(vec![]));
@@ -353,7 +355,7 @@ mod tests {
         table.examined(2, Signals::Terminating, silent);
         assert!(is_dropped());
         table.ended(2);
-        // One that changes something waits for SIGKILL.
+        // A request that changes something waits for SIGKILL.
         let dropped = begin(&table, 4, Policy::Changing);
         assert!(!table.interrupt(4));
         table.examined(4, Signals::Terminating, silent);
@@ -365,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_must_not_be_interrupted_is_not_but_at_the_end() {
+    async fn uninterruptible_requests_are_cancelled_only_at_the_end() {
         let table = Pending::new(true);
         table.interrupt(2);
         let dropped = begin(&table, 2, Policy::Uninterruptible);
@@ -376,7 +378,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_ended_elsewhere_meanwhile_is_not_kept() {
+    async fn a_request_that_ended_on_another_thread_is_not_kept() {
         let table = Pending::new(false);
         table.starting(2, 7, Policy::Changing);
         table.ended(2);
@@ -390,11 +392,11 @@ mod tests {
     #[test]
     fn the_memory_of_early_interrupts_is_bounded() {
         let table = Pending::new(true);
-        for unique in 0..2 * EARLY as u64 {
+        for unique in 0..2 * MAX_EARLY as u64 {
             table.interrupt(unique);
         }
         assert!(!table.starting(0, 7, Policy::Changing));
-        assert!(table.starting(2 * EARLY as u64 - 1, 7, Policy::Changing));
-        assert_eq!(table.table().early.len(), EARLY - 1);
+        assert!(table.starting(2 * MAX_EARLY as u64 - 1, 7, Policy::Changing));
+        assert_eq!(table.table().early.len(), MAX_EARLY - 1);
     }
 }

@@ -1,7 +1,7 @@
 //! The loop that reads requests.
 //!
-//! Readiness is edge-triggered: it is waited for only after a read that found nothing. It has to
-//! ask for errors too, since at the end of a session the kernel reports nothing else.
+//! Readiness is edge-triggered: it is awaited only after a read that found nothing. The interest
+//! has to include errors, since at the end of a session the kernel reports nothing else.
 
 use std::io;
 use std::sync::Arc;
@@ -14,26 +14,27 @@ use super::{Cause, Inner};
 use crate::channel::Readiness;
 use crate::filesystem::Filesystem;
 
-/// Requests read before what they have sent goes out: it must not wait for long.
-const TOGETHER: usize = 8;
+/// Maximum number of requests read before their operations' packets are sent, since these must not
+/// wait for long.
+const MAX_BATCH: usize = 8;
 
-/// Reads requests and starts their operations until the session ends. Suspended between requests
-/// only.
+/// Reads requests and starts their operations until the session ends. Suspended only between
+/// requests.
 pub(super) async fn read_requests<F: Filesystem>(
     inner: Arc<Inner<F>>,
     readiness: Arc<AsyncFd<Readiness>>,
 ) -> Cause {
     let mut buffer = inner.buffers.get();
     loop {
-        // Ready at once, without a system call, as long as the last read found something.
+        // Ready at once, without a system call, if the last read found a request.
         let mut guard = match readiness.ready(Interest::READABLE | Interest::ERROR).await {
             Ok(guard) => guard,
             Err(error) => return Cause::Failed(error),
         };
-        // What these operations complete for others is finished here too, and what they send goes
-        // out together.
+        // Other operations that these complete are finished here too, and their packets are sent
+        // together.
         let ended = task::batch(|| {
-            for _ in 0..TOGETHER {
+            for _ in 0..MAX_BATCH {
                 match guard.try_io(|channel| channel.get_ref().0.receive(&mut buffer)) {
                     Ok(Ok(0)) => return Some(Cause::Unmounted),
                     Ok(Ok(len)) => inner.dispatch(&mut buffer, len),
@@ -42,7 +43,7 @@ pub(super) async fn read_requests<F: Filesystem>(
                             return Some(cause);
                         }
                     }
-                    // Nothing there; the guard has noted it.
+                    // No request; the guard has recorded that.
                     Err(_) => break,
                 }
             }
@@ -54,7 +55,7 @@ pub(super) async fn read_requests<F: Filesystem>(
     }
 }
 
-/// What a failed read means; `None` to go on.
+/// The meaning of a failed read; `None` to continue.
 fn end(error: io::Error) -> Option<Cause> {
     match error.raw_os_error() {
         // The request was interrupted before it was read, or the read was.

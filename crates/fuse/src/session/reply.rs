@@ -1,7 +1,7 @@
 //! The one reply of a request.
 //!
 //! A [`Reply`] belongs to the future of its operation. Sending consumes it; dropping it unsent
-//! sends an error. What the kernel does not take is undone here.
+//! sends an error. A result that the kernel rejects is undone here.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use crate::filesystem::{Filesystem, IoctlReply};
 use crate::open::Opened;
 use crate::operation::{Context, Release};
 
-/// Pieces that one system call writes at most (`IOV_MAX`), the header among them.
-const PIECES_MAX: usize = 1024;
+/// Maximum number of slices of one system call (`IOV_MAX`), including the header.
+const MAX_SLICES: usize = 1024;
 
-/// The kernel refuses larger error numbers (`ERESTARTSYS` and what follows are its own).
+/// The kernel rejects larger error numbers (`ERESTARTSYS` and above are internal).
 const ERRNO_MAX: i32 = 511;
 
-/// A request in the table of those under way; leaves it when dropped.
+/// A request in the table of requests in progress; removed when dropped.
 struct Entered<F: Filesystem> {
     inner: Arc<Inner<F>>,
     unique: u64,
 }
 
 impl<F: Filesystem> Entered<F> {
-    /// Writes a reply; whether the kernel took it.
+    /// Writes a reply; returns whether the kernel accepted it.
     fn write(&self, error: i32, pieces: &[IoSlice<'_>]) -> bool {
         self.inner.write(self.unique, error, pieces)
     }
@@ -43,7 +43,7 @@ impl<F: Filesystem> Drop for Entered<F> {
 
 /// The right and the duty to answer one request.
 pub(super) struct Reply<F: Filesystem> {
-    /// Gone when the reply was sent.
+    /// `None` after the reply was sent.
     entered: Option<Entered<F>>,
     inner: Arc<Inner<F>>,
 }
@@ -59,35 +59,35 @@ impl<F: Filesystem> Drop for Reply<F> {
 }
 
 impl<F: Filesystem> Reply<F> {
-    /// For a request that is in the table.
+    /// The reply of a request in the table.
     pub(super) fn new(inner: &Arc<Inner<F>>, unique: u64) -> Reply<F> {
         let entered = Entered { inner: inner.clone(), unique };
         Reply { entered: Some(entered), inner: inner.clone() }
     }
 
-    /// The file system that is asked.
+    /// The file system of the session.
     pub(super) fn filesystem(&self) -> &F {
         &self.inner.filesystem
     }
 
-    /// Sends a reply. Answers the request's place in the table if the kernel did not take it.
+    /// Sends a reply. Returns the request's entry if the kernel rejected the reply.
     fn send(&mut self, error: i32, pieces: &[IoSlice<'_>]) -> Option<Entered<F>> {
         let entered = self.entered.take()?;
         (!entered.write(error, pieces)).then_some(entered)
     }
 
-    /// Answers with an error.
+    /// Replies with an error.
     pub(super) fn error(mut self, errno: Errno) {
         let errno = if errno.raw() > ERRNO_MAX { Errno::EIO } else { errno };
         self.send(-errno.raw(), &[]);
     }
 
-    /// Answers with bytes.
+    /// Replies with bytes.
     pub(super) fn bytes(mut self, bytes: &[u8]) {
         self.send(0, &[IoSlice::new(bytes)]);
     }
 
-    /// Answers with a structure, or the error.
+    /// Replies with a structure, or the error.
     pub(super) fn wire(self, result: Result<impl Wire>) {
         match result {
             Ok(wire) => self.bytes(&encoded(&wire)),
@@ -95,7 +95,7 @@ impl<F: Filesystem> Reply<F> {
         }
     }
 
-    /// Answers with success and nothing else.
+    /// Replies with success without content, or the error.
     pub(super) fn empty(mut self, result: Result<()>) {
         match result {
             Ok(()) => drop(self.send(0, &[])),
@@ -103,7 +103,7 @@ impl<F: Filesystem> Reply<F> {
         }
     }
 
-    /// Answers a READ of `size` bytes from where they are.
+    /// Replies to a READ of `size` bytes, without joining the data.
     pub(super) fn data(mut self, result: Result<Data>, size: u32) {
         let mut data = match result {
             Ok(data) => data,
@@ -113,7 +113,7 @@ impl<F: Filesystem> Reply<F> {
             data.truncate(size as usize);
         }
         let pieces = data.pieces();
-        if pieces.len() < PIECES_MAX {
+        if pieces.len() < MAX_SLICES {
             let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
             self.send(0, &slices);
         } else {
@@ -121,7 +121,7 @@ impl<F: Filesystem> Reply<F> {
         }
     }
 
-    /// Answers what getxattr(2) and listxattr(2) want: the value, or its size if `size` is zero.
+    /// Replies to getxattr(2) and listxattr(2): the value, or its size if `size` is zero.
     pub(super) fn xattr(self, result: Result<Vec<u8>>, size: u32) {
         match result {
             Ok(value) if size == 0 => match u32::try_from(value.len()) {
@@ -134,13 +134,13 @@ impl<F: Filesystem> Reply<F> {
         }
     }
 
-    /// Answers an ioctl.
+    /// Replies to an ioctl.
     pub(super) fn ioctl(mut self, answer: &IoctlReply) {
         let out = abi::IoctlOut { result: answer.result, ..abi::IoctlOut::default() };
         self.send(0, &[IoSlice::new(&encoded(&out)), IoSlice::new(&answer.data)]);
     }
 
-    /// Answers an entry, and forgets it if it does not arrive.
+    /// Replies with an entry, and forgets it if the kernel rejects the reply.
     pub(super) fn entry(mut self, result: Result<Entry>) {
         match result {
             Ok(entry) => {
@@ -153,7 +153,7 @@ impl<F: Filesystem> Reply<F> {
         }
     }
 
-    /// Answers an open, and releases it if it does not arrive.
+    /// Replies to an open, and releases the handle if the kernel rejects the reply.
     pub(super) fn opened(mut self, result: Result<Opened>, ctx: Context, ino: u64, flags: i32) {
         match result {
             Ok(opened) => {
@@ -166,7 +166,7 @@ impl<F: Filesystem> Reply<F> {
         }
     }
 
-    /// As [`Reply::opened`], for a directory.
+    /// Replies to an opendir, and releases the handle if the kernel rejects the reply.
     pub(super) fn opened_dir(mut self, result: Result<Opened>, ctx: Context, ino: u64, flags: i32) {
         match result {
             Ok(opened) => {
@@ -183,7 +183,8 @@ impl<F: Filesystem> Reply<F> {
         }
     }
 
-    /// Answers a create; releases the handle and forgets the entry if that does not arrive.
+    /// Replies to a create; releases the handle and forgets the entry if the kernel rejects the
+    /// reply.
     pub(super) fn created(mut self, result: Result<(Entry, Opened)>, ctx: Context, flags: i32) {
         match result {
             Ok((entry, opened)) => {
@@ -204,13 +205,13 @@ impl<F: Filesystem> Reply<F> {
         }
     }
 
-    /// Answers a listing with look-ups, and forgets those that do not arrive.
+    /// Replies with a listing with lookups, and forgets them if the kernel rejects the reply.
     pub(super) fn listing(mut self, result: Result<()>, mut listing: Listing<F>) {
         match result {
             Ok(()) => {
                 let undelivered = self.send(0, &[IoSlice::new(listing.sink.bytes())]);
                 listing.delivered = undelivered.is_none();
-                // Forgets before the request leaves the table.
+                // Forgets before the request is removed from the table.
                 drop(listing);
             }
             Err(errno) => {
@@ -228,7 +229,7 @@ fn encoded(wire: &impl Wire) -> Vec<u8> {
     bytes
 }
 
-/// Releases an open that the kernel does not know of. The request stays in the table until then.
+/// Releases a handle that the kernel does not know. The request stays in the table until then.
 fn release<F: Filesystem>(entered: Entered<F>, ctx: Context, ino: u64, fh: u64, flags: i32) {
     let runtime = entered.inner.runtime.clone();
     runtime.spawn(async move {
@@ -237,7 +238,7 @@ fn release<F: Filesystem>(entered: Entered<F>, ctx: Context, ino: u64, fh: u64, 
     });
 }
 
-/// A listing with look-ups on its way; they are forgotten if it is dropped before it is delivered.
+/// A listing with lookups; they are forgotten if it is dropped before it was delivered.
 pub(super) struct Listing<F: Filesystem> {
     pub(super) sink: PlusSink,
     inner: Arc<Inner<F>>,
@@ -260,7 +261,7 @@ impl<F: Filesystem> Drop for Listing<F> {
 }
 
 impl<F: Filesystem> Inner<F> {
-    /// Writes a reply; whether the kernel took it.
+    /// Writes a reply; returns whether the kernel accepted it.
     pub(super) fn write(&self, unique: u64, error: i32, pieces: &[IoSlice<'_>]) -> bool {
         let len = OUT_HEADER_SIZE + pieces.iter().map(|piece| piece.len()).sum::<usize>();
         let mut header = [0; OUT_HEADER_SIZE];
@@ -283,7 +284,7 @@ impl<F: Filesystem> Inner<F> {
                 true
             }
             Err(failure) => {
-                // ENOENT is usual: the request was given up, or the session is over.
+                // ENOENT is usual: the request was cancelled, or the session has ended.
                 if failure.raw_os_error() != Some(libc::ENOENT) {
                     tracing::debug!(unique, error, %failure, "the kernel refused a reply");
                 }

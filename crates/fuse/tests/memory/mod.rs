@@ -1,5 +1,5 @@
-//! A file system in memory for the tests: one directory of files, which counts what is asked of
-//! it, can hold operations back, and keeps the balance of look-ups and handles.
+//! A file system in memory for the tests: one directory of files, which counts operations, can
+//! block them, and tracks the balance of lookups and handles.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,8 +14,8 @@ use fuse::{
 };
 use tokio::sync::watch;
 
-/// Nothing in a test takes longer than this unless it hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Limit of any step of a test that does not hang.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 pub(crate) const ROOT: u64 = fuse::abi::ROOT_ID;
 
 #[derive(Clone)]
@@ -32,11 +32,11 @@ struct State {
     files: HashMap<u64, File>,
     next_ino: u64,
     next_fh: u64,
-    /// Look-ups that the kernel has not given back.
+    /// Lookups that the kernel has not returned.
     lookups: HashMap<u64, u64>,
     /// Open files and directories.
     handles: HashSet<u64>,
-    /// How often an operation was begun, ended and dropped before its end.
+    /// Number of times that an operation was begun, ended, and dropped before its end.
     begun: HashMap<&'static str, usize>,
     ended: HashMap<&'static str, usize>,
     dropped: HashMap<&'static str, usize>,
@@ -44,18 +44,18 @@ struct State {
     destroyed: bool,
 }
 
-/// See the module.
+/// See the [module](self).
 pub(crate) struct Memory {
     state: Mutex<State>,
     changed: Condvar,
     pub(crate) started: OnceLock<Started>,
     pub(crate) ttl: Duration,
-    /// Opened files go to this one.
+    /// If set, opened files use this backing file.
     pub(crate) backing: Mutex<Option<OwnedFd>>,
     backing_id: Mutex<Option<Arc<BackingId>>>,
 }
 
-/// Tells when an operation is dropped before its end.
+/// Records that an operation is dropped before its end.
 struct Running<'a> {
     memory: &'a Memory,
     operation: &'static str,
@@ -90,7 +90,7 @@ impl Memory {
         self.state.lock().unwrap()
     }
 
-    /// Adds a file behind the kernel's back.
+    /// Adds a file without a request of the kernel.
     pub(crate) fn add(&self, name: &str, data: &[u8]) -> u64 {
         let mut state = self.state();
         let ino = state.next_ino;
@@ -106,7 +106,7 @@ impl Memory {
         ino
     }
 
-    /// Changes a file behind the kernel's back.
+    /// Changes a file without a request of the kernel.
     pub(crate) fn change(&self, ino: u64, data: &[u8]) {
         self.state().files.get_mut(&ino).unwrap().data = data.to_vec();
     }
@@ -119,7 +119,7 @@ impl Memory {
         self.state().files[&ino].data.clone()
     }
 
-    /// Lets every such operation wait from now on, until [`Memory::release_held`].
+    /// Makes every such operation wait from now on, until [`Memory::release_held`].
     pub(crate) fn hold(&self, operation: &'static str) {
         self.state().held.insert(operation, watch::Sender::new(true));
     }
@@ -164,14 +164,14 @@ impl Memory {
         });
     }
 
-    /// Waits until the kernel holds no look-ups of all that are `meant`.
+    /// Waits until the kernel holds no lookups of the inodes selected by `meant`.
     pub(crate) fn wait_forgotten(&self, meant: impl Fn(u64) -> bool) {
         self.wait("look-ups to be given back", |state| {
             !state.lookups.keys().any(|ino| meant(*ino))
         });
     }
 
-    /// Waits until every such operation that was begun has ended or was dropped.
+    /// Waits until every such operation has ended or was dropped.
     pub(crate) fn wait_ended(&self, operation: &'static str) {
         self.wait(&format!("the end of {operation}"), |state| {
             let count = |counts: &HashMap<_, _>| counts.get(operation).copied().unwrap_or(0);
@@ -192,7 +192,7 @@ impl Memory {
     }
 
     fn wait(&self, what: &str, mut condition: impl FnMut(&State) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + LIMIT;
         let mut state = self.state();
         while !condition(&state) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -201,7 +201,7 @@ impl Memory {
         }
     }
 
-    /// Counts the operation and waits while it is held.
+    /// Counts the operation and waits while it is blocked.
     async fn begin(&self, operation: &'static str) -> Running<'_> {
         let running = Running { memory: self, operation, ended: false };
         let gate = {
@@ -211,14 +211,14 @@ impl Memory {
         };
         self.changed.notify_all();
         if let Some(mut gate) = gate {
-            // An error says that the gate is gone, so open.
+            // An error means that the gate was dropped, and so is open.
             let _ = gate.wait_for(|held| !held).await;
         }
         running
     }
 
     fn attr(&self, state: &State, ino: u64) -> Result<Attr> {
-        // Whoever mounts it owns everything in it.
+        // All files belong to the user who mounts.
         let uid = rustix::process::getuid().as_raw();
         let gid = rustix::process::getgid().as_raw();
         if ino == ROOT {
@@ -291,7 +291,7 @@ impl Filesystem for Memory {
     }
 
     async fn destroy(&self) {
-        // As a file system that has to wait for something.
+        // Like a file system that has to wait.
         tokio::task::yield_now().await;
         self.state().destroyed = true;
     }
@@ -415,7 +415,7 @@ impl Filesystem for Memory {
         let data = &state.files.get(&ino).ok_or(Errno::ESTALE)?.data;
         let start = data.len().min(read.offset as usize);
         let end = data.len().min(start + read.size as usize);
-        // In pieces, as they would arrive from a network.
+        // In chunks, as they would arrive from a network.
         let mut pieces = Data::new();
         for piece in data[start..end].chunks(10_000) {
             pieces.push(Bytes::copy_from_slice(piece));

@@ -1,66 +1,66 @@
-//! How the sessions of a host are, for who looks at it from outside.
+//! The state of a host's sessions, for `status`.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Place, Pool, State};
+use super::{Pool, Slot, State};
 use crate::host::Host;
 
-/// How a host is at one moment.
+/// The state of a host at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Those that there are, are being made, or could not be made, in the order of their places:
-    /// the first is for metadata.
+    /// The open, connecting and failed sessions in the order of their slots. The first is for
+    /// metadata.
     pub sessions: Vec<SessionStatus>,
-    /// Sessions at most.
+    /// Maximum number of sessions.
     pub max_sessions: usize,
-    /// What the way to the server takes there and back; `None` before anything was measured, and
-    /// while there is no session.
+    /// The round trip to the server; `None` before the first measurement, and while there is no
+    /// session.
     pub round_trip: Option<Duration>,
 }
 
-/// How one session is.
+/// The state of one session and its slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionStatus {
-    /// Its place among the sessions of the host.
+    /// Index of the session in the pool.
     pub slot: usize,
-    /// How it is.
+    /// State of the session.
     pub state: SessionState,
 }
 
 /// The state of one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionState {
-    /// It is being made.
+    /// An attempt to connect is in progress.
     Connecting,
-    /// It serves.
+    /// The session is alive.
     Up {
-        /// For so long.
+        /// Time since the session began.
         age: Duration,
-        /// Requests without an answer.
+        /// Requests without a reply.
         in_flight: usize,
-        /// For how long there have been some without one byte from the server.
+        /// Time since the last byte from the server while requests were outstanding.
         silent: Duration,
     },
-    /// It has ended, and nobody has needed it since.
+    /// The session has ended, and was not needed since.
     Lost {
-        /// Why; words of ssh or of the server among it, not escaped.
+        /// The reason. May contain messages of ssh or of the server; not escaped.
         why: String,
     },
-    /// It could not be made.
+    /// The last attempt failed.
     Down {
-        /// Why; words of ssh or of the server among it, not escaped.
+        /// The reason. May contain messages of ssh or of the server; not escaped.
         why: String,
-        /// Attempts that have failed, one after the other.
+        /// Failed attempts in a row.
         failures: u32,
-        /// The time until there may be another.
+        /// Time until the next attempt is allowed.
         retry_in: Duration,
     },
 }
 
 impl Host {
-    /// How the sessions are now. Cheap, and waits for nothing.
+    /// The current state of the sessions. Cheap, and never waits.
     #[must_use]
     pub fn status(&self) -> Status {
         self.pool.status()
@@ -69,19 +69,19 @@ impl Host {
 
 impl Pool {
     fn status(&self) -> Status {
-        let states = self.places.iter().map(Place::status).enumerate();
+        let states = self.slots.iter().map(Slot::status).enumerate();
         Status {
             sessions: states
                 .filter_map(|(slot, state)| Some(SessionStatus { slot, state: state? }))
                 .collect(),
-            max_sessions: self.places.len(),
+            max_sessions: self.slots.len(),
             round_trip: self.round_trip(),
         }
     }
 }
 
-impl Place {
-    /// `None` where nobody has needed a session.
+impl Slot {
+    /// `None` if the slot was never used.
     fn status(&self) -> Option<SessionState> {
         let session = match &*self.lock() {
             State::Vacant => return None,
@@ -95,7 +95,7 @@ impl Place {
             }
             State::Up(session) => session.clone(),
         };
-        // Asked without the lock: the client has one of its own.
+        // Without the slot's lock, since the client has its own.
         Some(if session.is_alive() {
             let activity = session.client.activity();
             SessionState::Up {

@@ -1,25 +1,25 @@
-//! The rules of every remote, kept by a host in several configurations.
+//! The conformance suite of `Remote`, run over a host in several configurations.
 
 use host::Config;
-use testkit::conformance::{Expectations, Ground};
+use testkit::conformance::{Expectations, Fixture};
 
 use super::peer::Real;
 
-/// What SFTP can do, and the superuser or not.
+/// What SFTP supports, for root or any other user.
 fn expectations() -> Expectations {
     Expectations {
         opendir_follows_links: true,
         statvfs_follows_links: true,
-        lstat_tells_enotdir: false,
+        lstat_returns_enotdir: false,
         chown: rustix::process::getuid().is_root(),
         ..Expectations::default()
     }
 }
 
-async fn ground(config: Config, arguments: &[&str], expectations: Expectations) -> Ground {
+async fn fixture(config: Config, arguments: &[&str], expectations: Expectations) -> Fixture {
     let real = Real::with_server(config, arguments).await;
     let (servers, dir) = (real.servers.clone(), real.dir.path().to_owned());
-    Ground::new(real.host.clone())
+    Fixture::new(real.host.clone())
         .expecting(expectations)
         .counting(move || servers.open_below(&dir))
         .keeping(real)
@@ -28,47 +28,47 @@ async fn ground(config: Config, arguments: &[&str], expectations: Expectations) 
 mod one_session {
     use super::*;
 
-    async fn ground() -> Ground {
-        super::ground(Config::default(), &[], expectations()).await
+    async fn fixture() -> Fixture {
+        super::fixture(Config::default(), &[], expectations()).await
     }
 
-    testkit::conformance!(ground);
+    testkit::conformance!(fixture);
 }
 
 /// Further sessions are allowed.
 mod three_sessions {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn fixture() -> Fixture {
         let config = Config { max_conns: 3, ..Config::default() };
-        super::ground(config, &[], expectations()).await
+        super::fixture(config, &[], expectations()).await
     }
 
-    testkit::conformance!(ground);
+    testkit::conformance!(fixture);
 }
 
-/// Every read and write goes in many pieces, and listings come one part after the other.
+/// Every read and write is split into many chunks, and listings are read one batch at a time.
 mod small_pieces {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn fixture() -> Fixture {
         let config = Config {
             max_read: Some(5000),
             max_write: Some(3000),
             sync_readdir: true,
             ..Config::default()
         };
-        super::ground(config, &[], expectations()).await
+        super::fixture(config, &[], expectations()).await
     }
 
-    testkit::conformance!(ground);
+    testkit::conformance!(fixture);
 }
 
-/// A server with `posix-rename` for its only extension, and a umask that takes away what it can.
+/// A server with `posix-rename` as its only extension, and a umask that clears all it can.
 mod few_extensions {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn fixture() -> Fixture {
         let refused = "statvfs,fstatvfs,hardlink,fsync,lsetstat,limits,expand-path,copy-data";
         let expectations = Expectations {
             hard_links: false,
@@ -78,8 +78,8 @@ mod few_extensions {
             copy: false,
             ..expectations()
         };
-        super::ground(Config::default(), &["-u", "077", "-P", refused], expectations).await
+        super::fixture(Config::default(), &["-u", "077", "-P", refused], expectations).await
     }
 
-    testkit::conformance!(ground);
+    testkit::conformance!(fixture);
 }

@@ -1,4 +1,4 @@
-//! Connecting, and where the root is.
+//! Connecting, and the location of the root.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ async fn connect(base: &str) -> (Result<Host, Error>, tempfile::TempDir) {
 }
 
 #[tokio::test]
-async fn the_base_may_be_given_in_many_ways() {
+async fn the_base_may_have_several_forms() {
     for base in ["sub", "DIR/sub", "DIR/sub/", "link", "./sub", "DIR/link/"] {
         let (host, dir) = connect(base).await;
         let host = host.unwrap();
@@ -39,7 +39,7 @@ async fn the_base_may_be_given_in_many_ways() {
 
 #[tokio::test]
 async fn a_tilde_is_where_sessions_begin_and_a_users_home() {
-    // OpenSSH's server takes the directory it was started in for the home.
+    // OpenSSH's server takes its start directory for the home.
     let (host, dir) = connect("~").await;
     let here = dir.path().canonicalize().unwrap();
     assert_eq!(host.unwrap().real_root(), here.to_str().map(str::as_bytes));
@@ -49,7 +49,7 @@ async fn a_tilde_is_where_sessions_begin_and_a_users_home() {
     assert_eq!(host.unwrap().real_root(), Some(&b"/usr"[..]));
     let (host, _dir) = connect("~/none").await;
     assert!(matches!(host.err(), Some(Error::RootMissing { .. })));
-    // Without the extension as far as that goes.
+    // Without the extension, as far as that is possible.
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("sub")).unwrap();
     for (base, works) in [("~", true), ("~/sub", true), ("~root", false)] {
@@ -67,7 +67,7 @@ async fn a_tilde_is_where_sessions_begin_and_a_users_home() {
 }
 
 #[tokio::test]
-async fn a_wrong_base_is_told() {
+async fn a_wrong_base_is_reported() {
     let (host, _dir) = connect("none\x1b").await;
     let error = host.err().unwrap();
     assert!(matches!(error, Error::RootMissing { .. }), "{error}");
@@ -80,7 +80,7 @@ async fn a_wrong_base_is_told() {
 }
 
 #[tokio::test]
-async fn a_root_that_is_not_to_be_checked_is_not() {
+async fn the_root_check_can_be_disabled() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { base: b"later".to_vec(), check_root: false, ..Config::default() };
     let host = Host::connect(Servers::new(dir.path(), &[]), config).await.unwrap();
@@ -91,7 +91,7 @@ async fn a_root_that_is_not_to_be_checked_is_not() {
 }
 
 #[tokio::test]
-async fn a_delayed_connection_is_made_by_the_first_who_needs_it() {
+async fn a_delayed_connection_is_made_by_the_first_call() {
     let dir = tempfile::tempdir().unwrap();
     let servers = Servers::new(dir.path(), &[]);
     let config = Config { delay_connect: true, ..Config::default() };
@@ -117,19 +117,19 @@ async fn the_login_is_the_owner_of_where_sessions_begin() {
 }
 
 #[tokio::test]
-async fn why_there_is_no_connection_is_told() {
+async fn the_reason_of_a_failed_connection_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let servers = Servers::new(dir.path(), &[]);
     servers.refuse.store(1, Ordering::SeqCst);
     let error = Host::connect(servers, Config::default()).await.err().unwrap();
     assert_eq!(error.to_string(), "cannot connect: refused by the test");
-    // One that starts and ends at once: the transport's own words are the reason.
+    // A server that starts and ends at once: the transport's explanation is the reason.
     let servers = Servers::new(dir.path(), &["-?"]);
     let error = Host::connect(servers, Config::default()).await.err().unwrap();
     assert_eq!(error.to_string(), "the test's words");
 }
 
-/// A server that never says a word, one for each connection.
+/// A server that never sends anything, one for each connection.
 struct Silent(tokio::sync::mpsc::UnboundedSender<tokio::io::DuplexStream>);
 
 #[async_trait::async_trait]
@@ -141,9 +141,9 @@ impl Connector for Silent {
     }
 }
 
-/// An ssh that asks for a password must not stay when nobody wants the host any more.
+/// An ssh that waits for a password must end when the host is dropped.
 #[tokio::test]
-async fn an_attempt_ends_with_the_host_that_it_is_for() {
+async fn dropping_the_host_cancels_the_attempt_to_connect() {
     let (sender, mut servers) = tokio::sync::mpsc::unbounded_channel();
     let connecting = tokio::spawn(Host::connect(Arc::new(Silent(sender)), Config::default()));
     let mut server = servers.recv().await.unwrap();
@@ -153,7 +153,7 @@ async fn an_attempt_ends_with_the_host_that_it_is_for() {
     end.await.expect("the connection is dropped").unwrap();
 }
 
-/// Ends each connection before the server has said a word, from a number of them on answers.
+/// Ends each connection before the server has sent anything, up to a number of connections.
 struct Ends {
     cause: Cause,
     attempts: Mutex<Vec<tokio::time::Instant>>,
@@ -170,7 +170,7 @@ impl Connector for Ends {
 }
 
 impl Ends {
-    /// The times between the attempts of a host, of which something is wanted all the time.
+    /// The times between a host's attempts while it is called all the time.
     async fn pauses(cause: Cause, wanted_for: Duration) -> (Vec<Duration>, String) {
         let ends = Arc::new(Ends { cause, attempts: Mutex::default() });
         let config = Config { delay_connect: true, ..Config::default() };
@@ -182,37 +182,37 @@ impl Ends {
         }
         let attempts = ends.attempts.lock().unwrap().clone();
         let pauses = attempts.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        (pauses, host.trouble().unwrap())
+        (pauses, host.connection_error().unwrap())
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_login_is_repeated_once_a_minute_and_twice_at_most() {
+async fn a_refused_login_is_retried_each_minute_and_at_most_twice() {
     let minute = Duration::from_secs(60);
     let (pauses, why) = Ends::pauses(Cause::Refused, 50 * minute).await;
     assert_eq!(pauses.len(), 2, "{pauses:?}");
     assert!(pauses.iter().all(|pause| *pause >= minute), "{pauses:?}");
-    // What to do is said.
+    // The message tells the user what to do.
     assert!(why.contains("refused 3 times") && why.contains("ssh-add"), "{why}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_turns_away_is_asked_again_within_a_limit() {
+async fn a_server_that_turns_away_is_retried_within_a_limit() {
     let (pauses, _) = Ends::pauses(Cause::TurnedAway, Duration::from_secs(10)).await;
     assert!(pauses.len() > 5 && pauses[0] < Duration::from_secs(1), "{pauses:?}");
     let distinct: std::collections::HashSet<_> = pauses.iter().collect();
     assert!(distinct.len() > pauses.len() / 2, "not drawn at random: {pauses:?}");
-    let (pauses, _) = Ends::pauses(Cause::Lasting, Duration::from_secs(100)).await;
+    let (pauses, _) = Ends::pauses(Cause::Permanent, Duration::from_secs(100)).await;
     assert!(pauses.len() <= 4, "{pauses:?}");
 }
 
-/// A link that is back after half a minute is noticed within a second or so.
+/// A link that is restored after half a minute is noticed within about a second.
 #[tokio::test(start_paused = true)]
-async fn a_host_that_cannot_be_reached_is_tried_each_second_for_a_minute() {
-    let (pauses, _) = Ends::pauses(Cause::Passing, Duration::from_secs(50)).await;
+async fn an_unreachable_host_is_retried_each_second_for_a_minute() {
+    let (pauses, _) = Ends::pauses(Cause::Transient, Duration::from_secs(50)).await;
     let most = Duration::from_millis(1_200);
     assert!(pauses.len() >= 40 && pauses.iter().all(|pause| *pause <= most), "{pauses:?}");
-    let (pauses, _) = Ends::pauses(Cause::Passing, Duration::from_secs(300)).await;
+    let (pauses, _) = Ends::pauses(Cause::Transient, Duration::from_secs(300)).await;
     let last = pauses.last().unwrap();
     assert!((4..6).contains(&last.as_secs()), "{pauses:?}");
 }

@@ -1,5 +1,5 @@
-//! Every call, with its connection cut before a request, between request and reply, and after the
-//! reply: what is answered, what has happened, and that everything goes on afterwards.
+//! Every call with its connection cut before a request, between request and reply, and after the
+//! reply: the result, the effect on the server, and that later calls work.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -11,17 +11,17 @@ use base::{Access, AttrChange, Create, Dh, Errno, Fh, OpenFlags, Remote, RenameM
 use bytes::Bytes;
 use host::{Config, ConnectError, Connection, Connector, Host, Role};
 use tempfile::TempDir;
-use testkit::wire::{Message, Moment, Server, Then};
+use testkit::proxy::{Action, Message, Moment, Server};
 
 use super::peer::path;
 
-/// How long something may take that has to happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Limit for an event that has to happen.
+const LIMIT: Duration = Duration::from_secs(60);
 
-/// Cases at a time: most of the time each waits for the pause before a new connection.
-const AT_ONCE: usize = 16;
+/// Concurrent cases: most of the time each waits for the pause before a reconnect.
+const CONCURRENT: usize = 16;
 
-/// Connects through the wire.
+/// Connects through the proxy.
 struct Through(Arc<Server>);
 
 #[async_trait]
@@ -29,12 +29,12 @@ impl Connector for Through {
     async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
         match self.0.connect() {
             Ok((reader, writer)) => Ok(Connection::from_halves(reader, writer, Box::new(|| None))),
-            Err(error) => Err(ConnectError { message: error.to_string(), lasting: false }),
+            Err(error) => Err(ConnectError { message: error.to_string(), permanent: false }),
         }
     }
 }
 
-/// A host over a wire, some files, and what is open in them.
+/// A host over a proxy, with some files and open handles.
 struct Stage {
     host: Host,
     server: Arc<Server>,
@@ -63,7 +63,7 @@ impl Stage {
         let (fh, target) = (open("open").await, open("target").await);
         let dh = host.opendir(&path("dir")).await.unwrap();
         while host.readdir(dh).await.unwrap().is_some() {}
-        // What was asked ahead has arrived when this is answered.
+        // When this is answered, requests sent ahead have arrived.
         host.readlink(&path("link")).await.unwrap();
         Stage { host, server, dir, fh, target, dh }
     }
@@ -73,7 +73,7 @@ impl Stage {
     }
 }
 
-/// Short for tests.
+/// A short form for tests.
 trait OpenFile {
     async fn open_file(&self, name: &str) -> Fh;
 }
@@ -86,10 +86,10 @@ impl OpenFile for Host {
 
 type Answer<'a> = Pin<Box<dyn Future<Output = Result<(), Errno>> + Send + 'a>>;
 
-/// What is done on a stage.
+/// A call on a stage.
 type Call = fn(&Stage) -> Answer<'_>;
 
-/// Whether something has happened in this directory.
+/// Whether a change has happened in this directory.
 type Happened = fn(&Path) -> bool;
 
 /// A call.
@@ -97,7 +97,7 @@ type Happened = fn(&Path) -> bool;
 struct Case {
     name: &'static str,
     call: Call,
-    /// The request that changes something, and how to see that it has.
+    /// The request that changes something, and how to detect the change.
     change: Option<(Message, Happened)>,
 }
 
@@ -114,8 +114,8 @@ fn has_mtime(dir: &Path, name: &str, secs: i64) -> bool {
     dir.join(name).metadata().unwrap().mtime() == secs
 }
 
-/// Calls that look.
-const LOOKS: &[Case] = &[
+/// Calls that change nothing.
+const QUERIES: &[Case] = &[
     Case {
         name: "lstat",
         call: |stage| Box::pin(async { stage.host.lstat(&path("file")).await.map(drop) }),
@@ -271,7 +271,7 @@ const CHANGES: &[Case] = &[
     },
 ];
 
-/// Several calls, the later of which find the connection gone, and what was opened with it.
+/// Sequences of calls: the later ones find the connection and its handles lost.
 const SEQUENCES: &[Case] = &[
     Case {
         name: "a listing",
@@ -300,36 +300,36 @@ const SEQUENCES: &[Case] = &[
     },
 ];
 
-/// What a call sends, when all goes well.
+/// The requests of a call without a failure.
 async fn requests_of(case: Case) -> Vec<(Message, u64)> {
     let stage = Stage::new(Config::default()).await;
-    let before = stage.server.wire().all_requests();
+    let before = stage.server.proxy().all_requests();
     (case.call)(&stage).await.unwrap_or_else(|errno| panic!("{}: {errno:?}", case.name));
-    // A request that is answered comes after all that was sent before it, closes among them.
+    // A reply to this request comes after all earlier requests were received, including CLOSE.
     stage.host.readlink(&path("link")).await.unwrap();
     let count = |counts: &[(Message, u64)], message| {
         let found = counts.iter().find(|(seen, _)| *seen == message);
         found.map_or(0, |(_, count)| *count)
     };
-    let after = stage.server.wire().all_requests();
+    let after = stage.server.proxy().all_requests();
     let sent = after.iter().map(|(message, total)| {
-        // The look just now is not the call's.
+        // The READLINK above does not belong to the call.
         let others = count(&before, *message) + u64::from(*message == Message::Readlink);
         (*message, total - others)
     });
     sent.filter(|(_, count)| *count > 0).collect()
 }
 
-/// One call, one kind of request, one moment.
+/// One call, one type of request, one moment.
 async fn cut_at(case: Case, message: Message, alone: bool, moment: Moment, lost: &[Errno]) {
     let what = format!("{}, {message:?}, {moment:?}", case.name);
     let stage = Stage::new(Config::default()).await;
-    let mut trap = stage.server.wire().at(message, 1, moment, Then::Cut);
-    let answer = tokio::time::timeout(PATIENCE, (case.call)(&stage)).await;
+    let mut trigger = stage.server.proxy().at(message, 1, moment, Action::Cut);
+    let answer = tokio::time::timeout(LIMIT, (case.call)(&stage)).await;
     let answer = answer.unwrap_or_else(|_| panic!("{what}: it hangs"));
-    let sprung = tokio::time::timeout(PATIENCE, trap.sprung()).await;
-    sprung.unwrap_or_else(|_| panic!("{what}: the request was not sent"));
-    // A handle is given back, and what was made is looked at, when the answer is known already.
+    let fired = tokio::time::timeout(LIMIT, trigger.fired()).await;
+    fired.unwrap_or_else(|_| panic!("{what}: the request was not sent"));
+    // CLOSE, and LSTAT of a created file, are sent when the result is already decided.
     let decides = case.change.is_none_or(|(decisive, _)| decisive == message);
     let needed = decides && message != Message::Close;
     match moment {
@@ -342,8 +342,8 @@ async fn cut_at(case: Case, message: Message, alone: bool, moment: Moment, lost:
             assert!(right, "{what}: {answer:?}");
         }
     }
-    // The first server ends when it sees the end of its connection; what it does, it does before.
-    eventually(&format!("{what}: the server goes on"), || {
+    // The first server ends when its connection ends; what it executes, it executes before that.
+    eventually(&format!("{what}: the server still runs"), || {
         stage.server.running() < stage.server.connections()
     })
     .await;
@@ -356,14 +356,14 @@ async fn cut_at(case: Case, message: Message, alone: bool, moment: Moment, lost:
             assert_eq!(stage.sees(happened), expected, "{what}: has it happened?");
         }
     }
-    // The next call connects anew and works; what was open is not.
+    // The next call reconnects and works; earlier handles are stale.
     let root = path("");
     let next = async || {
-        let next = tokio::time::timeout(PATIENCE, stage.host.lstat(&root)).await;
+        let next = tokio::time::timeout(LIMIT, stage.host.lstat(&root)).await;
         next.unwrap_or_else(|_| panic!("{what}: the next call hangs"))
     };
     let mut seen = next().await;
-    // Nobody was told of the loss yet, so this may have been the first to meet it.
+    // No call has seen the loss yet, so this may be the first one.
     while seen == Err(Errno::EHOSTDOWN) && answer.is_ok() {
         seen = next().await;
     }
@@ -381,19 +381,18 @@ async fn cut_at(case: Case, message: Message, alone: bool, moment: Moment, lost:
     eventually(&format!("{what}: a session leaks"), || server.running() == 0).await;
 }
 
-/// Waits for what no event tells.
+/// Waits for a condition without an event.
 async fn eventually(what: &str, holds: impl Fn() -> bool) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + LIMIT;
     while !holds() {
         assert!(tokio::time::Instant::now() < deadline, "{what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
-/// Runs all moments of all requests of these calls, which must answer one of `lost` when they
-/// cannot be done.
+/// Runs all moments of all requests of these calls. A call that fails must return one of `lost`.
 async fn cut_everywhere(cases: &'static [Case], lost: &'static [Errno]) {
-    let room = Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
+    let room = Arc::new(tokio::sync::Semaphore::new(CONCURRENT));
     let mut runs = tokio::task::JoinSet::new();
     for case in cases {
         let sent = requests_of(*case).await;
@@ -419,40 +418,40 @@ async fn cut_everywhere(cases: &'static [Case], lost: &'static [Errno]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_look_that_is_cut_is_answered_and_repeatable() {
-    cut_everywhere(LOOKS, &[Errno::EHOSTDOWN]).await;
+async fn a_query_that_is_cut_fails_and_can_be_repeated() {
+    cut_everywhere(QUERIES, &[Errno::EHOSTDOWN]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_that_is_cut_has_happened_or_not_as_its_moment_says() {
+async fn a_change_that_is_cut_has_happened_or_not_by_the_moment_of_the_cut() {
     cut_everywhere(CHANGES, &[Errno::EHOSTDOWN]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sequence_that_is_cut_ends_with_an_error_that_says_so() {
+async fn a_sequence_that_is_cut_fails_with_a_connection_error() {
     cut_everywhere(SEQUENCES, &[Errno::EHOSTDOWN, Errno::ESTALE]).await;
 }
 
-/// A connection on which nothing moves is given up, at whichever moment that began.
+/// A connection without progress is ended, whenever the stall began.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_is_stalled_times_out_and_the_next_one_works() {
     let stall_limit = Duration::from_millis(700);
     let mut runs = tokio::task::JoinSet::new();
     let named = |case: &&Case| ["lstat", "read", "write", "mkdir", "rename"].contains(&case.name);
-    let cases: Vec<Case> = LOOKS.iter().chain(CHANGES).filter(named).copied().collect();
+    let cases: Vec<Case> = QUERIES.iter().chain(CHANGES).filter(named).copied().collect();
     assert_eq!(cases.len(), 5);
     for case in cases {
         for moment in [Moment::BeforeRequest, Moment::BeforeReply] {
             runs.spawn(async move {
                 let what = format!("{}, {moment:?}", case.name);
                 let stage = Stage::new(Config { stall_limit, ..Config::default() }).await;
-                let trap = stage.server.wire().at(Message::Any, 1, moment, Then::Stall);
-                let answer = tokio::time::timeout(PATIENCE, (case.call)(&stage)).await;
+                let trigger = stage.server.proxy().at(Message::Any, 1, moment, Action::Stall);
+                let answer = tokio::time::timeout(LIMIT, (case.call)(&stage)).await;
                 assert_eq!(answer.expect("it hangs"), Err(Errno::ETIMEDOUT), "{what}");
-                assert!(trap.has_sprung(), "{what}");
-                stage.server.wire().resume();
+                assert!(trigger.has_fired(), "{what}");
+                stage.server.proxy().resume();
                 let root = path("");
-                let next = tokio::time::timeout(PATIENCE, stage.host.lstat(&root)).await;
+                let next = tokio::time::timeout(LIMIT, stage.host.lstat(&root)).await;
                 assert!(next.expect("it hangs").is_ok(), "{what}");
                 eventually(&what, || stage.server.running() == 1).await;
             });
@@ -463,9 +462,9 @@ async fn a_call_that_is_stalled_times_out_and_the_next_one_works() {
     }
 }
 
-/// What FAILURE hides is asked for, and that can be cut off as well. No errno is guessed then.
+/// The probe for the cause of FAILURE can be cut off too. Action no errno is guessed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_error_whose_reason_is_cut_off_is_that_of_the_connection() {
+async fn a_probe_that_is_cut_returns_the_connection_error() {
     let calls: [(&str, Message, Errno, Call); 4] = [
         ("rename onto a full directory", Message::Lstat, Errno::ENOTEMPTY, |stage| {
             Box::pin(async {
@@ -489,11 +488,11 @@ async fn an_error_whose_reason_is_cut_off_is_that_of_the_connection() {
         for made in ["source", "full", "full/inside"] {
             std::fs::create_dir(stage.dir.path().join(made)).unwrap();
         }
-        let mut trap = stage.server.wire().at(message, 1, Moment::BeforeReply, Then::Cut);
-        let answer = tokio::time::timeout(PATIENCE, call(&stage)).await.unwrap();
-        tokio::time::timeout(PATIENCE, trap.sprung()).await.unwrap();
+        let mut trigger = stage.server.proxy().at(message, 1, Moment::BeforeReply, Action::Cut);
+        let answer = tokio::time::timeout(LIMIT, call(&stage)).await.unwrap();
+        tokio::time::timeout(LIMIT, trigger.fired()).await.unwrap();
         assert_eq!(answer, Err(Errno::EHOSTDOWN), "{what}");
-        let again = tokio::time::timeout(PATIENCE, call(&stage)).await.unwrap();
+        let again = tokio::time::timeout(LIMIT, call(&stage)).await.unwrap();
         assert_eq!(again, Err(errno), "{what}, again");
     }
 }

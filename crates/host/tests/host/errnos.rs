@@ -1,4 +1,4 @@
-//! The true errno, where SFTP says FAILURE.
+//! The precise errno, where SFTP says FAILURE.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -50,7 +50,7 @@ async fn check(real: &Real, table: &[(&str, &str, Errno)]) {
 }
 
 #[tokio::test]
-async fn what_paths_are_is_told() {
+async fn errnos_by_path() {
     let real = Real::new().await;
     std::fs::create_dir_all(real.local("full/inside")).unwrap();
     real.write_local("file", "x");
@@ -128,7 +128,7 @@ async fn what_paths_are_is_told() {
 }
 
 #[tokio::test]
-async fn what_file_systems_refuse_is_told() {
+async fn errnos_by_file_system() {
     let dir = tempfile::tempdir().unwrap();
     // Two inodes: the root's and one more.
     let script = "
@@ -172,7 +172,7 @@ async fn what_file_systems_refuse_is_told() {
     assert!(!real.host.statvfs(&path("full")).await.unwrap().read_only);
 }
 
-/// Writes until nothing goes in any more, in requests of `len` bytes; gives the error.
+/// Writes requests of `len` bytes until one fails; returns the error.
 async fn fill(real: &Real, name: &str, len: usize) -> Errno {
     let fh = real.create(name).await;
     let mut offset = 0;
@@ -186,13 +186,13 @@ async fn fill(real: &Real, name: &str, len: usize) -> Errno {
     errno
 }
 
-/// ext4 refuses while some blocks are available; what SFTP says of it is FAILURE.
+/// ext4 refuses while some blocks are available; SFTP reports FAILURE.
 #[tokio::test]
 async fn a_disk_with_a_few_blocks_left_is_full() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
-    // A loop device needs root, and not every container has them.
+    // A loop device needs root, and is missing in some containers.
     let script = "mkfs.ext4 -q -m0 -O ^has_journal image && mount -o loop image mnt";
     std::fs::create_dir(dir.path().join("mnt")).unwrap();
     let probe = sandbox::namespace::command()
@@ -209,7 +209,7 @@ async fn a_disk_with_a_few_blocks_left_is_full() {
         "mount -o loop image mnt; chmod 777 mnt; cd mnt; exec \"$@\"",
     );
     let real = Real::over(dir, servers, Config::default()).await;
-    // To the last block that a file can have, in ever smaller pieces.
+    // Fills the file to the last possible block, with ever smaller writes.
     for (number, len) in [256 << 10, 32 << 10, 4096].into_iter().enumerate() {
         assert_eq!(fill(&real, &format!("f{number}"), len).await, Errno::ENOSPC, "{len}");
     }
@@ -230,7 +230,7 @@ async fn a_disk_with_a_few_blocks_left_is_full() {
 }
 
 #[tokio::test]
-async fn what_one_may_not_do_is_told() {
+async fn errnos_by_permission() {
     let dir = tempfile::tempdir().unwrap();
     let open_to_all = PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(dir.path(), open_to_all).unwrap();
@@ -246,7 +246,8 @@ async fn what_one_may_not_do_is_told() {
     set("secret", 0);
     set("closed", 0);
     set("readable", 0o555);
-    // Root may everything, so the server is somebody else; who is not root owns these files.
+    // Root has all permissions, so the server runs as another user; a test without root owns these
+    // files.
     let as_root = rustix::process::getuid().is_root();
     let servers = if as_root {
         let script = "exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
@@ -278,7 +279,7 @@ async fn what_one_may_not_do_is_told() {
     set_back(&real);
 }
 
-/// So that the directory can be removed.
+/// Restores permissions, so that the directory can be removed.
 fn set_back(real: &Real) {
     for name in ["closed", "readable"] {
         std::fs::set_permissions(real.local(name), PermissionsExt::from_mode(0o755)).unwrap();
@@ -305,7 +306,7 @@ async fn a_read_only_server_refuses() {
 }
 
 #[tokio::test]
-async fn a_server_out_of_handles_says_so() {
+async fn a_server_out_of_handles_is_emfile() {
     let dir = tempfile::tempdir().unwrap();
     let servers = Servers::in_namespace(dir.path(), "ulimit -n 20; exec \"$@\"");
     let real = Real::over(dir, servers, Config::default()).await;

@@ -1,4 +1,4 @@
-//! A host at the other end of a long link: each connection gets an sftp-server of its own.
+//! A host at the far end of a long link; each connection has its own sftp-server.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -20,16 +20,16 @@ use tokio::net::TcpStream;
 
 use super::peer::path;
 
-/// The round trip: with OpenSSH's window 100 MB/s a session, so that one is not enough.
+/// The round trip: with OpenSSH's window 100 MB/s for each session, so that one is not enough.
 const RTT: Duration = Duration::from_millis(20);
 
-/// How long what has to happen may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Limit for an event that has to happen.
+const LIMIT: Duration = Duration::from_secs(60);
 
-/// Content is asked for in pieces of this length.
+/// Size of reads.
 pub(crate) const BLOCK_BYTES: u32 = 128 << 10;
 
-/// Requests on their way at once: more than one window.
+/// Requests in flight: more than one window.
 const DEPTH: usize = 40;
 
 pub(crate) struct Far {
@@ -42,7 +42,7 @@ pub(crate) struct Far {
 pub(crate) struct FarServers {
     link: Link,
     running: Arc<Mutex<Vec<Child>>>,
-    /// Attempts so far, and how many of the next ones fail.
+    /// Attempts so far, and the number of next ones that fail.
     pub(crate) attempts: AtomicUsize,
     pub(crate) refuse: AtomicBool,
 }
@@ -52,7 +52,7 @@ impl Connector for FarServers {
     async fn connect(&self, role: Role) -> Result<Connection, ConnectError> {
         self.attempts.fetch_add(1, Ordering::SeqCst);
         if matches!(role, Role::Bulk(_)) && self.refuse.load(Ordering::SeqCst) {
-            return Err(ConnectError { message: "refused by the test".into(), lasting: false });
+            return Err(ConnectError { message: "refused by the test".into(), permanent: false });
         }
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.link.port())).await.unwrap();
         stream.set_nodelay(true).unwrap();
@@ -61,10 +61,10 @@ impl Connector for FarServers {
     }
 }
 
-/// Takes connections, and starts a server in `dir` for each, until it is connected to no more.
+/// Accepts connections, and starts a server in `dir` for each, until the list is dropped.
 fn serve(listener: TcpListener, dir: PathBuf, running: Arc<Mutex<Vec<Child>>>) {
     std::thread::spawn(move || {
-        // Ends when the list is nobody's but this thread's.
+        // Ends when only this thread holds the list.
         while let Ok((stream, _)) = listener.accept() {
             if Arc::strong_count(&running) == 1 {
                 return;
@@ -111,8 +111,8 @@ impl Far {
         self.host.open(&path(name), flags).await.unwrap().fh
     }
 
-    /// Reads the file again and again, with much on its way, until `enough`; each block has to be
-    /// what `expected` says, and no read may fail.
+    /// Reads the file repeatedly with many requests in flight until `enough`; each block has to
+    /// match `expected`, and no read may fail.
     pub(crate) async fn read_until(
         &self,
         fh: Fh,
@@ -121,7 +121,7 @@ impl Far {
     ) {
         let began = std::time::Instant::now();
         while !enough() {
-            assert!(began.elapsed() < PATIENCE, "it did not come to it");
+            assert!(began.elapsed() < LIMIT, "the condition was not reached");
             let reads: Vec<_> = (0..DEPTH)
                 .map(|number| {
                     let blocks = expected.len() / BLOCK_BYTES as usize;
@@ -139,12 +139,12 @@ impl Far {
         }
     }
 
-    /// Appends to the file, with much on its way, until `enough`; gives its length.
+    /// Appends to the file with many requests in flight until `enough`; returns its length.
     pub(crate) async fn grow_until(&self, fh: Fh, mut enough: impl FnMut() -> bool) -> u64 {
         let began = std::time::Instant::now();
         let mut len = 0;
         while !enough() {
-            assert!(began.elapsed() < PATIENCE, "it did not come to it");
+            assert!(began.elapsed() < LIMIT, "the condition was not reached");
             let writes: Vec<_> = (0..DEPTH)
                 .map(|_| {
                     let (host, offset) = (self.host.clone(), len);
@@ -162,7 +162,7 @@ impl Far {
 }
 
 impl FarServers {
-    /// The servers that run now, in the order of their start.
+    /// The running servers, in the order of their start.
     pub(crate) fn pids(&self) -> Vec<u32> {
         let mut running = self.running.lock().unwrap();
         running.retain_mut(|server| server.try_wait().unwrap().is_none());
@@ -179,7 +179,8 @@ impl FarServers {
         pids
     }
 
-    /// Those of them that have read so many bytes, from the network and from files.
+    /// The servers that have the file open and have read at least this number of bytes, from the
+    /// network and from files.
     pub(crate) fn reading(&self, file: &Path, bytes: u64) -> Vec<u32> {
         let mut pids = self.open_at(file);
         pids.retain(|pid| {
@@ -191,7 +192,7 @@ impl FarServers {
     }
 
     pub(crate) fn signal(&self, pid: u32, signal: Signal) {
-        // Not reaped yet, so the number is still its own.
+        // Not reaped yet, so the pid is still valid.
         kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Opening, reading, writing, changing, copying.
+//! Opening, reading, writing, setattr, copying.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
@@ -17,7 +17,7 @@ fn pattern(len: usize) -> Bytes {
 }
 
 #[tokio::test]
-async fn open_gives_the_attributes_and_only_files() {
+async fn open_returns_attributes_and_accepts_only_files() {
     let real = Real::new().await;
     real.write_local("f", "12345");
     std::fs::create_dir(real.local("d")).unwrap();
@@ -52,7 +52,7 @@ async fn open_gives_the_attributes_and_only_files() {
 }
 
 #[tokio::test]
-async fn nothing_is_cut_or_made_through_a_link() {
+async fn nothing_is_truncated_or_created_through_a_link() {
     let real = Real::new().await;
     real.write_local("f", "12345");
     symlink("f", real.local("l")).unwrap();
@@ -82,14 +82,14 @@ async fn create_truncate_exclusive() {
 }
 
 #[tokio::test]
-async fn the_mode_asked_for_is_given_whatever_the_servers_umask() {
+async fn the_requested_mode_is_set_despite_the_umask() {
     let real = Real::with_server(Config::default(), &["-u", "077"]).await;
     let made = real.host.open(&path("f"), flags(Access::Write, Create::Exclusive(0o664))).await;
     assert_eq!(made.unwrap().attr.perm, 0o664);
     real.host.mkdir(&path("d"), 0o2775).await.unwrap();
     let perm = |name| std::fs::metadata(real.local(name)).unwrap().permissions().mode() & 0o7777;
     assert_eq!((perm("f"), perm("d")), (0o664, 0o2775));
-    // More than was asked for is not taken away.
+    // Bits that were not requested are kept.
     std::fs::create_dir(real.local("g")).unwrap();
     std::fs::set_permissions(real.local("g"), PermissionsExt::from_mode(0o2755)).unwrap();
     real.host.mkdir(&path("g/inner"), 0o755).await.unwrap();
@@ -97,7 +97,7 @@ async fn the_mode_asked_for_is_given_whatever_the_servers_umask() {
 }
 
 #[tokio::test]
-async fn long_reads_and_writes_go_in_pieces() {
+async fn long_reads_and_writes_are_split() {
     let whole = pattern(3_000_001);
     for (max_read, max_write) in [(None, None), (Some(4096), Some(7777)), (Some(1 << 20), Some(1))]
     {
@@ -136,7 +136,7 @@ async fn append_goes_to_the_end() {
 }
 
 #[tokio::test]
-async fn handles_that_do_not_fit_the_operation() {
+async fn handles_without_the_required_access() {
     let real = Real::new().await;
     real.write_local("f", "x");
     let (reader, writer) =
@@ -235,7 +235,7 @@ async fn attributes_of_links_are_the_links() {
     let after = std::fs::metadata(real.local("f")).unwrap();
     assert_eq!((before.mtime(), before.mode(), 5), (after.mtime(), after.mode(), after.len()));
 
-    // A server without lsetstat cannot do it, and does not do something else instead.
+    // A server without lsetstat fails, and changes nothing else.
     let real = Real::with_server(Config::default(), &["-P", "lsetstat"]).await;
     real.write_local("f", "12345");
     symlink("f", real.local("l")).unwrap();
@@ -259,7 +259,7 @@ async fn copies_stay_on_the_server() {
     assert_eq!(real.host.copy(from, 0, to, 0, 0).await, Ok(0));
     assert_eq!(real.host.copy(from, 0, to, i64::MAX as u64, 10).await, Err(Errno::EFBIG));
 
-    // Never within one file, known by its name or not.
+    // Never within one file, whether the handles share a path or not.
     let again = real.open("from", Access::ReadWrite).await;
     assert_eq!(real.host.copy(from, 0, from, 10, 5).await, Err(Errno::EOPNOTSUPP));
     assert_eq!(real.host.copy(from, 0, again, 10, 5).await, Err(Errno::EOPNOTSUPP));
@@ -275,7 +275,7 @@ async fn copies_stay_on_the_server() {
 }
 
 #[tokio::test]
-async fn links_are_followed_when_that_is_wanted() {
+async fn links_are_followed_if_configured() {
     let real = Real::with(Config { follow_symlinks: true, ..Config::default() }).await;
     real.write_local("f", "12345");
     std::fs::create_dir(real.local("d")).unwrap();

@@ -21,7 +21,7 @@ async fn names(host: &impl Remote, dh: Dh) -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn thousands_of_names_come_once_each() {
+async fn thousands_of_names_are_listed_once_each() {
     for sync_readdir in [false, true] {
         let real = Real::with(Config { sync_readdir, ..Config::default() }).await;
         let mut expected = HashSet::new();
@@ -41,7 +41,7 @@ async fn thousands_of_names_come_once_each() {
 }
 
 #[tokio::test]
-async fn an_empty_directory_and_what_is_none() {
+async fn an_empty_directory_and_a_non_directory() {
     let real = Real::new().await;
     std::fs::create_dir(real.local("d")).unwrap();
     real.write_local("f", "");
@@ -59,7 +59,7 @@ async fn an_empty_directory_and_what_is_none() {
 }
 
 #[tokio::test]
-async fn giving_up_at_any_time_loses_no_name() {
+async fn cancellation_loses_no_name() {
     let real = Real::new().await;
     for number in 0..2000 {
         real.write_local(&format!("{number}"), "");
@@ -84,7 +84,7 @@ async fn giving_up_at_any_time_loses_no_name() {
 }
 
 #[tokio::test]
-async fn two_who_read_one_directory_share_it() {
+async fn two_readers_share_one_listing() {
     let real = Real::new().await;
     for number in 0..1000 {
         real.write_local(&format!("{number}"), "");
@@ -104,7 +104,7 @@ fn entries(names: &[&'static [u8]]) -> Reply {
 }
 
 #[tokio::test]
-async fn names_that_are_none_are_left_out() {
+async fn invalid_names_are_left_out() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     let server = async {
         let id = actor.expect(Request::Opendir { path: b"d" }).await;
@@ -114,7 +114,7 @@ async fn names_that_are_none_are_left_out() {
             &[b"", b".", b"..", b"a/b", b"/", b"../x", b"nul\0", b"good", b"\xff", &[b'n'; 1025]];
         for reply in [
             entries(bad),
-            // A part with nothing of use is not the end.
+            // A batch without a valid name is not the end.
             entries(&[b"..", b"x/"]),
             entries(&[b"last"]),
         ] {
@@ -129,7 +129,7 @@ async fn names_that_are_none_are_left_out() {
     let client = async {
         let dh = host.opendir(&path("d")).await.unwrap();
         let first = host.readdir(dh).await.unwrap().unwrap();
-        assert_eq!(first[0].attr, None, "the listing told nothing");
+        assert_eq!(first[0].attr, None, "the listing had no attributes");
         let mut names: Vec<_> = first.iter().map(|entry| entry.name.as_bytes().to_vec()).collect();
         names.extend(self::names(&*host, dh).await);
         names
@@ -142,7 +142,7 @@ async fn names_that_are_none_are_left_out() {
 }
 
 #[tokio::test]
-async fn a_server_with_nothing_but_bad_names_is_given_up() {
+async fn a_server_with_only_invalid_names_is_an_error() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     let server = async {
         let id = actor.expect(Request::Opendir { path: b"d" }).await;
@@ -163,8 +163,8 @@ async fn a_server_with_nothing_but_bad_names_is_given_up() {
 }
 
 #[tokio::test]
-async fn one_who_gives_up_waiting_for_room_does_not_hold_up_others() {
-    // As many as a session takes in flight, a READDIR that is not answered counted or not.
+async fn a_cancelled_wait_for_room_blocks_no_other() {
+    // As many requests as a session allows in flight, with and without an outstanding READDIR.
     no_room_for_a_listing(512, true).await;
     no_room_for_a_listing(511, false).await;
 }
@@ -197,7 +197,7 @@ async fn no_room_for_a_listing(busy: usize, second_is_answered: bool) {
     for _ in 0..busy.len() {
         ids.push(actor.expect(Request::Lstat { path: b"busy" }).await);
     }
-    // No room to ask for more.
+    // No room for more requests.
     let patience = std::time::Duration::from_millis(20);
     assert!(tokio::time::timeout(patience, host.readdir(dh)).await.is_err());
     let other = tokio::spawn({
@@ -216,12 +216,12 @@ async fn no_room_for_a_listing(busy: usize, second_is_answered: bool) {
 }
 
 #[tokio::test]
-async fn parts_are_asked_for_ahead_and_no_more_than_needed() {
+async fn batches_are_prefetched_and_no_more_than_needed() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     let opening = async {
         let id = actor.expect(Request::Opendir { path: b"d" }).await;
         actor.handle(id, b"h").await;
-        // Before anybody has asked for entries.
+        // Before the first call of readdir.
         let ids = [
             actor.expect(Request::Readdir { handle: b"h" }).await,
             actor.expect(Request::Readdir { handle: b"h" }).await,
@@ -233,16 +233,16 @@ async fn parts_are_asked_for_ahead_and_no_more_than_needed() {
     let path = path("d");
     let (dh, ()) = tokio::join!(host.opendir(&path), opening);
     let dh = dh.unwrap();
-    // Both answers have come: a small directory takes no further request.
+    // Both replies were received: a small directory needs no further request.
     actor.expect_nothing().await;
     assert_eq!(names(&*host, dh).await, [b"a"]);
     host.closedir(dh);
     actor.expect(Request::Close { handle: b"h" }).await;
 }
 
-/// The server of OpenSSH leaves out what it may not look at.
+/// OpenSSH's server omits entries for which its lstat fails.
 #[tokio::test]
-async fn a_directory_that_may_be_read_and_not_searched_does_not_look_empty() {
+async fn an_unsearchable_directory_is_not_listed_as_empty() {
     let dir = tempfile::tempdir().unwrap();
     let set = |name: &str, mode| {
         std::fs::set_permissions(dir.path().join(name), PermissionsExt::from_mode(mode)).unwrap();
@@ -271,7 +271,7 @@ async fn a_directory_that_may_be_read_and_not_searched_does_not_look_empty() {
 }
 
 #[tokio::test]
-async fn an_empty_directory_costs_no_request_where_the_server_lists_its_dot() {
+async fn an_empty_directory_with_a_dot_entry_costs_no_extra_request() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     for (listed, refused) in [(&[&b"."[..], b".."][..], false), (&[], false), (&[], true)] {
         let server = async {

@@ -1,4 +1,4 @@
-//! Connections that end, or stop answering.
+//! Connections that end or stall.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use sftp::{Extension, StatusCode};
 
 use super::peer::{Real, path, staged};
 
-/// Operations that are in flight at a server that does not answer.
+/// Operations in flight at a server that does not respond.
 async fn in_flight(real: &Real) -> Vec<tokio::task::JoinHandle<Result<(), Errno>>> {
     let fh = real.create("f").await;
     real.host.write(fh, 0, Bytes::from(vec![1; 5_000_000])).await.unwrap();
@@ -38,7 +38,7 @@ async fn in_flight(real: &Real) -> Vec<tokio::task::JoinHandle<Result<(), Errno>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_server_fails_what_is_in_flight_and_the_next_call_connects_anew() {
+async fn a_killed_server_fails_calls_in_flight_and_the_next_call_reconnects() {
     let real = Real::new().await;
     let old = real.create("old").await;
     let dir = real.host.opendir(&path("")).await.unwrap();
@@ -47,12 +47,12 @@ async fn a_killed_server_fails_what_is_in_flight_and_the_next_call_connects_anew
     for call in calls {
         assert_eq!(call.await.unwrap(), Err(Errno::EHOSTDOWN));
     }
-    // The next ones share one new connection.
+    // The next calls share one new connection.
     let paths = (path("f"), path("old"));
     let (one, other) = tokio::join!(real.host.lstat(&paths.0), real.host.lstat(&paths.1));
     assert!(one.is_ok() && other.is_ok(), "{one:?} {other:?}");
     assert_eq!(real.servers.roles().len(), 2);
-    // Old handles are of no more use.
+    // Old handles are stale.
     assert_eq!(real.host.read(old, 0, 1).await, Err(Errno::ESTALE));
     assert_eq!(real.host.write(old, 0, Bytes::from_static(b"x")).await, Err(Errno::ESTALE));
     assert_eq!(real.host.fsync(old).await, Err(Errno::ESTALE));
@@ -79,12 +79,12 @@ async fn without_reconnect_it_stays_down() {
 }
 
 #[tokio::test]
-async fn a_host_that_cannot_be_reached_is_tried_again_later() {
+async fn an_unreachable_host_is_retried_later() {
     let real = Real::new().await;
     let fh = real.create("f").await;
     real.servers.refuse.store(2, Ordering::SeqCst);
     real.servers.kill_all().await;
-    // The loss may first be found by this call.
+    // This call may be the first to find the loss.
     while real.host.lstat(&path("f")).await.is_ok() {
         tokio::task::yield_now().await;
     }
@@ -92,7 +92,7 @@ async fn a_host_that_cannot_be_reached_is_tried_again_later() {
         assert_eq!(real.host.lstat(&path("f")).await, Err(Errno::EHOSTDOWN));
     }
     let began = Instant::now();
-    // Waits for the next attempt, which fails too; then for the one that goes well.
+    // Waits for the next attempt, which fails too; then for one that succeeds.
     assert_eq!(real.host.read(fh, 0, 1).await, Err(Errno::EHOSTDOWN));
     assert!(began.elapsed() > Duration::from_millis(500), "no pause between attempts");
     assert_eq!(real.host.read(fh, 0, 1).await, Err(Errno::ESTALE));
@@ -100,7 +100,7 @@ async fn a_host_that_cannot_be_reached_is_tried_again_later() {
 }
 
 #[tokio::test]
-async fn waiting_for_a_connection_can_be_given_up() {
+async fn waiting_for_a_connection_can_be_cancelled() {
     let real = Real::new().await;
     real.servers.refuse.store(1, Ordering::SeqCst);
     real.servers.kill_all().await;
@@ -120,7 +120,7 @@ async fn waiting_for_a_connection_can_be_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stops_is_given_up_after_the_stall_limit() {
+async fn a_stopped_server_is_dropped_after_the_stall_limit() {
     let stall_limit = Duration::from_secs(1);
     let real = Real::with(Config { stall_limit, ..Config::default() }).await;
     let began = Instant::now();
@@ -135,10 +135,10 @@ async fn a_server_that_stops_is_given_up_after_the_stall_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stops_for_less_goes_on() {
+async fn a_server_that_stops_for_less_is_kept() {
     let real = Real::new().await;
     let calls = in_flight(&real).await;
-    // Cancelled ones leave no trace.
+    // Cancelled calls leave no trace.
     let (host, other) = (real.host.clone(), real.host.clone());
     for _ in 0..20 {
         let _ = tokio::time::timeout(Duration::from_millis(1), host.lstat(&path("f"))).await;
@@ -153,7 +153,7 @@ async fn a_server_that_stops_for_less_goes_on() {
 }
 
 #[tokio::test]
-async fn an_idle_session_is_not_given_up() {
+async fn an_idle_session_is_kept() {
     let stall_limit = Duration::from_millis(700);
     let real = Real::with(Config { stall_limit, ..Config::default() }).await;
     tokio::time::sleep(stall_limit * 2).await;
@@ -162,7 +162,7 @@ async fn an_idle_session_is_not_given_up() {
 }
 
 #[tokio::test]
-async fn what_may_take_long_has_longer() {
+async fn slow_requests_get_a_longer_limit() {
     let config = Config { stall_limit: Duration::from_millis(700), ..Config::default() };
     let (host, mut actor) = staged(&[Extension::Fsync], config).await;
     let server = async {

@@ -1,4 +1,4 @@
-//! A host over OpenSSH's real sftp-server, and over servers played by the tests.
+//! A host over OpenSSH's sftp-server, and over scripted servers.
 
 mod conformance;
 mod connecting;

@@ -1,4 +1,4 @@
-//! Making, removing, renaming, linking.
+//! Creating, removing, renaming, linking.
 
 use std::os::unix::fs::{MetadataExt, symlink};
 
@@ -8,7 +8,7 @@ use host::Config;
 use super::peer::{Real, path};
 
 #[tokio::test]
-async fn directories_files_and_links_come_and_go() {
+async fn directories_files_and_links_are_created_and_removed() {
     let real = Real::new().await;
     let host = &real.host;
     host.mkdir(&path("d"), 0o750).await.unwrap();
@@ -46,7 +46,7 @@ async fn names_are_bytes() {
     }
 }
 
-/// What can be at a name.
+/// What may exist at a name.
 const KINDS: [&str; 6] = ["absent", "file", "empty", "full", "link", "dangling"];
 
 fn make(real: &Real, name: &str, kind: &str) {
@@ -87,13 +87,13 @@ fn expected(from: &str, to: &str, mode: RenameMode) -> Result<(), Errno> {
     }
 }
 
-/// What can be told of a name from outside.
+/// Identity of the file at a name, read without the host.
 fn look(real: &Real, name: &str) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(real.local(name)).ok().map(|meta| (meta.ino(), meta.len()))
 }
 
 #[tokio::test]
-async fn every_kind_is_renamed_over_every_kind() {
+async fn every_type_is_renamed_over_every_type() {
     let real = Real::new().await;
     for mode in [RenameMode::Replace, RenameMode::NoReplace] {
         for from in KINDS {
@@ -116,7 +116,7 @@ async fn every_kind_is_renamed_over_every_kind() {
 }
 
 #[tokio::test]
-async fn renames_that_cannot_be() {
+async fn impossible_renames() {
     let real = Real::new().await;
     std::fs::create_dir_all(real.local("d/e")).unwrap();
     real.write_local("f", "");
@@ -169,11 +169,11 @@ async fn a_server_without_posix_rename() {
     assert_eq!(std::fs::read(real.local("b")).unwrap(), b"a");
     assert_eq!(rename(&real, "none", "b").await, Err(Errno::ENOENT));
     assert_eq!(std::fs::read(real.local("b")).unwrap(), b"a", "moved back");
-    assert_eq!(std::fs::read_dir(real.dir.path()).unwrap().count(), 2, "nothing left over");
+    assert_eq!(std::fs::read_dir(real.dir.path()).unwrap().count(), 2, "nothing is left behind");
 }
 
 #[tokio::test]
-async fn hard_links_can_be_switched_off_or_missing() {
+async fn hard_links_can_be_disabled_or_missing() {
     let real = Real::with(Config { disable_hardlink: true, ..Config::default() }).await;
     real.write_local("f", "");
     assert_eq!(real.host.link(&path("f"), &path("g")).await, Err(Errno::ENOSYS));
@@ -183,7 +183,7 @@ async fn hard_links_can_be_switched_off_or_missing() {
 }
 
 #[tokio::test]
-async fn figures_of_the_file_system() {
+async fn statvfs_of_the_file_system() {
     let real = Real::new().await;
     let figures = real.host.statvfs(&path("")).await.unwrap();
     let local = rustix::fs::statvfs(real.dir.path()).unwrap();

@@ -1,4 +1,4 @@
-//! Connectors: to a real sftp-server in a directory, and to a server that a test plays.
+//! Connectors: to a real sftp-server in a directory, and to a scripted server.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,16 +21,16 @@ pub(crate) fn path(text: &str) -> RemotePath {
     RemotePath::parse(text.as_bytes()).unwrap()
 }
 
-/// How long a request that has to come may take to come.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Limit for a request that has to arrive.
+const LIMIT: Duration = Duration::from_secs(20);
 
-/// Starts servers that begin in one directory.
+/// Starts servers in one directory.
 pub(crate) struct Servers {
     servers: SftpServers,
     roles: Mutex<Vec<Role>>,
-    /// How many of the next attempts fail.
+    /// Number of next attempts that fail.
     pub(crate) refuse: AtomicUsize,
-    /// What the end of a connection is said to be.
+    /// The reported cause of a connection's end.
     pub(crate) cause: Mutex<Cause>,
 }
 
@@ -39,8 +39,8 @@ impl Servers {
         Servers::by(dir, &[&[SFTP_SERVER], arguments].concat())
     }
 
-    /// The server runs in a mount namespace of its own, in which `script` may mount; it ends with
-    /// `exec "$@"`, in which words may stand before the "$@".
+    /// The server runs in its own mount namespace, in which `script` may mount; `script` ends with
+    /// `exec "$@"`, optionally with words before the "$@".
     pub(crate) fn in_namespace(dir: &Path, script: &str) -> Arc<Servers> {
         let shell = ["sh", "-ec", script, "sh", SFTP_SERVER];
         Servers::by(dir, &[&sandbox::namespace::of_its_own()[..], &shell].concat())
@@ -51,11 +51,11 @@ impl Servers {
             servers: SftpServers::by(dir, command),
             roles: Mutex::default(),
             refuse: AtomicUsize::new(0),
-            cause: Mutex::new(Cause::Passing),
+            cause: Mutex::new(Cause::Transient),
         })
     }
 
-    /// What was connected so far.
+    /// The roles of all connections so far.
     pub(crate) fn roles(&self) -> Vec<Role> {
         self.roles.lock().unwrap().clone()
     }
@@ -63,18 +63,18 @@ impl Servers {
     pub(crate) fn signal_all(&self, signal: rustix::process::Signal) {
         for pid in self.servers.pids() {
             if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
-                // One that has ended and is not reaped yet takes it too.
+                // A server that has ended and is not reaped yet accepts the signal too.
                 let _ = rustix::process::kill_process(pid, signal);
             }
         }
     }
 
-    /// How many files and directories below `dir`, or that itself, the servers have open.
+    /// Number of files and directories at or below `dir` that the servers have open.
     pub(crate) fn open_below(&self, dir: &Path) -> usize {
         self.servers.open_below(dir)
     }
 
-    /// Kills all servers and waits until they are gone.
+    /// Kills all servers and waits for their end.
     pub(crate) async fn kill_all(&self) {
         self.servers.kill().await;
     }
@@ -87,7 +87,7 @@ impl Connector for Servers {
         let refused =
             self.refuse.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
         if refused.is_ok() {
-            return Err(ConnectError { message: "refused by the test".into(), lasting: false });
+            return Err(ConnectError { message: "refused by the test".into(), permanent: false });
         }
         let (reader, writer) = self.servers.start();
         let cause = *self.cause.lock().unwrap();
@@ -97,7 +97,7 @@ impl Connector for Servers {
     }
 }
 
-/// A host over a real server, in a directory of its own.
+/// A host over a real server, in its own directory.
 pub(crate) struct Real {
     pub(crate) host: Arc<Host>,
     pub(crate) servers: Arc<Servers>,
@@ -144,13 +144,13 @@ impl Real {
     }
 }
 
-/// Connects to servers that a test plays.
+/// Connects to scripted servers.
 pub(crate) struct Stage {
     actors: mpsc::UnboundedSender<Actor>,
     extensions: Vec<Extension>,
 }
 
-/// A server played by a test.
+/// A scripted server.
 pub(crate) struct Actor(DuplexStream);
 
 #[async_trait]
@@ -171,7 +171,7 @@ impl Connector for Stage {
     }
 }
 
-/// A host over a server played by the test, its root not checked.
+/// A host over a scripted server, with its root not checked.
 pub(crate) async fn staged(extensions: &[Extension], config: Config) -> (Arc<Host>, Actor) {
     let (actors, mut stage) = mpsc::unbounded_channel();
     let connector = Stage { actors, extensions: extensions.to_vec() };
@@ -190,7 +190,7 @@ pub(crate) async fn staged(extensions: &[Extension], config: Config) -> (Arc<Hos
 
 impl Actor {
     async fn receive_raw(&mut self) -> Bytes {
-        let packet = tokio::time::timeout(PATIENCE, self.next_packet());
+        let packet = tokio::time::timeout(LIMIT, self.next_packet());
         packet.await.expect("the client sends nothing")
     }
 
@@ -201,14 +201,14 @@ impl Actor {
         packet.into()
     }
 
-    /// One request: its id, and a look at it by `with`.
+    /// Receives one request: its id, and the result of `with`.
     pub(crate) async fn receive<T>(&mut self, with: impl FnOnce(u32, Request<'_>) -> T) -> T {
         let packet = self.receive_raw().await;
         let (id, request) = Request::decode(&packet).unwrap();
         with(id, request)
     }
 
-    /// The next request has to be this one; gives its id.
+    /// The next request has to be this one; returns its id.
     pub(crate) async fn expect(&mut self, expected: Request<'_>) -> u32 {
         self.receive(|id, request| {
             assert_eq!(request, expected);
@@ -217,7 +217,7 @@ impl Actor {
         .await
     }
 
-    /// Nothing was sent within a moment in which it would have been.
+    /// No request arrives within the time that one would take.
     pub(crate) async fn expect_nothing(&mut self) {
         let next = tokio::time::timeout(Duration::from_millis(50), self.receive_raw()).await;
         assert!(next.is_err(), "{:?}", next.map(|packet| packet.escape_ascii().to_string()));

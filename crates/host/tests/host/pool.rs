@@ -1,4 +1,4 @@
-//! Several sessions: what goes where.
+//! Several sessions and the choice among them.
 
 use base::{Access, Create, Errno, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
@@ -15,7 +15,7 @@ async fn real(max_conns: usize) -> Real {
 }
 
 #[tokio::test]
-async fn one_session_does_everything() {
+async fn one_session_serves_everything() {
     let real = real(1).await;
     let (one, other) = (real.open("0", Access::Read).await, real.open("1", Access::Read).await);
     assert_eq!(real.host.read(one, 5, 5).await.unwrap().to_vec(), [0; 5]);
@@ -24,7 +24,7 @@ async fn one_session_does_everything() {
 }
 
 #[tokio::test]
-async fn little_content_opens_no_further_session_and_one_path_keeps_its_order() {
+async fn small_transfers_open_no_further_session_and_keep_their_order() {
     let real = real(3).await;
     real.host.lstat(&path("0")).await.unwrap();
     let first = real.open("0", Access::Read).await;
@@ -33,7 +33,7 @@ async fn little_content_opens_no_further_session_and_one_path_keeps_its_order() 
         let fh = real.open(&number.to_string(), Access::Read).await;
         assert_eq!(real.host.read(fh, 0, 1).await.unwrap().to_vec(), [number]);
     }
-    // What is written through one handle is at once seen through the other.
+    // A write through one handle is visible through the other at once.
     for round in 0..200_u8 {
         real.host.write(again, 0, Bytes::from(vec![round; 1000])).await.unwrap();
         assert_eq!(real.host.read(first, 0, 1000).await.unwrap().to_vec(), [round; 1000]);
@@ -68,7 +68,7 @@ async fn a_window_is_suggested() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_handle_is_leaked_however_opens_and_closes_end() {
+async fn cancelled_opens_and_closes_leak_no_handle() {
     let real = real(2).await;
     let flags =
         OpenFlags { create: Create::IfAbsent(0o644), ..OpenFlags::existing(Access::ReadWrite) };
@@ -89,12 +89,12 @@ async fn no_handle_is_leaked_however_opens_and_closes_end() {
             let _ = real.host.unlink(&name).await;
         }
     }
-    // The servers' descriptors tell: after one more call everything before it is done.
+    // Checked by the servers' descriptors: after one more call everything before it is complete.
     let fh = real.open("0", Access::Read).await;
     real.host.read(fh, 0, 1).await.unwrap();
     real.host.close(fh);
     real.host.lstat(&path("")).await.unwrap();
-    // A closing request may just be on its way.
+    // A CLOSE may be in flight.
     let patience = std::time::Instant::now();
     while real.servers.open_below(real.dir.path()) > 0 {
         assert!(patience.elapsed().as_secs() < 5, "a handle was leaked");

@@ -1,4 +1,4 @@
-//! What goes over the wire, and servers that lie.
+//! Requests on the wire, and misbehaving servers.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ async fn open(host: &Host, actor: &mut Actor, size: u64) -> base::Fh {
 }
 
 #[tokio::test]
-async fn an_open_is_one_round_trip_and_asks_for_attributes_first() {
+async fn an_open_is_one_round_trip_with_lstat_first() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     let serve = async {
         let look = actor.expect(Request::Lstat { path: b"f" }).await;
@@ -43,7 +43,7 @@ async fn an_open_is_one_round_trip_and_asks_for_attributes_first() {
 }
 
 #[tokio::test]
-async fn a_handle_of_what_is_no_file_is_closed() {
+async fn a_handle_of_a_non_file_is_closed() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     for (mode, errno) in [
         (0o040_755, Errno::EISDIR),
@@ -64,8 +64,7 @@ async fn a_handle_of_what_is_no_file_is_closed() {
     }
 }
 
-/// Gives up an open, whose two requests have been taken, when its answer named
-/// `answered` has come.
+/// Drops an open whose two requests were received, after the reply named `answered`.
 async fn gives_up(
     call: tokio::task::JoinHandle<base::Result<base::Opened>>,
     actor: &mut Actor,
@@ -77,7 +76,7 @@ async fn gives_up(
         "open" => actor.handle(open, b"h").await,
         _ => {}
     }
-    // Lets the answer arrive before the call is dropped.
+    // Lets the reply arrive before the call is dropped.
     tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     call.abort();
     assert!(call.await.unwrap_err().is_cancelled());
@@ -92,7 +91,7 @@ async fn gives_up(
 }
 
 #[tokio::test]
-async fn a_given_up_open_leaves_no_handle_whichever_answer_had_come() {
+async fn a_cancelled_open_leaves_no_handle() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     for answered in ["none", "look", "open"] {
         let host = host.clone();
@@ -110,7 +109,7 @@ const MAKE: OpenFlags = OpenFlags {
     append: false,
 };
 
-/// Takes the two requests by which a file is made; gives their ids.
+/// Receives the two requests that create a file; returns their ids.
 async fn takes_make(actor: &mut Actor) -> (u32, u32) {
     let flags = Wire::WRITE | Wire::CREATE | Wire::EXCLUSIVE;
     let attrs = FileAttrs::with_permissions(0o644);
@@ -119,7 +118,7 @@ async fn takes_make(actor: &mut Actor) -> (u32, u32) {
 }
 
 #[tokio::test]
-async fn a_file_is_made_in_one_round_trip() {
+async fn a_file_is_created_in_one_round_trip() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     let serve = async {
         let (open, look) = takes_make(&mut actor).await;
@@ -134,14 +133,14 @@ async fn a_file_is_made_in_one_round_trip() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_a_new_file_is_asked_of_the_handle() {
+async fn implausible_attributes_of_a_new_file_are_queried_by_handle() {
     let (host, mut actor) = staged(&[], Config::default()).await;
-    // Something else has got the name, or the server answers out of order.
-    for told in [Some((0o100_644, 5)), Some((0o100_666, 0)), Some((0o120_777, 0)), None] {
+    // Another file has taken the name, or the server replies out of order.
+    for reported in [Some((0o100_644, 5)), Some((0o100_666, 0)), Some((0o120_777, 0)), None] {
         let serve = async {
             let (open, look) = takes_make(&mut actor).await;
             actor.handle(open, b"h").await;
-            match told {
+            match reported {
                 Some((mode, size)) => actor.attrs(look, mode, size).await,
                 None => actor.fail(look, StatusCode::NO_SUCH_FILE).await,
             }
@@ -151,14 +150,14 @@ async fn what_cannot_be_a_new_file_is_asked_of_the_handle() {
         let path = path("f");
         let (opened, ()) = tokio::join!(host.open(&path, MAKE), serve);
         let opened = opened.unwrap();
-        assert_eq!(opened.attr.size, 7, "{told:?}");
+        assert_eq!(opened.attr.size, 7, "{reported:?}");
         host.close(opened.fh);
         actor.expect(Request::Close { handle: b"h" }).await;
     }
 }
 
 #[tokio::test]
-async fn a_file_that_is_given_up_while_it_is_made_leaves_no_handle() {
+async fn a_cancelled_create_leaves_no_handle() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     for answered in ["none", "look", "open"] {
         let host = host.clone();
@@ -169,7 +168,7 @@ async fn a_file_that_is_given_up_while_it_is_made_leaves_no_handle() {
 }
 
 #[tokio::test]
-async fn what_is_missing_of_a_short_read_is_asked_for_again() {
+async fn the_rest_of_a_short_read_is_requested_again() {
     let config = Config { max_read: Some(10), ..Config::default() };
     let (host, mut actor) = staged(&[], config).await;
     let fh = open(&host, &mut actor, 25).await;
@@ -189,7 +188,7 @@ async fn what_is_missing_of_a_short_read_is_asked_for_again() {
     };
     let (read, ()) = tokio::join!(host.read(fh, 0, 25), serve);
     assert_eq!(read.unwrap().to_vec(), b"abcdefghijklmnopqrstuvwxy");
-    // The end of the file, told in the middle, is the end.
+    // EOF in the middle is the end of the file.
     let serve = async {
         for answer in [Some(&b"abcdefghij"[..]), None, Some(b"later")] {
             let id = actor.receive(|id, _| id).await;
@@ -201,7 +200,7 @@ async fn what_is_missing_of_a_short_read_is_asked_for_again() {
     };
     let (read, ()) = tokio::join!(host.read(fh, 0, 25), serve);
     assert_eq!(read.unwrap(), Data::from(Bytes::from_static(b"abcdefghij")));
-    // An error is an error, never a short read.
+    // An error is returned as an error, never as a short read.
     let serve = async {
         for answer in [Some(&b"abcdefghij"[..]), None, Some(b"later")] {
             let id = actor.receive(|id, _| id).await;
@@ -216,7 +215,7 @@ async fn what_is_missing_of_a_short_read_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn pieces_of_a_write_go_out_in_order_and_all_are_answered_for() {
+async fn chunks_of_a_write_are_sent_in_order_and_all_are_awaited() {
     let config = Config { max_write: Some(4), ..Config::default() };
     let (host, mut actor) = staged(&[], config).await;
     let fh = open(&host, &mut actor, 0).await;
@@ -233,7 +232,7 @@ async fn pieces_of_a_write_go_out_in_order_and_all_are_answered_for() {
     assert_eq!(written, Err(Errno::EACCES));
 }
 
-/// Makes `f`, and writes to it; the write is sent and not answered.
+/// Creates `f` and writes to it; the write is sent and not answered.
 macro_rules! written {
     ($host:expr, $actor:expr, $fh:ident, $write:ident, $written:ident) => {
         let serve = async {
@@ -253,8 +252,8 @@ macro_rules! written {
 }
 
 #[tokio::test]
-async fn a_close_goes_out_behind_the_last_write_and_its_answer_is_told() {
-    for (answer, told) in [
+async fn close_is_sent_behind_the_last_write_and_its_status_is_returned() {
+    for (answer, reported) in [
         (StatusCode::OK, Ok(())),
         (StatusCode::FAILURE, Err(Errno::EIO)),
         (StatusCode::PERMISSION_DENIED, Err(Errno::EACCES)),
@@ -268,13 +267,13 @@ async fn a_close_goes_out_behind_the_last_write_and_its_answer_is_told() {
             actor.fail(closed, answer).await;
         };
         let (finished, ()) = tokio::join!(host.finish(fh), serve);
-        assert_eq!((finished, write.await.unwrap()), (told, Ok(())), "{answer:?}");
+        assert_eq!((finished, write.await.unwrap()), (reported, Ok(())), "{answer:?}");
         assert_eq!(host.finish(fh).await, Err(Errno::EBADF));
     }
 }
 
 #[tokio::test]
-async fn a_close_that_failed_on_a_full_disk_says_so() {
+async fn a_close_that_failed_on_a_full_disk_is_enospc() {
     let (host, mut actor) = staged(&[Extension::Statvfs], Config::default()).await;
     written!(host, actor, fh, write, written);
     let serve = async {
@@ -296,7 +295,7 @@ async fn a_close_that_failed_on_a_full_disk_says_so() {
 }
 
 #[tokio::test]
-async fn a_finish_that_is_given_up_closes_the_handle_once() {
+async fn a_cancelled_finish_closes_the_handle_once() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     written!(host, actor, fh, write, written);
     let finisher = host.clone();
@@ -323,7 +322,7 @@ async fn a_size_that_no_file_has_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_link_target_that_cannot_be_is_an_error() {
+async fn an_invalid_link_target_is_an_error() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     for target in [vec![b'x'; 4096], b"a\0b".to_vec()] {
         let serve = async {
@@ -351,14 +350,14 @@ async fn a_protocol_error_ends_the_session_and_only_that() {
 }
 
 #[tokio::test]
-async fn a_plain_rename_looks_before_it_leaps() {
+async fn a_plain_rename_checks_the_target_first() {
     let (host, mut actor) = staged(&[Extension::PosixRename], Config::default()).await;
     let (from, to) = (path("a"), path("b"));
     let serve = async {
         let source = actor.expect(Request::Lstat { path: b"a" }).await;
         let target = actor.expect(Request::Lstat { path: b"b" }).await;
         actor.attrs(source, 0o040_755, 0).await;
-        // A link that leads nowhere, which the server's own look would not see.
+        // A dangling link, which the server's own check would not detect.
         actor.attrs(target, 0o120_777, 0).await;
     };
     let (renamed, ()) = tokio::join!(host.rename(&from, &to, RenameMode::NoReplace), serve);
@@ -408,7 +407,7 @@ async fn a_write_does_not_wait_for_the_answer_to_an_earlier_fstat_or_fsync() {
 }
 
 #[tokio::test]
-async fn a_rename_around_the_target_is_seen_through_when_the_caller_gives_up() {
+async fn a_cancelled_rename_around_the_target_is_completed() {
     let config = Config { rename_workaround: true, ..Config::default() };
     let (host, mut actor) = staged(&[], config).await;
     let call = tokio::spawn({
@@ -433,7 +432,7 @@ async fn a_rename_around_the_target_is_seen_through_when_the_caller_gives_up() {
 }
 
 #[tokio::test]
-async fn giving_up_the_question_for_the_machine_leaves_no_handle() {
+async fn cancelling_the_boot_id_query_leaves_no_handle() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     let call = tokio::spawn({
         let host = host.clone();
@@ -449,9 +448,9 @@ async fn giving_up_the_question_for_the_machine_leaves_no_handle() {
     actor.expect(Request::Close { handle: b"boot" }).await;
 }
 
-/// Root owns the start directory of whoever is in a chroot.
+/// In a chroot, root owns the start directory of any login.
 #[tokio::test]
-async fn a_login_in_roots_directory_is_not_taken_for_root() {
+async fn a_login_in_a_directory_of_root_is_not_taken_for_root() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     let owned = |uid| FileAttrs {
         permissions: Some(0o040_755),
@@ -485,7 +484,7 @@ async fn a_login_in_roots_directory_is_not_taken_for_root() {
             actor.expect(Request::Close { handle: b"p" }).await;
         };
         let asked = tokio::time::timeout(Duration::from_secs(20), host.login_ids());
-        let (told, ()) = tokio::join!(asked, serve);
-        assert_eq!(told.unwrap(), ids, "{home}");
+        let (reported, ()) = tokio::join!(asked, serve);
+        assert_eq!(reported.unwrap(), ids, "{home}");
     }
 }

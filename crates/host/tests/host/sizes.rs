@@ -1,4 +1,4 @@
-//! Sizes that a file system does not allow: SFTP has no word for them.
+//! Sizes beyond the limit of a file system: SFTP has no status for them.
 
 use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote};
 use bytes::Bytes;
@@ -27,9 +27,9 @@ fn sized(size: u64) -> AttrChange {
     AttrChange { size: Some(size), ..AttrChange::default() }
 }
 
-/// OpenSSH's server seeks first, and Linux refuses that with `EINVAL`.
+/// OpenSSH's server seeks first, and Linux rejects that with `EINVAL`.
 #[tokio::test]
-async fn a_write_at_an_offset_that_cannot_be_is_too_large() {
+async fn a_write_at_an_impossible_offset_is_efbig() {
     for (append, offset, answer, errno) in [
         (false, FAR, StatusCode::BAD_MESSAGE, Errno::EFBIG),
         (false, FAR, StatusCode::FAILURE, Errno::EIO),
@@ -47,9 +47,9 @@ async fn a_write_at_an_offset_that_cannot_be_is_too_large() {
     }
 }
 
-/// What is wrong with the second part of a write is judged by where that begins.
+/// The error of the second chunk of a write depends on the offset of that chunk.
 #[tokio::test]
-async fn a_part_of_a_write_is_judged_by_its_own_offset() {
+async fn a_chunk_of_a_write_is_judged_by_its_own_offset() {
     const LIMIT: u64 = u32::MAX as u64;
     let config = Config { max_write: Some(4), ..Config::default() };
     let (host, mut actor) = staged(&[], config).await;
@@ -64,9 +64,9 @@ async fn a_part_of_a_write_is_judged_by_its_own_offset() {
     assert_eq!(written, Err(Errno::EFBIG));
 }
 
-/// A file that only grows needs no room, so nothing else can be the reason.
+/// A file that only grows needs no room, so there is no other cause.
 #[tokio::test]
-async fn a_file_that_cannot_grow_so_far_is_too_large() {
+async fn a_file_that_cannot_grow_is_efbig() {
     for (size, now, by_path, by_handle) in [
         (FAR, 7, Errno::EFBIG, Errno::EFBIG),
         (FAR, 2 * FAR, Errno::EPERM, Errno::EIO),

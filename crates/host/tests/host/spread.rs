@@ -1,4 +1,4 @@
-//! Content that goes over several sessions.
+//! Content striped over several sessions.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -16,11 +16,11 @@ use super::far::{BLOCK_BYTES, Far};
 use super::peer::{Real, Servers, path};
 
 fn config(max_conns: usize) -> Config {
-    // What there is to gain depends on what else this machine does.
+    // A measured gain would depend on the load of this machine.
     Config { max_conns, measure_gain: false, ..Config::default() }
 }
 
-/// Content of which no block is like another.
+/// Content without two equal blocks.
 fn content(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -36,7 +36,7 @@ fn content(seed: u64, len: usize) -> Vec<u8> {
 const FILE_BYTES: usize = 8 << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn much_content_over_a_long_way_goes_over_several_sessions_and_not_more_than_allowed() {
+async fn large_transfers_over_a_long_link_use_several_sessions_up_to_the_maximum() {
     let far = Far::new(config(4)).await;
     let data = content(1, FILE_BYTES);
     std::fs::write(far.local("f"), &data).unwrap();
@@ -56,23 +56,23 @@ async fn much_content_over_a_long_way_goes_over_several_sessions_and_not_more_th
     assert_eq!(far.servers.attempts.load(Ordering::SeqCst), 4);
     let window = far.host.suggested_window();
     assert!(window.bytes > 4 << 20, "{window:?}");
-    // And all is closed with the file.
+    // All handles are closed with the file.
     far.host.close(fh);
     far.host.lstat(&path("f")).await.unwrap();
     until(|| far.servers.open_at(&file).is_empty()).await;
 }
 
-/// Awaits what a server or the kernel does, which tells nobody.
+/// Waits for a condition of a server or the kernel without an event.
 async fn until(mut reached: impl FnMut() -> bool) {
     let began = Instant::now();
     while !reached() {
-        assert!(began.elapsed() < Duration::from_secs(30), "it did not come to it");
+        assert!(began.elapsed() < Duration::from_secs(30), "the condition was not reached");
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn over_a_short_way_content_leaves_the_session_for_metadata() {
+async fn over_a_short_link_content_leaves_the_metadata_session() {
     let real = Real::with(config(2)).await;
     let data = content(1, FILE_BYTES);
     real.write_local("f", &data);
@@ -91,7 +91,7 @@ async fn over_a_short_way_content_leaves_the_session_for_metadata() {
     assert_eq!(real.servers.roles(), [host::Role::Metadata, host::Role::Bulk(1)]);
 }
 
-/// An operation under way, polled once here and then by the runtime.
+/// An operation in flight, polled once here and then by the runtime.
 struct Running<T>(tokio::task::JoinHandle<T>);
 
 impl<T> Running<T> {
@@ -117,8 +117,8 @@ enum Check {
     Size(Running<Result<u64, Errno>>, u64),
 }
 
-/// Reads, writes, changes and looks at the size, all under way at once, in places that overlap:
-/// each has to see those that were polled before it and no other.
+/// Reads, writes, truncates and fstats, all in flight at once on overlapping ranges: each has to
+/// see those that were polled before it and no other.
 async fn random_operations(host: &Arc<Host>, handles: [Fh; 2], model: &mut Vec<u8>, seed: u64) {
     let dice = content(seed, 60 * 16);
     let mut running = Vec::new();
@@ -179,7 +179,7 @@ async fn the_order_of_first_polls_is_kept_over_all_sessions() {
     let file = far.local("f").canonicalize().unwrap();
     far.grow_until(fh, || far.servers.open_at(&file).len() == 4).await;
     far.grow_until(again, || true).await;
-    // In step by now, or a little later; every round is right either way.
+    // Verified by now, or a little later; every round is correct either way.
     let mut model = content(0, 5 << 20);
     far.host.fsetattr(fh, AttrChange { size: Some(0), ..AttrChange::default() }).await.unwrap();
     far.host.write(fh, 0, Bytes::from(model.clone())).await.unwrap();
@@ -190,7 +190,7 @@ async fn the_order_of_first_polls_is_kept_over_all_sessions() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_given_up_write_is_not_overtaken() {
+async fn a_cancelled_write_is_not_overtaken() {
     let far = Far::new(config(4)).await;
     let fh = far.create("f").await;
     let file = far.local("f").canonicalize().unwrap();
@@ -211,7 +211,7 @@ async fn a_given_up_write_is_not_overtaken() {
         }
         let new = Bytes::from(vec![round ^ 0xff; 1 << 20]);
         far.host.write(fh, 0, new.clone()).await.unwrap();
-        // What was sent of the first one has been answered before the second was sent.
+        // Requests of the first operation are answered before the second is sent.
         assert!(far.host.read(fh, 0, 1 << 20).await.unwrap().to_vec() == new, "{round}");
         assert!(std::fs::read(&file).unwrap()[..1 << 20] == new, "{round}");
     }
@@ -227,7 +227,7 @@ async fn a_file_that_was_replaced_is_never_mixed_with_its_successor() {
         match difference {
             "size" => new.extend(b"more"),
             "time" => new = content(2, FILE_BYTES),
-            // The very same time and size, and only the middle tells.
+            // Same time and size; only the middle differs.
             _ => new[FILE_BYTES / 4..FILE_BYTES * 3 / 4].fill(0),
         }
         std::fs::write(far.local("new"), &new).unwrap();
@@ -240,7 +240,7 @@ async fn a_file_that_was_replaced_is_never_mixed_with_its_successor() {
             .set_modified(times)
             .unwrap();
         std::fs::rename(far.local("new"), far.local("f")).unwrap();
-        // Long enough for every session to have tried.
+        // Long enough for an attempt on every session.
         let (began, servers) = (Instant::now(), &far.servers);
         far.read_until(fh, &old, || servers.pids().len() == 3 && began.elapsed().as_secs() >= 3)
             .await;
@@ -251,12 +251,12 @@ async fn a_file_that_was_replaced_is_never_mixed_with_its_successor() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_written_to_a_replaced_file_does_not_reach_its_successor() {
+async fn writes_to_a_replaced_file_do_not_reach_its_successor() {
     let far = Far::new(config(3)).await;
     std::fs::write(far.local("f"), vec![1; FILE_BYTES]).unwrap();
     let fh = far.open("f", Access::ReadWrite).await;
     far.host.write(fh, 0, Bytes::from_static(b"begin")).await.unwrap();
-    // Of the same size, and as young.
+    // Same size and age.
     std::fs::write(far.local("new"), vec![2; FILE_BYTES]).unwrap();
     std::fs::rename(far.local("f"), far.local("old")).unwrap();
     std::fs::rename(far.local("new"), far.local("f")).unwrap();
@@ -278,7 +278,7 @@ async fn what_is_written_to_a_replaced_file_does_not_reach_its_successor() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_that_go_away_do_no_harm() {
+async fn removed_names_do_no_harm() {
     let far = Far::new(config(4)).await;
     let data = content(1, FILE_BYTES);
     for (name, gone) in [("a", "before"), ("b", "after"), ("c", "renamed")] {
@@ -307,7 +307,7 @@ async fn names_that_go_away_do_no_harm() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn appends_stay_in_order() {
     let far = Far::new(config(4)).await;
-    // The sessions are there.
+    // The sessions are open.
     let other = far.create("other").await;
     far.grow_until(other, || far.servers.pids().len() == 4).await;
     let append = OpenFlags {
@@ -329,7 +329,7 @@ async fn appends_stay_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_further_session_fails_what_was_on_it_and_no_more() {
+async fn a_lost_further_session_fails_only_its_own_requests() {
     let far = Far::new(config(4)).await;
     let data = content(1, FILE_BYTES);
     std::fs::write(far.local("f"), &data).unwrap();
@@ -360,10 +360,10 @@ async fn a_lost_further_session_fails_what_was_on_it_and_no_more() {
         }
     }
     assert!(failed < 40, "{failed}");
-    // All goes on, and that session is opened anew when it is wanted.
+    // Operations continue, and the lost session is reopened on demand.
     far.read_until(fh, &data, || far.servers.open_at(&file).len() >= 3).await;
     far.host.lstat(&path("f")).await.unwrap();
-    // The others have no say over the first: with that one the file is lost.
+    // The first session is special: with it the file is lost.
     far.servers.signal(pids[0], Signal::KILL);
     until(|| !far.servers.pids().contains(&pids[0])).await;
     while far.host.lstat(&path("f")).await.is_err() {}
@@ -371,7 +371,7 @@ async fn a_lost_further_session_fails_what_was_on_it_and_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_gives_no_further_session_is_no_error() {
+async fn a_server_that_refuses_further_sessions_is_no_error() {
     let far = Far::new(config(8)).await;
     far.servers.refuse.store(true, Ordering::SeqCst);
     let data = content(1, FILE_BYTES);
@@ -384,7 +384,7 @@ async fn a_server_that_gives_no_further_session_is_no_error() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sessions_that_nobody_uses_are_closed_but_for_two() {
+async fn idle_sessions_are_closed_but_for_two() {
     let config = Config { idle_limit: Duration::from_millis(700), ..config(4) };
     let far = Far::new(config).await;
     let data = content(1, FILE_BYTES);
@@ -393,14 +393,14 @@ async fn sessions_that_nobody_uses_are_closed_but_for_two() {
     let fh = far.open("f", Access::Read).await;
     far.read_until(fh, &data, || far.servers.open_at(&file).len() == 4).await;
     until(|| far.servers.pids().len() == 2).await;
-    // The file is open all the while, and used again.
+    // The file stays open, and is used again.
     far.read_until(fh, &data, || far.servers.open_at(&file).len() == 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_of_another_machine_are_not_used() {
     let dir = tempfile::tempdir().unwrap();
-    // Each server believes to be on a machine of its own.
+    // Each server reports its own boot id.
     let script = "id=$(mktemp) && echo $$ >$id && \
                   mount --bind $id /proc/sys/kernel/random/boot_id && rm $id && exec \"$@\"";
     let servers = Servers::in_namespace(dir.path(), script);

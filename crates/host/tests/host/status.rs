@@ -1,4 +1,4 @@
-//! What a host tells of its sessions.
+//! The reported state of a host's sessions.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use host::{Config, SessionState};
 
 use super::peer::{Real, path};
 
-/// Nothing here takes a hundredth of it.
+/// Far more than any step takes.
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn a_session_is_up_or_told_why_it_is_not() {
+async fn the_status_shows_each_session_or_its_error() {
     let real = Real::with(Config { max_conns: 3, ..Config::default() }).await;
     real.host.lstat(&path("")).await.unwrap();
     let status = real.host.status();

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use testkit::conformance::{Expectations, Ground};
+use testkit::conformance::{Expectations, Fixture};
 
 use super::{Real, descriptors_below};
 
-async fn ground(parent: &Path) -> Ground {
+async fn ground(parent: &Path) -> Fixture {
     let real = Real::below(parent);
     let dir = real.dir.path().to_owned();
     let expectations = Expectations {
@@ -14,14 +14,14 @@ async fn ground(parent: &Path) -> Ground {
         chown: rustix::process::getuid().is_root(),
         ..Expectations::default()
     };
-    Ground::new(real.local.clone())
+    Fixture::new(real.local.clone())
         .expecting(expectations)
         .counting(move || descriptors_below(&dir))
         .keeping(real)
 }
 
 mod on_disk {
-    async fn ground() -> testkit::conformance::Ground {
+    async fn ground() -> testkit::conformance::Fixture {
         super::ground(&std::env::temp_dir()).await
     }
 
@@ -30,7 +30,7 @@ mod on_disk {
 
 /// Another file system: other statistics, another order of listings, and another cache.
 mod in_memory {
-    async fn ground() -> testkit::conformance::Ground {
+    async fn ground() -> testkit::conformance::Fixture {
         super::ground(&super::super::parents().pop().unwrap()).await
     }
 

@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use replicas::Mode;
-use testkit::conformance::Ground;
+use testkit::conformance::Fixture;
 use testkit::{Lagging, MemRemote};
 
 use super::pool;
 
-async fn ground(mode: Mode, gateways: usize) -> Ground {
+async fn ground(mode: Mode, gateways: usize) -> Fixture {
     let remote = Arc::new(MemRemote::new());
     let pool = pool::of(mode, (0..gateways).map(|_| remote.clone() as Arc<_>));
-    Ground::new(Arc::new(pool)).counting(move || remote.open_handles())
+    Fixture::new(Arc::new(pool)).counting(move || remote.open_handles())
 }
 
 mod one_gateway {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn ground() -> Fixture {
         super::ground(Mode::Balance, 1).await
     }
 
@@ -27,7 +27,7 @@ mod one_gateway {
 mod two_by_hash {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn ground() -> Fixture {
         super::ground(Mode::Hash, 2).await
     }
 
@@ -37,7 +37,7 @@ mod two_by_hash {
 mod three_balanced {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn ground() -> Fixture {
         super::ground(Mode::Balance, 3).await
     }
 
@@ -47,7 +47,7 @@ mod three_balanced {
 mod three_for_failover {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn ground() -> Fixture {
         super::ground(Mode::Failover, 3).await
     }
 
@@ -58,11 +58,11 @@ mod three_for_failover {
 mod slow_answers {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn ground() -> Fixture {
         let remote = Arc::new(MemRemote::new());
         remote.set_pending(true);
         let pool = pool::of(Mode::Balance, (0..3).map(|_| remote.clone() as Arc<_>));
-        Ground::new(Arc::new(pool)).counting(move || remote.open_handles())
+        Fixture::new(Arc::new(pool)).counting(move || remote.open_handles())
     }
 
     testkit::conformance!(ground);
@@ -73,17 +73,17 @@ mod slow_answers {
 mod lagging {
     use super::*;
 
-    async fn lagging(mode: Mode) -> Ground {
+    async fn lagging(mode: Mode) -> Fixture {
         let remote = Arc::new(MemRemote::new());
         let gateway = || Arc::new(Lagging::new(remote.clone(), pool::LAG)) as Arc<_>;
         let pool = pool::of(mode, [gateway(), gateway(), gateway()]);
-        Ground::new(Arc::new(pool)).counting(move || remote.open_handles())
+        Fixture::new(Arc::new(pool)).counting(move || remote.open_handles())
     }
 
     mod balanced {
         use super::*;
 
-        async fn ground() -> Ground {
+        async fn ground() -> Fixture {
             lagging(Mode::Balance).await
         }
 
@@ -93,7 +93,7 @@ mod lagging {
     mod by_hash {
         use super::*;
 
-        async fn ground() -> Ground {
+        async fn ground() -> Fixture {
             lagging(Mode::Hash).await
         }
 

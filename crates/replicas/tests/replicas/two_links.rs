@@ -39,10 +39,10 @@ impl Connector for Ssh {
     async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
         let connection = self.0.connect().await;
         let connection = connection
-            .map_err(|error| ConnectError { message: error.to_string(), lasting: false })?;
+            .map_err(|error| ConnectError { message: error.to_string(), permanent: false })?;
         let (reader, writer) = connection.stream.into_split();
         let diagnosis = connection.diagnosis;
-        let explain = move || diagnosis.summary().map(Explanation::passing);
+        let explain = move || diagnosis.summary().map(Explanation::transient);
         Ok(Connection::from_halves(reader, writer, Box::new(explain)))
     }
 }

@@ -10,11 +10,11 @@ use super::{Packet, Shared, reader};
 use crate::codec::Reply;
 use crate::error::{Error, Result};
 
-/// A request on its way. It is sent on the first poll, or as soon after that as there is room;
-/// dropping it forgets it, whatever has become of it by then.
+/// A request. It is sent by the first poll, or as soon after that as there is room. It may be
+/// dropped at any time.
 ///
-/// A call that was polled and has to wait for room keeps its turn, and later ones wait behind it:
-/// it must be polled on when woken, or dropped.
+/// A call that was polled and waits for room keeps its place in the queue, before later calls: it
+/// must be polled when woken, or dropped.
 #[must_use = "a request is sent when its future is first polled"]
 pub struct Call<T> {
     shared: Arc<Shared>,
@@ -24,17 +24,17 @@ pub struct Call<T> {
 }
 
 enum State<T> {
-    /// Not sent; with a ticket it waits for its turn.
+    /// Not sent; with a ticket it is queued.
     New { packet: Packet, ticket: Option<u64> },
     /// Sent with this id.
     Sent(u32),
-    /// The result was known without asking.
+    /// The result is known without a request.
     Known(Result<T>),
-    /// Over.
+    /// Complete.
     Done,
 }
 
-// Nothing in a call is pinned.
+// A call has no pinned fields.
 impl<T> Unpin for Call<T> {}
 
 impl<T> Call<T> {
@@ -60,15 +60,16 @@ impl<T> Call<T> {
 }
 
 impl<T> Call<T> {
-    /// Sends the request without taking the answer; ready when it is sent, or will not be.
+    /// Sends the request without taking the reply; ready when it was sent, or never will be.
     ///
-    /// As long as the answer is not taken, dropping the call sees to it that nothing stays open
-    /// on the server, so a caller with several calls may leave the one that opens for last.
+    /// While the reply is not taken, dropping the call closes any handle in the reply. So a caller
+    /// with several calls can take the reply with the handle last.
     pub fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let State::New { packet, ticket } = &mut self.state else {
             return Poll::Ready(());
         };
-        self.state = match self.shared.send_in_turn(packet, self.expect, ticket, context.waker()) {
+        self.state = match self.shared.send_or_enqueue(packet, self.expect, ticket, context.waker())
+        {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Ok(id)) => State::Sent(id),
             Poll::Ready(Err(error)) => State::Known(Err(error)),
@@ -87,7 +88,7 @@ impl<T> Future for Call<T> {
                 return Poll::Pending;
             }
             if matches!(call.state, State::Sent(_)) {
-                // The slot has this waker, and a reply or an end since then will have called it.
+                // The slot has this waker. A reply or an end since the check above has called it.
                 return Poll::Pending;
             }
         }
@@ -119,7 +120,7 @@ impl<T> Drop for Call<T> {
     fn drop(&mut self) {
         match self.state {
             State::New { ticket: Some(ticket), .. } => {
-                let next = self.shared.pending().leave(ticket);
+                let next = self.shared.pending().leave_queue(ticket);
                 next.into_iter().for_each(|waker| waker.wake());
             }
             State::Sent(id) => {

@@ -1,4 +1,4 @@
-//! The requests, named as the protocol's messages.
+//! The requests, named like the protocol's messages.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::codec::{
 };
 use crate::error::{Error, Result};
 
-/// What a reply is when it is not what was asked for. The table has let only fitting ones pass,
-/// so beside a STATUS this is never seen.
+/// The error for a reply of another type than expected. The table has rejected all replies of other
+/// types, so this is always a STATUS.
 fn failed<T>(reply: Reply) -> Result<T> {
     match reply {
         Reply::Status { code, message } => Err(Error::Status { code, message }),
@@ -22,7 +22,7 @@ fn failed<T>(reply: Reply) -> Result<T> {
     }
 }
 
-/// As [`failed`], where the end of a file or listing is no failure.
+/// Like [`failed`], but EOF is `None`.
 fn ended<T>(reply: Reply) -> Result<Option<T>> {
     match reply {
         Reply::Status { code: StatusCode::EOF, .. } => Ok(None),
@@ -68,7 +68,7 @@ fn names(reply: Reply) -> Result<Option<Vec<NameEntry>>> {
 fn path(reply: Reply) -> Result<Bytes> {
     match reply {
         Reply::Names(mut names) if names.len() == 1 => {
-            // Its own memory: a path may be kept for long, and the packet is a slice of a chunk.
+            // Copied: a path may be kept for long, and the packet is a slice of a chunk.
             names.pop().map_or_else(
                 || Err(Error::Protocol("no name".into())),
                 |entry| Ok(Bytes::copy_from_slice(&entry.name)),
@@ -85,7 +85,7 @@ fn extended(reply: Reply) -> Result<Bytes> {
     }
 }
 
-fn figures(reply: Reply) -> Result<StatVfs> {
+fn statvfs_reply(reply: Reply) -> Result<StatVfs> {
     Ok(StatVfs::decode(&extended(reply)?)?)
 }
 
@@ -106,7 +106,7 @@ impl Client {
         expect: Expect,
         finish: fn(Reply) -> Result<T>,
     ) -> Call<T> {
-        // A longer one would make OpenSSH's server end the session.
+        // OpenSSH's server would end the session after a longer one.
         if packet.len() > self.server.max_packet {
             let error = Error::TooMuch("it is longer than the server's longest packet");
             return Call::known(&self.shared, Err(error));
@@ -127,25 +127,27 @@ impl Client {
         self.call(request, expect, finish)
     }
 
-    /// Opens a file. `attrs` are for one that is made.
+    /// Opens a file. `attrs` are those of a created file.
     pub fn open(&self, path: &[u8], flags: OpenFlags, attrs: FileAttrs) -> Call<RemoteHandle> {
         self.call(&Request::Open { path, flags, attrs }, Expect::Handle, handle)
     }
 
-    /// Gives a handle back.
+    /// Closes a handle.
     pub fn close(&self, handle: &RemoteHandle) -> Call<()> {
         self.call(&Request::Close { handle: handle.as_bytes() }, Expect::Status, nothing)
     }
 
-    /// Gives a handle back without waiting; the request is sent at once.
+    /// Closes a handle without waiting; the request is sent at once.
     pub fn close_unattended(&self, handle: &RemoteHandle) {
         let packet = Packet::new(&Request::Close { handle: handle.as_bytes() });
         self.shared.send_unattended(packet, Expect::Status);
     }
 
-    /// Reads up to `len` bytes, at least one; `None` at the end of the file. A server may give
-    /// less than there is. The bytes are a slice of the receive buffer: keeping a few of them for
-    /// long keeps up to 64 KiB, or the longest packet, so a cache of small pieces copies them. `len` is to be within [`Server::max_read`](super::Server::max_read).
+    /// Reads up to `len` bytes, at least one; `None` at the end of the file. A server may return
+    /// fewer than there are. `len` has to be within [`Server::max_read`](super::Server::max_read).
+    ///
+    /// The bytes are a slice of the receive buffer. Keeping a few of them keeps up to 64 KiB, or
+    /// the longest packet; so a cache of small parts has to copy them.
     pub fn read(&self, handle: &RemoteHandle, offset: u64, len: u32) -> Call<Option<Bytes>> {
         if len == 0 {
             return Call::known(&self.shared, Ok(Some(Bytes::new())));
@@ -158,7 +160,7 @@ impl Client {
         self.call(&request, Expect::Data(len), data)
     }
 
-    /// Writes all of `data`, which is not copied. Its length is to be within
+    /// Writes all of `data`, without copying it. Its length has to be within
     /// [`Server::max_write`](super::Server::max_write).
     pub fn write(&self, handle: &RemoteHandle, offset: u64, data: Bytes) -> Call<()> {
         if data.len() > self.server.max_write as usize {
@@ -169,12 +171,12 @@ impl Client {
         self.call_packet(Packet::with_body(&request, data), Expect::Status, nothing)
     }
 
-    /// Attributes, of a link itself.
+    /// Attributes; of the link itself if `path` is a symbolic link.
     pub fn lstat(&self, path: &[u8]) -> Call<FileAttrs> {
         self.call(&Request::Lstat { path }, Expect::Attrs, attrs)
     }
 
-    /// Attributes, of what a link leads to.
+    /// Attributes; of the target if `path` is a symbolic link.
     pub fn stat(&self, path: &[u8]) -> Call<FileAttrs> {
         self.call(&Request::Stat { path }, Expect::Attrs, attrs)
     }
@@ -184,7 +186,7 @@ impl Client {
         self.call(&Request::Fstat { handle: handle.as_bytes() }, Expect::Attrs, attrs)
     }
 
-    /// Changes attributes, of what a link leads to.
+    /// Changes attributes; of the target if `path` is a symbolic link.
     pub fn setstat(&self, path: &[u8], attrs: FileAttrs) -> Call<()> {
         self.call(&Request::Setstat { path, attrs }, Expect::Status, nothing)
     }
@@ -195,7 +197,8 @@ impl Client {
         self.call(&request, Expect::Status, nothing)
     }
 
-    /// Changes attributes, of a link itself (`lsetstat@openssh.com`).
+    /// Changes attributes; of the link itself if `path` is a symbolic link
+    /// (`lsetstat@openssh.com`).
     pub fn lsetstat(&self, path: &[u8], attrs: FileAttrs) -> Call<()> {
         let request = Request::Lsetstat { path, attrs };
         self.call_extension(Extension::Lsetstat, &request, Expect::Status, nothing)
@@ -206,17 +209,17 @@ impl Client {
         self.call(&Request::Opendir { path }, Expect::Handle, handle)
     }
 
-    /// Some more entries, at least one; `None` at the end.
+    /// The next entries, at least one; `None` at the end.
     pub fn readdir(&self, handle: &RemoteHandle) -> Call<Option<Vec<NameEntry>>> {
         self.call(&Request::Readdir { handle: handle.as_bytes() }, Expect::Names, names)
     }
 
-    /// Removes the name of something that is no directory.
+    /// Removes a name, except that of a directory.
     pub fn remove(&self, path: &[u8]) -> Call<()> {
         self.call(&Request::Remove { path }, Expect::Status, nothing)
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub fn mkdir(&self, path: &[u8], attrs: FileAttrs) -> Call<()> {
         self.call(&Request::Mkdir { path, attrs }, Expect::Status, nothing)
     }
@@ -226,59 +229,60 @@ impl Client {
         self.call(&Request::Rmdir { path }, Expect::Status, nothing)
     }
 
-    /// Makes a path absolute and resolves links; the empty path is where the session began.
+    /// Makes a path absolute and resolves links. The empty path is the directory where the session
+    /// began.
     pub fn realpath(&self, of: &[u8]) -> Call<Bytes> {
         self.call(&Request::Realpath { path: of }, Expect::Name, path)
     }
 
-    /// Renames, and fails when `to` is there.
+    /// Renames; fails if `to` exists.
     pub fn rename(&self, from: &[u8], to: &[u8]) -> Call<()> {
         self.call(&Request::Rename { from, to }, Expect::Status, nothing)
     }
 
-    /// Renames, and replaces what is at `to` (`posix-rename@openssh.com`).
+    /// Renames; replaces `to` (`posix-rename@openssh.com`).
     pub fn posix_rename(&self, from: &[u8], to: &[u8]) -> Call<()> {
         let request = Request::PosixRename { from, to };
         self.call_extension(Extension::PosixRename, &request, Expect::Status, nothing)
     }
 
-    /// A link's target.
+    /// The target of a link.
     pub fn readlink(&self, link: &[u8]) -> Call<Bytes> {
         self.call(&Request::Readlink { path: link }, Expect::Name, path)
     }
 
-    /// Makes a symbolic link at `link`.
+    /// Creates a symbolic link at `link`.
     pub fn symlink(&self, target: &[u8], link: &[u8]) -> Call<()> {
         self.call(&Request::Symlink { target, link }, Expect::Status, nothing)
     }
 
-    /// Makes `new` a further name of `existing` (`hardlink@openssh.com`).
+    /// Creates the hard link `new` to `existing` (`hardlink@openssh.com`).
     pub fn hardlink(&self, existing: &[u8], new: &[u8]) -> Call<()> {
         let request = Request::Hardlink { existing, new };
         self.call_extension(Extension::Hardlink, &request, Expect::Status, nothing)
     }
 
-    /// Figures of the file system that holds `path` (`statvfs@openssh.com`).
+    /// Statistics of the file system that holds `path` (`statvfs@openssh.com`).
     pub fn statvfs(&self, path: &[u8]) -> Call<StatVfs> {
         let request = Request::Statvfs { path };
-        self.call_extension(Extension::Statvfs, &request, Expect::Extended, figures)
+        self.call_extension(Extension::Statvfs, &request, Expect::Extended, statvfs_reply)
     }
 
-    /// Figures of the file system that holds an open file (`fstatvfs@openssh.com`).
+    /// Statistics of the file system that holds an open file (`fstatvfs@openssh.com`).
     pub fn fstatvfs(&self, handle: &RemoteHandle) -> Call<StatVfs> {
         let request = Request::Fstatvfs { handle: handle.as_bytes() };
-        self.call_extension(Extension::Fstatvfs, &request, Expect::Extended, figures)
+        self.call_extension(Extension::Fstatvfs, &request, Expect::Extended, statvfs_reply)
     }
 
-    /// Brings an open file to the server's disk (`fsync@openssh.com`).
+    /// Flushes an open file to the server's disk (`fsync@openssh.com`).
     pub fn fsync(&self, handle: &RemoteHandle) -> Call<()> {
         let request = Request::Fsync { handle: handle.as_bytes() };
         self.call_extension(Extension::Fsync, &request, Expect::SlowStatus, nothing)
     }
 
-    /// Copies within the server (`copy-data`). Until it is done OpenSSH's server answers nothing
-    /// else on this connection. A `len` of zero means up to the end of the file; the two handles
-    /// must not be of one file.
+    /// Copies within the server (`copy-data`). Until it is complete, OpenSSH's server answers
+    /// nothing else on this connection. A `len` of zero means up to the end of the file. Both
+    /// handles must not be of one file.
     pub fn copy_data(
         &self,
         from: &RemoteHandle,
@@ -292,13 +296,13 @@ impl Client {
         self.call_extension(Extension::CopyData, &request, Expect::SlowStatus, nothing)
     }
 
-    /// As [`Client::realpath`], and knows `~` and `~user` (`expand-path@openssh.com`).
+    /// Like [`Client::realpath`], and expands `~` and `~user` (`expand-path@openssh.com`).
     pub fn expand_path(&self, of: &[u8]) -> Call<Bytes> {
         let request = Request::ExpandPath { path: of };
         self.call_extension(Extension::ExpandPath, &request, Expect::Name, path)
     }
 
-    /// The home of a user, of oneself for the empty name (`home-directory`).
+    /// The home of a user; of the login for the empty name (`home-directory`).
     pub fn home_directory(&self, user: &[u8]) -> Call<Bytes> {
         let request = Request::HomeDirectory { user };
         self.call_extension(Extension::HomeDirectory, &request, Expect::Name, path)
@@ -318,7 +322,7 @@ impl Client {
     }
 }
 
-/// A client may be shared by whatever runs on the runtime.
+/// A client can be shared between tasks.
 const _: fn() = || {
     fn shareable<T: Send + Sync + 'static>() {}
     shareable::<Arc<Client>>();

@@ -1,12 +1,12 @@
-//! The way out: packets go to the stream in the order in which they are pushed.
+//! The sending side: packets go to the stream in the order in which they are pushed.
 //!
-//! Whoever pushes writes by himself as long as nothing is queued; what the stream does not take
-//! is queued, and from then on the writer task alone writes until the queue is empty again. The
-//! lock is held across the non-blocking write, never across a wait.
+//! While nothing is queued, the pushing thread writes. What the stream does not accept is queued,
+//! and then only the writer task writes until the queue is empty again. The lock is held across the
+//! non-blocking write, never across a wait.
 //!
-//! What is pushed inside a [`base::task::batch`] is *gathered*: queued, and written at the end of
-//! the batch with all else that has come by then, since each write wakes ssh, which makes a packet
-//! of it, encrypts that and writes it by itself. A few KiB gain nothing any more, and are written.
+//! Packets pushed inside a [`base::task::batch`] are *coalesced*: queued, and written together at
+//! the end of the batch, since each write wakes ssh, which encrypts and writes one packet of its
+//! own for it. From a few KiB on coalescing gains nothing, and the queue is written at once.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -21,29 +21,29 @@ use tokio::io::AsyncWrite;
 use super::{Packet, Shared};
 use crate::error::{Error, Result};
 
-/// Pieces in one gathered write; beyond about this many a write is bounded by its bytes anyway.
-const GATHERED: usize = 64;
+/// Maximum number of slices in one vectored write; longer writes are limited by their bytes.
+const MAX_SLICES: usize = 64;
 
-/// Bytes from which on what is gathered is written at once: half of what ssh reads and sends as
-/// one packet.
-const GATHERED_BYTES: usize = 16 << 10;
+/// Bytes from which coalesced packets are written at once: half of what ssh reads and sends as one
+/// packet.
+const MAX_COALESCED_BYTES: usize = 16 << 10;
 
 type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// The stream's writing half and what waits for it.
+/// The writing half of the stream and its queue.
 pub(super) struct Output(Mutex<State>);
 
 pub(super) struct State {
-    /// Gone when the connection has ended.
+    /// `None` after the end of the connection.
     stream: Option<Writer>,
     queue: VecDeque<Bytes>,
     queued_bytes: usize,
-    /// How to reach the writer task.
+    /// Wakes the writer task.
     writer: Option<Waker>,
-    /// The writer task has to be woken, after the lock is given back.
+    /// The writer task has to be woken after the lock was released.
     wake_writer: bool,
-    /// The queue waits for the end of somebody's batch, not for the stream.
-    gathering: bool,
+    /// The queue waits for the end of a batch, not for the stream.
+    coalescing: bool,
 }
 
 impl Output {
@@ -54,7 +54,7 @@ impl Output {
             queued_bytes: 0,
             writer: None,
             wake_writer: false,
-            gathering: false,
+            coalescing: false,
         }))
     }
 
@@ -62,7 +62,7 @@ impl Output {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes the stream; gives the writer task's waker, so that it ends.
+    /// Closes the stream; returns the waker of the writer task, which then ends.
     pub(super) fn close(&self) -> Option<Waker> {
         let mut state = self.lock();
         let stream = state.stream.take();
@@ -80,20 +80,21 @@ impl State {
         self.queued_bytes
     }
 
-    /// Whom to wake once the lock is given back.
+    /// The waker of the writer task if it has to be woken, to be called after the lock was
+    /// released.
     pub(super) fn writer_to_wake(&mut self) -> Option<Waker> {
         if std::mem::take(&mut self.wake_writer) { self.writer.clone() } else { None }
     }
 
-    /// Writes a packet, or queues what of it cannot be written now. Inside a batch it is gathered,
-    /// and `shared` told to write it at the end.
+    /// Writes a packet, or queues the rest that cannot be written now. Inside a batch the packet is
+    /// queued, and `shared` writes the queue at the end of the batch.
     pub(super) fn push(&mut self, packet: &mut Packet, shared: &Arc<Shared>) -> Result<()> {
-        let idle = self.queue.is_empty() && !self.gathering;
+        let idle = self.queue.is_empty() && !self.coalescing;
         let mut written = 0;
-        if idle && packet.len() < GATHERED_BYTES {
-            self.gathering = at_end_of_batch(|| shared.clone());
+        if idle && packet.len() < MAX_COALESCED_BYTES {
+            self.coalescing = at_end_of_batch(|| shared.clone());
         }
-        if idle && !self.gathering {
+        if idle && !self.coalescing {
             match self.write_now(packet) {
                 Ok(n) => written = n,
                 Err(error) => return Err(Error::Disconnected(error.to_string())),
@@ -111,17 +112,18 @@ impl State {
                     self.queue.push_back(piece);
                 }
             }
-            self.wake_writer = idle && !self.gathering;
+            self.wake_writer = idle && !self.coalescing;
         }
-        if self.queued_bytes >= GATHERED_BYTES { self.write_gathered() } else { Ok(()) }
+        if self.queued_bytes >= MAX_COALESCED_BYTES { self.write_coalesced() } else { Ok(()) }
     }
 
-    /// Writes what is gathered; what the stream does not take is left to the writer task.
-    fn write_gathered(&mut self) -> Result<()> {
-        if !std::mem::take(&mut self.gathering) {
+    /// Writes coalesced packets; the rest that the stream does not accept is left to the writer
+    /// task.
+    fn write_coalesced(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.coalescing) {
             return Ok(());
         }
-        // Nobody is to be woken here either.
+        // No task has to be woken here.
         match self.flush(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(())) => Ok(()),
             Poll::Ready(Err(error)) => Err(Error::Disconnected(error.to_string())),
@@ -132,9 +134,10 @@ impl State {
         }
     }
 
-    /// Writes as much of a packet as the stream takes at once; gives the number of bytes.
+    /// Writes as much of a packet as the stream accepts at once; returns the number of bytes.
     fn write_now(&mut self, packet: &Packet) -> io::Result<usize> {
-        // Nobody is to be woken: what is not written is left to the writer task, which asks again.
+        // No task has to be woken: the rest is left to the writer task, which polls the stream
+        // again.
         let mut context = Context::from_waker(Waker::noop());
         let mut written = 0;
         while written < packet.len() {
@@ -156,7 +159,7 @@ impl State {
     fn flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.queue.is_empty() {
             let written = {
-                let pieces = self.queue.iter().take(GATHERED);
+                let pieces = self.queue.iter().take(MAX_SLICES);
                 let slices: Vec<IoSlice<'_>> = pieces.map(|piece| IoSlice::new(piece)).collect();
                 match write_vectored(&mut self.stream, context, &slices) {
                     Poll::Ready(n) => n?,
@@ -198,7 +201,7 @@ fn write_vectored(
 impl AtEnd for Shared {
     fn at_end(&self) {
         let mut output = self.output.lock();
-        let written = output.write_gathered();
+        let written = output.write_coalesced();
         let writer = output.writer_to_wake();
         drop(output);
         writer.into_iter().for_each(Waker::wake);
@@ -210,7 +213,7 @@ impl AtEnd for Shared {
 
 /// The writer task: writes what is queued until the connection ends.
 pub(super) async fn run(shared: Arc<Shared>) {
-    let _guard = shared.finished_by_panic();
+    let _guard = shared.finish_on_panic();
     std::future::poll_fn(|context| {
         let mut state = shared.output.lock();
         if state.stream.is_none() {

@@ -1,8 +1,8 @@
-//! The table of requests without a reply, and the queue of those that wait for a place in it.
+//! The table of requests without a reply, and the queue of callers that wait for a free slot.
 //!
-//! A slot goes Free → Waiting → Done → Free, or, when the caller gives up, Waiting → Forgotten →
-//! Free. An id is the slot's index with the slot's generation above it, so a second reply to an
-//! old request is told from the reply to the present one.
+//! Slot states: Free → Waiting → Done → Free; if the caller drops the call, Waiting → Forgotten →
+//! Free. An id is the slot's index and, in the upper bits, the slot's generation, so that a second
+//! reply to an old request is not taken for the reply to the present one.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -11,23 +11,23 @@ use std::time::{Duration, Instant};
 use crate::codec::Reply;
 use crate::error::Error;
 
-/// Bits of an id that are the slot's index.
+/// Bits of an id for the slot's index.
 const INDEX_BITS: u32 = 16;
 
-/// Slots at most. Calls are bounded far below; only CLOSE goes out unbounded, one for each handle
-/// that the server has given.
+/// Maximum number of slots. The limit of calls in flight is far lower; only CLOSE is sent without
+/// that limit, one for each handle that the server has returned.
 const MAX_SLOTS: usize = 1 << INDEX_BITS;
 
-/// What may answer a request, beside a STATUS.
+/// The expected type of reply, beside STATUS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expect {
-    /// Nothing but a STATUS.
+    /// Only a STATUS.
     Status,
-    /// As `Status`, and it may take long.
+    /// Only a STATUS, which may take long.
     SlowStatus,
-    /// A handle, to be closed when nobody waits for it any more.
+    /// A handle, to be closed if the call was dropped.
     Handle,
-    /// At most so many bytes, and at least one.
+    /// At least one byte, and at most this number.
     Data(u32),
     /// One name.
     Name,
@@ -35,18 +35,18 @@ pub(super) enum Expect {
     Names,
     /// Attributes.
     Attrs,
-    /// The extension's own reply.
+    /// The reply of the extension.
     Extended,
 }
 
 impl Expect {
-    /// What is wrong with `reply` as an answer.
-    fn objection(self, reply: &Reply) -> Option<String> {
+    /// Why `reply` does not answer this request, if it does not.
+    fn mismatch(self, reply: &Reply) -> Option<String> {
         use crate::codec::StatusCode;
         match (self, reply) {
             (Expect::Status | Expect::SlowStatus, Reply::Status { .. }) => None,
             (_, Reply::Status { code: StatusCode::OK, .. }) => {
-                Some("success without the result that was asked for".into())
+                Some("success without the requested result".into())
             }
             (_, Reply::Status { .. })
             | (Expect::Handle, Reply::Handle(_))
@@ -56,11 +56,11 @@ impl Expect {
                 Some("data of zero length".into())
             }
             (Expect::Data(most), Reply::Data(data)) if data.len() > most as usize => {
-                Some(format!("{} bytes of data where {most} were asked for", data.len()))
+                Some(format!("{} bytes of data where {most} were requested", data.len()))
             }
             (Expect::Data(_), Reply::Data(_)) => None,
             (Expect::Name, Reply::Names(names)) if names.len() != 1 => {
-                Some(format!("{} names where one was asked for", names.len()))
+                Some(format!("{} names where one was requested", names.len()))
             }
             (Expect::Names, Reply::Names(names)) if names.is_empty() => {
                 Some("a part of a listing without names".into())
@@ -89,11 +89,11 @@ struct Slot {
     state: State,
 }
 
-/// For how long at least, and at most twice as long, a round trip counts as the shortest.
-const ROUND_TRIPS_KEPT: Duration = Duration::from_secs(30);
+/// Minimum time for which the shortest round trip is valid; the maximum is twice as long.
+const ROUND_TRIP_VALIDITY: Duration = Duration::from_secs(30);
 
-/// The shortest of the latest round trips. Those that waited behind others, or carried much, are
-/// longer than the way is; the shortest is nearly the way itself.
+/// The shortest of the latest round trips. Requests that waited behind others or carried many bytes
+/// take longer than the link's round trip; the shortest is close to it.
 struct RoundTrips {
     since: Instant,
     shortest: Option<Duration>,
@@ -106,7 +106,7 @@ impl RoundTrips {
     }
 
     fn add(&mut self, took: Duration, now: Instant) {
-        if now.saturating_duration_since(self.since) >= ROUND_TRIPS_KEPT {
+        if now.saturating_duration_since(self.since) >= ROUND_TRIP_VALIDITY {
             self.before = self.shortest.take();
             self.since = now;
         }
@@ -120,27 +120,27 @@ impl RoundTrips {
     }
 }
 
-/// What [`Pending::complete`] leaves to be done without the lock.
+/// Work that [`Pending::complete`] leaves for after the lock was released.
 pub(super) enum Completed {
-    /// Somebody waits for this.
+    /// Wakes the caller.
     Wake(Waker),
-    /// Nobody waits for it any more.
+    /// The call was dropped.
     Forgotten(Reply),
 }
 
-/// The table.
+/// Requests in flight. See the [module](self).
 pub(super) struct Pending {
     slots: Vec<Slot>,
     free: Vec<u16>,
     in_flight: usize,
     slow_in_flight: usize,
-    /// When the last byte came, or the first request was sent after there was none.
-    heard: Instant,
+    /// Time of the last received byte, or of the first request sent after an idle time.
+    last_received: Instant,
     round_trips: RoundTrips,
-    /// Those who wait for a place, in the order of their first polls.
+    /// Callers that wait for a slot, in the order of their first polls.
     queue: VecDeque<(u64, Waker)>,
     next_ticket: u64,
-    /// Why the connection is over.
+    /// The reason of the connection's end.
     end: Option<Error>,
 }
 
@@ -152,7 +152,7 @@ impl Pending {
             free: Vec::new(),
             in_flight: 0,
             slow_in_flight: 0,
-            heard: now,
+            last_received: now,
             round_trips: RoundTrips::new(now),
             queue: VecDeque::new(),
             next_ticket: 0,
@@ -173,19 +173,19 @@ impl Pending {
     }
 
     pub(super) fn silent(&self) -> Duration {
-        if self.in_flight == 0 { Duration::ZERO } else { self.heard.elapsed() }
+        if self.in_flight == 0 { Duration::ZERO } else { self.last_received.elapsed() }
     }
 
-    /// The shortest time between a request and its answer, of the latest ones.
+    /// The shortest time between a request and its reply, of the latest ones.
     pub(super) fn round_trip(&self) -> Option<Duration> {
         self.round_trips.shortest()
     }
 
-    pub(super) fn hear(&mut self) {
-        self.heard = Instant::now();
+    pub(super) fn note_received(&mut self) {
+        self.last_received = Instant::now();
     }
 
-    /// Whether the caller with this ticket, or a new one, is the next to be sent.
+    /// Whether the caller with this ticket, or a new caller, may send now.
     pub(super) fn is_next(&self, ticket: Option<u64>) -> bool {
         match self.queue.front() {
             None => true,
@@ -193,8 +193,8 @@ impl Pending {
         }
     }
 
-    /// Puts a caller at the end of the queue, or renews its waker.
-    pub(super) fn wait(&mut self, ticket: Option<u64>, waker: &Waker) -> u64 {
+    /// Queues a caller, or updates its waker.
+    pub(super) fn enqueue(&mut self, ticket: Option<u64>, waker: &Waker) -> u64 {
         if let Some(ticket) = ticket
             && let Some((_, old)) = self.queue.iter_mut().find(|(number, _)| *number == ticket)
         {
@@ -207,8 +207,8 @@ impl Pending {
         ticket
     }
 
-    /// Takes a caller out of the queue; gives the one to be woken in its stead.
-    pub(super) fn leave(&mut self, ticket: u64) -> Option<Waker> {
+    /// Removes a caller from the queue; returns the waker of the next one.
+    pub(super) fn leave_queue(&mut self, ticket: u64) -> Option<Waker> {
         let at = self.queue.iter().position(|(number, _)| *number == ticket)?;
         self.queue.remove(at);
         if at == 0 { self.first_in_queue() } else { None }
@@ -218,7 +218,8 @@ impl Pending {
         self.queue.front().map(|(_, waker)| waker.clone())
     }
 
-    /// Takes a slot for a request whose reply is awaited by `waker`, or by nobody; gives its id.
+    /// Takes a slot for a request; returns its id. `waker` is `None` if no caller waits for the
+    /// reply.
     pub(super) fn reserve(&mut self, expect: Expect, waker: Option<Waker>) -> Option<u32> {
         let now = Instant::now();
         let index = match self.free.pop() {
@@ -230,7 +231,7 @@ impl Pending {
             }
         };
         if self.in_flight == 0 {
-            self.heard = now;
+            self.last_received = now;
         }
         self.in_flight += 1;
         self.slow_in_flight += usize::from(expect.is_slow());
@@ -241,8 +242,8 @@ impl Pending {
         Some(u32::from(slot.generation) << INDEX_BITS | u32::from(index))
     }
 
-    /// Brings a reply to its request. An error is one of the server, or why the connection is
-    /// over: after the end replies count no more, since their callers have been told of it.
+    /// Stores the reply of a request. An error is a protocol error of the server, or the reason of
+    /// the connection's end: replies after the end are rejected, since the calls have failed.
     pub(super) fn complete(&mut self, id: u32, reply: Reply) -> Result<Completed, Error> {
         if let Some(end) = &self.end {
             return Err(end.clone());
@@ -255,14 +256,14 @@ impl Pending {
         {
             return Err(unknown());
         }
-        if let Some(objection) = slot.expect.objection(&reply) {
-            return Err(Error::Protocol(objection));
+        if let Some(mismatch) = slot.expect.mismatch(&reply) {
+            return Err(Error::Protocol(mismatch));
         }
         self.in_flight -= 1;
         self.slow_in_flight -= usize::from(slot.expect.is_slow());
-        // Taken by the time of the batch that the reply came in.
-        let took = self.heard.saturating_duration_since(slot.sent);
-        self.round_trips.add(took, self.heard);
+        // Measured at the time of the batch with the reply.
+        let took = self.last_received.saturating_duration_since(slot.sent);
+        self.round_trips.add(took, self.last_received);
         match std::mem::replace(&mut slot.state, State::Free) {
             State::Waiting(waker) => {
                 slot.state = State::Done(reply);
@@ -275,8 +276,8 @@ impl Pending {
         }
     }
 
-    /// The reply for the caller that reserved `id`, which thereby gives the slot up; else the
-    /// caller goes on waiting, and an error is why no reply will come.
+    /// Takes the reply of the request `id` and frees its slot. `None` while there is no reply: the
+    /// caller continues to wait. An error is the reason why there will be no reply.
     pub(super) fn take(&mut self, id: u32, waker: &Waker) -> Option<Result<Reply, Error>> {
         let index = id as u16;
         let slot = &mut self.slots[usize::from(index)];
@@ -299,7 +300,7 @@ impl Pending {
         }
     }
 
-    /// The caller that reserved `id` does not wait any longer; gives the reply that was there.
+    /// Records that the call `id` was dropped; returns the reply if there was one.
     pub(super) fn forget(&mut self, id: u32) -> Option<Reply> {
         let index = id as u16;
         let slot = &mut self.slots[usize::from(index)];
@@ -319,7 +320,7 @@ impl Pending {
         self.free.push(index);
     }
 
-    /// Ends everything; gives those to be woken. The first reason stays.
+    /// Ends all requests; returns the wakers of their callers. The first reason is kept.
     pub(super) fn finish(&mut self, why: Error) -> Vec<Waker> {
         if self.end.is_some() {
             return Vec::new();
@@ -345,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_round_trip_counts_until_it_is_old() {
+    fn the_shortest_round_trip_is_valid_until_it_is_old() {
         let start = Instant::now();
         let mut round_trips = RoundTrips::new(start);
         assert_eq!(round_trips.shortest(), None);
@@ -354,16 +355,16 @@ mod tests {
             round_trips.add(took, start);
         }
         assert_eq!(round_trips.shortest(), Some(ms(5)));
-        // The way has become longer.
-        round_trips.add(ms(50), start + ROUND_TRIPS_KEPT);
+        // The link's round trip has grown.
+        round_trips.add(ms(50), start + ROUND_TRIP_VALIDITY);
         assert_eq!(round_trips.shortest(), Some(ms(5)));
-        round_trips.add(ms(60), start + 2 * ROUND_TRIPS_KEPT);
+        round_trips.add(ms(60), start + 2 * ROUND_TRIP_VALIDITY);
         assert_eq!(round_trips.shortest(), Some(ms(50)));
     }
 
-    /// A reply may be read already when somebody else ends the connection.
+    /// A reply may already have been read when the connection is ended.
     #[test]
-    fn a_reply_after_the_end_is_not_counted() {
+    fn a_reply_after_the_end_is_rejected() {
         let mut pending = Pending::new();
         let id = pending.reserve(Expect::SlowStatus, Some(Waker::noop().clone())).unwrap();
         let why = Error::Disconnected("it was enough".into());
@@ -371,7 +372,7 @@ mod tests {
         let late = pending.complete(id, done()).err().map(|error| error.to_string());
         assert_eq!(late, Some(why.to_string()));
         assert_eq!((pending.in_flight(), pending.slow_in_flight()), (0, 0));
-        let told = pending.take(id, Waker::noop()).unwrap().map_err(|error| error.to_string());
-        assert_eq!(told.err(), Some(why.to_string()));
+        let outcome = pending.take(id, Waker::noop()).unwrap().map_err(|error| error.to_string());
+        assert_eq!(outcome.err(), Some(why.to_string()));
     }
 }

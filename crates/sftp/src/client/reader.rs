@@ -1,4 +1,4 @@
-//! The way in: the handshake, and the task that receives replies.
+//! The receiving side: the handshake, and the task that receives replies.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -7,21 +7,21 @@ use std::time::Duration;
 use base::task::batch;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::inbox::Inbox;
 use super::pending::{Completed, Expect};
+use super::receive_buffer::ReceiveBuffer;
 use super::{Packet, Shared, accept_version};
 use crate::codec::{Reply, Request, Version};
 use crate::error::{Error, Result};
 
-/// How much of the text that came instead of SFTP is shown, in bytes.
-const SHOWN_NOISE_BYTES: usize = 200;
+/// Maximum bytes shown of text received instead of SFTP.
+const SHOWN_TEXT_BYTES: usize = 200;
 
-/// How long the rest of that text is waited for; it is written at once or not at all.
-const NOISE_PATIENCE: Duration = Duration::from_millis(500);
+/// Time to wait for the rest of that text; it is sent at once or not at all.
+const TEXT_LIMIT: Duration = Duration::from_millis(500);
 
 /// Reads once; an end of the stream is an error.
-async fn fill(reader: &mut (impl AsyncRead + Unpin), inbox: &mut Inbox) -> Result<()> {
-    let mut room = inbox.room()?;
+async fn fill(reader: &mut (impl AsyncRead + Unpin), buffer: &mut ReceiveBuffer) -> Result<()> {
+    let mut room = buffer.room()?;
     match reader.read_buf(&mut room).await {
         Ok(0) => Err(Error::Disconnected("the server has closed the connection".into())),
         Ok(_) => Ok(()),
@@ -32,40 +32,43 @@ async fn fill(reader: &mut (impl AsyncRead + Unpin), inbox: &mut Inbox) -> Resul
 /// Receives VERSION.
 pub(super) async fn handshake(
     reader: &mut (impl AsyncRead + Unpin),
-    inbox: &mut Inbox,
+    buffer: &mut ReceiveBuffer,
 ) -> Result<Version> {
     let mut received = Ok(());
     loop {
-        match inbox.next() {
+        match buffer.next() {
             Ok(Some(packet)) => match Version::decode(&packet) {
                 Ok(version) => return accept_version(version),
                 Err(malformed) => return Err(malformed.into()),
             },
-            // The length is impossible, as text makes it, or the stream ended before it was told.
-            Err(error) => return Err(noise(reader, inbox).await.unwrap_or(error)),
+            // The length is impossible, as for text, or the stream ended before it.
+            Err(error) => return Err(text_error(reader, buffer).await.unwrap_or(error)),
             Ok(None) => match received {
-                Ok(()) => received = fill(reader, inbox).await,
-                Err(error) => return Err(noise(reader, inbox).await.unwrap_or(error)),
+                Ok(()) => received = fill(reader, buffer).await,
+                Err(error) => return Err(text_error(reader, buffer).await.unwrap_or(error)),
             },
         }
     }
 }
 
-/// What a server said that begins with text; `None` when it does not look like that.
-async fn noise(reader: &mut (impl AsyncRead + Unpin), inbox: &Inbox) -> Option<Error> {
-    let mut text = inbox.rest().to_vec();
+/// The error for a server that begins with text; `None` if it does not look like text.
+async fn text_error(
+    reader: &mut (impl AsyncRead + Unpin),
+    buffer: &ReceiveBuffer,
+) -> Option<Error> {
+    let mut text = buffer.rest().to_vec();
     let is_text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace() || *byte == 27;
     if !text.first().is_some_and(is_text) {
         return None;
     }
     let rest = async {
-        while text.len() < SHOWN_NOISE_BYTES
-            && reader.read_buf(&mut text).await.is_ok_and(|n| n > 0)
-        {}
+        while text.len() < SHOWN_TEXT_BYTES && reader.read_buf(&mut text).await.is_ok_and(|n| n > 0)
+        {
+        }
     };
-    let _ = tokio::time::timeout(NOISE_PATIENCE, rest).await;
+    let _ = tokio::time::timeout(TEXT_LIMIT, rest).await;
     let mut shown = String::new();
-    for chunk in text[..text.len().min(SHOWN_NOISE_BYTES)].utf8_chunks() {
+    for chunk in text[..text.len().min(SHOWN_TEXT_BYTES)].utf8_chunks() {
         let _ = write!(shown, "{}{}", chunk.valid().escape_debug(), chunk.invalid().escape_ascii());
     }
     Some(Error::Protocol(format!(
@@ -74,23 +77,27 @@ async fn noise(reader: &mut (impl AsyncRead + Unpin), inbox: &Inbox) -> Option<E
 }
 
 /// The reader task: receives replies until the connection ends.
-pub(super) async fn run(shared: Arc<Shared>, mut reader: impl AsyncRead + Unpin, mut inbox: Inbox) {
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    mut reader: impl AsyncRead + Unpin,
+    mut buffer: ReceiveBuffer,
+) {
     let ended = shared.ended.notified();
     tokio::pin!(ended);
     ended.as_mut().enable();
-    let _guard = shared.finished_by_panic();
+    let _guard = shared.finish_on_panic();
     if shared.end().is_some() {
         return;
     }
     let why = loop {
-        // Replies may have come with VERSION.
-        if let Err(error) = batch(|| receive(&shared, &mut inbox)) {
+        // Replies may have arrived with VERSION.
+        if let Err(error) = batch(|| receive(&shared, &mut buffer)) {
             break error;
         }
         tokio::select! {
             biased;
             () = &mut ended => return,
-            filled = fill(&mut reader, &mut inbox) => {
+            filled = fill(&mut reader, &mut buffer) => {
                 if let Err(error) = filled {
                     break error;
                 }
@@ -100,11 +107,11 @@ pub(super) async fn run(shared: Arc<Shared>, mut reader: impl AsyncRead + Unpin,
     batch(|| shared.finish(why));
 }
 
-/// Brings all complete replies to their requests.
-fn receive(shared: &Arc<Shared>, inbox: &mut Inbox) -> Result<()> {
-    shared.pending().hear();
+/// Hands all complete replies to their requests.
+fn receive(shared: &Arc<Shared>, buffer: &mut ReceiveBuffer) -> Result<()> {
+    shared.pending().note_received();
     let mut made_room = false;
-    while let Some(packet) = inbox.next()? {
+    while let Some(packet) = buffer.next()? {
         let (id, reply) = Reply::decode(&packet)?;
         let completed = shared.pending().complete(id, reply)?;
         made_room = true;
@@ -119,7 +126,7 @@ fn receive(shared: &Arc<Shared>, inbox: &mut Inbox) -> Result<()> {
     Ok(())
 }
 
-/// Sees to a reply that nobody waits for: what it holds open is closed.
+/// Handles a reply to a dropped call: closes its handle if it has one.
 pub(super) fn discard(shared: &Arc<Shared>, reply: Reply) {
     if let Reply::Handle(handle) = reply {
         let request = Request::Close { handle: handle.as_bytes() };

@@ -1,4 +1,4 @@
-//! Attributes as the wire has them, each of them present or not.
+//! File attributes of the protocol, each of them optional.
 
 use bytes::{BufMut, BytesMut};
 
@@ -10,7 +10,7 @@ const PERMISSIONS: u32 = 0x4;
 const TIMES: u32 = 0x8;
 const EXTENDED: u32 = 0x8000_0000;
 
-/// Both ids of a file's owner; the wire has both or none.
+/// Both ids of a file's owner; the protocol carries both or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// User.
@@ -19,7 +19,7 @@ pub struct Owner {
     pub gid: u32,
 }
 
-/// Both times of a file in seconds since 1970; the wire has both or none.
+/// Both times of a file in seconds since 1970; the protocol carries both or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// Last access.
@@ -30,21 +30,21 @@ pub struct Times {
 
 /// The attributes of a file.
 ///
-/// Extended attributes are read over when decoding: nobody defines any for version 3.
+/// Decoding skips extended attributes: none are defined for version 3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileAttrs {
-    /// Bytes.
+    /// Length in bytes.
     pub size: Option<u64>,
     /// Owner.
     pub owner: Option<Owner>,
-    /// Kind and permission bits, as `st_mode`.
+    /// File type and permission bits, as in `st_mode`.
     pub permissions: Option<u32>,
     /// Times.
     pub times: Option<Times>,
 }
 
 impl FileAttrs {
-    /// Only permission bits.
+    /// Attributes with permission bits only.
     #[must_use]
     pub fn with_permissions(permissions: u32) -> FileAttrs {
         FileAttrs { permissions: Some(permissions), ..FileAttrs::default() }
@@ -93,7 +93,7 @@ impl FileAttrs {
             attrs.times = Some(Times { atime: fields.u32()?, mtime: fields.u32()? });
         }
         if flags & EXTENDED != 0 {
-            // Each takes at least eight bytes of the packet, so a huge count ends by itself.
+            // Each takes at least eight bytes of the packet, so a huge count fails early.
             for _ in 0..fields.u32()? {
                 fields.string()?;
                 fields.string()?;

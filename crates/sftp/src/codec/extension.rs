@@ -1,4 +1,4 @@
-//! The extensions that OpenSSH's server announces, and the bodies of their own replies.
+//! The extensions of OpenSSH's server, and the bodies of their replies.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -8,28 +8,28 @@ const TYPE_VERSION: u8 = 2;
 
 macro_rules! extensions {
     ($($(#[$doc:meta])* $variant:ident = $name:literal $version:literal,)*) => {
-        /// An extension that is known here.
+        /// A supported extension.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Extension { $($(#[$doc])* $variant,)* }
 
         impl Extension {
-            /// All of them.
+            /// All extensions.
             pub const ALL: &[Extension] = &[$(Extension::$variant,)*];
 
-            /// The name on the wire.
+            /// The name in the protocol.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Extension::$variant => $name,)* }
             }
 
-            /// The version that is spoken here, as a server announces it.
+            /// The supported version, as a server announces it.
             #[must_use]
             pub fn version(self) -> &'static str {
                 match self { $(Extension::$variant => $version,)* }
             }
 
-            /// The extension of that name.
+            /// The extension with this name.
             #[must_use]
             pub fn from_name(name: &[u8]) -> Option<Extension> {
                 $(if name == $name.as_bytes() {
@@ -42,7 +42,7 @@ macro_rules! extensions {
 }
 
 extensions! {
-    /// `rename(2)`, which replaces (OpenSSH 4.9).
+    /// `rename(2)`, which replaces its target (OpenSSH 4.9).
     PosixRename = "posix-rename@openssh.com" "1",
     /// `statvfs(2)` (5.1).
     Statvfs = "statvfs@openssh.com" "2",
@@ -52,11 +52,11 @@ extensions! {
     Hardlink = "hardlink@openssh.com" "1",
     /// `fsync(2)` (6.5).
     Fsync = "fsync@openssh.com" "1",
-    /// SETSTAT that follows no link (8.0).
+    /// SETSTAT that does not follow links (8.0).
     Lsetstat = "lsetstat@openssh.com" "1",
     /// The server's limits (8.5).
     Limits = "limits@openssh.com" "1",
-    /// REALPATH that knows `~` and `~user` (8.7).
+    /// REALPATH that expands `~` and `~user` (8.7).
     ExpandPath = "expand-path@openssh.com" "1",
     /// A copy within the server (9.0).
     CopyData = "copy-data" "1",
@@ -82,7 +82,7 @@ impl Extensions {
         self.0 |= 1 << extension as u8;
     }
 
-    /// Takes `extension` out.
+    /// Removes `extension`.
     pub fn remove(&mut self, extension: Extension) {
         self.0 &= !(1 << extension as u8);
     }
@@ -99,9 +99,9 @@ impl FromIterator<Extension> for Extensions {
 /// The server's first packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// The protocol version that it will speak.
+    /// The protocol version of the server.
     pub version: u32,
-    /// What it offers of the extensions known here, in the versions known here.
+    /// The offered extensions that are supported, in their supported versions.
     pub extensions: Extensions,
 }
 
@@ -120,7 +120,7 @@ impl Version {
         });
     }
 
-    /// Decodes a packet without its length field. Unknown extensions are read over.
+    /// Decodes a packet without its length field. Skips unknown extensions.
     pub fn decode(packet: &[u8]) -> Result<Version, Malformed> {
         let mut fields = Fields::new(packet);
         match fields.u8()? {
@@ -141,7 +141,7 @@ impl Version {
     }
 }
 
-/// What `statvfs@openssh.com` answers, field by field as `statvfs(3)`.
+/// The reply to `statvfs@openssh.com`, with the fields of `statvfs(3)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatVfs {
     /// `f_bsize`
@@ -174,7 +174,7 @@ impl StatVfs {
     /// Mounted without set-user-id.
     pub const NO_SUID: u64 = 0x2;
 
-    /// The body of an EXTENDED_REPLY.
+    /// Encodes the body of an EXTENDED_REPLY.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(11 * 8);
@@ -196,7 +196,7 @@ impl StatVfs {
         out.freeze()
     }
 
-    /// From the body of an EXTENDED_REPLY.
+    /// Decodes the body of an EXTENDED_REPLY.
     pub fn decode(body: &[u8]) -> Result<StatVfs, Malformed> {
         let mut fields = Fields::new(body);
         let figures = StatVfs {
@@ -217,7 +217,7 @@ impl StatVfs {
     }
 }
 
-/// What `limits@openssh.com` answers; zero means that the server does not say.
+/// The reply to `limits@openssh.com`; zero means that the server announces no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Longest packet.
@@ -226,12 +226,12 @@ pub struct Limits {
     pub read_bytes: u64,
     /// Longest WRITE.
     pub write_bytes: u64,
-    /// Handles open at once.
+    /// Maximum number of open handles.
     pub open_handles: u64,
 }
 
 impl Limits {
-    /// The body of an EXTENDED_REPLY.
+    /// Encodes the body of an EXTENDED_REPLY.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(4 * 8);
@@ -241,7 +241,7 @@ impl Limits {
         out.freeze()
     }
 
-    /// From the body of an EXTENDED_REPLY.
+    /// Decodes the body of an EXTENDED_REPLY.
     pub fn decode(body: &[u8]) -> Result<Limits, Malformed> {
         let mut fields = Fields::new(body);
         let limits = Limits {
@@ -255,8 +255,8 @@ impl Limits {
     }
 }
 
-/// What `users-groups-by-id@openssh.com` answers: one name for each id asked, empty where the
-/// server knows none.
+/// The reply to `users-groups-by-id@openssh.com`: one name for each requested id, empty for an
+/// unknown id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsersGroups {
     /// Names of the users.
@@ -266,7 +266,7 @@ pub struct UsersGroups {
 }
 
 impl UsersGroups {
-    /// The body of an EXTENDED_REPLY.
+    /// Encodes the body of an EXTENDED_REPLY.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
@@ -276,7 +276,7 @@ impl UsersGroups {
         out.freeze()
     }
 
-    /// From the body of an EXTENDED_REPLY.
+    /// Decodes the body of an EXTENDED_REPLY.
     pub fn decode(body: &Bytes) -> Result<UsersGroups, Malformed> {
         let mut fields = Fields::new(body);
         let mut names = || -> Result<Vec<Bytes>, Malformed> {

@@ -1,4 +1,4 @@
-//! What a server answers.
+//! The replies of a server.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,18 +19,19 @@ const EXTENDED_REPLY: u8 = 201;
 /// Longest handle that the protocol allows, in bytes.
 const MAX_HANDLE_BYTES: usize = 256;
 
-/// Least bytes of an entry in a NAME reply: two empty strings and the flags of its attributes.
+/// Minimum bytes of an entry in a NAME reply: two empty strings and the flags of its attributes.
 const MIN_ENTRY_BYTES: usize = 12;
 
-/// Longest text of a STATUS that is kept, in bytes; enough for a sentence in an error message.
+/// Maximum length of a STATUS text that is kept, in bytes; enough for a sentence in an error
+/// message.
 const MAX_STATUS_TEXT_BYTES: usize = 1024;
 
-/// What the server calls an open file or directory: bytes that only it understands.
+/// The server's handle of an open file or directory: opaque bytes.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct RemoteHandle(Arc<[u8]>);
 
 impl RemoteHandle {
-    /// Takes over the server's bytes; at most 256, as the protocol has it.
+    /// Copies the server's bytes; at most 256, the limit of the protocol.
     pub fn new(bytes: &[u8]) -> Result<RemoteHandle, Malformed> {
         if bytes.len() > MAX_HANDLE_BYTES {
             return Err(Malformed::BadValue("a handle longer than 256 bytes"));
@@ -51,27 +52,27 @@ impl fmt::Debug for RemoteHandle {
     }
 }
 
-/// One name of a NAME reply. The `longname` that comes with it is free text: it is ignored when
-/// decoding and empty when encoding.
+/// One entry of a NAME reply. Its `longname` is free text: ignored when decoding and empty when
+/// encoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameEntry {
-    /// The name, or the path for the requests that ask for one; unchecked.
+    /// The name, or the path for requests that return one; not validated.
     pub name: Bytes,
-    /// Attributes as LSTAT has them.
+    /// Attributes as returned by LSTAT.
     pub attrs: FileAttrs,
 }
 
-/// One reply but VERSION.
+/// Any reply except VERSION.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// How it went, when there is nothing else to tell.
+    /// The result of a request without other content, or an error.
     Status {
         /// The code.
         code: StatusCode,
-        /// The server's words.
+        /// The server's message.
         message: String,
     },
-    /// What to call the opened file or directory.
+    /// The handle of the opened file or directory.
     Handle(RemoteHandle),
     /// Content; shares the packet's memory.
     Data(Bytes),
@@ -79,7 +80,7 @@ pub enum Reply {
     Names(Vec<NameEntry>),
     /// Attributes.
     Attrs(FileAttrs),
-    /// The body of an extension's own reply; shares the packet's memory.
+    /// The body of an extension's reply; shares the packet's memory.
     Extended(Bytes),
 }
 
@@ -122,7 +123,7 @@ impl Reply {
         }
     }
 
-    /// Decodes a packet without its length field; gives its id too.
+    /// Decodes a packet without its length field; returns its id too.
     pub fn decode(packet: &Bytes) -> Result<(u32, Reply), Malformed> {
         let mut fields = Fields::new(packet);
         let message_type = fields.u8()?;
@@ -144,7 +145,7 @@ impl Reply {
 
 fn decode_status(fields: &mut Fields<'_>) -> Result<Reply, Malformed> {
     let code = StatusCode(fields.u32()?);
-    // Servers of version 2's days send no text, and some of today leave out the language.
+    // Servers from the time of version 2 send no text, and some current ones omit the language.
     let mut text = || if fields.left() > 0 { fields.string() } else { Ok(&[][..]) };
     let message = text()?;
     let _language = text()?;

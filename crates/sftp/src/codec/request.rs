@@ -1,4 +1,4 @@
-//! What a client asks.
+//! The requests of a client.
 
 use std::ops::BitOr;
 
@@ -37,17 +37,17 @@ pub fn encode_init(version: u32, out: &mut BytesMut) {
     });
 }
 
-/// Decodes an INIT packet without its length field; gives the client's version.
+/// Decodes an INIT packet without its length field; returns the client's version.
 pub fn decode_init(packet: &[u8]) -> Result<u32, Malformed> {
     let mut fields = Fields::new(packet);
     match fields.u8()? {
-        // What may follow are extensions of the client, of which none is known.
+        // The rest are extensions of the client, none of which is supported.
         INIT => fields.u32(),
         other => Err(Malformed::UnknownType(other)),
     }
 }
 
-/// How OPEN opens, as the wire has it.
+/// The flags of OPEN in the protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenFlags(pub u32);
 
@@ -56,13 +56,13 @@ impl OpenFlags {
     pub const READ: OpenFlags = OpenFlags(0x1);
     /// For writing.
     pub const WRITE: OpenFlags = OpenFlags(0x2);
-    /// Writes go to the end.
+    /// Writes go to the end of the file.
     pub const APPEND: OpenFlags = OpenFlags(0x4);
-    /// Made when it is not there.
+    /// Creates the file if it does not exist.
     pub const CREATE: OpenFlags = OpenFlags(0x8);
-    /// Cut to nothing.
+    /// Truncates the file to zero length.
     pub const TRUNCATE: OpenFlags = OpenFlags(0x10);
-    /// With `CREATE`: must not be there.
+    /// With `CREATE`: fails if the file exists.
     pub const EXCLUSIVE: OpenFlags = OpenFlags(0x20);
 
     /// Whether all of `flags` are set.
@@ -80,45 +80,45 @@ impl BitOr for OpenFlags {
     }
 }
 
-/// One request but INIT. Paths and handles are bytes that only the server understands.
+/// Any request except INIT. Paths and handles are opaque bytes of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are what the message's documentation names")]
 pub enum Request<'a> {
-    /// Opens a file; `attrs` for one that is made.
+    /// Opens a file; `attrs` are those of a created file.
     Open { path: &'a [u8], flags: OpenFlags, attrs: FileAttrs },
-    /// Gives a handle back.
+    /// Closes a handle.
     Close { handle: &'a [u8] },
     /// Reads up to `len` bytes.
     Read { handle: &'a [u8], offset: u64, len: u32 },
     /// Writes all of `data`.
     Write { handle: &'a [u8], offset: u64, data: &'a [u8] },
-    /// Attributes, of a link itself.
+    /// Attributes; of the link itself if `path` is a symbolic link.
     Lstat { path: &'a [u8] },
     /// Attributes of an open file.
     Fstat { handle: &'a [u8] },
-    /// Changes attributes, of what a link leads to.
+    /// Changes attributes; of the target if `path` is a symbolic link.
     Setstat { path: &'a [u8], attrs: FileAttrs },
     /// Changes attributes of an open file.
     Fsetstat { handle: &'a [u8], attrs: FileAttrs },
     /// Opens a directory for listing.
     Opendir { path: &'a [u8] },
-    /// Some more entries.
+    /// The next entries.
     Readdir { handle: &'a [u8] },
     /// Removes a file's name.
     Remove { path: &'a [u8] },
-    /// Makes a directory.
+    /// Creates a directory.
     Mkdir { path: &'a [u8], attrs: FileAttrs },
     /// Removes an empty directory.
     Rmdir { path: &'a [u8] },
     /// Makes a path absolute.
     Realpath { path: &'a [u8] },
-    /// Attributes, of what a link leads to.
+    /// Attributes; of the target if `path` is a symbolic link.
     Stat { path: &'a [u8] },
-    /// Renames, and fails when the new name is taken.
+    /// Renames; fails if `to` exists.
     Rename { from: &'a [u8], to: &'a [u8] },
-    /// A link's target.
+    /// The target of a link.
     Readlink { path: &'a [u8] },
-    /// Makes a symbolic link at `link`.
+    /// Creates a symbolic link at `link`.
     Symlink { target: &'a [u8], link: &'a [u8] },
     /// `posix-rename@openssh.com`
     PosixRename { from: &'a [u8], to: &'a [u8] },
@@ -142,7 +142,7 @@ pub enum Request<'a> {
     HomeDirectory { user: &'a [u8] },
     /// `users-groups-by-id@openssh.com`
     UsersGroupsById { uids: Vec<u32>, gids: Vec<u32> },
-    /// An extension that is not known here.
+    /// An unsupported extension.
     UnknownExtension { name: &'a [u8], body: &'a [u8] },
 }
 
@@ -157,9 +157,9 @@ impl<'a> Request<'a> {
         out.put_slice(data);
     }
 
-    /// Appends the packet up to the content of a WRITE, which is its last field and of which
-    /// `data_len` bytes have to follow (the request's own `data` is not looked at). For any other
-    /// request `data_len` is zero and this is all.
+    /// Appends the packet up to the content of a WRITE, its last field, of which `data_len` bytes
+    /// have to follow; the request's own `data` is ignored. For any other request `data_len` is
+    /// zero and this is the whole packet.
     pub fn encode_head(&self, id: u32, data_len: usize, out: &mut BytesMut) {
         put_sized(out, data_len, |out| {
             out.put_u8(self.message_type());
@@ -270,7 +270,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Decodes a packet without its length field; gives its id too.
+    /// Decodes a packet without its length field; returns its id too.
     pub fn decode(packet: &'a [u8]) -> Result<(u32, Request<'a>), Malformed> {
         let mut fields = Fields::new(packet);
         let message_type = fields.u8()?;

@@ -1,36 +1,56 @@
-//! The types that packets are made of: big-endian integers and length-prefixed strings.
+//! Framing, and the basic types of the protocol: big-endian integers and length-prefixed strings.
 
 use bytes::{BufMut, BytesMut};
 
-/// Why bytes are no packet.
+/// Why bytes are not a valid packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// The packet's length field is zero. The words are sshfs's.
+    /// The packet's length field is zero. The message is sshfs's.
     #[error("bad reply len: 0")]
     ZeroLength,
-    /// The packet's length field is beyond the bound.
+    /// The packet's length field exceeds the limit.
     #[error("bad reply len: {len} (at most {max})")]
     TooLong {
-        /// What the field says.
+        /// The value of the field.
         len: usize,
-        /// The bound.
+        /// The limit.
         max: usize,
     },
     /// The packet ends inside a field.
     #[error("a packet ends inside a field")]
     Truncated,
-    /// The packet goes on after its last field.
+    /// The packet has bytes after its last field.
     #[error("{0} bytes too many in a packet")]
     Trailing(usize),
     /// No message has this type.
     #[error("a message of unknown type {0}")]
     UnknownType(u8),
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     #[error("a packet with {0}")]
     BadValue(&'static str),
 }
 
-/// Takes fields off the front of a packet.
+/// Bytes of the length field in front of each packet.
+pub const HEADER_BYTES: usize = 4;
+
+/// Largest accepted length field: 256 KiB, OpenSSH's own `SFTP_MAX_MSG_LENGTH`. A larger one would
+/// only cost memory, since no peer within OpenSSH's limits sends it.
+pub const MAX_PACKET_BYTES: usize = 256 * 1024;
+
+/// The length of the first packet in `stream`, without the length field; `None` until that field
+/// was received completely.
+pub fn packet_length(stream: &[u8], max: usize) -> Result<Option<usize>, Malformed> {
+    let Some(header) = stream.first_chunk::<HEADER_BYTES>() else {
+        return Ok(None);
+    };
+    match u32::from_be_bytes(*header) as usize {
+        0 => Err(Malformed::ZeroLength),
+        len if len > max => Err(Malformed::TooLong { len, max }),
+        len => Ok(Some(len)),
+    }
+}
+
+/// Decodes fields from the front of a packet.
 pub(crate) struct Fields<'a> {
     rest: &'a [u8],
 }
@@ -65,7 +85,7 @@ impl<'a> Fields<'a> {
         Ok(front)
     }
 
-    /// What has not been taken yet, all of it.
+    /// All bytes that were not decoded yet.
     pub(crate) fn remainder(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
@@ -84,14 +104,14 @@ impl<'a> Fields<'a> {
 
 /// Appends a string: its length and its bytes.
 ///
-/// A string longer than `u32::MAX` cannot be told; no caller has one, since packets are bounded.
+/// A string longer than `u32::MAX` cannot be encoded; no caller has one, since packets are bounded.
 pub(crate) fn put_string(out: &mut BytesMut, bytes: &[u8]) {
     out.put_u32(bytes.len() as u32);
     out.put_slice(bytes);
 }
 
-/// Appends what `body` makes, a packet or a string, with its length in front. `beyond` bytes of
-/// it will follow from elsewhere.
+/// Appends the output of `body`, a packet or a string, preceded by its length. The length includes
+/// `beyond` bytes that the caller sends after it.
 pub(crate) fn put_sized(out: &mut BytesMut, beyond: usize, body: impl FnOnce(&mut BytesMut)) {
     let start = out.len();
     out.put_u32(0);

@@ -1,5 +1,4 @@
-//! Calls that are dropped: whenever that is, the next call works, ids are not mixed up, and no
-//! handle stays open.
+//! Dropped calls: the next call works, ids are not mixed up, and no handle stays open.
 
 use std::pin::Pin;
 use std::task::{Context, Waker};
@@ -63,10 +62,10 @@ async fn a_late_reply_is_not_taken_for_another() {
 }
 
 #[tokio::test]
-async fn a_handle_that_comes_late_is_closed() {
+async fn a_late_handle_is_closed() {
     let (client, mut script) = scripted(&[], Options::default()).await;
     for opens_dir in [false, true] {
-        // Dropped before the reply, and after it came but before it was taken.
+        // Dropped before the reply, and after its arrival but before it was taken.
         for taken_late in [false, true] {
             let call = match opens_dir {
                 true => sent(client.opendir(b"x")),
@@ -110,7 +109,7 @@ async fn a_failed_late_open_closes_nothing() {
 }
 
 #[tokio::test]
-async fn a_forgotten_read_may_still_not_be_answered_with_too_much() {
+async fn a_dropped_read_is_still_checked_for_its_length() {
     let (client, mut script) = scripted(&[], Options::default()).await;
     let handle = RemoteHandle::new(b"h").unwrap();
     drop(sent(client.read(&handle, 0, 4)));
@@ -120,10 +119,10 @@ async fn a_forgotten_read_may_still_not_be_answered_with_too_much() {
 }
 
 #[tokio::test]
-async fn packets_stay_whole_when_their_caller_leaves_in_the_middle_of_one() {
+async fn packets_stay_whole_when_their_call_is_dropped() {
     let (client, mut script) = scripted(&[], Options::default()).await;
     let handle = RemoteHandle::new(b"h").unwrap();
-    // Far more than the stream takes at once.
+    // Far more than the stream accepts at once.
     let body = Bytes::from(vec![9; 30_000]);
     drop(sent(client.write(&handle, 0, body.clone())));
     let call = sent(client.lstat(b"next"));
@@ -140,7 +139,7 @@ async fn packets_stay_whole_when_their_caller_leaves_in_the_middle_of_one() {
 
 /// Operations on a real server, each dropped after every possible number of polls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dropped_anywhere_the_session_goes_on_and_no_handle_is_left() {
+async fn calls_dropped_anywhere_leave_no_handle_and_the_session_continues() {
     let dir = tempfile::tempdir().unwrap();
     let real = super::peer::real(dir.path()).await;
     let client = &real.client;

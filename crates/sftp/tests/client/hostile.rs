@@ -17,7 +17,7 @@ fn entry(name: &'static [u8]) -> NameEntry {
     NameEntry { name: Bytes::from_static(name), attrs: FileAttrs::default() }
 }
 
-/// What the client makes of a server that begins with `bytes` and then closes.
+/// The client's error for a server that sends `bytes` and then closes.
 async fn greeted_with(bytes: &[u8]) -> String {
     let (ours, mut theirs) = tokio::io::duplex(4096);
     theirs.write_all(bytes).await.unwrap();
@@ -35,7 +35,7 @@ fn version(version: u32) -> BytesMut {
 }
 
 #[tokio::test]
-async fn greetings_that_are_none() {
+async fn invalid_greetings() {
     for (bytes, expected) in [
         (&b""[..], "closed the connection"),
         (b"\0\0\0\0", "bad reply len: 0"),
@@ -53,7 +53,7 @@ async fn greetings_that_are_none() {
 }
 
 #[tokio::test]
-async fn a_chatty_shell_is_recognised_and_its_words_are_shown_escaped() {
+async fn output_of_a_shell_is_recognised_and_shown_escaped() {
     for noise in ["Welcome to \x1b[2Jthe machine\n", "hi\n", "\n"] {
         let bytes = [noise.as_bytes(), &version(3)].concat();
         let error = greeted_with(&bytes).await;
@@ -63,14 +63,14 @@ async fn a_chatty_shell_is_recognised_and_its_words_are_shown_escaped() {
     }
     let error = greeted_with("x".repeat(3000).as_bytes()).await;
     assert!(error.len() < 400, "{error}");
-    // It may also keep the stream open and say nothing more.
+    // The server may also keep the stream open without sending more.
     let (ours, mut theirs) = tokio::io::duplex(4096);
     theirs.write_all(b"stdin: is not a tty\n").await.unwrap();
     let error = Client::connect(ours, Options::default()).await.err().unwrap().to_string();
     assert!(error.contains("stdin: is not a tty"), "{error}");
 }
 
-/// How the client's error reads when a READ of ten bytes is answered with these bytes.
+/// The client's error when a READ of ten bytes is answered with these bytes.
 async fn answered_with(answer: impl FnOnce(u32) -> Vec<u8>) -> String {
     let (client, mut script) = scripted(&[], Options::default()).await;
     let bystander = client.lstat(b"bystander");
@@ -79,7 +79,7 @@ async fn answered_with(answer: impl FnOnce(u32) -> Vec<u8>) -> String {
         script.next_id().await;
         let id = script.next_id().await;
         script.send_raw(&answer(id)).await;
-        // The client hangs up.
+        // The client closes the connection.
         while script.try_receive_raw().await.is_some() {}
     };
     let (bystander, read, ()) = tokio::join!(bystander, read, server);
@@ -97,7 +97,7 @@ fn encoded(id: u32, reply: Reply) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn replies_that_are_none() {
+async fn invalid_replies() {
     let data = |len: usize| Reply::Data(vec![7; len].into());
     let ok = || Reply::Status { code: StatusCode::OK, message: String::new() };
     type Answer = Box<dyn FnOnce(u32) -> Vec<u8>>;
@@ -107,7 +107,7 @@ async fn replies_that_are_none() {
         (Box::new(|_| b"\0\x04\0\x01".to_vec()), "bad reply len: 262145"),
         (Box::new(move |id| encoded(id, data(11))), "11 bytes of data where 10"),
         (Box::new(move |id| encoded(id, data(0))), "data of zero length"),
-        (Box::new(move |id| encoded(id, ok())), "success without the result"),
+        (Box::new(move |id| encoded(id, ok())), "success without the requested result"),
         (Box::new(|id| encoded(id, Reply::Handle(handle()))), "wrong type"),
         (Box::new(|id| encoded(id, Reply::Attrs(FileAttrs::default()))), "wrong type"),
         (Box::new(|id| encoded(id, Reply::Names(vec![entry(b"n")]))), "wrong type"),
@@ -166,7 +166,7 @@ async fn a_malformed_body_of_an_extension_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn the_same_reply_twice_is_not_taken_for_the_next_request() {
+async fn a_duplicate_reply_is_not_taken_for_the_next_request() {
     let (client, mut script) = scripted(&[], Options::default()).await;
     let server = async {
         let id = script.next_id().await;
@@ -184,7 +184,7 @@ async fn the_same_reply_twice_is_not_taken_for_the_next_request() {
 }
 
 #[tokio::test]
-async fn an_extension_that_is_not_offered_is_not_asked_for() {
+async fn an_extension_that_is_not_offered_is_not_requested() {
     let (client, mut script) = scripted(&[], Options::default()).await;
     let error = client.posix_rename(b"a", b"b").await;
     assert_eq!(error, Err(Error::Unsupported("posix-rename@openssh.com")));
@@ -194,7 +194,7 @@ async fn an_extension_that_is_not_offered_is_not_asked_for() {
 }
 
 #[tokio::test]
-async fn a_limit_that_cannot_be_kept_is_cut() {
+async fn an_excessive_limit_is_lowered() {
     let server = limited(1, u64::MAX, u64::MAX).await;
     assert!(server.max_read <= 256 * 1024 && server.max_read >= 32 * 1024);
     assert_eq!(server.max_write, 34_000 - 1024, "as long as the packet allows");
@@ -203,7 +203,7 @@ async fn a_limit_that_cannot_be_kept_is_cut() {
 
 /// Class of attack: limits. One request of the kernel would become a million of the protocol.
 #[tokio::test]
-async fn a_limit_below_what_the_draft_demands_is_raised_to_that() {
+async fn a_limit_below_the_draft_is_raised() {
     for tiny in [1, 7, 100, 4095] {
         let server = limited(tiny, tiny, tiny).await;
         assert_eq!((server.max_read, server.max_write), (32 * 1024, 32 * 1024), "{tiny}");
@@ -219,7 +219,7 @@ async fn a_limit_of_more_than_32_bits_is_not_truncated() {
     }
 }
 
-/// What a client makes of a server that announces these limits.
+/// What a client accepts from a server that announces these limits.
 async fn limited(packet_bytes: u64, read_bytes: u64, write_bytes: u64) -> sftp::Server {
     let (ours, theirs) = tokio::io::duplex(4096);
     let mut script = Script::new(theirs);
@@ -242,7 +242,7 @@ async fn the_silence_of_a_server_is_measured_and_can_be_ended() {
     let (client, mut script) = scripted(&[Extension::Fsync], Options::default()).await;
     assert_eq!(client.activity().silent, Duration::ZERO);
     let calls = async { tokio::join!(client.lstat(b"a"), client.fsync(&handle())) };
-    // Longer than a busy machine keeps this task waiting.
+    // Longer than a busy machine delays this task.
     let quiet = Duration::from_secs(1);
     let watch = async {
         let id = script.next_id().await;
@@ -266,7 +266,7 @@ async fn the_silence_of_a_server_is_measured_and_can_be_ended() {
     assert_eq!(client.activity().in_flight, 0);
 }
 
-/// Operations run in the task that reads the answers.
+/// Operations run in the task that reads the replies.
 #[tokio::test]
 async fn a_panic_of_one_operation_ends_the_session_instead_of_hanging_the_others() {
     let (client, mut script) = scripted(&[], Options::default()).await;

@@ -1,7 +1,8 @@
-//! The client against a real server, against scripted hostile ones, and cancelled at every point.
+//! The client over OpenSSH's server and over scripted hostile servers, and cancelled at every
+//! point.
 
 mod cancel;
-mod gathered;
+mod coalescing;
 mod hostile;
 mod order;
 mod peer;

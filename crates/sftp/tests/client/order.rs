@@ -1,4 +1,5 @@
-//! Many requests at once: each gets its own answer, and they go out in the order of first polls.
+//! Many concurrent requests: each gets its own reply, and they are sent in the order of first
+//! polls.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +11,7 @@ use sftp::{FileAttrs, Options, RemoteHandle};
 
 use super::peer::{self, scripted};
 
-/// Numbers in an order that looks random and is the same each time.
+/// Numbers in a shuffled order, the same in each run.
 fn shuffle<T>(items: &mut [T], seed: u64) {
     let mut state = seed | 1;
     for at in (1..items.len()).rev() {
@@ -67,16 +68,16 @@ fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 }
 
 #[tokio::test]
-async fn first_polls_decide_the_order_also_when_there_is_no_room() {
+async fn the_order_of_first_polls_is_kept_without_room() {
     let options = Options { max_in_flight: 4, max_queued_bytes: 3000, ..Options::default() };
     let (client, mut script) = scripted(&[], options).await;
     let handle = RemoteHandle::new(b"h").unwrap();
     const CALLS: u64 = 60;
-    // Of lengths that exceed now the one bound and now the other.
+    // The lengths exceed sometimes the one limit and sometimes the other.
     let body = |number: u64| Bytes::from(vec![number as u8; (number as usize * 397) % 2500]);
     let mut calls: Vec<_> =
         (0..CALLS).map(|number| client.write(&handle, number, body(number))).collect();
-    // Made in one order, polled in another.
+    // Created in one order, polled in another.
     calls.reverse();
     for call in &mut calls {
         assert!(poll_once(call).is_pending());
@@ -99,7 +100,7 @@ async fn first_polls_decide_the_order_also_when_there_is_no_room() {
         }
         seen
     };
-    // And awaited in yet another.
+    // Awaited in a third order.
     shuffle(&mut calls, 5);
     let tasks = async {
         let tasks: Vec<_> = calls.into_iter().map(tokio::spawn).collect();
@@ -112,7 +113,7 @@ async fn first_polls_decide_the_order_also_when_there_is_no_room() {
 }
 
 #[tokio::test]
-async fn one_who_waits_for_room_and_leaves_does_not_hold_up_the_next() {
+async fn a_cancelled_wait_for_room_does_not_block_the_next() {
     let options = Options { max_in_flight: 1, ..Options::default() };
     let (client, mut script) = scripted(&[], options).await;
     let mut first = client.lstat(b"first");
@@ -136,7 +137,7 @@ async fn one_who_waits_for_room_and_leaves_does_not_hold_up_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn large_and_small_go_together_over_a_real_server() {
+async fn large_and_small_requests_together_over_a_real_server() {
     let dir = tempfile::tempdir().unwrap();
     let real = peer::real(dir.path()).await;
     let client = &real.client;

@@ -1,4 +1,4 @@
-//! The other end: OpenSSH's sftp-server, or a script.
+//! The server: OpenSSH's sftp-server, or a script.
 
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
@@ -11,10 +11,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
-/// How long a request that has to come may take to come.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Limit for a request that has to arrive.
+const LIMIT: Duration = Duration::from_secs(20);
 
-/// A client of a real server, which ends with it.
+/// A client of a real server; the server ends with it.
 pub(crate) struct Real {
     pub(crate) client: Client,
     pub(crate) server: Child,
@@ -41,14 +41,14 @@ pub(crate) fn spawn(dir: &std::path::Path) -> (UnixStream, Child) {
     (UnixStream::from_std(ours).unwrap(), server)
 }
 
-/// A server played by a test.
+/// A scripted server.
 pub(crate) struct Script {
     stream: DuplexStream,
 }
 
-/// A client and the server that the test plays for it, VERSION exchanged, without `limits@`.
+/// A client and its scripted server after VERSION, without `limits@`.
 pub(crate) async fn scripted(extensions: &[Extension], options: Options) -> (Client, Script) {
-    // Small, so that packets are cut anywhere and writing has to wait.
+    // Small, so that packets are split anywhere and writes have to wait.
     let (ours, theirs) = tokio::io::duplex(1000);
     let mut script = Script { stream: theirs };
     let version = Version { version: 3, extensions: extensions.iter().copied().collect() };
@@ -76,11 +76,11 @@ impl Script {
     }
 
     pub(crate) async fn receive_raw(&mut self) -> Bytes {
-        let packet = tokio::time::timeout(PATIENCE, self.try_receive_raw());
+        let packet = tokio::time::timeout(LIMIT, self.try_receive_raw());
         packet.await.expect("the client sends nothing").expect("the client has closed the stream")
     }
 
-    /// One request: its id, and a look at it by `with`.
+    /// Receives one request: its id, and the result of `with`.
     pub(crate) async fn receive<T>(&mut self, with: impl FnOnce(u32, Request<'_>) -> T) -> T {
         let packet = self.receive_raw().await;
         let (id, request) = Request::decode(&packet).unwrap();
@@ -98,7 +98,7 @@ impl Script {
         self.send_raw(&out).await;
     }
 
-    /// What the client no longer takes is lost.
+    /// Bytes that the client does not read any more are lost.
     pub(crate) async fn send_raw(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes).await;
     }

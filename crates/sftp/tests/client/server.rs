@@ -14,7 +14,7 @@ fn code<T: std::fmt::Debug>(result: sftp::Result<T>) -> StatusCode {
 }
 
 #[tokio::test]
-async fn the_server_tells_what_it_offers() {
+async fn the_server_announces_its_extensions() {
     let dir = tempdir().unwrap();
     let real = peer::real(dir.path()).await;
     let server = real.client.server();
@@ -59,7 +59,7 @@ async fn content() {
     let handle = client.open(b"f\xff", append, FileAttrs::default()).await.unwrap();
     client.write(&handle, 0, Bytes::from_static(b"end")).await.unwrap();
     client.close_unattended(&handle);
-    // Answered in order, so the one before is done.
+    // Answered in order, so the request before is complete.
     assert_eq!(client.stat(b"f\xff").await.unwrap().size, Some(6));
     let truncate = OpenFlags::WRITE | OpenFlags::TRUNCATE;
     let handle = client.open(b"f\xff", truncate, FileAttrs::default()).await.unwrap();
@@ -190,7 +190,7 @@ async fn a_request_too_long_for_the_server_does_not_end_the_session() {
 }
 
 #[tokio::test]
-async fn a_killed_server_fails_what_is_in_flight_and_what_comes_after() {
+async fn a_killed_server_fails_calls_in_flight_and_later_ones() {
     let dir = tempdir().unwrap();
     let mut real = peer::real(dir.path()).await;
     let closed = real.client.closed();

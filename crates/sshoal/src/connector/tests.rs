@@ -86,9 +86,9 @@ fn refused_logins_are_told_from_a_server_that_is_busy() {
         (ssh::Cause::PermissionDenied, host::Cause::Refused),
         (ssh::Cause::TooManyFailures, host::Cause::Refused),
         (ssh::Cause::ClosedEarly, host::Cause::TurnedAway),
-        (ssh::Cause::HostKeyChanged, host::Cause::Lasting),
-        (ssh::Cause::Refused, host::Cause::Passing),
-        (ssh::Cause::Lost, host::Cause::Passing),
+        (ssh::Cause::HostKeyChanged, host::Cause::Permanent),
+        (ssh::Cause::Refused, host::Cause::Transient),
+        (ssh::Cause::Lost, host::Cause::Transient),
     ] {
         assert_eq!(for_the_next_attempt(cause), meaning, "{cause:?}");
     }

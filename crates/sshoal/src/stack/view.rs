@@ -308,12 +308,12 @@ mod tests {
     mod conformance {
         use std::sync::Arc;
         use testkit::MemRemote;
-        use testkit::conformance::Ground;
+        use testkit::conformance::Fixture;
 
-        async fn ground() -> Ground {
+        async fn ground() -> Fixture {
             let remote = Arc::new(MemRemote::new());
             let counted = remote.clone();
-            Ground::new(Arc::new(super::view(remote))).counting(move || counted.open_handles())
+            Fixture::new(Arc::new(super::view(remote))).counting(move || counted.open_handles())
         }
 
         testkit::conformance!(ground);

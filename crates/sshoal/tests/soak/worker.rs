@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use base::Result;
-use testkit::model::{Aftermath, Around, DirSubject, Lists, Op, check_until_killed, story};
+use testkit::model::{Aftermath, DirSubject, Lists, Op, Wrapper, check_until_killed, story};
 
 use crate::tally::Tally;
 
@@ -18,7 +18,7 @@ struct Timed<'a> {
     lane: &'static str,
 }
 
-impl Around for Timed<'_> {
+impl Wrapper for Timed<'_> {
     type Inner = DirSubject;
 
     fn inner(&self) -> &DirSubject {

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use steady::{Config, Steady};
-use testkit::conformance::Ground;
+use testkit::conformance::Fixture;
 use testkit::{FaultyRemote, MemRemote};
 
 /// Over one that answers at once.
 mod at_once {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn ground() -> Fixture {
         let memory = Arc::new(MemRemote::new());
         let counted = memory.clone();
         let steady = Steady::new(memory, Config::default());
-        Ground::new(steady).counting(move || counted.open_handles())
+        Fixture::new(steady).counting(move || counted.open_handles())
     }
 
     testkit::conformance!(ground);
@@ -24,14 +24,14 @@ mod at_once {
 mod later {
     use super::*;
 
-    async fn ground() -> Ground {
+    async fn ground() -> Fixture {
         let memory = Arc::new(MemRemote::new());
         memory.set_pending(true);
         let counted = memory.clone();
         let faulty = FaultyRemote::new(memory);
         faulty.set_server_run("this one");
         let steady = Steady::new(Arc::new(faulty), Config::default());
-        Ground::new(steady).counting(move || counted.open_handles())
+        Fixture::new(steady).counting(move || counted.open_handles())
     }
 
     testkit::conformance!(ground);
@@ -62,7 +62,7 @@ mod blinking {
         }
     }
 
-    async fn ground() -> Ground {
+    async fn ground() -> Fixture {
         let memory = Arc::new(MemRemote::new());
         memory.set_pending(true);
         let counted = memory.clone();
@@ -83,7 +83,7 @@ mod blinking {
             }
         });
         let steady = Steady::new(faulty, Config::default());
-        Ground::new(steady)
+        Fixture::new(steady)
             .expecting(Expectations::default())
             .counting(move || counted.open_handles())
             .keeping(Blinking(blinking))
@@ -107,19 +107,19 @@ mod blinking {
     rules! {
         opening: exclusive_means_new truncating_at_open_empties
             the_attributes_of_an_open_are_the_files;
-        reading: reads_give_what_was_written_at_any_size reads_are_short_only_at_the_end;
+        reading: reads_of_any_size_return_what_was_written reads_are_short_only_at_the_end;
         writing: writes_of_any_size_arrive_whole a_write_changes_its_range_and_nothing_else
-            a_file_is_cut_and_grown;
-        ordering: overlapping_writes_end_as_the_last a_size_change_takes_its_turn
+            a_file_is_truncated_and_extended;
+        ordering: overlapping_writes_end_as_the_last a_size_change_keeps_its_order
             many_calls_at_once_do_not_mix;
         handles: a_renamed_file_is_still_open a_closed_handle_is_an_error
-            a_handle_is_finished_behind_its_writes a_dropped_finish_gives_the_handle_back;
-        directories: a_directory_is_made_and_removed
+            a_handle_is_finished_behind_its_writes a_dropped_finish_closes_the_handle;
+        directories: a_directory_is_created_and_removed
             a_listing_is_complete_and_without_duplicates;
-        names: names_are_removed_by_their_kind what_is_absent_is_enoent;
-        links: a_taken_name_takes_no_link;
-        renaming: every_kind_onto_every_kind a_directory_moves_with_all_that_is_in_it;
-        attributes: each_part_is_set_alone an_open_file_is_changed_as_well;
-        cancelling: a_dropped_write_does_not_come_late a_dropped_read_does_not_confuse_the_next;
+        names: names_are_removed_by_their_type an_absent_name_is_enoent;
+        links: an_existing_name_is_not_replaced_by_a_link;
+        renaming: every_type_onto_every_type a_directory_moves_with_all_that_is_in_it;
+        attributes: each_part_is_set_alone an_open_file_is_changed_by_handle;
+        cancelling: a_dropped_write_is_not_executed_late a_dropped_read_does_not_confuse_the_next;
     }
 }

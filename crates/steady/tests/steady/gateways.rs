@@ -373,7 +373,7 @@ async fn play(seed: u64) -> usize {
     let server = history.server().clone();
     server.put_file(THEIRS, history.version(3));
     server.put_dir("0");
-    history.look();
+    history.record();
     let gateway = || Arc::new(FaultyRemote::new(Arc::new(Lagging::new(server.clone(), LAG))));
     let links: [Link; 2] = [gateway(), gateway()];
     links.iter().for_each(|link| link.set_server_run("the only one"));
@@ -412,7 +412,7 @@ async fn play(seed: u64) -> usize {
     let dice = Dice::of_part(seed, "weather", 0);
     let mut weather = Weather { links, dice, cuts: cuts.clone() };
     let ends = play.run(|_| {
-        history.look();
+        history.record();
         moments.note(history.moment());
         weather.visit();
         weather.change();

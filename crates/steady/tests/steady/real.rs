@@ -24,7 +24,7 @@ struct Servers {
 impl Connector for Servers {
     async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
         if self.refusing.load(Ordering::SeqCst) {
-            return Err(ConnectError { message: "refused by the test".into(), lasting: false });
+            return Err(ConnectError { message: "refused by the test".into(), permanent: false });
         }
         let (reader, writer) = self.servers.start();
         Ok(Connection::from_halves(reader, writer, Box::new(|| None)))
@@ -182,7 +182,7 @@ async fn names_are_made_moved_and_removed_through_servers_that_are_killed() {
 async fn a_server_that_cannot_be_reached_is_away_and_comes_back() {
     let real = Real::new(1).await;
     let fh = real.steady.open(&path("f"), making()).await.unwrap().fh;
-    assert!(!real.host.is_away() && real.host.trouble().is_none());
+    assert!(!real.host.is_away() && real.host.connection_error().is_none());
     let run = real.steady.server_run().await.unwrap();
     real.servers.refusing.store(true, Ordering::SeqCst);
     real.kill().await;
@@ -191,13 +191,13 @@ async fn a_server_that_cannot_be_reached_is_away_and_comes_back() {
         tokio::spawn(async move { steady.write(fh, 0, Bytes::from_static(b"kept")).await });
     real.host.gone().await;
     assert!(real.host.is_away());
-    assert!(real.host.trouble().unwrap().contains("refused by the test"));
+    assert!(real.host.connection_error().unwrap().contains("refused by the test"));
     real.steady.gone().await;
     assert!(real.steady.is_away());
     real.servers.refusing.store(false, Ordering::SeqCst);
     writing.await.unwrap().unwrap();
     assert!(!real.host.is_away() && !real.steady.is_away());
-    assert_eq!(real.host.trouble(), None);
+    assert_eq!(real.host.connection_error(), None);
     assert_eq!(real.content("f"), b"kept");
     // The machine is the same, so nothing had to be compared.
     assert_eq!(real.steady.server_run().await.unwrap(), run);

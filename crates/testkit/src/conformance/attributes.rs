@@ -1,14 +1,14 @@
-//! Rules of attributes: `setattr`, `fsetattr`, `statvfs`, and what operations do to times.
+//! Rules for attributes: `setattr`, `fsetattr`, `statvfs`, and the effect of operations on times.
 
 use base::{AttrChange, Errno, Fh, Timestamp};
 
-use super::ground::{Ground, mtime_change, ok};
+use super::fixture::{Fixture, mtime_change, ok};
 use crate::path;
 
-/// How far the remote's clock may be from ours, in seconds.
+/// Maximum difference between the remote's clock and this machine's, in seconds.
 const CLOCK_SLACK_SECS: i64 = 2;
 
-/// What `before` is after `change`, as far as `change` says.
+/// `before` with `change` applied.
 fn applied(before: base::Attr, change: &AttrChange) -> base::Attr {
     base::Attr {
         perm: change.perm.unwrap_or(before.perm),
@@ -32,7 +32,7 @@ fn combinations() -> impl Iterator<Item = AttrChange> {
     })
 }
 
-/// Where everything is put before each change.
+/// The attributes before each change.
 fn beginning() -> AttrChange {
     AttrChange {
         perm: Some(0o644),
@@ -43,7 +43,7 @@ fn beginning() -> AttrChange {
     }
 }
 
-/// Compares, where a change of size without a new time of change may set that.
+/// Compares attributes; a change of size without a new mtime may set mtime.
 #[track_caller]
 fn assert_applied(before: base::Attr, change: &AttrChange, after: base::Attr) {
     let mut expected = applied(before, change);
@@ -53,144 +53,144 @@ fn assert_applied(before: base::Attr, change: &AttrChange, after: base::Attr) {
     assert_eq!(after, expected, "{change:?}");
 }
 
-/// What a change names is set, and nothing else.
-pub async fn each_part_is_set_alone(ground: &Ground) {
-    ground.put("file", &[1; 100]).await;
-    ground.dir("dir").await;
+/// A change sets exactly the given attributes.
+pub async fn each_part_is_set_alone(fixture: &Fixture) {
+    fixture.put("file", &[1; 100]).await;
+    fixture.dir("dir").await;
     for change in combinations() {
-        ok("setattr", "file", ground.setattr(&path("file"), beginning()).await);
-        let before = ground.attr("file").await;
-        ok("setattr", change, ground.setattr(&path("file"), change).await);
-        assert_applied(before, &change, ground.attr("file").await);
+        ok("setattr", "file", fixture.setattr(&path("file"), beginning()).await);
+        let before = fixture.attr("file").await;
+        ok("setattr", change, fixture.setattr(&path("file"), change).await);
+        assert_applied(before, &change, fixture.attr("file").await);
         if change.size.is_none() {
             let start = AttrChange { size: None, ..beginning() };
-            ok("setattr", "dir", ground.setattr(&path("dir"), start).await);
-            let before = ground.attr("dir").await;
-            ok("setattr", change, ground.setattr(&path("dir"), change).await);
-            assert_applied(before, &change, ground.attr("dir").await);
+            ok("setattr", "dir", fixture.setattr(&path("dir"), start).await);
+            let before = fixture.attr("dir").await;
+            ok("setattr", change, fixture.setattr(&path("dir"), change).await);
+            assert_applied(before, &change, fixture.attr("dir").await);
         }
     }
 }
 
-/// The same through a handle.
-pub async fn an_open_file_is_changed_as_well(ground: &Ground) {
-    ground.put("file", &[1; 100]).await;
-    let fh = ground.open_rw("file").await;
-    assert_changes_apply(ground, fh).await;
-    ground.close(fh);
+/// A change through a handle sets exactly the given attributes.
+pub async fn an_open_file_is_changed_by_handle(fixture: &Fixture) {
+    fixture.put("file", &[1; 100]).await;
+    let fh = fixture.open_rw("file").await;
+    assert_changes_apply(fixture, fh).await;
+    fixture.close(fh);
 }
 
-/// Also when the file has lost its name.
-pub async fn an_open_file_without_a_name_is_changed_as_well(ground: &Ground) {
-    ground.put("file", &[1; 100]).await;
-    let fh = ground.open_rw("file").await;
-    ok("unlink", "file", ground.unlink(&path("file")).await);
-    assert_changes_apply(ground, fh).await;
-    ground.close(fh);
+/// A change through a handle also works after the file's name was removed.
+pub async fn an_open_file_without_a_name_is_changed_by_handle(fixture: &Fixture) {
+    fixture.put("file", &[1; 100]).await;
+    let fh = fixture.open_rw("file").await;
+    ok("unlink", "file", fixture.unlink(&path("file")).await);
+    assert_changes_apply(fixture, fh).await;
+    fixture.close(fh);
 }
 
-async fn assert_changes_apply(ground: &Ground, fh: Fh) {
+async fn assert_changes_apply(fixture: &Fixture, fh: Fh) {
     for change in combinations() {
-        ok("fsetattr", "file", ground.fsetattr(fh, beginning()).await);
-        let before = ok("fstat", "file", ground.fstat(fh).await);
-        ok("fsetattr", change, ground.fsetattr(fh, change).await);
-        assert_applied(before, &change, ok("fstat", change, ground.fstat(fh).await));
+        ok("fsetattr", "file", fixture.fsetattr(fh, beginning()).await);
+        let before = ok("fstat", "file", fixture.fstat(fh).await);
+        ok("fsetattr", change, fixture.fsetattr(fh, change).await);
+        assert_applied(before, &change, ok("fstat", change, fixture.fstat(fh).await));
     }
 }
 
-/// From 1970 to 2106, and with their fraction where the remote has one.
-pub async fn times_are_kept(ground: &Ground) {
-    ground.put("file", b"").await;
+/// From 1970 to 2106, with nanoseconds if the remote supports them.
+pub async fn times_are_kept(fixture: &Fixture) {
+    fixture.put("file", b"").await;
     for secs in [0, 1, 1_234_567_890, i64::from(i32::MAX), 1 << 31, i64::from(u32::MAX)] {
         for nanos in [0, 123_456_789] {
             let time = Timestamp { secs, nanos };
             let change =
                 AttrChange { atime: Some(time), mtime: Some(time), ..AttrChange::default() };
-            ok("setattr", time, ground.setattr(&path("file"), change).await);
-            let kept = if ground.expect().nanoseconds { time } else { Timestamp::from_secs(secs) };
-            let attr = ground.attr("file").await;
+            ok("setattr", time, fixture.setattr(&path("file"), change).await);
+            let kept = if fixture.expect().nanoseconds { time } else { Timestamp::from_secs(secs) };
+            let attr = fixture.attr("file").await;
             assert_eq!((attr.atime, attr.mtime), (kept, kept));
         }
     }
 }
 
 /// All twelve bits, of files and directories.
-pub async fn permissions_are_kept(ground: &Ground) {
-    ground.put("file", b"").await;
-    ground.dir("dir").await;
+pub async fn permissions_are_kept(fixture: &Fixture) {
+    fixture.put("file", b"").await;
+    fixture.dir("dir").await;
     for at in ["file", "dir"] {
         for perm in [0o700, 0o777, 0o644, 0o4755, 0o2755, 0o1777, 0o7777] {
             let change = AttrChange { perm: Some(perm), ..AttrChange::default() };
-            ok("setattr", perm, ground.setattr(&path(at), change).await);
-            let seen = ground.attr(at).await.perm;
+            ok("setattr", perm, fixture.setattr(&path(at), change).await);
+            let seen = fixture.attr(at).await.perm;
             assert_eq!(seen, perm, "{at}: {seen:o} instead of {perm:o}");
         }
     }
 }
 
-/// A change of a link is the link's or is refused; what it leads to stays as it is.
-pub async fn a_link_is_changed_itself(ground: &Ground) {
-    ground.put("file", b"content").await;
-    ok("setattr", "file", ground.setattr(&path("file"), mtime_change(1_000_000_000)).await);
-    ground.put_link("file", "link").await;
-    ground.put_link("nowhere", "dangling").await;
-    let file = ground.attr("file").await;
+/// A change of a symbolic link applies to the link or fails; its target is never changed.
+pub async fn a_link_is_changed_itself(fixture: &Fixture) {
+    fixture.put("file", b"content").await;
+    ok("setattr", "file", fixture.setattr(&path("file"), mtime_change(1_000_000_000)).await);
+    fixture.put_link("file", "link").await;
+    fixture.put_link("nowhere", "dangling").await;
+    let file = fixture.attr("file").await;
     for at in ["link", "dangling"] {
-        let changed = ground.setattr(&path(at), mtime_change(1_222_222_222)).await;
-        if ground.expect().link_attributes {
+        let changed = fixture.setattr(&path(at), mtime_change(1_222_222_222)).await;
+        if fixture.expect().link_attributes {
             assert_eq!(changed, Ok(()), "{at}");
-            assert_eq!(ground.attr(at).await.mtime, Timestamp::from_secs(1_222_222_222), "{at}");
+            assert_eq!(fixture.attr(at).await.mtime, Timestamp::from_secs(1_222_222_222), "{at}");
         } else {
             assert_eq!(changed, Err(Errno::EOPNOTSUPP), "{at}");
         }
-        // Linux has no permissions of links, other systems have: done or refused, but not to the
-        // file.
+        // Linux has no permissions of links, other systems do: success or failure, but no change of
+        // the target.
         let perm = AttrChange { perm: Some(0o600), ..AttrChange::default() };
-        let refused = ground.setattr(&path(at), perm).await.is_err();
-        assert!(refused || ground.attr(at).await.perm == 0o600, "{at}");
+        let refused = fixture.setattr(&path(at), perm).await.is_err();
+        assert!(refused || fixture.attr(at).await.perm == 0o600, "{at}");
     }
-    assert_eq!(ground.attr("file").await, file);
-    assert!(!ground.exists("nowhere").await);
+    assert_eq!(fixture.attr("file").await, file);
+    assert!(!fixture.exists("nowhere").await);
 }
 
-/// Writing gives a file a new time of change, and so do entries to a directory.
-pub async fn a_change_is_seen_in_the_times(ground: &Ground) {
+/// Writes update a file's mtime, and changes of entries that of a directory.
+pub async fn a_change_updates_mtime(fixture: &Fixture) {
     let long_ago = mtime_change(1_000_000_000);
     let start = Timestamp::now().secs - CLOCK_SLACK_SECS;
-    ground.dir("dir").await;
-    ground.put("dir/file", b"content").await;
-    ok("setattr", "file", ground.setattr(&path("dir/file"), long_ago).await);
-    let fh = ground.open_rw("dir/file").await;
-    ground.put_at(fh, 0, b"C").await;
-    assert!(ok("fstat", "file", ground.fstat(fh).await).mtime.secs >= start, "after a write");
-    ground.close(fh);
-    assert!(ground.attr("dir/file").await.mtime.secs >= start, "after the close");
+    fixture.dir("dir").await;
+    fixture.put("dir/file", b"content").await;
+    ok("setattr", "file", fixture.setattr(&path("dir/file"), long_ago).await);
+    let fh = fixture.open_rw("dir/file").await;
+    fixture.put_at(fh, 0, b"C").await;
+    assert!(ok("fstat", "file", fixture.fstat(fh).await).mtime.secs >= start, "after a write");
+    fixture.close(fh);
+    assert!(fixture.attr("dir/file").await.mtime.secs >= start, "after the close");
     let steps = ["create", "mkdir", "rename", "unlink", "rmdir"];
     for step in steps {
-        ok("setattr", "dir", ground.setattr(&path("dir"), long_ago).await);
+        ok("setattr", "dir", fixture.setattr(&path("dir"), long_ago).await);
         match step {
-            "create" => ground.put("dir/new", b"").await,
-            "mkdir" => ground.dir("dir/sub").await,
+            "create" => fixture.put("dir/new", b"").await,
+            "mkdir" => fixture.dir("dir/sub").await,
             "rename" => {
                 let (from, to) = (path("dir/new"), path("dir/newer"));
-                ok(step, &from, ground.rename(&from, &to, base::RenameMode::Replace).await);
+                ok(step, &from, fixture.rename(&from, &to, base::RenameMode::Replace).await);
             }
-            "unlink" => ok(step, "newer", ground.unlink(&path("dir/newer")).await),
-            _ => ok(step, "sub", ground.rmdir(&path("dir/sub")).await),
+            "unlink" => ok(step, "newer", fixture.unlink(&path("dir/newer")).await),
+            _ => ok(step, "sub", fixture.rmdir(&path("dir/sub")).await),
         }
-        assert!(ground.attr("dir").await.mtime.secs >= start, "the directory's after {step}");
+        assert!(fixture.attr("dir").await.mtime.secs >= start, "the directory's after {step}");
     }
 }
 
-/// An owner is set without the other; to set what is there already always works.
-pub async fn owners_are_set(ground: &Ground) {
-    ground.put("file", b"").await;
-    let before = ground.attr("file").await;
+/// An owner can be set without a group and vice versa; setting the present values always works.
+pub async fn owners_are_set(fixture: &Fixture) {
+    fixture.put("file", b"").await;
+    let before = fixture.attr("file").await;
     let same = AttrChange { uid: Some(before.uid), gid: Some(before.gid), ..AttrChange::default() };
-    ok("setattr", same, ground.setattr(&path("file"), same).await);
-    ok("setattr", "nothing", ground.setattr(&path("file"), AttrChange::default()).await);
-    assert_eq!(ground.attr("file").await, before);
-    if !ground.expect().chown {
+    ok("setattr", same, fixture.setattr(&path("file"), same).await);
+    ok("setattr", "nothing", fixture.setattr(&path("file"), AttrChange::default()).await);
+    assert_eq!(fixture.attr("file").await, before);
+    if !fixture.expect().chown {
         return;
     }
     for change in [
@@ -198,25 +198,25 @@ pub async fn owners_are_set(ground: &Ground) {
         AttrChange { gid: Some(23_456), ..AttrChange::default() },
         AttrChange { uid: Some(1), gid: Some(2), ..AttrChange::default() },
     ] {
-        let before = ground.attr("file").await;
-        ok("setattr", change, ground.setattr(&path("file"), change).await);
-        assert_eq!(ground.attr("file").await, applied(before, &change), "{change:?}");
+        let before = fixture.attr("file").await;
+        ok("setattr", change, fixture.setattr(&path("file"), change).await);
+        assert_eq!(fixture.attr("file").await, applied(before, &change), "{change:?}");
     }
 }
 
-/// `statvfs` has no figure that a caller would stumble over.
-pub async fn figures_make_sense(ground: &Ground) {
-    ground.dir("dir").await;
+/// `statvfs` returns plausible values.
+pub async fn statvfs_is_plausible(fixture: &Fixture) {
+    fixture.dir("dir").await;
     for at in ["", "dir"] {
-        let figures = ok("statvfs", at, ground.statvfs(&path(at)).await);
+        let figures = ok("statvfs", at, fixture.statvfs(&path(at)).await);
         assert!(figures.block_size > 0 && figures.fragment_size > 0, "{figures:?}");
         assert!(figures.blocks > 0 && figures.blocks_free <= figures.blocks, "{figures:?}");
         assert!(figures.blocks_available <= figures.blocks_free, "{figures:?}");
         assert!(figures.files_free <= figures.files, "{figures:?}");
         assert!(figures.files_available <= figures.files_free, "{figures:?}");
-        assert_eq!(figures.name_max, ground.expect().name_max as u64);
+        assert_eq!(figures.name_max, fixture.expect().name_max as u64);
         assert!(!figures.read_only);
     }
-    let (root, dir) = (ground.statvfs(&path("")).await, ground.statvfs(&path("dir")).await);
+    let (root, dir) = (fixture.statvfs(&path("")).await, fixture.statvfs(&path("dir")).await);
     assert_eq!(root.map(|figures| figures.fsid), dir.map(|figures| figures.fsid));
 }

@@ -3,17 +3,18 @@
 use base::{Access, AttrChange, Create, Fh, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
 
-use super::ground::{Ground, Started, ok, pattern, poll_once, read_write};
+use super::fixture::{Fixture, Started, ok, pattern, poll_once, read_write};
 use crate::path;
 
-/// How often a call is polled, with pauses in which the remote can go on, before it is dropped.
+/// Number of polls of a call before it is dropped, with pauses in which the remote can make
+/// progress.
 const POLLS: usize = 4;
 
 /// Polls `call` up to `polls` times and drops it.
 async fn drop_after<T>(mut call: Started<'_, T>, polls: usize) {
     for poll in 0..polls {
         if poll > 0 {
-            // Gives the remote's own tasks a chance to be anywhere with it.
+            // Lets the remote's tasks make any progress.
             tokio::task::yield_now().await;
         }
         if poll_once(&mut call).is_ready() {
@@ -22,10 +23,10 @@ async fn drop_after<T>(mut call: Started<'_, T>, polls: usize) {
     }
 }
 
-/// Starts the `number`th of the calls below; `None` past the last.
+/// Starts the call with this number; `None` after the last.
 fn nth_call(remote: &dyn Remote, number: usize, fh: Fh) -> Option<Started<'_, ()>> {
-    /// Owns what the call borrows, and throws away what it gives; handles are given back, as
-    /// whoever got one would.
+    /// Owns the arguments of the call, and discards its result; returned handles are closed, as a
+    /// caller would.
     macro_rules! call {
         (|$answer:pat_param| $give_back:expr, $call:expr) => {
             Box::pin(async move {
@@ -68,58 +69,58 @@ fn nth_call(remote: &dyn Remote, number: usize, fh: Fh) -> Option<Started<'_, ()
     })
 }
 
-/// Every call, dropped unpolled, after its first poll and later: no handle leaks (which is looked
-/// at when the rule is done), and the next call works.
-pub async fn a_dropped_call_leaves_nothing(ground: &Ground) {
-    ground.put("file", b"content").await;
-    ground.put_link("file", "link").await;
-    let fh = ground.open_rw("busy").await;
+/// Every call, dropped before and after its first poll and later: no handle leaks (checked after
+/// the rule), and the next call works.
+pub async fn a_dropped_call_leaves_nothing(fixture: &Fixture) {
+    fixture.put("file", b"content").await;
+    fixture.put_link("file", "link").await;
+    let fh = fixture.open_rw("busy").await;
     for round in 0..10 {
         for polls in 0..=POLLS {
             for number in 0.. {
-                let Some(call) = nth_call(&**ground, number, fh) else {
+                let Some(call) = nth_call(&**fixture, number, fh) else {
                     break;
                 };
                 drop_after(call, polls).await;
-                assert_eq!(ground.attr("file").await.size, 7, "call {number}, round {round}");
+                assert_eq!(fixture.attr("file").await.size, 7, "call {number}, round {round}");
             }
         }
     }
-    // A listing that is given up in the middle as well.
-    let dh = ok("opendir", "", ground.opendir(&path("")).await);
-    drop_after(ground.readdir(dh), 1).await;
-    ground.closedir(dh);
-    ground.put_at(fh, 0, b"works").await;
-    assert_eq!(ground.bytes(fh, 0, 5).await, b"works");
-    ground.close(fh);
-    assert_eq!(ground.get("file").await, b"content");
+    // A listing that is abandoned in the middle.
+    let dh = ok("opendir", "", fixture.opendir(&path("")).await);
+    drop_after(fixture.readdir(dh), 1).await;
+    fixture.closedir(dh);
+    fixture.put_at(fh, 0, b"works").await;
+    assert_eq!(fixture.bytes(fh, 0, 5).await, b"works");
+    fixture.close(fh);
+    assert_eq!(fixture.get("file").await, b"content");
 }
 
-/// A write that was dropped may happen or not, but not after one that was acknowledged later.
-pub async fn a_dropped_write_does_not_come_late(ground: &Ground) {
-    let fh = ground.open_rw("a").await;
+/// A dropped write may be executed or not, but not after a write that was acknowledged later.
+pub async fn a_dropped_write_is_not_executed_late(fixture: &Fixture) {
+    let fh = fixture.open_rw("a").await;
     for round in 0..40usize {
         let polls = 1 + round % POLLS;
-        drop_after(ground.write(fh, 0, Bytes::from(vec![0xdd; 700_000])), polls).await;
+        drop_after(fixture.write(fh, 0, Bytes::from(vec![0xdd; 700_000])), polls).await;
         let data = pattern(round as u8, 700_000);
-        ground.put_at(fh, 0, &data).await;
-        assert!(ground.bytes(fh, 0, 800_000).await == data, "round {round}");
+        fixture.put_at(fh, 0, &data).await;
+        assert!(fixture.bytes(fh, 0, 800_000).await == data, "round {round}");
     }
-    let last = ground.bytes(fh, 0, 800_000).await;
-    ground.close(fh);
-    assert!(ground.get("a").await == last, "a dropped write came after all");
+    let last = fixture.bytes(fh, 0, 800_000).await;
+    fixture.close(fh);
+    assert!(fixture.get("a").await == last, "a dropped write came after all");
 }
 
-/// The answer to a dropped read is nobody else's.
-pub async fn a_dropped_read_does_not_confuse_the_next(ground: &Ground) {
+/// The reply to a dropped read is not delivered to another one.
+pub async fn a_dropped_read_does_not_confuse_the_next(fixture: &Fixture) {
     let content = pattern(9, 1_000_000);
-    ground.put("a", &content).await;
-    let fh = ground.handle("a", OpenFlags::existing(Access::Read)).await;
+    fixture.put("a", &content).await;
+    let fh = fixture.handle("a", OpenFlags::existing(Access::Read)).await;
     for round in 0..100usize {
         let offset = round * 1_000;
-        drop_after(ground.read(fh, offset as u64, 500_000), 1 + round % POLLS).await;
-        let bytes = ground.bytes(fh, 900_000 - offset as u64, 3_000).await;
+        drop_after(fixture.read(fh, offset as u64, 500_000), 1 + round % POLLS).await;
+        let bytes = fixture.bytes(fh, 900_000 - offset as u64, 3_000).await;
         assert!(bytes == content[900_000 - offset..903_000 - offset], "round {round}");
     }
-    ground.close(fh);
+    fixture.close(fh);
 }

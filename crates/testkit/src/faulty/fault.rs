@@ -1,4 +1,4 @@
-//! What happens to a link at random while an operation is under way.
+//! Random faults of a link during an operation.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use super::{FaultyRemote, Which};
 /// A fault of one operation.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
-    /// All is well.
+    /// No fault.
     None,
-    /// The nth call from now does not happen.
+    /// The nth call from now is not executed.
     Unsent(u64),
-    /// The answer of the nth call from now is lost.
+    /// The reply of the nth call from now is lost.
     Unanswered(u64),
-    /// After so many turns of the scheduler the link breaks, for so many seconds; handles of before
-    /// are stale then.
+    /// After this number of scheduler yields the link is cut, for this number of seconds; earlier
+    /// handles are stale then.
     Cut(usize, u64),
-    /// [`Fault::Cut`] and [`Fault::Unanswered`]: what is asked to learn what became of the call is
-    /// lost as well.
+    /// [`Fault::Cut`] and [`Fault::Unanswered`]: the reply to the query about the call's effect is
+    /// lost too.
     CutAndUnanswered(usize, u64),
 }
 
 impl Fault {
-    /// Makes it happen to `link`. Returns when a cut is over, or when the call that is to fail is
+    /// Injects the fault into `link`. Returns when a cut is over, or when the call to fail is
     /// determined.
     pub async fn happen<R: Remote + ?Sized>(self, link: &FaultyRemote<R>) {
         let (turns, secs) = match self {

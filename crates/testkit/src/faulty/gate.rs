@@ -1,21 +1,21 @@
-//! Where a call waits until the test lets it go.
+//! A gate at which a call waits until the test releases it.
 
 use std::sync::Arc;
 
 use tokio::sync::{Notify, watch};
 
-/// How far the call has come for which a gate waits.
+/// Progress of the call at a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It was not made yet.
+    /// The call was not made yet.
     Expected,
-    /// It stands at the gate or has passed it.
+    /// The call is at the gate or has passed it.
     Arrived,
-    /// It was answered or dropped.
+    /// The call was answered or dropped.
     Over,
 }
 
-/// The test's side of a call that is held. Dropping it lets the call go.
+/// The test's side of a held call. Dropping it releases the call.
 #[derive(Debug)]
 pub struct Gate {
     phase: watch::Receiver<Phase>,
@@ -28,29 +28,29 @@ pub(super) struct Barrier {
     phase: watch::Sender<Phase>,
     release: watch::Receiver<bool>,
     /// Notified when the call arrives.
-    bell: Option<Arc<Notify>>,
+    arrivals: Option<Arc<Notify>>,
 }
 
 pub(super) fn gate() -> (Gate, Barrier) {
     let (phase, seen_phase) = watch::channel(Phase::Expected);
     let (release, seen_release) = watch::channel(false);
-    (Gate { phase: seen_phase, release }, Barrier { phase, release: seen_release, bell: None })
+    (Gate { phase: seen_phase, release }, Barrier { phase, release: seen_release, arrivals: None })
 }
 
-/// As [`gate`]; `bell` is notified when the call arrives.
-pub(super) fn gate_with(bell: Arc<Notify>) -> (Gate, Barrier) {
+/// Like [`gate`]; `arrivals` is notified when the call arrives.
+pub(super) fn gate_with(arrivals: Arc<Notify>) -> (Gate, Barrier) {
     let (gate, mut barrier) = gate();
-    barrier.bell = Some(bell);
+    barrier.arrivals = Some(arrivals);
     (gate, barrier)
 }
 
 impl Gate {
-    /// Waits until the call stands at the gate.
+    /// Waits until the call is at the gate.
     ///
     /// # Panics
     ///
-    /// When the gate was [cleared](super::FaultyRemote::clear), or the call ended before it came
-    /// here (it failed, was cut off or dropped): it never will.
+    /// If the gate was [cleared](super::FaultyRemote::clear), or the call ended before the gate (it
+    /// failed, was cut off or dropped), and so never arrives.
     pub async fn arrived(&self) {
         let mut phase = self.phase.clone();
         match phase.wait_for(|phase| *phase != Phase::Expected).await {
@@ -59,23 +59,23 @@ impl Gate {
         }
     }
 
-    /// Whether the call stands at the gate, or has passed it and is not over.
+    /// Whether the call is at the gate, or has passed it and is not over.
     #[must_use]
     pub fn has_arrived(&self) -> bool {
         *self.phase.borrow() == Phase::Arrived
     }
 
-    /// Whether the call stands at the gate and was not released.
+    /// Whether the call is at the gate and was not released.
     pub(super) fn is_waiting(&self) -> bool {
         self.has_arrived() && self.phase.has_changed().is_ok() && !*self.release.borrow()
     }
 
-    /// Whether the call is over, or will never come.
+    /// Whether the call is over, or will never arrive.
     pub(super) fn is_over(&self) -> bool {
         self.phase.has_changed().is_err() || *self.phase.borrow() == Phase::Over
     }
 
-    /// Lets the call go on.
+    /// Releases the call.
     pub fn release(&self) {
         self.release.send_replace(true);
     }
@@ -83,20 +83,20 @@ impl Gate {
     /// Waits until the call is over: answered, failed, or dropped by its caller.
     pub async fn over(&self) {
         let mut phase = self.phase.clone();
-        // An error says that the barrier is gone, which it is only after the call.
+        // An error means that the barrier was dropped, which happens only after the call.
         let _ = phase.wait_for(|phase| *phase == Phase::Over).await;
     }
 }
 
 impl Barrier {
-    /// Stands at the gate until the test lets go.
+    /// Waits at the gate until the test releases the call.
     pub(super) async fn pass(&self) {
         self.phase.send_replace(Phase::Arrived);
-        if let Some(bell) = &self.bell {
-            bell.notify_one();
+        if let Some(arrivals) = &self.arrivals {
+            arrivals.notify_one();
         }
         let mut release = self.release.clone();
-        // An error says that the test has dropped the gate.
+        // An error means that the test has dropped the gate.
         let _ = release.wait_for(|released| *released).await;
     }
 }

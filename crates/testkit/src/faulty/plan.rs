@@ -1,16 +1,16 @@
-//! Which of the calls to come are to fail or to wait.
+//! Selects the calls that fail or wait.
 
 use base::Errno;
 
 use super::gate::{Barrier, Gate, gate};
 use crate::call::Call;
 
-/// The calls that an instruction is for.
+/// The calls that an instruction applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// All that cost a round trip.
+    /// All calls that cost a round trip.
     Any,
-    /// Those of one operation.
+    /// The calls of one operation.
     Only(Call),
 }
 
@@ -29,21 +29,21 @@ impl Which {
     }
 }
 
-/// When an instruction takes hold of a call.
+/// When an instruction takes effect on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
-    /// It has not reached the inner remote.
+    /// Before the call reaches the inner remote.
     Before,
-    /// The inner remote has answered.
+    /// After the reply of the inner remote.
     After,
 }
 
 #[derive(Debug)]
 struct Instruction {
     which: Which,
-    /// Matching calls that are still to be let through.
+    /// Matching calls to let through first.
     skip: u64,
-    /// Matching calls after those that it is for.
+    /// Number of matching calls to affect after those.
     times: u64,
     moment: Moment,
     action: Action,
@@ -52,7 +52,7 @@ struct Instruction {
 #[derive(Debug)]
 enum Action {
     Fail(Errno),
-    /// Taken out when its call comes.
+    /// Taken by the call when it arrives.
     Hold(Option<Barrier>),
 }
 
@@ -60,14 +60,14 @@ enum Action {
 #[derive(Debug, Default)]
 pub(super) struct Plan(Vec<Instruction>);
 
-/// What is to be done with one call.
+/// The instructions for one call.
 #[derive(Debug, Default)]
 pub(super) struct Orders {
     pub(super) before: Order,
     pub(super) after: Order,
 }
 
-/// What is to be done at one moment of it: first wait, then fail.
+/// The instructions for one moment of a call: first wait, then fail.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     pub(super) barriers: Vec<Barrier>,
@@ -94,7 +94,7 @@ impl Plan {
         self.0.iter().filter(|instruction| instruction.times != u64::MAX).count()
     }
 
-    /// Notes that `call` is made now.
+    /// The instructions for `call`, which is made now.
     pub(super) fn orders(&mut self, call: Call) -> Orders {
         let mut orders = Orders::default();
         for instruction in &mut self.0 {

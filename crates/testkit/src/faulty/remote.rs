@@ -15,21 +15,21 @@ use super::plan::{Order, Orders};
 use super::{FaultyRemote, Handle, Link, State};
 use crate::call::Call;
 
-/// A call's place in the queues of its handles; leaving it lets the next one go.
+/// A call's place in the queues of its handles; dropping it admits the next call.
 struct Turn {
     behind: Vec<watch::Receiver<()>>,
     _place: Option<watch::Sender<()>>,
 }
 
 impl State {
-    /// Those that still wait to reach the inner remote with `handle`, in order.
+    /// The calls that wait to reach the inner remote with `handle`, in order.
     fn waiting(&mut self, handle: Handle) -> Vec<watch::Receiver<()>> {
         let mut queue = self.queues.remove(&handle).unwrap_or_default();
         queue.retain(|place| place.has_changed().is_ok());
         queue
     }
 
-    /// Takes a place in the queues of `handles`, if there are any or this call will make one.
+    /// Queues for `handles`, if they have queues or this call will create one.
     fn queue_up(&mut self, handles: &[Handle], will_wait: bool) -> Turn {
         let queues: Vec<_> =
             handles.iter().map(|handle| (*handle, self.waiting(*handle))).collect();
@@ -46,7 +46,7 @@ impl State {
     }
 }
 
-/// An answer of the inner remote that has not reached its caller; undone if it never does.
+/// A reply of the inner remote that was not delivered yet; undone if it never is.
 struct Answer<T, U: FnMut(T)> {
     value: Option<T>,
     undo: U,
@@ -76,8 +76,8 @@ impl Order {
 }
 
 impl<R: Remote + ?Sized> FaultyRemote<R> {
-    /// Lets `operation`, which is `call` on `handles`, through to the inner remote, unless there
-    /// are orders against it. `undo` is for an answer that cannot be delivered.
+    /// Passes `operation`, which is `call` on `handles`, to the inner remote, subject to
+    /// instructions. `undo` handles a reply that cannot be delivered.
     async fn pass<T: Send>(
         &self,
         call: Call,
@@ -87,14 +87,14 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     ) -> Result<T> {
         self.calls.count(call);
         let mut link = self.link.subscribe();
-        // Its sender is a part of this remote.
+        // The sender is a part of this remote.
         let _ = link.wait_for(|link| !link.stalled).await;
         let at_start = *link.borrow_and_update();
         let (orders, turn) = {
             let mut state = self.state();
             let mut orders = state.plan.orders(call);
-            if let Some(turnstile) = &state.turnstile {
-                turnstile.stop(call, &mut orders);
+            if let Some(stepper) = &state.stepper {
+                stepper.stop(call, &mut orders);
             }
             let stale = handles.iter().find_map(|handle| state.stale.get(handle).copied());
             if at_start.down {
@@ -113,7 +113,7 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         }
     }
 
-    /// An operation that is not counted and that no order is for. A cut is for all.
+    /// Passes an operation that is not counted and has no instructions. A cut affects it.
     async fn over_the_link<T: Send>(
         &self,
         operation: impl Future<Output = Result<T>> + Send,
@@ -130,7 +130,7 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         }
     }
 
-    /// As [`FaultyRemote::pass`], for answers that leave nothing behind.
+    /// Like [`FaultyRemote::pass`], for replies that need no undo.
     async fn pass_plain<T: Send>(
         &self,
         call: Call,
@@ -147,7 +147,7 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         state.queues.remove(&handle);
     }
 
-    /// Runs `close` when the calls that queue on `handle` have gone through.
+    /// Runs `close` after the calls queued on `handle`.
     fn pass_close(&self, handle: Handle, close: impl FnOnce(&R) + Send + 'static) {
         let behind = {
             let mut state = self.state();
@@ -166,7 +166,7 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     }
 }
 
-/// A handle that is being finished; closed if the inner remote is never asked to.
+/// A handle that is being finished; closed if the inner remote never gets the call.
 struct Finished<'a, R: Remote + ?Sized> {
     remote: &'a FaultyRemote<R>,
     fh: Option<Fh>,
@@ -188,15 +188,15 @@ impl<R: Remote + ?Sized> Drop for Finished<'_, R> {
     }
 }
 
-/// Waits until none of these places in a queue is taken any more.
+/// Waits until all of these places were dropped.
 async fn all_gone(places: Vec<watch::Receiver<()>>) {
     for mut place in places {
-        // Nothing is ever sent: the end of the channel is the signal.
+        // No value is ever sent: the end of the channel is the signal.
         while place.changed().await.is_ok() {}
     }
 }
 
-/// Carries out `orders` around `operation`.
+/// Carries out instructions around `operation`.
 async fn follow<T>(
     orders: Orders,
     turn: Turn,
@@ -209,7 +209,7 @@ async fn follow<T>(
     let mut operation = pin!(operation);
     let result = std::future::poll_fn(|context| {
         let polled = operation.as_mut().poll(context);
-        // Its first poll was its turn.
+        // The first poll determined its place in the order.
         place = None;
         polled
     })
@@ -374,9 +374,9 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
     }
 
     async fn server_run(&self) -> Result<Option<Bytes>> {
-        let told = self.state().server_run.clone();
+        let run = self.state().server_run.clone();
         let answer = async {
-            match told {
+            match run {
                 Some(run) => Ok(Some(run)),
                 None => self.inner.server_run().await,
             }

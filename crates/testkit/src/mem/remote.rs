@@ -203,7 +203,7 @@ impl Remote for MemRemote {
 
 impl State {
     fn open(&mut self, path: &RemotePath, flags: OpenFlags, options: &Options) -> Result<Opened> {
-        // First, so that a refused open has not made or cut anything.
+        // First, so that a failed open has not created or truncated anything.
         let fh = self.new_handle(options)?;
         let (perm, exclusive) = match flags.create {
             Create::Never => (None, false),
@@ -224,7 +224,7 @@ impl State {
         let dh = self.new_handle(options)?;
         let ino = self.seen(path)?;
         let mut entries = self.tree.list(ino)?;
-        // In an order that nobody takes for sorted, as a hashed directory's.
+        // In an order that is not sorted, like a hashed directory's.
         entries.sort_by_key(|(name, _)| scramble(name.as_bytes()));
         let names = entries.into_iter().map(|(name, _)| name).collect();
         self.tree.hold(ino);
@@ -232,7 +232,7 @@ impl State {
         Ok(Dh(dh))
     }
 
-    /// The next names that are still there.
+    /// The next names that still exist.
     fn readdir(&mut self, dh: Dh, options: &Options) -> Result<Option<Vec<DirEntry>>> {
         let listing = self.listings.get_mut(&dh.0).ok_or(Errno::EBADF)?;
         let mut batch = Vec::new();
@@ -251,7 +251,7 @@ impl State {
     }
 }
 
-/// FNV-1a, for an order that looks like none.
+/// FNV-1a, for an order that appears random.
 fn scramble(bytes: &[u8]) -> u64 {
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)

@@ -11,20 +11,20 @@ use super::reference::{RECENT, Reference, UNKNOWN};
 use super::snapshot::snapshot;
 use super::{FDS, Features, Op, Stat, Subject};
 
-/// How far the subject's clock may be from ours, in seconds: the kernel stamps files with its
-/// time of the last tick, and a server cuts that to whole seconds.
+/// Maximum difference between the subject's clock and this machine's, in seconds: the kernel uses
+/// the time of its last tick, and a server truncates to whole seconds.
 const CLOCK_SLACK_SECS: i64 = 2;
 
 /// The first difference between the reference and a subject.
 #[derive(Clone, Debug)]
 pub struct Divergence {
-    /// Which operation of the list; `None` when a comparison of the whole tree found it.
+    /// Index of the operation; `None` if the comparison of the whole tree found it.
     pub index: Option<usize>,
-    /// What was done or looked at.
+    /// The operation or the compared item.
     pub what: String,
-    /// What the reference says.
+    /// The result of the reference.
     pub expected: String,
-    /// What the subject said.
+    /// The result of the subject.
     pub got: String,
 }
 
@@ -40,22 +40,22 @@ impl fmt::Display for Divergence {
 
 impl std::error::Error for Divergence {}
 
-/// Does `ops` to a new [`Reference`] and to `subject`, which must be empty, and compares.
+/// Runs `ops` on a new [`Reference`] and on `subject`, which must be empty, and compares.
 ///
-/// Opening into a slot that is in use closes it first; an operation on an empty slot is left out.
-/// At the end everything is closed.
+/// An open into a slot in use closes it first; an operation on an empty slot is skipped. At the end
+/// everything is closed.
 pub fn check(ops: &[Op], subject: &mut impl Subject) -> std::result::Result<(), Divergence> {
     check_until_killed(ops, subject, || false).map(drop)
 }
 
-/// How a step ended.
+/// The end of a step.
 enum Step {
     Done,
-    /// The subject was killed; what was in flight.
+    /// The subject was killed; the operation in flight.
     Killed(Option<Op>),
 }
 
-/// A list of operations under way.
+/// A list of operations in progress.
 pub(super) struct Trial {
     reference: Reference,
     journal: Journal,
@@ -182,7 +182,7 @@ fn diverged(
     }
 }
 
-/// What counts as the same.
+/// How results are compared.
 #[derive(Debug)]
 pub(super) struct Rules {
     features: Features,
@@ -254,7 +254,7 @@ impl Rules {
     }
 }
 
-/// Where two contents differ first.
+/// The first difference of two contents.
 fn difference(expected: &[u8], got: &[u8]) -> String {
     let at = expected.iter().zip(got).position(|(one, other)| one != other);
     let at = at.unwrap_or_else(|| expected.len().min(got.len()));

@@ -1,6 +1,6 @@
-//! A directory of this machine as a [`Subject`]: plain system calls below it.
+//! A local directory as a [`Subject`]: plain system calls below it.
 //!
-//! On a local file system it proves the reference; below a mount point it tests the mount.
+//! On a local file system it verifies the reference; below a mount point it tests the mount.
 
 use std::ffi::CString;
 use std::fs;
@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, Timespec, Timestamps};
 
 use super::{Entry, FDS, Features, Stat, Subject};
 
-/// A directory under test; removed with all that is in it when dropped, unless it was made before.
+/// A directory under test; removed with its content when dropped, unless it existed before.
 #[derive(Debug)]
 pub struct DirSubject {
     root: PathBuf,
@@ -33,7 +33,7 @@ impl DirSubject {
     ///
     /// # Panics
     ///
-    /// When it cannot be made, or `/proc` does not tell this process's umask.
+    /// If it cannot be created, or `/proc` does not show this process's umask.
     #[must_use]
     pub fn below(parent: &Path, link_counts: bool) -> DirSubject {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -44,11 +44,11 @@ impl DirSubject {
         DirSubject { root, is_removed: true, features, open: [const { None }; FDS + 1] }
     }
 
-    /// A directory that is there, and stays. `link_counts`: see [`Features`].
+    /// An existing directory, which is kept. `link_counts`: see [`Features`].
     ///
     /// # Panics
     ///
-    /// When `/proc` does not tell this process's umask.
+    /// If `/proc` does not show this process's umask.
     #[must_use]
     pub fn existing(root: &Path, link_counts: bool) -> DirSubject {
         let features = Features { link_counts, umask: umask() };
@@ -72,17 +72,17 @@ impl Drop for DirSubject {
             return;
         }
         let removed = fs::remove_dir_all(&self.root);
-        // While a test fails already, its own message is the one to see.
+        // If the test is failing already, its own message is the important one.
         if !std::thread::panicking() {
             removed.unwrap_or_else(|why| panic!("removing {}: {why}", self.root.display()));
         }
     }
 }
 
-/// This process's umask, read without changing it as `umask(2)` would, since other threads make
-/// files meanwhile.
+/// This process's umask, read without changing it as `umask(2)` would, since other threads create
+/// files at the same time.
 fn umask() -> u32 {
-    let status = fs::read_to_string("/proc/self/status").expect("/proc tells about ourselves");
+    let status = fs::read_to_string("/proc/self/status").expect("/proc shows this process");
     let value = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     let value = value.and_then(|value| u32::from_str_radix(value.trim(), 8).ok());
     value.expect("/proc/self/status has the umask since Linux 4.7")
@@ -120,8 +120,8 @@ fn kind(kind: fs::FileType) -> FileKind {
     }
 }
 
-/// `truncate(2)`, which `rustix` and `std` lack. Opening the file and `ftruncate` would be another
-/// operation for a file system under test.
+/// `truncate(2)`, which `rustix` and `std` lack. An open and `ftruncate` would be another operation
+/// for a file system under test.
 #[allow(unsafe_code)]
 fn truncate(path: &Path, size: u64) -> Result<()> {
     let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
@@ -133,7 +133,7 @@ fn truncate(path: &Path, size: u64) -> Result<()> {
     }
 }
 
-/// `close(2)` with its answer, which dropping the descriptor would throw away.
+/// `close(2)` with its result, which dropping the descriptor would discard.
 #[allow(unsafe_code)]
 fn close(file: OwnedFd) -> Result<()> {
     // SAFETY: the descriptor is ours alone, since `into_raw_fd` gave it up; it is not used again.
@@ -217,7 +217,7 @@ impl Subject for DirSubject {
         len: usize,
     ) -> Result<usize> {
         let (source, target) = (self.fd(from)?.as_fd(), self.fd(to)?.as_fd());
-        // A copy within one file may make it longer, which is no more to copy.
+        // A copy within one file may make it longer; the new part is not copied again.
         let size = rustix::fs::fstat(source).map_err(errno)?.st_size as u64;
         let most = size.saturating_sub(from_offset).min(len as u64) as usize;
         let mut done = 0;

@@ -1,4 +1,4 @@
-//! Making lists of operations, and running many of them.
+//! Generates lists of operations, and runs them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,8 +11,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, Test
 
 use super::{Divergence, FDS, Op, Subject, check};
 
-/// The name space: small, so that operations meet, and deep enough for moves between directories
-/// and into oneself. Simple ones first, since shrinking goes that way.
+/// The paths: few, so that operations meet, and deep enough for moves between directories and into
+/// a directory itself. Simple ones first, since shrinking prefers those.
 const PATHS: &[&str] = &[
     "a",
     "b",
@@ -29,16 +29,16 @@ const PATHS: &[&str] = &[
     "b/c/b",
 ];
 
-/// Link targets. None leaves the tree: above a subject's root there is what the test cannot know.
-/// None ends in `/`, for which Linux has an errno of its own (`EISDIR` when a file is to be made).
+/// Link targets. None leads out of the tree, to files that the test does not know. None ends in
+/// `/`, for which Linux has a special errno (`EISDIR` when a file is to be created).
 const TARGETS: &[&str] = &["a", "b", "a/b", "./c", "b/.", "nowhere", "a/a/a"];
 
-/// Permission bits that let the owner do everything, so that no test depends on being root.
+/// Permission bits with full access for the owner, so that no test depends on being root.
 const FILE_PERMS: &[u32] = &[0o644, 0o600, 0o755, 0o640];
 const DIR_PERMS: &[u32] = &[0o755, 0o700, 0o750];
 const ANY_PERMS: &[u32] = &[0o755, 0o700, 0o777, 0o711];
 
-/// Times with nothing special, at the beginning, and past what 31 bits hold.
+/// Usual times, the epoch, and times past 31 bits.
 const TIMES: &[i64] = &[1_000_000_000, 0, 1, 1_234_567_890, FUTURE_SECS];
 
 /// In 2049.
@@ -52,7 +52,7 @@ fn fds() -> impl Strategy<Value = usize> {
     0..FDS
 }
 
-/// Offsets and lengths in bytes around where pages, requests and readahead windows end.
+/// Offsets and lengths in bytes around the ends of pages, requests and readahead windows.
 fn places() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => 0..64u64,
@@ -86,7 +86,7 @@ fn flags() -> impl Strategy<Value = OpenFlags> {
     ];
     let rarely = || proptest::bool::weighted(0.2);
     (access, create, rarely(), rarely()).prop_map(|(access, create, truncate, append)| {
-        // POSIX leaves open what O_TRUNC does without write access.
+        // POSIX leaves the effect of O_TRUNC without write access undefined.
         let writes = access.writes();
         OpenFlags { access, create, truncate: truncate && writes, append: append && writes }
     })
@@ -136,9 +136,10 @@ pub fn ops(most: usize) -> impl Strategy<Value = Vec<Op>> {
     vec(op(), 1..=most)
 }
 
-/// As [`ops`], for a subject on which an open file may be lost when its name is moved or removed,
-/// or when it has a second one: files are closed before the former, and there are no links. Nor are
-/// there times in the future: what seems newer than its removal may not be removed.
+/// Like [`ops`], for a subject that may lose an open file when its name is moved or removed, or
+/// when the file has a second name: files are closed before the former, and there are no hard
+/// links. Nor are there times in the future: a file that seems newer than its removal may not be
+/// removed.
 pub fn ops_by_one_name(most: usize) -> impl Strategy<Value = Vec<Op>> {
     ops(most).prop_map(|ops| {
         let closing = |op: Op| {
@@ -155,7 +156,7 @@ pub fn ops_by_one_name(most: usize) -> impl Strategy<Value = Vec<Op>> {
     })
 }
 
-/// Lists of operations one after the other, the same for the same seed.
+/// A sequence of lists of operations, the same for the same seed.
 pub struct Lists {
     runner: TestRunner,
     most: usize,
@@ -163,7 +164,7 @@ pub struct Lists {
 }
 
 impl Lists {
-    /// As [`ops`] makes them.
+    /// Generates lists like [`ops`].
     #[must_use]
     pub fn any(seed: u64, most: usize) -> Lists {
         let mut bytes = [0; 32];
@@ -173,17 +174,17 @@ impl Lists {
         Lists { runner, most, by_one_name: false }
     }
 
-    /// As [`ops_by_one_name`] makes them.
+    /// Generates lists like [`ops_by_one_name`].
     #[must_use]
     pub fn by_one_name(seed: u64, most: usize) -> Lists {
         Lists { by_one_name: true, ..Lists::any(seed, most) }
     }
 
-    /// The next one.
+    /// The next list.
     ///
     /// # Panics
     ///
-    /// Never: nothing of a list is rejected.
+    /// Never: no part of a list is rejected.
     #[expect(clippy::should_implement_trait, reason = "there is always a next one")]
     pub fn next(&mut self) -> Vec<Op> {
         let Lists { runner, most, by_one_name } = self;
@@ -195,12 +196,12 @@ impl Lists {
     }
 }
 
-/// How much [`run`] does.
+/// The extent of [`run`].
 #[derive(Clone, Copy, Debug)]
 pub struct Runs {
-    /// How many lists.
+    /// Number of lists.
     pub lists: u32,
-    /// How long the longest is.
+    /// Length of the longest list.
     pub most_ops: usize,
 }
 
@@ -216,7 +217,7 @@ pub fn run<S: Subject>(runs: Runs, make: impl Fn() -> S) {
     });
     match result {
         Ok(()) => {}
-        Err(TestError::Abort(why)) => panic!("the run was given up: {why}"),
+        Err(TestError::Abort(why)) => panic!("the run was aborted: {why}"),
         Err(TestError::Fail(why, mut ops)) => {
             let why = shorten(&mut ops, &make).unwrap_or_else(|| why.to_string());
             panic!("{why}\n\n{}", regression(&ops));
@@ -224,12 +225,12 @@ pub fn run<S: Subject>(runs: Runs, make: impl Fn() -> S) {
     }
 }
 
-/// As [`run`], with such lists, on a subject to which things happen by chance: a list that has
-/// failed need not fail again, so it is not shrunk.
+/// Runs such lists like [`run`], on a subject with random faults: a failed list need not fail
+/// again, so it is not shrunk.
 ///
 /// # Panics
 ///
-/// On the first list on which a subject differs from the reference (or panics), with what was done
+/// On the first list on which a subject differs from the reference (or panics), with the operations
 /// before that.
 pub fn run_by_chance<S: Subject>(
     runs: Runs,
@@ -241,23 +242,24 @@ pub fn run_by_chance<S: Subject>(
         let mut subject = make();
         check(&ops, &mut subject).map_err(|why| {
             let why = format!("{why}\n{}", story(&ops, &why));
-            // What has failed may not be removable either, and then that would be all one learns.
+            // Printed, since the subject may not be removable after the failure, and that would be
+            // the only message.
             eprintln!("{why}");
             TestCaseError::fail(why)
         })
     });
     match result {
         Ok(()) => {}
-        // All operations are in it, most of which had nothing to do with it.
+        // The message would contain all operations, most of which are unrelated.
         Err(TestError::Fail(why, _)) => panic!("{why}"),
-        Err(TestError::Abort(why)) => panic!("the run was given up: {why}"),
+        Err(TestError::Abort(why)) => panic!("the run was aborted: {why}"),
     }
 }
 
-/// Operations that are shown of a list that has failed by chance.
+/// Number of operations shown of a list that failed by a random fault.
 const STORY_OPS: usize = 60;
 
-/// What was done last, before `why`, a line each.
+/// The last operations before `why`, one a line.
 #[must_use]
 pub fn story(ops: &[Op], why: &Divergence) -> String {
     let end = why.index.map_or(ops.len(), |index| index + 1);
@@ -271,11 +273,11 @@ fn config(runs: Runs) -> Config {
     Config { cases: runs.lists, failure_persistence: None, ..Config::default() }
 }
 
-/// Leaves out every operation that the failure does not need, and says what still differs; `None`
-/// when nothing does, since the subject panics or fails by chance.
+/// Removes every operation that the failure does not need, and returns the remaining difference;
+/// `None` if there is none, since the subject panics or fails at random.
 ///
-/// proptest tries to leave out each once, but what was needed before another one was simplified
-/// may not be needed any more.
+/// proptest tries to remove each operation once, but simplifying a later one may make it
+/// unnecessary.
 fn shorten<S: Subject>(ops: &mut Vec<Op>, make: &impl Fn() -> S) -> Option<String> {
     let fails = |ops: &[Op]| {
         let outcome = catch_unwind(AssertUnwindSafe(|| check(ops, &mut make()).err()));
@@ -297,7 +299,7 @@ fn shorten<S: Subject>(ops: &mut Vec<Op>, make: &impl Fn() -> S) -> Option<Strin
     }
 }
 
-/// The text of a test that does `ops`.
+/// The text of a test that runs `ops`.
 fn regression(ops: &[Op]) -> String {
     let lines: String = ops.iter().map(|op| format!("        {op:?},\n")).collect();
     format!(

@@ -1,10 +1,10 @@
-//! What of each file a subject may lose when it is killed, and what it may not.
+//! What each file may lose when a subject is killed, and what it may not.
 //!
-//! A change made through a descriptor is *binding* once `fsync` of the file, or `close` of that
-//! descriptor, has succeeded. What was changed by name is binding at once. Until then any of the
-//! changes may be missing, each for each byte, since a write may be split and only a part sent.
+//! A change through a descriptor is *binding* once `fsync` of the file, or `close` of that
+//! descriptor, has succeeded. A change by name is binding at once. Until then any of the changes
+//! may be missing, each for each byte, since a write may be split and only a part sent.
 //!
-//! Times and permission bits that were changed through a descriptor are binding after its `close`.
+//! Times and permission bits changed through a descriptor are binding after its `close`.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -19,11 +19,11 @@ pub(super) enum Change {
     Size(u64),
 }
 
-/// A change of content that an operation makes.
+/// A change of content by an operation.
 #[derive(Clone, Debug)]
 pub(super) struct Effect {
     pub(super) ino: Ino,
-    /// The slot through which it is made; `None` for a change by name.
+    /// The slot of the descriptor; `None` for a change by name.
     pub(super) slot: Option<usize>,
     pub(super) change: Change,
 }
@@ -35,12 +35,12 @@ struct Event {
     change: Change,
 }
 
-/// What has become of a file since its content was binding.
+/// The history of a file since its content was binding.
 #[derive(Debug)]
 struct History {
-    /// The content then.
+    /// The binding content.
     base: Vec<u8>,
-    /// Oldest first; one at least is not binding.
+    /// Oldest first; at least one is not binding.
     events: Vec<Event>,
 }
 
@@ -48,7 +48,7 @@ struct History {
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     contents: HashMap<Ino, History>,
-    /// Slots through which a file was changed since they were opened.
+    /// Slots through which a file was changed since their open.
     changed: HashMap<Ino, BTreeSet<usize>>,
 }
 
@@ -58,7 +58,7 @@ impl Journal {
         self.contents.contains_key(&ino)
     }
 
-    /// Notes a change. `before` gives the content before it.
+    /// Records a change. `before` returns the content before it.
     pub(super) fn change(
         &mut self,
         effect: Effect,
@@ -73,7 +73,7 @@ impl Journal {
         self.settle(ino);
     }
 
-    /// Notes that a file is changed through a slot.
+    /// Records a change of a file through a slot.
     pub(super) fn changed(&mut self, ino: Ino, slot: usize) {
         self.changed.entry(ino).or_default().insert(slot);
     }
@@ -98,7 +98,7 @@ impl Journal {
         }
     }
 
-    /// A history of which everything is binding is none.
+    /// Removes a history in which everything is binding.
     fn settle(&mut self, ino: Ino) {
         let is_settled = |history: &History| history.events.iter().all(|event| event.binding);
         if self.contents.get(&ino).is_some_and(is_settled) {
@@ -106,12 +106,12 @@ impl Journal {
         }
     }
 
-    /// Whether time of last change and permission bits may be any.
+    /// Whether mtime and permission bits may have any value.
     pub(super) fn is_changed(&self, ino: Ino) -> bool {
         self.changed.contains_key(&ino) || self.contents.contains_key(&ino)
     }
 
-    /// How many bytes of `found` are not explained; `None` when the content is binding.
+    /// Number of unexplained bytes of `found`; `None` if the content is binding.
     pub(super) fn unexplained(&self, ino: Ino, found: &[u8]) -> Option<u64> {
         self.contents.get(&ino).map(|history| history.unexplained(found))
     }

@@ -1,8 +1,8 @@
-//! A subject that may be killed at any moment: what must be there afterwards.
+//! A subject that may be killed at any moment: the state required afterwards.
 //!
-//! [`check_until_killed`] is [`check`](super::check) that knows of a kill. The list ends there,
-//! and its [`Aftermath`] says what the tree may be: as it was before the operation that was in
-//! flight or as it is after it, but for what the files may have lost (see the journal).
+//! [`check_until_killed`] is [`check`](super::check) with a kill. The list ends there, and its
+//! [`Aftermath`] has the allowed states of the tree: as before the operation in flight or as after
+//! it, except for what the files may have lost (see the journal).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,9 +17,9 @@ use super::snapshot::{Node, snapshot};
 use super::{Divergence, Op, Subject};
 use crate::tree::Ino;
 
-/// Does `ops` to a new [`Reference`] and to `subject`, which must be empty, and compares, as
-/// [`check`](super::check) does. `is_killed` says whether the subject was killed: it must do so
-/// before the first operation fails for it.
+/// Runs `ops` on a new [`Reference`] and on `subject`, which must be empty, and compares, like
+/// [`check`](super::check). `is_killed` returns whether the subject was killed: it must return true
+/// before the first operation fails by the kill.
 pub fn check_until_killed(
     ops: &[Op],
     subject: &mut impl Subject,
@@ -28,14 +28,14 @@ pub fn check_until_killed(
     Trial::new(subject.features()).run(ops, subject, &is_killed)
 }
 
-/// Whether an answer is that of a file system that was killed.
+/// Whether a result is that of a killed file system.
 pub(super) fn is_of_killed(answer: &Result<Answer>) -> bool {
-    // The kernel's for requests in flight, for later ones, and for pages that do not come.
+    // The kernel's errors for requests in flight, for later ones, and for missing pages.
     matches!(answer, Err(Errno::ECONNABORTED | Errno::ENOTCONN | Errno::EIO))
 }
 
-/// Whether an answer may be a part of the expected one, as the last one of a file system that was
-/// killed is: the kernel makes several requests of one call.
+/// Whether a result may be a part of the expected one, as for the last operation of a killed file
+/// system: the kernel splits a call into several requests.
 pub(super) fn is_part(expected: &Result<Answer>, got: &Result<Answer>) -> bool {
     match (expected, got) {
         (Ok(Answer::Bytes(expected)), Ok(Answer::Bytes(got))) => expected.starts_with(got),
@@ -44,13 +44,13 @@ pub(super) fn is_part(expected: &Result<Answer>, got: &Result<Answer>) -> bool {
     }
 }
 
-/// What is at each path, and which inode that is.
+/// The entry at each path, and its inode.
 type State = BTreeMap<String, (Ino, Node)>;
 
-/// What must be there after a list of operations.
+/// The required state after a list of operations.
 #[derive(Debug)]
 pub struct Aftermath {
-    /// One state, or after a kill the two between which the subject may be.
+    /// One state, or after a kill the two states between which the subject may be.
     states: Vec<State>,
     in_flight: Option<Op>,
     killed: bool,
@@ -59,12 +59,12 @@ pub struct Aftermath {
     operations: u64,
 }
 
-/// Something that must be there and is not.
+/// A required part of the state that is missing.
 #[derive(Clone, Debug)]
 pub struct Loss {
     /// What.
     pub divergence: Divergence,
-    /// Bytes of files that nothing explains; 0 where it is not about bytes.
+    /// Number of unexplained bytes of files; 0 if the loss is not about bytes.
     pub bytes: u64,
 }
 
@@ -116,14 +116,14 @@ impl Aftermath {
         self.killed
     }
 
-    /// How many operations were done.
+    /// Number of operations executed.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.operations
     }
 
     /// Compares with a subject that has the same files, such as the next mount, or the directory
-    /// that is mounted.
+    /// behind the mount.
     pub fn inspect(&self, when: &str, subject: &mut impl Subject) -> std::result::Result<(), Loss> {
         let found = snapshot(subject)
             .map_err(|errno| loss(format!("{when}, reading the tree"), &"no error", &errno))?;
@@ -144,8 +144,8 @@ impl Aftermath {
         Err(loss)
     }
 
-    /// Whether a rename that must not replace was half done: servers make a second name and remove
-    /// the first.
+    /// Whether a rename that must not replace is half done: servers create the second name and then
+    /// remove the first.
     fn is_half_renamed(&self, when: &str, found: &BTreeMap<String, Node>) -> bool {
         let Some(Op::Rename { mode: RenameMode::NoReplace, .. }) = self.in_flight else {
             return false;
@@ -199,7 +199,7 @@ impl Aftermath {
         Ok(())
     }
 
-    /// Paths of what the operation in flight changes, and the directories that they are in.
+    /// Paths changed by the operation in flight, and their parent directories.
     fn loose_paths(&self) -> BTreeSet<&str> {
         let [before, after] = &self.states[..] else { return BTreeSet::new() };
         let differs = |path: &&String| before.get(*path) != after.get(*path);
@@ -215,7 +215,7 @@ fn loss(what: String, expected: &dyn fmt::Debug, got: &dyn fmt::Debug) -> Loss {
     Loss { divergence: Divergence { index: None, what, expected, got }, bytes: 0 }
 }
 
-/// Everything in the reference.
+/// The whole state of the reference.
 fn state(reference: &mut Reference) -> State {
     let nodes = snapshot(reference).expect("the reference can be read");
     let with_ino = |(path, node): (String, Node)| {

@@ -1,4 +1,4 @@
-//! One operation of a list, as a value that prints as the Rust which makes it.
+//! One operation of a list, as a value whose debug output is Rust code.
 
 use std::fmt;
 
@@ -105,7 +105,7 @@ pub enum Op {
     },
 }
 
-/// What an operation gave back.
+/// The result of an operation.
 #[derive(Clone, PartialEq)]
 pub(super) enum Answer {
     Done,
@@ -115,7 +115,7 @@ pub(super) enum Answer {
     Entries(Vec<Entry>),
 }
 
-/// Bytes as far as a reader of a failure wants to see them.
+/// Bytes, shortened for failure messages.
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -136,7 +136,8 @@ impl fmt::Debug for Answer {
 }
 
 impl Answer {
-    /// In how many bytes two contents differ, one of which may be longer; 1 for other answers.
+    /// Number of bytes in which two contents differ, one of which may be longer; 1 for other
+    /// results.
     pub(super) fn differing_bytes(&self, other: &Answer) -> u64 {
         let (Answer::Bytes(one), Answer::Bytes(other)) = (self, other) else { return 1 };
         let differ = one.iter().zip(other).filter(|(one, other)| one != other).count();
@@ -145,7 +146,7 @@ impl Answer {
 }
 
 impl Op {
-    /// The slots that must be open for it to happen.
+    /// The slots that must be open for the operation.
     pub(super) fn needs(&self) -> impl Iterator<Item = usize> {
         let (one, other) = match *self {
             Op::Close { fd }
@@ -162,7 +163,7 @@ impl Op {
         one.into_iter().chain(other)
     }
 
-    /// Does it.
+    /// Executes the operation.
     pub(super) fn apply(&self, subject: &mut impl Subject) -> Result<Answer> {
         let done = |()| Answer::Done;
         match *self {
@@ -199,8 +200,8 @@ impl Op {
     }
 }
 
-/// `len` bytes that differ by position and by `fill`, never zero, so that a hole, a block in the
-/// wrong place and an older write are all told from them.
+/// `len` bytes that depend on position and `fill`, never zero, so that a hole, a block in the wrong
+/// place and an older write can be distinguished.
 pub(super) fn pattern(fill: u8, len: usize) -> Vec<u8> {
     let byte = |at: usize| (at.wrapping_mul(31) ^ (at >> 8) ^ usize::from(fill)) as u8 | 1;
     (0..len).map(byte).collect()

@@ -1,10 +1,10 @@
-//! The reference: what a process on Linux sees of a local file system.
+//! The reference: a local file system as seen by a process on Linux.
 //!
-//! Names and inodes are [`Tree`]'s; here is what a process adds to them: following links at the
-//! end of a path, open files, and which errno an open file answers.
+//! Names and inodes are [`Tree`]'s; this module adds what a process sees: following links at the
+//! end of a path, open files, and the errnos of open files.
 //!
-//! Times: a change made by an operation gets [`RECENT`], which [`check`](super::check) compares
-//! with the time of the run; [`UNKNOWN`] where POSIX leaves open whether it changes.
+//! Times: an operation sets [`RECENT`], which [`check`](super::check) compares with the time of the
+//! run; [`UNKNOWN`] if POSIX leaves open whether the time changes.
 
 use base::{Access, AttrChange, Create, Errno, FileKind, OpenFlags, RenameMode, Result, Timestamp};
 
@@ -15,10 +15,10 @@ use crate::clock::ManualClock;
 use crate::path;
 use crate::tree::{Follow, Ino, Limits, Tree};
 
-/// A time of last change: some time since the run began.
+/// An mtime: some time since the run began.
 pub(super) const RECENT: i64 = i64::MAX;
 
-/// A time of last change: that of before or [`RECENT`].
+/// An mtime: unchanged, or [`RECENT`].
 pub(super) const UNKNOWN: i64 = i64::MAX - 1;
 
 /// The reference file system.
@@ -38,7 +38,7 @@ struct OpenFile {
 }
 
 impl Reference {
-    /// An empty one, for processes with this umask.
+    /// An empty file system, for processes with this umask.
     #[must_use]
     pub fn new(umask: u32) -> Reference {
         let clock = ManualClock::at(RECENT);
@@ -70,7 +70,7 @@ impl Reference {
         self.tree.lookup(&path(at), follow)
     }
 
-    /// The inode of a path that is there, without following a link at its end.
+    /// The inode of an existing path, without following a link at its end.
     pub(super) fn ino(&self, at: &str) -> Ino {
         self.find(at, Follow::No).expect("a path of this tree")
     }
@@ -80,7 +80,7 @@ impl Reference {
         self.tree.read(ino, 0, self.tree.attr(ino).size).expect("a file")
     }
 
-    /// The file of which an operation ends an open file, or makes changes binding.
+    /// The file whose open file is closed, or whose changes become binding, by an operation.
     pub(super) fn closing(&self, op: &Op) -> Option<Ino> {
         match *op {
             Op::Close { fd } | Op::Fsync { fd } => self.file(fd).ok().map(|file| file.ino),
@@ -88,7 +88,7 @@ impl Reference {
         }
     }
 
-    /// The change of content that an operation makes if it succeeds.
+    /// The change of content by an operation that succeeds.
     pub(super) fn effect(&self, op: &Op) -> Option<Effect> {
         let (ino, slot, change) = match *op {
             Op::Pwrite { fd, offset, len, fill } => {
@@ -113,13 +113,13 @@ impl Reference {
             }
             _ => return None,
         };
-        // Where there is nothing to write, the file does not grow to the offset.
+        // A write of nothing does not extend the file to the offset.
         let is_nothing = matches!(&change, Change::Bytes(_, bytes) if bytes.is_empty());
         let is_file = self.tree.attr(ino).kind == FileKind::Regular;
         (is_file && !is_nothing).then_some(Effect { ino, slot, change })
     }
 
-    /// Notes the file that an operation has changed through a slot.
+    /// Records the file changed through a slot by an operation.
     pub(super) fn note_changed(&self, op: &Op, journal: &mut Journal) {
         let slot = match *op {
             Op::Open { fd, flags, .. } if flags.truncate || flags.create != Create::Never => fd,
@@ -226,8 +226,8 @@ impl Subject for Reference {
         self.tree.set_attr(file.ino, &time_change(secs))
     }
 
-    /// `EINVAL` when the ranges overlap in one file, after the length was cut to what the source
-    /// has; `EBADF` for a file opened to append (copy_file_range(2)).
+    /// `EINVAL` if the ranges overlap in one file, after the length was limited by the source;
+    /// `EBADF` for a file opened to append (copy_file_range(2)).
     fn copy_range(
         &mut self,
         from: usize,
@@ -253,8 +253,8 @@ impl Subject for Reference {
     fn truncate(&mut self, at: &str, size: u64) -> Result<()> {
         let ino = self.find(at, Follow::Yes)?;
         if self.tree.attr(ino).size == size {
-            // POSIX wants a new time of last change also when the size stays; Linux does not give
-            // one by path (but does by descriptor).
+            // POSIX requires a new mtime also if the size is unchanged; Linux sets none by path
+            // (but does by descriptor).
             self.clock.set(UNKNOWN);
         }
         let result = self.tree.set_size(ino, size);

@@ -7,10 +7,10 @@ use base::{Access, FileKind, OpenFlags, Result};
 use super::op::Answer;
 use super::{INSPECTION_FD, Stat, Subject};
 
-/// Longer than any file that a list of operations makes, in bytes.
+/// Longer than any file of a list of operations, in bytes.
 const WHOLE_FILE: usize = 1 << 20;
 
-/// What is at a path: its attributes, and its bytes or its target.
+/// The entry at a path: its attributes, and its bytes or its target.
 pub(super) type Node = (Stat, Answer);
 
 /// Everything in `subject`, by path.

@@ -1,11 +1,11 @@
 //! The bytes of one file, with holes.
 //!
 //! Invariants: no page lies wholly past `size`; bytes of the last page past `size` are zero, so
-//! that growing a file never shows what was cut off before.
+//! that extending a file never shows what was truncated before.
 
 use std::collections::BTreeMap;
 
-/// Unit of storage in bytes; what is counted against a capacity.
+/// Unit of storage in bytes, and of the capacity.
 pub(crate) const PAGE: u64 = 4096;
 
 /// The bytes of one file. Pages that were never written are holes and read as zeros.
@@ -25,7 +25,7 @@ impl Content {
         self.size
     }
 
-    /// How many pages are stored.
+    /// Number of stored pages.
     pub(crate) fn pages(&self) -> u64 {
         self.pages.len() as u64
     }
@@ -59,7 +59,7 @@ impl Content {
         }
     }
 
-    /// Writes `data` at `offset`, growing the file when it ends beyond.
+    /// Writes `data` at `offset`; extends the file if necessary.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
         if data.is_empty() {
             return;
@@ -75,7 +75,7 @@ impl Content {
         self.size = self.size.max(end);
     }
 
-    /// Cuts the file to `size` bytes, or grows it with a hole.
+    /// Truncates the file to `size` bytes, or extends it with a hole.
     pub(crate) fn set_size(&mut self, size: u64) {
         if size < self.size {
             self.pages.split_off(&size.div_ceil(PAGE));
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_cut_off_does_not_come_back() {
+    fn truncated_content_does_not_return() {
         let mut content = Content::default();
         content.write(0, &[7; 10_000]);
         content.set_size(5_000);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_ends_at_the_first_page_too_many() {
+    fn only_pages_within_the_capacity_fit() {
         let mut content = Content::default();
         assert_eq!(content.fitting(100, 10_000, 0), 0);
         assert_eq!(content.fitting(100, 10_000, 2), 8_092);

@@ -1,4 +1,4 @@
-//! Making and removing names.
+//! Creating and removing names.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use base::{Errno, Name, RemotePath, Result};
 use super::resolve::{PATH_MAX, Place};
 use super::{Body, Content, Directory, Follow, Ino, Tree};
 
-/// What opening a path by [`Tree::open_or_create`] found.
+/// The result of [`Tree::open_or_create`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The file.
     pub ino: Ino,
-    /// Whether it was made just now.
+    /// Whether the file was created by this call.
     pub created: bool,
 }
 
 impl Tree {
-    /// Adds a new node at `place`, whose name must be free.
+    /// Adds a new node at `place`, whose name must not exist.
     fn insert_new(&mut self, place: &Place, perm: u32, body: Body) -> Result<Ino> {
         let (Some(name), None) = (&place.name, place.node) else {
             return Err(Errno::EEXIST);
@@ -33,7 +33,7 @@ impl Tree {
         Ok(ino)
     }
 
-    /// Gives `ino` the free name `name` in the directory `parent`.
+    /// Adds the unused name `name` in the directory `parent` to `ino`.
     pub(super) fn add_name(&mut self, parent: Ino, name: &Name, ino: Ino) {
         self.entries_mut(parent).insert(name.clone(), ino);
         self.touch(parent);
@@ -44,7 +44,7 @@ impl Tree {
         }
     }
 
-    /// Takes the name `name` in the directory `parent` away from the inode that has it.
+    /// Removes the name `name` in the directory `parent` from its inode.
     pub(super) fn remove_name(&mut self, parent: Ino, name: &Name) {
         if let Some(ino) = self.entries_mut(parent).remove(name) {
             self.touch(parent);
@@ -64,10 +64,10 @@ impl Tree {
         self.entries(ino).is_some()
     }
 
-    /// The regular file at `path`, made when it is absent and `perm` is given.
+    /// The regular file at `path`, created if it is absent and `perm` is given.
     ///
-    /// `exclusive`: `EEXIST` when anything is there. Otherwise `EISDIR` for a directory, and
-    /// `ELOOP` for a link which `follow` leaves unfollowed.
+    /// `exclusive`: `EEXIST` if the name exists. Otherwise `EISDIR` for a directory, and `ELOOP`
+    /// for a link that `follow` does not follow.
     pub fn open_or_create(
         &mut self,
         path: &RemotePath,
@@ -91,14 +91,14 @@ impl Tree {
         }
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub fn mkdir(&mut self, path: &RemotePath, perm: u32) -> Result<Ino> {
         let place = self.resolve(path, Follow::No)?;
         let directory = Directory { entries: BTreeMap::new(), parent: place.parent };
         self.insert_new(&place, perm, Body::Directory(directory))
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub fn symlink(&mut self, target: &[u8], path: &RemotePath) -> Result<Ino> {
         if target.is_empty() {
             return Err(Errno::ENOENT);
@@ -113,7 +113,7 @@ impl Tree {
         self.insert_new(&place, 0o777, Body::Link(target.to_vec()))
     }
 
-    /// Makes `new` a second name of `existing`, of a link itself if it is one.
+    /// Creates the hard link `new` to `existing`; to a link itself if `existing` is one.
     pub fn link(&mut self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
         let ino = self.lookup(existing, Follow::No)?;
         let place = self.resolve(new, Follow::No)?;
@@ -127,7 +127,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes a name that is no directory's.
+    /// Removes a name, except that of a directory.
     pub fn unlink(&mut self, path: &RemotePath) -> Result<()> {
         let place = self.resolve(path, Follow::No)?;
         let ino = place.node.ok_or(Errno::ENOENT)?;

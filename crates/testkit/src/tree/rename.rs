@@ -1,4 +1,4 @@
-//! Renaming, with the order of checks that Linux has.
+//! Renaming, with Linux's order of checks.
 
 use base::{Errno, RemotePath, RenameMode, Result};
 
@@ -42,7 +42,7 @@ impl Tree {
                 _ => self.remove_name(target.parent, to_name),
             }
         }
-        // Held, so that it outlives the moment in which it has no name.
+        // Held, so that it survives the moment without a name.
         self.hold(moved);
         self.remove_name(source.parent, from_name);
         self.add_name(target.parent, to_name, moved);

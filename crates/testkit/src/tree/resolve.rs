@@ -1,4 +1,4 @@
-//! From a path to an inode, as `path_resolution(7)` has it.
+//! Resolves a path to an inode, as in `path_resolution(7)`.
 
 use std::collections::VecDeque;
 
@@ -6,32 +6,32 @@ use base::{Errno, Name, RemotePath, Result};
 
 use super::{Body, Ino, Tree};
 
-/// Longest name of an entry in bytes, as Linux's file systems have it.
+/// Longest name of an entry in bytes, as in Linux's file systems.
 pub(crate) const NAME_MAX: usize = 255;
 
 /// Longest path and longest link target in bytes (`PATH_MAX` without its NUL).
 pub(crate) const PATH_MAX: usize = 4095;
 
-/// Links followed in one path before `ELOOP`, Linux's number.
+/// Maximum number of links followed in one path before `ELOOP`; Linux's limit.
 const MAX_LINKS: usize = 40;
 
 /// Whether a link in the last component is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// The path names what the link points to.
+    /// The path names the target of the link.
     Yes,
-    /// The path names the link.
+    /// The path names the link itself.
     No,
 }
 
-/// Where a path leads.
+/// The end of a path.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     /// The directory that has or would have the entry.
     pub(super) parent: Ino,
     /// The entry's name in it; `None` when the path ends at the root or in `.` or `..`.
     pub(super) name: Option<Name>,
-    /// What is there now.
+    /// The existing inode.
     pub(super) node: Option<Ino>,
 }
 
@@ -56,7 +56,7 @@ impl Tree {
                 _ => {}
             }
             let last = todo.is_empty();
-            // A component comes from a path or a target split at `/`, so only NUL can be wrong.
+            // A component comes from a path or a target split at `/`, so only NUL can be invalid.
             let name = Name::new(&component).map_err(|_| Errno::EINVAL)?;
             let folded = || {
                 let is_same = |other: &[u8]| other.eq_ignore_ascii_case(&component);

@@ -4,7 +4,7 @@
 //! round trips. A large file needs several sessions there. They log in beside the first one, or as
 //! soon as it is known that they are needed, and not one after another when the first is full.
 //!
-//! Here they are only started. Which of them carry data, and when, is decided by `host::growth`.
+//! Here they are only started. Which of them carry data, and when, is decided by `host::scaling`.
 //! A session that nothing uses ends with the copy.
 
 use std::sync::atomic::Ordering;

@@ -122,7 +122,7 @@ impl Connector for Once {
     async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
         let running = self.0.lock().unwrap().take();
         let Some(Running { stdin, stdout, exit }) = running else {
-            return Err(ConnectError { message: "there is one".to_owned(), lasting: true });
+            return Err(ConnectError { message: "there is one".to_owned(), permanent: true });
         };
         let exit = Mutex::new(exit);
         let explain = move || {

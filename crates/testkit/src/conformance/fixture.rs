@@ -1,5 +1,4 @@
-//! What a rule stands on: an empty remote, what may be expected of it, and short forms of what
-//! most rules need.
+//! The environment of a rule: an empty remote, its expected features, and helpers for most rules.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -16,39 +15,37 @@ use bytes::Bytes;
 
 use crate::path;
 
-/// What a kind of remote can do. Where it cannot, it must say so with `EOPNOTSUPP`.
+/// The features of a kind of remote. Without a feature it must fail with `EOPNOTSUPP`.
 #[derive(Clone, Copy, Debug)]
 pub struct Expectations {
-    /// Times keep their nanoseconds. SFTP version 3 has whole seconds.
+    /// Times have nanoseconds. SFTP version 3 has whole seconds.
     pub nanoseconds: bool,
-    /// There are hard links. (Without them `ENOSYS` will do as well, which is sshfs's answer.)
+    /// Hard links are supported. (Otherwise `ENOSYS` is accepted too, which is sshfs's error.)
     pub hard_links: bool,
     /// The attributes of a symbolic link itself can be set.
     pub link_attributes: bool,
-    /// `opendir` follows a symbolic link, as SFTP's OPENDIR does; to look first would cost a round
-    /// trip.
+    /// `opendir` follows a symbolic link, as SFTP's OPENDIR does; a check would cost a round trip.
     pub opendir_follows_links: bool,
-    /// `statvfs` follows a symbolic link, as SFTP's does; one file system or another is seldom
-    /// worth a round trip.
+    /// `statvfs` follows a symbolic link, as SFTP's does; a check is rarely worth a round trip.
     pub statvfs_follows_links: bool,
-    /// `lstat` below something that is no directory is `ENOTDIR`. SFTP says the same for it as for
-    /// `ENOENT`, and to look twice for every absent name would cost a round trip; a caller that has
-    /// looked up the parent before does not need it.
-    pub lstat_tells_enotdir: bool,
-    /// Files can be synced.
+    /// `lstat` below a non-directory is `ENOTDIR`. SFTP reports it like `ENOENT`, and a check for
+    /// every absent name would cost a round trip; a caller that has looked up the parent does not
+    /// need it.
+    pub lstat_returns_enotdir: bool,
+    /// `fsync` is supported.
     pub fsync: bool,
-    /// Directories can be synced.
+    /// `fsyncdir` is supported.
     pub fsyncdir: bool,
-    /// The remote can copy between any two files by itself. If not, it may refuse.
+    /// The remote can copy between any two files. Otherwise it may fail.
     pub copy: bool,
-    /// Files can be given to somebody else, as the superuser can.
+    /// The owner of a file can be changed, as by root.
     pub chown: bool,
     /// Longest name in bytes.
     pub name_max: usize,
 }
 
 impl Default for Expectations {
-    /// All that a perfect remote with SFTP's times could give to the superuser.
+    /// All features of a correct remote with SFTP's times, run by root.
     fn default() -> Expectations {
         Expectations {
             nanoseconds: false,
@@ -56,7 +53,7 @@ impl Default for Expectations {
             link_attributes: true,
             opendir_follows_links: false,
             statvfs_follows_links: false,
-            lstat_tells_enotdir: true,
+            lstat_returns_enotdir: true,
             fsync: true,
             fsyncdir: true,
             copy: true,
@@ -67,42 +64,43 @@ impl Default for Expectations {
 }
 
 /// An empty remote for one rule.
-pub struct Ground {
+pub struct Fixture {
     remote: Arc<dyn Remote>,
     expectations: Expectations,
     open_handles: Option<Box<dyn Fn() -> usize + Send + Sync>>,
     _kept: Vec<Box<dyn Any + Send + Sync>>,
 }
 
-/// How long handles that were given back may take to be closed at the server.
+/// Time limit until closed handles are closed at the server.
 const CLOSING_LIMIT: Duration = Duration::from_secs(10);
 
-impl Ground {
-    /// Rules may do everything in `remote`, whose root must be an empty directory.
+impl Fixture {
+    /// An environment with `remote`, whose root must be an empty directory, and which rules may
+    /// change.
     #[must_use]
-    pub fn new(remote: Arc<dyn Remote>) -> Ground {
+    pub fn new(remote: Arc<dyn Remote>) -> Fixture {
         let expectations = Expectations::default();
-        Ground { remote, expectations, open_handles: None, _kept: Vec::new() }
+        Fixture { remote, expectations, open_handles: None, _kept: Vec::new() }
     }
 
-    /// With other expectations than [`Expectations::default`].
+    /// Sets expectations other than [`Expectations::default`].
     #[must_use]
-    pub fn expecting(mut self, expectations: Expectations) -> Ground {
+    pub fn expecting(mut self, expectations: Expectations) -> Fixture {
         self.expectations = expectations;
         self
     }
 
-    /// Keeps `thing` until the rule is done: the server, its directory.
+    /// Keeps `thing` until the end of the rule: the server, its directory.
     #[must_use]
-    pub fn keeping(mut self, thing: impl Any + Send + Sync) -> Ground {
+    pub fn keeping(mut self, thing: impl Any + Send + Sync) -> Fixture {
         self._kept.push(Box::new(thing));
         self
     }
 
-    /// With a way to count the open files and directories at the server. After each rule the
-    /// number must be what it was at first; without it, leaks are not seen.
+    /// Sets a counter of open files and directories at the server. After each rule it must return
+    /// its initial value; without a counter, leaks are not detected.
     #[must_use]
-    pub fn counting(mut self, open_handles: impl Fn() -> usize + Send + Sync + 'static) -> Ground {
+    pub fn counting(mut self, open_handles: impl Fn() -> usize + Send + Sync + 'static) -> Fixture {
         let before = open_handles();
         self.open_handles = Some(Box::new(move || open_handles().saturating_sub(before)));
         self
@@ -122,7 +120,7 @@ impl Ground {
             return;
         };
         let deadline = Instant::now() + CLOSING_LIMIT;
-        // Nobody tells when a close has arrived at a server, hence the polling.
+        // There is no event for a close at the server, so this polls.
         while open_handles() > 0 {
             assert!(Instant::now() < deadline, "{} handles leaked", open_handles());
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -134,12 +132,12 @@ impl Ground {
         ok("open", (at, flags), self.remote.open(&path(at), flags).await).fh
     }
 
-    /// Opens `at` for reading and writing, made if it is absent.
+    /// Opens `at` for reading and writing; creates it if absent.
     pub(super) async fn open_rw(&self, at: &str) -> Fh {
         self.handle(at, read_write(Create::IfAbsent(0o644))).await
     }
 
-    /// Makes the file `at`, or empties it, and writes `content`.
+    /// Creates or truncates the file `at`, and writes `content`.
     pub(super) async fn put(&self, at: &str, content: &[u8]) {
         let flags = OpenFlags { truncate: true, ..read_write(Create::IfAbsent(0o644)) };
         let fh = self.handle(at, flags).await;
@@ -156,7 +154,7 @@ impl Ground {
         bytes
     }
 
-    /// Reads; it must work.
+    /// Reads; fails the test on an error.
     pub(super) async fn bytes(&self, fh: Fh, offset: u64, len: u32) -> Vec<u8> {
         let data: Result<Data> = self.remote.read(fh, offset, len).await;
         let data = data.unwrap_or_else(|errno| panic!("read {len} at {offset}: {errno:?}"));
@@ -165,7 +163,7 @@ impl Ground {
         data.to_vec()
     }
 
-    /// Writes; it must work.
+    /// Writes; fails the test on an error.
     pub(super) async fn put_at(&self, fh: Fh, offset: u64, content: &[u8]) {
         let written = self.remote.write(fh, offset, Bytes::copy_from_slice(content)).await;
         written.unwrap_or_else(|errno| {
@@ -173,13 +171,13 @@ impl Ground {
         });
     }
 
-    /// The attributes of `at`; it must be there.
+    /// The attributes of `at`, which must exist.
     pub(super) async fn attr(&self, at: &str) -> Attr {
         let attr = self.remote.lstat(&path(at)).await;
         attr.unwrap_or_else(|errno| panic!("lstat {at:?}: {errno:?}"))
     }
 
-    /// Whether `at` is there; any other answer than yes and `ENOENT` fails.
+    /// Whether `at` exists; any error except `ENOENT` fails the test.
     pub(super) async fn exists(&self, at: &str) -> bool {
         match self.remote.lstat(&path(at)).await {
             Ok(_) => true,
@@ -188,12 +186,12 @@ impl Ground {
         }
     }
 
-    /// Makes the directory `at`.
+    /// Creates the directory `at`.
     pub(super) async fn dir(&self, at: &str) {
         ok("mkdir", at, self.remote.mkdir(&path(at), 0o755).await);
     }
 
-    /// Makes the symbolic link `at`.
+    /// Creates the symbolic link `at`.
     pub(super) async fn put_link(&self, target: &str, at: &str) {
         ok("symlink", at, self.remote.symlink(target.as_bytes(), &path(at)).await);
     }
@@ -219,7 +217,7 @@ impl Ground {
     }
 }
 
-impl std::ops::Deref for Ground {
+impl std::ops::Deref for Fixture {
     type Target = dyn Remote;
 
     fn deref(&self) -> &(dyn Remote + 'static) {
@@ -227,7 +225,7 @@ impl std::ops::Deref for Ground {
     }
 }
 
-/// Unwraps what had to work.
+/// Unwraps a result that must be a success.
 #[track_caller]
 pub(super) fn ok<T>(what: &str, at: impl Debug, result: Result<T>) -> T {
     match result {
@@ -248,7 +246,7 @@ pub(super) fn mtime_change(secs: i64) -> AttrChange {
     AttrChange { mtime: Some(Timestamp::from_secs(secs)), ..AttrChange::default() }
 }
 
-/// `len` bytes that tell their place and their `seed`, none of them zero.
+/// `len` bytes, none of them zero, that depend on their position and on `seed`.
 pub(super) fn pattern(seed: u8, len: usize) -> Vec<u8> {
     let byte = |at: usize| (at.wrapping_mul(31) ^ (at >> 8) ^ usize::from(seed)) as u8 | 1;
     (0..len).map(byte).collect()
@@ -257,12 +255,12 @@ pub(super) fn pattern(seed: u8, len: usize) -> Vec<u8> {
 /// A call that may be polled before it is awaited.
 pub(super) type Started<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Polls `call` once, which gives it its place in the order, and tells whether it is done already.
+/// Polls `call` once, which determines its place in the order; returns whether it is complete.
 pub(super) fn poll_once<T>(call: &mut Started<'_, T>) -> Poll<T> {
     call.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Polls all of `calls` in order, then until all are done.
+/// Polls all of `calls` in order, then until all are complete.
 pub(super) async fn all<T>(mut calls: Vec<Started<'_, T>>) -> Vec<T> {
     let mut results: Vec<Option<T>> = calls.iter().map(|_| None).collect();
     poll_fn(|context| {

@@ -1,7 +1,7 @@
 //! The two tasks of a connection: one for each direction.
 //!
-//! A connection ends in both directions at once: when it is cut, or when the server's side ends.
-//! When the client's side ends, the server is told so, and its last replies are still handed over.
+//! Both directions of a connection end together: when it is cut, or when the server's side ends.
+//! When the client's side ends, the server is notified, and its last replies are still forwarded.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
@@ -11,73 +11,73 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 
 use super::message::{self, Message};
-use super::{Flow, Moment, Order, Wire};
+use super::{Flow, Instruction, Moment, Proxy};
 
-/// Longest packet that is taken, in bytes: four times what OpenSSH allows.
+/// Longest accepted packet, in bytes: four times OpenSSH's limit.
 const MAX_PACKET_BYTES: u32 = 1 << 20;
 
-/// The server's greeting, which has no id.
+/// The server's VERSION, which has no id.
 const VERSION: u8 = 2;
 
 /// A connection.
 struct Connection {
-    wire: Arc<Wire>,
-    /// As many cuts as there were when it was made.
+    proxy: Arc<Proxy>,
+    /// The number of cuts when the connection was made.
     cuts: u64,
-    /// Orders for replies, by the id of the request.
-    awaited: Mutex<HashMap<u32, Order>>,
+    /// Actions for replies, by the id of the request.
+    reply_instructions: Mutex<HashMap<u32, Instruction>>,
 }
 
-/// The connection is over. Dropping both halves is what ends it.
-struct Over;
+/// The connection has ended. Dropping both halves ends it.
+struct Ended;
 
-impl From<io::Error> for Over {
-    fn from(_: io::Error) -> Over {
-        Over
+impl From<io::Error> for Ended {
+    fn from(_: io::Error) -> Ended {
+        Ended
     }
 }
 
-/// Forwards between these until the connection is over.
-pub(super) fn start<CR, CW, SR, SW>(wire: Arc<Wire>, client: (CR, CW), server: (SR, SW))
+/// Forwards between client and server until the connection has ended.
+pub(super) fn start<CR, CW, SR, SW>(proxy: Arc<Proxy>, client: (CR, CW), server: (SR, SW))
 where
     CR: AsyncRead + Send + Unpin + 'static,
     CW: AsyncWrite + Send + Unpin + 'static,
     SR: AsyncRead + Send + Unpin + 'static,
     SW: AsyncWrite + Send + Unpin + 'static,
 {
-    let mut flow = wire.flow.subscribe();
+    let mut flow = proxy.flow.subscribe();
     let cuts = flow.borrow_and_update().cuts;
-    let connection = Connection { wire, cuts, awaited: Mutex::default() };
+    let connection = Connection { proxy, cuts, reply_instructions: Mutex::default() };
     tokio::spawn(async move {
         let requests = connection.forward_requests(client.0, server.1);
         let replies = connection.forward_replies(server.0, client.1);
         let cut = was_cut(&mut flow, cuts);
         tokio::select! {
-            // Nothing is handed over after a cut.
+            // Nothing is forwarded after a cut.
             biased;
             () = cut => {}
             _ = replies => {}
-            // Ends only with an error: the end of the client's side is waited with.
-            Over = requests => {}
+            // Ends only with an error; the end of the client's side does not end it.
+            Ended = requests => {}
         }
     });
 }
 
-/// Returns when there was a cut since.
+/// Returns when there was a cut.
 async fn was_cut(flow: &mut watch::Receiver<Flow>, cuts: u64) {
-    // Without a wire nobody cuts it any more.
+    // Without a proxy there are no more cuts.
     if flow.wait_for(|flow| flow.cuts != cuts).await.is_err() {
         std::future::pending().await
     }
 }
 
 impl Connection {
-    /// Returns when bytes may move; not at all when the connection was cut.
-    async fn may_move(&self) -> Result<(), Over> {
-        let mut flow = self.wire.flow.subscribe();
+    /// Returns when traffic may be forwarded; never if the connection was cut.
+    async fn may_move(&self) -> Result<(), Ended> {
+        let mut flow = self.proxy.flow.subscribe();
         match flow.wait_for(|flow| flow.cuts != self.cuts || !flow.stalled).await {
             Ok(flow) if flow.cuts == self.cuts => Ok(()),
-            _ => Err(Over),
+            _ => Err(Ended),
         }
     }
 
@@ -85,7 +85,7 @@ impl Connection {
         &self,
         mut from: impl AsyncRead + Unpin,
         mut to: impl AsyncWrite + Unpin,
-    ) -> Over {
+    ) -> Ended {
         loop {
             match self.forward_request(&mut from, &mut to).await {
                 Ok(true) => {}
@@ -104,14 +104,16 @@ impl Connection {
         &self,
         from: &mut (impl AsyncRead + Unpin),
         to: &mut (impl AsyncWrite + Unpin),
-    ) -> Result<bool, Over> {
+    ) -> Result<bool, Ended> {
         let Some(packet) = receive(from).await? else { return Ok(false) };
-        let order = Message::of(&packet[4..]).and_then(|message| self.wire.seen(message));
-        match order {
-            Some(order) if order.moment == Moment::BeforeRequest => self.wire.spring(&order),
-            Some(order) => {
-                let id = message::id(&packet[4..]).ok_or(Over)?;
-                self.awaited().insert(id, order);
+        let instruction = Message::of(&packet[4..]).and_then(|message| self.proxy.seen(message));
+        match instruction {
+            Some(instruction) if instruction.moment == Moment::BeforeRequest => {
+                self.proxy.fire(&instruction)
+            }
+            Some(instruction) => {
+                let id = message::id(&packet[4..]).ok_or(Ended)?;
+                self.reply_instructions().insert(id, instruction);
             }
             None => {}
         }
@@ -125,29 +127,31 @@ impl Connection {
         &self,
         mut from: impl AsyncRead + Unpin,
         mut to: impl AsyncWrite + Unpin,
-    ) -> Result<(), Over> {
+    ) -> Result<(), Ended> {
         while let Some(packet) = receive(&mut from).await? {
             let id = message::id(&packet[4..]).filter(|_| packet[4] != VERSION);
-            let order = id.and_then(|id| self.awaited().remove(&id));
-            if let Some(order) = order.as_ref().filter(|it| it.moment == Moment::BeforeReply) {
-                self.wire.spring(order);
+            let instruction = id.and_then(|id| self.reply_instructions().remove(&id));
+            if let Some(instruction) =
+                instruction.as_ref().filter(|it| it.moment == Moment::BeforeReply)
+            {
+                self.proxy.fire(instruction);
             }
             self.may_move().await?;
             to.write_all(&packet).await?;
             to.flush().await?;
-            if let Some(order) = order.filter(|it| it.moment == Moment::AfterReply) {
-                self.wire.spring(&order);
+            if let Some(instruction) = instruction.filter(|it| it.moment == Moment::AfterReply) {
+                self.proxy.fire(&instruction);
             }
         }
         Ok(())
     }
 
-    fn awaited(&self) -> std::sync::MutexGuard<'_, HashMap<u32, Order>> {
-        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reply_instructions(&self) -> std::sync::MutexGuard<'_, HashMap<u32, Instruction>> {
+        self.reply_instructions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The next packet with its length in front, never shorter than five bytes; `None` at the end.
+/// The next packet including its length, at least five bytes; `None` at the end.
 async fn receive(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Vec<u8>>> {
     let mut header = [0; 4];
     match from.read_exact(&mut header).await {

@@ -1,4 +1,4 @@
-//! Where each call waits in turn until the test lets it go.
+//! Stops at which every call waits until the test releases it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,15 +8,15 @@ use super::gate::{Gate, gate_with};
 use super::plan::Orders;
 use crate::call::Call;
 
-/// The test's side of all calls of a remote. Its clones are the same turnstile.
+/// The test's side of all calls of a remote. Its clones share one state.
 #[derive(Clone, Debug)]
-pub struct Turnstile(Arc<Inner>);
+pub struct Stepper(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     line: Mutex<Line>,
-    /// A call has come to a stop.
-    bell: Arc<Notify>,
+    /// Notified when a call stops.
+    arrivals: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
@@ -25,16 +25,16 @@ struct Line {
     calls: Vec<(Call, Gate)>,
 }
 
-impl Turnstile {
-    pub(super) fn new(bell: Arc<Notify>) -> Turnstile {
-        Turnstile(Arc::new(Inner { line: Mutex::default(), bell }))
+impl Stepper {
+    pub(super) fn new(arrivals: Arc<Notify>) -> Stepper {
+        Stepper(Arc::new(Inner { line: Mutex::default(), arrivals }))
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
         self.0.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a call that is made now its two stops.
+    /// Gives a new call its two stops.
     pub(super) fn stop(&self, call: Call, orders: &mut Orders) {
         let mut line = self.line();
         if line.is_open || !call.is_round_trip() {
@@ -42,20 +42,20 @@ impl Turnstile {
         }
         line.calls.retain(|(_, gate)| !gate.is_over());
         for order in [&mut orders.before, &mut orders.after] {
-            let (gate, barrier) = gate_with(self.0.bell.clone());
+            let (gate, barrier) = gate_with(self.0.arrivals.clone());
             order.barriers.push(barrier);
             line.calls.push((call, gate));
         }
     }
 
-    /// How many calls stand here.
+    /// Number of calls at a stop.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.line().calls.iter().filter(|(_, gate)| gate.is_waiting()).count()
     }
 
-    /// Lets one of the calls that stand here go on: the one of this number, in the order in which
-    /// the calls were made. `None` when there are fewer.
+    /// Releases one of the stopped calls: the one with this index, in the order in which the calls
+    /// were made. `None` if there are fewer.
     pub fn release(&self, number: usize) -> Option<Call> {
         let line = self.line();
         let mut waiting = line.calls.iter().filter(|(_, gate)| gate.is_waiting());
@@ -64,16 +64,16 @@ impl Turnstile {
         Some(*call)
     }
 
-    /// Waits until a call has come to a stop since this was called the last time.
+    /// Waits until a call has stopped since the last call of this method.
     pub async fn arrival(&self) {
-        self.0.bell.notified().await;
+        self.0.arrivals.notified().await;
     }
 
-    /// Lets all calls go, those that stand here and all further ones.
+    /// Releases all calls, stopped and future ones.
     pub fn open(&self) {
         let mut line = self.line();
         line.is_open = true;
-        // A gate that is dropped lets its call go.
+        // Dropping a gate releases its call.
         line.calls.clear();
     }
 }

@@ -1,6 +1,6 @@
-//! The kinds of requests, as far as the middle has to know them.
+//! The types of requests that the proxy distinguishes.
 
-/// A kind of request.
+/// A type of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is the message of the same name")]
 pub enum Message {
@@ -31,15 +31,14 @@ pub enum Message {
     Limits,
     ExpandPath,
     CopyData,
-    /// None of the others.
+    /// Any other type.
     Unknown,
-    /// Whichever it is; no request is of this kind itself.
+    /// Matches all types; no request has this type itself.
     Any,
 }
 
 impl Message {
-    /// The kind of a packet of the client, without its length; `None` for the greeting, which is
-    /// no request.
+    /// The type of a client's packet, without its length; `None` for INIT, which is not a request.
     pub(super) fn of(packet: &[u8]) -> Option<Message> {
         Some(match packet.first()? {
             1 => return None,
@@ -66,7 +65,7 @@ impl Message {
         })
     }
 
-    /// An extension, by its name behind type and id.
+    /// The extension, by its name after type and id.
     fn extended(packet: &[u8]) -> Message {
         let name = packet.get(5..9).and_then(|len| {
             let len = u32::from_be_bytes(len.try_into().ok()?) as usize;

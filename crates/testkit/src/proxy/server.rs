@@ -1,4 +1,4 @@
-//! A real `sftp-server` behind a wire, one process for each connection.
+//! A real `sftp-server` behind a proxy, one process for each connection.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,16 +10,16 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, Command};
 
-use super::Wire;
+use super::Proxy;
 
 /// Part of Debian's openssh-sftp-server.
 const SFTP_SERVER: &str = "/usr/lib/openssh/sftp-server";
 
-/// Starts servers whose sessions begin in one directory. When it is dropped they are killed.
+/// Starts servers whose sessions begin in one directory. Dropping it kills them.
 #[derive(Debug)]
 pub struct Server {
     dir: PathBuf,
-    wire: Arc<Wire>,
+    proxy: Arc<Proxy>,
     state: Mutex<State>,
 }
 
@@ -31,29 +31,29 @@ struct State {
 }
 
 impl Server {
-    /// One for `dir`, behind a wire of its own.
+    /// A server for `dir`, with its own proxy.
     #[must_use]
     pub fn new(dir: &Path) -> Arc<Server> {
-        Arc::new(Server { dir: dir.to_owned(), wire: Wire::new(), state: Mutex::default() })
+        Arc::new(Server { dir: dir.to_owned(), proxy: Proxy::new(), state: Mutex::default() })
     }
 
-    /// The way to it.
+    /// The proxy.
     #[must_use]
-    pub fn wire(&self) -> &Arc<Wire> {
-        &self.wire
+    pub fn proxy(&self) -> &Arc<Proxy> {
+        &self.proxy
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new connection, whose server has not been spoken to. Needs a tokio runtime.
+    /// A new connection, on which nothing was sent yet. Needs a tokio runtime.
     ///
     /// # Errors
     /// `ConnectionRefused` after [`Server::refuse`].
     ///
     /// # Panics
-    /// When the program is not installed.
+    /// If the program is not installed.
     pub fn connect(&self) -> io::Result<(OwnedReadHalf, OwnedWriteHalf)> {
         if self.state().refuses {
             return Err(io::ErrorKind::ConnectionRefused.into());
@@ -74,21 +74,21 @@ impl Server {
         state.running.push(child);
         drop(state);
         let (from_server, to_server) = UnixStream::from_std(ours)?.into_split();
-        Ok(self.wire.lead_to(from_server, to_server))
+        Ok(self.proxy.connect_to(from_server, to_server))
     }
 
-    /// Whether new connections are refused from now on; those that stand go on.
+    /// Whether new connections are refused from now on; existing ones are kept.
     pub fn refuse(&self, refuses: bool) {
         self.state().refuses = refuses;
     }
 
-    /// How many connections were made so far.
+    /// Number of connections so far.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.state().started
     }
 
-    /// How many servers run now.
+    /// Number of running servers.
     #[must_use]
     pub fn running(&self) -> usize {
         let mut state = self.state();
@@ -96,12 +96,12 @@ impl Server {
         state.running.len()
     }
 
-    /// How many files and directories below its directory, or that itself, the servers have open.
+    /// Number of files and directories at or below its directory that the servers have open.
     #[must_use]
     pub fn open_handles(&self) -> usize {
         let pids: Vec<u32> = self.state().running.iter().filter_map(Child::id).collect();
         let descriptors = pids.iter().flat_map(|pid| {
-            // One that has just ended has none open.
+            // A server that has just ended has no open files.
             std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten()
         });
         let targets = descriptors.filter_map(|descriptor| descriptor.path().read_link().ok());

@@ -1,8 +1,8 @@
-//! What another client of the same server does: changes that no layer above is told of.
+//! Out-of-band changes: those of another client of the server, of which the layers above get no
+//! notice.
 //!
-//! None of these counts as a call, waits, or can fail on anything but a mistake in the test, so
-//! they panic instead of answering with an errno. What they do not offer is one
-//! [`MemRemote::edit`] away.
+//! They are not counted as calls, do not wait, and fail only by a mistake of the test, so they
+//! panic instead of returning an errno. [`MemRemote::edit`] allows any other change.
 
 use base::{Attr, AttrChange, Errno, RenameMode, Timestamp};
 
@@ -10,23 +10,22 @@ use super::MemRemote;
 use crate::path;
 use crate::tree::{Follow, Tree};
 
-/// Unwraps what a test meant to be possible.
+/// Unwraps a result that the test expects to be a success.
 #[track_caller]
 fn done<T>(what: &str, at: &str, result: base::Result<T>) -> T {
     match result {
         Ok(value) => value,
-        Err(errno) => panic!("behind the mount: {what} {at:?}: {errno:?}"),
+        Err(errno) => panic!("out of band: {what} {at:?}: {errno:?}"),
     }
 }
 
 impl MemRemote {
-    /// Runs `change` on the tree, atomically for everybody else.
+    /// Runs `change` on the tree, atomically.
     pub fn edit<T>(&self, change: impl FnOnce(&mut Tree) -> T) -> T {
         change(&mut self.state().tree)
     }
 
-    /// Makes the file `at` with this content, or gives it this content if it is there; makes
-    /// directories above it as needed.
+    /// Creates or replaces the file `at` with this content; creates missing parent directories.
     #[track_caller]
     pub fn put_file(&self, at: &str, content: impl AsRef<[u8]>) {
         self.put_parents(at);
@@ -41,7 +40,7 @@ impl MemRemote {
         );
     }
 
-    /// Makes the directory `at` if it is absent, and those above it.
+    /// Creates the directory `at` if it is absent, and missing parents.
     #[track_caller]
     pub fn put_dir(&self, at: &str) {
         self.put_parents(at);
@@ -50,7 +49,7 @@ impl MemRemote {
         }
     }
 
-    /// Makes the symbolic link `at`, and directories above it as needed.
+    /// Creates the symbolic link `at`, and missing parent directories.
     #[track_caller]
     pub fn put_symlink(&self, at: &str, target: impl AsRef<[u8]>) {
         self.put_parents(at);
@@ -70,7 +69,7 @@ impl MemRemote {
         done("remove", at, self.edit(|tree| tree.remove_all(&path(at))));
     }
 
-    /// Renames, replacing what is there.
+    /// Renames, replacing the target.
     #[track_caller]
     pub fn move_to(&self, from: &str, to: &str) {
         let renamed = self.edit(|tree| tree.rename(&path(from), &path(to), RenameMode::Replace));
@@ -83,15 +82,15 @@ impl MemRemote {
         self.change(at, AttrChange { perm: Some(perm), ..AttrChange::default() });
     }
 
-    /// Sets the time of last change of `at`, in seconds since 1970.
+    /// Sets the mtime of `at`, in seconds since 1970.
     #[track_caller]
     pub fn set_mtime(&self, at: &str, secs: i64) {
         let mtime = Some(Timestamp::from_secs(secs));
         self.change(at, AttrChange { mtime, ..AttrChange::default() });
     }
 
-    /// Makes `at` something that cannot be looked at, such as a mount point of a file system that
-    /// has died: `lstat` fails with `errno`, and listings leave it out, as OpenSSH's server does.
+    /// Makes `at` inaccessible, like a mount point of a dead file system: `lstat` fails with
+    /// `errno`, and listings omit it, as OpenSSH's server does.
     #[track_caller]
     pub fn set_unseen(&self, at: &str, errno: Errno) {
         let ino = done("set_unseen", at, self.edit(|tree| tree.lookup(&path(at), Follow::No)));
@@ -110,13 +109,13 @@ impl MemRemote {
         );
     }
 
-    /// Whether `at` is there, be it as a link that leads nowhere.
+    /// Whether `at` exists, possibly as a dangling link.
     #[must_use]
     pub fn exists(&self, at: &str) -> bool {
         self.edit(|tree| tree.lookup(&path(at), Follow::No)).is_ok()
     }
 
-    /// The attributes of `at`, of a link itself.
+    /// The attributes of `at`; of the link itself if it is one.
     #[must_use]
     #[track_caller]
     pub fn attr(&self, at: &str) -> Attr {

@@ -1,4 +1,4 @@
-//! What is sent inside a batch goes out together, in order, and nothing of it is left behind.
+//! Requests sent inside a batch are written together, in order, and completely.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use tokio::io::{AsyncWrite, DuplexStream};
 
 use super::peer::{Script, scripted};
 
-/// A stream that counts how often it is written to.
+/// A stream that counts writes.
 struct Counting {
     stream: tokio::io::WriteHalf<DuplexStream>,
     writes: Arc<AtomicUsize>,
@@ -94,7 +94,7 @@ async fn requests_of_one_batch_are_one_write() {
         assert_eq!(writes.load(Ordering::SeqCst), 0);
     });
     assert_eq!(writes.load(Ordering::SeqCst), 1);
-    // Outside of a batch each is for itself.
+    // Outside of a batch each request is one write.
     calls[10..].iter_mut().for_each(poll);
     assert_eq!(writes.load(Ordering::SeqCst), 11);
     for at in 0..20 {
@@ -103,7 +103,7 @@ async fn requests_of_one_batch_are_one_write() {
 }
 
 #[tokio::test]
-async fn what_another_thread_sends_meanwhile_keeps_its_place() {
+async fn packets_of_another_thread_keep_their_order() {
     let (client, mut script, _) = counting().await;
     let mut first = client.lstat(b"first");
     let mut second = client.lstat(b"second");
@@ -117,9 +117,9 @@ async fn what_another_thread_sends_meanwhile_keeps_its_place() {
     assert_eq!(next_path(&mut script).await, "second");
 }
 
-/// More than the stream takes at once, in batches and not.
+/// More than the stream accepts at once, inside and outside of batches.
 #[tokio::test]
-async fn nothing_is_left_behind_when_the_stream_is_full() {
+async fn nothing_is_lost_when_the_stream_is_full() {
     let (client, mut script) = scripted(&[], Options::default()).await;
     let handle = RemoteHandle::new(b"h").unwrap();
     let mut calls: Vec<_> = (0..60)

@@ -2,17 +2,17 @@ use super::*;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
-/// A client and a server that the test plays.
+/// A client and a scripted server.
 struct Ends {
-    wire: Arc<Wire>,
+    proxy: Arc<Proxy>,
     client: (OwnedReadHalf, OwnedWriteHalf),
     server: DuplexStream,
 }
 
-fn ends(wire: &Arc<Wire>) -> Ends {
+fn ends(proxy: &Arc<Proxy>) -> Ends {
     let (server, middle) = duplex(1 << 16);
     let (from_server, to_server) = tokio::io::split(middle);
-    Ends { wire: wire.clone(), client: wire.lead_to(from_server, to_server), server }
+    Ends { proxy: proxy.clone(), client: proxy.connect_to(from_server, to_server), server }
 }
 
 /// A packet of this type with this id.
@@ -32,7 +32,7 @@ impl Ends {
         self.client.1.write_all(&packet(kind, id)).await.unwrap();
     }
 
-    /// The server sees this next.
+    /// The server receives this next.
     async fn arrives(&mut self, kind: u8, id: u32) {
         let mut seen = [0; 11];
         self.server.read_exact(&mut seen).await.unwrap();
@@ -43,17 +43,17 @@ impl Ends {
         self.server.write_all(&packet(STATUS, id)).await.unwrap();
     }
 
-    /// The client sees this next.
+    /// The client receives this next.
     async fn answered(&mut self, id: u32) {
         let mut seen = [0; 11];
         self.client.0.read_exact(&mut seen).await.unwrap();
         assert_eq!(seen, packet(STATUS, id)[..]);
     }
 
-    /// Both ends see nothing but the end.
+    /// Both sides see the end.
     async fn are_over(&mut self) {
         let mut rest = Vec::new();
-        // A socket that is closed with unread bytes in it is reset, which is an end as well.
+        // A socket closed with unread bytes is reset, which is an end as well.
         let _ = self.client.0.read_to_end(&mut rest).await;
         assert_eq!(rest, [], "the client was sent something");
         self.server.read_to_end(&mut rest).await.unwrap();
@@ -62,95 +62,95 @@ impl Ends {
 }
 
 #[tokio::test]
-async fn each_moment_is_what_it_says() {
+async fn each_moment_has_its_effect() {
     for moment in Moment::ALL {
-        let wire = Wire::new();
-        let mut ends = ends(&wire);
-        let mut trap = wire.at(Message::Mkdir, 1, moment, Then::Cut);
-        // Another request is let through, and answered.
+        let proxy = Proxy::new();
+        let mut ends = ends(&proxy);
+        let mut trigger = proxy.at(Message::Mkdir, 1, moment, Action::Cut);
+        // Another request is forwarded and answered.
         ends.ask(LSTAT, 1).await;
         ends.arrives(LSTAT, 1).await;
         ends.answer(1).await;
         ends.answered(1).await;
-        assert!(!trap.has_sprung());
+        assert!(!trigger.has_fired());
         ends.ask(MKDIR, 2).await;
         if moment != Moment::BeforeRequest {
             ends.arrives(MKDIR, 2).await;
-            assert!(!trap.has_sprung(), "{moment:?}");
+            assert!(!trigger.has_fired(), "{moment:?}");
             ends.answer(2).await;
         }
         if moment == Moment::AfterReply {
             ends.answered(2).await;
         }
-        trap.sprung().await;
+        trigger.fired().await;
         ends.are_over().await;
     }
 }
 
 #[tokio::test]
-async fn the_nth_of_a_kind_counts_over_all_connections() {
-    let wire = Wire::new();
-    let (mut one, mut other) = (ends(&wire), ends(&wire));
-    let trap = wire.at(Message::Mkdir, 3, Moment::BeforeRequest, Then::Cut);
+async fn the_nth_of_a_type_is_counted_over_all_connections() {
+    let proxy = Proxy::new();
+    let (mut one, mut other) = (ends(&proxy), ends(&proxy));
+    let trigger = proxy.at(Message::Mkdir, 3, Moment::BeforeRequest, Action::Cut);
     one.ask(MKDIR, 7).await;
     one.arrives(MKDIR, 7).await;
     other.ask(MKDIR, 7).await;
     other.arrives(MKDIR, 7).await;
-    assert!(!trap.has_sprung());
+    assert!(!trigger.has_fired());
     one.ask(MKDIR, 8).await;
     one.are_over().await;
     other.are_over().await;
-    assert_eq!((wire.requests(Message::Mkdir), wire.requests(Message::Any)), (3, 3));
-    assert_eq!(wire.all_requests(), [(Message::Mkdir, 3)]);
-    // A new connection is as good as ever.
-    let mut again = ends(&one.wire);
+    assert_eq!((proxy.requests(Message::Mkdir), proxy.requests(Message::Any)), (3, 3));
+    assert_eq!(proxy.all_requests(), [(Message::Mkdir, 3)]);
+    // A new connection works.
+    let mut again = ends(&one.proxy);
     again.ask(MKDIR, 1).await;
     again.arrives(MKDIR, 1).await;
 }
 
 #[tokio::test]
-async fn any_request_can_be_meant_and_two_traps_spring_one_after_the_other() {
-    let wire = Wire::new();
-    let mut first = wire.at(Message::Any, 1, Moment::BeforeRequest, Then::Cut);
-    let mut second = wire.at(Message::Lstat, 1, Moment::BeforeRequest, Then::Cut);
-    let mut ends_one = ends(&wire);
+async fn any_request_matches_and_two_triggers_fire_in_order() {
+    let proxy = Proxy::new();
+    let mut first = proxy.at(Message::Any, 1, Moment::BeforeRequest, Action::Cut);
+    let mut second = proxy.at(Message::Lstat, 1, Moment::BeforeRequest, Action::Cut);
+    let mut ends_one = ends(&proxy);
     ends_one.ask(LSTAT, 1).await;
-    first.sprung().await;
-    assert!(!second.has_sprung());
-    let mut ends_two = ends(&wire);
+    first.fired().await;
+    assert!(!second.has_fired());
+    let mut ends_two = ends(&proxy);
     ends_two.ask(LSTAT, 1).await;
-    second.sprung().await;
+    second.fired().await;
     ends_two.are_over().await;
 }
 
 #[tokio::test]
-async fn what_is_stalled_goes_on_or_is_cut() {
+async fn stalled_traffic_continues_or_is_cut() {
     for moment in Moment::ALL {
         for resumed in [true, false] {
-            let wire = Wire::new();
-            let mut ends = ends(&wire);
-            let mut trap = wire.at(Message::Mkdir, 1, moment, Then::Stall);
+            let proxy = Proxy::new();
+            let mut ends = ends(&proxy);
+            let mut trigger = proxy.at(Message::Mkdir, 1, moment, Action::Stall);
             ends.ask(MKDIR, 1).await;
             if moment != Moment::BeforeRequest {
                 ends.arrives(MKDIR, 1).await;
                 ends.answer(1).await;
             }
-            trap.sprung().await;
+            trigger.fired().await;
             if moment == Moment::AfterReply {
                 ends.answered(1).await;
             }
-            // What comes later waits too, on this connection and on new ones.
+            // Later requests wait too, on this connection and on new ones.
             ends.ask(LSTAT, 2).await;
             let mut byte = [0];
             let early = ends.server.read(&mut byte);
             let early = tokio::time::timeout(Duration::from_millis(20), early).await;
             assert!(early.is_err(), "something arrives at {moment:?}");
             if !resumed {
-                wire.cut();
+                proxy.cut();
                 ends.are_over().await;
                 continue;
             }
-            wire.resume();
+            proxy.resume();
             match moment {
                 Moment::BeforeRequest => ends.arrives(MKDIR, 1).await,
                 Moment::BeforeReply => ends.answered(1).await,
@@ -163,24 +163,24 @@ async fn what_is_stalled_goes_on_or_is_cut() {
 
 #[tokio::test]
 async fn an_end_of_either_side_is_the_end_of_the_other() {
-    let wire = Wire::new();
-    let mut ends_one = ends(&wire);
+    let proxy = Proxy::new();
+    let mut ends_one = ends(&proxy);
     ends_one.ask(LSTAT, 1).await;
     ends_one.arrives(LSTAT, 1).await;
-    // The client has nothing more to ask, and still wants its answer.
+    // The client has closed its sending side, and still expects its reply.
     ends_one.client.1.shutdown().await.unwrap();
     let mut rest = Vec::new();
     ends_one.server.read_to_end(&mut rest).await.unwrap();
     ends_one.answer(1).await;
     ends_one.answered(1).await;
-    let mut ends_two = ends(&wire);
+    let mut ends_two = ends(&proxy);
     drop(ends_two.server);
     assert_eq!(ends_two.client.0.read_to_end(&mut rest).await.unwrap(), 0);
 }
 
-/// With a real server: what it was asked for has happened, or has not, as the moment says.
+/// With a real server: the request was executed, or not, according to the moment.
 #[tokio::test]
-async fn a_real_server_has_done_it_or_not() {
+async fn a_real_server_has_executed_the_request_or_not() {
     for moment in Moment::ALL {
         let dir = tempfile::tempdir().unwrap();
         let server = Server::new(dir.path());
@@ -188,15 +188,15 @@ async fn a_real_server_has_done_it_or_not() {
         writer.write_all(&[0, 0, 0, 5, 1, 0, 0, 0, 3]).await.unwrap();
         let mut version = vec![0; reader.read_u32().await.unwrap() as usize];
         reader.read_exact(&mut version).await.unwrap();
-        let mut trap = server.wire().at(Message::Mkdir, 1, moment, Then::Cut);
+        let mut trigger = server.proxy().at(Message::Mkdir, 1, moment, Action::Cut);
         let mut request = vec![0, 0, 0, 16, MKDIR, 0, 0, 0, 9, 0, 0, 0, 3];
         request.extend(*b"new");
         request.extend([0; 4]);
         writer.write_all(&request).await.unwrap();
-        trap.sprung().await;
+        trigger.fired().await;
         let mut said = Vec::new();
         let _ = reader.read_to_end(&mut said).await;
-        // The server has ended before the look, so that what it may still have done is done.
+        // The server has ended before the check, so that everything it executes is done.
         while server.running() > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

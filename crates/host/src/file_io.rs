@@ -1,4 +1,4 @@
-//! What goes through the handle of an open file.
+//! Reads, writes and other requests through the handle of an open file.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -9,24 +9,24 @@ use base::{Attr, Data, Errno, Fh, RemotePath, Result};
 use bytes::Bytes;
 use sftp::Extension;
 
+use crate::chunk_request::{ChunkRequest, LARGE_BYTES, Read, Write};
 use crate::handles::{OpenFile, OpenHandle};
 use crate::host::Host;
-use crate::order::{EVERYTHING, Turn};
-use crate::piece::{LARGE_BYTES, Piece, Read, Write};
 use crate::probe::Probe;
-use crate::{attr, errno, gather, piece};
+use crate::range_lock::{Ticket, WHOLE_FILE};
+use crate::{attr, chunk_request, errno, pipelined};
 
-/// Parts of long reads and writes are so many bytes or a multiple: a page.
+/// Chunks of long reads and writes are multiples of this, a page.
 const PART_MULTIPLE_BYTES: u32 = 4096;
 
 impl Host {
-    /// The file, if its session lives. If not, a connection is waited for, and the handle is
-    /// stale then: it is here that handles would be opened anew.
+    /// The file, if its session is alive. Otherwise waits for a connection and returns `ESTALE`: a
+    /// new handle can be opened then.
     pub(crate) async fn live_file(&self, fh: Fh) -> Result<Arc<OpenFile>> {
-        self.living(self.handles.file(fh)?).await
+        self.live(self.handles.file(fh)?).await
     }
 
-    async fn living(&self, file: Arc<OpenFile>) -> Result<Arc<OpenFile>> {
+    async fn live(&self, file: Arc<OpenFile>) -> Result<Arc<OpenFile>> {
         if !file.open.session.is_alive() {
             self.metadata().await?;
             return Err(Errno::ESTALE);
@@ -34,29 +34,29 @@ impl Host {
         Ok(file)
     }
 
-    /// Closes the file, and returns what the server answers if something may have been written
-    /// through one of its handles: CLOSE goes out right behind what was sent through them.
+    /// Closes the file. If one of its handles may have written, returns the server's reply to
+    /// CLOSE, which is sent right behind the requests through these handles.
     pub(crate) async fn finish_file(&self, fh: Fh) -> Result<()> {
-        let file = self.living(self.handles.remove_file(fh)?).await?;
-        if !file.named.may_change() {
-            // Closed behind the last of the reads under way, which keep no order.
+        let file = self.live(self.handles.remove_file(fh)?).await?;
+        if !file.open_path.may_change() {
+            // The last read in progress closes it; reads have no order.
             return Ok(());
         }
-        let mut turn = Some(file.enter(EVERYTHING, true, Some(file.open.session.slot)));
-        if let Some(turn) = &turn {
-            turn.come().await;
+        let mut ticket = Some(file.enter(WHOLE_FILE, true, Some(file.open.session.slot)));
+        if let Some(ticket) = &ticket {
+            ticket.ready().await;
         }
         let all = file.all_handles();
-        let mut closing = pin!(gather::all(all.iter().filter_map(|open| open.close())));
+        let mut closing = pin!(pipelined::all(all.iter().filter_map(|open| open.close())));
         let answers = poll_fn(|context| {
             let polled = closing.as_mut().poll(context);
-            // It was sent, and changes nothing that others of this path would wait for.
-            turn = None;
+            // CLOSE was sent, and does not conflict with other requests for this path.
+            ticket = None;
             polled
         });
         for (answer, open) in answers.await.into_iter().zip(&all) {
             if let Err(error) = answer {
-                return Err(Probe(&open.session).close(&error, file.named.name()).await);
+                return Err(Probe(&open.session).close(&error, file.open_path.name()).await);
             }
         }
         Ok(())
@@ -66,7 +66,7 @@ impl Host {
         let file = self.live_file(fh).await?;
         check_range(offset, u64::from(len)).map_err(|_| Errno::EINVAL)?;
         let max_read = file.open.session.max_read;
-        let may_change = file.named.may_change();
+        let may_change = file.open_path.may_change();
         if len < LARGE_BYTES && len <= max_read && !may_change {
             let OpenHandle { session, handle, .. } = &*file.open;
             let first = session.client.read(handle, offset, len).await;
@@ -75,19 +75,19 @@ impl Host {
         }
         let route = file.route(&self.pool, u64::from(len), len >= LARGE_BYTES, false);
         let bytes = offset..offset + u64::from(len);
-        let turn = may_change.then(|| file.enter(bytes, false, route.slot()));
-        let piece = |at, len| {
+        let ticket = may_change.then(|| file.enter(bytes, false, route.slot()));
+        let request = |at, len| {
             let read = Read { offset: offset + u64::from(at), len };
-            Piece::new(read, route.clone(), &self.pool.gates, turn.clone())
+            ChunkRequest::new(read, route.clone(), &self.pool.flow, ticket.clone())
         };
         if len <= max_read {
-            let (open, answer) = piece::one(turn.clone(), piece(0, len)).await;
+            let (open, answer) = chunk_request::one(ticket.clone(), request(0, len)).await;
             let first = answer.map_err(|error| errno::from_handle(&error))?;
             return fill(&open, first, offset, len).await.map(|(data, _)| data);
         }
         let parts: Vec<_> = parts(len, max_read).collect();
-        let pieces = parts.iter().map(|(at, len)| piece(*at, *len)).collect();
-        let answers = piece::all(turn.clone(), pieces).await;
+        let requests = parts.iter().map(|(at, len)| request(*at, *len)).collect();
+        let answers = chunk_request::all(ticket.clone(), requests).await;
         let mut data = Data::new();
         for ((at, len), (open, answer)) in parts.into_iter().zip(answers) {
             let first = answer.map_err(|error| errno::from_handle(&error))?;
@@ -107,45 +107,45 @@ impl Host {
         let max_write = file.open.session.max_write;
         let route = file.route(&self.pool, u64::from(len), len >= LARGE_BYTES, true);
         let bytes = match file.flags.append {
-            true => EVERYTHING,
+            true => WHOLE_FILE,
             false => offset..offset + u64::from(len),
         };
-        let turn = Some(file.enter(bytes, true, route.slot()));
+        let ticket = Some(file.enter(bytes, true, route.slot()));
         let at = |part: u32| (!file.flags.append).then(|| offset + u64::from(part));
-        let piece = |at: u32, len: u32| {
+        let request = |at: u32, len: u32| {
             let part = data.slice(at as usize..(at + len) as usize);
             let write = Write { offset: offset + u64::from(at), data: part };
-            Piece::new(write, route.clone(), &self.pool.gates, turn.clone())
+            ChunkRequest::new(write, route.clone(), &self.pool.flow, ticket.clone())
         };
         if len <= max_write {
-            let (open, answer) = piece::one(turn.clone(), piece(0, len)).await;
+            let (open, answer) = chunk_request::one(ticket.clone(), request(0, len)).await;
             return written(&file, &open, answer, at(0), len).await;
         }
-        let pieces = parts(len, max_write).map(|(at, len)| piece(at, len)).collect();
-        let answers = piece::all(turn.clone(), pieces).await;
+        let requests = parts(len, max_write).map(|(at, len)| request(at, len)).collect();
+        let answers = chunk_request::all(ticket.clone(), requests).await;
         for ((part, _), (open, answer)) in parts(len, max_write).zip(answers) {
             written(&file, &open, answer, at(part), len).await?;
         }
         Ok(())
     }
 
-    /// Any handle will do for the server's fsync, which is of the file; but all writes before it
-    /// have to be with the server.
+    /// Any handle serves, since the server's fsync is of the file; but all earlier writes must have
+    /// been received by the server.
     pub(crate) async fn fsync_file(&self, fh: Fh) -> Result<()> {
         let file = self.live_file(fh).await?;
-        let open = file.any_lane(self.pool.active());
-        let turn = file.enter(EVERYTHING, false, Some(open.session.slot));
-        match piece::in_turn(&turn, open.session.client.fsync(&open.handle)).await {
+        let open = file.any_handle(self.pool.active());
+        let ticket = file.enter(WHOLE_FILE, false, Some(open.session.slot));
+        match chunk_request::in_order(&ticket, open.session.client.fsync(&open.handle)).await {
             Ok(()) => Ok(()),
             Err(error) => {
-                let name = file.named.name();
+                let name = file.open_path.name();
                 Err(Probe(&open.session).handle(&error, &open.handle, name, 0).await)
             }
         }
     }
 
-    /// OpenSSH's server gives no fsync for what OPENDIR opened, but OPEN opens a directory for
-    /// reading just as well, and that handle it syncs.
+    /// OpenSSH's server has no fsync for handles of OPENDIR, but OPEN can open a directory for
+    /// reading, and fsync accepts that handle.
     pub(crate) async fn fsync_dir(&self, path: &RemotePath) -> Result<()> {
         let session = self.metadata().await?;
         if !session.offers(Extension::Fsync) {
@@ -155,7 +155,7 @@ impl Host {
         let open = session.client.open(&full, sftp::OpenFlags::READ, sftp::FileAttrs::default());
         let handle = match open.await {
             Ok(handle) => handle,
-            // A server that refuses to open directories so.
+            // The server cannot OPEN a directory.
             Err(error) if crate::open::is_failure(&error) => return Err(Errno::EOPNOTSUPP),
             Err(error) => return Err(Probe(&session).opendir(&error, path).await),
         };
@@ -167,31 +167,36 @@ impl Host {
     pub(crate) async fn stat_file(&self, fh: Fh) -> Result<Attr> {
         let file = self.live_file(fh).await?;
         let open = &file.open;
-        let look = open.session.client.fstat(&open.handle);
-        let attrs = match file.named.may_change() {
-            true => piece::in_turn(&file.enter(EVERYTHING, false, Some(0)), look).await,
-            false => look.await,
+        let stat = open.session.client.fstat(&open.handle);
+        let attrs = match file.open_path.may_change() {
+            true => chunk_request::in_order(&file.enter(WHOLE_FILE, false, Some(0)), stat).await,
+            false => stat.await,
         };
         attr::from_wire(&attrs.map_err(|error| errno::from_handle(&error))?)
     }
 }
 
 impl OpenFile {
-    /// Takes a place in the order of what goes through the handles of this path.
-    pub(crate) fn enter(&self, bytes: Range<u64>, changes: bool, slot: Option<usize>) -> Arc<Turn> {
-        Arc::new(self.named.order.enter(bytes, changes, slot))
+    /// Enters the range lock of this path.
+    pub(crate) fn enter(
+        &self,
+        bytes: Range<u64>,
+        changes: bool,
+        slot: Option<usize>,
+    ) -> Arc<Ticket> {
+        Arc::new(self.open_path.range_lock.enter(bytes, changes, slot))
     }
 }
 
-/// Cuts `len` bytes into parts of about the same length, none longer than `most`: a last one of a
-/// few bytes would cost as much as the others.
+/// Splits `len` bytes into chunks of similar length, none longer than `most`: a last chunk of a few
+/// bytes would cost as much as the others.
 fn parts(len: u32, most: u32) -> impl Iterator<Item = (u32, u32)> {
     let even = len.div_ceil(len.div_ceil(most).max(1));
     let part = even.next_multiple_of(PART_MULTIPLE_BYTES).min(most);
     (0..len).step_by(part as usize).map(move |at| (at, part.min(len - at)))
 }
 
-/// What became of a write of `len` bytes, or of a part of one that begins at `offset`.
+/// The result of a write of `len` bytes, or of a chunk of it at `offset`.
 async fn written(
     file: &OpenFile,
     open: &OpenHandle,
@@ -203,7 +208,7 @@ async fn written(
         Ok(()) => Ok(()),
         Err(error) => {
             let probe = Probe(&open.session);
-            let of = (&open.handle, file.named.name());
+            let of = (&open.handle, file.open_path.name());
             Err(probe.write(&error, of, offset, u64::from(len)).await)
         }
     }
@@ -217,8 +222,8 @@ fn check_range(offset: u64, len: u64) -> Result<()> {
     }
 }
 
-/// Asks for what is missing of one piece until it is whole or the file has ended; tells whether
-/// it has. A server may give less than there is, and only its word is the end.
+/// Requests the missing bytes of a read until it is complete or the file ends; returns whether the
+/// file ended. A server may return fewer bytes than there are; only its EOF is the end.
 async fn fill(
     open: &OpenHandle,
     first: Option<Bytes>,

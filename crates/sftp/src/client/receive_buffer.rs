@@ -1,9 +1,9 @@
-//! The receive buffer: makes packets of what arrives, without copying long ones.
+//! The receive buffer: splits the received bytes into packets, without copying long ones.
 //!
-//! Small replies arrive many at a time in one chunk, and each is a slice of it. When a long packet
-//! has begun, the next read is limited to its end and the next header behind it, so that its body
-//! is received where it will stay; in a row of long packets nothing but headers is ever copied.
-//! Buffers go round: one is used again when nobody holds a slice of it any more.
+//! Small replies arrive together in one chunk, and each is a slice of it. When a long packet has
+//! begun, the next read is limited to its end and the following header, so that its body is
+//! received at its final place; in a sequence of long packets only headers are copied. A buffer is
+//! reused when no slice of it is left.
 
 use std::collections::VecDeque;
 
@@ -12,38 +12,43 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::codec::{HEADER_BYTES, packet_length};
 use crate::error::Result;
 
-/// What is read at once while packets are small, in bytes. Bounds what is copied when a long
-/// packet follows small ones; a larger chunk would be pinned longer by one small slice of it.
+/// Bytes read at once while packets are small. Limits what is copied when a long packet follows
+/// small ones; a larger chunk would be kept longer by one small slice of it.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Packets from this size on are received on their own.
+/// Packets of at least this size are received on their own.
 const LONG_BYTES: usize = 16 * 1024;
 
-/// What is read beyond a long packet: the head of the next one (13 bytes of a DATA reply).
+/// Bytes read beyond a long packet: the head of the next one (13 bytes of a DATA reply).
 const BEYOND_BYTES: usize = 64;
 
-/// Less free room than this makes a new chunk, so that no read is needlessly short.
+/// With less free room than this a new chunk is used, so that no read is short.
 const MIN_ROOM_BYTES: usize = 8 * 1024;
 
-/// Used buffers that are kept: what a reader with 2 MiB in flight in long packets gets by with.
+/// Number of buffers kept for reuse: enough for a reader with 2 MiB in flight in long packets.
 const KEPT_BUFFERS: usize = 16;
 
 /// The receive buffer.
-pub(super) struct Inbox {
+pub(super) struct ReceiveBuffer {
     buffer: BytesMut,
-    /// Buffers whose content is or was in use above.
+    /// Buffers whose slices are or were in use.
     used: VecDeque<BytesMut>,
     max_packet: usize,
-    /// The packet before was long, so probably the next one is.
+    /// The last packet was long, so the next one probably is too.
     after_long: bool,
 }
 
-impl Inbox {
-    pub(super) fn new(max_packet: usize) -> Inbox {
-        Inbox { buffer: BytesMut::new(), used: VecDeque::new(), max_packet, after_long: false }
+impl ReceiveBuffer {
+    pub(super) fn new(max_packet: usize) -> ReceiveBuffer {
+        ReceiveBuffer {
+            buffer: BytesMut::new(),
+            used: VecDeque::new(),
+            max_packet,
+            after_long: false,
+        }
     }
 
-    /// Where to read to: room for all of a long packet, or for a chunk. Never without room.
+    /// The buffer to read into: room for the rest of a long packet, or for a chunk. Never empty.
     pub(super) fn room(&mut self) -> Result<impl BufMut + '_> {
         let announced = packet_length(&self.buffer, self.max_packet)?;
         let limit = match announced.map(|len| HEADER_BYTES + len) {
@@ -69,7 +74,7 @@ impl Inbox {
         Ok((&mut self.buffer).limit(limit.min(free)))
     }
 
-    /// Makes room for `wanted` further bytes, in another buffer if need be.
+    /// Makes room for `wanted` further bytes, in another buffer if necessary.
     fn make_room(&mut self, wanted: usize) {
         if self.buffer.capacity() - self.buffer.len() >= wanted {
             return;
@@ -85,7 +90,7 @@ impl Inbox {
         self.used.push_back(old);
     }
 
-    /// A used buffer that nobody holds any more and that has room for `size` bytes.
+    /// A buffer without slices that has room for `size` bytes.
     fn reuse(&mut self, size: usize) -> Option<BytesMut> {
         let at = self.used.iter_mut().position(|buffer| buffer.try_reclaim(size))?;
         self.used.remove(at)
@@ -104,7 +109,7 @@ impl Inbox {
         Ok(Some(packet.slice(HEADER_BYTES..)))
     }
 
-    /// What has arrived and is no complete packet yet.
+    /// Received bytes that are not a complete packet yet.
     pub(super) fn rest(&self) -> &[u8] {
         &self.buffer
     }
@@ -121,17 +126,17 @@ mod tests {
         packet
     }
 
-    /// Feeds `stream` in reads of at most `step` bytes; gives the packets.
-    fn feed(inbox: &mut Inbox, mut stream: &[u8], step: usize) -> Vec<Bytes> {
+    /// Feeds `stream` in reads of at most `step` bytes; returns the packets.
+    fn feed(buffer: &mut ReceiveBuffer, mut stream: &[u8], step: usize) -> Vec<Bytes> {
         let mut packets = Vec::new();
         while !stream.is_empty() {
-            let mut room = inbox.room().unwrap();
+            let mut room = buffer.room().unwrap();
             let n = step.min(stream.len()).min(room.remaining_mut());
             assert!(n > 0, "no room");
             room.put_slice(&stream[..n]);
             drop(room);
             stream = &stream[n..];
-            while let Some(packet) = inbox.next().unwrap() {
+            while let Some(packet) = buffer.next().unwrap() {
                 packets.push(packet);
             }
         }
@@ -146,20 +151,20 @@ mod tests {
             step in prop_oneof![1usize..100, 1usize..300_000],
             keep in any::<bool>(),
         ) {
-            let mut inbox = Inbox::new(256 * 1024);
+            let mut buffer = ReceiveBuffer::new(256 * 1024);
             let mut stream = Vec::new();
             for (number, len) in lens.iter().enumerate() {
                 stream.extend(packet(number as u8, *len));
             }
-            // One byte at a time over megabytes only costs time.
+            // One byte at a time over megabytes would only take long.
             let step = step.max(stream.len() / 20_000 + 1);
             let mut packets = Vec::new();
             if keep {
-                packets = feed(&mut inbox, &stream, step);
+                packets = feed(&mut buffer, &stream, step);
             } else {
-                // Nobody holds anything: buffers are used again.
+                // No slices are kept: buffers are reused.
                 for (number, len) in lens.iter().enumerate() {
-                    for got in feed(&mut inbox, &packet(number as u8, *len), step) {
+                    for got in feed(&mut buffer, &packet(number as u8, *len), step) {
                         packets.push(Bytes::copy_from_slice(&got));
                     }
                 }
@@ -173,12 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn long_packets_in_a_row_are_not_copied_and_their_buffers_go_round() {
-        let mut inbox = Inbox::new(256 * 1024);
+    fn long_packets_are_not_copied_and_their_buffers_are_reused() {
+        let mut buffer = ReceiveBuffer::new(256 * 1024);
         let long = packet(7, 200_000);
         let mut addresses = std::collections::HashSet::new();
         for _ in 0..100 {
-            for got in feed(&mut inbox, &long, usize::MAX) {
+            for got in feed(&mut buffer, &long, usize::MAX) {
                 addresses.insert(got.as_ptr() as usize & !0xfff);
             }
         }
@@ -186,13 +191,13 @@ mod tests {
     }
 
     #[test]
-    fn lengths_out_of_bounds_are_refused() {
+    fn lengths_out_of_bounds_are_rejected() {
         for (len, text) in [(0u32, "bad reply len: 0"), (262_145, "bad reply len: 262145")] {
-            let mut inbox = Inbox::new(256 * 1024);
-            inbox.room().unwrap().put_u32(len);
-            let error = inbox.next().unwrap_err().to_string();
+            let mut buffer = ReceiveBuffer::new(256 * 1024);
+            buffer.room().unwrap().put_u32(len);
+            let error = buffer.next().unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
-            assert!(inbox.buffer.capacity() <= CHUNK_BYTES);
+            assert!(buffer.buffer.capacity() <= CHUNK_BYTES);
         }
     }
 }

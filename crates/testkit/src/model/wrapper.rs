@@ -1,18 +1,18 @@
-//! A subject around another one.
+//! A wrapper for subjects.
 
 use base::{OpenFlags, RenameMode, Result};
 
 use super::{Entry, Features, Stat, Subject};
 
-/// A [`Subject`] all of whose operations go through [`Around::call`].
-pub trait Around {
+/// A [`Subject`] all of whose operations go through [`Wrapper::call`].
+pub trait Wrapper {
     /// The type of the inner subject.
     type Inner: Subject;
 
     /// The inner subject.
     fn inner(&self) -> &Self::Inner;
 
-    /// Carries out the operation of this name.
+    /// Executes the operation with this name.
     fn call<T>(
         &mut self,
         name: &'static str,
@@ -28,7 +28,7 @@ macro_rules! forward {
     };
 }
 
-impl<A: Around> Subject for A {
+impl<A: Wrapper> Subject for A {
     fn features(&self) -> Features {
         self.inner().features()
     }

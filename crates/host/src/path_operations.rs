@@ -1,4 +1,4 @@
-//! Making, removing and showing names.
+//! Operations on paths: lstat, readlink, opendir, mkdir, rmdir, unlink, symlink, link, statvfs.
 
 use base::{Attr, Errno, RemotePath, Result, StatVfs};
 use sftp::{Extension, FileAttrs, StatusCode};
@@ -8,13 +8,13 @@ use crate::host::Host;
 use crate::listing::Listing;
 use crate::open::missing_bits;
 use crate::probe::Probe;
-use crate::{attr, gather};
+use crate::{attr, pipelined};
 
 /// Longest target of a symbolic link, in bytes: Linux's `PATH_MAX` without the NUL.
 const MAX_TARGET_BYTES: usize = 4095;
 
-/// Figures for a server that does not tell any: as sshfs has them, 1000 GiB, all free.
-const MADE_UP_FIGURES: StatVfs = StatVfs {
+/// Reply for a server without STATVFS: 1000 GiB, all free, as in sshfs.
+const PLACEHOLDER_STATVFS: StatVfs = StatVfs {
     block_size: 4096,
     fragment_size: 4096,
     blocks: 250 << 20,
@@ -32,13 +32,13 @@ impl Host {
     pub(crate) async fn lstat_path(&self, path: &RemotePath) -> Result<Attr> {
         let session = self.metadata().await?;
         let full = session.path(path)?;
-        // The root may be a link to the directory that is meant.
+        // The root may be a link to a directory.
         let attrs = if path.is_root() {
             session.client.stat(&full).await
         } else if self.config().follow_symlinks {
-            match gather::both(session.client.stat(&full), session.client.lstat(&full)).await {
+            match pipelined::both(session.client.stat(&full), session.client.lstat(&full)).await {
                 (Ok(attrs), _) => Ok(attrs),
-                // A link that leads nowhere is shown as one.
+                // A dangling link is shown as a link.
                 (Err(_), there) => there,
             }
         } else {
@@ -46,7 +46,7 @@ impl Host {
         };
         match attrs {
             Ok(attrs) => attr::from_wire(&attrs),
-            // The commonest answer of all, and what it may hide is not worth a round trip.
+            // The most frequent error; a probe for a hidden cause is not worth a round trip.
             Err(error) if error.status() == Some(StatusCode::NO_SUCH_FILE) => Err(Errno::ENOENT),
             Err(error) => Err(Probe(&session).general(&error, path).await),
         }
@@ -56,7 +56,7 @@ impl Host {
         let session = self.metadata().await?;
         let full = session.path(path)?;
         match session.client.readlink(&full).await {
-            // Such a target cannot be, and NUL would cut it in the kernel.
+            // Such a target is invalid, and the kernel would cut it at a NUL.
             Ok(target) if target.len() > MAX_TARGET_BYTES || target.contains(&0) => Err(Errno::EIO),
             Ok(target) => Ok(target.to_vec()),
             Err(error) => Err(Probe(&session).general(&error, path).await),
@@ -79,13 +79,13 @@ impl Host {
         let perm = perm & attr::PERM_BITS;
         let attrs = FileAttrs::with_permissions(perm);
         let (made, after) =
-            gather::both(session.client.mkdir(&full, attrs), session.client.lstat(&full)).await;
+            pipelined::both(session.client.mkdir(&full, attrs), session.client.lstat(&full)).await;
         match (made, after) {
             (Ok(()), after) => {
                 let are = after.ok().and_then(|attrs| attrs.permissions);
                 if let Some(wanted) = are.and_then(|are| missing_bits(perm, are & attr::PERM_BITS))
                 {
-                    // A server that insists on fewer may.
+                    // The server may insist on fewer bits.
                     let fix = session.client.setstat(&full, FileAttrs::with_permissions(wanted));
                     let _ = fix.await;
                 }
@@ -150,17 +150,17 @@ impl Host {
         }
     }
 
-    pub(crate) async fn figures(&self, path: &RemotePath) -> Result<StatVfs> {
+    pub(crate) async fn statvfs_path(&self, path: &RemotePath) -> Result<StatVfs> {
         let session = self.metadata().await?;
         let full = session.path(path)?;
-        let figures = if session.offers(Extension::Statvfs) {
-            session.client.statvfs(&full).await.map(|figures| attr::figures(&figures))
+        let statvfs = if session.offers(Extension::Statvfs) {
+            session.client.statvfs(&full).await.map(|statvfs| attr::statvfs(&statvfs))
         } else {
-            // Only for what is there.
-            session.client.stat(&full).await.map(|_| MADE_UP_FIGURES)
+            // Only if the path exists.
+            session.client.stat(&full).await.map(|_| PLACEHOLDER_STATVFS)
         };
-        match figures {
-            Ok(figures) => Ok(figures),
+        match statvfs {
+            Ok(statvfs) => Ok(statvfs),
             Err(error) => Err(Probe(&session).general(&error, path).await),
         }
     }
