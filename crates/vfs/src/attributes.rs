@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::inode::Inode;
 use crate::lookup::MAX_ATTEMPTS;
-use crate::tree::Asked;
-use crate::{Change, Handle, Ino, SILENCE, Stat, Vfs, change_there};
+use crate::tree::RequestStamp;
+use crate::{Change, Handle, Ino, ROOT_TIMEOUT, Stat, Vfs, change_to_remote};
 
 impl Vfs {
     /// The attributes of `ino`; of the root the last ones where no answer comes for
@@ -23,7 +23,7 @@ impl Vfs {
             let attr = self.attr(&inode).await?;
             return self.stat(&inode, &attr);
         }
-        if let Ok(attr) = tokio::time::timeout(SILENCE, self.attr(&inode)).await {
+        if let Ok(attr) = tokio::time::timeout(ROOT_TIMEOUT, self.attr(&inode)).await {
             return self.stat(&inode, &attr?);
         }
         let last = inode.state().last_attr().ok_or(Errno::ETIMEDOUT)?;
@@ -36,9 +36,10 @@ impl Vfs {
         let cached = {
             let state = inode.state();
             // What is on its way to a file that is being made changes nothing that is not known.
-            state.fresh_attr(Instant::now()).or_else(|| self.made_here(&state))
+            state.fresh_attr(Instant::now()).or_else(|| self.attr_of_created_file(&state))
         };
-        let known = cached.or_else(|| self.listed_attr(inode)).or_else(|| self.stale_attr(inode));
+        let known =
+            cached.or_else(|| self.cached_listing_attr(inode)).or_else(|| self.stale_attr(inode));
         if let Some(attr) = known {
             return Ok(attr);
         }
@@ -47,44 +48,44 @@ impl Vfs {
 
     /// The attributes of `inode`, from the server, with all writes of this mount in them.
     pub(crate) async fn fetch_attr(&self, inode: &Arc<Inode>) -> Result<Attr> {
-        let (attr, asked, by_name) = self.told(inode).await?;
+        let (attr, stamp, by_name) = self.query_attr(inode).await?;
         if attr.kind != inode.kind {
             self.tree().orphan(inode.ino);
             return Err(Errno::ESTALE);
         }
         if by_name {
-            self.learn(inode, &attr, asked);
+            self.record_attr(inode, &attr, stamp);
         } else {
-            self.learn_content(inode, &attr, asked, Instant::now());
+            self.record_attr_by_handle(inode, &attr, stamp, Instant::now());
         }
         Ok(attr)
     }
 
     /// What the server tells of `inode`, when it was asked, and whether it was asked by name.
-    async fn told(&self, inode: &Arc<Inode>) -> Result<(Attr, Asked, bool)> {
+    async fn query_attr(&self, inode: &Arc<Inode>) -> Result<(Attr, RequestStamp, bool)> {
         for attempt in 1.. {
             inode.writes.drained().await;
-            let asked = self.asked();
+            let stamp = self.stamp();
             // A handle is of the file itself, whatever its name leads to by now. It may be gone
             // with its session, in which case the name is what is left.
             if let Some(attr) = self.attr_by_handle(inode).await {
-                return Ok((attr, asked, false));
+                return Ok((attr, stamp, false));
             }
             let path = self.path(inode.ino)?;
             if attempt == 1 {
                 let parent = self.tree().parent(inode.ino);
-                self.shared.asks_piecemeal(parent);
+                self.shared.note_piecemeal_lookup(parent);
             }
-            let told = self.remote.lstat(&path).await;
-            let absent = matches!(told, Err(Errno::ENOENT));
-            if absent && self.is_elsewhere(inode, &path, asked) && attempt < MAX_ATTEMPTS {
+            let reply = self.remote.lstat(&path).await;
+            let absent = matches!(reply, Err(Errno::ENOENT));
+            if absent && self.has_other_path(inode, &path, stamp) && attempt < MAX_ATTEMPTS {
                 continue;
             }
             // The path may have led elsewhere when the server saw it.
-            let late = inode.state().opened_late_since(asked.tick);
-            let moved = self.moved_since(inode, &path, asked);
-            if !late && !moved || attempt == MAX_ATTEMPTS {
-                return Ok((told?, asked, true));
+            let deferred_opened = inode.state().deferred_open_since(stamp.seq);
+            let moved = self.moved_since(inode, &path, stamp);
+            if !deferred_opened && !moved || attempt == MAX_ATTEMPTS {
+                return Ok((reply?, stamp, true));
             }
         }
         unreachable!("the last attempt returns")
@@ -123,42 +124,42 @@ impl Vfs {
         handle: Option<Handle>,
     ) -> Result<Stat> {
         let inode = self.inode(ino)?;
-        let change = change_there(&self.config, change)?;
+        let change = change_to_remote(&self.config, change)?;
         if change.is_empty() {
             return self.getattr(ino).await;
         }
         if let Some(mtime) = change.mtime {
             self.fractions.note(mtime);
         }
-        let change = self.without_present_owner(&inode, change);
-        let change = self.with_present_atime(&inode, change);
+        let change = self.without_unchanged_owner(&inode, change);
+        let change = self.with_known_atime(&inode, change);
         if change.size.is_some() || change.mtime.is_some() {
             // What was granted by these is compared with them when it is opened.
-            self.open_granted([&inode]).await;
+            self.force_deferred_opens([&inode]).await;
         }
         if let Some(done) = self.setattr_behind(&inode, change).await {
             return done;
         }
         if change.is_empty() {
-            inode.state().touch();
+            inode.state().touch_ctime();
             return self.getattr(ino).await;
         }
         if change.perm.is_some() || change.uid.or(change.gid).is_some() {
             // The right to open may be lost by this.
-            self.open_granted([&inode]).await;
+            self.force_deferred_opens([&inode]).await;
         }
-        let mut changing = Change::begin(&inode, &self.ticks);
+        let mut change_guard = Change::begin(&inode, &self.change_counter);
         if change.size.is_some() {
             let mut state = inode.state();
-            state.change_content();
-            state.forget_made();
+            state.note_content_change();
+            state.forget_created_here();
         }
-        if changing.foretells(&change) || change.size.is_some() {
+        if change_guard.predicts(&change) || change.size.is_some() {
             self.send_change(&inode, change, handle).await?;
-            changing.apply(&change);
-            drop(changing);
+            change_guard.apply(&change);
+            drop(change_guard);
         } else {
-            self.change_and_ask(&inode, change, handle, changing).await?;
+            self.change_then_stat(&inode, change, handle, change_guard).await?;
         }
         let attr = self.attr(&inode).await?;
         self.stat(&inode, &attr)
@@ -168,35 +169,36 @@ impl Vfs {
     /// for both. A remote may answer that before it has made the change: what does not show it is
     /// not kept, and what shows it is as true as if it had been asked for later, since nothing else
     /// was changed here meanwhile.
-    async fn change_and_ask(
+    async fn change_then_stat(
         &self,
         inode: &Arc<Inode>,
         change: AttrChange,
         handle: Option<Handle>,
-        mut changing: Change<'_>,
+        mut change_guard: Change<'_>,
     ) -> Result<()> {
-        let asked = self.asked();
+        let stamp = self.stamp();
         let path = self.tree().path(inode.ino);
-        let telling = async {
+        let query = async {
             if let Some(attr) = self.attr_by_handle(inode).await {
                 return Some((attr, false));
             }
             let attr = self.remote.lstat(path.as_ref()?).await.ok()?;
             Some((attr, true))
         };
-        let (sent, told) = tokio::join!(self.send_change(inode, change, handle), telling);
+        let (sent, reply) = tokio::join!(self.send_change(inode, change, handle), query);
         sent?;
-        changing.apply(&change);
-        let alone = changing.end();
-        let told = told.filter(|(attr, _)| attr.kind == inode.kind && shows(attr, &change));
-        let (Some(tick), Some((attr, by_name))) = (alone, told) else { return Ok(()) };
-        let moved = path.is_none_or(|path| self.moved_since(inode, &path, asked));
-        let asked = Asked { tick, ..asked };
+        change_guard.apply(&change);
+        let alone = change_guard.end();
+        let reply =
+            reply.filter(|(attr, _)| attr.kind == inode.kind && shows_change(attr, &change));
+        let (Some(seq), Some((attr, by_name))) = (alone, reply) else { return Ok(()) };
+        let moved = path.is_none_or(|path| self.moved_since(inode, &path, stamp));
+        let stamp = RequestStamp { seq, ..stamp };
         match by_name {
             true if moved => {}
-            true => self.learn(inode, &attr, asked),
+            true => self.record_attr(inode, &attr, stamp),
             false => {
-                self.learn_content(inode, &attr, asked, Instant::now());
+                self.record_attr_by_handle(inode, &attr, stamp, Instant::now());
             }
         }
         Ok(())
@@ -218,11 +220,11 @@ impl Vfs {
         }
         inode.writes.drained().await;
         for attempt in 1.. {
-            let asked = self.asked();
+            let stamp = self.stamp();
             let Some(path) = self.tree().path(inode.ino) else { break };
             match self.remote.setattr(&path, change).await {
                 Err(Errno::ENOENT)
-                    if self.is_elsewhere(inode, &path, asked) && attempt < MAX_ATTEMPTS => {}
+                    if self.has_other_path(inode, &path, stamp) && attempt < MAX_ATTEMPTS => {}
                 done => return done,
             }
         }
@@ -251,7 +253,7 @@ impl Vfs {
 }
 
 /// Whether these may be the attributes of what `change` was made of.
-fn shows(attr: &Attr, change: &AttrChange) -> bool {
+fn shows_change(attr: &Attr, change: &AttrChange) -> bool {
     let time = |set: Option<Timestamp>, is: Timestamp| set.is_none_or(|set| set.secs == is.secs);
     change.perm.is_none_or(|perm| perm == attr.perm)
         && change.uid.is_none_or(|uid| uid == attr.uid)

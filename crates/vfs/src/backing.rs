@@ -31,7 +31,7 @@ impl Vfs {
     /// Gives `handle` back as if its open had found that another file has taken the name: the
     /// inode loses its names, so that whoever looks them up again gets a new one, and those who
     /// have it open keep what they have.
-    pub fn part(&self, handle: Handle) {
+    pub fn detach(&self, handle: Handle) {
         let ino = self.files.get(handle.0).map(|file| file.inode.ino);
         self.release(handle);
         if let Ok(ino) = ino {

@@ -170,7 +170,7 @@ pub struct Config {
     /// [`Vfs::backing`]: crate::Vfs::backing
     pub backing_from_bytes: Option<u64>,
     /// What is known of files and directories may take so many bytes. Past that the kernel is
-    /// asked to forget those that it uses least ([`Invalidate::surplus`](crate::Invalidate)).
+    /// asked to forget those that it uses least ([`Invalidate::evict`](crate::Invalidate)).
     pub metadata_bytes: usize,
 }
 

@@ -26,7 +26,7 @@ impl Vfs {
             return Ok(None);
         }
         inode.writes.drained().await;
-        let asked = self.asked();
+        let stamp = self.stamp();
         let mut known = self.validated(&inode.state(), inode.kind);
         if known.is_none() {
             known = self.validated_by_listing(&inode).await;
@@ -42,9 +42,9 @@ impl Vfs {
         };
         let digest = self.remote.digest(&path, &attr, kind, effort).await?;
         // Changed or renamed here meanwhile, it may have been that of another content.
-        let still =
-            inode.state().unchanged_since(asked.tick) && !self.moved_since(&inode, &path, asked);
-        Ok(digest.filter(|_| still))
+        let is_unchanged =
+            inode.state().unchanged_since(stamp.seq) && !self.moved_since(&inode, &path, stamp);
+        Ok(digest.filter(|_| is_unchanged))
     }
     /// The attributes of a file by a listing of its directory: who asks for the digests of many
     /// files there does not wait for each.
@@ -53,11 +53,11 @@ impl Vfs {
         if inode.state().open.iter().any(|open| open.remote.opened().is_some()) {
             return None;
         }
-        let (dir, _) = self.tree().name(inode.ino)?;
-        self.shared.asks_piecemeal(dir);
+        let (dir, _) = self.tree().first_name(inode.ino)?;
+        self.shared.note_piecemeal_lookup(dir);
         let path = self.tree().path(dir)?;
         self.await_listing(&path).await;
-        self.listed_attr(inode)?;
+        self.cached_listing_attr(inode)?;
         self.validated(&inode.state(), inode.kind)
     }
 }

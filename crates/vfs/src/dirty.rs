@@ -9,30 +9,30 @@ use tokio::sync::{Notify, Semaphore};
 /// The bytes of one mount.
 pub(crate) struct Dirty {
     room: Semaphore,
-    most: u32,
+    max_bytes: u32,
     bytes: AtomicU64,
     changes: AtomicU64,
     /// Notified when there are less.
-    less: Notify,
+    decreased: Notify,
 }
 
 impl Dirty {
     /// At most so many at one time; a write of more counts as so many.
-    pub(crate) fn new(most: u32) -> Arc<Dirty> {
-        let room = Semaphore::new(most as usize);
+    pub(crate) fn new(max_bytes: u32) -> Arc<Dirty> {
+        let room = Semaphore::new(max_bytes as usize);
         let (bytes, changes) = Default::default();
-        Arc::new(Dirty { room, most, bytes, changes, less: Notify::new() })
+        Arc::new(Dirty { room, max_bytes, bytes, changes, decreased: Notify::new() })
     }
 
     /// Room for `bytes`, when there is some.
-    pub(crate) async fn take(self: &Arc<Dirty>, bytes: u32) -> Share {
-        let bytes = bytes.min(self.most);
+    pub(crate) async fn take(self: &Arc<Dirty>, bytes: u32) -> DirtyBytes {
+        let bytes = bytes.min(self.max_bytes);
         // It is never closed.
         if let Ok(permit) = self.room.acquire_many(bytes).await {
             permit.forget();
         }
         self.bytes.fetch_add(bytes.into(), Ordering::Relaxed);
-        Share { dirty: self.clone(), bytes }
+        DirtyBytes { dirty: self.clone(), bytes }
     }
 
     /// How many there are.
@@ -52,21 +52,21 @@ impl Dirty {
     }
 
     /// Waits until there are neither bytes nor changes.
-    pub(crate) async fn gone(&self) {
+    pub(crate) async fn drained(&self) {
         loop {
-            let mut less = std::pin::pin!(self.less.notified());
+            let mut decreased = std::pin::pin!(self.decreased.notified());
             // Registered before the look, so that nothing in between is missed.
-            less.as_mut().enable();
+            decreased.as_mut().enable();
             if self.bytes() == 0 && self.changes() == 0 {
                 return;
             }
-            less.await;
+            decreased.await;
         }
     }
 }
 
 /// What one write holds of it, given back when dropped.
-pub(crate) struct Share {
+pub(crate) struct DirtyBytes {
     dirty: Arc<Dirty>,
     bytes: u32,
 }
@@ -77,23 +77,23 @@ pub(crate) struct DirtyChange(Arc<Dirty>);
 impl Drop for DirtyChange {
     fn drop(&mut self) {
         self.0.changes.fetch_sub(1, Ordering::Relaxed);
-        self.0.less.notify_waiters();
+        self.0.decreased.notify_waiters();
     }
 }
 
-impl Share {
+impl DirtyBytes {
     /// Takes over what `other` holds.
-    pub(crate) fn merge(&mut self, mut other: Share) {
+    pub(crate) fn merge(&mut self, mut other: DirtyBytes) {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 }
 
-impl Drop for Share {
+impl Drop for DirtyBytes {
     fn drop(&mut self) {
         if self.bytes > 0 {
             self.dirty.bytes.fetch_sub(self.bytes.into(), Ordering::Relaxed);
             self.dirty.room.add_permits(self.bytes as usize);
-            self.dirty.less.notify_waiters();
+            self.dirty.decreased.notify_waiters();
         }
     }
 }
@@ -109,10 +109,10 @@ mod tests {
         let mut one = dirty.take(4).await;
         one.merge(dirty.take(2).await);
         let two = dirty.take(3).await;
-        let gone = dirty.gone();
-        tokio::pin!(gone);
+        let drained = dirty.drained();
+        tokio::pin!(drained);
         let soon = Duration::from_secs(1);
-        assert!(tokio::time::timeout(soon, &mut gone).await.is_err());
+        assert!(tokio::time::timeout(soon, &mut drained).await.is_err());
         let waiting = dirty.take(100);
         tokio::pin!(waiting);
         assert!(tokio::time::timeout(soon, &mut waiting).await.is_err());
@@ -123,6 +123,6 @@ mod tests {
         let all = waiting.await;
         assert_eq!(dirty.bytes(), 10, "as much as there may be");
         drop(all);
-        gone.await;
+        drained.await;
     }
 }

@@ -8,7 +8,7 @@ use crate::config::{IdMap, Shown};
 
 impl IdMap {
     /// Remote owner to local owner. An id with no local one is `EPERM` where the table says so.
-    fn uid_here(&self, uid: u32) -> Result<u32> {
+    fn uid_to_local(&self, uid: u32) -> Result<u32> {
         match self {
             IdMap::Same => Ok(uid),
             IdMap::User { uid: (remote, local), .. } => Ok(swap(uid, *remote, *local)),
@@ -16,7 +16,7 @@ impl IdMap {
         }
     }
 
-    fn gid_here(&self, gid: u32) -> Result<u32> {
+    fn gid_to_local(&self, gid: u32) -> Result<u32> {
         match self {
             IdMap::Same => Ok(gid),
             IdMap::User { gid: (remote, local), .. } => Ok(swap(gid, *remote, *local)),
@@ -25,7 +25,7 @@ impl IdMap {
     }
 
     /// Local owner to remote owner. `EPERM` for an id without one, where the table says so.
-    pub fn uid_there(&self, uid: u32) -> Result<u32> {
+    pub fn uid_to_remote(&self, uid: u32) -> Result<u32> {
         match self {
             IdMap::Same => Ok(uid),
             IdMap::User { uid: (remote, local), .. } => Ok(swap(uid, *local, *remote)),
@@ -34,7 +34,7 @@ impl IdMap {
     }
 
     /// Local group to remote group, likewise.
-    pub fn gid_there(&self, gid: u32) -> Result<u32> {
+    pub fn gid_to_remote(&self, gid: u32) -> Result<u32> {
         match self {
             IdMap::Same => Ok(gid),
             IdMap::User { gid: (remote, local), .. } => Ok(swap(gid, *local, *remote)),
@@ -44,11 +44,11 @@ impl IdMap {
 
     /// Attributes as this machine is to see them. `EPERM` for an owner without a local one, where
     /// the table says so.
-    pub fn attr_here(&self, shown: &Shown, attr: Attr) -> Result<Attr> {
+    pub fn attr_to_local(&self, shown: &Shown, attr: Attr) -> Result<Attr> {
         let umask = if attr.is_dir() { shown.dir_umask } else { shown.file_umask };
         Ok(Attr {
-            uid: shown.uid.map_or_else(|| self.uid_here(attr.uid), Ok)?,
-            gid: shown.gid.map_or_else(|| self.gid_here(attr.gid), Ok)?,
+            uid: shown.uid.map_or_else(|| self.uid_to_local(attr.uid), Ok)?,
+            gid: shown.gid.map_or_else(|| self.gid_to_local(attr.gid), Ok)?,
             perm: umask.map_or(attr.perm, |umask| 0o777 & !umask),
             ..attr
         })
@@ -92,11 +92,12 @@ mod tests {
     #[test]
     fn the_login_is_the_local_user_in_both_directions() {
         let map = IdMap::User { uid: (1000, 500), gid: (100, 50) };
-        let here =
-            map.attr_here(&Shown::default(), attr(FileKind::Regular, 0o644, 1000, 100)).unwrap();
+        let here = map
+            .attr_to_local(&Shown::default(), attr(FileKind::Regular, 0o644, 1000, 100))
+            .unwrap();
         assert_eq!((here.uid, here.gid), (500, 50));
-        assert_eq!((map.uid_there(500), map.gid_there(50)), (Ok(1000), Ok(100)));
-        assert_eq!((map.uid_here(7), map.uid_there(7)), (Ok(7), Ok(7)));
+        assert_eq!((map.uid_to_remote(500), map.gid_to_remote(50)), (Ok(1000), Ok(100)));
+        assert_eq!((map.uid_to_local(7), map.uid_to_remote(7)), (Ok(7), Ok(7)));
     }
 
     #[test]
@@ -106,14 +107,14 @@ mod tests {
             gids: Some([(3, 13)].into()),
             others_same,
         };
-        assert_eq!(table(false).uid_here(1), Ok(11));
-        assert_eq!(table(false).uid_there(12), Ok(2));
-        assert_eq!(table(false).gid_there(13), Ok(3));
-        assert_eq!(table(false).uid_here(9), Err(Errno::EPERM));
-        assert_eq!(table(false).uid_there(1), Err(Errno::EPERM));
-        assert_eq!(table(true).uid_here(9), Ok(9));
+        assert_eq!(table(false).uid_to_local(1), Ok(11));
+        assert_eq!(table(false).uid_to_remote(12), Ok(2));
+        assert_eq!(table(false).gid_to_remote(13), Ok(3));
+        assert_eq!(table(false).uid_to_local(9), Err(Errno::EPERM));
+        assert_eq!(table(false).uid_to_remote(1), Err(Errno::EPERM));
+        assert_eq!(table(true).uid_to_local(9), Ok(9));
         let users = IdMap::Table { uids: Some([(1, 11)].into()), gids: None, others_same: false };
-        assert_eq!((users.gid_here(5), users.gid_there(5)), (Ok(5), Ok(5)));
+        assert_eq!((users.gid_to_local(5), users.gid_to_remote(5)), (Ok(5), Ok(5)));
     }
 
     #[test]
@@ -121,9 +122,9 @@ mod tests {
         let shown =
             Shown { uid: Some(5), gid: Some(6), file_umask: Some(0o177), dir_umask: Some(0o022) };
         let file = attr(FileKind::Regular, 0o6755, 1, 1);
-        let file = IdMap::Same.attr_here(&shown, file).unwrap();
+        let file = IdMap::Same.attr_to_local(&shown, file).unwrap();
         assert_eq!((file.uid, file.gid, file.perm), (5, 6, 0o600));
         let dir = attr(FileKind::Directory, 0, 1, 1);
-        assert_eq!(IdMap::Same.attr_here(&shown, dir).unwrap().perm, 0o755);
+        assert_eq!(IdMap::Same.attr_to_local(&shown, dir).unwrap().perm, 0o755);
     }
 }

@@ -20,12 +20,12 @@ pub trait Invalidate: Send + Sync {
 
     /// More inodes are known than there is room for: these are to be forgotten, if nobody uses
     /// them. Must neither block nor call the file system. By default the kernel keeps them.
-    fn surplus(&self, _inodes: Vec<Surplus>) {}
+    fn evict(&self, _inodes: Vec<Eviction>) {}
 }
 
 /// An inode that the kernel may forget, and a name that leads to it.
 #[derive(Clone, Debug)]
-pub struct Surplus {
+pub struct Eviction {
     /// What the kernel calls it by.
     pub ino: Ino,
     /// What it is. A directory has nothing below it that the kernel counts.
@@ -54,7 +54,7 @@ impl Vfs {
     /// time in proportion to the inodes that are known, a tenth of a second for a million, in
     /// which look-ups wait.
     pub fn invalidate_all(&self) {
-        let in_root = self.tree().doubt_everything();
+        let in_root = self.tree().invalidate_all();
         if let Some(invalidate) = self.invalidate.get() {
             invalidate.names(&in_root);
         }

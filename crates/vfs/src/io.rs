@@ -8,7 +8,7 @@ use std::sync::Arc;
 use base::{Access, Data, Errno, OpenFlags, Result};
 use bytes::Bytes;
 
-use crate::lookup::{MAX_LOOKS, same_file};
+use crate::lookup::{MAX_COMPARISONS, same_file};
 use crate::open::{OpenFile, OpenRequest};
 use crate::remote_file::RemoteFile;
 use crate::write_behind::Target;
@@ -31,20 +31,20 @@ impl Vfs {
             return Err(Errno::EBADF);
         }
         let end = offset.saturating_add(u64::from(len));
-        if file.is_missing(offset) {
-            self.contents.note_missing();
+        if file.take_missing_pages(offset) {
+            self.prefetch.files.note_missing_pages();
         }
         file.inode.writes.clear_to_read(file.number, offset..end).await;
-        if let Some(data) = self.read_fetched(&file, offset, len).await {
+        if let Some(data) = self.read_from_prefetched(&file, offset, len).await {
             return Ok(data);
         }
         let fh = file.fh().await?;
         let mut data = self.read_ahead(&file, fh, offset..end).await?;
         // The kernel fills the rest of its page with zeros. If it has been told meanwhile that the
         // file goes on there, it would show them.
-        for _ in 0..MAX_LOOKS {
+        for _ in 0..MAX_COMPARISONS {
             let got = data.len() as u64;
-            if got >= u64::from(len) || !file.inode.state().told_beyond(offset + got) {
+            if got >= u64::from(len) || !file.inode.state().kernel_size_exceeds(offset + got) {
                 break;
             }
             let rest = self.remote.read(fh, offset + got, len - got as u32).await?;
@@ -58,12 +58,12 @@ impl Vfs {
 
     /// The same from what was fetched of the file before it was opened; `None` when the server is
     /// to be asked.
-    async fn read_fetched(&self, file: &OpenFile, offset: u64, len: u32) -> Option<Data> {
+    async fn read_from_prefetched(&self, file: &OpenFile, offset: u64, len: u32) -> Option<Data> {
         let fetched = file.fetched.as_ref().filter(|_| file.remote.opened().is_none())?;
-        let (data, all) = self.read_content(&file.inode, fetched, offset, len).await?;
+        let (data, all) = self.read_prefetched(&file.inode, fetched, offset, len).await?;
         let end = offset + data.len() as u64;
         // The kernel may have been told that it goes on there.
-        let short = data.len() < len as usize && file.inode.state().told_beyond(end);
+        let short = data.len() < len as usize && file.inode.state().kernel_size_exceeds(end);
         if all && !short {
             file.note_read_to_end();
         }
@@ -109,7 +109,7 @@ impl Vfs {
 
     async fn open_in_place(&self, file: &OpenFile) -> Result<Arc<OpenFile>> {
         let request = OpenRequest::plain(Access::Write);
-        for _ in 0..MAX_LOOKS {
+        for _ in 0..MAX_COMPARISONS {
             file.inode.writes.drained().await;
             let Ok(path) = self.path(file.inode.ino) else { break };
             let fh = file.fh().await?;
@@ -122,7 +122,7 @@ impl Vfs {
             let opened: Result<_> = opened;
             let Ok((remote, attr)) = opened else { break };
             if own.is_ok_and(|own| same_file(&own, &attr)) {
-                return Ok(self.file(&file.inode, remote, request, None));
+                return Ok(self.new_open_file(&file.inode, remote, request, None));
             }
         }
         tracing::warn!(ino = file.inode.ino.0, "pages of a mapping cannot be written in place");
@@ -178,11 +178,11 @@ impl Vfs {
         let (from_fh, to_fh) = (source.fh().await?, target.fh().await?);
         source.inode.writes.drained().await;
         target.inode.writes.drained().await;
-        let _change = Change::begin(&target.inode, &self.ticks);
+        let _change = Change::begin(&target.inode, &self.change_counter);
         {
             let mut state = target.inode.state();
-            state.change_content();
-            state.forget_made();
+            state.note_content_change();
+            state.forget_created_here();
         }
         target.note_write();
         self.remote.copy(from_fh, from.1, to_fh, to.1, len).await

@@ -13,44 +13,41 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
-mod attributes_behind;
 mod background;
 mod backing;
+mod cached_lookup;
+mod compact_instant;
 mod config;
-mod contents;
+mod deferred_open;
 mod digests;
+mod dir_cache;
 mod directory;
 mod dirty;
-mod figures;
-mod finish;
 mod flush;
 mod fractions;
-mod gone;
-mod grant;
 mod idmap;
 mod inode;
 mod invalidate;
 mod io;
-mod known;
 mod links;
-mod locate;
 mod lookup;
-mod moment;
 mod name_changes;
-mod names;
-mod names_alone;
+mod name_operations;
 mod numbers;
 mod open;
-mod pulse;
+mod prefetch;
 mod readahead;
+mod readdirplus;
 mod remote_file;
+mod removed_remotely;
+mod server_close;
 mod set_ids;
+mod setattr_behind;
 mod shared;
-mod snapshot;
 mod stale;
+mod stats;
+mod ticker;
 mod tree;
-mod validate_ahead;
-mod walk;
 mod write_behind;
 mod writes;
 
@@ -63,17 +60,17 @@ use tokio::time::Instant;
 
 pub use config::{Config, Consistency, IdMap, Links, PageCache, Shown, Timeout};
 pub use directory::{DirHandle, ListedEntry, Listing};
-pub use figures::Figures;
-pub use flush::Closer;
-pub use invalidate::{Invalidate, Surplus};
+pub use flush::Caller;
+pub use invalidate::{Eviction, Invalidate};
 pub use io::Seek;
 pub use links::relative_target;
-pub use lookup::Looked;
+pub use lookup::LookupResult;
 pub use open::{OpenRequest, Opened};
+pub use stats::Stats;
 
 use inode::Inode;
 use shared::Shared;
-use tree::Ticks;
+use tree::ChangeCounter;
 
 /// FUSE's node id: what the kernel calls an inode by. Never used twice in the life of a mount,
 /// unlike the inode number that users see ([`Stat::number`]).
@@ -118,16 +115,7 @@ pub struct Entry {
 /// For how long a server is waited for by who asks what umount(8), `df` and whatever lists the
 /// directory above ask: what the file system and its root are. They are not to hang on one that is
 /// away.
-const SILENCE: Duration = Duration::from_secs(5);
-
-/// Who asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// Effective user id.
-    pub uid: u32,
-    /// Effective group id.
-    pub gid: u32,
-}
+const ROOT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A mounted file system. See the [crate](self).
 pub struct Vfs {
@@ -185,9 +173,9 @@ impl Vfs {
         let mut open = Vec::new();
         self.files.each(|file| open.push(file.clone()));
         open.iter().for_each(|file| file.inode.writes.send_all());
-        self.dirty.gone().await;
+        self.dirty.drained().await;
         tokio::select! {
-            () = self.closing.none() => {}
+            () = self.closing.drained() => {}
             // All that was written is acknowledged; what else the server has to say comes too late.
             () = self.remote.gone() => {}
         }
@@ -212,11 +200,11 @@ impl Vfs {
             return asking.await;
         }
         let last = || self.last_statfs.lock().unwrap_or_else(PoisonError::into_inner);
-        match tokio::time::timeout(SILENCE, asking).await {
-            Ok(figures) => {
-                let figures = figures?;
-                *last() = Some(figures);
-                Ok(figures)
+        match tokio::time::timeout(ROOT_TIMEOUT, asking).await {
+            Ok(stats) => {
+                let stats = stats?;
+                *last() = Some(stats);
+                Ok(stats)
             }
             Err(_) => (*last()).ok_or(Errno::ETIMEDOUT),
         }
@@ -231,66 +219,69 @@ impl Vfs {
 /// A change of an inode on its way; ends when dropped, however the change ended.
 struct Change<'a> {
     inode: &'a Inode,
-    ticks: &'a Ticks,
+    change_counter: &'a ChangeCounter,
     /// How many changes of the inode had begun with this one, if none was on its way before.
-    only: Option<u64>,
+    begun_alone: Option<u64>,
     /// Until when the attributes counted before.
-    counted: Option<Instant>,
+    valid_until: Option<Instant>,
     /// Until when they count after it, if nothing else is changed meanwhile.
     known_until: Option<Instant>,
     over: bool,
 }
 
 impl<'a> Change<'a> {
-    fn begin(inode: &'a Inode, ticks: &'a Ticks) -> Change<'a> {
+    fn begin(inode: &'a Inode, change_counter: &'a ChangeCounter) -> Change<'a> {
         let mut state = inode.state();
-        let counted = state.fresh_attr(Instant::now()).map(|_| state.valid_until());
-        state.begin_change(ticks.advance());
-        let only = Some(state.begun()).filter(|begun| state.only_change(*begun));
-        Change { inode, ticks, only, counted, known_until: None, over: false }
+        let valid_until = state.fresh_attr(Instant::now()).map(|_| state.valid_until());
+        state.begin_change(change_counter.advance());
+        let begun_alone = Some(state.changes_begun())
+            .filter(|changes_begun| state.is_only_change(*changes_begun));
+        Change { inode, change_counter, begun_alone, valid_until, known_until: None, over: false }
     }
 
     /// Whether nothing will have to be asked when the server has done `change`.
-    fn foretells(&self, change: &AttrChange) -> bool {
-        self.counted.is_some() && inode::is_predictable(change)
+    fn predicts(&self, change: &AttrChange) -> bool {
+        self.valid_until.is_some() && inode::is_predictable(change)
     }
 
     /// The server has done `change`: what follows from it without asking is taken over.
     fn apply(&mut self, change: &AttrChange) {
         let mut state = self.inode.state();
-        let alone = self.only.is_some_and(|begun| state.only_change(begun));
-        let counted = self.counted.filter(|_| alone);
-        if state.apply(change, counted.is_some()) {
-            self.known_until = counted;
+        let alone =
+            self.begun_alone.is_some_and(|changes_begun| state.is_only_change(changes_begun));
+        let valid_until = self.valid_until.filter(|_| alone);
+        if state.apply(change, valid_until.is_some()) {
+            self.known_until = valid_until;
         }
         if alone {
-            state.keep_time(change);
+            state.keep_set_mtime(change);
         }
     }
 
     /// Ends it. Tells when, if no other change was on its way meanwhile.
     fn end(mut self) -> Option<u64> {
-        self.finish()
+        self.complete()
     }
 
-    fn finish(&mut self) -> Option<u64> {
+    fn complete(&mut self) -> Option<u64> {
         if std::mem::replace(&mut self.over, true) {
             return None;
         }
         let mut state = self.inode.state();
-        let alone = self.only.is_some_and(|begun| state.only_change(begun));
-        let tick = self.ticks.advance();
-        state.end_change(tick);
+        let alone =
+            self.begun_alone.is_some_and(|changes_begun| state.is_only_change(changes_begun));
+        let seq = self.change_counter.advance();
+        state.end_change(seq);
         if let Some(until) = self.known_until.filter(|_| alone) {
-            state.extend(until);
+            state.extend_validity(until);
         }
-        alone.then_some(tick)
+        alone.then_some(seq)
     }
 }
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        self.finish();
+        self.complete();
     }
 }
 
@@ -303,10 +294,10 @@ fn name(bytes: &[u8]) -> Result<Name> {
 }
 
 /// Translates the owners of `change` to the remote's.
-fn change_there(config: &Config, change: AttrChange) -> Result<AttrChange> {
+fn change_to_remote(config: &Config, change: AttrChange) -> Result<AttrChange> {
     Ok(AttrChange {
-        uid: change.uid.map(|uid| config.idmap.uid_there(uid)).transpose()?,
-        gid: change.gid.map(|gid| config.idmap.gid_there(gid)).transpose()?,
+        uid: change.uid.map(|uid| config.idmap.uid_to_remote(uid)).transpose()?,
+        gid: change.gid.map(|gid| config.idmap.gid_to_remote(gid)).transpose()?,
         ..change
     })
 }

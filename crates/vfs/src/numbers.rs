@@ -84,7 +84,7 @@ impl Uses {
 pub(crate) struct Numbers {
     /// How many live inodes have a number (one), and how many exceptions name it.
     used: Uses,
-    exceptions: HashMap<Key, (u64, u64)>,
+    overrides: HashMap<Key, (u64, u64)>,
     /// Insertion order of the exceptions, for forgetting the oldest.
     order: BTreeMap<u64, Key>,
     next_order: u64,
@@ -96,7 +96,7 @@ impl Numbers {
     /// The number for an inode that is now found at `name` below the directory numbered `parent`.
     /// The caller reports its end with [`Numbers::release`].
     pub(crate) fn take(&mut self, parent: u64, name: &Name) -> u64 {
-        if let Some(number) = self.exception(parent, name) {
+        if let Some(number) = self.known_override(parent, name) {
             // Its only other user may be this exception itself.
             if self.used.count(number) == 1 {
                 self.used.hold(number);
@@ -127,20 +127,20 @@ impl Numbers {
 
     /// The number that `name` would most probably get.
     pub(crate) fn expected(&self, parent: u64, name: &Name) -> u64 {
-        self.exception(parent, name).unwrap_or_else(|| hash(parent, name, 0))
+        self.known_override(parent, name).unwrap_or_else(|| hash(parent, name, 0))
     }
 
     /// The number of a name that has another one than its own. Most mounts have none.
-    fn exception(&self, parent: u64, name: &Name) -> Option<u64> {
-        if self.exceptions.is_empty() {
+    fn known_override(&self, parent: u64, name: &Name) -> Option<u64> {
+        if self.overrides.is_empty() {
             return None;
         }
-        self.exceptions.get(&(parent, name.clone())).map(|(number, _)| *number)
+        self.overrides.get(&(parent, name.clone())).map(|(number, _)| *number)
     }
 
     /// What exceptions take, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.exceptions.len() * EXCEPTION_BYTES
+        self.overrides.len() * EXCEPTION_BYTES
     }
 
     /// An inode of this number is gone.
@@ -158,19 +158,19 @@ impl Numbers {
 
     /// `name` is gone: whatever takes it next starts anew.
     pub(crate) fn unbind(&mut self, parent: u64, name: &Name) {
-        if self.exceptions.is_empty() {
+        if self.overrides.is_empty() {
             return;
         }
-        if let Some((number, order)) = self.exceptions.remove(&(parent, name.clone())) {
+        if let Some((number, order)) = self.overrides.remove(&(parent, name.clone())) {
             self.order.remove(&order);
             self.used.drop_one(number);
         }
     }
 
     fn remember(&mut self, key: Key, number: u64) {
-        if self.exceptions.len() >= MAX_EXCEPTIONS
+        if self.overrides.len() >= MAX_EXCEPTIONS
             && let Some((_, oldest)) = self.order.pop_first()
-            && let Some((number, _)) = self.exceptions.remove(&oldest)
+            && let Some((number, _)) = self.overrides.remove(&oldest)
         {
             self.used.drop_one(number);
         }
@@ -178,7 +178,7 @@ impl Numbers {
         let order = self.next_order;
         self.next_order += 1;
         self.order.insert(order, key.clone());
-        if let Some((old, old_order)) = self.exceptions.insert(key, (number, order)) {
+        if let Some((old, old_order)) = self.overrides.insert(key, (number, order)) {
             self.order.remove(&old_order);
             self.used.drop_one(old);
         }
@@ -250,7 +250,7 @@ mod tests {
         numbers.bind(1, &name("b"), moved);
         numbers.unbind(1, &name("b"));
         numbers.release(moved);
-        assert!(numbers.used.len() == 0 && numbers.exceptions.is_empty());
+        assert!(numbers.used.len() == 0 && numbers.overrides.is_empty());
         assert!(numbers.order.is_empty());
     }
 
@@ -262,15 +262,15 @@ mod tests {
             numbers.used.hold(hash(1, &hostile, salt));
         }
         // As if each of them had that name's number, whatever the salt.
-        let taken: Vec<u64> = (0..1000)
+        let revisit: Vec<u64> = (0..1000)
             .map(|_| {
                 let number = numbers.take(1, &hostile);
-                numbers.exceptions.clear();
+                numbers.overrides.clear();
                 number
             })
             .collect();
-        let different: HashSet<&u64> = taken.iter().collect();
-        assert_eq!(different.len(), taken.len());
+        let different: HashSet<&u64> = revisit.iter().collect();
+        assert_eq!(different.len(), revisit.len());
         assert_eq!(numbers.unnamed, 1000, "one try each");
     }
 
@@ -280,7 +280,7 @@ mod tests {
         for index in 0..MAX_EXCEPTIONS + 10 {
             numbers.bind(1, &name(&format!("n{index}")), 1_000_000_000 + index as u64);
         }
-        assert_eq!(numbers.exceptions.len(), MAX_EXCEPTIONS);
+        assert_eq!(numbers.overrides.len(), MAX_EXCEPTIONS);
         assert_eq!(numbers.order.len(), MAX_EXCEPTIONS);
         assert_eq!(numbers.used.len(), MAX_EXCEPTIONS);
     }

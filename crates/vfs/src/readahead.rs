@@ -37,7 +37,7 @@ use tokio::time::Instant;
 use crate::open::OpenFile;
 use crate::shared::Shared;
 use crate::{Vfs, inode};
-use blocks::{Blocks, Found, Ticket};
+use blocks::{Blocks, Taken, Ticket};
 use pattern::{FIRST_WINDOW, Patterns, Reach};
 
 /// Requests that one piece is fetched with, at most. A reader waits for a whole piece, so a piece
@@ -49,23 +49,23 @@ const PIECES: u64 = 8;
 
 /// Bytes of all blocks of a mount.
 #[derive(Debug, Default)]
-pub(crate) struct Used(AtomicU64);
+pub(crate) struct UsedBytes(AtomicU64);
 
 /// A part of the mount's bound, given back when dropped.
 #[derive(Debug)]
-struct Share {
+struct Reservation {
     bytes: u64,
-    used: Arc<Used>,
+    used: Arc<UsedBytes>,
 }
 
-impl Share {
-    fn take(used: &Arc<Used>, bytes: u64) -> Share {
+impl Reservation {
+    fn take(used: &Arc<UsedBytes>, bytes: u64) -> Reservation {
         used.0.fetch_add(bytes, Ordering::Relaxed);
-        Share { bytes, used: used.clone() }
+        Reservation { bytes, used: used.clone() }
     }
 }
 
-impl Drop for Share {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.used.0.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -75,7 +75,7 @@ impl Drop for Share {
 #[derive(Debug)]
 struct Claim {
     /// The fetch has one too: its answer needs the memory, whether or not anybody wants it.
-    _share: Arc<Share>,
+    _reservation: Arc<Reservation>,
     /// Tells the fetch when it is dropped.
     _wanted: oneshot::Sender<()>,
 }
@@ -84,7 +84,7 @@ struct Claim {
 struct Piece {
     range: Range<u64>,
     ticket: Ticket,
-    share: Arc<Share>,
+    reservation: Arc<Reservation>,
     wanted: oneshot::Receiver<()>,
 }
 
@@ -92,35 +92,37 @@ struct Piece {
 #[derive(Debug)]
 pub(crate) struct Readahead {
     state: Mutex<State>,
-    used: Arc<Used>,
+    used: Arc<UsedBytes>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     patterns: Patterns,
     blocks: Blocks<Claim>,
-    /// The content that the blocks are of (see `inode::State::content`).
-    content: u64,
+    /// The content that the blocks are of (see `inode::State::content_generation`).
+    content_generation: u64,
 }
 
 impl Readahead {
-    fn new(used: Arc<Used>) -> Arc<Readahead> {
+    fn new(used: Arc<UsedBytes>) -> Arc<Readahead> {
         Arc::new(Readahead { state: Mutex::default(), used })
     }
 
     /// Gives up what has waited for its reader for too long.
-    fn expire(&self) {
-        self.lock().blocks.expire(Instant::now());
+    fn invalidate(&self) {
+        self.lock().blocks.invalidate(Instant::now());
     }
 
-    /// Gives up what is not of `content` any longer.
-    fn keep_only(&self, content: u64) {
+    /// Gives up what is not of `content_generation` any longer.
+    fn keep_only(&self, content_generation: u64) {
         let waiting = {
             let mut state = self.lock();
-            if std::mem::replace(&mut state.content, content) == content {
+            if std::mem::replace(&mut state.content_generation, content_generation)
+                == content_generation
+            {
                 return;
             }
-            state.patterns.begin_anew();
+            state.patterns.restart();
             state.blocks.clear()
         };
         waiting.into_iter().for_each(Waker::wake);
@@ -131,11 +133,11 @@ impl Readahead {
     }
 
     /// The next part of `range`, once it is known whether it was fetched.
-    async fn take(&self, range: &Range<u64>) -> Found {
+    async fn take(&self, range: &Range<u64>) -> Taken {
         poll_fn(|context| {
             let found = self.lock().blocks.take(range, Instant::now(), context.waker());
             match found {
-                Found::OnItsWay => Poll::Pending,
+                Taken::InFlight => Poll::Pending,
                 found => Poll::Ready(found),
             }
         })
@@ -152,11 +154,11 @@ impl Readahead {
             if state.blocks.overlaps(&range) {
                 continue;
             }
-            let share = Arc::new(Share::take(&self.used, range.end - range.start));
+            let reservation = Arc::new(Reservation::take(&self.used, range.end - range.start));
             let (wanted_by_block, wanted) = oneshot::channel();
-            let claim = Claim { _share: share.clone(), _wanted: wanted_by_block };
+            let claim = Claim { _reservation: reservation.clone(), _wanted: wanted_by_block };
             if let Some(ticket) = state.blocks.begin(range.clone(), now, claim) {
-                pieces.push(Piece { range, ticket, share, wanted });
+                pieces.push(Piece { range, ticket, reservation, wanted });
             }
         }
         pieces
@@ -174,9 +176,9 @@ impl Shared {
         if self.config.readahead_bytes == 0 {
             return None;
         }
-        Some(state.ahead.upgrade().unwrap_or_else(|| {
+        Some(state.readahead.upgrade().unwrap_or_else(|| {
             let ahead = Readahead::new(self.readahead_used.clone());
-            state.ahead = Arc::downgrade(&ahead);
+            state.readahead = Arc::downgrade(&ahead);
             ahead
         }))
     }
@@ -191,14 +193,14 @@ impl Vfs {
         fh: Fh,
         range: Range<u64>,
     ) -> Result<Data> {
-        let (content, size) = {
+        let (content_generation, size) = {
             let state = file.inode.state();
-            (state.content(), state.last_attr().map_or(u64::MAX, |attr| attr.size))
+            (state.content_generation(), state.last_attr().map_or(u64::MAX, |attr| attr.size))
         };
-        let Some(ahead) = file.ahead.get() else {
+        let Some(ahead) = file.readahead.get() else {
             return self.read_over_end(fh, range, size).await;
         };
-        ahead.keep_only(content);
+        ahead.keep_only(content_generation);
         let pieces = ahead.note(range.clone(), self.reach(size));
         // What is asked for itself is polled, and so sent, first.
         let (data, ()) = tokio::join!(self.assemble(ahead, fh, range, size), async {
@@ -214,8 +216,8 @@ impl Vfs {
         if free < FIRST_WINDOW {
             // Somebody has stopped reading, perhaps.
             self.files.each(|file| {
-                if let Some(ahead) = file.ahead.get() {
-                    ahead.expire();
+                if let Some(ahead) = file.readahead.get() {
+                    ahead.invalidate();
                 }
             });
             free = self.readahead_free();
@@ -263,12 +265,12 @@ impl Vfs {
         let mut left = range;
         while !left.is_empty() {
             match ahead.take(&left).await {
-                Found::Here(part) => {
+                Taken::Data(part) => {
                     left.start += part.len() as u64;
                     data.append(part);
                 }
-                Found::Ended | Found::OnItsWay => break,
-                Found::Nothing(until) => {
+                Taken::EndOfFile | Taken::InFlight => break,
+                Taken::Missing(until) => {
                     let missing = until - left.start;
                     let part = self.read_over_end(fh, left.start..until, size).await?;
                     let got = part.len() as u64;
@@ -289,8 +291,8 @@ impl Vfs {
             return;
         }
         // Its answer could be older or newer than the write.
-        let written = file.inode.state().changing() > 0;
-        for Piece { range, ticket, share, wanted } in pieces {
+        let written = file.inode.state().changes_in_flight() > 0;
+        for Piece { range, ticket, reservation, wanted } in pieces {
             if written {
                 ahead.arrive(ticket, Err(Errno::EAGAIN));
                 continue;
@@ -299,7 +301,7 @@ impl Vfs {
             let (remote, handle, ahead) =
                 (self.remote.clone(), file.remote.clone(), Arc::downgrade(ahead));
             self.background.start(async move {
-                let _share = share;
+                let _reservation = reservation;
                 let fetched = async {
                     let fh = handle.fh().await?;
                     remote.read(fh, range.start, (range.end - range.start) as u32).await

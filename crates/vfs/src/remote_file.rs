@@ -21,7 +21,7 @@ use base::task::Task;
 use base::{Errno, Fh, Remote, Result};
 use tokio::sync::watch;
 
-use crate::finish::Written;
+use crate::server_close::WrittenHandle;
 
 /// An open on its way.
 pub(crate) type Opening = Pin<Box<dyn Future<Output = Result<Fh>> + Send>>;
@@ -34,14 +34,14 @@ pub(crate) struct RemoteFile {
     remote: Arc<dyn Remote>,
     opened: OnceLock<Fh>,
     /// `None` when it was open from the beginning.
-    late: Option<Mutex<Late>>,
+    deferred: Option<Mutex<Deferred>>,
     /// Set when the file was written through this.
-    written: OnceLock<Written>,
+    written: OnceLock<WrittenHandle>,
     /// A flush has asked for the server's answer to all that was written.
     is_flushed: AtomicBool,
 }
 
-struct Late {
+struct Deferred {
     opener: Opener,
     /// The attempt on its way. Ends with what came of it.
     attempt: Option<watch::Receiver<Option<Result<Fh>>>>,
@@ -53,21 +53,27 @@ impl RemoteFile {
         Arc::new(RemoteFile {
             remote,
             opened: OnceLock::from(fh),
-            late: None,
+            deferred: None,
             written: OnceLock::new(),
             is_flushed: AtomicBool::new(false),
         })
     }
 
     /// One that `opener` opens when it is needed.
-    pub(crate) fn lazy(remote: Arc<dyn Remote>, opener: Opener) -> Arc<RemoteFile> {
-        let late = Some(Mutex::new(Late { opener, attempt: None }));
+    pub(crate) fn deferred(remote: Arc<dyn Remote>, opener: Opener) -> Arc<RemoteFile> {
+        let deferred = Some(Mutex::new(Deferred { opener, attempt: None }));
         let (opened, written) = (OnceLock::new(), OnceLock::new());
-        Arc::new(RemoteFile { remote, opened, late, written, is_flushed: AtomicBool::new(false) })
+        Arc::new(RemoteFile {
+            remote,
+            opened,
+            deferred,
+            written,
+            is_flushed: AtomicBool::new(false),
+        })
     }
 
     /// The file is written through this: the answer to its close is of interest.
-    pub(crate) fn note_write(&self, written: impl FnOnce() -> Written) {
+    pub(crate) fn note_write(&self, written: impl FnOnce() -> WrittenHandle) {
         self.written.get_or_init(written);
         self.is_flushed.store(false, Ordering::Release);
     }
@@ -107,18 +113,18 @@ impl RemoteFile {
 
     /// The attempt that is on its way, or a new one. `None` when it is over.
     fn attempt(self: &Arc<Self>) -> Option<watch::Receiver<Option<Result<Fh>>>> {
-        let late = self.late.as_ref()?;
+        let deferred = self.deferred.as_ref()?;
         let (opening, done, attempt) = {
-            let mut late = late.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(attempt) = &late.attempt {
+            let mut deferred = deferred.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(attempt) = &deferred.attempt {
                 return Some(attempt.clone());
             }
             if self.opened().is_some() {
                 return None;
             }
             let (done, attempt) = watch::channel(None);
-            late.attempt = Some(attempt.clone());
-            ((late.opener)(), done, attempt)
+            deferred.attempt = Some(attempt.clone());
+            ((deferred.opener)(), done, attempt)
         };
         let file = self.clone();
         Task::start(async move {
@@ -127,8 +133,8 @@ impl RemoteFile {
                 // Only one attempt at a time, so it is not set yet.
                 let _ = file.opened.set(fh);
             }
-            if let Some(late) = &file.late {
-                late.lock().unwrap_or_else(PoisonError::into_inner).attempt = None;
+            if let Some(deferred) = &file.deferred {
+                deferred.lock().unwrap_or_else(PoisonError::into_inner).attempt = None;
             }
             done.send_replace(Some(result));
         });
@@ -158,7 +164,7 @@ mod tests {
     use base::{Access, OpenFlags};
     use testkit::{Call, FaultyRemote, MemRemote, path};
 
-    fn lazy(remote: &Arc<FaultyRemote<MemRemote>>) -> Arc<RemoteFile> {
+    fn deferred(remote: &Arc<FaultyRemote<MemRemote>>) -> Arc<RemoteFile> {
         let opening = remote.clone();
         let opener = move || -> Opening {
             let remote = opening.clone();
@@ -167,7 +173,7 @@ mod tests {
                 remote.open(&path("f"), flags).await.map(|opened| opened.fh)
             })
         };
-        RemoteFile::lazy(remote.clone(), Box::new(opener))
+        RemoteFile::deferred(remote.clone(), Box::new(opener))
     }
 
     fn remote() -> Arc<FaultyRemote<MemRemote>> {
@@ -187,14 +193,14 @@ mod tests {
     #[tokio::test]
     async fn what_nobody_needs_is_never_opened() {
         let remote = remote();
-        drop(lazy(&remote));
+        drop(deferred(&remote));
         assert_eq!((remote.calls(Call::Open), remote.calls(Call::Close)), (0, 0));
     }
 
     #[tokio::test]
     async fn all_who_need_it_share_one_open() {
         let remote = remote();
-        let file = lazy(&remote);
+        let file = deferred(&remote);
         let gate = remote.hold(Call::Open, 1);
         let mut first = Box::pin(file.fh());
         let mut second = Box::pin(file.fh());
@@ -210,7 +216,7 @@ mod tests {
     #[tokio::test]
     async fn an_open_whose_caller_gave_up_is_seen_through() {
         let remote = remote();
-        let file = lazy(&remote);
+        let file = deferred(&remote);
         let gate = remote.hold(Call::Open, 1);
         let mut first = Box::pin(file.fh());
         assert!(pending(&mut first).await);
@@ -224,7 +230,7 @@ mod tests {
     #[tokio::test]
     async fn a_handle_that_comes_too_late_is_closed() {
         let remote = remote();
-        let file = lazy(&remote);
+        let file = deferred(&remote);
         let gate = remote.hold_answer(Call::Open, 1);
         drop(file.fh());
         drop(file);
@@ -239,7 +245,7 @@ mod tests {
     #[tokio::test]
     async fn an_open_that_failed_is_tried_again_by_the_next() {
         let remote = remote();
-        let file = lazy(&remote);
+        let file = deferred(&remote);
         remote.fail(Call::Open, 1, Errno::EHOSTDOWN);
         assert_eq!(file.fh().await, Err(Errno::EHOSTDOWN));
         assert!(file.fh().await.is_ok());

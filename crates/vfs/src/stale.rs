@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use base::{Attr, Errno, Name, Result};
 
+use crate::dir_cache::{CachedListing, FullListing, Lookup};
 use crate::inode::Inode;
-use crate::lookup::Looked;
+use crate::lookup::LookupResult;
 use crate::shared::Shared;
-use crate::snapshot::{Snapshot, Told, Whole};
 use crate::{Ino, Vfs};
 
 impl Shared {
@@ -59,13 +59,13 @@ impl Vfs {
     pub(crate) fn stale_attr(&self, inode: &Inode) -> Option<Attr> {
         let attr = {
             let state = inode.state();
-            state.last_attr().filter(|_| !state.is_outdated() && state.changing() == 0)
+            state.last_attr().filter(|_| !state.is_invalidated() && state.changes_in_flight() == 0)
         };
         attr.filter(|_| self.serves_stale())
     }
 
     /// What is known of `name` in `parent`. A look-up of what is there is counted.
-    pub(crate) fn stale_lookup(&self, parent: Ino, name: &Name) -> Result<Option<Looked>> {
+    pub(crate) fn stale_lookup(&self, parent: Ino, name: &Name) -> Result<Option<LookupResult>> {
         if !self.serves_stale() {
             return Ok(None);
         }
@@ -73,34 +73,34 @@ impl Vfs {
         if let Some(inode) = tree.child(parent, name)
             && let Some(attr) = self.stale_attr(&inode)
         {
-            tree.count(inode.ino);
+            tree.add_lookup(inode.ino);
             drop(tree);
             return self.stale_entry(&inode, &attr).map(Some);
         }
-        let (attr, seen_at, asked) = match tree.snapshot(parent).and_then(|it| it.told(name)) {
-            Some(Told::Present { attr, seen_at, asked }) => (attr, seen_at, asked),
-            Some(Told::Absent(_) | Told::Unlisted(_)) => {
-                return Ok(Some(Looked::Absent(Duration::ZERO)));
+        let (attr, received_at, stamp) = match tree.listing(parent).and_then(|it| it.lookup(name)) {
+            Some(Lookup::Present { attr, received_at, stamp }) => (attr, received_at, stamp),
+            Some(Lookup::Absent(_) | Lookup::NotListed(_)) => {
+                return Ok(Some(LookupResult::Absent(Duration::ZERO)));
             }
             None => return Ok(None),
         };
-        let seen = self.see_listed(&mut tree, parent, name, &attr, seen_at, asked);
+        let found = self.lookup_from_listing(&mut tree, parent, name, &attr, received_at, stamp);
         drop(tree);
-        seen.map(|(inode, _)| self.stale_entry(&inode, &attr)).transpose()
+        found.map(|(inode, _)| self.stale_entry(&inode, &attr)).transpose()
     }
 
     /// An entry of what has been counted.
-    fn stale_entry(&self, inode: &Arc<Inode>, attr: &Attr) -> Result<Looked> {
+    fn stale_entry(&self, inode: &Arc<Inode>, attr: &Attr) -> Result<LookupResult> {
         let mut entry = self.entry(inode, attr).inspect_err(|_| self.forget(inode.ino, 1))?;
         entry.ttl = Duration::ZERO;
-        Ok(Looked::Found(entry))
+        Ok(LookupResult::Found(entry))
     }
 
     /// What is known of the names in `dir`, if all of them are.
-    pub(crate) fn stale_listing(&self, dir: Ino) -> Option<Whole> {
+    pub(crate) fn stale_listing(&self, dir: Ino) -> Option<FullListing> {
         if !self.serves_stale() {
             return None;
         }
-        self.tree().snapshot(dir).and_then(Snapshot::whole)
+        self.tree().listing(dir).and_then(CachedListing::full)
     }
 }

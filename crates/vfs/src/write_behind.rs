@@ -1,8 +1,8 @@
 //! What is written and not at the server yet: gathering, sending, and what becomes of errors.
 //!
 //! Who waits for what, and when something is sent, is in [`writes`](crate::writes). Here is what
-//! one request carries and how it goes: a [`Load`] from an application's write, several of them
-//! joined in a [`Batch`], and the task that sees the batch through.
+//! one request carries and how it goes: a [`Extent`] from an application's write, several of them
+//! joined in a [`WriteRequest`], and the task that sees the batch through.
 //!
 //! Bounds: [`Config::dirty_bytes`](crate::Config) for the mount and `dirty_file_bytes` for a file.
 //! At either the writer waits until the server has answered for enough of what came before.
@@ -18,9 +18,9 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::Vfs;
-use crate::dirty::Share;
+use crate::dirty::DirtyBytes;
 use crate::open::OpenFile;
-use crate::tree::Ticks;
+use crate::tree::ChangeCounter;
 
 /// Writes from this size on are not gathered, since that copies them. One of this size costs about
 /// as much to copy as to send by itself.
@@ -33,7 +33,7 @@ const PAGE_BYTES: u64 = 4096;
 /// How long the first part of what is appended waits for the second. The kernel sends it as soon
 /// as the first is acknowledged, on a busy machine later; only a line that ends with its page waits
 /// for nothing.
-const CUT_PATIENCE: Duration = Duration::from_secs(1);
+const PARTIAL_PAGE_WAIT: Duration = Duration::from_secs(1);
 
 /// Where a write goes.
 #[derive(Clone, Copy, Debug)]
@@ -45,28 +45,28 @@ pub(crate) enum Target {
 }
 
 /// Bytes to be written, with what they take of the mount's bound.
-pub(crate) struct Load {
+pub(crate) struct Extent {
     /// `None` for the end of the file.
     offset: Option<u64>,
     /// It is appended and ends with a page: perhaps it is the first part of a longer write, and
     /// another machine must not get between the two.
-    is_cut: bool,
+    is_partial_page: bool,
     content: Content,
-    share: Share,
+    reserved: DirtyBytes,
 }
 
 enum Content {
     /// As it came.
     Single(Bytes),
     /// Copied together.
-    Joined(BytesMut),
+    Merged(BytesMut),
 }
 
-impl Load {
+impl Extent {
     pub(crate) fn len(&self) -> u64 {
         match &self.content {
             Content::Single(bytes) => bytes.len() as u64,
-            Content::Joined(bytes) => bytes.len() as u64,
+            Content::Merged(bytes) => bytes.len() as u64,
         }
     }
 
@@ -76,8 +76,8 @@ impl Load {
     }
 
     /// Whether the rest of it is perhaps still to come.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.is_cut
+    pub(crate) fn is_partial_page(&self) -> bool {
+        self.is_partial_page
     }
 
     /// Which bytes of the file it may change.
@@ -89,10 +89,10 @@ impl Load {
     }
 
     /// Whether `other` goes on where this ends, and both together have `most` bytes at most.
-    pub(crate) fn fits(&self, other: &Load, most: u32) -> bool {
+    pub(crate) fn can_append(&self, other: &Extent, most: u32) -> bool {
         let goes_on = match (self.offset, other.offset) {
             (Some(offset), Some(next)) => offset + self.len() == next,
-            (None, None) => self.is_cut,
+            (None, None) => self.is_partial_page,
             _ => false,
         };
         let is_cheap = other.appends() || other.len() < LARGE_BYTES;
@@ -100,50 +100,50 @@ impl Load {
     }
 
     /// Adds `other`, which [fits](Load::fits).
-    pub(crate) fn join(&mut self, other: Load) {
-        let content = std::mem::replace(&mut self.content, Content::Joined(BytesMut::new()));
-        let mut joined = match content {
-            Content::Joined(bytes) => bytes,
+    pub(crate) fn append(&mut self, other: Extent) {
+        let content = std::mem::replace(&mut self.content, Content::Merged(BytesMut::new()));
+        let mut merged = match content {
+            Content::Merged(bytes) => bytes,
             Content::Single(bytes) => {
-                let mut joined = BytesMut::with_capacity(4 * bytes.len());
-                joined.extend_from_slice(&bytes);
-                joined
+                let mut merged = BytesMut::with_capacity(4 * bytes.len());
+                merged.extend_from_slice(&bytes);
+                merged
             }
         };
         match other.content {
-            Content::Single(bytes) => joined.extend_from_slice(&bytes),
-            Content::Joined(bytes) => joined.extend_from_slice(&bytes),
+            Content::Single(bytes) => merged.extend_from_slice(&bytes),
+            Content::Merged(bytes) => merged.extend_from_slice(&bytes),
         }
-        self.content = Content::Joined(joined);
-        self.is_cut = other.is_cut;
-        self.share.merge(other.share);
+        self.content = Content::Merged(merged);
+        self.is_partial_page = other.is_partial_page;
+        self.reserved.merge(other.reserved);
     }
 }
 
 /// One write to the remote. It is [sent](Batch::send), and ends with the server's answer.
-pub(crate) struct Batch {
+pub(crate) struct WriteRequest {
     pub(crate) number: u64,
-    pub(crate) load: Load,
+    pub(crate) extent: Extent,
     /// When it began.
-    pub(crate) gathered_at: Instant,
+    pub(crate) begun_at: Instant,
     file: Arc<OpenFile>,
     remote: Arc<dyn Remote>,
-    ticks: Arc<Ticks>,
+    change_counter: Arc<ChangeCounter>,
     /// Who waits for the answer, if anybody does.
     answer: Option<oneshot::Sender<Result<()>>>,
 }
 
-impl Batch {
+impl WriteRequest {
     /// Gives it to the remote, now. It is seen through whoever still waits for it: what follows
     /// must not overtake it.
     pub(crate) fn send(self) {
-        let Batch { number, load, file, remote, ticks, answer, .. } = self;
-        let write = OnItsWay { file: file.clone(), ticks, number };
+        let WriteRequest { number, extent, file, remote, change_counter, answer, .. } = self;
+        let write = InFlight { file: file.clone(), change_counter, number };
         Task::start(async move {
-            let Load { offset, content, share, .. } = load;
+            let Extent { offset, content, reserved, .. } = extent;
             let data = match content {
                 Content::Single(bytes) => bytes,
-                Content::Joined(bytes) => bytes.freeze(),
+                Content::Merged(bytes) => bytes.freeze(),
             };
             let result = match file.fh().await {
                 // The offset of one that appends counts for nothing.
@@ -151,33 +151,33 @@ impl Batch {
                 Err(error) => Err(error),
             };
             // Told to who waits for it, and otherwise kept for the next call.
-            let untold = match answer {
+            let unreported = match answer {
                 Some(answer) => answer.send(result).err().unwrap_or(Ok(())),
                 None => result,
             };
-            if let Err(error) = untold {
+            if let Err(error) = unreported {
                 file.fail(error);
             }
             drop(write);
-            drop(share);
+            drop(reserved);
         });
     }
 }
 
 /// One write, or one change of attributes that goes out in the order of writes, from its beginning to
 /// the server's answer. Ends when dropped.
-pub(crate) struct OnItsWay {
+pub(crate) struct InFlight {
     pub(crate) file: Arc<OpenFile>,
-    pub(crate) ticks: Arc<Ticks>,
+    pub(crate) change_counter: Arc<ChangeCounter>,
     pub(crate) number: u64,
 }
 
-impl Drop for OnItsWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         let inode = &self.file.inode;
         {
             let mut state = inode.state();
-            state.end_change(self.ticks.advance());
+            state.end_change(self.change_counter.advance());
             inode.writes.end(self.number);
         }
         inode.writes.send_after(self.file.number);
@@ -196,19 +196,20 @@ impl Vfs {
     ) -> Result<()> {
         let inode = &file.inode;
         let bytes = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
-        inode.writes.room(u64::from(bytes), self.config.dirty_file_bytes).await;
-        let share = self.dirty.take(bytes).await;
-        let (offset, is_cut) = match target {
+        inode.writes.wait_for_room(u64::from(bytes), self.config.dirty_file_bytes).await;
+        let reserved = self.dirty.take(bytes).await;
+        let (offset, is_partial_page) = match target {
             Target::Offset(offset) => (Some(offset), false),
             Target::End(end) => {
                 let ends_with_page = (end + u64::from(bytes)) % PAGE_BYTES == 0;
                 (None, acknowledge && ends_with_page && end % PAGE_BYTES != 0)
             }
         };
-        let mut load = Load { offset, is_cut, content: Content::Single(data), share };
+        let mut extent =
+            Extent { offset, is_partial_page, content: Content::Single(data), reserved };
         file.note_write();
         let small = acknowledge && u64::from(bytes) < LARGE_BYTES;
-        let gather = small && !load.appends();
+        let coalesce = small && !extent.appends();
         let (answer, answered) = match acknowledge {
             true => (None, None),
             false => {
@@ -218,38 +219,38 @@ impl Vfs {
         };
         let (number, waits) = {
             let mut state = inode.state();
-            state.change_content();
-            state.grow_made(offset, u64::from(bytes));
-            if small || (acknowledge && load.appends()) {
+            state.note_content_change();
+            state.grow_created_here(offset, u64::from(bytes));
+            if small || (acknowledge && extent.appends()) {
                 let most = self.remote.suggested_window().request_bytes;
-                load = match inode.writes.join(file.number, load, most) {
+                extent = match inode.writes.append(file.number, extent, most) {
                     Ok(()) => {
                         drop(state);
                         inode.writes.send(file.number);
                         return Ok(());
                     }
-                    Err(load) => load,
+                    Err(extent) => extent,
                 };
             }
-            state.begin_change(self.ticks.advance());
-            inode.writes.begin(file.number, gather, load, |number, load| Batch {
+            state.begin_change(self.change_counter.advance());
+            inode.writes.begin(file.number, coalesce, extent, |number, extent| WriteRequest {
                 number,
-                load,
-                gathered_at: Instant::now(),
+                extent,
+                begun_at: Instant::now(),
                 file: file.clone(),
                 remote: self.remote.clone(),
-                ticks: self.ticks.clone(),
+                change_counter: self.change_counter.clone(),
                 answer,
             })
         };
         inode.writes.send(file.number);
         if waits {
-            self.shared.gathers(inode);
+            self.shared.note_coalescing(inode);
         }
-        if is_cut {
+        if is_partial_page {
             let inode = inode.clone();
             self.background.start(async move {
-                tokio::time::sleep(CUT_PATIENCE).await;
+                tokio::time::sleep(PARTIAL_PAGE_WAIT).await;
                 inode.writes.send_one(number);
             });
         }

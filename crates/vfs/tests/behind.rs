@@ -13,7 +13,9 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use testkit::MemRemote;
 use tokio::time::Instant;
-use vfs::{Config, Entry, Ino, Invalidate, ListedEntry, Listing, Looked, OpenRequest, Opened, Vfs};
+use vfs::{
+    Config, Entry, Ino, Invalidate, ListedEntry, Listing, LookupResult, OpenRequest, Opened, Vfs,
+};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "e"];
 const LONG_AGO: i64 = 1_000_000_000;
@@ -134,11 +136,11 @@ impl World {
 
     async fn look_up(&mut self, name: usize) -> Option<Entry> {
         match self.vfs.lookup(Ino::ROOT, NAMES[name].as_bytes()).await.unwrap() {
-            Looked::Found(entry) => {
+            LookupResult::Found(entry) => {
                 self.looked_up.push(entry.ino);
                 Some(entry)
             }
-            Looked::Absent(_) => None,
+            LookupResult::Absent(_) => None,
         }
     }
 

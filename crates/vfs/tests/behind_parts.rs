@@ -14,7 +14,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use testkit::MemRemote;
 use tokio::time::Instant;
-use vfs::{Config, Ino, Invalidate, Looked, OpenRequest, Opened, Vfs};
+use vfs::{Config, Ino, Invalidate, LookupResult, OpenRequest, Opened, Vfs};
 
 const NAMES: [&str; 2] = ["a", "b"];
 const LONG_AGO: i64 = 1_000_000_000;
@@ -228,7 +228,7 @@ impl World {
         let access = if writes { Access::ReadWrite } else { Access::Read };
         for _ in 0..3 {
             let found = self.vfs.lookup(Ino::ROOT, NAMES[name].as_bytes()).await.unwrap();
-            let Looked::Found(entry) = found else { panic!("absent") };
+            let LookupResult::Found(entry) = found else { panic!("absent") };
             self.looked_up.push(entry.ino);
             match self.vfs.open(entry.ino, OpenRequest::plain(access)).await {
                 Ok(opened) => {

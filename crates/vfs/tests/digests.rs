@@ -11,7 +11,7 @@ use base::{
 use bytes::Bytes;
 use testkit::{Call, FaultyRemote, MemRemote, path};
 
-use vfs::{Config, Ino, Looked, OpenRequest, Vfs};
+use vfs::{Config, Ino, LookupResult, OpenRequest, Vfs};
 
 /// Knows the size of each file as its digest, and the attributes by which it was asked.
 struct Knowing(Arc<FaultyRemote<MemRemote>>);
@@ -118,8 +118,8 @@ impl Stage {
 
     async fn look_up(&self, name: &str) -> Ino {
         match self.vfs.lookup(Ino::ROOT, name.as_bytes()).await.unwrap() {
-            Looked::Found(entry) => entry.ino,
-            Looked::Absent(_) => panic!("{name} is not there"),
+            LookupResult::Found(entry) => entry.ino,
+            LookupResult::Absent(_) => panic!("{name} is not there"),
         }
     }
 

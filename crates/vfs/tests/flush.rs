@@ -12,7 +12,7 @@ use bytes::Bytes;
 use testkit::faulty::Gate;
 use testkit::{Call, FaultyRemote, MemRemote};
 use tokio::time::{Instant, timeout};
-use vfs::{Closer, Config, Handle, Ino, OpenRequest, Vfs};
+use vfs::{Caller, Config, Handle, Ino, OpenRequest, Vfs};
 
 /// Within this time whoever is not to be kept waiting has to be free.
 const SOON: Duration = Duration::from_secs(2);
@@ -54,12 +54,12 @@ impl Mount {
     }
 
     /// A close by somebody who always says the same.
-    async fn flush(&self, closer: Closer) -> Result<(), Errno> {
+    async fn flush(&self, closer: Caller) -> Result<(), Errno> {
         self.vfs.flush_for(self.handle, || ready(closer)).await
     }
 
     /// The outcome of a close by somebody who has to be free soon, and when he was.
-    async fn freed(&self, closer: Closer) -> (Result<(), Errno>, Duration) {
+    async fn freed(&self, closer: Caller) -> (Result<(), Errno>, Duration) {
         let begun = Instant::now();
         let result = timeout(SOON, self.flush(closer)).await.expect("kept waiting");
         (result, begun.elapsed())
@@ -72,7 +72,7 @@ async fn waits<T>(future: Pin<&mut impl Future<Output = T>>) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn who_leaves_does_not_wait_for_a_remote_that_stands_still() {
-    for closer in [Closer::Leaves, Closer::Killed] {
+    for closer in [Caller::Exiting, Caller::Killed] {
         let mount = mounted().await;
         let gate = mount.written().await;
         let (result, took) = mount.freed(closer).await;
@@ -98,7 +98,7 @@ async fn who_leaves_waits_as_long_as_there_are_answers() {
     let asked = Cell::new(0);
     let closer = || {
         asked.set(asked.get() + 1);
-        ready(Closer::Leaves)
+        ready(Caller::Exiting)
     };
     let mut flush = std::pin::pin!(mount.vfs.flush_for(mount.handle, closer));
     for gate in &gates {
@@ -112,7 +112,7 @@ async fn who_leaves_waits_as_long_as_there_are_answers() {
     for number in 0..8 {
         mount.write(number * 10_000, "content").await;
     }
-    let mut flush = std::pin::pin!(mount.flush(Closer::Killed));
+    let mut flush = std::pin::pin!(mount.flush(Caller::Killed));
     assert!(timeout(Duration::from_millis(400), &mut flush).await.is_err());
     gates[0].release();
     assert_eq!(timeout(Duration::from_millis(400), &mut flush).await, Ok(Ok(())));
@@ -124,11 +124,11 @@ async fn who_leaves_waits_as_long_as_there_are_answers() {
 async fn who_is_told_waits_for_ever_and_can_be_freed() {
     let mount = mounted().await;
     let gate = mount.written().await;
-    let mut flush = Box::pin(mount.flush(Closer::Stays));
+    let mut flush = Box::pin(mount.flush(Caller::Alive));
     assert!(waits(flush.as_mut()).await);
     drop(flush);
     // It still is on its way, and the next close waits for it.
-    let mut again = Box::pin(mount.flush(Closer::Stays));
+    let mut again = Box::pin(mount.flush(Caller::Alive));
     assert!(waits(again.as_mut()).await);
     gate.release();
     assert_eq!(again.await, Ok(()));
@@ -140,7 +140,7 @@ async fn who_is_killed_while_he_waits_is_let_go() {
     let mount = mounted().await;
     let _gate = mount.written().await;
     let killed = Cell::new(false);
-    let closer = || ready(if killed.get() { Closer::Killed } else { Closer::Stays });
+    let closer = || ready(if killed.get() { Caller::Killed } else { Caller::Alive });
     let mut flush = Box::pin(mount.vfs.flush_for(mount.handle, closer));
     assert!(waits(flush.as_mut()).await);
     killed.set(true);
@@ -154,7 +154,7 @@ async fn nobody_is_asked_about_a_close_that_is_over_soon() {
     let closer = || {
         panic!("asked");
         #[allow(unreachable_code)]
-        ready(Closer::Leaves)
+        ready(Caller::Exiting)
     };
     let mut flush = Box::pin(mount.vfs.flush_for(mount.handle, closer));
     assert!(timeout(Duration::from_millis(300), flush.as_mut()).await.is_err());
@@ -170,16 +170,16 @@ async fn what_went_wrong_is_the_next_holders_to_hear() {
     mount.faulty.fail(Call::Write, 1, Errno::ENOSPC);
     let gate = mount.faulty.hold(Call::Fstat, 1);
     mount.write(0, "content").await;
-    assert_eq!(mount.freed(Closer::Leaves).await.0, Ok(()), "he is not there to be told");
+    assert_eq!(mount.freed(Caller::Exiting).await.0, Ok(()), "he is not there to be told");
     gate.release();
-    assert_eq!(mount.flush(Closer::Stays).await, Err(Errno::ENOSPC));
-    assert_eq!(mount.flush(Closer::Stays).await, Ok(()), "told once");
+    assert_eq!(mount.flush(Caller::Alive).await, Err(Errno::ENOSPC));
+    assert_eq!(mount.flush(Caller::Alive).await, Ok(()), "told once");
     assert_eq!(mount.vfs.lost_write(), None);
     // And where there is none, it is the log's.
     let gate = mount.faulty.hold(Call::Write, 1);
     mount.faulty.fail(Call::Write, 1, Errno::EDQUOT);
     mount.write(0, "content").await;
-    assert_eq!(mount.freed(Closer::Killed).await.0, Ok(()));
+    assert_eq!(mount.freed(Caller::Killed).await.0, Ok(()));
     mount.vfs.release(mount.handle);
     gate.release();
     mount.vfs.drain().await;
@@ -193,16 +193,16 @@ async fn the_end_waits_for_changes_of_attributes() {
     let gate = mount.faulty.hold(Call::Fsetattr, 1);
     let chmod = AttrChange { perm: Some(0o600), ..AttrChange::default() };
     mount.vfs.setattr(mount.ino, chmod, Some(mount.handle)).await.unwrap();
-    assert_eq!(mount.freed(Closer::Killed).await.0, Ok(()));
+    assert_eq!(mount.freed(Caller::Killed).await.0, Ok(()));
     mount.vfs.release(mount.handle);
-    assert_eq!((mount.vfs.figures().dirty_bytes, mount.vfs.figures().dirty_changes), (0, 1));
+    assert_eq!((mount.vfs.stats().dirty_bytes, mount.vfs.stats().dirty_changes), (0, 1));
     let mut end = Box::pin(mount.vfs.drain());
     assert!(waits(end.as_mut()).await);
     assert_eq!(mount.remote.attr("f").perm, 0o644);
     gate.release();
     end.await;
     assert_eq!(mount.remote.attr("f").perm, 0o600);
-    assert_eq!(mount.vfs.figures().dirty_changes, 0);
+    assert_eq!(mount.vfs.stats().dirty_changes, 0);
 }
 
 /// A server that takes no attributes by a handle refuses all of them: after the first refusal, which
@@ -213,7 +213,7 @@ async fn after_a_refusal_attributes_are_waited_for() {
     mount.faulty.fail(Call::Fsetattr, 1, Errno::EPERM);
     let chmod = AttrChange { perm: Some(0o600), ..AttrChange::default() };
     mount.vfs.setattr(mount.ino, chmod, Some(mount.handle)).await.unwrap();
-    assert_eq!(mount.flush(Closer::Stays).await, Err(Errno::EPERM));
+    assert_eq!(mount.flush(Caller::Alive).await, Err(Errno::EPERM));
     let request = OpenRequest::plain(Access::ReadWrite);
     let (entry, opened) = mount.vfs.create(Ino::ROOT, b"g", 0o644, true, request).await.unwrap();
     mount.faulty.fail(Call::Fsetattr, 1, Errno::EPERM);
@@ -226,11 +226,11 @@ async fn after_a_refusal_attributes_are_waited_for() {
 async fn the_next_close_learns_what_was_written() {
     let mount = mounted().await;
     let gate = mount.written().await;
-    assert_eq!(mount.freed(Closer::Leaves).await.0, Ok(()));
+    assert_eq!(mount.freed(Caller::Exiting).await.0, Ok(()));
     gate.release();
     mount.vfs.drain().await;
     mount.faulty.reset_calls();
-    assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+    assert_eq!(mount.flush(Caller::Alive).await, Ok(()));
     assert_eq!(mount.faulty.calls(Call::Fstat), 1);
     assert_eq!(mount.vfs.getattr(mount.ino).await.unwrap().attr.size, 7);
 }
@@ -239,7 +239,7 @@ async fn the_next_close_learns_what_was_written() {
 async fn what_the_server_says_at_a_close_is_told() {
     let mount = mounted().await;
     mount.write(0, "content").await;
-    assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+    assert_eq!(mount.flush(Caller::Alive).await, Ok(()));
     // Nobody asks for the answer to this but the last close.
     mount.write(0, "CONTENT").await;
     let request = OpenRequest::plain(Access::Write);
@@ -266,14 +266,14 @@ async fn what_the_server_says_at_a_close_is_told() {
 async fn only_a_file_that_was_written_is_finished() {
     let mount = mounted().await;
     mount.write(0, "content").await;
-    assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+    assert_eq!(mount.flush(Caller::Alive).await, Ok(()));
     let request = OpenRequest::plain(Access::ReadWrite);
     let reader = mount.vfs.open(mount.ino, request).await.unwrap().handle;
     mount.vfs.release(reader);
     mount.vfs.drain().await;
     assert_eq!(mount.faulty.calls(Call::Finish), 0);
     mount.write(0, "CONTENT").await;
-    assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+    assert_eq!(mount.flush(Caller::Alive).await, Ok(()));
     mount.faulty.cut();
     mount.vfs.release(mount.handle);
     timeout(SOON, mount.vfs.drain()).await.expect("a link that is away is not waited for");
@@ -291,7 +291,7 @@ async fn a3_a_close_returns_what_the_server_answers_to_its_close() {
     let gate = mount.faulty.hold_answer(Call::Write, 1);
     mount.write(7, ", and more").await;
     gate.arrived().await;
-    let mut flush = Box::pin(mount.flush(Closer::Stays));
+    let mut flush = Box::pin(mount.flush(Caller::Alive));
     assert!(timeout(SOON, flush.as_mut()).await.is_err());
     assert_eq!(mount.faulty.calls(Call::Flush), 1, "it does not wait for the write");
     gate.release();
@@ -308,12 +308,12 @@ async fn a3_a_close_returns_what_the_server_answers_to_its_close() {
 #[tokio::test(start_paused = true)]
 async fn a_file_is_closed_at_the_server_by_the_first_close_after_a_write() {
     let mount = mounted().await;
-    assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+    assert_eq!(mount.flush(Caller::Alive).await, Ok(()));
     assert_eq!(mount.faulty.calls(Call::Flush), 0);
     for _ in 0..3 {
         mount.write(0, "content").await;
-        assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
-        assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+        assert_eq!(mount.flush(Caller::Alive).await, Ok(()));
+        assert_eq!(mount.flush(Caller::Alive).await, Ok(()));
         assert_eq!(mount.faulty.calls(Call::Flush), 1);
     }
     // The answer to what was written later.
@@ -330,7 +330,7 @@ async fn the_answer_to_a_close_that_is_given_up_is_not_lost() {
     mount.write(0, "content").await;
     mount.faulty.fail_after(Call::Flush, 1, Errno::EDQUOT);
     let gate = mount.faulty.hold_answer(Call::Flush, 1);
-    assert_eq!(mount.freed(Closer::Killed).await.0, Ok(()));
+    assert_eq!(mount.freed(Caller::Killed).await.0, Ok(()));
     gate.release();
     mount.vfs.release(mount.handle);
     mount.vfs.drain().await;
@@ -346,7 +346,7 @@ async fn a_close_whose_answer_is_lost_is_no_failed_write() {
         let mount = mounted().await;
         mount.write(0, "content").await;
         mount.faulty.fail_after(Call::Flush, 1, error);
-        assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+        assert_eq!(mount.flush(Caller::Alive).await, Ok(()));
         assert_eq!(mount.vfs.lost_write(), None);
         mount.vfs.release(mount.handle);
     }

@@ -7,7 +7,8 @@ use base::{Access, AttrChange, Errno, Name};
 use bytes::Bytes;
 use testkit::{Call, FaultyRemote, MemRemote};
 use vfs::{
-    Config, Consistency, Entry, Ino, Invalidate, ListedEntry, Listing, Looked, OpenRequest, Vfs,
+    Config, Consistency, Entry, Ino, Invalidate, ListedEntry, Listing, LookupResult, OpenRequest,
+    Vfs,
 };
 
 const LONG_AGO: i64 = 1_000_000_000;
@@ -72,8 +73,8 @@ fn mounted_with(consistency: Consistency) -> Mount {
 
 async fn look(vfs: &Vfs, dir: Ino, name: &str) -> Option<Entry> {
     match vfs.lookup(dir, name.as_bytes()).await.unwrap() {
-        Looked::Found(entry) => Some(entry),
-        Looked::Absent(_) => None,
+        LookupResult::Found(entry) => Some(entry),
+        LookupResult::Absent(_) => None,
     }
 }
 
@@ -219,7 +220,7 @@ async fn what_is_open_and_what_is_made_stays_what_it_is() {
     let (made, opened) = vfs.create(Ino::ROOT, b"made", 0o644, true, request).await.unwrap();
     let gate = faulty.hold(Call::Write, 1);
     vfs.write(opened.handle, 0, Bytes::from_static(b"content")).await.unwrap();
-    let figures = vfs.figures();
+    let figures = vfs.stats();
     assert_eq!((figures.dirty_files, figures.dirty_bytes), (1, 7));
     assert_eq!((figures.open_files, figures.inodes), (1, 2));
     vfs.invalidate_all();
@@ -228,7 +229,7 @@ async fn what_is_open_and_what_is_made_stays_what_it_is() {
     assert_eq!(vfs.getattr(made.ino).await.unwrap().attr.size, 7);
     vfs.flush(opened.handle).await.unwrap();
     vfs.release(opened.handle);
-    let figures = vfs.figures();
+    let figures = vfs.stats();
     assert_eq!((figures.dirty_files, figures.dirty_bytes, figures.open_files), (0, 0, 0));
     assert_eq!(remote.content("made"), b"content");
     assert_eq!(found(&vfs, Ino::ROOT, "made").await.ino, made.ino);

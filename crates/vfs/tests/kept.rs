@@ -7,7 +7,7 @@ use std::time::Duration;
 use base::Access;
 use testkit::{Call, FaultyRemote, MemRemote};
 use tokio::time::{Instant, advance};
-use vfs::{Config, Ino, ListedEntry, Listing, Looked, OpenRequest, Vfs};
+use vfs::{Config, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Vfs};
 
 const FILES: usize = 200;
 const LONG_AGO: i64 = 1_000_000_000;
@@ -75,7 +75,7 @@ impl Mount {
     /// Opens a file, reads it unless the kernel has its pages still, and closes it. Whether it was
     /// told to keep them.
     async fn read(&self, name: &[u8], dropped: bool) -> bool {
-        let Looked::Found(entry) = self.vfs.lookup(Ino::ROOT, name).await.unwrap() else {
+        let LookupResult::Found(entry) = self.vfs.lookup(Ino::ROOT, name).await.unwrap() else {
             panic!("absent");
         };
         let opened = self.vfs.open(entry.ino, OpenRequest::plain(Access::Read)).await.unwrap();
@@ -144,7 +144,7 @@ async fn c2_what_was_listed_with_another_size_is_fetched() {
     mount.vfs.releasedir(handle);
     let begun = Instant::now();
     for name in &mount.names {
-        let Looked::Found(entry) = mount.vfs.lookup(Ino::ROOT, name).await.unwrap() else {
+        let LookupResult::Found(entry) = mount.vfs.lookup(Ino::ROOT, name).await.unwrap() else {
             panic!("absent");
         };
         let opened = mount.vfs.open(entry.ino, OpenRequest::plain(Access::Read)).await.unwrap();

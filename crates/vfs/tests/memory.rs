@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use base::FileKind;
 use testkit::MemRemote;
-use vfs::{Config, Entry, Ino, Invalidate, ListedEntry, Listing, Looked, Surplus, Vfs};
+use vfs::{Config, Entry, Eviction, Ino, Invalidate, ListedEntry, Listing, LookupResult, Vfs};
 
 const DIRS: usize = 250;
 const FILES: usize = 400;
@@ -21,12 +21,12 @@ const COUNTED_BYTES: usize = 420;
 
 /// What the kernel was asked to forget, and has not yet forgotten.
 #[derive(Default)]
-struct Asked(Mutex<VecDeque<Surplus>>);
+struct Asked(Mutex<VecDeque<Eviction>>);
 
 impl Invalidate for Asked {
     fn content(&self, _: Ino) {}
 
-    fn surplus(&self, inodes: Vec<Surplus>) {
+    fn evict(&self, inodes: Vec<Eviction>) {
         self.0.lock().unwrap().extend(inodes);
     }
 }
@@ -111,24 +111,24 @@ impl Kernel {
 
     async fn lookup(&mut self, parent: Ino, name: &str) -> Entry {
         match self.vfs.lookup(parent, name.as_bytes()).await.unwrap() {
-            Looked::Found(entry) => {
+            LookupResult::Found(entry) => {
                 self.count(parent, &entry);
                 entry
             }
-            Looked::Absent(_) => panic!("{name} is absent"),
+            LookupResult::Absent(_) => panic!("{name} is absent"),
         }
     }
 
     /// Forgets what it was asked to, as far as it can.
     fn forget(&mut self) {
         loop {
-            let Some(surplus) = self.asked.0.lock().unwrap().pop_front() else { return };
-            if self.below.get(&surplus.ino).is_some_and(|below| *below > 0) {
+            let Some(eviction) = self.asked.0.lock().unwrap().pop_front() else { return };
+            if self.below.get(&eviction.ino).is_some_and(|below| *below > 0) {
                 continue;
             }
-            if let Some(lookups) = self.lookups.remove(&surplus.ino) {
-                *self.below.get_mut(&surplus.parent).unwrap() -= 1;
-                self.vfs.forget(surplus.ino, lookups);
+            if let Some(lookups) = self.lookups.remove(&eviction.ino) {
+                *self.below.get_mut(&eviction.parent).unwrap() -= 1;
+                self.vfs.forget(eviction.ino, lookups);
             }
         }
     }
@@ -157,7 +157,7 @@ async fn a_walk_over_a_large_tree_leaves_no_more_than_there_is_room_for() {
         assert_eq!(all.list(dir.ino).await.len(), FILES);
     }
     assert_eq!(all.vfs.inodes(), 1 + DIRS * (1 + FILES));
-    let listed_bytes = all.vfs.figures().listed_bytes;
+    let listed_bytes = all.vfs.stats().listed_bytes;
     // Of the kernel's side of this test.
     let tables = all.lookups.capacity() * 20;
     let taken = resident_bytes().saturating_sub(before).saturating_sub(listed_bytes + tables);

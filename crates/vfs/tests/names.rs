@@ -9,7 +9,8 @@ use bytes::Bytes;
 use testkit::mem::Options;
 use testkit::{Call, FaultyRemote, MemRemote, path};
 use vfs::{
-    Config, Consistency, Entry, Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Opened, Vfs,
+    Config, Consistency, Entry, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest,
+    Opened, Vfs,
 };
 
 const LONG_AGO: i64 = 1_000_000_000;
@@ -38,8 +39,8 @@ fn put(remote: &MemRemote, path: &str, content: &str) {
 
 async fn look(vfs: &Vfs, parent: Ino, name: &str) -> Option<Entry> {
     match vfs.lookup(parent, name.as_bytes()).await.unwrap() {
-        Looked::Found(entry) => Some(entry),
-        Looked::Absent(_) => None,
+        LookupResult::Found(entry) => Some(entry),
+        LookupResult::Absent(_) => None,
     }
 }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 use base::{Access, AttrChange, Errno, RenameMode, Timestamp};
 use bytes::Bytes;
 use testkit::{Call, FaultyRemote, MemRemote};
-use vfs::{Config, Consistency, Entry, Handle, Ino, Invalidate, Looked, OpenRequest, Opened, Vfs};
+use vfs::{
+    Config, Consistency, Entry, Handle, Ino, Invalidate, LookupResult, OpenRequest, Opened, Vfs,
+};
 
 const LONG_AGO: i64 = 1_000_000_000;
 
@@ -42,8 +44,8 @@ fn config() -> Config {
 
 async fn found(vfs: &Vfs, name: &str) -> Entry {
     match vfs.lookup(Ino::ROOT, name.as_bytes()).await.unwrap() {
-        Looked::Found(entry) => entry,
-        Looked::Absent(_) => panic!("{name} is absent"),
+        LookupResult::Found(entry) => entry,
+        LookupResult::Absent(_) => panic!("{name} is absent"),
     }
 }
 
@@ -314,7 +316,7 @@ async fn a7_what_another_machine_removes_before_the_first_read_is_stale() {
     let opened = granted(&vfs, &remote, file.ino).await;
     remote.remove("f");
     assert_eq!(vfs.read(opened.handle, 0, 10).await, Err(Errno::ESTALE));
-    assert!(matches!(vfs.lookup(Ino::ROOT, b"f").await.unwrap(), Looked::Absent(_)));
+    assert!(matches!(vfs.lookup(Ino::ROOT, b"f").await.unwrap(), LookupResult::Absent(_)));
 }
 
 /// A right that is taken away here does not take away what is open.

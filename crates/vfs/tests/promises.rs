@@ -8,7 +8,7 @@ use base::{Access, AttrChange, Errno, FileKind, RenameMode, Timestamp};
 use bytes::Bytes;
 use testkit::{Call, MemRemote};
 use vfs::{
-    Config, Consistency, Entry, Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Vfs,
+    Config, Consistency, Entry, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Vfs,
 };
 
 /// A configuration under which every open asks.
@@ -26,13 +26,13 @@ fn mounted(config: Config) -> (Arc<MemRemote>, Vfs) {
 
 async fn found(vfs: &Vfs, parent: Ino, name: &str) -> Entry {
     match vfs.lookup(parent, name.as_bytes()).await.unwrap() {
-        Looked::Found(entry) => entry,
-        Looked::Absent(_) => panic!("{name} is absent"),
+        LookupResult::Found(entry) => entry,
+        LookupResult::Absent(_) => panic!("{name} is absent"),
     }
 }
 
 async fn absent(vfs: &Vfs, parent: Ino, name: &str) -> bool {
-    matches!(vfs.lookup(parent, name.as_bytes()).await.unwrap(), Looked::Absent(_))
+    matches!(vfs.lookup(parent, name.as_bytes()).await.unwrap(), LookupResult::Absent(_))
 }
 
 async fn open(vfs: &Vfs, ino: Ino, access: Access) -> vfs::Opened {
@@ -429,7 +429,9 @@ async fn c4_a_change_is_seen_after_the_time_out() {
     assert_eq!(vfs.getattr(file.ino).await.unwrap().attr.perm, 0o600);
     remote.remove("f");
     tokio::time::advance(Duration::from_secs(20)).await;
-    let Looked::Absent(ttl) = vfs.lookup(Ino::ROOT, b"f").await.unwrap() else { panic!("there") };
+    let LookupResult::Absent(ttl) = vfs.lookup(Ino::ROOT, b"f").await.unwrap() else {
+        panic!("there")
+    };
     assert_eq!(ttl, Duration::from_secs(1));
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use testkit::tree::Follow;
 use testkit::{Call, FaultyRemote, MemRemote, path};
 use tokio::time::{advance, timeout};
-use vfs::{Config, Consistency, Handle, Ino, Looked, OpenRequest, Vfs};
+use vfs::{Config, Consistency, Handle, Ino, LookupResult, OpenRequest, Vfs};
 
 const KIB: u64 = 1 << 10;
 
@@ -60,8 +60,8 @@ impl Mount {
 
     async fn found(&self) -> Ino {
         match self.vfs.lookup(Ino::ROOT, b"f").await.unwrap() {
-            Looked::Found(entry) => entry.ino,
-            Looked::Absent(_) => panic!("the file is absent"),
+            LookupResult::Found(entry) => entry.ino,
+            LookupResult::Absent(_) => panic!("the file is absent"),
         }
     }
 
@@ -258,7 +258,8 @@ async fn what_was_fetched_before_a_change_made_here_is_not_used() {
                 b""
             }
             _ => {
-                let Looked::Found(other) = mount.vfs.lookup(Ino::ROOT, b"g").await.unwrap() else {
+                let LookupResult::Found(other) = mount.vfs.lookup(Ino::ROOT, b"g").await.unwrap()
+                else {
                     panic!("g is absent");
                 };
                 let plain = OpenRequest::plain(Access::Read);

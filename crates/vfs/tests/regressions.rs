@@ -10,7 +10,9 @@ use bytes::Bytes;
 use testkit::faulty::Gate;
 use testkit::tree::Follow;
 use testkit::{Call, FaultyRemote, MemRemote, path};
-use vfs::{Config, Entry, Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Opened, Vfs};
+use vfs::{
+    Config, Entry, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Opened, Vfs,
+};
 
 /// A time long past, whose second cannot be mistaken for the present one.
 const LONG_AGO: i64 = 1_000_000_000;
@@ -36,8 +38,8 @@ fn uncached() -> Config {
 
 async fn found(vfs: &Vfs, parent: Ino, name: &str) -> Entry {
     match vfs.lookup(parent, name.as_bytes()).await.unwrap() {
-        Looked::Found(entry) => entry,
-        Looked::Absent(_) => panic!("{name} is absent"),
+        LookupResult::Found(entry) => entry,
+        LookupResult::Absent(_) => panic!("{name} is absent"),
     }
 }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use base::{Access, Errno};
 use testkit::{Call, FaultyRemote, MemRemote};
-use vfs::{Config, DirHandle, Entry, Ino, ListedEntry, Listing, Looked, OpenRequest, Opened, Vfs};
+use vfs::{
+    Config, DirHandle, Entry, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Opened, Vfs,
+};
 
 const LONG_AGO: i64 = 1_000_000_000;
 
@@ -31,8 +33,8 @@ fn mounted(serve_stale: bool) -> Mount {
 
 async fn look(vfs: &Vfs, name: &str) -> Result<Entry, Errno> {
     match vfs.lookup(Ino::ROOT, name.as_bytes()).await? {
-        Looked::Found(entry) => Ok(entry),
-        Looked::Absent(_) => Err(Errno::ENOENT),
+        LookupResult::Found(entry) => Ok(entry),
+        LookupResult::Absent(_) => Err(Errno::ENOENT),
     }
 }
 

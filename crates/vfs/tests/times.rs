@@ -10,7 +10,7 @@ use base::{Access, AttrChange, RenameMode, Timestamp};
 use bytes::Bytes;
 use testkit::mem::Options;
 use testkit::{ManualClock, MemRemote};
-use vfs::{Config, Entry, Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Vfs};
+use vfs::{Config, Entry, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Vfs};
 
 const SECOND: i64 = 1_700_000_000;
 
@@ -43,8 +43,8 @@ impl World {
 
     async fn look_up(&self, name: &str) -> Option<Entry> {
         match self.vfs.lookup(Ino::ROOT, name.as_bytes()).await.unwrap() {
-            Looked::Found(entry) => Some(entry),
-            Looked::Absent(_) => None,
+            LookupResult::Found(entry) => Some(entry),
+            LookupResult::Absent(_) => None,
         }
     }
 

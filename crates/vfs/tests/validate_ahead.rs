@@ -8,7 +8,8 @@ use base::{Access, Errno};
 use testkit::{Call, FaultyRemote, MemRemote};
 use tokio::time::{Instant, advance};
 use vfs::{
-    Config, Consistency, Entry, Handle, Ino, Looked, OpenRequest, Opened, PageCache, Timeout, Vfs,
+    Config, Consistency, Entry, Handle, Ino, LookupResult, OpenRequest, Opened, PageCache, Timeout,
+    Vfs,
 };
 
 const LONG_AGO: i64 = 1_000_000_000;
@@ -56,8 +57,8 @@ async fn opened_before(config: Config, files: usize) -> Mount {
 
 async fn found(vfs: &Vfs, number: usize) -> Entry {
     match vfs.lookup(Ino::ROOT, name(number).as_bytes()).await.unwrap() {
-        Looked::Found(entry) => entry,
-        Looked::Absent(_) => panic!("{number} is absent"),
+        LookupResult::Found(entry) => entry,
+        LookupResult::Absent(_) => panic!("{number} is absent"),
     }
 }
 
@@ -297,7 +298,7 @@ async fn what_is_gone_meanwhile_is_not_brought_back() {
     two.release();
     mount.settle().await;
     let gone = mount.vfs.lookup(Ino::ROOT, name(2).as_bytes()).await.unwrap();
-    assert!(matches!(gone, Looked::Absent(_)));
+    assert!(matches!(gone, LookupResult::Absent(_)));
     mount.vfs.forget(mount.files[2].ino, 1);
     mount.vfs.forget(mount.files[0].ino, 1);
     assert_eq!((mount.vfs.inodes(), mount.remote.open_handles()), (1, 0));

@@ -9,7 +9,7 @@ use base::{Access, AttrChange, Errno, FileKind, Timestamp};
 use bytes::Bytes;
 use testkit::{Call, FaultyRemote, MemRemote};
 use tokio::time::Instant;
-use vfs::{Config, DirHandle, Entry, Ino, ListedEntry, Listing, Looked, OpenRequest, Vfs};
+use vfs::{Config, DirHandle, Entry, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Vfs};
 
 /// What an answer takes.
 const TRIP: Duration = Duration::from_millis(1);
@@ -79,13 +79,13 @@ async fn list(vfs: &Vfs, dir: Ino) -> Vec<(Vec<u8>, FileKind, Option<Entry>)> {
 
 async fn found(vfs: &Vfs, parent: Ino, name: &str) -> Entry {
     match vfs.lookup(parent, name.as_bytes()).await.unwrap() {
-        Looked::Found(entry) => entry,
-        Looked::Absent(_) => panic!("{name} is absent"),
+        LookupResult::Found(entry) => entry,
+        LookupResult::Absent(_) => panic!("{name} is absent"),
     }
 }
 
 async fn absent(vfs: &Vfs, parent: Ino, name: &str) -> bool {
-    matches!(vfs.lookup(parent, name.as_bytes()).await.unwrap(), Looked::Absent(_))
+    matches!(vfs.lookup(parent, name.as_bytes()).await.unwrap(), LookupResult::Absent(_))
 }
 
 /// Opens, reads and closes a file.
@@ -240,7 +240,7 @@ async fn what_is_made_is_waited_for_once() {
     for index in 0..50 {
         let name = format!("f{index}").into_bytes();
         let ((), trips) = waits(async {
-            assert!(matches!(vfs.lookup(dir.ino, &name).await.unwrap(), Looked::Absent(_)));
+            assert!(matches!(vfs.lookup(dir.ino, &name).await.unwrap(), LookupResult::Absent(_)));
             let request = OpenRequest::plain(Access::Write);
             let (entry, opened) = vfs.create(dir.ino, &name, 0o600, true, request).await.unwrap();
             vfs.write(opened.handle, 0, Bytes::from_static(b"content")).await.unwrap();
@@ -420,7 +420,9 @@ async fn c5_absence_from_a_listing_counts_no_longer_than_that_of_a_name() {
     list(&vfs, dir.ino).await;
     proven(&vfs, dir.ino).await;
     tokio::time::advance(Duration::from_millis(400)).await;
-    let Looked::Absent(ttl) = vfs.lookup(dir.ino, b"g").await.unwrap() else { panic!("there") };
+    let LookupResult::Absent(ttl) = vfs.lookup(dir.ino, b"g").await.unwrap() else {
+        panic!("there")
+    };
     assert_eq!(ttl, Duration::from_millis(600), "and the kernel is told no longer");
     put(&remote, "d/g", "new");
     assert!(absent(&vfs, dir.ino, "g").await);

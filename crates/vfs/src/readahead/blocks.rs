@@ -43,7 +43,7 @@ struct Block<C> {
     number: u64,
     /// As asked for.
     end: u64,
-    asked_at: Instant,
+    requested_at: Instant,
     /// Bytes that were handed out.
     served: u64,
     content: Content,
@@ -53,22 +53,22 @@ struct Block<C> {
 
 #[derive(Debug)]
 enum Content {
-    OnItsWay(Vec<Waker>),
+    InFlight(Vec<Waker>),
     /// Up to the block's end or that of the file.
-    Here(Data),
+    Data(Data),
 }
 
 /// What there is of a range.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Taken {
     /// Its beginning.
-    Here(Data),
+    Data(Data),
     /// When the block was fetched, the file ended before it.
-    Ended,
+    EndOfFile,
     /// Its beginning is on its way; the waker was kept.
-    OnItsWay,
+    InFlight,
     /// Nothing, up to this offset.
-    Nothing(u64),
+    Missing(u64),
 }
 
 impl<C> Blocks<C> {
@@ -76,7 +76,7 @@ impl<C> Blocks<C> {
     pub(super) fn has(&self, offset: u64) -> bool {
         let before = self.by_start.range(..=offset).next_back();
         before.is_some_and(|(_, block)| {
-            block.end > offset && matches!(block.content, Content::Here(_))
+            block.end > offset && matches!(block.content, Content::Data(_))
         })
     }
 
@@ -94,9 +94,9 @@ impl<C> Blocks<C> {
         }
         let number = self.next;
         self.next += 1;
-        let content = Content::OnItsWay(Vec::new());
+        let content = Content::InFlight(Vec::new());
         let end = range.end;
-        let block = Block { number, end, asked_at: now, served: 0, content, _claim: claim };
+        let block = Block { number, end, requested_at: now, served: 0, content, _claim: claim };
         self.by_start.insert(range.start, block);
         Some(Ticket { start: range.start, number })
     }
@@ -108,39 +108,39 @@ impl<C> Blocks<C> {
             return Vec::new();
         }
         match result {
-            Ok(data) => wakers(std::mem::replace(&mut block.content, Content::Here(data))),
+            Ok(data) => wakers(std::mem::replace(&mut block.content, Content::Data(data))),
             // The reader asks itself, and has an error of its own.
             Err(_) => self.remove(ticket.start),
         }
     }
 
     /// Takes what there is at the beginning of `range`.
-    pub(super) fn take(&mut self, range: &Range<u64>, now: Instant, waker: &Waker) -> Found {
+    pub(super) fn take(&mut self, range: &Range<u64>, now: Instant, waker: &Waker) -> Taken {
         let Some(start) = self.first_from(range.start).filter(|start| *start < range.end) else {
-            return Found::Nothing(range.end);
+            return Taken::Missing(range.end);
         };
         if start > range.start {
-            return Found::Nothing(start);
+            return Taken::Missing(start);
         }
-        let Some(block) = self.by_start.get_mut(&start) else { return Found::Nothing(range.end) };
+        let Some(block) = self.by_start.get_mut(&start) else { return Taken::Missing(range.end) };
         let data = match &mut block.content {
-            Content::OnItsWay(wakers) => {
+            Content::InFlight(wakers) => {
                 if !wakers.iter().any(|known| known.will_wake(waker)) {
                     wakers.push(waker.clone());
                 }
-                return Found::OnItsWay;
+                return Taken::InFlight;
             }
-            Content::Here(data) => data,
+            Content::Data(data) => data,
         };
-        if now.saturating_duration_since(block.asked_at) > KEPT_FOR {
+        if now.saturating_duration_since(block.requested_at) > KEPT_FOR {
             let end = block.end.min(range.end);
             self.remove(start);
-            return Found::Nothing(end);
+            return Taken::Missing(end);
         }
         let has_until = start + data.len() as u64;
         if range.start >= has_until {
             self.remove(start);
-            return Found::Ended;
+            return Taken::EndOfFile;
         }
         let end = range.end.min(has_until);
         let taken = data.slice((range.start - start) as usize..(end - start) as usize);
@@ -148,7 +148,7 @@ impl<C> Blocks<C> {
         if block.served >= block.end - start {
             self.remove(start);
         }
-        Found::Here(taken)
+        Taken::Data(taken)
     }
 
     /// Where the block begins that holds `offset`, or the first one after it.
@@ -167,12 +167,12 @@ impl<C> Blocks<C> {
     }
 
     /// Drops the blocks that have waited for too long.
-    pub(super) fn expire(&mut self, now: Instant) {
-        let old = |block: &Block<C>| now.saturating_duration_since(block.asked_at) > KEPT_FOR;
+    pub(super) fn invalidate(&mut self, now: Instant) {
+        let old = |block: &Block<C>| now.saturating_duration_since(block.requested_at) > KEPT_FOR;
         let starts: Vec<u64> = self
             .by_start
             .iter()
-            .filter(|(_, block)| old(block) && matches!(block.content, Content::Here(_)))
+            .filter(|(_, block)| old(block) && matches!(block.content, Content::Data(_)))
             .map(|(start, _)| *start)
             .collect();
         for start in starts {
@@ -188,8 +188,8 @@ impl<C> Blocks<C> {
 
 fn wakers(content: Content) -> Vec<Waker> {
     match content {
-        Content::OnItsWay(wakers) => wakers,
-        Content::Here(_) => Vec::new(),
+        Content::InFlight(wakers) => wakers,
+        Content::Data(_) => Vec::new(),
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
         Data::from(Bytes::from_iter(range))
     }
 
-    fn take(blocks: &mut Blocks<()>, range: Range<u64>) -> Found {
+    fn take(blocks: &mut Blocks<()>, range: Range<u64>) -> Taken {
         static WAKER: LazyLock<Waker> = LazyLock::new(|| Waker::from(Arc::new(Nobody)));
         blocks.take(&range, Instant::now(), &WAKER)
     }
@@ -225,8 +225,8 @@ mod tests {
     fn with(ranges: impl IntoIterator<Item = Range<u8>>) -> Blocks<()> {
         let mut blocks = Blocks::default();
         for range in ranges {
-            let asked = u64::from(range.start)..u64::from(range.end);
-            let ticket = blocks.begin(asked, Instant::now(), ()).unwrap();
+            let bytes = u64::from(range.start)..u64::from(range.end);
+            let ticket = blocks.begin(bytes, Instant::now(), ()).unwrap();
             blocks.arrive(ticket, Ok(data(range.clone())));
         }
         blocks
@@ -236,22 +236,22 @@ mod tests {
     fn what_was_handed_out_is_gone() {
         let mut blocks = with([10..20, 20..30]);
         assert_eq!(bytes(&blocks), 20);
-        assert_eq!(take(&mut blocks, 14..25), Found::Here(data(14..20)), "up to the next block");
-        assert_eq!(take(&mut blocks, 10..14), Found::Here(data(10..14)), "in whatever order");
-        assert_eq!(take(&mut blocks, 10..14), Found::Nothing(14));
-        assert_eq!(take(&mut blocks, 20..25), Found::Here(data(20..25)));
-        assert_eq!(take(&mut blocks, 25..40), Found::Here(data(25..30)));
+        assert_eq!(take(&mut blocks, 14..25), Taken::Data(data(14..20)), "up to the next block");
+        assert_eq!(take(&mut blocks, 10..14), Taken::Data(data(10..14)), "in whatever order");
+        assert_eq!(take(&mut blocks, 10..14), Taken::Missing(14));
+        assert_eq!(take(&mut blocks, 20..25), Taken::Data(data(20..25)));
+        assert_eq!(take(&mut blocks, 25..40), Taken::Data(data(25..30)));
         assert!(blocks.by_start.is_empty() && bytes(&blocks) == 0);
     }
 
     #[test]
     fn what_is_missing_ends_where_a_block_begins() {
         let mut blocks = with([10..20, 30..40]);
-        assert_eq!(take(&mut blocks, 0..50), Found::Nothing(10));
-        assert_eq!(take(&mut blocks, 20..50), Found::Nothing(30));
-        assert_eq!(take(&mut blocks, 40..50), Found::Nothing(50));
-        assert_eq!(take(&mut blocks, 0..5), Found::Nothing(5));
-        assert_eq!(take(&mut blocks, 15..50), Found::Here(data(15..20)));
+        assert_eq!(take(&mut blocks, 0..50), Taken::Missing(10));
+        assert_eq!(take(&mut blocks, 20..50), Taken::Missing(30));
+        assert_eq!(take(&mut blocks, 40..50), Taken::Missing(50));
+        assert_eq!(take(&mut blocks, 0..5), Taken::Missing(5));
+        assert_eq!(take(&mut blocks, 15..50), Taken::Data(data(15..20)));
     }
 
     #[test]
@@ -259,9 +259,9 @@ mod tests {
         let mut blocks = Blocks::default();
         let ticket = blocks.begin(10..20, Instant::now(), ()).unwrap();
         blocks.arrive(ticket, Ok(data(10..13)));
-        assert_eq!(take(&mut blocks, 10..20), Found::Here(data(10..13)));
-        assert_eq!(take(&mut blocks, 13..20), Found::Ended);
-        assert_eq!(take(&mut blocks, 13..20), Found::Nothing(20), "asked for anew the next time");
+        assert_eq!(take(&mut blocks, 10..20), Taken::Data(data(10..13)));
+        assert_eq!(take(&mut blocks, 13..20), Taken::EndOfFile);
+        assert_eq!(take(&mut blocks, 13..20), Taken::Missing(20), "asked for anew the next time");
     }
 
     #[test]
@@ -280,17 +280,17 @@ mod tests {
         for outcome in 0..3 {
             let mut blocks = Blocks::default();
             let ticket = blocks.begin(0..10, now, ()).unwrap();
-            assert_eq!(take(&mut blocks, 5..10), Found::OnItsWay);
-            assert_eq!(take(&mut blocks, 5..10), Found::OnItsWay);
+            assert_eq!(take(&mut blocks, 5..10), Taken::InFlight);
+            assert_eq!(take(&mut blocks, 5..10), Taken::InFlight);
             let woken = match outcome {
                 0 => blocks.arrive(ticket, Ok(data(0..10))),
                 1 => blocks.arrive(ticket, Err(Errno::EIO)),
                 _ => blocks.clear(),
             };
             assert_eq!(woken.len(), 1, "once for each");
-            let found = take(&mut blocks, 5..10);
-            assert_eq!(found == Found::Here(data(5..10)), outcome == 0);
-            assert_eq!(found == Found::Nothing(10), outcome > 0);
+            let taken = take(&mut blocks, 5..10);
+            assert_eq!(taken == Taken::Data(data(5..10)), outcome == 0);
+            assert_eq!(taken == Taken::Missing(10), outcome > 0);
         }
     }
 
@@ -301,18 +301,18 @@ mod tests {
         blocks.clear();
         let new = blocks.begin(0..10, Instant::now(), ()).unwrap();
         blocks.arrive(old, Ok(data(50..60)));
-        assert_eq!(take(&mut blocks, 0..10), Found::OnItsWay);
+        assert_eq!(take(&mut blocks, 0..10), Taken::InFlight);
         blocks.arrive(new, Ok(data(0..10)));
-        assert_eq!(take(&mut blocks, 0..10), Found::Here(data(0..10)));
+        assert_eq!(take(&mut blocks, 0..10), Taken::Data(data(0..10)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_waits_for_too_long_is_asked_for_again() {
         let mut blocks = with([0..10, 10..20]);
         tokio::time::advance(KEPT_FOR + Duration::from_millis(1)).await;
-        assert_eq!(take(&mut blocks, 0..10), Found::Nothing(10));
+        assert_eq!(take(&mut blocks, 0..10), Taken::Missing(10));
         assert_eq!(bytes(&blocks), 10);
-        blocks.expire(Instant::now());
+        blocks.invalidate(Instant::now());
         assert_eq!(bytes(&blocks), 0);
     }
 }

@@ -91,7 +91,7 @@ impl Patterns {
         if kind == Kind::Strided && !stream.is_established() {
             // Perhaps the beginnings of readers that share the file in equal parts.
             self.0.insert(index, before);
-            self.make_room();
+            self.evict_if_full();
         }
         if waited && stream.is_established() {
             stream.window = (stream.window * 2).min(reach.window);
@@ -102,7 +102,7 @@ impl Patterns {
     }
 
     /// What was fetched ahead is gone.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn restart(&mut self) {
         for stream in &mut self.0 {
             stream.ahead = match stream.kind {
                 Kind::Sequential => stream.end,
@@ -111,14 +111,14 @@ impl Patterns {
         }
     }
 
-    fn make_room(&mut self) {
+    fn evict_if_full(&mut self) {
         if self.0.len() == STREAMS {
             self.0.remove(0);
         }
     }
 
     fn begin(&mut self, read: &Range<u64>) {
-        self.make_room();
+        self.evict_if_full();
         let stride = self.0.last().map_or(0, |last| read.start.wrapping_sub(last.start) as i64);
         self.0.push(Stream {
             start: read.start,
@@ -307,7 +307,7 @@ mod tests {
         let read = |n: u64| n * 128 * KIB..(n + 1) * 128 * KIB;
         let fetched = all(&mut patterns, (0..16).map(read));
         assert!(joined(&fetched).is_some_and(|whole| whole.end > read(20).end));
-        patterns.begin_anew();
+        patterns.restart();
         let again = patterns.note(read(16), true, REACH);
         assert_eq!(again.first().map(|first| first.start), Some(read(16).end));
     }

@@ -12,8 +12,8 @@ use base::{FileKind, Name};
 use hashbrown::HashTable;
 
 use crate::Ino;
+use crate::compact_instant::CompactInstant;
 use crate::inode::Inode;
-use crate::moment::Moment;
 
 /// One name of a node.
 #[derive(Clone)]
@@ -21,7 +21,7 @@ pub(super) struct Link {
     pub(super) parent: Ino,
     pub(super) name: Name,
     /// Until when it need not be asked for again.
-    pub(super) valid_until: Moment,
+    pub(super) valid_until: CompactInstant,
     /// Tick at which the name was bound to this node. A listing that began before it may tell
     /// of another file.
     pub(super) since: u64,
@@ -98,8 +98,8 @@ pub(super) struct Node {
     pub(super) hides_names: bool,
     /// It was a directory, and was removed through this mount.
     pub(super) removed_here: bool,
-    /// See [`surplus`](super::surplus).
-    pub(super) age: u8,
+    /// See [`evict`](super::surplus).
+    pub(super) clock: u8,
 }
 
 impl Node {
@@ -111,19 +111,19 @@ impl Node {
             children: 0,
             hides_names: false,
             removed_here: false,
-            age: 0,
+            clock: 0,
         }
     }
 }
 
 /// Which place a name leads to.
-pub(super) struct Entry {
-    place: u32,
+pub(super) struct NameEntry {
+    slot: u32,
     /// Of the directory and the name.
     hash: u32,
 }
 
-impl Entry {
+impl NameEntry {
     /// As many bits as the table takes: those that choose the place in it are the lowest, those
     /// that it compares first the highest.
     fn spread(hash: u32) -> u64 {
@@ -132,14 +132,14 @@ impl Entry {
 }
 
 /// What an [`Ino`] has above its place.
-const GENERATION: u32 = 32;
+const SLOT_BITS: u32 = 32;
 
 /// See the [module](self).
 pub(super) struct Nodes {
-    places: Vec<Option<Node>>,
+    slots: Vec<Option<Node>>,
     /// The numbers that nodes at places without one will have.
     vacant: Vec<Ino>,
-    by_name: HashTable<Entry>,
+    by_name: HashTable<NameEntry>,
     keys: RandomState,
 }
 
@@ -147,29 +147,24 @@ impl Nodes {
     /// The root alone.
     pub(super) fn new(number: u64) -> Nodes {
         let root = Node::new(Inode::new(Ino::ROOT, number, FileKind::Directory));
-        let mut places: Vec<Option<Node>> = (0..Ino::ROOT.0).map(|_| None).collect();
-        places.push(Some(root));
-        Nodes {
-            places,
-            vacant: Vec::new(),
-            by_name: HashTable::new(),
-            keys: RandomState::default(),
-        }
+        let mut slots: Vec<Option<Node>> = (0..Ino::ROOT.0).map(|_| None).collect();
+        slots.push(Some(root));
+        Nodes { slots, vacant: Vec::new(), by_name: HashTable::new(), keys: RandomState::default() }
     }
 
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         // Place 0 has none, since no node has the number 0.
-        self.places.len() - self.vacant.len() - 1
+        self.slots.len() - self.vacant.len() - 1
     }
 
     pub(super) fn get(&self, ino: Ino) -> Option<&Node> {
-        let node = self.places.get(place(ino))?.as_ref();
+        let node = self.slots.get(slot(ino))?.as_ref();
         node.filter(|node| node.inode.ino == ino)
     }
 
     pub(super) fn get_mut(&mut self, ino: Ino) -> Option<&mut Node> {
-        let node = self.places.get_mut(place(ino))?.as_mut();
+        let node = self.slots.get_mut(slot(ino))?.as_mut();
         node.filter(|node| node.inode.ino == ino)
     }
 
@@ -178,59 +173,59 @@ impl Nodes {
     }
 
     /// How many places there are for nodes, each below this number.
-    pub(super) fn places(&self) -> usize {
-        self.places.len()
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
     }
 
     /// The node at a place.
-    pub(super) fn at(&mut self, place: usize) -> Option<&mut Node> {
-        self.places.get_mut(place)?.as_mut()
+    pub(super) fn at(&mut self, slot: usize) -> Option<&mut Node> {
+        self.slots.get_mut(slot)?.as_mut()
     }
 
     /// Puts in a node without names.
     pub(super) fn insert(&mut self, number: u64, kind: FileKind) -> Arc<Inode> {
         let ino = self.vacant.pop().unwrap_or_else(|| {
-            let ino = Ino(self.places.len() as u64);
-            assert!(ino.0 >> GENERATION == 0, "more inodes than any memory has room for");
-            self.places.push(None);
+            let ino = Ino(self.slots.len() as u64);
+            assert!(ino.0 >> SLOT_BITS == 0, "more inodes than any memory has room for");
+            self.slots.push(None);
             ino
         });
         let node = Node::new(Inode::new(ino, number, kind));
         let inode = node.inode.clone();
-        self.places[place(ino)] = Some(node);
+        self.slots[slot(ino)] = Some(node);
         inode
     }
 
     /// Takes a node out, and its names.
     pub(super) fn remove(&mut self, ino: Ino) -> Option<Node> {
         self.get(ino)?;
-        let node = self.places[place(ino)].take()?;
+        let node = self.slots[slot(ino)].take()?;
         for link in node.links.iter() {
             let hash = self.hash(link.parent, &link.name);
             // Entries of one place with one hash are the same.
-            let entry = self.by_name.find_entry(Entry::spread(hash), |entry| {
-                entry.hash == hash && entry.place as usize == place(ino)
+            let entry = self.by_name.find_entry(NameEntry::spread(hash), |entry| {
+                entry.hash == hash && entry.slot as usize == slot(ino)
             });
             if let Ok(entry) = entry {
                 entry.remove();
             }
         }
         // Once in 2^32 times a place is given up.
-        self.vacant.extend(ino.0.checked_add(1 << GENERATION).map(Ino));
+        self.vacant.extend(ino.0.checked_add(1 << SLOT_BITS).map(Ino));
         Some(node)
     }
 
     /// What `name` in `parent` is bound to.
     pub(super) fn find(&self, parent: Ino, name: &Name) -> Option<(&Node, &Link)> {
         let hash = self.hash(parent, name);
-        let link = |entry: &Entry| {
-            let node = self.places[entry.place as usize].as_ref()?;
+        let link = |entry: &NameEntry| {
+            let node = self.slots[entry.slot as usize].as_ref()?;
             let link = node.links.iter().find(|link| link.is(parent, name))?;
             Some((node, link))
         };
         let entry = self
             .by_name
-            .find(Entry::spread(hash), |entry| entry.hash == hash && link(entry).is_some())?;
+            .find(NameEntry::spread(hash), |entry| entry.hash == hash && link(entry).is_some())?;
         link(entry)
     }
 
@@ -245,16 +240,17 @@ impl Nodes {
         let hash = self.hash(link.parent, &link.name);
         let Some(node) = self.get_mut(ino) else { return };
         node.links.push(link);
-        let entry = Entry { place: place(ino) as u32, hash };
-        self.by_name.insert_unique(Entry::spread(hash), entry, |entry| Entry::spread(entry.hash));
+        let entry = NameEntry { slot: slot(ino) as u32, hash };
+        self.by_name
+            .insert_unique(NameEntry::spread(hash), entry, |entry| NameEntry::spread(entry.hash));
     }
 
     /// Unbinds a name, and tells from what.
     pub(super) fn unbind(&mut self, parent: Ino, name: &Name) -> Option<Ino> {
         let ino = self.find(parent, name)?.0.inode.ino;
         let hash = self.hash(parent, name);
-        let entry = self.by_name.find_entry(Entry::spread(hash), |entry| {
-            entry.hash == hash && entry.place as usize == place(ino)
+        let entry = self.by_name.find_entry(NameEntry::spread(hash), |entry| {
+            entry.hash == hash && entry.slot as usize == slot(ino)
         });
         if let Ok(entry) = entry {
             entry.remove();
@@ -271,13 +267,13 @@ impl Nodes {
 
     /// All nodes, to be changed.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Node> {
-        self.places.iter_mut().flatten()
+        self.slots.iter_mut().flatten()
     }
 
     /// All nodes; for tests.
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = &Node> {
-        self.places.iter().flatten()
+        self.slots.iter().flatten()
     }
 
     /// How many names are bound; for tests.
@@ -287,8 +283,8 @@ impl Nodes {
     }
 }
 
-fn place(ino: Ino) -> usize {
-    (ino.0 & (u64::MAX >> GENERATION)) as usize
+fn slot(ino: Ino) -> usize {
+    (ino.0 & (u64::MAX >> SLOT_BITS)) as usize
 }
 
 #[cfg(test)]
@@ -297,7 +293,7 @@ mod tests {
 
     fn link(name: &str) -> Link {
         let name = Name::new(name.as_bytes()).unwrap();
-        Link { parent: Ino::ROOT, name, valid_until: Moment::NEVER, since: 0 }
+        Link { parent: Ino::ROOT, name, valid_until: CompactInstant::NEVER, since: 0 }
     }
 
     #[test]
@@ -309,7 +305,7 @@ mod tests {
         nodes.remove(first).unwrap();
         assert_eq!((nodes.len(), nodes.bound()), (1, 0));
         let second = nodes.insert(8, FileKind::Regular).ino;
-        assert_eq!(place(first), place(second));
+        assert_eq!(slot(first), slot(second));
         assert_ne!(first, second);
         assert!(nodes.get(first).is_none() && nodes.remove(first).is_none());
         assert_eq!(nodes.get(second).unwrap().inode.number, 8);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use testkit::MemRemote;
 use testkit::model::{Entry, FDS, Features, Stat, Subject};
 use tokio::runtime::Runtime;
-use vfs::{Config, Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Vfs};
+use vfs::{Config, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Vfs};
 
 /// As in Linux.
 const MAX_LINKS: usize = 40;
@@ -128,11 +128,11 @@ struct Process<'a> {
 impl Process<'_> {
     async fn lookup(&mut self, parent: Ino, name: &[u8]) -> Result<Option<vfs::Entry>> {
         Ok(match self.vfs.lookup(parent, name).await? {
-            Looked::Found(entry) => {
+            LookupResult::Found(entry) => {
                 self.looked_up.push(entry.ino);
                 Some(entry)
             }
-            Looked::Absent(_) => None,
+            LookupResult::Absent(_) => None,
         })
     }
 

@@ -15,7 +15,8 @@ use testkit::mem::Options;
 use testkit::{Clock, FaultyRemote, ManualClock, MemRemote};
 use tokio::time::Instant;
 use vfs::{
-    Config, Entry, Ino, Invalidate, ListedEntry, Listing, Looked, OpenRequest, Opened, Timeout, Vfs,
+    Config, Entry, Ino, Invalidate, ListedEntry, Listing, LookupResult, OpenRequest, Opened,
+    Timeout, Vfs,
 };
 
 pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -257,11 +258,11 @@ impl Mount {
         }
         let _names = self.names.lock().await;
         match self.vfs.lookup(Ino::ROOT, name.as_bytes()).await? {
-            Looked::Found(entry) => {
+            LookupResult::Found(entry) => {
                 self.enter(name, &entry);
                 Ok(Some(entry.ino))
             }
-            Looked::Absent(_) => {
+            LookupResult::Absent(_) => {
                 self.dentries().remove(name);
                 Ok(None)
             }

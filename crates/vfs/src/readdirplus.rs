@@ -20,10 +20,10 @@ use std::sync::{Mutex, PoisonError};
 const FIRST_PAUSE: u32 = 8;
 
 /// Directories between two trials, at most.
-const LONGEST_PAUSE: u32 = 1024;
+const MAX_PAUSE: u32 = 1024;
 
 /// See the [module](self).
-pub(crate) struct NamesAlone {
+pub(crate) struct ReaddirplusPolicy {
     /// The last directory that was begun named its files alone.
     active: AtomicBool,
     state: Mutex<State>,
@@ -39,33 +39,33 @@ struct State {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     /// Files are looked up, in so many directories more.
-    LookUp(u32),
+    WithAttributes(u32),
     /// One directory was listed by names, and none of its files was looked up so far.
     Trial,
     /// Files are named alone.
-    Names,
+    NamesOnly,
 }
 
-impl Default for NamesAlone {
-    fn default() -> NamesAlone {
-        let state = State { mode: Mode::LookUp(FIRST_PAUSE), pause: FIRST_PAUSE };
-        NamesAlone { active: AtomicBool::new(false), state: Mutex::new(state) }
+impl Default for ReaddirplusPolicy {
+    fn default() -> ReaddirplusPolicy {
+        let state = State { mode: Mode::WithAttributes(FIRST_PAUSE), pause: FIRST_PAUSE };
+        ReaddirplusPolicy { active: AtomicBool::new(false), state: Mutex::new(state) }
     }
 }
 
-impl NamesAlone {
+impl ReaddirplusPolicy {
     /// The listing of a directory begins, while there is no room for more inodes.
-    pub(crate) fn begin_listing(&self) {
+    pub(crate) fn begin_directory(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.mode = match state.mode {
-            Mode::LookUp(0) => Mode::Trial,
-            Mode::LookUp(more) => Mode::LookUp(more - 1),
-            Mode::Trial | Mode::Names => {
+            Mode::WithAttributes(0) => Mode::Trial,
+            Mode::WithAttributes(more) => Mode::WithAttributes(more - 1),
+            Mode::Trial | Mode::NamesOnly => {
                 state.pause = FIRST_PAUSE;
-                Mode::Names
+                Mode::NamesOnly
             }
         };
-        self.active.store(!matches!(state.mode, Mode::LookUp(_)), Ordering::Relaxed);
+        self.active.store(!matches!(state.mode, Mode::WithAttributes(_)), Ordering::Relaxed);
     }
 
     /// Whether the files of listings that began so are named alone.
@@ -74,13 +74,13 @@ impl NamesAlone {
     }
 
     /// The kernel has looked up a file.
-    pub(crate) fn file_looked_up(&self) {
+    pub(crate) fn note_file_lookup(&self) {
         if !self.is_active() {
             return;
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.pause = (2 * state.pause).min(LONGEST_PAUSE);
-        state.mode = Mode::LookUp(state.pause);
+        state.pause = (2 * state.pause).min(MAX_PAUSE);
+        state.mode = Mode::WithAttributes(state.pause);
         self.active.store(false, Ordering::Relaxed);
     }
 }
@@ -90,35 +90,35 @@ mod tests {
     use super::*;
 
     /// Whether each of `count` directories names its files alone, if those are `used` then.
-    fn listed(names: &NamesAlone, count: u32, used: bool) -> u32 {
-        let mut alone = 0;
+    fn listed(names: &ReaddirplusPolicy, count: u32, used: bool) -> u32 {
+        let mut names_only = 0;
         for _ in 0..count {
-            names.begin_listing();
-            alone += u32::from(names.is_active());
+            names.begin_directory();
+            names_only += u32::from(names.is_active());
             if used {
-                names.file_looked_up();
+                names.note_file_lookup();
             }
         }
-        alone
+        names_only
     }
 
     #[test]
     fn files_that_are_not_looked_up_are_named_alone_after_a_trial() {
-        let names = NamesAlone::default();
+        let names = ReaddirplusPolicy::default();
         assert_eq!(listed(&names, FIRST_PAUSE, false), 0);
         assert_eq!(listed(&names, 1000, false), 1000);
-        names.file_looked_up();
+        names.note_file_lookup();
         assert_eq!(listed(&names, 2 * FIRST_PAUSE, false), 0);
         assert_eq!(listed(&names, 10, false), 10);
     }
 
     #[test]
     fn trials_become_rare_where_files_are_looked_up() {
-        let names = NamesAlone::default();
+        let names = ReaddirplusPolicy::default();
         let trials = listed(&names, 10_000, true);
         assert!((8..=16).contains(&trials), "{trials}");
         // Which ends when they are not.
-        assert!(listed(&names, 3 * LONGEST_PAUSE, false) > LONGEST_PAUSE);
+        assert!(listed(&names, 3 * MAX_PAUSE, false) > MAX_PAUSE);
         assert_eq!(listed(&names, 1, true), 1);
         assert_eq!(listed(&names, 2 * FIRST_PAUSE, true), 0);
     }

@@ -2,7 +2,7 @@
 //!
 //! The kernel keeps what it has looked up until it needs the memory, and on a large machine it
 //! never does: after a walk over a million files it knows a million. So past a bound it is asked
-//! to forget some, by [`Invalidate::surplus`], and what it forgets goes from here too.
+//! to forget some, by [`Invalidate::eviction`], and what it forgets goes from here too.
 //!
 //! A hand goes round the places of the nodes. It passes a node that was looked up since it was
 //! there last, and spares some for longer: those that were opened or changed, of which the kernel
@@ -26,25 +26,25 @@ use std::sync::Arc;
 use base::Name;
 
 use super::Tree;
-use super::nodes::{Entry, Node};
+use super::nodes::{NameEntry, Node};
 use crate::inode::Inode;
-use crate::invalidate::{Invalidate, Surplus};
+use crate::invalidate::{Eviction, Invalidate};
 
 /// What a node takes, in bytes: itself, its inode with the counts of its `Arc`, and what is not
 /// worth being counted one by one: its name, two hash tables that are half full, and what the
 /// allocator adds. Measured: see `a_plain_inode_takes_no_more_than_is_counted`.
 const NODE_BYTES: usize = size_of::<Option<Node>>() + size_of::<Inode>() + 16 + OTHER_BYTES;
-const OTHER_BYTES: usize = size_of::<Name>() + 2 * size_of::<Entry>() + 64;
+const OTHER_BYTES: usize = size_of::<Name>() + 2 * size_of::<NameEntry>() + 64;
 
 /// Of the bound, the part that inodes may take however much there is of anything else.
-const LEAST_SHARE: usize = 3;
+const MIN_INODE_SHARE: usize = 3;
 
 /// After so many new nodes room is looked for.
 const STEP: usize = 64;
 
 /// The hand goes past so many nodes at a time at most: enough to find as many as were made,
 /// although it passes each three times, and most cannot be forgotten.
-const REACH: usize = 16 * STEP;
+const MAX_STEPS: usize = 16 * STEP;
 
 /// Nodes in a group, which the kernel is asked to forget together. Measured over a million files:
 /// groups of 256 leave half of the listed files without attributes, of 1024 a tenth, of 4096 a
@@ -55,62 +55,62 @@ const GROUP: usize = 1024;
 const GROUP_SHARE: usize = 16;
 
 /// Added to a group at a time, at most.
-const CHOSEN_AT_ONCE: usize = 4 * STEP;
+const MAX_CHOSEN_AT_ONCE: usize = 4 * STEP;
 
 /// How often the hand passes a node that was only listed, one that was opened or changed, and one
 /// that has several names.
 const PASSES: (u8, u8, u8) = (1, 3, 7);
 
 /// The kernel was asked to forget it.
-const ASKED: u8 = u8::MAX;
+const REQUESTED: u8 = u8::MAX;
 
 /// It is in the group that the kernel will be asked to forget next.
-const CHOSEN: u8 = ASKED - 1;
+const IN_GROUP: u8 = REQUESTED - 1;
 
 /// How much room there is, and how it is made. See the [module](self).
-pub(crate) struct Room {
+pub(crate) struct InodeBudget {
     bytes: usize,
     kernel: Option<Arc<dyn Invalidate>>,
     /// The last place that was looked at.
     hand: usize,
-    made: usize,
+    created: usize,
     /// Nodes that the kernel was asked to forget, and those in the next group.
-    asked: usize,
+    pending: usize,
     /// The next group. Also contains nodes that were used since they were chosen.
-    group: Vec<Surplus>,
+    group: Vec<Eviction>,
 }
 
-impl Default for Room {
-    fn default() -> Room {
-        Room::new(usize::MAX)
+impl Default for InodeBudget {
+    fn default() -> InodeBudget {
+        InodeBudget::new(usize::MAX)
     }
 }
 
-impl Room {
+impl InodeBudget {
     /// For `bytes` of inodes, snapshots and numbers.
-    pub(crate) fn new(bytes: usize) -> Room {
-        Room { bytes, kernel: None, hand: 0, made: 0, asked: 0, group: Vec::new() }
+    pub(crate) fn new(bytes: usize) -> InodeBudget {
+        InodeBudget { bytes, kernel: None, hand: 0, created: 0, pending: 0, group: Vec::new() }
     }
 
     /// `node` was looked up.
-    pub(super) fn used(&mut self, node: &mut Node) {
-        self.gone(node);
-        node.age = 0;
+    pub(super) fn mark_used(&mut self, node: &mut Node) {
+        self.mark_removed(node);
+        node.clock = 0;
     }
 
     /// `node` is gone.
-    pub(super) fn gone(&mut self, node: &Node) {
-        self.asked -= usize::from(matches!(node.age, CHOSEN | ASKED));
+    pub(super) fn mark_removed(&mut self, node: &Node) {
+        self.pending -= usize::from(matches!(node.clock, IN_GROUP | REQUESTED));
     }
 
     /// Bytes that snapshots may take.
-    pub(super) fn listed(&self) -> usize {
-        self.bytes - self.bytes / LEAST_SHARE
+    pub(super) fn dir_cache_bytes(&self) -> usize {
+        self.bytes - self.bytes / MIN_INODE_SHARE
     }
 
     /// How many nodes there is room for besides `others`.
     fn nodes(&self, others: usize) -> usize {
-        self.bytes.saturating_sub(others).max(self.bytes / LEAST_SHARE) / NODE_BYTES
+        self.bytes.saturating_sub(others).max(self.bytes / MIN_INODE_SHARE) / NODE_BYTES
     }
 
     /// The number of nodes in a group, with room for `most` nodes.
@@ -119,13 +119,13 @@ impl Room {
     }
 
     /// The hand is at `node`: whether the kernel is to forget it.
-    fn pass(&mut self, node: &mut Node) -> Option<Surplus> {
-        if node.age == ASKED {
+    fn visit(&mut self, node: &mut Node) -> Option<Eviction> {
+        if node.clock == REQUESTED {
             // It has not: somebody uses it there.
-            self.used(node);
+            self.mark_used(node);
             return None;
         }
-        if node.age == CHOSEN {
+        if node.clock == IN_GROUP {
             return None;
         }
         let link = node.links.first()?;
@@ -134,7 +134,7 @@ impl Room {
         }
         // An operation or an open file has it.
         if Arc::strong_count(&node.inode) > 1 {
-            node.age = 0;
+            node.clock = 0;
             return None;
         }
         let (plain, opened, linked) = PASSES;
@@ -143,81 +143,81 @@ impl Room {
             (_, true) => plain,
             (_, false) => opened,
         };
-        if node.age < passes {
-            node.age += 1;
+        if node.clock < passes {
+            node.clock += 1;
             return None;
         }
         let Inode { ino, kind, .. } = *node.inode;
-        let surplus = Surplus { ino, kind, parent: link.parent, name: link.name.clone() };
-        node.age = CHOSEN;
-        self.asked += 1;
-        Some(surplus)
+        let eviction = Eviction { ino, kind, parent: link.parent, name: link.name.clone() };
+        node.clock = IN_GROUP;
+        self.pending += 1;
+        Some(eviction)
     }
 }
 
 impl Tree {
     /// Who is asked to forget.
     pub(crate) fn set_kernel(&mut self, kernel: Arc<dyn Invalidate>) {
-        self.room.kernel = Some(kernel);
+        self.budget.kernel = Some(kernel);
     }
 
     /// Whether each node that is made leads to the eviction of another one.
     pub(crate) fn is_full(&self) -> bool {
-        let most = self.most_nodes();
-        self.room.kernel.is_some() && self.nodes.len() + 2 * Room::group(most) >= most
+        let most = self.max_nodes();
+        self.budget.kernel.is_some() && self.nodes.len() + 2 * InodeBudget::group(most) >= most
     }
 
     /// How many nodes there is room for.
-    fn most_nodes(&self) -> usize {
-        let (_, listed_bytes) = self.snapshots.size();
-        self.room.nodes(listed_bytes + self.numbers.bytes())
+    fn max_nodes(&self) -> usize {
+        let (_, listed_bytes) = self.dir_cache.size();
+        self.budget.nodes(listed_bytes + self.numbers.bytes())
     }
 
     /// A node was made; if there are too many, the kernel is asked to forget some.
-    pub(super) fn make_room(&mut self) {
-        self.room.made += 1;
-        if !self.room.made.is_multiple_of(STEP) {
+    pub(super) fn evict_if_full(&mut self) {
+        self.budget.created += 1;
+        if !self.budget.created.is_multiple_of(STEP) {
             return;
         }
-        let Some(kernel) = self.room.kernel.clone() else { return };
-        let most = self.most_nodes();
-        let group = Room::group(most);
+        let Some(kernel) = self.budget.kernel.clone() else { return };
+        let most = self.max_nodes();
+        let group = InodeBudget::group(most);
         // A group is complete before there are too many.
-        let too_many = (self.nodes.len() + group).saturating_sub(most + self.room.asked);
-        self.choose(too_many.min(CHOSEN_AT_ONCE));
-        if self.room.group.len() >= group {
-            let surplus = self.take_group();
-            kernel.surplus(surplus);
+        let too_many = (self.nodes.len() + group).saturating_sub(most + self.budget.pending);
+        self.choose_victims(too_many.min(MAX_CHOSEN_AT_ONCE));
+        if self.budget.group.len() >= group {
+            let group = self.take_group();
+            kernel.evict(group);
         }
     }
 
     /// Adds up to `count` nodes to the group.
-    fn choose(&mut self, count: usize) {
-        let enough = self.room.group.len() + count;
-        for _ in 0..REACH.min(self.nodes.places()) {
-            if self.room.group.len() == enough {
+    fn choose_victims(&mut self, count: usize) {
+        let enough = self.budget.group.len() + count;
+        for _ in 0..MAX_STEPS.min(self.nodes.slots()) {
+            if self.budget.group.len() == enough {
                 break;
             }
-            self.room.hand = (self.room.hand + 1) % self.nodes.places();
-            let node = self.nodes.at(self.room.hand);
-            let chosen = node.and_then(|node| self.room.pass(node));
-            self.room.group.extend(chosen);
+            self.budget.hand = (self.budget.hand + 1) % self.nodes.slots();
+            let node = self.nodes.at(self.budget.hand);
+            let chosen = node.and_then(|node| self.budget.visit(node));
+            self.budget.group.extend(chosen);
         }
     }
 
     /// The group, without the nodes that were used since they were chosen.
-    fn take_group(&mut self) -> Vec<Surplus> {
-        let mut group = std::mem::take(&mut self.room.group);
-        group.retain(|surplus| {
-            let Some(node) = self.nodes.get_mut(surplus.ino) else { return false };
-            if node.age != CHOSEN {
+    fn take_group(&mut self) -> Vec<Eviction> {
+        let mut group = std::mem::take(&mut self.budget.group);
+        group.retain(|eviction| {
+            let Some(node) = self.nodes.get_mut(eviction.ino) else { return false };
+            if node.clock != IN_GROUP {
                 return false;
             }
             let is_idle = node.children == 0 && Arc::strong_count(&node.inode) == 1;
             if is_idle {
-                node.age = ASKED;
+                node.clock = REQUESTED;
             } else {
-                self.room.used(node);
+                self.budget.mark_used(node);
             }
             is_idle
         });
@@ -232,22 +232,22 @@ mod tests {
 
     use super::*;
     use crate::Ino;
-    use crate::tree::Ticks;
+    use crate::tree::ChangeCounter;
     use base::{Attr, FileKind, Timestamp};
     use tokio::time::Instant;
 
     /// A kernel that forgets what it is told to, later.
     #[derive(Default)]
     struct Kernel {
-        asked: Mutex<Vec<Surplus>>,
+        pending: Mutex<Vec<Eviction>>,
         groups: AtomicUsize,
     }
 
     impl Invalidate for Kernel {
         fn content(&self, _: Ino) {}
 
-        fn surplus(&self, inodes: Vec<Surplus>) {
-            self.asked.lock().unwrap().extend(inodes);
+        fn evict(&self, inodes: Vec<Eviction>) {
+            self.pending.lock().unwrap().extend(inodes);
             self.groups.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -255,8 +255,8 @@ mod tests {
     impl Kernel {
         /// Gives back a look-up of each that it was asked for, but those that are `busy`.
         fn forget(&self, tree: &mut Tree, busy: &[Ino]) {
-            for surplus in std::mem::take(&mut *self.asked.lock().unwrap()) {
-                let Surplus { ino, parent, name, .. } = surplus;
+            for eviction in std::mem::take(&mut *self.pending.lock().unwrap()) {
+                let Eviction { ino, parent, name, .. } = eviction;
                 assert_eq!(tree.child(parent, &name).unwrap().ino, ino);
                 if !busy.contains(&ino) {
                     tree.forget(ino, u64::MAX);
@@ -269,16 +269,17 @@ mod tests {
 
     fn tree() -> (Tree, Arc<Kernel>) {
         let kernel = Arc::<Kernel>::default();
-        let mut tree = Tree::new(Arc::<Ticks>::default(), Room::new(ROOM_FOR * NODE_BYTES));
+        let mut tree =
+            Tree::new(Arc::<ChangeCounter>::default(), InodeBudget::new(ROOM_FOR * NODE_BYTES));
         tree.set_kernel(kernel.clone());
         (tree, kernel)
     }
 
-    fn see(tree: &mut Tree, parent: Ino, name: &str, kind: FileKind) -> Arc<Inode> {
+    fn record_lookup(tree: &mut Tree, parent: Ino, name: &str, kind: FileKind) -> Arc<Inode> {
         let time = Timestamp::default();
         let attr = Attr { kind, perm: 0, size: 0, uid: 0, gid: 0, atime: time, mtime: time };
         let name = Name::new(name.as_bytes()).unwrap();
-        tree.see(parent, &name, &attr, Instant::now()).inode()
+        tree.record_lookup(parent, &name, &attr, Instant::now()).inode()
     }
 
     #[test]
@@ -286,17 +287,21 @@ mod tests {
         let (mut tree, kernel) = tree();
         let (mut most, mut forgotten) = (0, 0);
         for dir in 0..500 {
-            let dir = see(&mut tree, Ino::ROOT, &format!("d{dir}"), FileKind::Directory).ino;
+            let dir =
+                record_lookup(&mut tree, Ino::ROOT, &format!("d{dir}"), FileKind::Directory).ino;
             for file in 0..100 {
-                see(&mut tree, dir, &format!("f{file}"), FileKind::Regular);
+                record_lookup(&mut tree, dir, &format!("f{file}"), FileKind::Regular);
             }
             most = most.max(tree.len());
-            forgotten += kernel.asked.lock().unwrap().len();
+            forgotten += kernel.pending.lock().unwrap().len();
             kernel.forget(&mut tree, &[]);
         }
-        assert!(most <= ROOM_FOR + 2 * CHOSEN_AT_ONCE, "{most}");
+        assert!(most <= ROOM_FOR + 2 * MAX_CHOSEN_AT_ONCE, "{most}");
         let groups = kernel.groups.load(Ordering::Relaxed);
-        assert!(forgotten >= groups * Room::group(ROOM_FOR), "{forgotten} in {groups} groups");
+        assert!(
+            forgotten >= groups * InodeBudget::group(ROOM_FOR),
+            "{forgotten} in {groups} groups"
+        );
         assert!(tree.len() > ROOM_FOR / 2, "no more is forgotten than has to be: {}", tree.len());
         tree.check();
     }
@@ -305,29 +310,29 @@ mod tests {
     fn a_kernel_that_is_late_is_not_asked_for_more() {
         let (mut tree, kernel) = tree();
         for file in 0..2 * ROOM_FOR {
-            see(&mut tree, Ino::ROOT, &format!("f{file}"), FileKind::Regular);
+            record_lookup(&mut tree, Ino::ROOT, &format!("f{file}"), FileKind::Regular);
         }
-        let asked = kernel.asked.lock().unwrap().len();
-        assert!(asked.abs_diff(ROOM_FOR) <= 4 * CHOSEN_AT_ONCE, "{asked}");
+        let pending = kernel.pending.lock().unwrap().len();
+        assert!(pending.abs_diff(ROOM_FOR) <= 4 * MAX_CHOSEN_AT_ONCE, "{pending}");
         kernel.forget(&mut tree, &[]);
-        assert!(tree.len().abs_diff(ROOM_FOR) <= 4 * CHOSEN_AT_ONCE, "{}", tree.len());
+        assert!(tree.len().abs_diff(ROOM_FOR) <= 4 * MAX_CHOSEN_AT_ONCE, "{}", tree.len());
     }
 
     #[test]
     fn what_is_used_stays() {
         let (mut tree, kernel) = tree();
-        let dir = see(&mut tree, Ino::ROOT, "dir", FileKind::Directory).ino;
-        let below = see(&mut tree, dir, "below", FileKind::Regular).ino;
-        let open = see(&mut tree, Ino::ROOT, "open", FileKind::Regular);
-        let opened = see(&mut tree, Ino::ROOT, "opened", FileKind::Regular).ino;
+        let dir = record_lookup(&mut tree, Ino::ROOT, "dir", FileKind::Directory).ino;
+        let below = record_lookup(&mut tree, dir, "below", FileKind::Regular).ino;
+        let open = record_lookup(&mut tree, Ino::ROOT, "open", FileKind::Regular);
+        let opened = record_lookup(&mut tree, Ino::ROOT, "opened", FileKind::Regular).ino;
         tree.get(opened).unwrap().state().begin_change(1);
         tree.get(opened).unwrap().state().end_change(2);
-        let plain = see(&mut tree, Ino::ROOT, "plain", FileKind::Regular).ino;
+        let plain = record_lookup(&mut tree, Ino::ROOT, "plain", FileKind::Regular).ino;
         let mut plain_went_first = false;
         for file in 0..4 * ROOM_FOR {
-            see(&mut tree, Ino::ROOT, &format!("f{file}"), FileKind::Regular);
+            record_lookup(&mut tree, Ino::ROOT, &format!("f{file}"), FileKind::Regular);
             if file % STEP == 0 {
-                see(&mut tree, dir, "below", FileKind::Regular);
+                record_lookup(&mut tree, dir, "below", FileKind::Regular);
                 kernel.forget(&mut tree, &[]);
                 plain_went_first |= tree.get(plain).is_none() && tree.get(opened).is_some();
             }
@@ -342,23 +347,25 @@ mod tests {
     #[test]
     fn what_is_used_before_its_group_is_complete_is_not_asked_for() {
         let (mut tree, kernel) = tree();
-        let mut made = 0;
+        let mut created = 0;
         let mut next = |tree: &mut Tree| {
-            made += 1;
-            see(tree, Ino::ROOT, &format!("f{made}"), FileKind::Regular)
+            created += 1;
+            record_lookup(tree, Ino::ROOT, &format!("f{created}"), FileKind::Regular)
         };
-        while tree.room.group.len() < 4 {
+        while tree.budget.group.len() < 4 {
             next(&mut tree);
         }
-        let group: Vec<Surplus> = tree.room.group.clone();
+        let group: Vec<Eviction> = tree.budget.group.clone();
         let opened = tree.get(group[0].ino).unwrap();
-        see(&mut tree, Ino::ROOT, &group[1].name.to_string(), FileKind::Regular);
+        record_lookup(&mut tree, Ino::ROOT, &group[1].name.to_string(), FileKind::Regular);
         tree.forget(group[2].ino, u64::MAX);
         while kernel.groups.load(Ordering::Relaxed) == 0 {
             next(&mut tree);
         }
-        let asked = |ino| kernel.asked.lock().unwrap().iter().any(|surplus| surplus.ino == ino);
-        let were_asked: Vec<bool> = group[..4].iter().map(|surplus| asked(surplus.ino)).collect();
+        let pending =
+            |ino| kernel.pending.lock().unwrap().iter().any(|eviction| eviction.ino == ino);
+        let were_asked: Vec<bool> =
+            group[..4].iter().map(|eviction| pending(eviction.ino)).collect();
         assert_eq!(were_asked, [false, false, false, true]);
         drop(opened);
         kernel.forget(&mut tree, &[]);
@@ -368,23 +375,24 @@ mod tests {
     #[test]
     fn what_the_kernel_does_not_forget_is_asked_for_again() {
         let (mut tree, kernel) = tree();
-        let busy = see(&mut tree, Ino::ROOT, "busy", FileKind::Directory).ino;
+        let busy = record_lookup(&mut tree, Ino::ROOT, "busy", FileKind::Directory).ino;
         let mut times = 0;
         for file in 0..10 * ROOM_FOR {
-            see(&mut tree, Ino::ROOT, &format!("f{file}"), FileKind::Regular);
-            times += kernel.asked.lock().unwrap().iter().filter(|asked| asked.ino == busy).count();
+            record_lookup(&mut tree, Ino::ROOT, &format!("f{file}"), FileKind::Regular);
+            times +=
+                kernel.pending.lock().unwrap().iter().filter(|pending| pending.ino == busy).count();
             kernel.forget(&mut tree, &[busy]);
         }
         assert!(times > 1, "{times}");
-        assert!(tree.get(busy).is_some() && tree.len() <= ROOM_FOR + 2 * CHOSEN_AT_ONCE);
+        assert!(tree.get(busy).is_some() && tree.len() <= ROOM_FOR + 2 * MAX_CHOSEN_AT_ONCE);
         kernel.forget(&mut tree, &[]);
     }
 
     #[test]
     fn much_else_leaves_inodes_their_share() {
-        let room = Room::new(9 * NODE_BYTES);
-        assert_eq!(room.nodes(0), 9);
-        assert_eq!(room.nodes(4 * NODE_BYTES), 5);
-        assert_eq!(room.nodes(100 * NODE_BYTES), 3);
+        let budget = InodeBudget::new(9 * NODE_BYTES);
+        assert_eq!(budget.nodes(0), 9);
+        assert_eq!(budget.nodes(4 * NODE_BYTES), 5);
+        assert_eq!(budget.nodes(100 * NODE_BYTES), 3);
     }
 }

@@ -7,7 +7,7 @@ use crate::Vfs;
 
 /// How much of what there is at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct Stats {
     /// Inodes that the kernel remembers, or that lead to them.
     pub inodes: usize,
     /// Open files.
@@ -33,7 +33,7 @@ pub struct Figures {
 impl Vfs {
     /// What there is now. Cheap, though it looks at every open file.
     #[must_use]
-    pub fn figures(&self) -> Figures {
+    pub fn stats(&self) -> Stats {
         let mut dirty = HashSet::new();
         self.files.each(|file| {
             if file.inode.writes.dirty_bytes() > 0 {
@@ -42,9 +42,9 @@ impl Vfs {
         });
         let (inodes, (listed_names, listed_bytes)) = {
             let tree = self.tree();
-            (tree.len(), tree.listed())
+            (tree.len(), tree.dir_cache_size())
         };
-        Figures {
+        Stats {
             inodes,
             open_files: self.files.len(),
             open_directories: self.directories.len(),
@@ -54,7 +54,7 @@ impl Vfs {
             dirty_files: dirty.len(),
             listed_names,
             listed_bytes,
-            fetched_bytes: self.contents.kept_bytes(),
+            fetched_bytes: self.prefetch.files.kept_bytes(),
         }
     }
 }

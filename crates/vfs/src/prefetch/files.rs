@@ -11,15 +11,12 @@
 //! (`open_revalidate`), and is dropped after that. A file that was changed here after it was asked
 //! for is not taken from here.
 //!
-//! What the kernel has pages of is not fetched: it is [asked about](crate::validate_ahead) instead.
+//! What the kernel has pages of is not fetched: it is [asked about](crate::prefetch) instead.
 //! Unless it turns out that pages are [missing](Contents::note_missing): the kernel drops them
 //! without a word.
 //!
 //! Bounds: [`MAX_FILE_BYTES`] a file, [`MAX_KEPT_BYTES`] in all, and on their way as much as
-//! answers come back without delay ([`Pace`]). When fetched files go unused, fewer are fetched.
-
-mod pace;
-mod route;
+//! answers come back without delay ([`Throttle`]). When fetched files go unused, fewer are fetched.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -30,16 +27,16 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::MAX_WAIT;
+use super::throttle::Throttle;
+use super::traversal::{Depth, Traversal};
 use crate::config::Consistency;
-use crate::grant::may_read;
+use crate::deferred_open::may_read;
+use crate::dir_cache::Order;
 use crate::inode::{Inode, Validator};
 use crate::remote_file::RemoteFile;
 use crate::shared::Shared;
-use crate::snapshot::Order;
-use crate::tree::{Asked, Tree};
-use crate::walk::PATIENCE;
-use pace::Pace;
-use route::{Depth, Route};
+use crate::tree::{RequestStamp, Tree};
 
 /// The largest file that is fetched ahead. What is larger is read ahead while it is read; one
 /// request of the kernel's usual readahead, and one packet of OpenSSH's server.
@@ -57,25 +54,25 @@ const OWN_PIECE_BYTES: usize = 64 << 10;
 const MAX_FILES: usize = 8192;
 
 /// Opens in a row before the next files are fetched. Two happen by chance.
-const HABIT: u32 = 2;
+const MIN_RUN: u32 = 2;
 
 /// Opens in a row after which it is not asked any longer whether they follow another order too:
 /// in a small directory they may by chance.
-const SURE: u32 = 8;
+const SURE_RUN: u32 = 8;
 
 /// Files that one who follows an order may leave out between two that he opens.
-const SKIP: usize = 8;
+const MAX_SKIP: usize = 8;
 
 /// A file that was changed so many seconds ago may be changed while it is fetched, so it is looked at
 /// again after that. For all files that would cost `tar` a third more time over loopback.
-const LIVELY_SECS: i64 = 300;
+const RECENT_SECS: i64 = 300;
 
 /// For how long an open shows where the next will be.
-const PAUSE: Duration = Duration::from_secs(2);
+const MAX_OPEN_GAP: Duration = Duration::from_secs(2);
 
 /// See the [module](self).
 #[derive(Default)]
-pub(crate) struct Contents {
+pub(crate) struct FilePrefetch {
     state: Mutex<State>,
 }
 
@@ -86,15 +83,15 @@ struct State {
     order: BTreeMap<u64, RemotePath>,
     next: u64,
     bytes: u64,
-    pace: Pace,
-    last: Option<Last>,
+    throttle: Throttle,
+    last: Option<LastOpen>,
     /// Opens in a row that followed each [order](Order::ALL).
     scores: [u32; 3],
     /// When they come to what is below.
     depth: Depth,
     /// How many files have been opened.
     opens: u64,
-    refill: Refill,
+    last_refill: LastRefill,
     /// When somebody asked last for what the kernel was taken to have pages of.
     missing_at: Option<Instant>,
 }
@@ -102,38 +99,38 @@ struct State {
 /// What it was looked for last that could be fetched. To look again at each open and after each
 /// fetch would cost more than both.
 #[derive(Clone, Copy, Default)]
-struct Refill {
+struct LastRefill {
     order: Order,
     /// So many files ahead of the reader were asked for.
     files: usize,
     /// There were no more to be known of, or there was no room.
-    cut: bool,
+    incomplete: bool,
     /// There was no room.
-    wants_room: bool,
+    out_of_room: bool,
     /// Opens since.
     opens: usize,
 }
 
-impl Refill {
+impl LastRefill {
     /// Whether it is time to look again: when an eighth of the files may have been opened.
     fn is_due(self, order: Order) -> bool {
-        self.cut || self.order != order || self.opens * 8 >= self.files
+        self.incomplete || self.order != order || self.opens * 8 >= self.files
     }
 }
 
 /// Where a name is in each [order](Order::ALL), where that is known.
-type Places = [Option<usize>; 3];
+type Positions = [Option<usize>; 3];
 
 /// The last open.
 #[derive(Clone)]
-struct Last {
+struct LastOpen {
     dir: RemotePath,
-    places: Places,
+    positions: Positions,
     at: Instant,
 }
 
 struct Slot {
-    fetched: Arc<Fetched>,
+    fetched: Arc<PrefetchedFile>,
     number: u64,
     /// How many files will have been opened when it is this one's turn.
     due: u64,
@@ -141,8 +138,8 @@ struct Slot {
 }
 
 /// A file that is being fetched, or has been.
-pub(crate) struct Fetched {
-    asked: Asked,
+pub(crate) struct PrefetchedFile {
+    stamp: RequestStamp,
     /// As the listing tells, until it is there.
     bytes: u64,
     /// `Some(None)`: nothing has come of it.
@@ -156,12 +153,12 @@ struct Content {
 }
 
 /// What an open file has of it. The store may let it go at any time.
-pub(crate) type Attached = Weak<Fetched>;
+pub(crate) type AttachedFile = Weak<PrefetchedFile>;
 
-impl Fetched {
+impl PrefetchedFile {
     /// The content was there at this time or later.
-    pub(crate) fn asked_at(&self) -> Instant {
-        self.asked.at
+    pub(crate) fn requested_at(&self) -> Instant {
+        self.stamp.at
     }
 
     /// What came of it, when that is known.
@@ -172,12 +169,12 @@ impl Fetched {
     /// Waits for it, though not for long.
     async fn wait(&self) -> Option<Arc<Content>> {
         let mut outcome = self.outcome.clone();
-        let ended = tokio::time::timeout(PATIENCE, outcome.wait_for(Option::is_some)).await;
+        let ended = tokio::time::timeout(MAX_WAIT, outcome.wait_for(Option::is_some)).await;
         ended.ok()?.ok()?.clone().flatten()
     }
 }
 
-impl Contents {
+impl FilePrefetch {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -188,30 +185,32 @@ impl Contents {
     }
 
     /// The kernel has asked for the beginning of a file that it was taken to have pages of.
-    pub(crate) fn note_missing(&self) {
+    pub(crate) fn note_missing_pages(&self) {
         self.state().missing_at = Some(Instant::now());
     }
 
     /// Whether files are being opened in an order.
-    pub(crate) fn shows_order(&self) -> bool {
+    pub(crate) fn has_order(&self) -> bool {
         let state = self.state();
-        state.habit().is_some() && state.last.as_ref().is_some_and(|it| it.at.elapsed() < PAUSE)
+        state.current_order().is_some()
+            && state.last.as_ref().is_some_and(|it| it.at.elapsed() < MAX_OPEN_GAP)
     }
 
     /// Whether that was not long ago, so that others may be missing too.
     pub(crate) fn may_miss_pages(&self) -> bool {
-        self.state().missing_at.is_some_and(|at| at.elapsed() < PAUSE)
+        self.state().missing_at.is_some_and(|at| at.elapsed() < MAX_OPEN_GAP)
     }
 
     /// The file at `path` was read to its end, or is not wanted any longer. It is not fetched again
     /// as long as it would have counted.
-    pub(crate) fn drop_file(&self, path: &RemotePath) {
+    pub(crate) fn discard(&self, path: &RemotePath) {
         let mut state = self.state();
         let state = &mut *state;
         if let Some(slot) = state.files.get_mut(path) {
             state.bytes -= slot.fetched.bytes;
             let (_, outcome) = watch::channel(Some(None));
-            slot.fetched = Arc::new(Fetched { asked: slot.fetched.asked, bytes: 0, outcome });
+            slot.fetched =
+                Arc::new(PrefetchedFile { stamp: slot.fetched.stamp, bytes: 0, outcome });
             slot.used = true;
         }
     }
@@ -226,12 +225,12 @@ impl State {
     }
 
     /// Lets go what has become too old, and the oldest if that is too much.
-    fn sweep(&mut self, now: Instant, lifetime: Duration) {
-        let mut early = false;
+    fn evict_expired(&mut self, now: Instant, lifetime: Duration) {
+        let mut note_expired = false;
         while let Some((_, path)) = self.order.first_key_value() {
             let path = path.clone();
             let old = self.files.get(&path).is_none_or(|slot| {
-                now.saturating_duration_since(slot.fetched.asked.at) >= lifetime
+                now.saturating_duration_since(slot.fetched.stamp.at) >= lifetime
             });
             let within = self.bytes <= MAX_KEPT_BYTES && self.files.len() <= MAX_FILES;
             if !old && within {
@@ -241,59 +240,66 @@ impl State {
             if slot.used {
                 continue;
             }
-            if self.opens > slot.due + SKIP as u64 {
-                self.pace.unused(now);
-            } else if !std::mem::replace(&mut early, true) {
+            if self.opens > slot.due + MAX_SKIP as u64 {
+                self.throttle.note_unused(now);
+            } else if !std::mem::replace(&mut note_expired, true) {
                 // Its reader has not come so far, and will want it when he does.
-                self.pace.early();
-                self.refill.cut = true;
+                self.throttle.note_expired();
+                self.last_refill.incomplete = true;
             }
         }
     }
 
     /// Whether it is worth to know the place among the inode numbers.
-    fn wants_number(&self) -> bool {
+    fn wants_number_order(&self) -> bool {
         let [by_listing, by_name, by_number] = self.scores;
-        by_number > 0 || by_listing.max(by_name) < SURE
+        by_number > 0 || by_listing.max(by_name) < SURE_RUN
     }
 
-    /// Notes an open, in a directory of which `places` are known. Tells in which order the next
+    /// Notes an open, in a directory of which `positions` are known. Tells in which order the next
     /// ones come, if that shows.
-    fn note_open(&mut self, dir: &RemotePath, places: Places, now: Instant) -> Option<Order> {
-        self.refill.opens += 1;
+    fn record_open(
+        &mut self,
+        dir: &RemotePath,
+        positions: Positions,
+        now: Instant,
+    ) -> Option<Order> {
+        self.last_refill.opens += 1;
         self.opens += 1;
-        let last = self.last.replace(Last { dir: dir.clone(), places, at: now });
-        let Some(last) = last.filter(|last| now < last.at + PAUSE) else {
+        let last = self.last.replace(LastOpen { dir: dir.clone(), positions, at: now });
+        let Some(last) = last.filter(|last| now < last.at + MAX_OPEN_GAP) else {
             self.scores = [0; 3];
             return None;
         };
         if last.dir == *dir {
-            if last.places[0] == places[0] {
+            if last.positions[0] == positions[0] {
                 return None;
             }
-            for (score, (from, to)) in self.scores.iter_mut().zip(last.places.iter().zip(places)) {
-                let follows = |(from, to): (usize, usize)| from < to && to - from <= SKIP;
+            for (score, (from, to)) in
+                self.scores.iter_mut().zip(last.positions.iter().zip(positions))
+            {
+                let follows = |(from, to): (usize, usize)| from < to && to - from <= MAX_SKIP;
                 *score = if from.zip(to).is_some_and(follows) { *score + 1 } else { 0 };
             }
         } else {
             // Perhaps not the one that was expected.
-            self.refill.cut = true;
+            self.last_refill.incomplete = true;
         }
         // Who goes on in another directory goes on as before.
-        self.habit()
+        self.current_order()
     }
 
     /// The order that was followed the longest, and long enough.
-    fn habit(&self) -> Option<Order> {
+    fn current_order(&self) -> Option<Order> {
         let best = *self.scores.iter().max()?;
         let at = self.scores.iter().position(|score| *score == best)?;
-        (best >= HABIT).then_some(Order::ALL[at])
+        (best >= MIN_RUN).then_some(Order::ALL[at])
     }
 }
 
 impl Shared {
     /// How long what was fetched counts.
-    fn contents_count(&self) -> Duration {
+    fn content_lifetime(&self) -> Duration {
         match self.config.consistency {
             Consistency::Strict => Duration::ZERO,
             Consistency::CloseToOpen => self.config.open_revalidate,
@@ -305,63 +311,72 @@ impl Shared {
 
     /// The file at `path` is being opened for reading. If others are likely to follow, they are
     /// fetched.
-    pub(crate) fn opening(self: &Arc<Self>, path: &RemotePath) {
-        let lifetime = self.contents_count();
+    pub(crate) fn prefetch_after_open(self: &Arc<Self>, path: &RemotePath) {
+        let lifetime = self.content_lifetime();
         if lifetime.is_zero() {
             return;
         }
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
         let now = Instant::now();
-        let wants_number = self.contents.state().wants_number();
-        let (places, depth) = {
+        let wants_number_order = self.prefetch.files.state().wants_number_order();
+        let (positions, depth) = {
             let mut tree = self.tree();
-            if wants_number {
-                tree.order_by_number(&dir);
+            if wants_number_order {
+                tree.ensure_number_order(&dir);
             }
-            let places = tree.lists(&dir).map(|it| Order::ALL.map(|order| it.place(&name, order)));
-            let depth = places.and_then(|places| self.depth_shown(&mut tree, &dir, places));
-            (places, depth)
+            let positions =
+                tree.listing_at(&dir).map(|it| Order::ALL.map(|order| it.position(&name, order)));
+            let depth =
+                positions.and_then(|positions| self.infer_depth(&mut tree, &dir, positions));
+            (positions, depth)
         };
         let order = {
-            let mut state = self.contents.state();
-            state.sweep(now, lifetime);
+            let mut state = self.prefetch.files.state();
+            state.evict_expired(now, lifetime);
             state.depth = depth.unwrap_or(state.depth);
-            let Some(places) = places.filter(|places| places[0].is_some()) else { return };
-            state.note_open(&dir, places, now).filter(|order| state.refill.is_due(*order))
+            let Some(positions) = positions.filter(|positions| positions[0].is_some()) else {
+                return;
+            };
+            state.record_open(&dir, positions, now).filter(|order| state.last_refill.is_due(*order))
         };
         if order.is_some() {
-            self.fetch_more(lifetime);
+            self.prefetch_more(lifetime);
         }
     }
 
     /// When the files below come, if an open in `dir` after the last one shows that.
-    fn depth_shown(&self, tree: &mut Tree, dir: &RemotePath, places: Places) -> Option<Depth> {
+    fn infer_depth(
+        &self,
+        tree: &mut Tree,
+        dir: &RemotePath,
+        positions: Positions,
+    ) -> Option<Depth> {
         let (last, order) = {
-            let state = self.contents.state();
+            let state = self.prefetch.files.state();
             let last = state.last.as_ref()?;
-            let order = state.habit()?;
+            let order = state.current_order()?;
             // Nearly always it is the next one.
             let is_next = last.dir == *dir
-                && last.places[order as usize]
-                    .zip(places[order as usize])
+                && last.positions[order as usize]
+                    .zip(positions[order as usize])
                     .is_some_and(|(from, to)| from < to && to - from == 1);
             if is_next {
                 return None;
             }
             (last.clone(), order)
         };
-        let (from, to) = (last.places[order as usize]?, places[order as usize]?);
+        let (from, to) = (last.positions[order as usize]?, positions[order as usize]?);
         let is_small = |attr: &Attr| self.is_small(attr);
-        let mut route = Route::new(tree, order, Depth::default(), &is_small);
+        let mut traversal = Traversal::new(tree, order, Depth::default(), &is_small);
         if last.dir == *dir {
-            route.leaves_out(dir, from + 1..to).then_some(Depth::FilesFirst)
+            traversal.skips_subtree_files(dir, from + 1..to).then_some(Depth::FilesFirst)
         } else {
-            route.leaves_files(&last.dir, from + 1, dir).then_some(Depth::InPlace)
+            traversal.skips_following_files(&last.dir, from + 1, dir).then_some(Depth::InPlace)
         }
     }
 
     /// Fetches what comes after the place `from` in `dir`, and in the directories behind it.
-    fn fetch_next(
+    fn prefetch_from(
         self: &Arc<Self>,
         dir: &RemotePath,
         from: usize,
@@ -369,26 +384,27 @@ impl Shared {
         lifetime: Duration,
     ) {
         let now = Instant::now();
-        let window = self.contents.state().pace.window(now);
+        let window = self.prefetch.files.state().throttle.window(now);
         if window == 0 {
             return;
         }
         let wanted = {
-            let depth = self.contents.state().depth;
+            let depth = self.prefetch.files.state().depth;
             let mut tree = self.tree();
             let is_small = |attr: &Attr| self.is_small(attr);
-            Route::new(&mut tree, order, depth, &is_small).files_from(dir, from, window)
+            Traversal::new(&mut tree, order, depth, &is_small).files_from(dir, from, window)
         };
         let files = wanted.len();
-        let mut wanted = self.without_kept(wanted).into_iter();
-        let mut place = 0;
-        let mut fetch = |(path, size)| {
-            place += 1;
-            self.fetch(path, size, place, lifetime)
+        let mut wanted = self.without_cached_pages(wanted).into_iter();
+        let mut position = 0;
+        let mut start_fetch = |(path, size)| {
+            position += 1;
+            self.start_fetch(path, size, position, lifetime)
         };
-        let wants_room = !wanted.all(&mut fetch);
-        let cut = wants_room || files < window;
-        self.contents.state().refill = Refill { order, files, cut, wants_room, opens: 0 };
+        let out_of_room = !wanted.all(&mut start_fetch);
+        let incomplete = out_of_room || files < window;
+        self.prefetch.files.state().last_refill =
+            LastRefill { order, files, incomplete, out_of_room, opens: 0 };
     }
 
     fn is_small(&self, attr: &Attr) -> bool {
@@ -397,84 +413,84 @@ impl Shared {
             && may_read(&self.config, attr)
     }
 
-    /// Begins to fetch `path`, which is so many `places` ahead of the reader, unless it is there.
+    /// Begins to fetch `path`, which is so many `positions` ahead of the reader, unless it is there.
     /// `false` when there is no room for more.
-    fn fetch(
+    fn start_fetch(
         self: &Arc<Self>,
         path: RemotePath,
         bytes: u64,
-        places: u64,
+        positions: u64,
         lifetime: Duration,
     ) -> bool {
-        let asked = self.asked();
+        let stamp = self.stamp();
         let done = {
-            let mut state = self.contents.state();
+            let mut state = self.prefetch.files.state();
             if state.files.contains_key(&path) {
                 return true;
             }
-            if state.bytes + bytes > MAX_KEPT_BYTES || !state.pace.begin(bytes) {
+            if state.bytes + bytes > MAX_KEPT_BYTES || !state.throttle.begin(bytes) {
                 return false;
             }
             let (done, outcome) = watch::channel(None);
-            let fetched = Arc::new(Fetched { asked, bytes, outcome });
+            let fetched = Arc::new(PrefetchedFile { stamp, bytes, outcome });
             state.next += 1;
             let number = state.next;
             state.order.insert(number, path.clone());
             state.bytes += bytes;
-            let due = state.opens + places;
+            let due = state.opens + positions;
             state.files.insert(path.clone(), Slot { fetched, number, due, used: false });
             done
         };
         let shared = self.clone();
         self.background.start(async move {
-            let on_its_way = OnItsWay { shared: &shared, bytes, done };
-            let fetched = shared.fetched(&path, bytes, asked).await;
-            let took = asked.at.elapsed();
+            let in_flight = InFlight { shared: &shared, bytes, done };
+            let fetched = shared.fetch_whole(&path, bytes, stamp).await;
+            let note_latency = stamp.at.elapsed();
             let content = match fetched {
                 Ok(Some(content)) => Some(Arc::new(content)),
                 _ => None,
             };
             if content.is_none()
-                && let Some(slot) = shared.contents.state().files.get_mut(&path)
+                && let Some(slot) = shared.prefetch.files.state().files.get_mut(&path)
             {
                 // Stays, so that it is not tried again at once, though nobody could have used it.
                 slot.used = true;
             }
-            on_its_way.done.send_replace(Some(content));
-            drop(on_its_way);
-            let wants_room = {
-                let mut state = shared.contents.state();
-                state.pace.took(took);
-                state.refill.wants_room
+            in_flight.done.send_replace(Some(content));
+            drop(in_flight);
+            let out_of_room = {
+                let mut state = shared.prefetch.files.state();
+                state.throttle.note_latency(note_latency);
+                state.last_refill.out_of_room
             };
-            if wants_room {
-                shared.fetch_more(lifetime);
+            if out_of_room {
+                shared.prefetch_more(lifetime);
             }
         });
         true
     }
 
     /// Goes on where the last open was, if there is room.
-    fn fetch_more(self: &Arc<Self>, lifetime: Duration) {
+    fn prefetch_more(self: &Arc<Self>, lifetime: Duration) {
         let next = {
-            let state = self.contents.state();
-            let last = state.last.as_ref().filter(|last| last.at.elapsed() < PAUSE);
-            last.zip(state.habit()).and_then(|(last, order)| {
-                let place = last.places[order as usize]?;
-                Some((last.dir.clone(), place, order))
+            let state = self.prefetch.files.state();
+            let last = state.last.as_ref().filter(|last| last.at.elapsed() < MAX_OPEN_GAP);
+            last.zip(state.current_order()).and_then(|(last, order)| {
+                let position = last.positions[order as usize]?;
+                Some((last.dir.clone(), position, order))
             })
         };
-        if let Some((dir, place, order)) = next {
-            self.fetch_next(&dir, place + 1, order, lifetime);
+        if let Some((dir, position, order)) = next {
+            self.prefetch_from(&dir, position + 1, order, lifetime);
         }
     }
 
     /// The file at `path` as a whole, if it is small still and all of it came.
-    async fn fetched(
+    async fn fetch_whole(
         &self,
         path: &RemotePath,
         bytes: u64,
-        asked: Asked,
+        stamp: RequestStamp,
     ) -> Result<Option<Content>> {
         let opened = self.remote.open(path, OpenFlags::existing(Access::Read)).await?;
         // Closed when this ends.
@@ -486,102 +502,102 @@ impl Shared {
         // At most `MAX_FILE_BYTES`.
         let read = self.remote.read(opened.fh, 0, attr.size as u32);
         // On its way together with the first, and true of a later moment.
-        let look_again = async {
-            match attr.mtime.secs > Timestamp::now().secs - LIVELY_SECS {
+        let stat_again = async {
+            match attr.mtime.secs > Timestamp::now().secs - RECENT_SECS {
                 true => self.remote.fstat(opened.fh).await,
                 false => Ok(attr),
             }
         };
-        let (data, after) = tokio::join!(read, look_again);
+        let (data, after) = tokio::join!(read, stat_again);
         drop(file);
         let (data, after) = (data?, after?);
         // If another machine was writing to it, the bytes may be of several states.
         if data.len() as u64 != attr.size || !same_content(&attr, &after) {
             return Ok(None);
         }
-        self.learn_ahead(path, &attr, asked);
+        self.record_fetched_name(path, &attr, stamp);
         Ok(Some(Content { attr, data: in_own_memory(data) }))
     }
 
     /// Keeps what was told of a file that was fetched ahead.
-    fn learn_ahead(&self, path: &RemotePath, attr: &Attr, asked: Asked) {
+    fn record_fetched_name(&self, path: &RemotePath, attr: &Attr, stamp: RequestStamp) {
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
         let inode = {
             let mut tree = self.tree();
             let Some(dir) = tree.find(&dir) else { return };
-            if !tree.still(dir, &name, asked) {
+            if !tree.is_current(dir, &name, stamp) {
                 return;
             }
-            tree.told(dir, &name, attr, asked);
+            tree.record_present(dir, &name, attr, stamp);
             tree.child(dir, &name)
         };
         if let Some(inode) = inode {
-            self.learn_content_ahead(&inode, attr, asked);
+            self.record_fetched_attr(&inode, attr, stamp);
         }
     }
 
     /// Keeps what was told of the content of `inode`.
-    fn learn_content_ahead(&self, inode: &Inode, attr: &Attr, asked: Asked) {
+    fn record_fetched_attr(&self, inode: &Inode, attr: &Attr, stamp: RequestStamp) {
         let (same, open, later) = {
             let state = inode.state();
             let open = state.open.iter().any(|open| open.remote.opened().is_some());
             let known = state.last_attr().map(|known| Validator::of(&known));
-            let later = known.is_some() && state.learned_at() > asked.at;
+            let later = known.is_some() && state.received_at() > stamp.at;
             (known == Some(Validator::of(attr)), open, later)
         };
         // An open handle may be of another file than the name; and what was told since counts.
         if inode.kind == attr.kind && (same || !(open || later)) {
-            self.learn(inode, attr, asked);
+            self.record_attr(inode, attr, stamp);
         }
     }
 
     /// Takes into account what was fetched of `inode` before there was one. Whether there was
     /// anything.
-    pub(crate) fn learn_fetched(&self, inode: &Inode) -> bool {
+    pub(crate) fn record_prefetched(&self, inode: &Inode) -> bool {
         {
             let state = inode.state();
-            if state.is_outdated() && state.last_attr().is_some() {
+            if state.is_invalidated() && state.last_attr().is_some() {
                 // Something has shown since that it is not so any more.
                 return false;
             }
         }
-        let Some(fetched) = self.ahead_of(inode) else { return false };
+        let Some(fetched) = self.prefetched(inode) else { return false };
         let Some(Some(content)) = fetched.outcome() else { return false };
-        self.learn_content_ahead(inode, &content.attr, fetched.asked);
+        self.record_fetched_attr(inode, &content.attr, fetched.stamp);
         true
     }
 
     /// What was fetched of `inode`, or is being, unless something was changed here since.
-    pub(crate) fn ahead_of(&self, inode: &Inode) -> Option<Arc<Fetched>> {
-        let (path, still) = {
+    pub(crate) fn prefetched(&self, inode: &Inode) -> Option<Arc<PrefetchedFile>> {
+        let (path, is_current) = {
             let tree = self.tree();
-            let (dir, name) = tree.name(inode.ino)?;
+            let (dir, name) = tree.first_name(inode.ino)?;
             let path = tree.path(inode.ino)?;
-            let state = self.contents.state();
+            let state = self.prefetch.files.state();
             let fetched = state.files.get(&path)?.fetched.clone();
-            let still = tree.still(dir, &name, fetched.asked)
-                && inode.state().unchanged_since(fetched.asked.tick)
-                && fetched.asked.at.elapsed() < self.contents_count();
+            let is_current = tree.is_current(dir, &name, fetched.stamp)
+                && inode.state().unchanged_since(fetched.stamp.seq)
+                && fetched.stamp.at.elapsed() < self.content_lifetime();
             drop(state);
-            (path, still.then_some(fetched))
+            (path, is_current.then_some(fetched))
         };
-        if still.is_none() {
-            self.contents.drop_file(&path);
+        if is_current.is_none() {
+            self.prefetch.files.discard(&path);
         }
-        still
+        is_current
     }
 
     /// Waits for what is being fetched of `inode`, though not for long. Whether anything was.
-    pub(crate) async fn await_content(&self, inode: &Inode) -> bool {
-        match self.ahead_of(inode) {
+    pub(crate) async fn await_fetch(&self, inode: &Inode) -> bool {
+        match self.prefetched(inode) {
             Some(fetched) => fetched.wait().await.is_some(),
             None => false,
         }
     }
 
     /// What an open that is granted for `attr` can read from memory.
-    pub(crate) fn attach(&self, inode: &Inode, attr: &Attr) -> Option<Attached> {
-        let fetched = self.ahead_of(inode)?;
+    pub(crate) fn attach(&self, inode: &Inode, attr: &Attr) -> Option<AttachedFile> {
+        let fetched = self.prefetched(inode)?;
         let fits = match fetched.outcome() {
             Some(content) => content.is_some_and(|content| same_content(&content.attr, attr)),
             None => true,
@@ -590,20 +606,20 @@ impl Shared {
             return None;
         }
         let path = self.tree().path(inode.ino)?;
-        let mut state = self.contents.state();
+        let mut state = self.prefetch.files.state();
         let slot = state.files.get_mut(&path)?;
         if !std::mem::replace(&mut slot.used, true) {
-            state.pace.used();
+            state.throttle.note_used();
         }
         Some(Arc::downgrade(&fetched))
     }
 
     /// What `attached` has of `inode` from `offset` on, up to `len` bytes; `None` when the server
     /// is to be asked. Tells too whether that was all that follows.
-    pub(crate) async fn read_content(
+    pub(crate) async fn read_prefetched(
         &self,
         inode: &Inode,
-        attached: &Attached,
+        attached: &AttachedFile,
         offset: u64,
         len: u32,
     ) -> Option<(Data, bool)> {
@@ -615,7 +631,7 @@ impl Shared {
         let state = inode.state();
         // Whatever is known by now has to be this content, as the kernel's pages are.
         let known = state.last_attr().is_some_and(|attr| same_content(&attr, &content.attr));
-        if !known || !state.unchanged_since(fetched.asked.tick) {
+        if !known || !state.unchanged_since(fetched.stamp.seq) {
             return None;
         }
         drop(state);
@@ -626,15 +642,15 @@ impl Shared {
 }
 
 /// One fetch; its share of the bounds is given back when it is over, however it ended.
-struct OnItsWay<'a> {
+struct InFlight<'a> {
     shared: &'a Shared,
     bytes: u64,
     done: watch::Sender<Option<Option<Arc<Content>>>>,
 }
 
-impl Drop for OnItsWay<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.shared.contents.state().pace.end(self.bytes);
+        self.shared.prefetch.files.state().throttle.end(self.bytes);
     }
 }
 

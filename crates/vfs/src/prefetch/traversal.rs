@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use base::{Attr, Name, RemotePath};
 
-use crate::snapshot::Order;
+use crate::dir_cache::Order;
 use crate::tree::Tree;
 
 /// Directories that are looked into, at most, for the files to come.
@@ -25,15 +25,15 @@ pub(super) enum Depth {
 }
 
 /// See the [module](self).
-pub(super) struct Route<'a> {
+pub(super) struct Traversal<'a> {
     tree: &'a mut Tree,
     order: Order,
     depth: Depth,
     is_wanted: &'a dyn Fn(&Attr) -> bool,
     /// Files to be found still.
-    room: usize,
+    files_left: usize,
     /// Directories that may be looked into still.
-    directories: usize,
+    directories_left: usize,
     files: Vec<(RemotePath, u64)>,
 }
 
@@ -43,46 +43,55 @@ enum Entry {
     Directory(Name),
 }
 
-impl<'a> Route<'a> {
+impl<'a> Traversal<'a> {
     /// With the files that are `is_wanted` by their attributes.
     pub(super) fn new(
         tree: &'a mut Tree,
         order: Order,
         depth: Depth,
         is_wanted: &'a dyn Fn(&Attr) -> bool,
-    ) -> Route<'a> {
-        let directories = MAX_DIRECTORIES;
-        Route { tree, order, depth, is_wanted, room: 0, directories, files: Vec::new() }
+    ) -> Traversal<'a> {
+        let directories_left = MAX_DIRECTORIES;
+        Traversal {
+            tree,
+            order,
+            depth,
+            is_wanted,
+            files_left: 0,
+            directories_left,
+            files: Vec::new(),
+        }
     }
 
-    /// The next files, up to `most`, from the place `from` in `dir` on, with their sizes.
+    /// The next files, up to `max`, from the place `from` in `dir` on, with their sizes.
     pub(super) fn files_from(
         mut self,
         dir: &RemotePath,
         from: usize,
-        most: usize,
+        max: usize,
     ) -> Vec<(RemotePath, u64)> {
-        self.room = most;
-        let mut goes_on = match self.depth {
-            Depth::InPlace => self.go(dir, from, true),
-            Depth::FilesFirst => self.files_in(dir, from) && self.go(dir, 0, false),
+        self.files_left = max;
+        let mut continues = match self.depth {
+            Depth::InPlace => self.visit(dir, from, true),
+            Depth::FilesFirst => self.files_in(dir, from) && self.visit(dir, 0, false),
         };
         let mut at = dir.clone();
-        while goes_on && let (Some(above), Some(name)) = (at.parent(), at.file_name()) {
-            let place = self.tree.lists(&above).and_then(|it| it.place(&name, self.order));
-            let Some(place) = place else { break };
-            goes_on = self.go(&above, place + 1, self.depth == Depth::InPlace);
-            at = above;
+        while continues && let (Some(parent), Some(name)) = (at.parent(), at.file_name()) {
+            let position =
+                self.tree.listing_at(&parent).and_then(|it| it.position(&name, self.order));
+            let Some(position) = position else { break };
+            continues = self.visit(&parent, position + 1, self.depth == Depth::InPlace);
+            at = parent;
         }
         self.files
     }
 
     /// Goes through `dir` from this place on: into its directories, and to its files too if these
     /// are meant. `false` when there is no room or the way is not known.
-    fn go(&mut self, dir: &RemotePath, from: usize, files_too: bool) -> bool {
-        let most = self.room + 1;
+    fn visit(&mut self, dir: &RemotePath, from: usize, files_too: bool) -> bool {
+        let max = self.files_left + 1;
         let entries = self.entries(dir, from, files_too, true);
-        let is_all = entries.len() < most;
+        let is_all = entries.len() < max;
         entries.into_iter().all(|entry| match entry {
             Entry::File(name, bytes) => self.add(dir, &name, bytes),
             Entry::Directory(name) => self.enter(&dir.join(&name)),
@@ -98,27 +107,27 @@ impl<'a> Route<'a> {
     }
 
     fn enter(&mut self, dir: &RemotePath) -> bool {
-        if self.directories == 0 {
+        if self.directories_left == 0 {
             return false;
         }
-        self.directories -= 1;
+        self.directories_left -= 1;
         if self.order == Order::Number {
-            self.tree.order_by_number(dir);
+            self.tree.ensure_number_order(dir);
         }
-        if self.tree.lists(dir).is_none() {
+        if self.tree.listing_at(dir).is_none() {
             return false;
         }
         match self.depth {
-            Depth::InPlace => self.go(dir, 0, true),
-            Depth::FilesFirst => self.files_in(dir, 0) && self.go(dir, 0, false),
+            Depth::InPlace => self.visit(dir, 0, true),
+            Depth::FilesFirst => self.files_in(dir, 0) && self.visit(dir, 0, false),
         }
     }
 
     fn add(&mut self, dir: &RemotePath, name: &Name, bytes: u64) -> bool {
-        if self.room == 0 {
+        if self.files_left == 0 {
             return false;
         }
-        self.room -= 1;
+        self.files_left -= 1;
         self.files.push((dir.join(name), bytes));
         true
     }
@@ -129,48 +138,52 @@ impl<'a> Route<'a> {
         dir: &RemotePath,
         from: usize,
         files: bool,
-        directories: bool,
+        directories_left: bool,
     ) -> Vec<Entry> {
-        let most = self.room + 1;
-        let Some(listing) = self.tree.lists(dir) else { return Vec::new() };
-        let entry = |found: &crate::snapshot::Found| {
-            if directories && found.attr.is_dir() {
-                Some(Entry::Directory(found.name.clone()))
-            } else if files && (self.is_wanted)(&found.attr) {
-                Some(Entry::File(found.name.clone(), found.attr.size))
+        let max = self.files_left + 1;
+        let Some(listing) = self.tree.listing_at(dir) else { return Vec::new() };
+        let entry = |cached: &crate::dir_cache::CachedEntry| {
+            if directories_left && cached.attr.is_dir() {
+                Some(Entry::Directory(cached.name.clone()))
+            } else if files && (self.is_wanted)(&cached.attr) {
+                Some(Entry::File(cached.name.clone(), cached.attr.size))
             } else {
                 None
             }
         };
-        listing.entries_from(from, self.order).filter_map(entry).take(most).collect()
+        listing.entries_from(from, self.order).filter_map(entry).take(max).collect()
     }
 
     /// Whether there are directories in these places of `dir` with files that come next in them.
-    pub(super) fn leaves_out(&mut self, dir: &RemotePath, places: Range<usize>) -> bool {
-        let Some(listing) = self.tree.lists(dir) else { return false };
-        let between = listing.entries_from(places.start, self.order).take(places.len());
-        let between = between.filter(|found| found.attr.is_dir());
-        let directories: Vec<Name> = between.map(|found| found.name.clone()).collect();
-        directories.iter().any(|name| self.has_files(&dir.join(name), 0))
+    pub(super) fn skips_subtree_files(
+        &mut self,
+        dir: &RemotePath,
+        positions: Range<usize>,
+    ) -> bool {
+        let Some(listing) = self.tree.listing_at(dir) else { return false };
+        let between = listing.entries_from(positions.start, self.order).take(positions.len());
+        let between = between.filter(|cached| cached.attr.is_dir());
+        let directories_left: Vec<Name> = between.map(|cached| cached.name.clone()).collect();
+        directories_left.iter().any(|name| self.has_files(&dir.join(name), 0))
     }
 
-    /// Whether there are files from this place of `above` on, before and behind which is `dir`.
-    pub(super) fn leaves_files(
+    /// Whether there are files from this place of `parent` on, before and behind which is `dir`.
+    pub(super) fn skips_following_files(
         &mut self,
-        above: &RemotePath,
+        parent: &RemotePath,
         from: usize,
         dir: &RemotePath,
     ) -> bool {
-        if dir.parent().as_ref() != Some(above) {
+        if dir.parent().as_ref() != Some(parent) {
             return false;
         }
         let Some(name) = dir.file_name() else { return false };
-        let place = self.tree.lists(above).and_then(|it| it.place(&name, self.order));
-        place.is_some_and(|place| place >= from && self.has_files(above, place + 1))
+        let position = self.tree.listing_at(parent).and_then(|it| it.position(&name, self.order));
+        position.is_some_and(|position| position >= from && self.has_files(parent, position + 1))
     }
 
     fn has_files(&mut self, dir: &RemotePath, from: usize) -> bool {
-        let Some(listing) = self.tree.lists(dir) else { return false };
-        listing.entries_from(from, self.order).any(|found| (self.is_wanted)(&found.attr))
+        let Some(listing) = self.tree.listing_at(dir) else { return false };
+        listing.entries_from(from, self.order).any(|cached| (self.is_wanted)(&cached.attr))
     }
 }

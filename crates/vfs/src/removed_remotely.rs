@@ -14,35 +14,40 @@ use std::sync::Arc;
 use base::{Errno, RemotePath};
 
 use crate::inode::Inode;
-use crate::names::lose_link;
+use crate::name_operations::drop_link;
 use crate::shared::Shared;
-use crate::tree::Asked;
+use crate::tree::RequestStamp;
 
 impl Shared {
-    /// The server has nothing at `path`, by which `inode` was reached when it was `asked`. Returns
+    /// The server has nothing at `path`, by which `inode` was reached when it was `stamp`. Returns
     /// whether the inode has another path by now, by which the call is to be repeated.
-    pub(crate) fn is_elsewhere(&self, inode: &Arc<Inode>, path: &RemotePath, asked: Asked) -> bool {
+    pub(crate) fn has_other_path(
+        &self,
+        inode: &Arc<Inode>,
+        path: &RemotePath,
+        stamp: RequestStamp,
+    ) -> bool {
         let mut tree = self.tree();
         let present = tree.path(inode.ino);
-        if !tree.paths_unchanged_since(asked.tick) || present.as_ref() != Some(path) {
+        if !tree.paths_unchanged_since(stamp.seq) || present.as_ref() != Some(path) {
             return present.is_some();
         }
         let several = !tree.has_one_path(inode.ino);
-        if let Some((parent, name)) = tree.name(inode.ino)
+        if let Some((parent, name)) = tree.first_name(inode.ino)
             && several
-            && tree.name_unchanged_since(parent, &name, asked.tick)
+            && tree.name_unchanged_since(parent, &name, stamp.seq)
         {
-            tree.correct(parent, &name, None, asked);
-            lose_link(tree.unbind(parent, &name));
+            tree.reconcile_listing(parent, &name, None, stamp);
+            drop_link(tree.unbind(parent, &name));
             return true;
         }
         drop(tree);
-        self.outdate(inode);
+        self.invalidate_inode(inode);
         false
     }
 
     /// The error of an open of `inode` whose name is gone.
-    pub(crate) fn gone_at_open(&self, inode: &Inode) -> Errno {
-        if inode.state().send_back() { Errno::ESTALE } else { Errno::ENOENT }
+    pub(crate) fn open_error_of_absent(&self, inode: &Inode) -> Errno {
+        if inode.state().send_back_to_lookup() { Errno::ESTALE } else { Errno::ENOENT }
     }
 }

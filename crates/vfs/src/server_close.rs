@@ -21,25 +21,25 @@ use crate::shared::Shared;
 
 /// The handles that are being finished.
 #[derive(Default)]
-pub(crate) struct Closing {
-    under_way: AtomicUsize,
+pub(crate) struct PendingCloses {
+    pending: AtomicUsize,
     less: Notify,
 }
 
-impl Closing {
-    fn begin(self: &Arc<Closing>) -> UnderWay {
-        self.under_way.fetch_add(1, Ordering::SeqCst);
-        UnderWay(self.clone())
+impl PendingCloses {
+    fn begin(self: &Arc<PendingCloses>) -> PendingClose {
+        self.pending.fetch_add(1, Ordering::SeqCst);
+        PendingClose(self.clone())
     }
 
     /// Returns when none is left.
-    pub(crate) async fn none(&self) {
+    pub(crate) async fn drained(&self) {
         loop {
             let less = self.less.notified();
             tokio::pin!(less);
             // Registered before the look, so that nothing in between is missed.
             less.as_mut().enable();
-            if self.under_way.load(Ordering::SeqCst) == 0 {
+            if self.pending.load(Ordering::SeqCst) == 0 {
                 return;
             }
             less.await;
@@ -48,30 +48,30 @@ impl Closing {
 }
 
 /// One of them; over when dropped.
-struct UnderWay(Arc<Closing>);
+struct PendingClose(Arc<PendingCloses>);
 
-impl Drop for UnderWay {
+impl Drop for PendingClose {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
+        self.0.pending.fetch_sub(1, Ordering::SeqCst);
         self.0.less.notify_waiters();
     }
 }
 
 /// A file was written through a handle; what it takes to finish that.
-pub(crate) struct Written {
+pub(crate) struct WrittenHandle {
     shared: Weak<Shared>,
     inode: Weak<Inode>,
 }
 
-impl fmt::Debug for Written {
+impl fmt::Debug for WrittenHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Written")
     }
 }
 
-impl Written {
-    pub(crate) fn new(shared: Weak<Shared>, inode: &Arc<Inode>) -> Written {
-        Written { shared, inode: Arc::downgrade(inode) }
+impl WrittenHandle {
+    pub(crate) fn new(shared: Weak<Shared>, inode: &Arc<Inode>) -> WrittenHandle {
+        WrittenHandle { shared, inode: Arc::downgrade(inode) }
     }
 
     /// Finishes the handle in the background.
@@ -80,14 +80,14 @@ impl Written {
         self.start(async move { lent.finish().await }, None);
     }
 
-    /// Has the server close the file, as `asked`, and returns its answer. That is seen through when
+    /// Has the server close the file, as `close_call`, and returns its answer. That is seen through when
     /// nobody waits for it any more.
-    pub(crate) async fn close_there(
+    pub(crate) async fn close_at_server(
         self,
-        asked: impl Future<Output = Result<()>> + Send + 'static,
+        close_call: impl Future<Output = Result<()>> + Send + 'static,
     ) -> Result<()> {
         let (answer, answered) = oneshot::channel();
-        self.start(asked, Some(answer));
+        self.start(close_call, Some(answer));
         // It ends without an answer only when the mount does.
         answered.await.unwrap_or(Ok(()))
     }
@@ -95,26 +95,26 @@ impl Written {
     /// Begins to ask the server, now. Its answer is for who waits for it, if anybody does.
     fn start(
         self,
-        asked: impl Future<Output = Result<()>> + Send + 'static,
-        waiting: Option<oneshot::Sender<Result<()>>>,
+        close_call: impl Future<Output = Result<()>> + Send + 'static,
+        caller: Option<oneshot::Sender<Result<()>>>,
     ) {
         // Without these the mount is over, and the handle is closed when this is dropped.
         let (Some(shared), Ok(_)) = (self.shared.upgrade(), tokio::runtime::Handle::try_current())
         else {
             return;
         };
-        let under_way = shared.closing.begin();
+        let pending = shared.closing.begin();
         let lost_write = shared.lost_write.clone();
         shared.background.start(async move {
-            let answer = asked.await.or_else(|error| self.failed(error));
-            let untold = match waiting {
-                Some(waiting) => waiting.send(answer).err().unwrap_or(Ok(())),
+            let answer = close_call.await.or_else(|error| self.failed(error));
+            let unreported = match caller {
+                Some(caller) => caller.send(answer).err().unwrap_or(Ok(())),
                 None => answer,
             };
-            if let Err(error) = untold {
+            if let Err(error) = unreported {
                 *lost_write.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             }
-            drop(under_way);
+            drop(pending);
         });
     }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use base::{Attr, Errno, FileKind, Name, RemotePath, RenameMode, Result, Timestamp};
+use base::{Attr, Errno, FileKind, Location, Name, RemotePath, RenameMode, Result, Timestamp};
 use tokio::time::Instant;
 
 use crate::inode::Inode;
 use crate::lookup::MAX_ATTEMPTS;
-use crate::name_changes::Puts;
+use crate::name_changes::BoundTo;
 use crate::{Entry, Ino, Vfs, links, name};
 
 /// Bits of a mode that are permissions.
@@ -15,61 +15,66 @@ const PERM_BITS: u32 = 0o7777;
 
 /// A change of names on its way; ends when dropped, however it ended. What was known of the names
 /// and of the attributes of their directories does not count any longer after it.
-pub(crate) struct NamesChange<'a> {
+pub(crate) struct NameChangeGuard<'a> {
     vfs: &'a Vfs,
-    names: Vec<(Ino, Name, Puts)>,
+    names: Vec<(Ino, Name, BoundTo)>,
     /// The files that have these names.
     inodes: Vec<Arc<Inode>>,
     /// What is below the names may have another path afterwards.
-    moves: bool,
+    moves_directory: bool,
 }
 
-impl NamesChange<'_> {
+impl NameChangeGuard<'_> {
     /// The files that had the names when the change began.
     pub(crate) fn inodes(&self) -> &[Arc<Inode>] {
         &self.inodes
     }
 }
 
-impl Drop for NamesChange<'_> {
+impl Drop for NameChangeGuard<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
         let mut tree = self.vfs.tree();
-        for (dir, name, puts) in &self.names {
-            tree.end_name(*dir, name, *puts);
-            tree.changed_here(*dir);
-            tree.rebind(*dir, name, now);
+        for (dir, name, bound_to) in &self.names {
+            tree.end_name_change(*dir, name, *bound_to);
+            tree.note_change_in(*dir);
+            tree.renew_name(*dir, name, now);
         }
-        if self.moves {
+        if self.moves_directory {
             tree.end_move();
         }
         drop(tree);
         self.inodes.iter().for_each(|inode| inode.state().end_renaming());
-        self.vfs.renamed.notify_waiters();
+        self.vfs.names_changed.notify_waiters();
     }
 }
 
 impl Vfs {
-    pub(crate) fn change_names(&self, names: &[(Ino, &Name, Puts)]) -> NamesChange<'_> {
+    pub(crate) fn begin_name_changes(
+        &self,
+        names: &[(Ino, &Name, BoundTo)],
+    ) -> NameChangeGuard<'_> {
         let mut tree = self.tree();
         let mut inodes = Vec::new();
-        for (dir, name, puts) in names {
-            tree.begin_name(*dir, name, *puts);
+        for (dir, name, bound_to) in names {
+            tree.begin_name_change(*dir, name, *bound_to);
             inodes.extend(tree.child(*dir, name).filter(|it| it.kind == FileKind::Regular));
         }
         inodes.iter().for_each(|inode| inode.state().begin_renaming());
-        let names = names.iter().map(|(dir, name, puts)| (*dir, (*name).clone(), *puts)).collect();
-        NamesChange { vfs: self, names, inodes, moves: false }
+        let names =
+            names.iter().map(|(dir, name, bound_to)| (*dir, (*name).clone(), *bound_to)).collect();
+        NameChangeGuard { vfs: self, names, inodes, moves_directory: false }
     }
 
     /// The same for a rename.
-    fn move_names(&self, from: (Ino, &Name), to: (Ino, &Name)) -> NamesChange<'_> {
+    fn begin_rename(&self, from: (Ino, &Name), to: (Ino, &Name)) -> NameChangeGuard<'_> {
         let moved = self.tree().child(from.0, from.1);
-        let puts = moved.as_ref().map_or(Puts::New, |moved| Puts::Inode(moved.ino));
-        let mut change = self.change_names(&[(from.0, from.1, Puts::Nothing), (to.0, to.1, puts)]);
+        let bound_to = moved.as_ref().map_or(BoundTo::New, |moved| BoundTo::Inode(moved.ino));
+        let mut change =
+            self.begin_name_changes(&[(from.0, from.1, BoundTo::Nothing), (to.0, to.1, bound_to)]);
         let mut tree = self.tree();
-        change.moves = moved.is_none_or(|moved| moved.kind == FileKind::Directory);
-        if change.moves {
+        change.moves_directory = moved.is_none_or(|moved| moved.kind == FileKind::Directory);
+        if change.moves_directory {
             tree.begin_move();
         }
         drop(tree);
@@ -80,27 +85,28 @@ impl Vfs {
     pub async fn mkdir(&self, parent: Ino, name_bytes: &[u8], perm: u32) -> Result<Entry> {
         let name = name(name_bytes)?;
         let path = self.path(parent)?.join(&name);
-        let change = self.change_names(&[(parent, &name, Puts::New)]);
-        let making = self.remote.mkdir(&path, perm);
+        let change = self.begin_name_changes(&[(parent, &name, BoundTo::New)]);
+        let request = self.remote.mkdir(&path, perm);
         // One whose permissions are to be mended is seen before that, or the server insists.
-        let is_it = |attr: &Attr| attr.is_dir() && perm & !attr.perm & PERM_BITS == 0;
-        let expected = self.expected(parent, FileKind::Directory, perm, 0);
-        self.made(parent, &name, &path, change, making, is_it, expected).await
+        let matches = |attr: &Attr| attr.is_dir() && perm & !attr.perm & PERM_BITS == 0;
+        let expected_attr = self.expected_attr(parent, FileKind::Directory, perm, 0);
+        self.finish_create(parent, &name, &path, change, request, matches, expected_attr).await
     }
 
     /// Makes a symbolic link.
     pub async fn symlink(&self, parent: Ino, name_bytes: &[u8], target: &[u8]) -> Result<Entry> {
         let name = name(name_bytes)?;
         let path = self.path(parent)?.join(&name);
-        let change = self.change_names(&[(parent, &name, Puts::New)]);
-        let making = self.remote.symlink(target, &path);
-        let is_it = |attr: &Attr| attr.kind == FileKind::Symlink;
-        let expected = self.expected(parent, FileKind::Symlink, 0o777, target.len() as u64);
-        self.made(parent, &name, &path, change, making, is_it, expected).await
+        let change = self.begin_name_changes(&[(parent, &name, BoundTo::New)]);
+        let request = self.remote.symlink(target, &path);
+        let matches = |attr: &Attr| attr.kind == FileKind::Symlink;
+        let expected_attr =
+            self.expected_attr(parent, FileKind::Symlink, 0o777, target.len() as u64);
+        self.finish_create(parent, &name, &path, change, request, matches, expected_attr).await
     }
 
     /// What this mount makes in `parent`, as far as that is known without asking.
-    fn expected(&self, parent: Ino, kind: FileKind, perm: u32, size: u64) -> Attr {
+    fn expected_attr(&self, parent: Ino, kind: FileKind, perm: u32, size: u64) -> Attr {
         let dir = self.tree().get(parent).and_then(|dir| dir.state().last_attr());
         let owner = self.config.login.or(dir.map(|dir| (dir.uid, dir.gid)));
         let (uid, gid) = owner.unwrap_or_default();
@@ -110,49 +116,49 @@ impl Vfs {
 
     /// The entry of a name that this mount makes. What it is is asked right behind that, so that
     /// one round trip does for both. A remote may answer that before it has made it: then it was
-    /// absent, or what is told is not what `is_it` takes for the new thing, and it is asked again.
-    /// Where no answer comes, it is what was `expected`.
+    /// absent, or what is told is not what `matches` takes for the new thing, and it is asked again.
+    /// Where no answer comes, it is what was `expected_attr`.
     #[expect(clippy::too_many_arguments, reason = "two callers that differ in all of them")]
-    async fn made(
+    async fn finish_create(
         &self,
         parent: Ino,
         name: &Name,
         path: &RemotePath,
-        change: NamesChange<'_>,
-        making: impl Future<Output = Result<()>>,
-        is_it: impl FnOnce(&Attr) -> bool,
-        expected: Attr,
+        change: NameChangeGuard<'_>,
+        request: impl Future<Output = Result<()>>,
+        matches: impl FnOnce(&Attr) -> bool,
+        expected_attr: Attr,
     ) -> Result<Entry> {
-        let mut asked = self.asked();
-        let (made, told) = tokio::join!(making, self.remote.lstat(path));
-        made?;
-        let told = match told.ok().filter(is_it) {
+        let mut stamp = self.stamp();
+        let (finish_create, reply) = tokio::join!(request, self.remote.lstat(path));
+        finish_create?;
+        let reply = match reply.ok().filter(matches) {
             Some(attr) => Some(attr),
             None => {
-                asked = self.asked();
-                let told = self.remote.lstat(path).await;
-                told.ok().filter(|attr| attr.kind == expected.kind)
+                stamp = self.stamp();
+                let reply = self.remote.lstat(path).await;
+                reply.ok().filter(|attr| attr.kind == expected_attr.kind)
             }
         };
         drop(change);
         // It was made, so the caller gets no error because this is not known; nor does the kernel
         // take it for true.
-        let attr = told.unwrap_or(expected);
+        let attr = reply.unwrap_or(expected_attr);
         let inode = {
             let mut tree = self.tree();
             // Whatever had this name before was gone when the name was made.
             tree.unbind(parent, name);
-            tree.see(parent, name, &attr, Instant::now()).inode()
+            tree.record_lookup(parent, name, &attr, Instant::now()).inode()
         };
-        inode.state().change_time();
-        if told.is_none() {
+        inode.state().expect_new_mtime();
+        if reply.is_none() {
             return self.entry(&inode, &attr).inspect_err(|_| self.forget(inode.ino, 1));
         }
-        self.learn(&inode, &attr, asked);
+        self.record_attr(&inode, &attr, stamp);
         if attr.is_dir() {
             // What somebody else has put in meanwhile may be taken for absent as any name that was
             // asked for now.
-            self.tree().made_directory(inode.ino, path, asked);
+            self.tree().insert_created_directory(inode.ino, path, stamp);
         }
         self.entry(&inode, &attr).inspect_err(|_| self.forget(inode.ino, 1))
     }
@@ -166,15 +172,15 @@ impl Vfs {
             return Err(Errno::EPERM);
         }
         let path = self.path(parent)?.join(&name);
-        let change = self.change_names(&[(parent, &name, Puts::Inode(ino))]);
+        let change = self.begin_name_changes(&[(parent, &name, BoundTo::Inode(ino))]);
         let mut attempt = 0;
         loop {
             attempt += 1;
             let existing = self.path(ino)?;
-            let asked = self.asked();
+            let stamp = self.stamp();
             match self.remote.link(&existing, &path).await {
                 Err(Errno::ENOENT)
-                    if self.is_elsewhere(&inode, &existing, asked) && attempt < MAX_ATTEMPTS => {}
+                    if self.has_other_path(&inode, &existing, stamp) && attempt < MAX_ATTEMPTS => {}
                 linked => break linked?,
             }
         }
@@ -183,14 +189,14 @@ impl Vfs {
         {
             let mut state = inode.state();
             state.nlink += 1;
-            state.touch();
+            state.touch_ctime();
         }
         drop(change);
         let attr = match self.attr(&inode).await {
             Ok(attr) => attr,
             Err(error) => inode.state().last_attr().ok_or(error)?,
         };
-        self.tree().count(ino);
+        self.tree().add_lookup(ino);
         self.entry(&inode, &attr).inspect_err(|_| self.forget(ino, 1))
     }
 
@@ -198,29 +204,29 @@ impl Vfs {
     pub async fn unlink(&self, parent: Ino, name_bytes: &[u8]) -> Result<()> {
         let name = name(name_bytes)?;
         let path = self.path(parent)?.join(&name);
-        let change = self.change_names(&[(parent, &name, Puts::Nothing)]);
-        self.open_granted(change.inodes()).await;
-        let removed = self.remote.unlink(&path).await;
-        self.removed(parent, &name, removed)
+        let change = self.begin_name_changes(&[(parent, &name, BoundTo::Nothing)]);
+        self.force_deferred_opens(change.inodes()).await;
+        let finish_removal = self.remote.unlink(&path).await;
+        self.finish_removal(parent, &name, finish_removal)
     }
 
     /// Removes an empty directory.
     pub async fn rmdir(&self, parent: Ino, name_bytes: &[u8]) -> Result<()> {
         let name = name(name_bytes)?;
         let path = self.path(parent)?.join(&name);
-        let _change = self.change_names(&[(parent, &name, Puts::Nothing)]);
-        let removed = self.remote.rmdir(&path).await;
-        self.removed(parent, &name, removed)
+        let _change = self.begin_name_changes(&[(parent, &name, BoundTo::Nothing)]);
+        let finish_removal = self.remote.rmdir(&path).await;
+        self.finish_removal(parent, &name, finish_removal)
     }
 
-    fn removed(&self, parent: Ino, name: &Name, result: Result<()>) -> Result<()> {
+    fn finish_removal(&self, parent: Ino, name: &Name, result: Result<()>) -> Result<()> {
         if matches!(result, Ok(()) | Err(Errno::ENOENT)) {
             let inode = {
                 let mut tree = self.tree();
-                tree.removed(parent, name);
+                tree.record_removal(parent, name);
                 tree.unbind(parent, name)
             };
-            lose_link(inode);
+            drop_link(inode);
         }
         result
     }
@@ -235,16 +241,16 @@ impl Vfs {
         let (from_name, to_name) = (name(from.1)?, name(to.1)?);
         let from_path = self.path(from.0)?.join(&from_name);
         let to_path = self.path(to.0)?.join(&to_name);
-        let change = self.move_names((from.0, &from_name), (to.0, &to_name));
-        self.open_granted(change.inodes()).await;
+        let change = self.begin_rename((from.0, &from_name), (to.0, &to_name));
+        self.force_deferred_opens(change.inodes()).await;
         self.remote.rename(&from_path, &to_path, mode).await?;
         // Two names of one file stay as they are, and only the server may know that they are; so
         // nothing is said of the old name.
         let (moved, replaced) = self.tree().rename((from.0, &from_name), (to.0, &to_name));
         if let Some(moved) = moved {
-            moved.state().touch();
+            moved.state().touch_ctime();
         }
-        lose_link(replaced);
+        drop_link(replaced);
         Ok(())
     }
 
@@ -256,7 +262,7 @@ impl Vfs {
             if matches!(*error, Errno::ENOENT | Errno::EINVAL)
                 && let Ok(link) = self.inode(ino)
             {
-                self.outdate(&link);
+                self.invalidate_inode(&link);
             }
         })?;
         let dir = path.parent().ok_or(Errno::EINVAL)?;
@@ -264,12 +270,20 @@ impl Vfs {
             tracing::debug!(%path, "the target of this link is not inside the mount");
         })
     }
+
+    /// Where `ino` is: first the place that is shown, then those that hold the same name behind
+    /// it; none for a directory that exists only here. `EOPNOTSUPP` where the remote has no words
+    /// for itself, `ESTALE` for what has no name any more.
+    pub async fn locate(&self, ino: Ino) -> Result<Vec<Location>> {
+        let path = self.path(ino)?;
+        self.remote.locate(&path).await
+    }
 }
 
-pub(crate) fn lose_link(inode: Option<Arc<Inode>>) {
+pub(crate) fn drop_link(inode: Option<Arc<Inode>>) {
     if let Some(inode) = inode {
         let mut state = inode.state();
         state.nlink = state.nlink.saturating_sub(1);
-        state.touch();
+        state.touch_ctime();
     }
 }

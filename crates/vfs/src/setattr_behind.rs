@@ -20,7 +20,7 @@ use base::{Attr, AttrChange, Errno, FileKind, Result};
 
 use crate::config::Consistency;
 use crate::inode::{Inode, State};
-use crate::write_behind::OnItsWay;
+use crate::write_behind::InFlight;
 use crate::{Stat, Vfs};
 
 /// Bits that the server may refuse to set, or take away.
@@ -28,10 +28,10 @@ const SPECIAL: u32 = 0o7000;
 
 impl Vfs {
     /// Takes out of `change` what is so already, where the server would do nothing for it.
-    pub(crate) fn without_present_owner(&self, inode: &Inode, change: AttrChange) -> AttrChange {
+    pub(crate) fn without_unchanged_owner(&self, inode: &Inode, change: AttrChange) -> AttrChange {
         let state = inode.state();
         let fresh = state.fresh_attr(tokio::time::Instant::now());
-        let Some(attr) = fresh.or_else(|| state.made()) else { return change };
+        let Some(attr) = fresh.or_else(|| state.created_here()) else { return change };
         // A new owner takes these bits away, even if it is the old one.
         let plain = matches!(attr.kind, FileKind::Regular | FileKind::Directory);
         if !plain || attr.perm & SPECIAL != 0 || !self.owns(&attr) {
@@ -47,14 +47,14 @@ impl Vfs {
     /// Adds the time of the last read to `change` where it sets that of the last change alone: SFTP
     /// has both or none, and to be asked for the other one would cost a round trip. As it was told
     /// not long ago; what is read meanwhile counts as read before.
-    pub(crate) fn with_present_atime(&self, inode: &Inode, change: AttrChange) -> AttrChange {
+    pub(crate) fn with_known_atime(&self, inode: &Inode, change: AttrChange) -> AttrChange {
         let within = self.timeout(inode.kind).max;
         if change.mtime.is_none() || change.atime.is_some() || within.is_zero() {
             return change;
         }
         let state = inode.state();
-        let told = state.asked_within(within).or_else(|| state.made());
-        AttrChange { atime: told.map(|attr| state.times(&attr).0), ..change }
+        let known = state.requested_within(within).or_else(|| state.created_here());
+        AttrChange { atime: known.map(|attr| state.times(&attr).0), ..change }
     }
 
     /// Sends `change` behind the writes of the file, if it is one that is made here. Tells what
@@ -75,7 +75,7 @@ impl Vfs {
         }
         let writer = {
             let state = inode.state();
-            let owned = state.made().is_some_and(|attr| self.owns(&attr));
+            let owned = state.created_here().is_some_and(|attr| self.owns(&attr));
             let writer = state.open.iter().rfind(|open| open.access.writes());
             writer.filter(|_| owned).map(|open| open.file)
         };
@@ -83,40 +83,40 @@ impl Vfs {
         let fh = file.remote.opened().filter(|_| !file.remote.is_flushed())?;
         // What was written goes out first.
         inode.writes.drained_but(file.number).await;
-        let (attr, sending) = {
+        let (attr, request) = {
             let mut state = inode.state();
-            let attr = state.made()?;
+            let attr = state.created_here()?;
             state.apply(&change, false);
-            state.keep_time(&change);
+            state.keep_set_mtime(&change);
             let attr = Attr {
                 perm: change.perm.unwrap_or(attr.perm),
                 atime: change.atime.unwrap_or(attr.atime),
                 mtime: change.mtime.unwrap_or(attr.mtime),
                 ..attr
             };
-            let exact = change.mtime.is_some() || state.exactly_made().is_some();
-            state.set_made(attr, exact);
+            let exact = change.mtime.is_some() || state.created_here_exact().is_some();
+            state.set_created_here(attr, exact);
             if change.is_empty() {
                 (attr, None)
             } else {
-                state.begin_change(self.ticks.advance());
+                state.begin_change(self.change_counter.advance());
                 let number = inode.writes.begin_other(file.number);
-                let ticks = self.ticks.clone();
-                let on_its_way = OnItsWay { file: file.clone(), ticks, number };
-                (attr, Some((on_its_way, self.dirty.change())))
+                let change_counter = self.change_counter.clone();
+                let in_flight = InFlight { file: file.clone(), change_counter, number };
+                (attr, Some((in_flight, self.dirty.change())))
             }
         };
-        if let Some((on_its_way, dirty)) = sending {
+        if let Some((in_flight, dirty)) = request {
             file.note_write();
-            let (shared, number) = (self.shared.clone(), on_its_way.number);
+            let (shared, number) = (self.shared.clone(), in_flight.number);
             Task::start(async move {
                 if let Err(error) = shared.remote.fsetattr(fh, change).await {
                     if is_refusal(error) {
                         shared.refuses_attributes.store(true, Ordering::Relaxed);
                     }
-                    on_its_way.file.fail(error);
+                    in_flight.file.fail(error);
                 }
-                drop(on_its_way);
+                drop(in_flight);
                 drop(dirty);
             });
             // Polled once, and so sent.
@@ -126,10 +126,10 @@ impl Vfs {
     }
 
     /// The attributes of a file that this mount is making, while it is open for that.
-    pub(crate) fn made_here(&self, state: &State) -> Option<Attr> {
+    pub(crate) fn attr_of_created_file(&self, state: &State) -> Option<Attr> {
         let caches = self.config.consistency != Consistency::Strict && !self.config.sync_writes;
         let writes = state.open.iter().any(|open| open.access.writes());
-        let (attr, at) = state.exactly_made().filter(|_| caches && writes)?;
+        let (attr, at) = state.created_here_exact().filter(|_| caches && writes)?;
         // Somebody else may write to it too.
         (at.elapsed() < self.config.files.min).then_some(attr)
     }
@@ -151,7 +151,7 @@ mod tests {
     use testkit::MemRemote;
 
     use super::*;
-    use crate::{Config, Ino, Looked};
+    use crate::{Config, Ino, LookupResult};
 
     #[tokio::test]
     async fn the_time_of_the_last_read_goes_along_and_no_other() {
@@ -161,10 +161,10 @@ mod tests {
             remote.put_file("f", "content");
             let vfs = Vfs::new(remote, Config { consistency, ..Config::default() });
             let found = vfs.lookup(Ino::ROOT, b"f").await.unwrap();
-            let Looked::Found(entry) = found else { panic!("absent") };
+            let LookupResult::Found(entry) = found else { panic!("absent") };
             let inode = vfs.inode(entry.ino).unwrap();
             let known = (consistency != Consistency::Strict).then_some(entry.stat.attr.atime);
-            let of = |change| vfs.with_present_atime(&inode, change);
+            let of = |change| vfs.with_known_atime(&inode, change);
             let mtime = AttrChange { mtime: Some(time), ..AttrChange::default() };
             assert_eq!(of(mtime), AttrChange { atime: known, ..mtime });
             let both = AttrChange { atime: Some(now), ..mtime };

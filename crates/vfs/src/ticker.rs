@@ -13,62 +13,62 @@ use crate::background::Background;
 
 /// Time between two beats: a look costs some microseconds, and who waits for one does not notice so
 /// little.
-pub(crate) const BEAT: Duration = Duration::from_millis(100);
+pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
 
 /// See the [module](self).
 #[derive(Default)]
-pub(crate) struct Pulse {
-    beats: Arc<Beats>,
+pub(crate) struct Ticker {
+    inner: Arc<Inner>,
 }
 
 #[derive(Default)]
-struct Beats {
+struct Inner {
     state: Mutex<State>,
-    beat: Notify,
+    ticked: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    waiting: usize,
+    subscribers: usize,
     /// There is a task that beats.
-    beats: bool,
+    is_running: bool,
 }
 
 /// Somebody who waits, until it is dropped.
-pub(crate) struct Waiting {
-    beats: Arc<Beats>,
+pub(crate) struct Subscription {
+    inner: Arc<Inner>,
 }
 
-impl Pulse {
+impl Ticker {
     /// Somebody waits from now on. Must be called within a tokio runtime.
-    pub(crate) fn wait(&self, background: &Background) -> Waiting {
-        let waiting = Waiting { beats: self.beats.clone() };
-        let begins = {
-            let mut state = self.beats.lock();
-            state.waiting += 1;
-            !std::mem::replace(&mut state.beats, true)
+    pub(crate) fn subscribe(&self, background: &Background) -> Subscription {
+        let subscription = Subscription { inner: self.inner.clone() };
+        let starts = {
+            let mut state = self.inner.lock();
+            state.subscribers += 1;
+            !std::mem::replace(&mut state.is_running, true)
         };
-        if begins {
-            let beats = self.beats.clone();
-            background.start(async move { beats.run().await });
+        if starts {
+            let inner = self.inner.clone();
+            background.start(async move { inner.run().await });
         }
-        waiting
+        subscription
     }
 }
 
-impl Beats {
+impl Inner {
     /// Beats as long as somebody waits.
     async fn run(&self) {
         loop {
-            tokio::time::sleep(BEAT).await;
+            tokio::time::sleep(INTERVAL).await;
             {
                 let mut state = self.lock();
-                if state.waiting == 0 {
-                    state.beats = false;
+                if state.subscribers == 0 {
+                    state.is_running = false;
                     return;
                 }
             }
-            self.beat.notify_waiters();
+            self.ticked.notify_waiters();
         }
     }
 
@@ -77,16 +77,16 @@ impl Beats {
     }
 }
 
-impl Waiting {
+impl Subscription {
     /// Ends with the next beat after this call.
-    pub(crate) fn beat(&self) -> Notified<'_> {
-        self.beats.beat.notified()
+    pub(crate) fn tick(&self) -> Notified<'_> {
+        self.inner.ticked.notified()
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Subscription {
     fn drop(&mut self) {
-        self.beats.lock().waiting -= 1;
+        self.inner.lock().subscribers -= 1;
     }
 }
 
@@ -97,25 +97,25 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_beats_for_all_who_wait_and_only_as_long() {
-        let (pulse, background) = (Pulse::default(), Background::default());
-        let (first, second) = (pulse.wait(&background), pulse.wait(&background));
+        let (ticker, background) = (Ticker::default(), Background::default());
+        let (first, second) = (ticker.subscribe(&background), ticker.subscribe(&background));
         assert_eq!(background.len(), 1);
         let begun = Instant::now();
-        tokio::join!(first.beat(), second.beat());
-        assert_eq!(begun.elapsed(), BEAT);
+        tokio::join!(first.tick(), second.tick());
+        assert_eq!(begun.elapsed(), INTERVAL);
         drop(first);
-        second.beat().await;
-        assert_eq!(begun.elapsed(), 2 * BEAT);
+        second.tick().await;
+        assert_eq!(begun.elapsed(), 2 * INTERVAL);
         drop(second);
-        sleep(2 * BEAT).await;
+        sleep(2 * INTERVAL).await;
         assert_eq!(background.len(), 0);
         // And again.
-        let third = pulse.wait(&background);
-        third.beat().await;
+        let third = ticker.subscribe(&background);
+        third.tick().await;
         drop(third);
         // Somebody comes before it has noticed that nobody waits: one goes on.
-        let fourth = pulse.wait(&background);
+        let fourth = ticker.subscribe(&background);
         assert_eq!(background.len(), 1);
-        fourth.beat().await;
+        fourth.tick().await;
     }
 }

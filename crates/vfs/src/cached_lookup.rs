@@ -5,11 +5,11 @@ use std::sync::Arc;
 use base::{Attr, Name, Result};
 use tokio::time::Instant;
 
+use crate::dir_cache::Lookup;
 use crate::directory::differs;
 use crate::inode::Inode;
-use crate::lookup::Looked;
-use crate::snapshot::Told;
-use crate::tree::{Asked, Tree};
+use crate::lookup::LookupResult;
+use crate::tree::{RequestStamp, Tree};
 use crate::{Ino, Vfs};
 
 /// Longest name of any common file system, in bytes.
@@ -18,41 +18,43 @@ const NAME_MAX: usize = 255;
 impl Vfs {
     /// What a snapshot of `parent` tells of `name`, if it counts still. A look-up of what is there
     /// is counted.
-    pub(crate) fn listed(&self, parent: Ino, name: &Name) -> Result<Option<Looked>> {
+    pub(crate) fn lookup_cached(&self, parent: Ino, name: &Name) -> Result<Option<LookupResult>> {
         let now = Instant::now();
         let mut tree = self.tree();
-        let told = tree.snapshot(parent).and_then(|snapshot| snapshot.told(name));
+        let found = tree.listing(parent).and_then(|listing| listing.lookup(name));
         // The server has an error of its own for a name that is too long.
-        let told = told.filter(|_| name.as_bytes().len() <= NAME_MAX);
-        match told {
+        let found = found.filter(|_| name.as_bytes().len() <= NAME_MAX);
+        match found {
             None => Ok(None),
-            Some(Told::Absent(since) | Told::Unlisted(since)) => {
-                let unlisted = matches!(told, Some(Told::Unlisted(_)));
+            Some(Lookup::Absent(since) | Lookup::NotListed(since)) => {
+                let unlisted = matches!(found, Some(Lookup::NotListed(_)));
                 let negative = self.config.negative;
                 let left = match unlisted {
-                    true => tree.absent_for(parent, negative, now),
+                    true => tree.absence_lifetime(parent, negative, now),
                     false => negative.saturating_sub(now.saturating_duration_since(since)),
                 };
                 let known = tree.child(parent, name);
                 // Somebody else may have made it since, and we have seen that.
-                let seen = known.is_some_and(|known| known.state().learned_at() > since);
-                if left.is_zero() || seen {
+                let found_inode = known.is_some_and(|known| known.state().received_at() > since);
+                if left.is_zero() || found_inode {
                     return Ok(None);
                 }
                 tree.unbind(parent, name);
-                let renews = unlisted && tree.search(parent, left, negative);
+                let refreshes = unlisted && tree.note_search(parent, left, negative);
                 drop(tree);
-                if renews {
-                    self.shared.list_again(parent);
+                if refreshes {
+                    self.shared.refresh_listing(parent);
                 }
-                Ok(Some(Looked::Absent(self.config.kernel_entry.map_or(left, |cap| cap.min(left)))))
+                Ok(Some(LookupResult::Absent(
+                    self.config.kernel_entry.map_or(left, |cap| cap.min(left)),
+                )))
             }
-            Some(Told::Present { attr, seen_at, asked }) => {
-                if !self.counts(&tree, parent, name, &attr, seen_at, now) {
+            Some(Lookup::Present { attr, received_at, stamp }) => {
+                if !self.is_fresh(&tree, parent, name, &attr, received_at, now) {
                     return Ok(None);
                 }
                 let Some((inode, until)) =
-                    self.see_listed(&mut tree, parent, name, &attr, seen_at, asked)
+                    self.lookup_from_listing(&mut tree, parent, name, &attr, received_at, stamp)
                 else {
                     return Ok(None);
                 };
@@ -60,71 +62,72 @@ impl Vfs {
                 let entry = self.entry_until(&inode, &attr, until).inspect_err(|_| {
                     self.forget(inode.ino, 1);
                 })?;
-                Ok(Some(Looked::Found(entry)))
+                Ok(Some(LookupResult::Found(entry)))
             }
         }
     }
 
     /// What a snapshot tells of the attributes of `inode`, if it counts still.
-    pub(crate) fn listed_attr(&self, inode: &Arc<Inode>) -> Option<Attr> {
+    pub(crate) fn cached_listing_attr(&self, inode: &Arc<Inode>) -> Option<Attr> {
         let now = Instant::now();
         let mut tree = self.tree();
-        let (parent, name) = tree.name(inode.ino)?;
-        let told = tree.snapshot(parent)?.told(&name)?;
-        let Told::Present { attr, seen_at, asked } = told else { return None };
-        if !self.counts(&tree, parent, &name, &attr, seen_at, now) {
+        let (parent, name) = tree.first_name(inode.ino)?;
+        let found = tree.listing(parent)?.lookup(&name)?;
+        let Lookup::Present { attr, received_at, stamp } = found else { return None };
+        if !self.is_fresh(&tree, parent, &name, &attr, received_at, now) {
             return None;
         }
-        let (seen, _) = self.see_listed(&mut tree, parent, &name, &attr, seen_at, asked)?;
+        let (found_inode, _) =
+            self.lookup_from_listing(&mut tree, parent, &name, &attr, received_at, stamp)?;
         // Counted by that; nobody has looked it up.
-        tree.forget(seen.ino, 1);
-        (seen.ino == inode.ino).then_some(attr)
+        tree.forget(found_inode.ino, 1);
+        (found_inode.ino == inode.ino).then_some(attr)
     }
 
-    /// Whether attributes of `name` that were told at `seen_at` count still.
-    fn counts(
+    /// Whether attributes of `name` that were told at `received_at` count still.
+    fn is_fresh(
         &self,
         tree: &Tree,
         parent: Ino,
         name: &Name,
         attr: &Attr,
-        seen_at: Instant,
+        received_at: Instant,
         now: Instant,
     ) -> bool {
         let timeout = self.timeout(attr.kind);
         let lifetime = match tree.child(parent, name) {
-            Some(known) => known.state().lifetime(attr, seen_at, timeout),
+            Some(known) => known.state().lifetime(attr, received_at, timeout),
             None => timeout.at_age(attr.mtime.secs),
         };
-        now < seen_at + lifetime
+        now < received_at + lifetime
     }
 
     /// Looks up a name by what a listing tells of it, unless something newer is known. One look-up
     /// is counted. Returns too until when the name is valid.
-    pub(crate) fn see_listed(
+    pub(crate) fn lookup_from_listing(
         &self,
         tree: &mut Tree,
         dir: Ino,
         name: &Name,
         attr: &Attr,
-        seen_at: Instant,
-        asked: Asked,
+        received_at: Instant,
+        stamp: RequestStamp,
     ) -> Option<(Arc<Inode>, Instant)> {
-        let tick = asked.tick;
+        let seq = stamp.seq;
         let known = tree.child_since(dir, name);
         let trusted = match &known {
             Some((known, since)) => {
                 let state = known.state();
                 let differs = differs(state.last_attr(), attr);
-                let outdated = !state.unchanged_since(tick)
-                    || differs && state.last_attr().is_some() && state.learned_at() > seen_at;
-                let doubtful =
+                let is_older = !state.unchanged_since(seq)
+                    || differs && state.last_attr().is_some() && state.received_at() > received_at;
+                let may_be_other =
                     differs && state.open.iter().any(|open| open.remote.opened().is_some());
                 // A listing that began before the name was bound may tell of another file.
-                let same = known.kind == attr.kind && *since <= tick;
-                same && !outdated && !doubtful
+                let same = known.kind == attr.kind && *since <= seq;
+                same && !is_older && !may_be_other
             }
-            None => tree.name_unchanged_since(dir, name, tick),
+            None => tree.name_unchanged_since(dir, name, seq),
         };
         if !trusted {
             return None;
@@ -132,27 +135,29 @@ impl Vfs {
         let inode = match known {
             Some((known, _)) => known,
             None => {
-                let inode = tree.see(dir, name, attr, seen_at).inode();
-                self.learn_from(&inode, attr, asked, seen_at);
+                let inode = tree.record_lookup(dir, name, attr, received_at).inode();
+                self.record_attr_at(&inode, attr, stamp, received_at);
                 let until = inode.state().valid_until();
-                tree.rebind(dir, name, until);
+                tree.renew_name(dir, name, until);
                 return Some((inode, until));
             }
         };
         let newer = {
             let state = inode.state();
-            state.last_attr().is_none() || state.learned_at() <= seen_at || state.is_outdated()
+            state.last_attr().is_none()
+                || state.received_at() <= received_at
+                || state.is_invalidated()
         };
         if newer {
-            self.learn_from(&inode, attr, asked, seen_at);
+            self.record_attr_at(&inode, attr, stamp, received_at);
         }
         let until = {
             let state = inode.state();
             // Newer attributes do not make the name newer.
-            let lifetime = state.lifetime(attr, seen_at, self.timeout(attr.kind));
-            state.valid_until().min(seen_at + lifetime)
+            let lifetime = state.lifetime(attr, received_at, self.timeout(attr.kind));
+            state.valid_until().min(received_at + lifetime)
         };
-        let until = tree.see_again(&inode, dir, name, until);
+        let until = tree.renew_lookup(&inode, dir, name, until);
         Some((inode, until))
     }
 }

@@ -20,51 +20,51 @@ const MAX_BYTES: u64 = 4 << 20;
 const FIRST_FILES: usize = 8;
 
 /// An answer may take this much longer than twice the quickest one.
-const SLACK: Duration = Duration::from_millis(50);
+const LATENCY_SLACK: Duration = Duration::from_millis(50);
 
 /// After how many files that went unused nothing is fetched for a while.
-const MISSES: u32 = 16;
+const MAX_MISSES: u32 = 16;
 
 /// How long nothing is fetched then, the first time; twice as long each time that it comes to that
-/// again, and up to [`MAX_REST`].
-const REST: Duration = Duration::from_millis(500);
-const MAX_REST: Duration = Duration::from_secs(8);
+/// again, and up to [`MAX_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const MAX_PAUSE: Duration = Duration::from_secs(8);
 
 /// See the [module](self).
-pub(crate) struct Pace {
+pub(crate) struct Throttle {
     files: usize,
     bytes: u64,
     /// Files that may be on their way.
     limit: usize,
     /// The quickest answer, raised a little with every answer so that it follows the link.
-    quickest: Option<Duration>,
+    min_latency: Option<Duration>,
     /// Unused files, less those that were of use.
     misses: u32,
-    rest: Duration,
-    rests_until: Option<Instant>,
+    pause: Duration,
+    paused_until: Option<Instant>,
 }
 
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace {
+impl Default for Throttle {
+    fn default() -> Throttle {
+        Throttle {
             files: 0,
             bytes: 0,
             limit: FIRST_FILES,
-            quickest: None,
+            min_latency: None,
             misses: 0,
-            rest: REST,
-            rests_until: None,
+            pause: FIRST_PAUSE,
+            paused_until: None,
         }
     }
 }
 
-impl Pace {
+impl Throttle {
     /// How many files ahead of the reader are worth fetching.
     pub(crate) fn window(&self, now: Instant) -> usize {
-        if self.rests_until.is_some_and(|until| now < until) { 0 } else { self.limit }
+        if self.paused_until.is_some_and(|until| now < until) { 0 } else { self.limit }
     }
 
-    /// A file of `bytes` is asked for. `false`: not now. To be followed by [`Pace::end`].
+    /// A file of `bytes` is asked for. `false`: not now. To be followed by [`Throttle::end`].
     pub(crate) fn begin(&mut self, bytes: u64) -> bool {
         let room = self.files < self.limit && self.bytes + bytes <= MAX_BYTES;
         if room {
@@ -81,10 +81,12 @@ impl Pace {
     }
 
     /// A file came after `time`.
-    pub(crate) fn took(&mut self, time: Duration) {
-        let quickest = self.quickest.map_or(time, |quickest| (quickest + quickest / 256).min(time));
-        self.quickest = Some(quickest);
-        if time > quickest * 2 + SLACK {
+    pub(crate) fn note_latency(&mut self, time: Duration) {
+        let min_latency = self
+            .min_latency
+            .map_or(time, |min_latency| (min_latency + min_latency / 256).min(time));
+        self.min_latency = Some(min_latency);
+        if time > min_latency * 2 + LATENCY_SLACK {
             self.limit = (self.limit / 2).max(2);
         } else {
             self.limit = (self.limit + 1).min(MAX_FILES);
@@ -92,26 +94,26 @@ impl Pace {
     }
 
     /// A file that was fetched has been opened.
-    pub(crate) fn used(&mut self) {
+    pub(crate) fn note_used(&mut self) {
         match self.misses.checked_sub(1) {
             Some(misses) => self.misses = misses,
-            None => self.rest = REST,
+            None => self.pause = FIRST_PAUSE,
         }
     }
 
     /// Files have grown too old before their reader came to them.
-    pub(crate) fn early(&mut self) {
+    pub(crate) fn note_expired(&mut self) {
         self.limit = (self.limit / 2).max(FIRST_FILES.min(self.limit));
     }
 
     /// A file was fetched in vain.
-    pub(crate) fn unused(&mut self, now: Instant) {
+    pub(crate) fn note_unused(&mut self, now: Instant) {
         self.misses += 1;
-        if self.misses >= MISSES {
+        if self.misses >= MAX_MISSES {
             self.misses = 0;
             self.limit = FIRST_FILES;
-            self.rests_until = Some(now + self.rest);
-            self.rest = (self.rest * 2).min(MAX_REST);
+            self.paused_until = Some(now + self.pause);
+            self.pause = (self.pause * 2).min(MAX_PAUSE);
         }
     }
 }
@@ -122,61 +124,61 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_grows_while_answers_are_quick_and_shrinks_when_they_are_not() {
-        let mut pace = Pace::default();
+        let mut throttle = Throttle::default();
         let now = Instant::now();
-        let quick = Duration::from_millis(10);
+        let fast = Duration::from_millis(10);
         for _ in 0..100 {
-            pace.took(quick);
+            throttle.note_latency(fast);
         }
-        assert_eq!(pace.window(now), MAX_FILES);
+        assert_eq!(throttle.window(now), MAX_FILES);
         for _ in 0..10 {
-            pace.took(quick * 20);
+            throttle.note_latency(fast * 20);
         }
-        assert_eq!(pace.window(now), 2);
-        pace.early();
-        assert_eq!(pace.window(now), 2, "never more for that");
-        assert!(pace.begin(1) && pace.begin(MAX_BYTES - 1) && !pace.begin(1));
-        pace.end(1);
-        assert!(!pace.begin(2), "too many bytes");
+        assert_eq!(throttle.window(now), 2);
+        throttle.note_expired();
+        assert_eq!(throttle.window(now), 2, "never more for that");
+        assert!(throttle.begin(1) && throttle.begin(MAX_BYTES - 1) && !throttle.begin(1));
+        throttle.end(1);
+        assert!(!throttle.begin(2), "too many bytes");
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_shrinks_when_files_come_too_early() {
-        let mut pace = Pace::default();
+        let mut throttle = Throttle::default();
         let now = Instant::now();
         for _ in 0..100 {
-            pace.took(Duration::from_millis(10));
+            throttle.note_latency(Duration::from_millis(10));
         }
-        pace.early();
-        assert_eq!(pace.window(now), MAX_FILES / 2);
+        throttle.note_expired();
+        assert_eq!(throttle.window(now), MAX_FILES / 2);
         for _ in 0..100 {
-            pace.early();
+            throttle.note_expired();
         }
-        assert_eq!(pace.window(now), FIRST_FILES);
+        assert_eq!(throttle.window(now), FIRST_FILES);
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_rests_when_files_go_unused() {
-        let mut pace = Pace::default();
+        let mut throttle = Throttle::default();
         let now = Instant::now();
         for _ in 0..1000 {
-            pace.unused(now);
-            pace.used();
+            throttle.note_unused(now);
+            throttle.note_used();
         }
-        assert!(pace.window(now) > 0, "half of them are worth it");
-        for _ in 0..MISSES {
-            pace.unused(now);
+        assert!(throttle.window(now) > 0, "half of them are worth it");
+        for _ in 0..MAX_MISSES {
+            throttle.note_unused(now);
         }
-        assert_eq!(pace.window(now), 0);
-        assert!(pace.window(now + REST) > 0);
-        for _ in 0..MISSES {
-            pace.unused(now);
+        assert_eq!(throttle.window(now), 0);
+        assert!(throttle.window(now + FIRST_PAUSE) > 0);
+        for _ in 0..MAX_MISSES {
+            throttle.note_unused(now);
         }
-        assert_eq!(pace.window(now + REST), 0, "longer the second time");
-        assert!(pace.window(now + REST * 2) > 0);
-        for _ in 0..10 * MISSES {
-            pace.unused(now);
+        assert_eq!(throttle.window(now + FIRST_PAUSE), 0, "longer the second time");
+        assert!(throttle.window(now + FIRST_PAUSE * 2) > 0);
+        for _ in 0..10 * MAX_MISSES {
+            throttle.note_unused(now);
         }
-        assert!(pace.window(now + MAX_REST) > 0);
+        assert!(throttle.window(now + MAX_PAUSE) > 0);
     }
 }

@@ -5,7 +5,7 @@
 //! told, within `open_revalidate`, that the file is unchanged; asked one by one, that is a round
 //! trip for each. So it is remembered in which order files took their [turns](turns), and when one
 //! is opened, those that followed it the last time are asked about too, all at the same time. So
-//! are small files that come next in the order of a directory (see [`contents`](crate::contents)).
+//! are small files that come next in the order of a directory (see [`contents`](crate::prefetch)).
 //!
 //! Invariants:
 //! 1. What an answer validates counts from when its question was sent, as any other answer does
@@ -14,7 +14,7 @@
 //!    long. The question of an open goes out before those that are sent ahead with it.
 //! 3. A file is asked about ahead [a few times](MOST_QUESTIONS) at most before it is opened again.
 //!    So however wrong the guesses are, questions ahead are no more than so many for each turn.
-//! 4. On their way are no more than the window of [`Turns`] has files.
+//! 4. On their way are no more than the window of [`History`] has files.
 //!
 //! A file that takes its turns seldom follows many that take theirs often. So it is not asked about
 //! while what is known of it counts, and after the first time only together with a file that has to
@@ -23,8 +23,6 @@
 //! Only files are asked about whose answer is of use: of which the kernel has pages, which the
 //! login may read, and which have one name.
 
-pub(crate) mod turns;
-
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,43 +30,43 @@ use base::{Attr, FileKind, RemotePath};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::MAX_WAIT;
+use super::history::{History, Visit};
 use crate::Ino;
 use crate::config::{Consistency, PageCache};
-use crate::grant::may_read;
+use crate::deferred_open::may_read;
 use crate::inode::{Inode, State, Validator};
 use crate::shared::Shared;
-use crate::tree::Asked;
-use crate::walk::PATIENCE;
-use turns::{Turn, Turns};
+use crate::tree::RequestStamp;
 
 /// Questions about a file between two of its turns. One costs a tenth of the wait that it spares.
-const MOST_QUESTIONS: u8 = 3;
+const MAX_REQUESTS: u8 = 3;
 
 /// See the [module](self).
 #[derive(Default)]
-pub(crate) struct ValidateAhead {
-    turns: Mutex<Turns>,
+pub(crate) struct Revalidation {
+    history: Mutex<History>,
 }
 
-impl ValidateAhead {
-    fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+impl Revalidation {
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A turn that was taken just now by a file that had had one before.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct Revisit {
     /// The number of that one.
-    before: u64,
+    previous: u64,
     number: u64,
     /// The file itself is not validated.
-    asks: bool,
+    needs_request: bool,
 }
 
 impl Shared {
     /// Whether validations run out at all, and something is granted by them.
-    fn validates_ahead(&self) -> bool {
+    fn revalidates(&self) -> bool {
         let runs_out =
             matches!(self.config.consistency, Consistency::CloseToOpen | Consistency::Timeout);
         runs_out
@@ -78,68 +76,72 @@ impl Shared {
 
     /// The age from which on a validation is worth renewing: half of what it may have, so that
     /// those that were opened one after the other are asked about together the next time.
-    fn worth_renewing(&self) -> Duration {
+    fn renewal_age(&self) -> Duration {
         self.config.open_revalidate / 2
     }
 
     /// `inode` is being opened for reading. If that is its turn, and it had one before, what
     /// followed then is to be [asked about](Shared::validate_next).
-    pub(crate) fn take_turn(&self, inode: &Inode) -> Option<Taken> {
-        if !self.validates_ahead() {
+    pub(crate) fn record_visit(&self, inode: &Inode) -> Option<Revisit> {
+        if !self.revalidates() {
             return None;
         }
         let now = Instant::now();
         let mut state = inode.state();
         let validated = self.validated(&state, inode.kind).is_some();
         let since = state.validated_at().filter(|_| validated).unwrap_or(now);
-        let before = state.turn();
-        if before.is_some_and(|turn| since < turn.since() + self.worth_renewing()) {
+        let previous = state.visit();
+        if previous.is_some_and(|visit| since < visit.since() + self.renewal_age()) {
             return None;
         }
-        let mut turns = self.validate_ahead.turns();
-        if before.is_some_and(|turn| turn.questions() > 0) {
-            match turns.on_its_way(inode.ino) {
-                _ if validated => turns.came_in_time(),
-                Some(_) => turns.came_late(),
-                None => turns.came_early(),
+        let mut history = self.prefetch.revalidation.history();
+        if previous.is_some_and(|visit| visit.requests() > 0) {
+            match history.in_flight(inode.ino) {
+                _ if validated => history.note_in_time(),
+                Some(_) => history.note_late(),
+                None => history.note_expired(),
             }
         }
-        let number = turns.take(inode.ino);
-        state.set_turn(Turn::new(number, since, before));
-        before.map(|turn| Taken { before: turn.number(), number, asks: !validated })
+        let number = history.record(inode.ino);
+        state.set_visit(Visit::new(number, since, previous));
+        previous.map(|visit| Revisit {
+            previous: visit.number(),
+            number,
+            needs_request: !validated,
+        })
     }
 
     /// Asks about the files that followed last time, if it is time for that.
-    pub(crate) fn validate_next(self: &Arc<Self>, taken: Option<Taken>) {
-        let Some(Taken { before, number, asks }) = taken else { return };
-        let (turns, window) = {
-            let mut turns = self.validate_ahead.turns();
-            if !asks && !turns.is_due() {
+    pub(crate) fn revalidate_followers(self: &Arc<Self>, revisit: Option<Revisit>) {
+        let Some(Revisit { previous, number, needs_request }) = revisit else { return };
+        let (history, window) = {
+            let mut history = self.prefetch.revalidation.history();
+            if !needs_request && !history.is_due() {
                 return;
             }
-            turns.between(before, number)
+            history.between(previous, number)
         };
-        let most_questions = if asks { MOST_QUESTIONS } else { 1 };
-        let wanted = self.wanted(turns, window, most_questions);
-        if wanted.is_empty() {
+        let max_requests = if needs_request { MAX_REQUESTS } else { 1 };
+        let select_followers = self.select_followers(history, window, max_requests);
+        if select_followers.is_empty() {
             return;
         }
-        let asked = self.asked();
-        for (inode, path) in wanted {
-            self.validate(inode, path, asked);
+        let stamp = self.stamp();
+        for (inode, path) in select_followers {
+            self.start_revalidation(inode, path, stamp);
         }
     }
 
     /// Out of small files that are likely to be opened next, with their sizes as they were listed,
     /// those that the kernel has no pages of. The others are asked about, where that is of use.
-    pub(crate) fn without_kept(
+    pub(crate) fn without_cached_pages(
         self: &Arc<Self>,
         mut files: Vec<(RemotePath, u64)>,
     ) -> Vec<(RemotePath, u64)> {
-        if files.is_empty() || self.contents.may_miss_pages() {
+        if files.is_empty() || self.prefetch.files.may_miss_pages() {
             return files;
         }
-        let (now, mut kept) = (Instant::now(), Vec::new());
+        let (now, mut with_pages) = (Instant::now(), Vec::new());
         {
             let tree = self.tree();
             files.retain(|(path, bytes)| {
@@ -151,95 +153,111 @@ impl Shared {
                 if !known.is_some_and(|attr| self.has_pages(&state, &attr)) {
                     return true;
                 }
-                let turn = state.turn().filter(|turn| turn.questions() < MOST_QUESTIONS);
-                if let Some(turn) = turn
-                    && self.validates_ahead()
-                    && self.is_worth_asking(&state, now)
+                let visit = state.visit().filter(|visit| visit.requests() < MAX_REQUESTS);
+                if let Some(visit) = visit
+                    && self.revalidates()
+                    && self.is_worth_revalidating(&state, now)
                     && tree.has_one_path(inode.ino)
                 {
-                    state.set_turn(turn.asked_ahead());
+                    state.set_visit(visit.with_request());
                     drop(state);
-                    kept.push((inode, path.clone()));
+                    with_pages.push((inode, path.clone()));
                 }
                 false
             });
         }
-        if !kept.is_empty() {
-            let asked = self.asked();
-            for (inode, path) in kept {
-                self.validate(inode, path, asked);
+        if !with_pages.is_empty() {
+            let stamp = self.stamp();
+            for (inode, path) in with_pages {
+                self.start_revalidation(inode, path, stamp);
             }
         }
         files
     }
 
     /// Those of the next `window` files that are to be asked about. They are marked as such.
-    fn wanted(
+    fn select_followers(
         &self,
-        turns: Vec<(u64, Ino)>,
+        history: Vec<(u64, Ino)>,
         window: usize,
-        most_questions: u8,
+        max_requests: u8,
     ) -> Vec<(Arc<Inode>, RemotePath)> {
         let now = Instant::now();
         let mut left = window;
-        let mut wanted = Vec::new();
+        let mut select_followers = Vec::new();
         let tree = self.tree();
-        for (number, ino) in turns {
+        for (number, ino) in history {
             if left == 0 {
                 break;
             }
             let Some(inode) = tree.get(ino) else { continue };
             let mut state = inode.state();
-            let Some(turn) = state.turn().filter(|turn| turn.number() == number) else { continue };
+            let Some(visit) = state.visit().filter(|visit| visit.number() == number) else {
+                continue;
+            };
             left -= 1;
-            let pause = turn.pause().min(self.config.open_revalidate * 2);
-            let too_soon = now < turn.since() + pause / 2;
-            let in_vain = turn.questions() >= most_questions;
-            if too_soon || in_vain || !self.is_worth_asking(&state, now) {
+            let pause = visit.interval().min(self.config.open_revalidate * 2);
+            let too_soon = now < visit.since() + pause / 2;
+            let in_vain = visit.requests() >= max_requests;
+            if too_soon || in_vain || !self.is_worth_revalidating(&state, now) {
                 continue;
             }
             let Ok([path]) = <[RemotePath; 1]>::try_from(tree.paths(ino)) else { continue };
-            state.set_turn(turn.asked_ahead());
+            state.set_visit(visit.with_request());
             drop(state);
-            wanted.push((inode, path));
+            select_followers.push((inode, path));
         }
-        wanted
+        select_followers
     }
 
     /// Whether an open of a file with this state could be granted if the server told that it is
     /// unchanged, and cannot be for much longer.
-    fn is_worth_asking(&self, state: &State, now: Instant) -> bool {
+    fn is_worth_revalidating(&self, state: &State, now: Instant) -> bool {
         let kind = FileKind::Regular;
-        let old = match self.config.consistency {
-            Consistency::CloseToOpen => state.validated(now, self.worth_renewing()).is_none(),
+        let is_old = match self.config.consistency {
+            Consistency::CloseToOpen => state.validated(now, self.renewal_age()).is_none(),
             _ => self.validated(state, kind).is_none(),
         };
-        let grantable = |attr: &Attr| {
+        let can_defer = |attr: &Attr| {
             may_read(&self.config, attr) && !self.wants_backing(attr) && self.has_pages(state, attr)
         };
-        let late = state.open.iter().all(|open| open.remote.opened().is_none());
-        old && late && state.changing() == 0 && state.last_attr().as_ref().is_some_and(grantable)
+        let unopened = state.open.iter().all(|open| open.remote.opened().is_none());
+        is_old
+            && unopened
+            && state.changes_in_flight() == 0
+            && state.last_attr().as_ref().is_some_and(can_defer)
     }
 
     /// Begins to ask about `inode`, if there is room for that.
-    fn validate(self: &Arc<Self>, inode: Arc<Inode>, path: RemotePath, asked: Asked) {
-        let Some(ended) = self.validate_ahead.turns().begin(inode.ino) else { return };
+    fn start_revalidation(
+        self: &Arc<Self>,
+        inode: Arc<Inode>,
+        path: RemotePath,
+        stamp: RequestStamp,
+    ) {
+        let Some(ended) = self.prefetch.revalidation.history().begin(inode.ino) else { return };
         let shared = self.clone();
         self.background.start(async move {
-            let _on_its_way = OnItsWay { shared: &shared, ino: inode.ino, _ended: ended };
+            let _on_its_way = InFlight { shared: &shared, ino: inode.ino, _ended: ended };
             // Who opens it is told of any error.
             if let Ok(attr) = shared.remote.lstat(&path).await {
-                shared.learn_validation(&inode, &path, &attr, asked);
+                shared.record_revalidation(&inode, &path, &attr, stamp);
             }
         });
     }
 
     /// Keeps what was told of the name `path` of `inode`.
-    fn learn_validation(&self, inode: &Inode, path: &RemotePath, attr: &Attr, asked: Asked) {
+    fn record_revalidation(
+        &self,
+        inode: &Inode,
+        path: &RemotePath,
+        attr: &Attr,
+        stamp: RequestStamp,
+    ) {
         let mut tree = self.tree();
-        let Some((dir, name)) = tree.name(inode.ino) else { return };
+        let Some((dir, name)) = tree.first_name(inode.ino) else { return };
         let same_name = tree.path(inode.ino).as_ref() == Some(path);
-        if !same_name || !tree.still(dir, &name, asked) || inode.kind != attr.kind {
+        if !same_name || !tree.is_current(dir, &name, stamp) || inode.kind != attr.kind {
             return;
         }
         {
@@ -247,36 +265,36 @@ impl Shared {
             let open = state.open.iter().any(|open| open.remote.opened().is_some());
             let known = state.last_attr().map(|known| Validator::of(&known));
             // An open handle may be of another file than the name.
-            if open && known != Some(Validator::of(attr)) || state.learned_at() > asked.at {
+            if open && known != Some(Validator::of(attr)) || state.received_at() > stamp.at {
                 return;
             }
         }
-        tree.correct(dir, &name, Some(attr), asked);
-        self.learn(inode, attr, asked);
-        tree.rebind(dir, &name, inode.state().valid_until());
+        tree.reconcile_listing(dir, &name, Some(attr), stamp);
+        self.record_attr(inode, attr, stamp);
+        tree.renew_name(dir, &name, inode.state().valid_until());
     }
 
     /// Waits for the answer to a question about `inode` that was sent ahead, though not for long.
     /// Whether there was one.
-    pub(crate) async fn await_validation(&self, inode: &Inode) -> bool {
-        let on_its_way = self.validate_ahead.turns().on_its_way(inode.ino);
-        let Some(mut ended) = on_its_way else { return false };
+    pub(crate) async fn await_revalidation(&self, inode: &Inode) -> bool {
+        let in_flight = self.prefetch.revalidation.history().in_flight(inode.ino);
+        let Some(mut ended) = in_flight else { return false };
         // Nothing is ever sent: it ends with its sender.
-        let _ = tokio::time::timeout(PATIENCE, ended.changed()).await;
+        let _ = tokio::time::timeout(MAX_WAIT, ended.changed()).await;
         true
     }
 }
 
 /// Takes a question off the list when it is over, however it ended.
-struct OnItsWay<'a> {
+struct InFlight<'a> {
     shared: &'a Shared,
     ino: Ino,
     /// Tells those who wait, after it is off the list.
     _ended: watch::Sender<()>,
 }
 
-impl Drop for OnItsWay<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.shared.validate_ahead.turns().end(self.ino);
+        self.shared.prefetch.revalidation.history().end(self.ino);
     }
 }

@@ -1,0 +1,83 @@
+//! Directories of whose changes nothing is known any longer.
+//!
+//! What was changed here in a directory is remembered with its node, and goes with it. A listing
+//! that was asked for before, and comes later or is kept by its path, may be older than those
+//! changes; so may what was asked of a file in it. Such a path is remembered here with the tick
+//! before which nothing counts that was asked about it. For one that is not known, and for those
+//! that there was no room for, that is so of all paths.
+
+use std::collections::{HashMap, VecDeque};
+
+use base::RemotePath;
+
+/// Paths that are remembered: more than are removed while an answer is on its way; some 200 KiB.
+const MAX_PATHS: usize = 1024;
+
+/// See the [module](self).
+#[derive(Default)]
+pub(super) struct ForgottenChanges {
+    by_path: HashMap<RemotePath, u64>,
+    /// In the order of the ticks; a path that was lost several times is in it as often.
+    order: VecDeque<(u64, RemotePath)>,
+    /// Of all paths.
+    floor: u64,
+}
+
+impl ForgottenChanges {
+    /// What was asked about the directory at `path` before `seq` does not count.
+    pub(super) fn note(&mut self, path: RemotePath, seq: u64) {
+        self.order.push_back((seq, path.clone()));
+        self.by_path.insert(path, seq);
+        while self.order.len() > MAX_PATHS {
+            let Some((seq, path)) = self.order.pop_front() else { return };
+            self.floor = self.floor.max(seq);
+            if self.by_path.get(&path) == Some(&seq) {
+                self.by_path.remove(&path);
+            }
+        }
+    }
+
+    /// The same of all directories.
+    pub(super) fn note_all(&mut self, seq: u64) {
+        *self = ForgottenChanges { floor: seq, ..ForgottenChanges::default() };
+    }
+
+    /// Whether what was asked about the directory at `path` at `seq` counts.
+    pub(super) fn is_valid(&self, path: &RemotePath, seq: u64) -> bool {
+        let since = if self.by_path.is_empty() { None } else { self.by_path.get(path) };
+        seq >= self.floor && since.is_none_or(|since| seq >= *since)
+    }
+
+    /// Whether nothing was lost since `seq`.
+    pub(super) fn none_since(&self, seq: u64) -> bool {
+        seq >= self.floor && self.order.back().is_none_or(|(last, _)| seq >= *last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> RemotePath {
+        RemotePath::parse(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn one_path_says_nothing_about_another_until_there_is_no_room() {
+        let mut forgotten = ForgottenChanges::default();
+        assert!(forgotten.none_since(0) && forgotten.is_valid(&path("d"), 0));
+        forgotten.note(path("d"), 5);
+        forgotten.note(path("d"), 7);
+        assert!(!forgotten.none_since(6) && forgotten.none_since(7));
+        assert!(!forgotten.is_valid(&path("d"), 6) && forgotten.is_valid(&path("d"), 7));
+        assert!(forgotten.is_valid(&path("e"), 0) && forgotten.is_valid(&path("d/e"), 0));
+        for seq in 8..8 + MAX_PATHS as u64 {
+            forgotten.note(path(&format!("d{seq}")), seq);
+        }
+        assert!(!forgotten.is_valid(&path("e"), 6) && forgotten.is_valid(&path("e"), 7));
+        assert_eq!((forgotten.by_path.len(), forgotten.order.len()), (MAX_PATHS, MAX_PATHS));
+        forgotten.note_all(5000);
+        assert!(!forgotten.is_valid(&path("e"), 4999) && forgotten.is_valid(&path("d8"), 5000));
+        assert!(!forgotten.none_since(4999) && forgotten.none_since(5000));
+    }
+}
